@@ -1,0 +1,47 @@
+# Each target does its own set-up in $(VENV), on a machine with Python and nothing else.
+# `make accept` uses the torch that $(PYTHON) already has and never replaces it; where there is none, it installs the tested one.
+# Without an index: PIP_NO_INDEX=1 PIP_FIND_LINKS=/path/to/wheels make accept
+
+PYTHON  ?= python3
+VENV    ?= .venv
+REPORTS ?= reports
+ARGS    ?=
+RANKS   ?= $(shell $(VENV)/bin/python -c 'import torch; print(torch.cuda.device_count() or 2)' 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help accept plan test lint bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo '  ARGS="..." goes on to pytest (write --option=VALUE), REPORTS=DIR names the folder of all runs, RANKS=N the ranks of this node'
+
+accept: $(VENV)/.ready ## judge this machine: one rank per GPU (2 on a CPU), one verdict, one report
+	@id=$$(date -u +%Y%m%d-%H%M%S)-$$(od -An -N2 -tx1 /dev/urandom | tr -d ' '); \
+	$(VENV)/bin/python -m torch.distributed.run --standalone --max-restarts=0 --nproc-per-node=$(RANKS) \
+	    -m pytest acceptance/ --report-dir='$(REPORTS)' --run-id=$$id $(ARGS); \
+	$(VENV)/bin/gpu-acceptance verdict '$(REPORTS)'/$$id
+
+plan: $(VENV)/.ready ## print what would run, judged by what, for how long; touches no GPU
+	@$(VENV)/bin/python -m pytest acceptance/ --plan $(ARGS); test $$? -eq 5
+
+test: $(VENV)/.ready-dev ## our own tests, on a CPU
+	$(VENV)/bin/python -m pytest tests -n 2 --dist=loadgroup $(ARGS)
+
+lint: $(VENV)/.ready-dev ## ruff and mypy
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+
+bench: $(VENV)/.ready ## what the plugin costs per validation over a bare pytest function, as a ratio inside one run
+	$(VENV)/bin/python benchmarks/overhead.py $(ARGS)
+
+clean: ## remove the virtual environment; reports stay
+	rm -rf $(VENV)
+
+$(VENV)/.ready: pyproject.toml constraints.txt tools/make_venv.py
+	$(PYTHON) tools/make_venv.py $(VENV) html
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	$(PYTHON) tools/make_venv.py $(VENV) dev
+	@touch $@

@@ -1,0 +1,220 @@
+"""The files of a run folder: `results.json` and one journal a rank.
+
+A crash leaves the old file or the new one, never half of one. Whatever is read goes through validation.
+"""
+
+import json
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Self
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from gpu_acceptance.record import SCHEMA_VERSION, Model, RankIdentity, RankRecord, RunRecord
+from gpu_acceptance.visible import one_line
+
+RESULTS = "results.json"
+MAX_BYTES = 256 * 2**20
+
+# Where two codes apply the first one of the list in the design wins, so an interrupted run may have found a rejection as well.
+EXIT_CODES = {"ACCEPTED": (0,), "REJECTED": (1, 2, 3), "INCOMPLETE": (2, 3, 5, 6)}
+
+_LINE: TypeAdapter[RankIdentity | RankRecord] = TypeAdapter(Annotated[RankIdentity | RankRecord, Field(discriminator="kind")])
+
+
+class RecordError(ValueError):
+    """A file of a run folder cannot be used: one readable line that names it."""
+
+
+def encode(model: Model) -> str:
+    """The model as one line of JSON; characters that UTF-8 cannot carry become escapes, so that no odd text stops a record."""
+    try:
+        return model.model_dump_json()
+    except PydanticSerializationError:
+        return json.dumps(_encodable(model.model_dump(mode="python")), allow_nan=False)
+
+
+def _encodable(value: object) -> object:
+    if isinstance(value, str):
+        return str.encode(value, "utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(entry) for key, entry in value.items()}
+    if isinstance(value, tuple | list):
+        return [_encodable(entry) for entry in value]
+    return value
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by a file with this text. After a crash there is the old one or the new one."""
+    data = text.encode("utf-8")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "xb") as file:  # noqa: PTH123 - one call, and its mode is the point
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _fsync_folder(path.parent)
+
+
+def _fsync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_results(run_dir: Path, record: RunRecord) -> Path:
+    """Write `results.json` of this run folder."""
+    path = run_dir / RESULTS
+    write_atomically(path, encode(record) + "\n")
+    return path
+
+
+def read_results(run_dir_or_file: Path) -> RunRecord:
+    """The record of a run, validated. RecordError names the file and what is wrong with it."""
+    path = run_dir_or_file / RESULTS if run_dir_or_file.is_dir() else run_dir_or_file
+    data = _read(path)
+    try:
+        record = RunRecord.model_validate_json(data)
+    except ValidationError as error:
+        raise RecordError(f"{path}: {_first_problem(error)}") from None
+    if "schema_version" not in record.model_fields_set:
+        raise RecordError(f"{path}: no schema_version; this version reads {SCHEMA_VERSION}")
+    if contradiction := find_contradiction(record):
+        raise RecordError(f"{path}: contradicts itself: {contradiction}")
+    return record
+
+
+def find_contradiction(record: RunRecord) -> str:
+    """What in the conclusion cannot be true together, or nothing: the verdict, its line, the exit code, the limits held."""
+    conclusion, coverage = record.conclusion, record.conclusion.coverage
+    allowed = EXIT_CODES[conclusion.verdict]
+    if conclusion.exit_code not in allowed:
+        return f"{conclusion.verdict} with exit code {conclusion.exit_code}; allowed: {', '.join(map(str, allowed))}"
+    if not re.match(rf"{conclusion.verdict}\b", conclusion.line):
+        return f"{conclusion.verdict} with the verdict line {one_line(conclusion.line)!r}"
+    if conclusion.verdict == "ACCEPTED" and not 0 < coverage.limits_expected == coverage.limits_held:
+        return f"ACCEPTED with {coverage.limits_held} of {coverage.limits_expected} limits held"
+    return ""
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a regular file of reasonable size."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a pipe must not block us
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise RecordError(f"{path}: not a regular file")
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise RecordError(f"{path}: no such file") from None
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise RecordError(f"{path}: larger than {MAX_BYTES // 2**20} MiB")
+    return data
+
+
+def _first_problem(error: ValidationError) -> str:
+    """One line for what is wrong; another version of the format explains all else, so it is named first."""
+    problems = error.errors(include_url=False)
+    for problem in problems:
+        if problem["loc"][-1:] == ("schema_version",):
+            return f"schema_version is {one_line(repr(problem['input']))}; this version reads {SCHEMA_VERSION}"
+    first = problems[0]
+    where = one_line(".".join(str(part) for part in first["loc"]))
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    if first["type"] == "json_invalid":
+        return f"not JSON: {one_line(first['msg'].removeprefix('Invalid JSON: '))}"
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {where}{more}"
+    at = f"{where}: " if where else ""
+    return f"{at}{one_line(first['msg'])}, not {one_line(repr(first['input']))[:80]}{more}"
+
+
+class Journal:
+    """One rank's journal: JSON lines, one writer, on disk before `append` returns. An existing file is never overwritten."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            raise RecordError(f"{path}: exists already; a journal is never overwritten") from None
+        _fsync_folder(path.parent)
+        self._size = 0
+
+    def append(self, model: RankIdentity | RankRecord) -> None:
+        """Write one line; if the disk refuses it, the lines before it stay whole and OSError says why."""
+        data = f"{encode(model)}\n".encode()
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._fd, data[written:])
+            os.fsync(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, self._size)
+            raise
+        self._size += len(data)
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def read_journal(path: Path) -> tuple[RankIdentity | None, list[RankRecord], list[str]]:
+    """Who the rank is, its records in order, and what is wrong with the file: never raises for what a file contains."""
+    identity: RankIdentity | None = None
+    records: list[RankRecord] = []
+    problems: list[str] = []
+    try:
+        data = _read(path)
+    except RecordError as error:
+        return None, [], [str(error)]
+    for number, entry in _parse_lines(data):
+        if isinstance(entry, str):
+            problems.append(f"{path}: line {number}: {entry}")
+        elif isinstance(entry, RankIdentity) and number == 1:
+            identity = entry
+        elif isinstance(entry, RankIdentity):
+            problems.append(f"{path}: line {number}: a second identity; only the first line is one")
+        elif identity and entry.rank != identity.rank:
+            problems.append(f"{path}: line {number}: a record of rank {entry.rank} in the journal of rank {identity.rank}")
+        else:
+            records.append(entry)
+    if identity is None:
+        problems.insert(0, f"{path}: line 1 is not the identity of a rank")
+    return identity, records, problems
+
+
+def _parse_lines(data: bytes) -> Iterator[tuple[int, RankIdentity | RankRecord | str]]:
+    """Each line as what it says, or as the text of what is wrong with it. A line without an end was cut off while written."""
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line and number == len(lines):
+            return
+        try:
+            yield number, _LINE.validate_json(line)
+        except ValidationError as error:
+            cut_off = number == len(lines) and error.errors()[0]["type"] == "json_invalid"
+            yield number, "cut off: the writer ended in the middle of it" if cut_off else _first_problem(error)

@@ -1,0 +1,116 @@
+"""What a limit is, once it has been read and found right: plain values, no YAML, no judgement.
+
+Sizes are GPUs per node (on a machine without GPUs: ranks per node), because that is what fixes the fabric inside a node.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal
+
+Value = bool | int | float | str
+Scope = Literal["rank", "node", "job"]
+Nodes = Literal["any", "one", "several"]
+ChangeKind = Literal["loosened", "tightened", "added", "changed", "not applicable"]
+
+
+@dataclass(frozen=True)
+class Peers:
+    """A unit is compared with the median of the others (all of one job, same GPU model).
+
+    `deficit_at_most` and `sigma` are fractions: 0.03 is 3 %. `sigma` is the healthy spread of one unit, blocks included.
+    """
+
+    deficit_at_most: float
+    sigma: float
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A bound on one metric: what is enough, in which unit, for whom, and why anyone should believe it.
+
+    Several bounds may stand in one limit; each is judged. At least one is set.
+    """
+
+    metric: str
+    unit: str
+    scope: Scope
+    source: str
+    file: str  # base name of the YAML file that this entry comes from
+    at_least: float | Mapping[int, float] | None = None  # one number, or one by GPUs per node
+    at_most: float | Mapping[int, float] | None = None
+    equals: Value | None = None
+    uniform: bool = False
+    peers: Peers | None = None
+    world: tuple[int, ...] | None = None  # GPUs per node it applies to; None: all
+    nodes: Nodes = "any"
+    ceiling: float | None = None  # physically possible: a reading above it is a measuring error
+    spread_at_most: float | None = None  # percent; above it a figure is unstable and is not judged
+
+    @property
+    def subject(self) -> str:
+        return self.metric.split(".", 1)[0]
+
+    def applies(self, gpus_per_node: int, num_nodes: int) -> bool:
+        """Whether this limit is expected to be judged in a job of this shape; sizes nobody listed are not covered."""
+        if self.world is not None and gpus_per_node not in self.world:
+            return False
+        if self.nodes != "any" and (self.nodes == "one") != (num_nodes == 1):
+            return False
+        by_size = [bound for bound in (self.at_least, self.at_most) if isinstance(bound, Mapping)]
+        return all(gpus_per_node in bound for bound in by_size)
+
+    def listed_sizes(self) -> tuple[int, ...]:
+        """The GPUs per node that this limit names anywhere; empty: it holds for all."""
+        sizes = set(self.world or ())
+        for bound in (self.at_least, self.at_most):
+            if isinstance(bound, Mapping):
+                sizes |= set(bound)
+        return tuple(sorted(sizes))
+
+
+def bound_at(bound: float | Mapping[int, float] | None, gpus_per_node: int) -> float | None:
+    """The number that a bound asks for at this size, or None where it asks for none."""
+    if isinstance(bound, Mapping):
+        return bound.get(gpus_per_node)
+    return bound
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that an overlay (`--limits=FILE`) made different from the profile it lies on."""
+
+    kind: ChangeKind
+    key: str  # "nccl.all_reduce.busbw at_least", "parameter gemm.size", ...
+    old: str
+    new: str
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The limits for one kind of hardware, everything inherited and all overlays merged."""
+
+    name: str
+    device_name: str | None  # what NVML calls the GPU; None: the profile of a machine without GPUs, or no one GPU (base)
+    requires: frozenset[str]
+    limits: Mapping[str, Limit]
+    parameters: Mapping[str, Value]
+    deadline_s: float  # of one validation, unless its `deadline` marker says otherwise
+    expected_s: Mapping[str, float] = field(default_factory=dict)  # by subject: one validation of it
+    not_applicable: Mapping[str, str] = field(default_factory=dict)  # glob over metrics and `subject.validation` -> reason
+    changes: tuple[Change, ...] = ()
+    files: tuple[FileDigest, ...] = ()
+    digest: str = ""  # sha256 over all files read, in order
+
+
+def matching_reason(name: str, reasons: Mapping[str, str]) -> str | None:
+    """The reason of the first glob that matches a metric or `subject.validation`, or None."""
+    return next((reason for glob, reason in reasons.items() if fnmatchcase(name, glob)), None)

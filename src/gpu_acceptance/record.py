@@ -1,0 +1,255 @@
+"""What a run leaves behind: figures, rank records, rows and the run record, to and from JSON.
+
+Whatever comes back from disk or from another rank goes through validation. Nothing is pickled.
+Text from machines is kept as it came; whoever shows it escapes it.
+
+Format history: 1 (2026-11) first.
+"""
+
+import math
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpu_acceptance.limit import ChangeKind, Scope, Value
+
+SCHEMA_VERSION = 1
+MAX_TEXT = 16_384  # characters of one message, stack or log tail in a record
+
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
+
+
+class Model(BaseModel):
+    """Frozen, strict, and closed: an unknown key, a NaN or a number in quotes is an error, not a guess."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Outcome(StrEnum):
+    """How a validation ended, on one rank or over all of them."""
+
+    PASSED = "passed"
+    NOT_APPLICABLE = "not applicable"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    DIED = "died"
+    STUCK = "stuck"
+    ERROR = "error"
+    UNSTABLE = "unstable"
+    NO_LIMIT = "no limit"
+    NOT_MEASURED = "not measured"
+    LOST = "lost"
+    INTERRUPTED = "interrupted"
+    NOT_RUN = "not run"
+    VICTIM = "victim"
+
+
+class Status(StrEnum):
+    """How one bound of a limit fared."""
+
+    HELD = "held"
+    MISSED = "missed"
+    UNSTABLE = "unstable"
+    NOT_MEASURED = "not measured"
+    NO_LIMIT = "no limit"
+    INVALID = "invalid"  # NaN, wrong unit, above the ceiling: a figure that cannot be judged
+    NOT_APPLICABLE = "not applicable"
+    WAIVED = "waived"
+
+
+class Figure(Model):
+    """One measured value of a metric on one rank. `value` is None when what was measured is no value; `anomaly` says what it was."""
+
+    metric: str
+    value: Value | None
+    unit: str
+    judged: bool  # True: `check`, asks for judgement. False: `record`, informs
+    anomaly: str = ""
+    spread_percent: float | None = None  # coefficient of variation of the blocks behind the value
+
+
+def make_figure(metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None) -> Figure:
+    """A figure of whatever a test measured; what is not a finite number, a text or a bool becomes an anomaly, never a value."""
+    if spread_percent is not None and not math.isfinite(spread_percent):
+        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=f"spread is {spread_percent}")
+    if isinstance(value, float) and not math.isfinite(value):
+        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=str(value))
+    if value is None or not isinstance(value, bool | int | float | str):
+        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=type(value).__name__)
+    return Figure(metric=metric, value=value, unit=unit, judged=judged, spread_percent=spread_percent)
+
+
+class RankRecord(Model):
+    """How one attempt of one validation went on one rank: one line of that rank's journal."""
+
+    kind: Literal["rank"] = "rank"
+    nodeid: str
+    attempt: int
+    generation: int
+    rank: int
+    outcome: Outcome
+    phase: str = ""  # setup, call or teardown: where a bad outcome happened
+    duration_s: float = 0.0
+    message: Text = ""  # the exception, the exit code, the reason of a skip
+    stack: Text = ""  # of a stuck or killed worker, innermost frame first
+    log_tail: Text = ""  # end of the worker's output, when the outcome is bad
+    figures: tuple[Figure, ...] = ()
+
+
+class Gpu(Model):
+    """One GPU as NVML names it. A text NVML would not give is empty, never invented."""
+
+    index: int
+    name: str
+    uuid: str = ""
+    serial: str = ""
+    pci_bus_id: str = ""
+    memory_bytes: int = 0
+
+
+class RankIdentity(Model):
+    """Who a rank is: told once, before any GPU is touched; first line of that rank's journal."""
+
+    kind: Literal["identity"] = "identity"
+    schema_version: Literal[1] = 1
+    run_id: str = ""
+    rank: int
+    local_rank: int
+    node: int
+    host: str
+    local_world_size: int
+    world_size: int
+    gpus: tuple[Gpu, ...] = ()  # all GPUs of this node that NVML shows
+    gpu_uuid: str = ""  # of the GPU its worker really opened; empty until it did
+    num_gpus_on_bus: int = 0  # of this node, as the PCI bus shows them; a device that would not say what it is counts
+    nvml_problem: str = ""  # what NVML did not answer; empty where it answered all
+    versions: dict[str, str] = {}  # python, torch, cuda, nccl, driver, kernel, ...
+    environment: dict[str, str] = {}  # variables that change results
+    chassis_serial: str = ""
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that exist on this node: the larger of what NVML and the PCI bus show (a container may hide some from NVML)."""
+        return max(len(self.gpus), self.num_gpus_on_bus)
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The GPU its worker opened, before that the one with the local rank's index; None on a machine without GPUs."""
+        if self.gpu_uuid:
+            return next((gpu for gpu in self.gpus if gpu.uuid == self.gpu_uuid), None)
+        return self.gpus[self.local_rank] if self.local_rank < len(self.gpus) else None
+
+    @property
+    def place(self) -> str:
+        """`node-03, GPU 5, serial 1653924100006`: where to send the technician."""
+        parts = [self.host]
+        if self.gpu:
+            parts.append(f"GPU {self.gpu.index}")
+            parts.append(f"serial {self.gpu.serial}" if self.gpu.serial else f"UUID {self.gpu.uuid}")
+        return ", ".join(parts)
+
+
+class Judgement(Model):
+    """One bound of one limit against the worst of its figures."""
+
+    metric: str
+    status: Status
+    value: Value | None = None  # of the worst member
+    unit: str = ""
+    bound: str = ""  # "at_least", "at_most", "equals", "uniform", "peers"; empty where there is no limit
+    need: str = ""  # ">= 337", "== NVLS", "equal on all"
+    scope: Scope = "job"
+    source: str = ""
+    file: str = ""
+    margin: float | None = None  # distance to the bound as a part of it; negative: missed
+    ranks: tuple[int, ...] = ()  # who missed it, or the worst one where it held
+    message: Text = ""  # one line for people; for NOT_APPLICABLE and WAIVED it carries the reason
+
+
+class Attempt(Model):
+    number: int  # 1 is the first; 2 an announced repeat
+    ranks: tuple[RankRecord, ...]
+
+
+class Row(Model):
+    """One validation of the report, over all ranks and attempts."""
+
+    nodeid: str
+    subject: str
+    outcome: Outcome
+    message: Text = ""
+    duration_s: float = 0.0
+    deadline_s: float = 0.0
+    attempts: tuple[Attempt, ...] = ()
+    judgements: tuple[Judgement, ...] = ()
+
+
+class ChangeRecord(Model):
+    kind: ChangeKind
+    key: str
+    old: str
+    new: str
+    file: str
+    sha256: str
+
+
+class Coverage(Model):
+    """Nodes x GPUs x limits. `limits_expected` counts the bounds that had to be judged for ACCEPTED."""
+
+    nodes: int
+    ranks: int
+    gpus_existing: int
+    gpus_tested: int
+    limits_expected: int
+    limits_judged: int
+    limits_held: int
+
+
+class Conclusion(Model):
+    """The verdict of a run and everything that weakens it."""
+
+    verdict: Literal["ACCEPTED", "REJECTED", "INCOMPLETE"]
+    line: Text  # the whole verdict line, weaknesses included
+    exit_code: int
+    reasons: tuple[str, ...] = ()  # why not ACCEPTED, causes first
+    coverage: Coverage
+    limits: tuple[Judgement, ...] = ()  # every bound of the profile that applies, judged over the whole run
+
+
+class Header(Model):
+    run_id: str
+    started_at: str  # ISO 8601, UTC
+    ended_at: str
+    command: tuple[str, ...]
+    profile: str
+    profile_digest: str
+    profile_files: dict[str, str]  # file -> sha256
+    required: tuple[str, ...]
+    parameters: dict[str, Value]
+    declared_gpus: int | None = None  # --gpus
+    measure_only: bool = False
+    gpu_acceptance_version: str
+    ranks: tuple[RankIdentity, ...]
+
+
+class RunRecord(Model):
+    """`results.json`: all that a run knows. The report is built from this alone."""
+
+    schema_version: Literal[1] = 1
+    header: Header
+    conclusion: Conclusion
+    rows: tuple[Row, ...]
+    changes: tuple[ChangeRecord, ...] = ()
+    not_applicable: dict[str, str] = {}
+    waivers: dict[str, str] = {}
+
+
+def clip(text: str, limit: int = MAX_TEXT) -> str:
+    """The text itself, or its two ends where it is longer than `limit` characters; always encodable as UTF-8."""
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(text) <= limit:
+        return text
+    mark = "\n[... cut ...]\n"
+    half = (limit - len(mark)) // 2
+    return text[:half] + mark + text[len(text) - half :]

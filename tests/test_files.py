@@ -1,0 +1,269 @@
+"""Files of a run folder: a crash leaves no half file, and every way a file can be wrong is one readable line."""
+
+import json
+import os
+import re
+
+import pytest
+
+from gpu_acceptance import files
+from gpu_acceptance.files import Journal, RecordError, find_contradiction, read_journal, read_results, write_atomically, write_results
+from gpu_acceptance.record import Outcome, RankRecord
+from tests.report import samples
+
+IDENTITY = samples.identity(5)
+
+
+def rank_record(rank=5, **more):
+    return RankRecord(nodeid="acceptance/test_a.py::test_a", attempt=1, generation=0, rank=rank, outcome=Outcome.PASSED, **more)
+
+
+def written(tmp_path, change):
+    """A results.json of an accepted run after `change` had its way with the parsed JSON."""
+    data = json.loads(samples.accepted().model_dump_json())
+    change(data)
+    (tmp_path / "results.json").write_text(json.dumps(data))
+    return tmp_path
+
+
+def test_write_atomically_replaces_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "results.json"
+    write_atomically(path, "old")
+    write_atomically(path, "new ü")
+    assert path.read_text() == "new ü"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    write_atomically(path, "old")
+
+    def full(fd):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_others_may_read_what_we_write(tmp_path):
+    path = tmp_path / "results.json"
+    previous = os.umask(0o022)
+    try:
+        write_atomically(path, "x")
+    finally:
+        os.umask(previous)
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("sample", samples.ALL)
+def test_results_come_back_as_they_were(tmp_path, sample):
+    record = samples.ALL[sample]()
+    path = write_results(tmp_path, record)
+    assert read_results(tmp_path) == record == read_results(path)
+
+
+def test_text_that_utf8_cannot_carry_does_not_stop_a_record(tmp_path):
+    record = samples.accepted(waivers={"a.\ud800": "b\udfff", "plain": "c"})
+    write_results(tmp_path, record)
+    assert read_results(tmp_path).waivers == {r"a.\ud800": r"b\udfff", "plain": "c"}
+
+
+def test_missing_results(tmp_path):
+    with pytest.raises(RecordError, match=re.escape(f"{tmp_path}/results.json: no such file")):
+        read_results(tmp_path)
+
+
+def test_a_pipe_is_no_results_file_and_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "results.json")
+    with pytest.raises(RecordError, match=r"results\.json: not a regular file"):
+        read_results(tmp_path)
+
+
+def test_unreadable_results(tmp_path):
+    (tmp_path / "results.json").symlink_to("results.json")
+    with pytest.raises(RecordError, match="cannot be read: Too many levels of symbolic links"):
+        read_results(tmp_path / "results.json")
+
+
+def test_results_of_the_wrong_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_BYTES", 2**20)
+    (tmp_path / "results.json").write_bytes(b" " * (2**20 + 1))
+    with pytest.raises(RecordError, match="larger than 1 MiB"):
+        read_results(tmp_path)
+
+
+def test_the_largest_results_are_256_mib():
+    assert files.MAX_BYTES == 256 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not JSON: EOF while parsing"),
+        ('{"header": ', "not JSON: EOF while parsing"),
+        ("ACCEPTED", "not JSON: expected value"),
+        ("[" * 100_000, "not JSON: recursion limit exceeded"),
+        (b"\xff\xfe", "not JSON: "),
+        ("[]", "Input should be an object, not []"),
+        ("{}", "header: Field required, not {}"),
+    ],
+)
+def test_what_is_no_record(tmp_path, text, message):
+    (tmp_path / "results.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(RecordError, match=re.escape(f"results.json: {message}")):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: data.update(schema_version=2, novelty=1), "schema_version is 2; this version reads 1"),
+        (lambda data: data["header"]["ranks"][3].update(schema_version="1"), "schema_version is '1'; this version reads 1"),
+        (lambda data: data.pop("schema_version"), "no schema_version; this version reads 1"),
+        (lambda data: data["header"].update(novelty=1), "unknown key header.novelty"),
+        (lambda data: data.update({"a\nb": 1}), r"unknown key a\nb"),
+        (lambda data: data["rows"][0].update(duration_s=float("nan")), "rows.0.duration_s: Input should be a finite number, not nan"),
+        (lambda data: data["rows"][0].update(duration_s=float("-inf")), "rows.0.duration_s: Input should be a finite number, not -inf"),
+        (lambda data: data["conclusion"].update(exit_code="0"), "conclusion.exit_code: Input should be a valid integer, not '0'"),
+        (
+            lambda data: data["conclusion"].update(verdict="PASS"),
+            "conclusion.verdict: Input should be 'ACCEPTED', 'REJECTED' or 'INCOMPLETE'",
+        ),
+        (lambda data: data["rows"][0].update(message="x" * 20_000), "rows.0.message: String should have at most 16384 characters"),
+        (lambda data: data["rows"][0].update(outcome=1, message=2), "(and 1 more)"),
+    ],
+)
+def test_what_is_wrong_is_named_on_one_line(tmp_path, change, message):
+    with pytest.raises(RecordError) as caught:
+        read_results(written(tmp_path, change))
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(f"{tmp_path}/results.json: ")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"exit_code": 1}, "ACCEPTED with exit code 1; allowed: 0"),
+        ({"verdict": "INCOMPLETE", "line": "INCOMPLETE"}, "INCOMPLETE with exit code 0; allowed: 2, 3, 5, 6"),
+        ({"verdict": "REJECTED", "line": "REJECTED"}, "REJECTED with exit code 0; allowed: 1, 2, 3"),
+        ({"line": "REJECTED"}, "ACCEPTED with the verdict line 'REJECTED'"),
+        ({"line": "ACCEPTEDish"}, "ACCEPTED with the verdict line 'ACCEPTEDish'"),
+        ({"coverage": {"limits_held": 3}}, "ACCEPTED with 3 of 5 limits held"),
+        ({"coverage": {"limits_held": 0, "limits_expected": 0}}, "ACCEPTED with 0 of 0 limits held"),
+    ],
+)
+def test_a_conclusion_that_contradicts_itself_is_refused(tmp_path, change, message):
+    def contradict(data):
+        data["conclusion"]["coverage"].update(change.get("coverage", {}))
+        data["conclusion"].update({key: value for key, value in change.items() if key != "coverage"})
+
+    with pytest.raises(RecordError, match=re.escape(f"results.json: contradicts itself: {message}")):
+        read_results(written(tmp_path, contradict))
+
+
+@pytest.mark.parametrize("sample", samples.ALL)
+def test_samples_do_not_contradict_themselves(sample):
+    assert find_contradiction(samples.ALL[sample]()) == ""
+
+
+def test_journal_comes_back_in_order(tmp_path):
+    path = tmp_path / "journal" / "rank-00005.jsonl"
+    with Journal(path) as journal:
+        journal.append(IDENTITY)
+        for attempt in (1, 2):
+            journal.append(rank_record(message=f"line one\nline two \u2028 {attempt}"))
+    identity, records, problems = read_journal(path)
+    assert (identity, problems) == (IDENTITY, [])
+    assert [record.message[-1] for record in records] == ["1", "2"]
+
+
+def test_a_line_is_on_disk_when_append_returns(tmp_path):
+    journal = Journal(tmp_path / "rank-00005.jsonl")
+    journal.append(IDENTITY)
+    assert read_journal(journal.path)[0] == IDENTITY
+    journal.close()
+    journal.close()
+
+
+def test_a_journal_is_never_overwritten(tmp_path):
+    path = tmp_path / "rank-00005.jsonl"
+    Journal(path).close()
+    with pytest.raises(RecordError, match="exists already; a journal is never overwritten"):
+        Journal(path)
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
+    path = tmp_path / "rank-00005.jsonl"
+    write = os.write
+    with Journal(path) as journal:
+        journal.append(IDENTITY)
+
+        def half_then_full(fd, data):
+            monkeypatch.setattr(os, "write", full)
+            return write(fd, data[: len(data) // 2])
+
+        def full(fd, data):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "write", half_then_full)
+        with pytest.raises(OSError, match="No space left"):
+            journal.append(rank_record())
+        monkeypatch.setattr(os, "write", write)
+        journal.append(rank_record(message="later"))
+    identity, records, problems = read_journal(path)
+    assert (identity, [record.message for record in records], problems) == (IDENTITY, ["later"], [])
+
+
+def journal_of(tmp_path, *lines, end="\n"):
+    path = tmp_path / "rank-00005.jsonl"
+    path.write_text("\n".join(lines) + end)
+    return path
+
+
+def test_a_cut_off_last_line_is_a_problem_and_the_rest_counts(tmp_path):
+    path = journal_of(tmp_path, IDENTITY.model_dump_json(), rank_record().model_dump_json(), '{"kind":"rank","no', end="")
+    identity, records, problems = read_journal(path)
+    assert (identity, records) == (IDENTITY, [rank_record()])
+    assert problems == [f"{path}: line 3: cut off: the writer ended in the middle of it"]
+
+
+def test_a_whole_last_line_counts_without_its_end(tmp_path):
+    path = journal_of(tmp_path, IDENTITY.model_dump_json(), rank_record().model_dump_json(), end="")
+    assert read_journal(path) == (IDENTITY, [rank_record()], [])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"kind":"rank","no', "line 2: not JSON: EOF while parsing"),
+        ("", "line 2: not JSON: EOF while parsing"),
+        ('{"kind":"other"}', "line 2: Input tag 'other' found using 'kind' does not match"),
+        ("[]", "line 2: "),
+        ('{"kind":"rank","novelty":1}', "Field required"),
+        (rank_record(rank=4).model_dump_json(), "line 2: a record of rank 4 in the journal of rank 5"),
+        (IDENTITY.model_dump_json(), "line 2: a second identity; only the first line is one"),
+        (IDENTITY.model_dump_json().replace('"schema_version":1', '"schema_version":2'), "schema_version is 2; this version reads 1"),
+    ],
+)
+def test_a_bad_line_is_named_and_the_others_count(tmp_path, line, message):
+    path = journal_of(tmp_path, IDENTITY.model_dump_json(), line, rank_record().model_dump_json())
+    identity, records, problems = read_journal(path)
+    assert (identity, records) == (IDENTITY, [rank_record()])
+    assert len(problems) == 1
+    assert message in problems[0]
+    assert "\n" not in problems[0]
+
+
+def test_a_journal_without_identity_is_a_problem(tmp_path):
+    path = journal_of(tmp_path, rank_record().model_dump_json())
+    assert read_journal(path) == (None, [rank_record()], [f"{path}: line 1 is not the identity of a rank"])
+
+
+def test_a_missing_journal_is_a_problem(tmp_path):
+    path = tmp_path / "rank-00005.jsonl"
+    assert read_journal(path) == (None, [], [f"{path}: no such file"])

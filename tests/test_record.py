@@ -1,0 +1,190 @@
+"""Records: what goes out comes back; what cannot be a record is refused; nothing that is no number becomes one."""
+
+import json
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from gpu_acceptance.record import (
+    MAX_TEXT,
+    Attempt,
+    ChangeRecord,
+    Conclusion,
+    Coverage,
+    Figure,
+    Gpu,
+    Header,
+    Judgement,
+    RankIdentity,
+    RankRecord,
+    Row,
+    RunRecord,
+    clip,
+    make_figure,
+)
+from gpu_acceptance.report.schema import SCHEMA_FILE, schema_text
+from tests.report import samples
+
+texts = st.text(st.characters(codec="utf-8"), max_size=8)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+integers = st.integers(-(2**63), 2**63 - 1)
+values = st.booleans() | integers | floats | texts
+LEAVES = {str: texts, float: floats, int: integers}
+
+
+def build(model):
+    """Instances of a model with every field filled at random, by its annotations."""
+    return st.builds(model, **{name: field_strategy(model, name) for name in model.model_fields})
+
+
+def field_strategy(model, name):
+    special = {
+        ("Figure", "value"): st.none() | values,
+        ("Judgement", "value"): st.none() | values,
+        ("Header", "parameters"): st.dictionaries(texts, values, max_size=2),
+    }
+    if (model.__name__, name) in special:
+        return special[model.__name__, name]
+    return resolve(model.model_fields[name].annotation)
+
+
+def resolve(annotation):
+    origin, arguments = getattr(annotation, "__origin__", None), getattr(annotation, "__args__", ())
+    if annotation in LEAVES:
+        return LEAVES[annotation]
+    if origin is tuple:
+        return st.lists(resolve(arguments[0]), max_size=2).map(tuple)
+    if origin is dict:
+        return st.dictionaries(texts, texts, max_size=2)
+    if type(None) in arguments:
+        return st.none() | resolve(next(argument for argument in arguments if argument is not type(None)))
+    if hasattr(annotation, "model_fields"):
+        return build(annotation)
+    return st.from_type(annotation)  # enumerations, literals and bool
+
+
+MODELS = [Figure, RankRecord, Gpu, RankIdentity, Judgement, Attempt, Row, ChangeRecord, Coverage, Conclusion, Header, RunRecord]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_every_model_comes_back_as_it_was(model, data):
+    record = data.draw(build(model))
+    again = model.model_validate_json(record.model_dump_json())
+    assert again == record
+    assert again.model_dump_json() == record.model_dump_json()  # 1, 1.0 and True are equal; their JSON is not
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+@given(data=st.data())
+@settings(max_examples=5, deadline=None)
+def test_every_model_refuses_an_unknown_key(model, data):
+    document = json.loads(data.draw(build(model)).model_dump_json())
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        model.model_validate_json(json.dumps({**document, "novelty": 1}))
+
+
+@pytest.mark.parametrize(("key", "text"), [("attempt", '"1"'), ("rank", "1.0"), ("duration_s", '"1.5"'), ("outcome", '"PASSED"')])
+def test_a_number_in_quotes_and_a_word_nobody_knows_are_refused(key, text):
+    document = json.loads(samples.gemm_row().attempts[0].ranks[0].model_dump_json())
+    document[key] = json.loads(text)
+    if key == "rank":  # JSON has one kind of number: 1.0 is a whole one, 1.5 is not
+        document[key] = 1.5
+    with pytest.raises(ValidationError, match="Input should be"):
+        RankRecord.model_validate_json(json.dumps(document))
+
+
+@pytest.mark.parametrize("token", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_what_is_not_finite_is_refused(token):
+    with pytest.raises(ValidationError, match="Input should be a finite number"):
+        Figure.model_validate_json(f'{{"metric": "m", "value": {token}, "unit": "s", "judged": true}}')
+
+
+def test_records_are_frozen():
+    with pytest.raises(ValidationError, match="Instance is frozen"):
+        samples.accepted().schema_version = 2
+
+
+class Tensor:
+    """Looks like a number from afar, as a tensor does."""
+
+    def __float__(self):
+        return 1.0
+
+    def item(self):
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("value", "anomaly"),
+    [
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (None, "NoneType"),
+        ([1.0], "list"),
+        (Tensor(), "Tensor"),
+        (1j, "complex"),
+        (Fraction(1, 2), "Fraction"),
+        (b"1", "bytes"),
+    ],
+)
+def test_what_is_no_value_becomes_an_anomaly(value, anomaly):
+    assert make_figure("m", value, "s", judged=True) == Figure(metric="m", value=None, unit="s", judged=True, anomaly=anomaly)
+
+
+@pytest.mark.parametrize("value", [True, False, 0, 1, 1.0, -0.5, 2**80, "NVLS", ""])
+def test_a_value_stays_what_it_is(value):
+    figure = make_figure("m", value, "text", judged=False, spread_percent=0.2)
+    assert figure == Figure(metric="m", value=value, unit="text", judged=False, spread_percent=0.2)
+    assert type(figure.value) is type(value)
+
+
+@pytest.mark.parametrize("spread", [math.nan, math.inf])
+def test_a_value_with_a_spread_that_is_no_number_is_no_value(spread):
+    figure = make_figure("m", 1.0, "s", judged=True, spread_percent=spread)
+    assert (figure.value, figure.anomaly) == (None, f"spread is {spread}")
+
+
+@given(st.text(st.characters(), max_size=200), st.integers(20, 60))
+def test_clip_keeps_both_ends_and_always_encodes(text, limit):
+    clipped = clip(text, limit)
+    clipped.encode("utf-8")
+    whole = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    assert len(clipped) <= limit
+    if len(whole) <= limit:
+        assert clipped == whole
+    else:
+        head, _, tail = clipped.partition("\n[... cut ...]\n")
+        assert head
+        assert whole.startswith(head)
+        assert whole.endswith(tail)
+
+
+def test_a_clipped_text_fits_into_a_record():
+    message = clip("x" * 100_000)
+    assert len(message) <= MAX_TEXT
+    assert samples.gemm_row().model_copy(update={"message": message}).message == message
+
+
+def test_the_schema_in_the_package_is_that_of_the_record():
+    """After a change of record.py: `python -m gpu_acceptance.report.schema`, and a line in its format history."""
+    assert SCHEMA_FILE.read_text() == schema_text()
+
+
+@pytest.mark.parametrize(
+    ("gpu_uuid", "place"),
+    [("", "node-01.example, GPU 5, serial 1653924100006"), (samples.gpu(2).uuid, "node-01.example, GPU 2, serial 1653924100003")],
+)
+def test_a_place_is_that_of_the_gpu_its_worker_opened(gpu_uuid, place):
+    assert samples.identity(5).model_copy(update={"gpu_uuid": gpu_uuid}).place == place
+
+
+def test_a_gpu_that_nvml_hides_still_exists():
+    identity = samples.identity(0)
+    assert identity.model_copy(update={"gpus": identity.gpus[:4]}).num_gpus == 8

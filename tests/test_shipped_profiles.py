@@ -1,0 +1,161 @@
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gpu_acceptance.limit import matching_reason
+from gpu_acceptance.limits_file import read_file
+from gpu_acceptance.thresholds import json_schema, load_profile, profile_names, select_profile, shipped_dir
+
+DIRECTORY = shipped_dir()
+DEVICES = {
+    "a100-pcie": "NVIDIA A100 80GB PCIe",
+    "a100-sxm": "NVIDIA A100-SXM4-80GB",
+    "a10g": "NVIDIA A10G",
+    "b200": "NVIDIA B200",
+    "h100-pcie": "NVIDIA H100 PCIe",
+    "h100-sxm": "NVIDIA H100 80GB HBM3",
+    "h200-sxm": "NVIDIA H200",
+}
+SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
+REQUIRED = {
+    "a100-pcie": {"environment", "gemm", "hbm"},
+    "a10g": {"environment", "gemm"},
+    "h100-pcie": {"environment", "gemm", "hbm"},
+}
+EVERYTHING = {"environment", "gemm", "hbm", "nccl"}
+KERNELS = ("copy", "read", "triad", "write")
+COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
+README = (DIRECTORY / "README.md").read_text()
+
+
+def numbers(bound):
+    return list(bound.values()) if isinstance(bound, Mapping) else [] if bound is None else [bound]
+
+
+def test_these_profiles_are_shipped():
+    assert set(profile_names(DIRECTORY)) == {*DEVICES, "cpu"}
+    assert {path.stem for path in DIRECTORY.glob("site-*.yaml")} == {"site-nvls-off"}
+
+
+@pytest.mark.parametrize(("name", "device_name"), DEVICES.items())
+def test_a_gpu_chooses_its_profile_and_must_be_what_it_says(name, device_name):
+    assert select_profile(device_name, DIRECTORY) == name
+    profile = load_profile(name, DIRECTORY)
+    assert profile.device_name == device_name
+    assert profile.limits["environment.gpu.name"].equals == device_name
+    assert profile.limits["environment.gpu.sm_count"].equals == SM_COUNTS[name]
+    assert profile.files[0].file == "base.yaml"
+
+
+@pytest.mark.parametrize("name", [*DEVICES, "cpu"])
+def test_required_subjects_have_all_their_limits(name):
+    profile = load_profile(name, DIRECTORY)
+    assert profile.requires == REQUIRED.get(name, EVERYTHING)
+    dtype = profile.parameters["gemm.dtype"]
+    wanted = {f"gemm.{dtype}.sustained", f"gemm.{dtype}.error"}
+    wanted |= {f"hbm.{kernel}.wrong" for kernel in KERNELS} | {f"nccl.{collective}.wrong" for collective in COLLECTIVES}
+    if "hbm" in profile.requires:
+        wanted |= {f"hbm.{kernel}.bandwidth" for kernel in KERNELS}
+    if "nccl" in profile.requires:
+        wanted |= {f"nccl.{collective}.busbw" for collective in COLLECTIVES}
+    found = {metric for metric, limit in profile.limits.items() if limit.subject != "environment"}
+    assert {metric for metric in found if not matching_reason(metric, profile.not_applicable)} == wanted
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_each_speed_has_a_ceiling_and_a_largest_spread(name):
+    for metric, limit in load_profile(name, DIRECTORY).limits.items():
+        if metric.endswith((".sustained", ".bandwidth", ".busbw")):
+            assert limit.spread_at_most == 2
+            assert limit.ceiling is not None
+            assert all(0.3 * limit.ceiling < number < limit.ceiling for number in numbers(limit.at_least))
+        if metric.endswith(".busbw"):
+            assert (limit.scope, limit.nodes) == ("job", "one")
+            assert isinstance(limit.at_least, Mapping)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_only_the_h200_claims_to_have_been_measured(name):
+    sources = {limit.source.split()[0].rstrip(":") for limit in load_profile(name, DIRECTORY).limits.values()}
+    assert ("measured" in sources) == (name == "h200-sxm")
+
+
+def test_the_cpu_profile_asks_only_for_life():
+    profile = load_profile("cpu", DIRECTORY)
+    assert profile.device_name is None
+    assert profile.deadline_s == 60
+    assert set(profile.not_applicable) == {"environment.gpu*", "environment.driver*", "environment.nccl*", "gemm.bf16*"}
+    speeds = [limit for metric, limit in profile.limits.items() if metric.endswith((".sustained", ".bandwidth", ".busbw"))]
+    assert len(speeds) == 8
+    for limit in speeds:
+        assert limit.source == "policy: liveness only; shows that the operation ran and was timed, says nothing of speed"
+        assert 0 < limit.at_least < 0.01
+        assert limit.spread_at_most is None
+
+
+def test_parameters_a_run_needs():
+    for name in [*DEVICES, "cpu", "base"]:
+        parameters = load_profile(name, DIRECTORY).parameters
+        assert set(parameters) == {
+            "timing.num_blocks",
+            *("gemm.size", "gemm.dtype", "gemm.preheat_s", "gemm.block_s"),
+            *("hbm.array_bytes", "hbm.block_s", "nccl.num_bytes", "nccl.block_s"),
+        }
+    assert load_profile("h200-sxm", DIRECTORY).parameters["nccl.num_bytes"] == 4 * 2**30
+
+
+def test_base_can_be_loaded_for_a_gpu_nobody_knows():
+    profile = load_profile("base", DIRECTORY)
+    assert profile.requires == {"environment"}
+    assert not [metric for metric in profile.limits if metric.endswith(("bandwidth", "busbw", "sustained"))]
+
+
+def test_nvls_off_brings_the_rings_and_says_what_it_loosened():
+    profile = load_profile("h200-sxm", DIRECTORY, [Path("site-nvls-off")])
+    assert read_file(DIRECTORY / "site-nvls-off.yaml").content.reason
+    assert profile.limits["nccl.all_reduce.busbw"].at_least == {2: 326, 4: 343, 8: 347}
+    loosened = [(change.key, change.old, change.new) for change in profile.changes if change.kind == "loosened"]
+    assert loosened == [("nccl.all_reduce.busbw at_least at 8", "449", "347")]
+
+
+LESS = re.compile(r"(?P<reference>[\d.]+)(?:-[\d.]+)?[^\d]*; (?:lowest )?less (?P<percent>\d+) %")
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_floor_is_its_reference_less_what_the_source_says(name):
+    """Where a source reads `...: 4295; less 5 %` (or `652-666; lowest less 10 %`), the number above it must agree."""
+    checked = 0
+    for limit in load_profile(name, DIRECTORY).limits.values():
+        match = LESS.search(limit.source)
+        if match and limit.source.startswith(("measured", "published")):
+            (floor,) = numbers(limit.at_least)
+            assert abs(floor - float(match["reference"]) * (1 - int(match["percent"]) / 100)) < 1, limit.metric
+            checked += 1
+    assert checked or name in ("a100-pcie", "a10g")
+
+
+def test_the_schema_is_that_of_the_code():
+    """`gpu_acceptance.thresholds.json_schema()` as JSON, indented by 2."""
+    assert json.loads((DIRECTORY / "schema.json").read_text()) == json_schema()
+
+
+@pytest.mark.parametrize("path", sorted(DIRECTORY.glob("*.yaml")), ids=lambda path: path.stem)
+def test_files_fit_the_schema_and_a_screen(path):
+    jsonschema = pytest.importorskip("jsonschema")
+    content = read_file(path).content.model_dump(mode="json", exclude_unset=True)
+    jsonschema.validate(content, json_schema())
+
+
+def test_lines_are_short():
+    assert [path.name for path in DIRECTORY.glob("*.yaml") if any(len(line) > 140 for line in path.read_text().splitlines())] == []
+
+
+def test_the_readme_names_all_profiles_and_all_keys():
+    properties = json_schema()["properties"], json_schema()["$defs"]["Entry"]["properties"]
+    words = [f"`{name}`" for name in [*DEVICES, "cpu", "base", "hopper-sxm", "site-nvls-off"]]
+    words += [f"`{key}`" for keys in properties for key in keys]
+    assert [word for word in words if word not in README] == []
+    assert [device_name for device_name in DEVICES.values() if device_name not in README] == []

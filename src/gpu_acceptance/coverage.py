@@ -1,0 +1,158 @@
+"""What a run had to judge and what it did: every expected bound over all rows, and every GPU that exists. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_acceptance.bounds import bounds_of
+from gpu_acceptance.job import Job
+from gpu_acceptance.judge import blank, num_peer_metrics, waived, why_no_limit
+from gpu_acceptance.limit import Limit, Profile, matching_reason
+from gpu_acceptance.ranges import named
+from gpu_acceptance.record import Coverage, Gpu, Judgement, Outcome, Row, Status
+from gpu_acceptance.values import plural
+
+_WORST_FIRST = (
+    Status.MISSED,
+    Status.INVALID,
+    Status.UNSTABLE,
+    Status.NO_LIMIT,
+    Status.NOT_MEASURED,
+    Status.WAIVED,
+    Status.HELD,
+    Status.NOT_APPLICABLE,
+)
+DECLARED = {Status.NOT_APPLICABLE, Status.WAIVED}
+
+
+def judge_run(
+    rows: Sequence[Row], profile: Profile, job: Job, waivers: Mapping[str, str], not_applicable_subjects: Mapping[str, str]
+) -> tuple[Judgement, ...]:
+    """Every bound that applies to this job and is required or was judged: the worst judgement of all rows."""
+    judged: dict[tuple[str, str], list[Judgement]] = {}
+    for row in rows:
+        for judgement in row.judgements:
+            judged.setdefault((judgement.metric, judgement.bound), []).append(judgement)
+    found = []
+    for limit in applying_limits(profile, job):
+        aside = declared_aside(limit.metric, profile, waivers) or _too_small(limit.subject, rows, not_applicable_subjects)
+        for bound in bounds_of(limit):
+            if results := judged.get((limit.metric, bound)):
+                found.append(min(results, key=_badness))
+            elif limit.subject in profile.requires:
+                found.append(_never_judged(bound, limit, profile, job, aside))
+    return tuple(found)
+
+
+def applying_limits(profile: Profile, job: Job) -> list[Limit]:
+    return [limit for _, limit in sorted(profile.limits.items()) if limit.applies(job.gpus_per_node, job.num_nodes)]
+
+
+def declared_aside(name: str, profile: Profile, waivers: Mapping[str, str]) -> tuple[Status, str] | None:
+    """Whether somebody said beforehand that a metric or a subject does not count here, and why."""
+    waiver = matching_reason(name, waivers)
+    if waiver is not None:
+        return Status.WAIVED, waiver
+    reason = matching_reason(name, profile.not_applicable)
+    return None if reason is None else (Status.NOT_APPLICABLE, reason)
+
+
+def _too_small(subject: str, rows: Iterable[Row], not_applicable_subjects: Mapping[str, str]) -> tuple[Status, str] | None:
+    """A subject does not apply to a small job only where each of its rows says so."""
+    outcomes = {row.outcome for row in rows if row.subject == subject}
+    if subject not in not_applicable_subjects or outcomes != {Outcome.NOT_APPLICABLE}:
+        return None
+    return Status.NOT_APPLICABLE, not_applicable_subjects[subject]
+
+
+def _badness(judgement: Judgement) -> tuple[int, bool, float, str]:
+    margin = judgement.margin
+    return _WORST_FIRST.index(judgement.status), margin is None, margin or 0.0, judgement.message
+
+
+def _never_judged(bound: str, limit: Limit, profile: Profile, job: Job, aside: tuple[Status, str] | None) -> Judgement:
+    num_metrics = num_peer_metrics(profile)
+    never = blank(bound, limit, job, num_metrics, Status.NOT_MEASURED, f"{limit.metric}: never measured")
+    if aside is None:
+        return never
+    status, reason = aside
+    if status is Status.WAIVED:
+        return waived(never, reason)
+    return blank(bound, limit, job, num_metrics, status, f"{limit.metric}: not applicable: {reason}")
+
+
+def subjects_without_limit(
+    rows: Iterable[Row], profile: Profile, job: Job, waivers: Mapping[str, str], not_applicable_subjects: Mapping[str, str]
+) -> list[str]:
+    """One text per required subject of which nothing is asked in a job of this shape, and nobody said that this is right."""
+    rows = tuple(rows)
+    covered = {limit.subject for limit in applying_limits(profile, job)}
+    texts = []
+    for subject in sorted(profile.requires - covered):
+        limits = [limit for _, limit in sorted(profile.limits.items()) if limit.subject == subject]
+        names = [limit.metric for limit in limits] or [f"{subject}.*"]
+        if _too_small(subject, rows, not_applicable_subjects) or all(declared_aside(name, profile, waivers) for name in names):
+            continue
+        texts.append(_nothing_asked(subject, limits, profile, job))
+    return texts
+
+
+def _nothing_asked(subject: str, limits: Sequence[Limit], profile: Profile, job: Job) -> str:
+    if not limits:
+        return f"no limit of {subject} in profile {profile.name}"
+    sizes = sorted({size for limit in limits for size in limit.listed_sizes()})
+    if sizes and job.gpus_per_node not in sizes:
+        return f"no limit of {subject} at {job.gpus_per_node} GPUs per node; listed: {', '.join(map(str, sizes))}"
+    return f"no limit of {subject} on {plural(job.num_nodes, 'node')} of {job.gpus_per_node} GPUs: {why_no_limit(limits[0], job)}"
+
+
+@dataclass(frozen=True)
+class NodeGpus:
+    """The GPUs of one node by key: UUID, else index. `existing` also counts those that only the PCI bus shows."""
+
+    host: str
+    existing: int
+    shown: Mapping[str, Gpu]
+    tested: frozenset[str]
+
+    @property
+    def untested(self) -> str | None:
+        """`GPUs 4-7 of node-01 had no rank`, or None where each had one."""
+        if len(self.tested) >= self.existing:
+            return None
+        indexes = {gpu.index for key, gpu in self.shown.items() if key not in self.tested}
+        hidden = self.existing - len(self.tested) - len(indexes)
+        if not indexes:
+            return f"{plural(hidden, 'GPU')} of {self.host}, unseen by NVML, had no rank"
+        also = f" and {hidden} unseen by NVML" if hidden > 0 else ""
+        return f"{named('GPU', indexes)} of {self.host}{also} had no rank"
+
+
+def gpus_by_node(job: Job) -> list[NodeGpus]:
+    """What exists and what had a rank, on each node. Two ranks on one GPU test one GPU."""
+    nodes = []
+    for node in job.nodes:
+        identities = [identity for identity in job.by_rank.values() if identity.node == node]
+        shown = {_key(gpu): gpu for identity in identities for gpu in identity.gpus}
+        opened = {_key(identity.gpu) if identity.gpu else identity.gpu_uuid for identity in identities} - {""}
+        existing = max(len(shown), len(opened), *(identity.num_gpus for identity in identities))
+        nodes.append(NodeGpus(job.host(node), existing, shown, frozenset(opened)))
+    return nodes
+
+
+def _key(gpu: Gpu) -> str:
+    return gpu.uuid or f"index {gpu.index}"
+
+
+def make_coverage(limits: Iterable[Judgement], required: frozenset[str], job: Job) -> Coverage:
+    """Counts. A bound that was declared away was not expected."""
+    expected = [limit for limit in limits if limit.metric.split(".", 1)[0] in required and limit.status not in DECLARED]
+    gpus = gpus_by_node(job)
+    return Coverage(
+        nodes=job.num_nodes,
+        ranks=len(job.by_rank),
+        gpus_existing=sum(node.existing for node in gpus),
+        gpus_tested=sum(len(node.tested) for node in gpus),
+        limits_expected=len(expected),
+        limits_judged=sum(limit.status in (Status.HELD, Status.MISSED) for limit in expected),
+        limits_held=sum(limit.status is Status.HELD for limit in expected),
+    )

@@ -1,0 +1,170 @@
+"""Rank records + judgements -> one row of the report: the outcome over all ranks, causes before victims. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from gpu_acceptance.job import Job
+from gpu_acceptance.judge import judge
+from gpu_acceptance.limit import Profile, matching_reason
+from gpu_acceptance.record import Attempt, Judgement, Outcome, RankRecord, Row, Status, clip
+
+# The first of these that some rank or some limit gives is the row's. What rejects comes first: nothing may hide it.
+_ORDER = (
+    Outcome.DIED,
+    Outcome.STUCK,
+    Outcome.FAILED,
+    Outcome.LOST,
+    Outcome.INTERRUPTED,
+    Outcome.ERROR,
+    Outcome.UNSTABLE,
+    Outcome.NO_LIMIT,
+    Outcome.NOT_MEASURED,
+    Outcome.SKIPPED,
+    Outcome.NOT_RUN,
+    Outcome.VICTIM,
+    Outcome.NOT_APPLICABLE,
+    Outcome.PASSED,
+)
+_OUTCOME_OF = {
+    Status.MISSED: Outcome.FAILED,
+    Status.INVALID: Outcome.ERROR,
+    Status.UNSTABLE: Outcome.UNSTABLE,
+    Status.NO_LIMIT: Outcome.NO_LIMIT,
+    Status.NOT_MEASURED: Outcome.NOT_MEASURED,
+}
+_MOST_FRAMES = 3
+_MOST_LINES = 6
+
+
+@dataclass(frozen=True)
+class _Cause:
+    outcome: Outcome
+    text: str
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What one rank said in one attempt; silence is an answer too."""
+
+    rank: int
+    outcome: Outcome
+    text: str  # without who said it
+
+
+def make_row(
+    nodeid: str,
+    attempts: Sequence[Attempt],
+    profile: Profile,
+    job: Job,
+    waivers: Mapping[str, str],
+    deadline_s: float,
+    *,
+    measure_only: bool = False,
+) -> Row:
+    """The row of one validation. Without any attempt it did not run. `measure_only` judges nothing."""
+    judgements = () if measure_only else judge(attempts, profile, job, waivers)
+    answers = list(_answers(attempts, job, _declared(nodeid, profile, waivers)))
+    causes = [*_causes_of_ranks(answers, job), *_causes_of_limits(judgements)]
+    outcome = min((cause.outcome for cause in causes), key=_ORDER.index, default=Outcome.NOT_RUN)
+    if outcome is Outcome.PASSED and judgements and all(judgement.status is not Status.HELD for judgement in judgements):
+        outcome = Outcome.NOT_APPLICABLE  # nothing was left to hold
+    return Row(
+        nodeid=nodeid,
+        subject=subject_of(nodeid),
+        outcome=outcome,
+        message=clip("\n".join(_lines(causes, judgements, outcome))),
+        duration_s=sum(max((record.duration_s for record in attempt.ranks), default=0.0) for attempt in attempts),
+        deadline_s=deadline_s,
+        attempts=tuple(attempts),
+        judgements=judgements,
+    )
+
+
+def subject_of(nodeid: str) -> str:
+    """`nccl` of `acceptance/test_nccl.py::test_large[all_gather]`."""
+    return PurePosixPath(nodeid.split("::", 1)[0]).stem.removeprefix("test_")
+
+
+def validation_of(nodeid: str) -> str:
+    """`nccl.large` of `acceptance/test_nccl.py::test_large[all_gather]`: what a declaration or a waiver of it must match."""
+    function = nodeid.split("[", 1)[0].rsplit("::", 1)[-1]
+    return f"{subject_of(nodeid)}.{function.removeprefix('test_')}"
+
+
+def _declared(nodeid: str, profile: Profile, waivers: Mapping[str, str]) -> str | None:
+    """Why this validation may be skipped, or None where nobody said so beforehand."""
+    waiver = matching_reason(validation_of(nodeid), waivers)
+    if waiver is not None:
+        return f"waived ({waiver})"
+    reason = matching_reason(validation_of(nodeid), profile.not_applicable)
+    return None if reason is None else f"not applicable: {reason}"
+
+
+def _answers(attempts: Sequence[Attempt], job: Job, declared: str | None) -> Iterator[_Answer]:
+    for attempt in attempts:
+        again = f" of attempt {attempt.number}" if len(attempts) > 1 else ""
+        silent = set(range(job.world_size)) - {record.rank for record in attempt.ranks}
+        for rank in sorted(silent):
+            yield _Answer(rank, Outcome.LOST, f"lost{again}: no answer")
+        for record in sorted(attempt.ranks, key=lambda record: (record.rank, record.outcome)):
+            if record.rank >= job.world_size:
+                yield _Answer(record.rank, Outcome.ERROR, f"error: answers in a job of {job.world_size} ranks")
+            elif record.outcome is Outcome.SKIPPED and declared is not None:
+                yield _Answer(record.rank, Outcome.NOT_APPLICABLE, f"{declared} ({record.message})" if record.message else declared)
+            else:
+                yield _Answer(record.rank, record.outcome, _describe(record, again))
+
+
+def _describe(record: RankRecord, again: str) -> str:
+    """`died in call: exit code -11`; of a stuck rank also where it stands."""
+    phase = f" in {record.phase}{again}" if record.phase else again
+    frames = f"; inside {' < '.join(_innermost(record.stack))}" if record.stack and record.outcome is Outcome.STUCK else ""
+    message = f": {_essence(record.message)}" if record.message else ""
+    return f"{record.outcome}{phase}{message}{frames}"
+
+
+def _innermost(stack: str) -> list[str]:
+    lines = [line.strip() for line in stack.splitlines() if line.strip()]
+    return ([line for line in lines if line.startswith("File ")] or lines)[:_MOST_FRAMES]
+
+
+def _essence(message: str) -> str:
+    """Of a traceback by pytest the lines that say what is wrong and where; of anything else the first lines."""
+    lines = message.strip().splitlines()
+    errors = [line[1:].strip() for line in lines if line.startswith("E  ")]
+    if errors:
+        return "\n".join([*errors[:_MOST_LINES], lines[-1].strip()])
+    return "\n".join([*lines[:_MOST_LINES], *(["..."] if len(lines) > _MOST_LINES else [])])
+
+
+def _causes_of_ranks(answers: Sequence[_Answer], job: Job) -> Iterator[_Cause]:
+    """One cause for all ranks that say the same. Passed ranks have nothing to say."""
+    ranks_of: dict[tuple[Outcome, str], list[int]] = defaultdict(list)
+    for answer in answers:
+        text = "" if answer.outcome is Outcome.PASSED else "a peer failed first" if answer.outcome is Outcome.VICTIM else answer.text
+        ranks_of[answer.outcome, text].append(answer.rank)
+    for (outcome, text), ranks in sorted(ranks_of.items(), key=lambda item: (_ORDER.index(item[0][0]), item[1], item[0][1])):
+        yield _Cause(outcome, f"{job.who(ranks)}: {'victim: ' if outcome is Outcome.VICTIM else ''}{text}" if text else "")
+    by_outcome = {outcome: [answer.rank for answer in answers if answer.outcome is outcome] for outcome in _ORDER}
+    passed, aside = by_outcome[Outcome.PASSED], by_outcome[Outcome.NOT_APPLICABLE]
+    if passed and aside:
+        yield _Cause(Outcome.ERROR, f"ranks disagree: passed on {job.who(passed)}, not applicable on {job.who(aside)}")
+
+
+def _causes_of_limits(judgements: Iterable[Judgement]) -> Iterator[_Cause]:
+    for judgement in judgements:
+        if judgement.status in _OUTCOME_OF:
+            yield _Cause(_OUTCOME_OF[judgement.status], judgement.message)
+
+
+def _lines(causes: Iterable[_Cause], judgements: Iterable[Judgement], outcome: Outcome) -> list[str]:
+    """What decided, worst first; then victims; then what was waived; what does not apply only where that is all there is to say."""
+    shown = {cause.text: None for cause in sorted(causes, key=lambda cause: _ORDER.index(cause.outcome)) if _is_said(cause, outcome)}
+    aside = {Status.WAIVED} | ({Status.NOT_APPLICABLE} if outcome is Outcome.NOT_APPLICABLE else set())
+    return [*shown, *(judgement.message for judgement in judgements if judgement.status in aside)]
+
+
+def _is_said(cause: _Cause, outcome: Outcome) -> bool:
+    return bool(cause.text) and (cause.outcome is not Outcome.NOT_APPLICABLE or outcome is Outcome.NOT_APPLICABLE)

@@ -1,0 +1,114 @@
+"""Which figures may be judged at all: whose rank came to its end, in the right unit, of the right type, possible, and stable."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpu_acceptance.job import Job
+from gpu_acceptance.limit import Limit
+from gpu_acceptance.record import Attempt, Figure, Outcome
+from gpu_acceptance.values import is_number, show, show_apart, typed, with_unit
+
+_KEPT = {Outcome.PASSED, Outcome.FAILED}  # what any other rank measured is thrown away with it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A figure that asks for judgement, and where it comes from."""
+
+    rank: int
+    attempt: int
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class Sifted:
+    """The readings of one metric, for one bound. A fault is said as it follows the metric's name."""
+
+    usable: tuple[Reading, ...]
+    unstable: tuple[Reading, ...]
+    faulty: tuple[tuple[Reading, str], ...]
+
+
+def readings_by_metric(attempts: Iterable[Attempt], job: Job) -> dict[str, list[Reading]]:
+    """Checked figures of ranks of this job that came to their end; by rank, whatever order they arrived in."""
+    readings: dict[str, list[Reading]] = {}
+    for attempt in attempts:
+        for record in attempt.ranks:
+            if record.outcome not in _KEPT or record.rank not in job.by_rank:
+                continue
+            for figure in record.figures:
+                if figure.judged:
+                    readings.setdefault(figure.metric, []).append(Reading(record.rank, attempt.number, figure))
+    return {metric: sorted(found, key=_order) for metric, found in readings.items()}
+
+
+def _order(reading: Reading) -> tuple[int, int, str]:
+    return reading.rank, reading.attempt, repr(reading.figure.value)
+
+
+def sift(readings: Sequence[Reading], bound: str, limit: Limit) -> Sifted:
+    """Sort readings by what can be done with them. An unstable one is replaced by whatever its rank measured in a later attempt."""
+    last_attempt = {reading.rank: reading.attempt for reading in sorted(readings, key=lambda reading: reading.attempt)}
+    usable, unstable, faulty = [], [], []
+    for reading in readings:
+        fault = _fault(reading.figure, bound, limit)
+        if fault:
+            faulty.append((reading, fault))
+        elif _is_unstable(reading.figure, limit):
+            unstable.append(reading)
+        elif impossible := _impossible(reading.figure, limit):
+            faulty.append((reading, impossible))
+        else:
+            usable.append(reading)
+    final = tuple(reading for reading in unstable if reading.attempt == last_attempt[reading.rank])
+    return Sifted(tuple(usable), final, tuple(faulty))
+
+
+def _fault(figure: Figure, bound: str, limit: Limit) -> str | None:
+    """Why a figure cannot be compared with this bound."""
+    if figure.value is None or figure.anomaly:
+        return f"is no value but {figure.anomaly or 'nothing'}"
+    if figure.unit != limit.unit:
+        return f"= {quantity(figure)}: its unit is {figure.unit!r}, the limit's is {limit.unit!r}"
+    if (kind := typed(figure.value)[0]) != (wanted := _wanted_kind(bound, limit) or kind):
+        return f"= {quantity(figure)}: a {kind} cannot be compared with a {wanted}"
+    if kind == "number" and not is_number(figure.value):
+        return f"= {quantity(figure)}: not a finite number"
+    if limit.spread_at_most is not None and figure.spread_percent is None:
+        return f"= {quantity(figure)} without a spread, which may be at most {show(limit.spread_at_most)} %"
+    return None
+
+
+def _wanted_kind(bound: str, limit: Limit) -> str | None:
+    """The type that a bound asks for; None: any, as long as all are equal."""
+    if bound == "equals" and limit.equals is not None:
+        return typed(limit.equals)[0]
+    return None if bound == "uniform" else "number"
+
+
+def _is_unstable(figure: Figure, limit: Limit) -> bool:
+    if limit.spread_at_most is None:
+        return False
+    assert figure.spread_percent is not None, figure.metric
+    return figure.spread_percent > limit.spread_at_most
+
+
+def _impossible(figure: Figure, limit: Limit) -> str | None:
+    value = figure.value
+    if limit.ceiling is None or isinstance(value, str | bool) or value is None or value <= limit.ceiling:
+        return None
+    shown, ceiling = show_apart(value, limit.ceiling)
+    return f"= {with_unit(shown, figure.unit)}, above what is physically possible ({ceiling}): a measuring error"
+
+
+def unsteady(figure: Figure, limit: Limit) -> str:
+    """What is wrong with an unstable figure, as it follows the metric's name."""
+    assert figure.spread_percent is not None, figure.metric
+    assert limit.spread_at_most is not None, limit.metric
+    shown, allowed = show_apart(figure.spread_percent, limit.spread_at_most)
+    return f"= {quantity(figure)} with a spread of {shown} %, above {allowed} %: too unstable to judge"
+
+
+def quantity(figure: Figure) -> str:
+    """`262.5 GB/s`; what is no value is named."""
+    return with_unit(figure.anomaly or "nothing" if figure.value is None else show(figure.value), figure.unit)

@@ -1,0 +1,126 @@
+"""Rows -> the verdict of the run, its line, its reasons and its exit code. Pure.
+
+ACCEPTED must be proved: every expected bound held on every member of its scope, and nothing below found a reason against it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from gpu_acceptance.coverage import judge_run, make_coverage, subjects_without_limit
+from gpu_acceptance.job import Job
+from gpu_acceptance.limit import Profile, matching_reason
+from gpu_acceptance.objections import (
+    FORMATION,
+    Objection,
+    broken_off,
+    incomplete_rows,
+    rejecting_rows,
+    same,
+    unproved,
+    untested,
+    validations,
+)
+from gpu_acceptance.record import Conclusion, Coverage, Judgement, Outcome, Row, Status, clip
+from gpu_acceptance.rows import make_row, subject_of, validation_of
+
+__all__ = ["FORMATION", "conclude", "make_row", "subject_of", "worst_margin"]
+
+Verdict = Literal["ACCEPTED", "REJECTED", "INCOMPLETE"]
+_MOST_PARTS = 4
+
+
+def conclude(
+    rows: Sequence[Row],
+    profile: Profile,
+    job: Job,
+    waivers: Mapping[str, str],
+    *,
+    declared_gpus: int | None = None,
+    measure_only: bool = False,
+    interrupted: str | None = None,
+    internal_error: str | None = None,
+    not_applicable_subjects: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+) -> Conclusion:
+    """The verdict over all rows.
+
+    `declared_gpus` per node (--gpus) excuses GPUs without a rank. `not_applicable_subjects`: subject -> reason, for those whose every
+    validation asks for a larger job; each of its rows must say so too. `notes` are more weaknesses to show, such as "quick".
+    """
+    too_small = not_applicable_subjects or {}
+    limits = judge_run(rows, profile, job, waivers, too_small)
+    coverage = make_coverage(limits, profile.requires, job)
+    rejecting = list(rejecting_rows(rows))
+    halted = list(broken_off(measure_only, interrupted, internal_error))
+    incomplete = [
+        *halted,
+        *incomplete_rows(rows),
+        *([] if measure_only else unproved(rows, limits, coverage, profile)),
+        *([] if measure_only else map(same, subjects_without_limit(rows, profile, job, waivers, too_small))),
+        *untested(job, profile, coverage, declared_gpus),
+    ]
+    verdict: Verdict = "REJECTED" if rejecting else "INCOMPLETE" if incomplete else "ACCEPTED"
+    weaknesses = [*_weaknesses(rows, limits, profile, waivers, coverage), *notes]
+    return Conclusion(
+        verdict=verdict,
+        line=clip(_line(verdict, [*rejecting, *halted] if rejecting else incomplete, weaknesses, coverage)),
+        exit_code=_exit_code(verdict, rows, interrupted, internal_error),
+        reasons=tuple(dict.fromkeys(clip(objection.sentence) for objection in [*rejecting, *incomplete])),
+        coverage=coverage,
+        limits=limits,
+    )
+
+
+def worst_margin(conclusion: Conclusion) -> Judgement | None:
+    """Of all bounds that held, the one that came closest to being missed; None where none has a margin."""
+    held = [limit for limit in conclusion.limits if limit.status is Status.HELD and limit.margin is not None]
+    return min(held, key=lambda limit: limit.margin or 0.0, default=None)
+
+
+def _weaknesses(
+    rows: Sequence[Row], limits: Sequence[Judgement], profile: Profile, waivers: Mapping[str, str], coverage: Coverage
+) -> Iterator[str]:
+    """What a reader of ACCEPTED must know."""
+    if not coverage.gpus_tested:
+        yield f"{profile.name} profile: no GPU was tested"
+    judgements = [*limits, *(judgement for row in rows for judgement in row.judgements)]
+    waived = {judgement.metric for judgement in judgements if judgement.status is Status.WAIVED}
+    waived |= {row.nodeid for row in rows if _is_waived(row, waivers)}
+    if waived:
+        yield f"{len(waived)} waived"
+    kinds = Counter(change.kind for change in profile.changes)
+    for kind in ("loosened", "added", "changed", "not applicable", "tightened"):
+        if kinds[kind]:
+            yield f"{kinds[kind]} declared not applicable" if kind == "not applicable" else f"{kinds[kind]} {kind}"
+    overlays = sorted({change.file for change in profile.changes})
+    if overlays:
+        yield f"{'overlay' if len(overlays) == 1 else 'overlays'} {', '.join(overlays)}"
+
+
+def _is_waived(row: Row, waivers: Mapping[str, str]) -> bool:
+    return row.outcome is Outcome.NOT_APPLICABLE and not row.judgements and matching_reason(validation_of(row.nodeid), waivers) is not None
+
+
+def _line(verdict: Verdict, objections: Sequence[Objection], weaknesses: Sequence[str], coverage: Coverage) -> str:
+    """`ACCEPTED for 4 of 8 GPUs (2 waived)`, `REJECTED: 1 limit missed in 1 of 9 validations`."""
+    partly = coverage.gpus_tested < coverage.gpus_existing
+    gpus = f"{coverage.gpus_tested} of {coverage.gpus_existing} GPUs"
+    parts = list(dict.fromkeys(objection.part for objection in objections))
+    more = [f"{len(parts) - _MOST_PARTS} more reasons"] if len(parts) > _MOST_PARTS + 1 else parts[_MOST_PARTS:]
+    said = f": {', '.join([*parts[:_MOST_PARTS], *more])}" if parts else f" for {gpus}" if partly else ""
+    weaknesses = [*([gpus] if partly and parts else []), *weaknesses]
+    return f"{verdict}{said}" + (f" ({', '.join(weaknesses)})" if weaknesses else "")
+
+
+def _exit_code(verdict: Verdict, rows: Sequence[Row], interrupted: str | None, internal_error: str | None) -> int:
+    """First that applies; 4, usage, never gets this far."""
+    if internal_error is not None:
+        return 3
+    if interrupted is not None:
+        return 2
+    if verdict == "REJECTED":
+        return 1
+    if all(row.outcome is Outcome.NOT_RUN for row in validations(rows)):
+        return 5
+    return 0 if verdict == "ACCEPTED" else 6

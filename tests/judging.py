@@ -1,0 +1,71 @@
+"""Jobs, limits and attempts in one line each, for the tests of judgement and verdict."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gpu_acceptance.job import Job
+from gpu_acceptance.limit import Limit, Profile
+from gpu_acceptance.record import Attempt, Figure, Gpu, Outcome, RankIdentity, RankRecord, Value, make_figure
+
+NODEID = "acceptance/test_hbm.py::test_triad"
+METRIC = "hbm.triad.bandwidth"
+
+
+def make_job(world_size: int = 4, gpus_per_node: int | None = None, *, has_gpus: bool = True, silent: Sequence[int] = ()) -> Job:
+    size = gpus_per_node or world_size
+    return Job(tuple(make_identity(rank, world_size, size, has_gpus=has_gpus) for rank in range(world_size) if rank not in silent))
+
+
+def make_identity(rank: int, world_size: int, gpus_per_node: int, *, has_gpus: bool = True) -> RankIdentity:
+    node = rank // gpus_per_node
+    gpus = tuple(
+        Gpu(index=index, name="NVIDIA H200", uuid=f"GPU-{node}-{index}", serial=f"16539{node:02}{index:02}")
+        for index in range(gpus_per_node)
+    )
+    return RankIdentity(
+        rank=rank,
+        local_rank=rank % gpus_per_node,
+        node=node,
+        host=f"node-{node:02}",
+        local_world_size=gpus_per_node,
+        world_size=world_size,
+        gpus=gpus if has_gpus else (),
+    )
+
+
+def make_limit(metric: str = METRIC, **changes: object) -> Limit:
+    bounds = {"at_least", "at_most", "equals", "uniform", "peers"}
+    limit = Limit(metric=metric, unit="GB/s", scope="rank", source="measured 2026-11-20", file="h200-sxm.yaml")
+    return replace(limit, **({} if bounds & changes.keys() else {"at_least": 100}), **changes)  # type: ignore[arg-type]
+
+
+def make_profile(*limits: Limit, **changes: object) -> Profile:
+    by_metric = {limit.metric: limit for limit in limits}
+    requires = frozenset(limit.subject for limit in limits)
+    profile = Profile("h200-sxm", "NVIDIA H200", requires, by_metric, {}, deadline_s=60)
+    return replace(profile, **changes)  # type: ignore[arg-type]
+
+
+def make_attempt(
+    values: Mapping[int, object], number: int = 1, metric: str = METRIC, unit: str = "GB/s", spread: float | None = None
+) -> Attempt:
+    """Every rank passed and checked one value."""
+    figures = {rank: make_figure(metric, value, unit, judged=True, spread_percent=spread) for rank, value in values.items()}
+    return Attempt(number=number, ranks=tuple(make_record(rank, figures=(figure,), attempt=number) for rank, figure in figures.items()))
+
+
+def make_record(
+    rank: int, outcome: Outcome = Outcome.PASSED, figures: tuple[Figure, ...] = (), attempt: int = 1, **more: object
+) -> RankRecord:
+    fields = {"nodeid": NODEID, "attempt": attempt, "generation": 1, "rank": rank, "outcome": outcome, "figures": figures, **more}
+    return RankRecord.model_validate(fields)
+
+
+def with_record(attempt: Attempt, record: RankRecord) -> Attempt:
+    """The same attempt, in which this rank said this instead."""
+    others = tuple(other for other in attempt.ranks if other.rank != record.rank)
+    return Attempt(number=attempt.number, ranks=(*others, record))
+
+
+def all_equal(value: Value, world_size: int = 4) -> dict[int, Value]:
+    return dict.fromkeys(range(world_size), value)

@@ -1,0 +1,173 @@
+"""Every limit of every shipped profile, in a run in which all else holds: on the bound, beyond it, absent, and impossible.
+
+A limit that nothing can miss, or that nothing can hold, would be found here.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+
+from gpu_acceptance.bounds import bounds_of
+from gpu_acceptance.coverage import applying_limits
+from gpu_acceptance.job import Job
+from gpu_acceptance.limit import Limit, Profile, Value, bound_at, matching_reason
+from gpu_acceptance.record import Attempt, Conclusion, Row, make_figure
+from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
+from gpu_acceptance.verdict import conclude, make_row
+from tests.judging import make_job, make_record
+
+DIRECTORY = shipped_dir()
+UNLISTED_SIZE = 4
+
+
+@cache
+def shipped(name: str) -> Profile:
+    return load_profile(name, DIRECTORY)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One limit in a job of one shape to which it applies."""
+
+    profile_name: str
+    metric: str
+    gpus_per_node: int
+    num_nodes: int
+
+    @property
+    def limit(self) -> Limit:
+        return shipped(self.profile_name).limits[self.metric]
+
+    @property
+    def job(self) -> Job:
+        return job_of(self.profile_name, self.gpus_per_node, self.num_nodes)
+
+    @property
+    def profile(self) -> Profile:
+        """Requires every subject that has a limit in this job, so that no limit is left out here."""
+        profile = shipped(self.profile_name)
+        return replace(profile, requires=frozenset(limit.subject for limit in applying_limits(profile, self.job)))
+
+
+@cache
+def job_of(profile_name: str, gpus_per_node: int, num_nodes: int) -> Job:
+    device_name = shipped(profile_name).device_name
+    job = make_job(gpus_per_node * num_nodes, gpus_per_node, has_gpus=device_name is not None)
+    named = [[gpu.model_copy(update={"name": device_name}) for gpu in identity.gpus] for identity in job.ranks]
+    return Job(tuple(identity.model_copy(update={"gpus": tuple(gpus)}) for identity, gpus in zip(job.ranks, named, strict=True)))
+
+
+def cases() -> list[object]:
+    found = []
+    for name in profile_names(DIRECTORY):
+        for metric, limit in shipped(name).limits.items():
+            if matching_reason(metric, shipped(name).not_applicable) is None:
+                for size in limit.listed_sizes() or (UNLISTED_SIZE,):
+                    num_nodes = 2 if limit.nodes == "several" else 1
+                    if limit.applies(size, num_nodes):
+                        found.append(pytest.param(Case(name, metric, size, num_nodes), id=f"{name}-{metric}-{size}x{num_nodes}"))
+    return found
+
+
+CASES = pytest.mark.parametrize("case", cases())
+
+
+def good_value(limit: Limit, gpus_per_node: int) -> Value:
+    """A value on a bound of the limit; on all ranks it holds every bound."""
+    for bound in (limit.equals, bound_at(limit.at_least, gpus_per_node), bound_at(limit.at_most, gpus_per_node)):
+        if bound is not None:
+            return bound
+    return limit.ceiling / 2 if limit.ceiling else 1.0
+
+
+def beyond(limit: Limit, bound: str, gpus_per_node: int) -> Value:
+    """As little beyond a bound as can be written."""
+    if bound == "at_least":
+        return math.nextafter(float(bound_at(limit.at_least, gpus_per_node) or 0), -math.inf)
+    if bound == "at_most":
+        return math.nextafter(float(bound_at(limit.at_most, gpus_per_node) or 0), math.inf)
+    good = good_value(limit, gpus_per_node)
+    if isinstance(good, bool):
+        return not good
+    if isinstance(good, str):
+        return good + "x"
+    return good / 2 if bound == "peers" else math.nextafter(good, -math.inf)
+
+
+def row_of(profile: Profile, job: Job, metric: str, values: Mapping[int, Value]) -> Row:
+    limit = profile.limits[metric]
+    records = [
+        make_record(rank, figures=(make_figure(metric, value, limit.unit, judged=True, spread_percent=limit.spread_at_most),))
+        for rank, value in values.items()
+    ]
+    silent = [make_record(rank) for rank in range(job.world_size) if rank not in values]
+    nodeid = f"acceptance/test_{limit.subject}.py::test_{metric}"
+    return make_row(nodeid, (Attempt(number=1, ranks=(*records, *silent)),), profile, job, {}, 60.0)
+
+
+@cache
+def good_rows(profile_name: str, gpus_per_node: int, num_nodes: int) -> dict[str, Row]:
+    profile, job = shipped(profile_name), job_of(profile_name, gpus_per_node, num_nodes)
+    limits = applying_limits(profile, job)
+    return {limit.metric: row_of(profile, job, limit.metric, everywhere(job, good_value(limit, gpus_per_node))) for limit in limits}
+
+
+def everywhere(job: Job, value: Value) -> dict[int, Value]:
+    return dict.fromkeys(range(job.world_size), value)
+
+
+def run(case: Case, values: Mapping[int, Value]) -> Conclusion:
+    """All else holds; this metric has these values, or no row at all."""
+    rows = {**good_rows(case.profile_name, case.gpus_per_node, case.num_nodes)}
+    del rows[case.metric]
+    own = [row_of(case.profile, case.job, case.metric, values)] if values else []
+    return conclude([*rows.values(), *own], case.profile, case.job, {})
+
+
+def test_there_are_limits():
+    assert len(cases()) > 10
+
+
+@CASES
+def test_on_its_bound_it_holds(case):
+    conclusion = run(case, everywhere(case.job, good_value(case.limit, case.gpus_per_node)))
+    assert conclusion.verdict == "ACCEPTED", conclusion.reasons
+
+
+@CASES
+def test_beyond_each_bound_it_is_missed_by_one_rank(case):
+    for bound in bounds_of(case.limit):
+        if bound == "peers" and case.job.world_size < 3:
+            continue
+        values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
+        conclusion = run(case, {**values, 0: beyond(case.limit, bound, case.gpus_per_node)})
+        assert conclusion.verdict == "REJECTED", bound
+        assert any(f": {case.metric} = " in reason for reason in conclusion.reasons)
+
+
+@CASES
+def test_absent_it_is_named(case):
+    conclusion = run(case, {})
+    assert conclusion.verdict == "INCOMPLETE"
+    assert f"never measured: {case.metric}" in conclusion.reasons
+
+
+@CASES
+def test_absent_on_one_rank_it_is_no_pass(case):
+    values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
+    del values[0]
+    if case.limit.scope == "rank" and values:
+        assert run(case, values).verdict == "INCOMPLETE"
+
+
+@CASES
+def test_above_its_ceiling_it_is_no_pass(case):
+    if case.limit.ceiling is None:
+        return
+    values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
+    conclusion = run(case, {**values, 0: math.nextafter(case.limit.ceiling, math.inf)})
+    assert conclusion.verdict == "INCOMPLETE"
+    assert any("above what is physically possible" in reason and case.metric in reason for reason in conclusion.reasons)

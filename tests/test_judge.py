@@ -1,0 +1,437 @@
+"""Each bound on its edge, each figure that cannot be judged, and the text of every message."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_acceptance.judge import judge, wants_repeat
+from gpu_acceptance.limit import Peers
+from gpu_acceptance.record import Attempt, Figure, Outcome, Status, make_figure
+from tests.judging import METRIC, all_equal, make_attempt, make_job, make_limit, make_profile, make_record, with_record
+
+SOURCE = "[h200-sxm.yaml: measured 2026-11-20]"
+
+
+def judge_values(values, limit, *, job=None, waivers=None, unit="GB/s", spread=None, **profile):
+    job = job or make_job(max(values) + 1)
+    attempt = make_attempt(values, metric=limit.metric, unit=unit, spread=spread)
+    return judge((attempt,), make_profile(limit, **profile), job, waivers or {})
+
+
+def the_one(judgements):
+    (judgement,) = judgements
+    return judgement
+
+
+def test_a_held_limit_says_value_bound_source_and_place():
+    judgement = the_one(judge_values({0: 120.0, 1: 110.0}, make_limit()))
+    assert judgement.status is Status.HELD
+    assert judgement.message == f"{METRIC} = 110 GB/s, need >= 100 GB/s {SOURCE} on rank 1 (node-00, GPU 1, serial 165390001)"
+    assert (judgement.value, judgement.need, judgement.bound, judgement.ranks) == (110.0, ">= 100", "at_least", (1,))
+    assert judgement.margin == pytest.approx(0.1)
+
+
+def test_a_missed_limit_of_a_job():
+    limit = make_limit("nccl.all_gather.busbw_ring", scope="job", at_least={4: 320, 8: 337})
+    judgement = the_one(judge_values(all_equal(262.5, 8), limit))
+    assert judgement.status is Status.MISSED
+    assert judgement.message == f"nccl.all_gather.busbw_ring = 262.5 GB/s, need >= 337 GB/s {SOURCE} (job)"
+
+
+def test_the_worst_of_several_ranks_is_shown_and_the_others_are_named():
+    judgement = the_one(judge_values({**all_equal(120, 8), 1: 99, 5: 50.0, 7: 80}, make_limit()))
+    where = "on rank 5 (node-00, GPU 5, serial 165390005) and 2 more: ranks 1, 7"
+    assert judgement.message == f"{METRIC} = 50 GB/s, need >= 100 GB/s {SOURCE} {where}"
+    assert judgement.ranks == (1, 5, 7)
+    assert judgement.margin == -0.5
+
+
+def test_a_node_is_judged_on_its_worst_figure():
+    job = make_job(6, 2)
+    judgement = the_one(judge_values({0: 120, 2: 130, 3: 90, 5: 80}, make_limit(scope="node"), job=job))
+    assert judgement.message == f"{METRIC} = 80 GB/s, need >= 100 GB/s {SOURCE} on node 2 (node-02) and 1 more: node 1"
+    assert judgement.ranks == (3, 5)
+
+
+@pytest.mark.parametrize(("bound", "towards"), [("at_least", -math.inf), ("at_most", math.inf)])
+@pytest.mark.parametrize("number", [337.0, 1e-300, -5.5, 0.0, 1e300])
+def test_on_the_bound_holds_and_one_ulp_beyond_is_missed(bound, towards, number):
+    limit = make_limit(**{bound: number})
+    assert the_one(judge_values({0: number}, limit)).status is Status.HELD
+    missed = the_one(judge_values({0: math.nextafter(number, towards)}, limit))
+    assert missed.status is Status.MISSED
+    value, need = missed.message.split(" = ")[1].split(" GB/s, need ")
+    assert value != need.split(" ")[1]
+
+
+def test_margin_of_a_zero_bound_is_unknown():
+    assert the_one(judge_values({0: 0}, make_limit(at_most=0))).margin is None
+    assert the_one(judge_values({0: 1e308}, make_limit(at_least=1e-10))).margin is None
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5), st.floats(-1e6, 1e6))
+def test_at_most_is_at_least_upside_down(values, bound):
+    least = the_one(judge_values(dict(enumerate(values)), make_limit(at_least=bound)))
+    most = the_one(judge_values(dict(enumerate([-value for value in values])), make_limit(at_most=-bound)))
+    assert (least.status, least.margin, least.ranks) == (most.status, most.margin, most.ranks)
+
+
+def test_every_bound_of_a_limit_is_judged():
+    judgements = judge_values({0: 50, 1: 120, 2: 130}, make_limit(at_least=100, at_most=125, uniform=True))
+    assert [(judgement.bound, judgement.status, judgement.ranks) for judgement in judgements] == [
+        ("at_least", Status.MISSED, (0,)),
+        ("at_most", Status.MISSED, (2,)),
+        ("uniform", Status.MISSED, (0, 1, 2)),
+    ]
+
+
+# What must be there
+
+
+def test_a_missing_rank_is_named():
+    judgement = the_one(judge_values({0: 120, 2: 120}, make_limit(), job=make_job(4)))
+    assert judgement.status is Status.NOT_MEASURED
+    where = "on rank 1 (node-00, GPU 1, serial 165390001) and 1 more: rank 3"
+    assert judgement.message == f"{METRIC}: no figure, need >= 100 GB/s {SOURCE} {where}"
+    assert judgement.ranks == (1, 3)
+
+
+def test_a_missing_node_is_named():
+    judgement = the_one(judge_values({0: 120}, make_limit(scope="node"), job=make_job(4, 2)))
+    assert (judgement.status, judgement.message) == (
+        Status.NOT_MEASURED,
+        f"{METRIC}: no figure, need >= 100 GB/s {SOURCE} on node 1 (node-01)",
+    )
+
+
+def test_one_figure_is_enough_for_a_job():
+    assert the_one(judge_values({2: 120}, make_limit(scope="job"), job=make_job(4))).status is Status.HELD
+
+
+def test_nothing_hides_a_miss():
+    judgement = the_one(judge_values({0: 50, 1: math.nan}, make_limit(), job=make_job(3)))
+    assert judgement.status is Status.MISSED
+    assert judgement.message.startswith(f"{METRIC} = 50 GB/s, need >= 100 GB/s")
+    assert f"; also: {METRIC} is no value but nan" in judgement.message
+    assert f"; also: {METRIC}: no figure" in judgement.message
+
+
+def test_a_figure_checked_twice_counts_with_its_worst_value():
+    figures = tuple(make_figure(METRIC, value, "GB/s", judged=True) for value in (150.0, 90.0, 140.0))
+    attempt = Attempt(number=1, ranks=(make_record(0, figures=figures),))
+    assert the_one(judge((attempt,), make_profile(make_limit()), make_job(1), {})).value == 90.0
+
+
+def test_what_is_only_recorded_is_not_judged():
+    figure = make_figure(METRIC, 1.0, "GB/s", judged=False)
+    assert judge((Attempt(number=1, ranks=(make_record(0, figures=(figure,)),)),), make_profile(make_limit()), make_job(1), {}) == ()
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [Outcome.DIED, Outcome.STUCK, Outcome.VICTIM, Outcome.LOST, Outcome.INTERRUPTED, Outcome.ERROR, Outcome.SKIPPED, Outcome.NOT_RUN],
+)
+def test_figures_of_a_rank_that_did_not_end_well_are_thrown_away(outcome):
+    figure = make_figure(METRIC, 120.0, "GB/s", judged=True)
+    attempt = with_record(make_attempt(all_equal(120.0)), make_record(3, outcome, (figure,)))
+    judgement = the_one(judge((attempt,), make_profile(make_limit()), make_job(4), {}))
+    assert (judgement.status, judgement.ranks) == (Status.NOT_MEASURED, (3,))
+
+
+def test_figures_of_a_rank_that_failed_an_assertion_count():
+    attempt = with_record(make_attempt({0: 120.0}), make_record(1, Outcome.FAILED, (make_figure(METRIC, 50.0, "GB/s", judged=True),)))
+    assert the_one(judge((attempt,), make_profile(make_limit()), make_job(2), {})).status is Status.MISSED
+
+
+def test_figures_of_a_stranger_do_not_count():
+    assert judge((make_attempt({7: 120.0}),), make_profile(make_limit()), make_job(2), {}) == ()
+
+
+# What cannot be judged
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "unit", "fault"),
+    [
+        (math.nan, {}, "GB/s", "is no value but nan"),
+        (math.inf, {}, "GB/s", "is no value but inf"),
+        (None, {}, "GB/s", "is no value but NoneType"),
+        ([1], {}, "GB/s", "is no value but list"),
+        (120.0, {}, "GiB/s", "= 120 GiB/s: its unit is 'GiB/s', the limit's is 'GB/s'"),
+        ("fast", {}, "GB/s", "= fast GB/s: a text cannot be compared with a number"),
+        (True, {}, "GB/s", "= true GB/s: a bool cannot be compared with a number"),
+        (True, {"equals": 1}, "GB/s", "= true GB/s: a bool cannot be compared with a number"),
+        (1, {"equals": True}, "GB/s", "= 1 GB/s: a number cannot be compared with a bool"),
+        (1, {"equals": "1"}, "GB/s", "= 1 GB/s: a number cannot be compared with a text"),
+        (10**400, {}, "GB/s", f"= 1{'0' * 400} GB/s: not a finite number"),
+        (450.5, {"ceiling": 450}, "GB/s", "= 450.5 GB/s, above what is physically possible (450): a measuring error"),
+        (120.0, {"spread_at_most": 2}, "GB/s", "= 120 GB/s without a spread, which may be at most 2 %"),
+    ],
+)
+def test_a_figure_that_cannot_be_judged_is_invalid(value, limit, unit, fault):
+    judgement = the_one(judge_values({0: value}, make_limit(**limit), unit=unit))
+    assert judgement.status is Status.INVALID
+    assert judgement.message == f"{METRIC} {fault}, need {needed(limit)} {SOURCE} on rank 0 (node-00, GPU 0, serial 165390000)"
+
+
+def needed(limit):
+    return f"== {str(limit['equals']).lower()} GB/s" if "equals" in limit else ">= 100 GB/s"
+
+
+def test_the_ceiling_itself_is_possible():
+    assert the_one(judge_values({0: 450.0}, make_limit(ceiling=450))).status is Status.HELD
+
+
+def test_a_figure_that_bypassed_make_figure_is_no_pass_either():
+    figure = Figure.model_construct(metric=METRIC, value=math.nan, unit="GB/s", judged=True, anomaly="", spread_percent=None)
+    record = make_record(0).model_copy(update={"figures": (figure,)})
+    attempt = Attempt.model_construct(number=1, ranks=(record,))
+    assert the_one(judge((attempt,), make_profile(make_limit()), make_job(1), {})).status is Status.INVALID
+
+
+def test_no_limit_for_a_checked_metric():
+    judgements = judge((make_attempt(all_equal(3.5)),), make_profile(make_limit("gemm.bf16.rate")), make_job(4), {})
+    judgement = the_one(judgements)
+    assert judgement.status is Status.NO_LIMIT
+    assert judgement.message == f"{METRIC} = 3.5 GB/s: no limit for a checked metric in profile h200-sxm"
+
+
+@pytest.mark.parametrize(
+    ("limit", "fault"),
+    [
+        ({"at_least": {4: 1, 8: 2}}, "no limit at 3 GPUs per node; h200-sxm.yaml lists 4, 8 (never interpolated)"),
+        ({"world": (8,)}, "no limit at 3 GPUs per node; h200-sxm.yaml lists 8 (never interpolated)"),
+        ({"nodes": "several"}, "no limit on 1 node; h200-sxm.yaml has one for several nodes"),
+        ({"at_least": None}, "its limit in h200-sxm.yaml sets no bound"),
+    ],
+)
+def test_a_limit_that_asks_nothing_of_this_job_is_no_limit(limit, fault):
+    judgement = the_one(judge_values(all_equal(3, 3), make_limit(**limit)))
+    assert (judgement.status, judgement.message) == (Status.NO_LIMIT, f"{METRIC} = 3 GB/s: {fault}")
+
+
+def test_a_limit_for_one_node_is_no_limit_on_two():
+    judgement = the_one(judge_values(all_equal(3), make_limit(nodes="one"), job=make_job(4, 2)))
+    assert judgement.message == f"{METRIC} = 3 GB/s: no limit on 2 nodes; h200-sxm.yaml has one for one node"
+
+
+def test_a_limit_for_several_nodes_applies_on_two():
+    assert the_one(judge_values(all_equal(120), make_limit(nodes="several"), job=make_job(4, 2))).status is Status.HELD
+
+
+# Declared aside
+
+
+def test_not_applicable_gives_its_reason():
+    judgement = the_one(judge_values({0: 1}, make_limit(), not_applicable={"hbm.*": "no HBM here"}))
+    assert (judgement.status, judgement.message) == (Status.NOT_APPLICABLE, f"{METRIC}: not applicable: no HBM here")
+
+
+def test_a_waiver_keeps_what_would_have_been():
+    judgement = the_one(judge_values({0: 1}, make_limit(), waivers={"hbm.*": "vendor replaces it"}, not_applicable={"hbm.*": "no"}))
+    assert judgement.status is Status.WAIVED
+    assert judgement.value == 1
+    assert judgement.message.startswith(f"waived (vendor replaces it): {METRIC} = 1 GB/s, need >= 100 GB/s [")
+
+
+def test_a_waiver_covers_a_metric_without_limit():
+    profile = make_profile(make_limit("gemm.bf16.rate"))
+    judgement = the_one(judge((make_attempt({0: 3}),), profile, make_job(1), {METRIC: "new"}))
+    assert judgement.message == f"waived (new): {METRIC} = 3 GB/s: no limit for a checked metric in profile h200-sxm"
+
+
+# equals, uniform
+
+
+def test_equals():
+    limit = make_limit("nccl.all_reduce.algorithm", equals="NVLS", unit="text", scope="job")
+    assert the_one(judge_values(all_equal("NVLS"), limit, unit="text")).status is Status.HELD
+    missed = the_one(judge_values({0: "NVLS", 1: "RING"}, limit, unit="text"))
+    assert missed.status is Status.MISSED
+    assert missed.message == f"nccl.all_reduce.algorithm = RING, need == NVLS {SOURCE} (job)"
+
+
+def test_equals_compares_numbers_by_value_and_bools_by_type():
+    assert the_one(judge_values({0: 1}, make_limit(equals=1.0))).status is Status.HELD
+    assert the_one(judge_values({0: True}, make_limit(equals=True))).status is Status.HELD
+    assert the_one(judge_values({0: False}, make_limit(equals=True))).status is Status.MISSED
+    assert the_one(judge_values({0: math.nextafter(1.0, 2)}, make_limit(equals=1.0))).status is Status.MISSED
+
+
+def test_uniform_names_the_odd_one():
+    judgement = the_one(judge_values({0: "570.2", 1: "570.2", 2: "570.1", 3: "570.2"}, make_limit(uniform=True, unit="text"), unit="text"))
+    assert (judgement.status, judgement.ranks) == (Status.MISSED, (2,))
+    odd = "570.1 where most have 570.2 on ranks 0-1,3"
+    assert judgement.message == f"{METRIC} = {odd}, need equal on all {SOURCE} on rank 2 (node-00, GPU 2, serial 165390002)"
+
+
+def test_uniform_fails_on_a_tie_and_names_all():
+    judgement = the_one(judge_values({0: "a", 1: "b"}, make_limit(uniform=True, unit="text"), unit="text"))
+    assert (judgement.status, judgement.ranks) == (Status.MISSED, (0, 1))
+    assert f"{METRIC} = a without a majority (a on rank 0, b on rank 1), need equal on all" in judgement.message
+
+
+def test_uniform_shows_a_difference_of_one_ulp():
+    values = {**all_equal(1.0), 3: math.nextafter(1.0, 2)}
+    judgement = the_one(judge_values(values, make_limit(uniform=True)))
+    assert "= 1.0000000000000002 GB/s where most have 1 on ranks 0-2" in judgement.message
+
+
+def test_uniform_sees_types():
+    assert the_one(judge_values({0: True, 1: 1, 2: 1}, make_limit(uniform=True))).ranks == (0,)
+
+
+def test_uniform_of_a_job_compares_its_ranks():
+    limit = make_limit(uniform=True, scope="job")
+    assert the_one(judge_values(all_equal(3), limit)).status is Status.HELD
+    assert the_one(judge_values({0: 3}, limit, job=make_job(2))).status is Status.NOT_MEASURED
+    assert the_one(judge_values({0: 3, 1: 4, 2: 3}, limit)).ranks == (1,)
+
+
+def test_uniform_over_one_figure_proves_nothing():
+    judgement = the_one(judge_values({0: 3}, make_limit(uniform=True)))
+    assert judgement.status is Status.NOT_APPLICABLE
+    assert judgement.message == f"{METRIC}: not applicable: one figure has nothing to be equal to"
+    assert the_one(judge_values({0: math.nan}, make_limit(uniform=True))).status is Status.INVALID
+
+
+# Attempts
+
+
+def attempts(first, second=None, *, spreads=(1.0, 1.0)):
+    made = [make_attempt(first, 1, spread=spreads[0])]
+    return made if second is None else [*made, make_attempt(second, 2, spread=spreads[1])]
+
+
+STEADY = make_limit(spread_at_most=2.0)
+
+
+def test_an_unstable_figure_is_not_judged():
+    judgement = the_one(judge(attempts({0: 1.0}, spreads=(2.1, 0)), make_profile(STEADY), make_job(1), {}))
+    assert judgement.status is Status.UNSTABLE
+    why = "= 1 GB/s with a spread of 2.1 %, above 2 %: too unstable to judge"
+    assert judgement.message == f"{METRIC} {why}, need >= 100 GB/s {SOURCE} on rank 0 (node-00, GPU 0, serial 165390000)"
+
+
+@pytest.mark.parametrize(
+    ("second", "spread", "status"), [(120.0, 1.0, Status.HELD), (50.0, 1.0, Status.MISSED), (120.0, 3.0, Status.UNSTABLE)]
+)
+def test_the_repeat_replaces_an_unstable_figure(second, spread, status):
+    both = attempts({0: 1.0}, {0: second}, spreads=(5.0, spread))
+    assert the_one(judge(both, make_profile(STEADY), make_job(1), {})).status is status
+
+
+def test_the_worst_attempt_counts_for_a_floor():
+    both = attempts({0: 50.0}, {0: 120.0})
+    assert the_one(judge(both, make_profile(STEADY), make_job(1), {})).status is Status.MISSED
+
+
+def test_a_repeat_that_measured_nothing_replaces_nothing():
+    both = [*attempts({0: 1.0}, spreads=(5.0, 0)), Attempt(number=2, ranks=(make_record(0, attempt=2),))]
+    assert the_one(judge(both, make_profile(STEADY), make_job(1), {})).status is Status.UNSTABLE
+
+
+def test_an_impossible_unstable_figure_may_be_repeated():
+    limit = make_limit(spread_at_most=2.0, ceiling=450)
+    assert the_one(judge(attempts({0: 900.0}, spreads=(5.0, 0)), make_profile(limit), make_job(1), {})).status is Status.UNSTABLE
+
+
+def test_a_repeat_is_wanted_for_an_unstable_figure():
+    judged = judge(attempts({0: 120.0}, spreads=(5.0, 0)), make_profile(STEADY), make_job(1), {})
+    assert wants_repeat(judged, 1) == f"unstable: {METRIC}"
+    assert wants_repeat(judged, 2) is None
+
+
+def test_no_repeat_is_wanted_where_a_floor_was_missed():
+    values = {**all_equal(120.0), 2: 50.0}
+    judged = judge(attempts(values), make_profile(make_limit(peers=Peers(0.03, 0.0), at_least=100)), make_job(4), {})
+    assert [judgement.status for judgement in judged] == [Status.MISSED, Status.MISSED]
+    assert wants_repeat(judged, 1) is None
+
+
+def test_no_repeat_is_wanted_where_all_is_well():
+    assert wants_repeat(judge(attempts({0: 120.0}), make_profile(STEADY), make_job(1), {}), 1) is None
+
+
+# Peers: the rule itself is tested in test_peers.py
+
+PEERS = make_limit(peers=Peers(deficit_at_most=0.03, sigma=0.0))
+
+
+def test_a_unit_behind_its_peers_is_named():
+    judgement = the_one(judge_values({**all_equal(100.0, 8), 5: 91.0}, PEERS))
+    assert judgement.status is Status.MISSED
+    said = "= 91 GB/s, 9 % below its peers' median 100, need <= 3 % below its peers"
+    assert judgement.message == f"{METRIC} {said} {SOURCE} on rank 5 (node-00, GPU 5, serial 165390005)"
+    assert judgement.margin == pytest.approx(-2.0)
+    assert wants_repeat((judgement,), 1) == f"behind its peers: {METRIC}"
+
+
+@pytest.mark.parametrize(("rank", "status"), [(5, Status.MISSED), (6, Status.HELD)])
+def test_only_the_same_unit_behind_in_both_attempts_misses(rank, status):
+    both = attempts({**all_equal(100.0, 8), 5: 91.0}, {**all_equal(100.0, 8), rank: 91.0})
+    judgement = the_one(judge(both, make_profile(PEERS), make_job(8), {}))
+    assert judgement.status is status
+    assert judgement.ranks[0] == 5 or status is Status.HELD
+
+
+def test_a_miss_that_nothing_cleared_stands():
+    both = [*attempts({**all_equal(100.0, 8), 5: 91.0}), Attempt(number=2, ranks=(make_record(5, Outcome.ERROR, attempt=2),))]
+    assert the_one(judge(both, make_profile(PEERS), make_job(8), {})).ranks == (5,)
+
+
+def test_two_units_cannot_tell_which_is_odd():
+    alone = the_one(judge_values({0: 100.0, 1: 50.0}, PEERS))
+    assert (alone.status, alone.message) == (Status.NOT_MEASURED, f"{METRIC}: not measured: needs 3 units to name the odd one")
+    floor, peers = judge_values({0: 100.0, 1: 50.0}, make_limit(peers=Peers(0.03, 0.0), at_least=40))
+    assert floor.status is Status.HELD
+    assert (peers.status, peers.message) == (Status.NOT_APPLICABLE, f"{METRIC}: not applicable: needs 3 units to name the odd one")
+
+
+def test_peers_around_zero_cannot_be_judged():
+    judgement = the_one(judge_values({0: 1.0, 1: 0.0, 2: 0.0, 3: 0.0}, PEERS))
+    assert judgement.status is Status.INVALID
+    assert f"{METRIC} has no peers in its attempt whose median is above zero, need <= 3 % below its peers" in judgement.message
+    assert judgement.ranks == (0, 1, 2, 3)
+
+
+def test_units_that_were_never_measured_together_cannot_be_judged():
+    limit = make_limit(peers=Peers(0.03, 0.0), spread_at_most=2.0)
+    first = with_record(make_attempt({0: 100.0, 1: 100.0}, 1, spread=1.0), make_record(2, Outcome.ERROR))
+    second = make_attempt({2: 100.0}, 2, spread=1.0)
+    assert the_one(judge([first, second], make_profile(limit), make_job(3), {})).status is Status.INVALID
+
+
+# Nothing depends on order
+
+worlds = st.lists(st.sampled_from([120.0, 100.0, 99.0, 0.0, -1.0, math.nan, "x", True, None, 500]), min_size=1, max_size=6)
+
+
+@given(worlds, st.randoms(use_true_random=False))
+def test_the_order_of_ranks_changes_nothing(values, rng: random.Random):
+    limit = make_limit(at_least=100, at_most=450, uniform=True, peers=Peers(0.03, 0.01), ceiling=460)
+    attempt = make_attempt(dict(enumerate(values)))
+    ranks = list(attempt.ranks)
+    rng.shuffle(ranks)
+    job = make_job(len(values))
+    shuffled = type(job)(tuple(rng.sample(job.ranks, len(job.ranks))))
+    profile = make_profile(limit)
+    assert judge((attempt,), profile, job, {}) == judge((Attempt(number=1, ranks=tuple(ranks)),), profile, shuffled, {})
+
+
+@given(worlds, st.integers(0, 5))
+def test_a_missing_rank_never_passes(values, missing):
+    attempt = make_attempt({rank: value for rank, value in enumerate(values) if rank != missing % len(values)})
+    limit = make_limit(at_least=100, at_most=450, uniform=True, peers=Peers(0.03, 0.01))
+    judgements = judge((attempt,), make_profile(limit), make_job(len(values)), {})
+    assert all(judgement.status is not Status.HELD for judgement in judgements)
+
+
+@given(worlds.filter(lambda values: any(value is None or value != value for value in values)))
+def test_no_value_never_passes(values):
+    limit = make_limit(at_least=-1e9, at_most=1e9, uniform=True)
+    judgements = judge_values(dict(enumerate(values)), limit)
+    assert all(judgement.status in (Status.INVALID, Status.MISSED) for judgement in judgements)

@@ -1,0 +1,195 @@
+"""One row over all ranks: what decides, and what is said."""
+
+import pytest
+
+from gpu_acceptance.record import Attempt, Outcome, make_figure
+from gpu_acceptance.rows import make_row, subject_of, validation_of
+from tests.judging import METRIC, NODEID, all_equal, make_attempt, make_job, make_limit, make_profile, make_record, with_record
+
+PROFILE = make_profile(make_limit())
+
+
+def row_of(*attempts, job=None, profile=PROFILE, waivers=None, nodeid=NODEID, **more):
+    return make_row(nodeid, attempts, profile, job or make_job(4), waivers or {}, 60.0, **more)
+
+
+def said(outcome, *ranks, **more):
+    """All ranks passed with good figures, but these ended like this."""
+    attempt = make_attempt(all_equal(120.0))
+    for rank in ranks:
+        attempt = with_record(attempt, make_record(rank, outcome, **more))
+    return attempt
+
+
+def test_names():
+    assert subject_of("acceptance/test_nccl.py::test_large[all_gather]") == "nccl"
+    assert subject_of("world_formation") == "world_formation"
+    assert validation_of("acceptance/test_nccl.py::TestX::test_large[a::b]") == "nccl.large"
+
+
+def test_all_passed():
+    row = row_of(make_attempt(all_equal(120.0)))
+    assert (row.outcome, row.message, row.subject, row.deadline_s) == (Outcome.PASSED, "", "hbm", 60.0)
+    assert len(row.judgements) == 1
+
+
+def test_the_duration_is_that_of_the_slowest_rank_in_each_attempt():
+    first = Attempt(number=1, ranks=(make_record(0, duration_s=2.0), make_record(1, duration_s=3.0)))
+    second = Attempt(number=2, ranks=(make_record(0, duration_s=5.0, attempt=2), make_record(1, duration_s=1.0, attempt=2)))
+    assert row_of(first, second, job=make_job(2)).duration_s == 8.0
+
+
+def test_no_attempt_is_not_run():
+    assert row_of().outcome is Outcome.NOT_RUN
+
+
+def test_formation_needs_no_figure():
+    attempt = Attempt(number=1, ranks=tuple(make_record(rank) for rank in range(4)))
+    row = row_of(attempt, nodeid="world_formation")
+    assert (row.subject, row.outcome) == ("world_formation", Outcome.PASSED)
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.PASSED])
+def test_one_rank_that_did_not_pass_decides(outcome):
+    ranks = (make_record(0), make_record(1, outcome), make_record(2), make_record(3))
+    disagree = outcome is Outcome.NOT_APPLICABLE
+    assert row_of(Attempt(number=1, ranks=ranks)).outcome is (Outcome.ERROR if disagree else outcome)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "outcome", "message"),
+    [
+        (said(Outcome.DIED, 2, phase="call", message="exit code -11"), Outcome.DIED, "died in call: exit code -11"),
+        (said(Outcome.LOST, 2), Outcome.LOST, "lost"),
+        (said(Outcome.NOT_RUN, 2, message="needs transformers"), Outcome.NOT_MEASURED, "not run: needs transformers"),
+        (said(Outcome.SKIPPED, 2, phase="setup", message="no fabric"), Outcome.NOT_MEASURED, "skipped in setup: no fabric"),
+    ],
+)
+def test_a_single_rank_is_named_with_its_place(attempt, outcome, message):
+    row = row_of(attempt)
+    assert row.outcome is outcome
+    assert f"rank 2 (node-00, GPU 2, serial 165390002): {message}" in row.message.splitlines()
+
+
+def test_a_rank_without_record_is_lost():
+    row = row_of(make_attempt({0: 120.0, 1: 120.0, 2: 120.0}))
+    assert row.outcome is Outcome.LOST
+    assert row.message.startswith("rank 3 (node-00, GPU 3, serial 165390003): lost: no answer\n")
+
+
+def test_a_stranger_is_an_error():
+    row = row_of(make_attempt(all_equal(120.0, 5)))
+    assert row.outcome is Outcome.ERROR
+    assert row.message == "rank 4 (never said who it is): error: answers in a job of 4 ranks"
+
+
+def test_the_same_cause_is_said_once_for_all_its_ranks():
+    row = row_of(said(Outcome.ERROR, 0, 1, 3, phase="setup", message="no CUDA"))
+    assert row.message.splitlines()[0] == "ranks 0-1,3: error in setup: no CUDA"
+
+
+def test_causes_come_before_victims():
+    attempt = with_record(said(Outcome.VICTIM, 0, 1, 3, message="rank 2 died"), make_record(2, Outcome.DIED, message="signal 9"))
+    row = row_of(attempt)
+    assert row.outcome is Outcome.DIED
+    assert row.message == "rank 2 (node-00, GPU 2, serial 165390002): died: signal 9\nranks 0-1,3: victim: a peer failed first"
+
+
+def test_a_stuck_rank_shows_where_it_stands():
+    stack = 'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in inner\n  File "b.py", line 2 in outer\n'
+    row = row_of(said(Outcome.STUCK, 2, phase="call", message="deadline of 60 s", stack=stack))
+    assert 'stuck in call: deadline of 60 s; inside File "a.py", line 1 in inner < File "b.py", line 2 in outer' in row.message
+
+
+def test_of_a_traceback_the_error_and_its_line_are_said():
+    text = "def test():\n>   assert 1 == 2\nE   AssertionError: wrong\nE   assert 1 == 2\n\nacceptance/test_hbm.py:7: AssertionError"
+    row = row_of(said(Outcome.FAILED, 2, phase="call", message=text))
+    said_lines = ["failed in call: AssertionError: wrong", "assert 1 == 2", "acceptance/test_hbm.py:7: AssertionError"]
+    assert row.message.split("): ", 1)[1].splitlines()[:3] == said_lines
+
+
+def test_of_a_long_message_the_first_lines_are_said():
+    row = row_of(said(Outcome.ERROR, 2, message="\n".join("abcdefghij")))
+    assert "error: a\nb\nc\nd\ne\nf\n..." in row.message
+
+
+def test_a_victim_alone_does_not_pass():
+    row = row_of(said(Outcome.VICTIM, *range(4)))
+    assert (row.outcome, row.message) == (Outcome.VICTIM, "ranks 0-3: victim: a peer failed first")
+
+
+def test_a_miss_is_not_hidden_by_an_error_elsewhere():
+    row = row_of(with_record(make_attempt({**all_equal(120.0), 1: 50.0}), make_record(2, Outcome.ERROR, message="boom")))
+    assert row.outcome is Outcome.FAILED
+    assert row.message.startswith(f"{METRIC} = 50 GB/s, need >= 100 GB/s")
+    assert row.message.splitlines()[-1] == "rank 2 (node-00, GPU 2, serial 165390002): error: boom"
+
+
+def test_every_missed_limit_has_its_line():
+    figures = (make_figure("hbm.a.rate", 1, "GB/s", judged=True), make_figure("hbm.b.rate", 2, "GB/s", judged=True))
+    attempt = Attempt(number=1, ranks=(make_record(0, figures=figures),))
+    row = row_of(attempt, job=make_job(1), profile=make_profile(make_limit("hbm.a.rate"), make_limit("hbm.b.rate")))
+    assert [line.split(" =")[0] for line in row.message.splitlines()] == ["hbm.a.rate", "hbm.b.rate"]
+
+
+@pytest.mark.parametrize(
+    ("value", "changes", "outcome"),
+    [
+        (float("nan"), {}, Outcome.ERROR),
+        (120.0, {"spread_at_most": 1.0}, Outcome.UNSTABLE),
+        (120.0, {"world": (8,)}, Outcome.NO_LIMIT),
+    ],
+)
+def test_what_cannot_be_judged_is_no_pass(value, changes, outcome):
+    attempt = make_attempt(all_equal(value), spread=3.0)
+    assert row_of(attempt, profile=make_profile(make_limit(**changes))).outcome is outcome
+
+
+def test_outcomes_of_both_attempts_count():
+    first, second = make_attempt(all_equal(120.0)), with_record(make_attempt(all_equal(120.0), 2), make_record(1, Outcome.DIED, attempt=2))
+    row = row_of(first, second)
+    assert (row.outcome, row.message) == (Outcome.DIED, "rank 1 (node-00, GPU 1, serial 165390001): died of attempt 2")
+
+
+# Skipped
+
+
+def skipped(*ranks):
+    return Attempt(number=1, ranks=tuple(make_record(rank, Outcome.SKIPPED, message="no fabric") for rank in ranks))
+
+
+def test_an_undeclared_skip_is_not_accepted():
+    row = row_of(skipped(0, 1, 2, 3))
+    assert (row.outcome, row.message) == (Outcome.SKIPPED, "ranks 0-3: skipped: no fabric")
+
+
+def test_a_declared_skip_is_not_applicable():
+    row = row_of(skipped(0, 1, 2, 3), profile=make_profile(make_limit(), not_applicable={"hbm.triad": "none here"}))
+    assert (row.outcome, row.message) == (Outcome.NOT_APPLICABLE, "ranks 0-3: not applicable: none here (no fabric)")
+
+
+def test_a_waived_skip_is_not_applicable():
+    row = row_of(skipped(0, 1, 2, 3), waivers={"hbm.tri*": "later"})
+    assert (row.outcome, row.message) == (Outcome.NOT_APPLICABLE, "ranks 0-3: waived (later) (no fabric)")
+
+
+def test_a_waived_validation_that_failed_has_still_failed():
+    assert row_of(said(Outcome.FAILED, 2), waivers={"hbm.*": "later"}).outcome is Outcome.FAILED
+
+
+def test_ranks_that_disagree_never_pass():
+    attempt = said(Outcome.NOT_APPLICABLE, 3, message="no fabric")
+    row = row_of(attempt, profile=make_profile(make_limit(scope="job")))
+    assert row.outcome is Outcome.ERROR
+    assert row.message == "ranks disagree: passed on ranks 0-2, not applicable on rank 3 (node-00, GPU 3, serial 165390003)"
+
+
+def test_what_was_waived_is_said_and_nothing_held():
+    row = row_of(make_attempt(all_equal(50.0)), waivers={"hbm.*": "later"})
+    assert row.outcome is Outcome.NOT_APPLICABLE
+    assert row.message.startswith(f"waived (later): {METRIC} = 50 GB/s, need >= 100 GB/s")
+
+
+def test_measure_only_judges_nothing():
+    row = row_of(make_attempt(all_equal(50.0)), measure_only=True)
+    assert (row.outcome, row.judgements) == (Outcome.PASSED, ())

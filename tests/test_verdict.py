@@ -1,0 +1,445 @@
+"""The verdict of a run: what ACCEPTED needs, and every way in which it is not given."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_acceptance.job import Job
+from gpu_acceptance.limit import Change, Peers
+from gpu_acceptance.objections import _INCOMPLETE, _REJECTING
+from gpu_acceptance.record import Attempt, Outcome, Row, Status, make_figure
+from gpu_acceptance.verdict import conclude, make_row, worst_margin
+from tests.judging import (
+    METRIC,
+    NODEID,
+    all_equal,
+    make_attempt,
+    make_identity,
+    make_job,
+    make_limit,
+    make_profile,
+    make_record,
+    with_record,
+)
+
+PROFILE = make_profile(make_limit())
+GOOD = make_attempt(all_equal(120.0))
+WORSE = {"ACCEPTED": 2, "INCOMPLETE": 1, "REJECTED": 0}
+
+
+def row_of(*attempts, profile=PROFILE, job=None, waivers=None, nodeid=NODEID):
+    return make_row(nodeid, attempts or (GOOD,), profile, job or make_job(4), waivers or {}, 60.0)
+
+
+def verdict_of(*attempts, profile=PROFILE, job=None, waivers=None, **more):
+    job = job or make_job(4)
+    return conclude([row_of(*attempts, profile=profile, job=job, waivers=waivers)], profile, job, waivers or {}, **more)
+
+
+def bare_row(outcome, nodeid=NODEID, message=""):
+    subject = "world_formation" if nodeid == "world_formation" else "hbm"
+    return Row(nodeid=nodeid, subject=subject, outcome=outcome, message=message)
+
+
+def test_accepted():
+    conclusion = verdict_of()
+    assert (conclusion.verdict, conclusion.line, conclusion.exit_code, conclusion.reasons) == ("ACCEPTED", "ACCEPTED", 0, ())
+    coverage = conclusion.coverage
+    assert (coverage.nodes, coverage.ranks, coverage.gpus_existing, coverage.gpus_tested) == (1, 4, 4, 4)
+    assert (coverage.limits_expected, coverage.limits_judged, coverage.limits_held) == (1, 1, 1)
+    assert [limit.status for limit in conclusion.limits] == [Status.HELD]
+
+
+def test_a_missed_limit_rejects():
+    conclusion = verdict_of(make_attempt({**all_equal(120.0), 2: 50.0}))
+    assert (conclusion.verdict, conclusion.exit_code) == ("REJECTED", 1)
+    assert conclusion.line == "REJECTED: 1 limit missed in 1 of 1 validation"
+    source = "[h200-sxm.yaml: measured 2026-11-20]"
+    where = "on rank 2 (node-00, GPU 2, serial 165390002)"
+    assert conclusion.reasons == (f"test_hbm.py::test_triad: {METRIC} = 50 GB/s, need >= 100 GB/s {source} {where}",)
+
+
+def test_a_limit_never_measured_is_named():
+    profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"), make_limit("gemm.fp8.rate", at_least=1, at_most=2))
+    conclusion = verdict_of(profile=profile)
+    assert (conclusion.verdict, conclusion.exit_code) == ("INCOMPLETE", 6)
+    assert conclusion.line == "INCOMPLETE: 2 limits never measured"
+    assert conclusion.reasons == ("never measured: gemm.bf16.rate, gemm.fp8.rate",)
+    assert (conclusion.coverage.limits_expected, conclusion.coverage.limits_held) == (4, 1)
+    assert [limit.message for limit in conclusion.limits][:2] == ["gemm.bf16.rate: never measured", "gemm.fp8.rate: never measured"]
+
+
+def test_a_limit_that_is_not_required_may_be_absent_but_not_missed():
+    profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"), requires=frozenset({"hbm"}))
+    assert verdict_of(profile=profile).verdict == "ACCEPTED"
+    rows = [row_of(profile=profile), row_of(make_attempt(all_equal(1.0), metric="gemm.bf16.rate"), profile=profile)]
+    assert conclude(rows, profile, make_job(4), {}).verdict == "REJECTED"
+
+
+def test_held_in_one_row_and_missed_in_another_rejects():
+    rows = [row_of(), row_of(make_attempt(all_equal(50.0)), nodeid="acceptance/test_hbm.py::test_copy[a/b]")]
+    conclusion = conclude(rows, PROFILE, make_job(4), {})
+    assert conclusion.line == "REJECTED: 1 limit missed in 1 of 2 validations"
+    assert conclusion.reasons[0].startswith("test_hbm.py::test_copy[a/b]: hbm.triad.bandwidth = 50 GB/s")
+    assert [limit.status for limit in conclusion.limits] == [Status.MISSED]
+
+
+def test_nothing_required_is_nothing_proved():
+    conclusion = verdict_of(profile=make_profile(make_limit(), requires=frozenset()))
+    assert (conclusion.line, conclusion.reasons) == (
+        "INCOMPLETE: no limit held",
+        ("no limit of profile h200-sxm held: nothing was proved",),
+    )
+
+
+def test_every_outcome_has_a_consequence():
+    assert {*_REJECTING, *_INCOMPLETE, Outcome.PASSED, Outcome.NOT_APPLICABLE} == set(Outcome)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "line"),
+    [
+        (Outcome.DIED, "REJECTED: 1 of 2 validations died"),
+        (Outcome.STUCK, "REJECTED: 1 of 2 validations stuck"),
+        (Outcome.FAILED, "REJECTED: 1 of 2 validations failed"),
+        (Outcome.LOST, "INCOMPLETE: 1 of 2 validations lost"),
+        (Outcome.INTERRUPTED, "INCOMPLETE: 1 of 2 validations interrupted"),
+        (Outcome.ERROR, "INCOMPLETE: 1 of 2 validations in error"),
+        (Outcome.UNSTABLE, "INCOMPLETE: 1 of 2 validations unstable"),
+        (Outcome.NO_LIMIT, "INCOMPLETE: 1 of 2 validations without a limit"),
+        (Outcome.NOT_MEASURED, "INCOMPLETE: 1 of 2 validations not measured on every member"),
+        (Outcome.SKIPPED, "INCOMPLETE: 1 of 2 validations skipped without declaration"),
+        (Outcome.NOT_RUN, "INCOMPLETE: 1 of 2 validations not run"),
+        (Outcome.VICTIM, "INCOMPLETE: 1 of 2 validations victim of a peer"),
+        (Outcome.NOT_APPLICABLE, "ACCEPTED"),
+    ],
+)
+def test_the_line_by_outcome(outcome, line):
+    conclusion = conclude([row_of(), bare_row(outcome, message="why\nand more")], PROFILE, make_job(4), {})
+    assert conclusion.line == line
+    assert conclusion.reasons == (() if line == "ACCEPTED" else ("test_hbm.py::test_triad: why",))
+
+
+def test_forming_the_world_is_no_validation_but_counts():
+    stuck = bare_row(Outcome.STUCK, "world_formation", "rank 3 (node-00): stuck")
+    conclusion = conclude([stuck, row_of()], PROFILE, make_job(4), {})
+    assert conclusion.line == "REJECTED: world formation stuck"
+    assert conclusion.reasons == ("world_formation: rank 3 (node-00): stuck",)
+
+
+def test_an_assertion_is_said_beside_a_missed_limit():
+    failed = make_record(1, Outcome.FAILED, message="boom", figures=(make_figure(METRIC, 50.0, "GB/s", judged=True),))
+    conclusion = verdict_of(with_record(GOOD, failed))
+    assert conclusion.line == "REJECTED: 1 of 1 validation failed, 1 limit missed in 1 of 1 validation"
+    assert conclusion.reasons[0].endswith(": boom")
+    assert METRIC in conclusion.reasons[1]
+
+
+def test_many_parts_are_counted():
+    outcomes = [Outcome.LOST, Outcome.INTERRUPTED, Outcome.ERROR, Outcome.UNSTABLE, Outcome.SKIPPED, Outcome.NOT_RUN]
+    conclusion = conclude([row_of(), *map(bare_row, outcomes)], PROFILE, make_job(4), {})
+    assert conclusion.line.endswith(", 1 of 7 validations unstable, 2 more reasons")
+
+
+# Exit codes
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "code"),
+    [
+        ([row_of()], {}, 0),
+        ([row_of()], {"internal_error": "disk full", "interrupted": "SIGTERM"}, 3),
+        ([row_of()], {"interrupted": "SIGTERM"}, 2),
+        ([bare_row(Outcome.DIED)], {"interrupted": "SIGTERM"}, 2),
+        ([bare_row(Outcome.DIED)], {}, 1),
+        ([bare_row(Outcome.STUCK, "world_formation"), bare_row(Outcome.NOT_RUN)], {}, 1),
+        ([], {}, 5),
+        ([bare_row(Outcome.PASSED, "world_formation")], {}, 5),
+        ([bare_row(Outcome.NOT_RUN), bare_row(Outcome.NOT_RUN)], {}, 5),
+        ([bare_row(Outcome.NOT_RUN), row_of()], {}, 6),
+        ([row_of()], {"measure_only": True}, 6),
+    ],
+)
+def test_exit_code_is_the_first_that_applies(rows, more, code):
+    conclusion = conclude(rows, PROFILE, make_job(4), {}, **more)
+    assert conclusion.exit_code == code
+    assert (conclusion.verdict == "ACCEPTED") == (code == 0)
+
+
+def test_why_a_run_was_broken_off():
+    conclusion = verdict_of(interrupted="SIGTERM", internal_error="disk full")
+    assert conclusion.line == "INCOMPLETE: internal error, interrupted"
+    assert conclusion.reasons == ("internal error: disk full", "interrupted: SIGTERM")
+    rejected = verdict_of(make_attempt(all_equal(50.0)), interrupted="SIGTERM")
+    assert rejected.line == "REJECTED: 1 limit missed in 1 of 1 validation, interrupted"
+
+
+def test_measured_only():
+    conclusion = verdict_of(measure_only=True)
+    assert conclusion.line == "INCOMPLETE: measured only, not judged"
+    assert conclusion.reasons == ("measured only: no figure was judged",)
+
+
+# GPUs and ranks
+
+
+def half_job():
+    return Job(tuple(identity.model_copy(update={"world_size": 4, "local_world_size": 4}) for identity in make_job(8).ranks[:4]))
+
+
+def test_a_gpu_without_a_rank_makes_the_run_incomplete():
+    conclusion = verdict_of(job=half_job())
+    assert conclusion.line == "INCOMPLETE: GPUs 4-7 of node-00 had no rank (4 of 8 GPUs)"
+    assert conclusion.reasons == ("GPUs 4-7 of node-00 had no rank",)
+
+
+def test_declared_gpus_excuse_the_others_and_are_shown():
+    assert verdict_of(job=half_job(), declared_gpus=4).line == "ACCEPTED for 4 of 8 GPUs"
+    conclusion = verdict_of(job=half_job(), declared_gpus=6)
+    assert conclusion.line == "INCOMPLETE: 4 of 6 declared GPUs of node-00 had a rank (4 of 8 GPUs)"
+
+
+def test_gpus_of_several_nodes_without_rank():
+    job = make_job(4, 2)
+    ranks = tuple(identity.model_copy(update={"gpus": make_identity(0, 4, 4).gpus}) for identity in job.ranks)
+    ranks = tuple(identity.model_copy(update={"gpu_uuid": identity.gpus[identity.local_rank].uuid}) for identity in ranks)
+    conclusion = verdict_of(job=Job(ranks))
+    assert conclusion.line == "INCOMPLETE: 4 GPUs of 2 nodes had no rank (4 of 8 GPUs)"
+    assert conclusion.reasons == ("GPUs 2-3 of node-00 had no rank", "GPUs 2-3 of node-01 had no rank")
+
+
+@pytest.mark.parametrize(
+    ("job", "text"),
+    [(make_job(4), "6 GPUs of node-00, unseen by NVML, had no rank"), (half_job(), "GPUs 4-7 of node-00 and 2 unseen by NVML had no rank")],
+)
+def test_gpus_that_only_the_bus_shows_exist_too(job, text):
+    ranks = tuple(identity.model_copy(update={"num_gpus_on_bus": 10}) for identity in job.ranks)
+    assert verdict_of(job=Job(ranks)).reasons == (text,)
+
+
+def test_two_ranks_on_one_gpu_test_one():
+    ranks = tuple(identity.model_copy(update={"gpu_uuid": "GPU-0-0"}) for identity in make_job(4).ranks)
+    conclusion = verdict_of(job=Job(ranks))
+    assert conclusion.reasons == ("GPUs 1-3 of node-00 had no rank",)
+    assert conclusion.coverage.gpus_tested == 1
+
+
+def test_a_silent_rank_is_named():
+    conclusion = verdict_of(make_attempt({0: 120.0, 1: 120.0, 2: 120.0}), job=make_job(4, silent=[3]))
+    assert conclusion.verdict == "INCOMPLETE"
+    assert "no answer from rank 3" in conclusion.reasons
+    assert "GPU 3 of node-00 had no rank" in conclusion.reasons
+
+
+def test_no_rank_at_all():
+    conclusion = conclude([], PROFILE, Job(()), {})
+    assert (conclusion.verdict, conclusion.exit_code) == ("INCOMPLETE", 5)
+    assert "no rank said who it is" in conclusion.reasons
+
+
+def test_nodes_of_different_size():
+    ranks = (*make_job(4).ranks[:3], make_identity(3, 4, 3))
+    assert "nodes differ in their number of ranks: 3, 4" in verdict_of(job=Job(ranks)).reasons
+
+
+def test_another_gpu_than_the_profile_is_for():
+    profile = replace(PROFILE, device_name="NVIDIA B200")
+    assert verdict_of(profile=profile).reasons == ("profile h200-sxm is for NVIDIA B200, and there is NVIDIA H200 on ranks 0-3",)
+
+
+def test_a_gpu_profile_proves_nothing_without_a_gpu():
+    conclusion = verdict_of(job=make_job(4, has_gpus=False))
+    assert conclusion.reasons == ("profile h200-sxm is for NVIDIA H200, and no GPU had a rank",)
+
+
+CPU = replace(PROFILE, name="cpu", device_name=None)
+
+
+def test_the_cpu_profile_is_shown():
+    assert verdict_of(profile=CPU, job=make_job(4, has_gpus=False)).line == "ACCEPTED (cpu profile: no GPU was tested)"
+
+
+def test_the_cpu_profile_does_not_accept_gpus():
+    conclusion = verdict_of(profile=CPU)
+    assert conclusion.line == "INCOMPLETE: profile cpu is for no GPU, and 4 GPUs can be seen"
+
+
+# Declared aside
+
+TWO = make_profile(make_limit(), make_limit("gemm.bf16.rate"))
+
+
+def test_a_waived_limit_is_shown():
+    conclusion = verdict_of(profile=TWO, waivers={"gemm.*": "later"})
+    assert conclusion.line == "ACCEPTED (1 waived)"
+    assert conclusion.limits[0].message == "waived (later): gemm.bf16.rate: never measured"
+    assert conclusion.coverage.limits_expected == 1
+
+
+def test_a_waived_miss_is_shown():
+    rows = [row_of(profile=TWO), row_of(make_attempt(all_equal(1.0), metric="gemm.bf16.rate"), profile=TWO, waivers={"gemm.*": "later"})]
+    conclusion = conclude(rows, TWO, make_job(4), {"gemm.*": "later"}, notes=["quick"])
+    assert conclusion.line == "ACCEPTED (1 waived, quick)"
+    assert conclusion.limits[0].message.startswith("waived (later): gemm.bf16.rate = 1 GB/s")
+
+
+def test_a_waived_skip_is_counted():
+    waivers = {"hbm.triad": "later"}
+    skipped = Attempt(number=1, ranks=tuple(make_record(rank, Outcome.SKIPPED) for rank in range(4)))
+    rows = [row_of(nodeid="acceptance/test_hbm.py::test_copy"), row_of(skipped, waivers=waivers)]
+    assert conclude(rows, PROFILE, make_job(4), waivers).line == "ACCEPTED (1 waived)"
+
+
+def test_all_waived_is_nothing_proved():
+    assert verdict_of(waivers={"*": "all"}).line == "INCOMPLETE: no limit held (1 waived)"
+
+
+def test_not_applicable_by_declaration():
+    conclusion = verdict_of(profile=replace(TWO, not_applicable={"gemm.*": "none here"}))
+    assert (conclusion.line, conclusion.limits[0].message) == ("ACCEPTED", "gemm.bf16.rate: not applicable: none here")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("loosened", "1 loosened"),
+        ("tightened", "1 tightened"),
+        ("added", "1 added"),
+        ("changed", "1 changed"),
+        ("not applicable", "1 declared not applicable"),
+    ],
+)
+def test_overlays_are_shown(kind, said):
+    profile = replace(PROFILE, changes=(Change(kind, "x", "1", "2", "site-a.yaml", "0"),))
+    assert verdict_of(profile=profile).line == f"ACCEPTED ({said}, overlay site-a.yaml)"
+
+
+def test_several_overlays_and_a_waiver():
+    changes = (Change("loosened", "x", "1", "2", "site-b.yaml", "0"), Change("loosened", "y", "1", "2", "site-a.yaml", "0"))
+    conclusion = verdict_of(profile=replace(TWO, changes=changes), waivers={"gemm.*": "later"})
+    assert conclusion.line == "ACCEPTED (1 waived, 2 loosened, overlays site-a.yaml, site-b.yaml)"
+
+
+# Required subjects without a limit
+
+
+def subject_profile(*limits, **more):
+    return make_profile(make_limit(), *limits, requires=frozenset({"hbm", "nccl"}), **more)
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ([], "no limit of nccl in profile h200-sxm"),
+        (
+            [make_limit("nccl.a.rate", at_least={2: 1, 8: 2}), make_limit("nccl.b.rate", world=(6,))],
+            "no limit of nccl at 4 GPUs per node; listed: 2, 6, 8",
+        ),
+        (
+            [make_limit("nccl.a.rate", nodes="several")],
+            "no limit of nccl on 1 node of 4 GPUs: no limit on 1 node; h200-sxm.yaml has one for several nodes",
+        ),
+    ],
+)
+def test_a_required_subject_of_which_nothing_is_asked(limits, text):
+    conclusion = verdict_of(profile=subject_profile(*limits))
+    assert (conclusion.line, conclusion.reasons) == (f"INCOMPLETE: {text}", (text,))
+
+
+def test_unless_it_is_declared():
+    limit = make_limit("nccl.a.rate", world=(8,))
+    assert verdict_of(profile=subject_profile(limit, not_applicable={"nccl.*": "no fabric"})).verdict == "ACCEPTED"
+    assert verdict_of(profile=subject_profile(), waivers={"nccl.*": "later"}).verdict == "ACCEPTED"
+
+
+@pytest.mark.parametrize("limits", [[make_limit("nccl.a.rate")], [make_limit("nccl.a.rate", world=(8,))]])
+def test_a_subject_that_needs_a_larger_job(limits):
+    profile, reasons = subject_profile(*limits), {"nccl": "needs at least 8 ranks"}
+    aside = Row(nodeid="acceptance/test_nccl.py::test_a", subject="nccl", outcome=Outcome.NOT_APPLICABLE)
+    ran = Row(nodeid="acceptance/test_nccl.py::test_b", subject="nccl", outcome=Outcome.PASSED)
+    good = row_of(profile=profile)
+    assert conclude([good, aside], profile, make_job(4), {}, not_applicable_subjects=reasons).verdict == "ACCEPTED"
+    assert conclude([good, aside, ran], profile, make_job(4), {}, not_applicable_subjects=reasons).verdict == "INCOMPLETE"
+    assert conclude([good], profile, make_job(4), {}, not_applicable_subjects=reasons).verdict == "INCOMPLETE"
+
+
+# Margin
+
+
+def test_worst_margin():
+    profile = make_profile(make_limit(at_least=100, at_most=150), make_limit("gemm.bf16.rate", at_least=119, equals=120.0))
+    rows = [row_of(profile=profile), row_of(make_attempt(all_equal(120.0), metric="gemm.bf16.rate"), profile=profile)]
+    worst = worst_margin(conclude(rows, profile, make_job(4), {}))
+    assert worst is not None
+    assert (worst.metric, worst.bound) == ("gemm.bf16.rate", "at_least")
+    assert worst_margin(conclude([], profile, make_job(4), {})) is None
+
+
+# What must hold for every run
+
+values = st.sampled_from([120.0, 121.0, 100.0, 99.0, 500.0, float("nan"), None, "x"])
+bad_outcomes = st.sampled_from([outcome for outcome in Outcome if outcome is not Outcome.PASSED])
+LIMIT = make_limit(at_least=100, at_most=450, peers=Peers(0.2, 0.0))
+WIDE = make_profile(LIMIT)
+
+
+@st.composite
+def some_attempts(draw):
+    attempt = make_attempt({rank: draw(values) for rank in range(4)})
+    for rank in draw(st.sets(st.integers(0, 3), max_size=2)):
+        attempt = with_record(attempt, make_record(rank, draw(bad_outcomes)))
+    return attempt
+
+
+@given(some_attempts(), st.randoms(use_true_random=False))
+def test_order_changes_nothing(attempt, rng: random.Random):
+    job = make_job(4)
+    shuffled = Attempt(number=1, ranks=tuple(rng.sample(attempt.ranks, 4)))
+    other_job = Job(tuple(rng.sample(job.ranks, 4)))
+    assert verdict_of(attempt, profile=WIDE, job=job) == verdict_of(shuffled, profile=WIDE, job=other_job)
+
+
+@given(some_attempts(), st.integers(0, 3))
+def test_a_missing_rank_is_never_accepted(attempt, missing):
+    kept = Attempt(number=1, ranks=tuple(record for record in attempt.ranks if record.rank != missing))
+    assert verdict_of(kept, profile=WIDE).verdict != "ACCEPTED"
+
+
+@settings(max_examples=200)
+@given(some_attempts(), bad_outcomes, st.integers(0, 4), st.integers(1, 2), values)
+def test_one_more_bad_record_never_improves_the_verdict(attempt, outcome, rank, number, value):
+    record = make_record(rank, outcome, (make_figure(METRIC, value, "GB/s", judged=True),), number)
+    before = verdict_of(attempt, profile=WIDE)
+    more = [Attempt(number=1, ranks=(*attempt.ranks, record))] if number == 1 else [attempt, Attempt(number=2, ranks=(record,))]
+    assert WORSE[verdict_of(*more, profile=WIDE).verdict] <= WORSE[before.verdict]
+
+
+@given(some_attempts(), bad_outcomes)
+def test_one_more_bad_row_never_improves_the_verdict(attempt, outcome):
+    row = row_of(attempt, profile=WIDE)
+    before = conclude([row], WIDE, make_job(4), {})
+    assert WORSE[conclude([row, bare_row(outcome)], WIDE, make_job(4), {}).verdict] <= WORSE[before.verdict]
+
+
+@given(st.sets(st.integers(0, 3), min_size=1))
+def test_victims_alone_neither_pass_nor_reject(victims):
+    attempt = GOOD
+    for rank in victims:
+        attempt = with_record(attempt, make_record(rank, Outcome.VICTIM))
+    assert verdict_of(attempt).verdict == "INCOMPLETE"
+
+
+@given(st.integers(0, 3), st.sampled_from([float("nan"), float("inf"), -float("inf"), None, [], "120"]))
+def test_no_value_is_never_accepted(rank, value):
+    assert verdict_of(make_attempt({**all_equal(120.0), rank: value})).verdict == "INCOMPLETE"
+
+
+@given(some_attempts(), st.none() | st.just("SIGTERM"), st.none() | st.just("bug"))
+def test_the_exit_code_follows_from_the_verdict(attempt, interrupted, internal_error):
+    conclusion = verdict_of(attempt, profile=WIDE, interrupted=interrupted, internal_error=internal_error)
+    expected = {"ACCEPTED": {0}, "REJECTED": {1}, "INCOMPLETE": {5, 6}}[conclusion.verdict]
+    assert conclusion.exit_code in ({3} if internal_error else {2} if interrupted else expected)
+    assert (conclusion.verdict == "ACCEPTED") == (not conclusion.reasons)

@@ -1,0 +1,52 @@
+"""Environment: is every rank where the launcher put it, with a GPU and the software that the profile expects?"""
+
+import platform
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from gpu_acceptance.inventory import versions
+
+pytestmark = pytest.mark.no_group
+
+
+def test_world(ranks, check, record):
+    """Ranks, world and visible GPUs are what the launcher promised, counted by the ranks themselves."""
+    nodes = ranks.gather("node", ranks.node)
+    grouped = dist.is_available() and dist.is_initialized()
+    seen = {
+        "rank": dist.get_rank() if grouped else ranks.rank,
+        "local_rank": nodes[: ranks.rank].count(ranks.node),
+        "world_size": dist.get_world_size() if grouped else len(nodes),
+        "local_world_size": nodes.count(ranks.node),
+        "num_nodes": len(set(nodes)),
+    }
+    differing = [f"{fact} is {value}, not {ranks.launcher.get(fact)}" for fact, value in seen.items() if ranks.launcher.get(fact) != value]
+    if not _gpus_fit(ranks):
+        differing.append(f"{torch.cuda.device_count()} GPUs visible to a rank on {ranks.device}, {ranks.local_world_size} ranks per node")
+    check("environment.world.mismatch", len(differing), "count")
+    record("environment.world.differing", "; ".join(differing), "text")
+
+
+def _gpus_fit(ranks) -> bool:
+    """A rank on a GPU sees its own alone, or one for every rank of its node; a rank on the CPU sees none."""
+    num_visible = torch.cuda.device_count()
+    return num_visible == 1 or num_visible >= ranks.local_world_size if ranks.device.type == "cuda" else num_visible == 0
+
+
+def test_versions(check):
+    """Every rank runs the versions of torch and Python that the profile expects."""
+    check("environment.torch.version", str(torch.__version__), "text")
+    check("environment.python.version", platform.python_version(), "text")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_gpu(ranks, check):
+    """Every rank has a whole GPU of the expected model to itself, under the expected driver and NCCL."""
+    found, properties = versions.read(), torch.cuda.get_device_properties(ranks.device)
+    check("environment.gpu.name", properties.name, "text")
+    check("environment.gpu.sm_count", properties.multi_processor_count, "count")
+    check("environment.gpu.shared", ranks.gather("gpu_uuid", ranks.gpu_uuid).count(ranks.gpu_uuid) - 1, "count")
+    check("environment.driver.version", found.get("driver"), "text")
+    check("environment.nccl.version", found.get("nccl"), "text")

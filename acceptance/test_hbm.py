@@ -1,0 +1,21 @@
+"""HBM: does each GPU's memory move data at its rate, and give back what was written?"""
+
+import pytest
+
+from gpu_acceptance.measure import hbm
+
+pytestmark = pytest.mark.no_group
+
+
+@pytest.mark.parametrize("kernel", ["copy", "triad", "read", "write"])
+def test_bandwidth(kernel, ranks, check, parameter):
+    """Over arrays far larger than any cache, the rate holds and not one element is wrong."""
+    result = hbm.measure(
+        kernel,
+        array_bytes=parameter("hbm.array_bytes"),
+        device=ranks.device,
+        block_s=parameter("hbm.block_s"),
+        num_blocks=parameter("timing.num_blocks"),
+    )
+    check(f"hbm.{kernel}.bandwidth", result.gb_per_s, "GB/s", spread_percent=result.block_cv_percent)
+    check(f"hbm.{kernel}.wrong", result.num_wrong, "elements")

@@ -1,0 +1,37 @@
+"""The node: its names, and the environment variables that change results."""
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpu_acceptance.record import clip
+
+# The names, or beginnings of names, of what goes into the record.
+PREFIXES = (
+    *("CUDA_", "FI_", "GLOO_", "LD_LIBRARY_PATH", "LD_PRELOAD", "MKL_", "NCCL_"),
+    *("NVSHMEM_", "OMP_", "PYTORCH_", "SHARP_", "TORCH_", "UCX_"),
+)
+MAX_VALUE = 1_000  # characters of one value
+
+
+def hostname() -> str:
+    return platform.node()
+
+
+def kernel() -> str:
+    """`6.8.0-45-generic`."""
+    return platform.release()
+
+
+def chassis_serial(root: Path = Path("/sys")) -> str:
+    """What the firmware says; empty where there is none or only root may read it."""
+    try:
+        return (root / "class" / "dmi" / "id" / "product_serial").read_text(encoding="utf-8", errors="backslashreplace").strip()
+    except OSError:
+        return ""
+
+
+def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables that change results, by name, long values cut in the middle."""
+    return {name: clip(value, MAX_VALUE) for name, value in sorted(variables.items()) if name.startswith(PREFIXES)}

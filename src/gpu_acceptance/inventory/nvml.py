@@ -1,0 +1,115 @@
+"""The GPUs of this node as NVML names them. What NVML would not say is empty, and said so where it should have answered.
+
+Opens no CUDA context, so that a supervisor may ask.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from gpu_acceptance.record import Gpu
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class NvmlReading:
+    """`problem` is empty when everything answered; otherwise it says what did not, in words for a person."""
+
+    gpus: tuple[Gpu, ...] = ()
+    driver_version: str = ""
+    problem: str = ""
+
+
+class _NoNvmlError(Exception):
+    """The library or the driver behind it is not there."""
+
+
+def read() -> NvmlReading:
+    """All GPUs that NVML shows, in its order. A GPU that does not answer is listed with empty fields, never left out."""
+    try:
+        with _library() as pynvml:
+            asker = _Asker(pynvml)
+            count = asker.ask("number of GPUs", 0, pynvml.nvmlDeviceGetCount)
+            gpus = tuple(_gpu(asker, index) for index in range(count))
+            driver_version = asker.text("driver version", pynvml.nvmlSystemGetDriverVersion)
+            return NvmlReading(gpus, driver_version, "; ".join(asker.problems))
+    except _NoNvmlError as error:
+        return NvmlReading(problem=str(error))
+
+
+def memory_used_bytes(index: int) -> int | None:
+    """Bytes in use on one GPU, the driver's own (some 600 MiB on an idle one) included; None where NVML does not answer."""
+    return _of_gpu(index, lambda pynvml, handle: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
+
+
+def compute_pids(index: int) -> frozenset[int] | None:
+    """Processes with a compute context on one GPU, numbered as the host does; None where NVML does not answer."""
+    return _of_gpu(index, lambda pynvml, handle: frozenset(p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)))
+
+
+@dataclass
+class _Asker:
+    """Asks NVML; keeps what went wrong. That a GPU does not have something is an answer, not a problem."""
+
+    pynvml: Any
+    problems: list[str] = field(default_factory=list)
+
+    def ask(self, what: str, missing: T, function: Callable[..., T], *arguments: object) -> T:
+        try:
+            return function(*arguments)
+        except self.pynvml.NVMLError_NotSupported:
+            return missing
+        except self.pynvml.NVMLError as error:
+            self.problems.append(f"{what}: {error}")
+            return missing
+
+    def text(self, what: str, function: Callable[..., str | bytes], *arguments: object) -> str:
+        empty: str | bytes = ""
+        answer = self.ask(what, empty, function, *arguments)  # bytes from older versions of the library
+        return answer.decode("utf-8", "backslashreplace") if isinstance(answer, bytes) else answer
+
+
+def _gpu(asker: _Asker, index: int) -> Gpu:
+    pynvml, name = asker.pynvml, f"GPU {index}"
+    handle = asker.ask(name, None, pynvml.nvmlDeviceGetHandleByIndex, index)
+    if handle is None:
+        return Gpu(index=index, name="")
+    pci = asker.ask(f"{name} PCI address", None, pynvml.nvmlDeviceGetPciInfo, handle)
+    memory = asker.ask(f"{name} memory", None, pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return Gpu(
+        index=index,
+        name=asker.text(f"{name} name", pynvml.nvmlDeviceGetName, handle),
+        uuid=asker.text(f"{name} UUID", pynvml.nvmlDeviceGetUUID, handle),
+        serial=asker.text(f"{name} serial", pynvml.nvmlDeviceGetSerial, handle),
+        pci_bus_id="" if pci is None else asker.text(f"{name} PCI address", lambda: pci.busId),
+        memory_bytes=0 if memory is None else int(memory.total),
+    )
+
+
+def _of_gpu(index: int, question: Callable[[Any, Any], T]) -> T | None:
+    try:
+        with _library() as pynvml:
+            try:
+                return question(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index))
+            except pynvml.NVMLError:
+                return None
+    except _NoNvmlError:
+        return None
+
+
+@contextmanager
+def _library() -> Iterator[Any]:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise _NoNvmlError(f"NVML cannot be asked: {error}") from None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise _NoNvmlError(f"NVML does not start: {error}") from None
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()

@@ -1,0 +1,35 @@
+"""Versions of what a result depends on. Asking creates no CUDA context."""
+
+import platform
+
+from gpu_acceptance.inventory import host, nvml
+
+
+def read() -> dict[str, str]:
+    """python, torch, cuda, nccl, driver, kernel: those that are there, by name."""
+    found = {
+        "python": platform.python_version(),
+        **_torch(),
+        "driver": nvml.read().driver_version,
+        "kernel": host.kernel(),
+    }
+    return {name: version for name, version in found.items() if version}
+
+
+def _torch() -> dict[str, str]:
+    """What torch was built for, and the NCCL library that it loaded."""
+    try:
+        import torch
+    except ImportError:
+        return {}
+    return {"torch": str(torch.__version__), "cuda": torch.version.cuda or "", "nccl": _nccl()}
+
+
+def _nccl() -> str:
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_nccl_available()):
+        return ""
+    from torch.cuda import nccl
+
+    return ".".join(str(part) for part in nccl.version())  # type: ignore[no-untyped-call]

@@ -1,0 +1,117 @@
+"""Memory bandwidth of one device, in the terms of STREAM: copy, triad, read, write.
+
+Bytes per operation, with arrays of N bytes: copy 2N, triad 3N, read N, write N. Arrays must be far larger than any
+cache. Timed on random data. Checked by a separate, untimed operation that writes over a poisoned array, against data
+made anew from the seed, element by element. GB = 1e9 bytes.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpu_acceptance.measure.timing import time_blocks
+
+SEED = 20_261_120
+_SCALE = 3.0  # of the triad: an integer, so that integers stay exact
+_VALUE = 1.1  # of the write: its fp32 has bits of both kinds
+_CHUNK = 2**24  # elements made or compared at a time: 64 MiB of fp32
+
+Data = Callable[[int, int, int, torch.device], Tensor]  # array, chunk, elements, device
+
+
+@dataclass(frozen=True)
+class BandwidthResult:
+    """One memory kernel on one device."""
+
+    kernel: str
+    array_bytes: int
+    operation_s: float  # median block
+    block_cv_percent: float
+    gb_per_s: float
+    num_wrong: int  # elements of the output; the output of a read is one element
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """`run` reads x and y and writes `out`; `expected` gives the output of one chunk from the same chunk of x and y."""
+
+    num_arrays: int  # moved to or from memory by one operation
+    run: Callable[[Tensor, Tensor, Tensor], object]  # out, x, y
+    data: Data
+    expected: Callable[[Tensor, Tensor], Tensor]
+
+
+def _random(array: int, chunk: int, num_elements: int, device: torch.device) -> Tensor:
+    return torch.randn(num_elements, generator=_generator(array, chunk, device), device=device)
+
+
+def _integers(array: int, chunk: int, num_elements: int, device: torch.device) -> Tensor:
+    """-8 to 8. Sums are exact in fp32 in any order: with 2**34 elements six sigma is 4 million, below 2**24."""
+    generator = _generator(array, chunk, device)
+    return torch.randint(-8, 9, (num_elements,), generator=generator, device=device, dtype=torch.float32)
+
+
+def _generator(array: int, chunk: int, device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(SEED + 2**20 * array + chunk)  # a CPU generator takes 32 bits, no more
+
+
+KERNELS = {
+    "copy": _Kernel(2, lambda out, x, y: torch.mul(x, 1.0, out=out), _random, lambda x, y: x),
+    "triad": _Kernel(3, lambda out, x, y: torch.add(x, y, alpha=_SCALE, out=out), _integers, lambda x, y: x + _SCALE * y),
+    "read": _Kernel(1, lambda out, x, y: torch.sum(x, dim=0, keepdim=True, out=out[:1]), _integers, lambda x, y: x),
+    "write": _Kernel(1, lambda out, x, y: out.fill_(_VALUE), _random, lambda x, y: torch.full_like(x, _VALUE)),
+}
+
+
+def num_bytes(kernel: str, array_bytes: int) -> int:
+    """Bytes that one operation moves to or from memory: 3 arrays for the triad."""
+    if kernel not in KERNELS:
+        raise ValueError(f"unknown kernel {kernel!r}; known: {', '.join(KERNELS)}")
+    return KERNELS[kernel].num_arrays * array_bytes
+
+
+def measure(kernel: str, *, array_bytes: int, device: torch.device, block_s: float, num_blocks: int) -> BandwidthResult:
+    """Time one kernel over three fp32 arrays of `array_bytes` each, then count the wrong elements of its output."""
+    moved_bytes = num_bytes(kernel, array_bytes)
+    if array_bytes < 4 or array_bytes % 4:
+        raise ValueError(f"array_bytes={array_bytes}: a positive multiple of 4")
+    out, x, y = (torch.empty(array_bytes // 4, device=device) for _ in range(3))
+    for array, tensor in enumerate((out, x, y)):
+        _fill(tensor, _random, array)
+    run = KERNELS[kernel].run
+    blocks = time_blocks(lambda: run(out, x, y), device=device, num_blocks=num_blocks, block_s=block_s, warmup_s=block_s)
+    num_wrong = _count_wrong(kernel, out, x, y)
+    return BandwidthResult(kernel, array_bytes, blocks.median_s, blocks.cv_percent, moved_bytes / blocks.median_s / 1e9, num_wrong)
+
+
+def _count_wrong(kernel: str, out: Tensor, x: Tensor, y: Tensor) -> int:
+    """Elements of the output that differ, bit for bit, from what fresh data give. Writes over all three arrays."""
+    _fill(x, KERNELS[kernel].data, 1)
+    _fill(y, KERNELS[kernel].data, 2)
+    out.fill_(math.nan)
+    KERNELS[kernel].run(out, x, y)
+    expected = _expected_chunks(kernel, out)
+    if kernel == "read":
+        total = sum((int(chunk.long().sum()) for chunk in expected), 0)
+        assert abs(total) < 2**24, f"the sum {total} is not exact in fp32"
+        return int(out[0].item() != total)
+    return sum(_num_different(got, wanted) for got, wanted in zip(torch.split(out, _CHUNK), expected, strict=True))
+
+
+def _fill(tensor: Tensor, data: Data, array: int) -> None:
+    for chunk, part in enumerate(torch.split(tensor, _CHUNK)):
+        part.copy_(data(array, chunk, len(part), tensor.device))
+
+
+def _expected_chunks(kernel: str, out: Tensor) -> Iterator[Tensor]:
+    for chunk, part in enumerate(torch.split(out, _CHUNK)):
+        x, y = (KERNELS[kernel].data(array, chunk, len(part), out.device) for array in (1, 2))
+        yield KERNELS[kernel].expected(x, y)
+
+
+def _num_different(got: Tensor, wanted: Tensor) -> int:
+    """Elements whose bits differ, so that a NaN is no match for anything but itself."""
+    return int((got.view(torch.int32) != wanted.view(torch.int32)).sum())

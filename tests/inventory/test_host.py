@@ -1,0 +1,35 @@
+from gpu_acceptance.inventory import host
+
+
+def test_the_host_has_a_name_and_a_kernel():
+    assert host.hostname()
+    assert host.kernel()
+
+
+def test_the_chassis_serial_is_what_the_firmware_says(tmp_path):
+    file = tmp_path / "class" / "dmi" / "id" / "product_serial"
+    file.parent.mkdir(parents=True)
+    file.write_text("S510219X4\n", encoding="utf-8")
+    assert host.chassis_serial(tmp_path) == "S510219X4"
+
+
+def test_a_serial_nobody_may_read_is_empty(tmp_path):
+    (tmp_path / "class" / "dmi" / "id" / "product_serial").mkdir(parents=True)
+    assert host.chassis_serial(tmp_path) == ""
+    assert host.chassis_serial(tmp_path / "nowhere") == ""
+
+
+def test_only_variables_that_change_results_are_kept():
+    variables = {"PATH": "/bin", "NCCL_ALGO": "Ring", "CUDA_VISIBLE_DEVICES": "0", "LD_LIBRARY_PATH": "/opt", "MY_NCCL_ALGO": "Tree"}
+    assert host.environment(variables) == {"CUDA_VISIBLE_DEVICES": "0", "LD_LIBRARY_PATH": "/opt", "NCCL_ALGO": "Ring"}
+
+
+def test_long_and_foreign_values_fit_a_record():
+    found = host.environment({"NCCL_A": "x" * 5000, "NCCL_B": "\udcff"})
+    assert len(found["NCCL_A"]) <= host.MAX_VALUE
+    assert found["NCCL_B"].encode("utf-8")
+
+
+def test_the_real_environment_is_the_default(monkeypatch):
+    monkeypatch.setenv("NCCL_TEST_VARIABLE", "1")
+    assert host.environment()["NCCL_TEST_VARIABLE"] == "1"

@@ -1,0 +1,145 @@
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from gpu_acceptance.inventory import nvml
+from gpu_acceptance.record import Gpu
+
+
+class FakeNvml(ModuleType):
+    """Two GPUs, as NVML shows them. `fails` maps a function's name, or a name and an index, to the error it raises."""
+
+    class NVMLError(Exception):
+        pass
+
+    class NVMLError_NotSupported(NVMLError):  # noqa: N801, N818
+        pass
+
+    def __init__(self, *, texts=str, fails=None):
+        super().__init__("pynvml")
+        self._texts, self._fails, self.num_open = texts, fails or {}, 0
+
+    def _text(self, text):
+        return text.encode() if self._texts is bytes else text
+
+    def _called(self, name, index=None):
+        error = self._fails.get((name, index)) or self._fails.get(name)
+        if error:
+            raise error
+
+    def nvmlInit(self):
+        self._called("nvmlInit")
+        self.num_open += 1
+
+    def nvmlShutdown(self):
+        self.num_open -= 1
+
+    def nvmlSystemGetDriverVersion(self):
+        self._called("nvmlSystemGetDriverVersion")
+        return self._text("580.159.04")
+
+    def nvmlDeviceGetCount(self):
+        self._called("nvmlDeviceGetCount")
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        self._called("nvmlDeviceGetHandleByIndex", index)
+        return index
+
+    def nvmlDeviceGetName(self, index):
+        return self._text("NVIDIA H200")
+
+    def nvmlDeviceGetUUID(self, index):
+        return self._text(f"GPU-{index}")
+
+    def nvmlDeviceGetSerial(self, index):
+        self._called("nvmlDeviceGetSerial", index)
+        return self._text(f"165392410000{index}")
+
+    def nvmlDeviceGetPciInfo(self, index):
+        self._called("nvmlDeviceGetPciInfo", index)
+        return SimpleNamespace(busId=self._text(f"00000000:0{index}:00.0"))
+
+    def nvmlDeviceGetMemoryInfo(self, index):
+        self._called("nvmlDeviceGetMemoryInfo", index)
+        return SimpleNamespace(total=150_754_820_096, used=648_019_968)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, index):
+        self._called("nvmlDeviceGetComputeRunningProcesses", index)
+        return [SimpleNamespace(pid=4711), SimpleNamespace(pid=4712)]
+
+
+def fake(monkeypatch, **options):
+    module = FakeNvml(**options)
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    return module
+
+
+def h200(index, **differing):
+    known = {"uuid": f"GPU-{index}", "serial": f"165392410000{index}", "pci_bus_id": f"00000000:0{index}:00.0"}
+    return Gpu(index=index, name="NVIDIA H200", memory_bytes=150_754_820_096, **{**known, **differing})
+
+
+@pytest.mark.parametrize("texts", [str, bytes])
+def test_both_kinds_of_text_are_read(texts, monkeypatch):
+    module = fake(monkeypatch, texts=texts)
+    assert nvml.read() == nvml.NvmlReading((h200(0), h200(1)), "580.159.04", "")
+    assert module.num_open == 0
+
+
+def test_a_serial_that_is_not_supported_is_empty_and_no_problem(monkeypatch):
+    fake(monkeypatch, fails={"nvmlDeviceGetSerial": FakeNvml.NVMLError_NotSupported("Not Supported")})
+    assert nvml.read() == nvml.NvmlReading((h200(0, serial=""), h200(1, serial="")), "580.159.04", "")
+
+
+def test_a_field_that_fails_is_empty_and_named(monkeypatch):
+    fake(monkeypatch, fails={("nvmlDeviceGetPciInfo", 1): FakeNvml.NVMLError("Unknown Error")})
+    reading = nvml.read()
+    assert reading.gpus == (h200(0), h200(1, pci_bus_id=""))
+    assert reading.problem == "GPU 1 PCI address: Unknown Error"
+
+
+def test_a_lost_gpu_is_listed_without_a_name(monkeypatch):
+    module = fake(monkeypatch, fails={("nvmlDeviceGetHandleByIndex", 1): FakeNvml.NVMLError("GPU is lost")})
+    reading = nvml.read()
+    assert reading.gpus == (h200(0), Gpu(index=1, name=""))
+    assert reading.problem == "GPU 1: GPU is lost"
+    assert module.num_open == 0
+
+
+def test_a_driver_that_does_not_count_is_a_problem(monkeypatch):
+    fake(monkeypatch, fails={"nvmlDeviceGetCount": FakeNvml.NVMLError("Driver/library version mismatch")})
+    assert nvml.read() == nvml.NvmlReading((), "580.159.04", "number of GPUs: Driver/library version mismatch")
+
+
+def test_a_missing_library_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    reading = nvml.read()
+    assert reading.gpus == ()
+    assert reading.problem.startswith("NVML cannot be asked: import of pynvml halted")
+
+
+def test_a_missing_driver_is_told(monkeypatch):
+    fake(monkeypatch, fails={"nvmlInit": FakeNvml.NVMLError("Driver Not Loaded")})
+    assert nvml.read() == nvml.NvmlReading(problem="NVML does not start: Driver Not Loaded")
+
+
+def test_memory_and_processes(monkeypatch):
+    module = fake(monkeypatch)
+    assert nvml.memory_used_bytes(0) == 648_019_968
+    assert nvml.compute_pids(1) == frozenset({4711, 4712})
+    assert module.num_open == 0
+
+
+@pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetHandleByIndex"])
+def test_memory_and_processes_nobody_tells_are_unknown(function, monkeypatch):
+    module = fake(monkeypatch, fails={function: FakeNvml.NVMLError("Unknown Error")})
+    assert nvml.memory_used_bytes(0) is None
+    assert nvml.compute_pids(0) is None
+    assert module.num_open == 0
+
+
+def test_no_processes_is_not_unknown(monkeypatch):
+    fake(monkeypatch).nvmlDeviceGetComputeRunningProcesses = lambda index: []
+    assert nvml.compute_pids(0) == frozenset()

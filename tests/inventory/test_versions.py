@@ -1,0 +1,37 @@
+import platform
+import sys
+
+import torch
+
+from gpu_acceptance.inventory import nvml, versions
+
+
+def test_versions_that_are_there_are_read_without_opening_a_gpu():
+    found = versions.read()
+    assert found["python"] == platform.python_version()
+    assert found["torch"] == torch.__version__
+    assert found["kernel"] == platform.release()
+    assert not torch.cuda.is_initialized()
+
+
+def test_the_driver_is_nvmls(monkeypatch):
+    monkeypatch.setattr(nvml, "read", lambda: nvml.NvmlReading(driver_version="580.159.04"))
+    assert versions.read()["driver"] == "580.159.04"
+
+
+def test_what_is_not_there_has_no_entry(monkeypatch):
+    monkeypatch.setattr(nvml, "read", lambda: nvml.NvmlReading(problem="NVML does not start"))
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert not {"driver", "cuda"} & versions.read().keys()
+
+
+def test_nccl_is_told_with_all_its_parts(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.nccl.version", lambda: (2, 28, 9))
+    assert versions.read()["nccl"] == "2.28.9"
+
+
+def test_without_torch_the_rest_is_read(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "torch" not in versions.read()
+    assert versions.read()["python"] == platform.python_version()

@@ -1,0 +1,111 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_acceptance.measure import hbm
+
+CPU = torch.device("cpu")
+NUM_ELEMENTS = 1000
+OPERATION = {"copy": "mul", "triad": "add", "read": "sum"}  # what each kernel calls in torch
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(hbm, "_CHUNK", 300)
+
+
+def measure(kernel, array_bytes=4 * NUM_ELEMENTS):
+    return hbm.measure(kernel, array_bytes=array_bytes, device=CPU, block_s=0.002, num_blocks=2)
+
+
+def spoil(kernel, monkeypatch, change):
+    """The kernel as it would be on a GPU that goes wrong: `change` gets the output after every operation."""
+    if kernel == "write":
+        real_fill = torch.Tensor.fill_
+        monkeypatch.setattr(torch.Tensor, "fill_", lambda out, value: (real_fill(out, value), change(out))[0])
+        return
+    real = getattr(torch, OPERATION[kernel])
+
+    def operation(*arguments, out, **options):
+        real(*arguments, out=out, **options)
+        change(out)
+
+    monkeypatch.setattr(torch, OPERATION[kernel], operation)
+
+
+@pytest.mark.parametrize(("kernel", "arrays"), [("copy", 2), ("triad", 3), ("read", 1), ("write", 1)])
+def test_bytes_moved(kernel, arrays):
+    assert hbm.num_bytes(kernel, 4 * 2**30) == arrays * 4 * 2**30
+
+
+@pytest.mark.parametrize("kernel", list(hbm.KERNELS))
+def test_a_sound_memory_has_no_wrong_element(kernel):
+    result = measure(kernel)
+    assert result.num_wrong == 0
+    assert result.gb_per_s == pytest.approx(hbm.num_bytes(kernel, 4 * NUM_ELEMENTS) / result.operation_s / 1e9)
+    assert math.isfinite(result.block_cv_percent)
+
+
+@pytest.mark.parametrize("value", [math.nan, -99.0])
+@pytest.mark.parametrize("index", [0, 299, 300, 999])
+@pytest.mark.parametrize("kernel", ["copy", "triad", "write"])
+def test_one_wrong_element_is_one(kernel, index, value, monkeypatch):
+    spoil(kernel, monkeypatch, lambda out: out.__setitem__(index, value))
+    assert measure(kernel).num_wrong == 1
+
+
+@pytest.mark.parametrize("change", [lambda out: out.add_(1), lambda out: out.mul_(math.nan)])
+def test_a_wrong_sum_is_one_wrong_element(change, monkeypatch):
+    spoil("read", monkeypatch, change)
+    assert measure("read").num_wrong == 1
+
+
+@pytest.mark.parametrize("kernel", ["copy", "triad"])
+def test_one_flipped_bit_is_seen(kernel, monkeypatch):
+    spoil(kernel, monkeypatch, lambda out: out.view(torch.int32)[500].bitwise_xor_(1))
+    assert measure(kernel).num_wrong == 1
+
+
+@pytest.mark.parametrize("kernel", ["copy", "triad"])
+def test_a_kernel_that_writes_nothing_has_every_element_wrong(kernel, monkeypatch):
+    monkeypatch.setattr(torch, OPERATION[kernel], lambda *_, **__: None)
+    assert measure(kernel).num_wrong == NUM_ELEMENTS
+
+
+def test_a_sum_that_writes_nothing_is_wrong(monkeypatch):
+    monkeypatch.setattr(torch, "sum", lambda *_, **__: None)
+    assert measure("read").num_wrong == 1
+
+
+@given(st.integers(0, 2), st.integers(0, 2**20))
+def test_integers_are_small_and_come_again(array, chunk):
+    values = hbm._integers(array, chunk, 64, CPU)
+    assert torch.equal(values, hbm._integers(array, chunk, 64, CPU))
+    assert torch.equal(values, values.round())
+    assert -8 <= values.min() <= values.max() <= 8
+
+
+def test_every_array_and_chunk_holds_something_else():
+    made = {tuple(hbm._random(array, chunk, 4, CPU).tolist()) for array in range(3) for chunk in range(10)}
+    assert len(made) == 30
+
+
+def test_the_clock_runs_on_random_data_in_every_array(monkeypatch):
+    seen = []
+    monkeypatch.setitem(hbm.KERNELS, "copy", hbm._Kernel(2, lambda out, x, y: seen.append((x.std(), y.std())), hbm._random, lambda x, y: x))
+    measure("copy")
+    assert all(0.8 < deviation < 1.2 for deviation in seen[0])
+
+
+def test_unknown_kernels_are_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"^unknown kernel 'scale'; known: copy, triad, read, write$"):
+        measure("scale")
+
+
+@pytest.mark.parametrize("array_bytes", [0, -4, 6])
+def test_arrays_hold_whole_elements(array_bytes):
+    with pytest.raises(ValueError, match=f"^array_bytes={array_bytes}: a positive multiple of 4$"):
+        measure("copy", array_bytes)

@@ -1,0 +1,59 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_acceptance.measure import message
+
+COLLECTIVES = ["all_gather", "all_reduce", "reduce_scatter"]
+
+
+def written(collective, num_elements, rank, world_size):
+    spans = message.given(collective, num_elements, rank, world_size)
+    tensor = torch.full((sum(span.stop - span.start for span in spans),), torch.nan)
+    message.write(tensor, spans)
+    return tensor
+
+
+def reference(collective, inputs, rank):
+    if collective == "all_gather":
+        return torch.cat(inputs)
+    total = torch.stack(inputs).sum(0)
+    return total if collective == "all_reduce" else total.chunk(len(inputs))[rank].clone()
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("world_size", [2, 3, 8])
+@pytest.mark.parametrize("chunk", [2**24, 7])
+def test_the_expected_message_is_what_the_collective_makes_of_the_given_ones(collective, world_size, chunk, monkeypatch):
+    monkeypatch.setattr(message, "_CHUNK", chunk)
+    num_elements = 12 * world_size
+    inputs = [written(collective, num_elements, rank, world_size) for rank in range(world_size)]
+    for rank in range(world_size):
+        output = reference(collective, inputs, rank)
+        expected = message.expected(collective, num_elements, rank, world_size)
+        assert message.num_different(output, expected) == 0
+        output[5] = torch.nan
+        assert message.num_different(output, expected) == 1
+
+
+@given(world_size=st.integers(2, 4096))
+def test_the_largest_sum_is_exact_in_fp32(world_size):
+    (span,) = message.expected("all_reduce", world_size, 0, world_size)
+    largest = (span.period - 1) * span.slope + span.offset
+    assert largest < 2**24
+    assert span.period % 2 == 1
+
+
+@given(world_size=st.integers(2, 4096), data=st.data())
+def test_no_input_looks_like_the_result(world_size, data):
+    rank = data.draw(st.integers(0, world_size - 1))
+    (own,) = message.given("all_reduce", world_size, rank, world_size)
+    (result,) = message.expected("all_reduce", world_size, rank, world_size)
+    assert result.offset > own.offset
+    assert result.slope > own.slope
+
+
+def test_worlds_too_large_for_an_exact_sum_are_refused():
+    with pytest.raises(ValueError, match=r"^no message for 6000 ranks: its sum would not be exact in fp32$"):
+        message.period(6000)

@@ -1,0 +1,100 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_acceptance.measure import timing
+from gpu_acceptance.measure.timing import Blocks, time_blocks
+
+CPU = torch.device("cpu")
+
+
+class Machine:
+    """A clock that stands still but for the operations, which take `operation_s` each."""
+
+    def __init__(self, operation_s, monkeypatch):
+        self.now_s, self.operation_s, self.blocks = 0.0, operation_s, [0]
+        monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now_s)
+
+    def operation(self):
+        self.now_s += self.operation_s
+        self.blocks[-1] += 1
+
+    def before_block(self):
+        self.now_s += 1000  # must not count
+        self.blocks.append(0)
+
+
+def timed(machine, **options):
+    options = {"block_s": 0.3, "warmup_s": 0.2, **options}
+    return time_blocks(machine.operation, device=CPU, before_block=machine.before_block, **options)
+
+
+def test_the_time_of_one_operation_is_a_block_divided(monkeypatch):
+    machine = Machine(1e-3, monkeypatch)
+    blocks = timed(machine)
+    assert blocks.operation_s == pytest.approx([1e-3] * 7)
+    assert blocks.median_s == pytest.approx(1e-3)
+    assert machine.blocks[-7:] == [blocks.num_iterations] * 7
+    assert blocks.num_iterations * 1e-3 >= 0.3
+
+
+def test_the_warm_up_lasts_as_long_as_asked(monkeypatch):
+    machine = Machine(1e-3, monkeypatch)
+    blocks = timed(machine, warmup_s=5.0)
+    assert (sum(machine.blocks) - 7 * blocks.num_iterations) * 1e-3 >= 5.0
+
+
+def test_slow_operations_run_at_least_20_times_a_block(monkeypatch):
+    machine = Machine(10.0, monkeypatch)
+    assert timed(machine).num_iterations == 20
+    assert sum(machine.blocks) == 1 + 9 * 20
+
+
+def test_operations_that_take_no_time_are_bounded(monkeypatch):
+    monkeypatch.setattr(timing, "MAX_ITERATIONS", 5000)
+    machine = Machine(0.0, monkeypatch)
+    assert timed(machine).num_iterations == 5000
+
+
+def test_ranks_run_what_was_agreed(monkeypatch):
+    machine = Machine(1e-3, monkeypatch)
+    blocks = timed(machine, agree=lambda num_iterations: max(num_iterations, 1234))
+    assert blocks.num_iterations == 1234
+    assert set(machine.blocks) <= {0, 1, 20, 1234}
+
+
+def test_a_real_clock_on_the_cpu():
+    tensor = torch.zeros(10_000)
+    blocks = time_blocks(lambda: tensor.add_(1), device=CPU, num_blocks=3, block_s=0.01, warmup_s=0.01)
+    assert len(blocks.operation_s) == 3
+    assert 0 < blocks.median_s < 0.01
+    assert math.isfinite(blocks.cv_percent)
+
+
+def test_median_and_variation():
+    blocks = Blocks((1.0, 5.0, 3.0), num_iterations=20)
+    assert blocks.median_s == 3.0
+    assert blocks.cv_percent == pytest.approx(100 * 2 / 3)
+
+
+@given(st.floats(1e-9, 1e3), st.integers(2, 20))
+def test_equal_blocks_do_not_vary(operation_s, num_blocks):
+    assert Blocks((operation_s,) * num_blocks, 20).cv_percent == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_blocks": 1}, "^num_blocks=1: at least 2, or there is no spread$"),
+        ({"min_iterations": 0}, "^min_iterations=0: at least 1$"),
+        ({"block_s": -1.0}, "^block_s=-1.0: a finite number of seconds, not negative$"),
+        ({"warmup_s": math.nan}, "^warmup_s=nan: a finite number of seconds, not negative$"),
+        ({"device": torch.device("meta")}, "^cannot time on device 'meta'; known: cpu, cuda$"),
+    ],
+)
+def test_nonsense_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        time_blocks(lambda: None, **{"device": CPU, "block_s": 0.0, "warmup_s": 0.0, **options})

@@ -1,0 +1,7 @@
+"""`python -m gpu_acceptance` is `gpu-acceptance`."""
+
+import sys
+
+from gpu_acceptance.cli import main
+
+sys.exit(main())

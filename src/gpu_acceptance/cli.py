@@ -1,0 +1,156 @@
+"""`gpu-acceptance`: what can be asked of finished runs and shipped profiles. Needs no GPU.
+
+Every verb prints its answer on standard output, and any trouble as one line on standard error.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+from gpu_acceptance import __version__
+from gpu_acceptance.files import RESULTS, RecordError, read_results
+from gpu_acceptance.record import RunRecord
+from gpu_acceptance.report import write_page
+from gpu_acceptance.report.formatting import count, duration, parse_moment
+from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
+from gpu_acceptance.visible import one_line
+
+USAGE = 4
+UNREADABLE = 3
+RUN_ID = re.compile(r"\d{8}-\d{6}-\w{4}", re.ASCII)
+
+COMMITTED = ("sample", "evidence")  # of `reports/`
+
+
+class UsageError(ValueError):
+    """What was asked for cannot be meant: one line, exit code 4."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse exits with 2, which here means interrupted."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    verb: Callable[[argparse.Namespace], int] = options.verb
+    try:
+        return verb(options)
+    except RecordError as error:
+        return _fail(error, UNREADABLE)
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}", UNREADABLE)
+    except ValueError as error:
+        return _fail(error, USAGE)
+
+
+def _fail(error: object, exit_code: int) -> int:
+    print(f"gpu-acceptance: {one_line(str(error))}", file=sys.stderr)
+    return exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="gpu-acceptance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version", version=f"gpu-acceptance {__version__}")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    verdict = verbs.add_parser(
+        "verdict",
+        help="print a run's verdict line and return its exit code",
+        description="Print one line: verdict, run, how long ago it ended, file. Returns the run's own exit code; "
+        "3 where the run left no results or they cannot be used, 4 where there is no run.",
+    )
+    verdict.set_defaults(verb=_verdict)
+
+    report = verbs.add_parser("report", help="work with the report of a run", description="Work with the report of a run.")
+    report_verbs = report.add_subparsers(required=True, metavar="VERB")
+    build = report_verbs.add_parser(
+        "build",
+        help="build report.html from results.json",
+        description="Build report.html from the results.json beside it, and from nothing else; print its path.",
+    )
+    build.set_defaults(verb=_report_build)
+
+    profiles = verbs.add_parser("profiles", help="list the shipped profiles", description="List the shipped profiles.")
+    profiles.set_defaults(verb=_profiles)
+
+    help_text = "a run folder, or a folder of runs: then its newest run (default: %(default)s)"
+    for one in (verdict, build):
+        one.add_argument("dir", metavar="DIR", nargs="?", type=Path, default=Path("reports"), help=help_text)
+    return parser
+
+
+def _verdict(options: argparse.Namespace) -> int:
+    run_dir = find_run(options.dir)
+    record = read_results(run_dir)
+    _refuse_another_run(record, run_dir)
+    conclusion, run_id = record.conclusion, record.header.run_id
+    ago = how_long_ago(record.header.ended_at, datetime.now(UTC))
+    print(f"{one_line(conclusion.line)} | run {one_line(run_id)} | {ago} | {one_line(str(run_dir / RESULTS))}")
+    return conclusion.exit_code
+
+
+def _report_build(options: argparse.Namespace) -> int:
+    print(write_page(find_run(options.dir)))
+    return 0
+
+
+def _profiles(options: argparse.Namespace) -> int:
+    directory = shipped_dir()
+    profiles = [load_profile(name, directory) for name in profile_names(directory)]
+    width = max((len(profile.name) for profile in profiles), default=0)
+    for profile in profiles:
+        print(f"{profile.name:{width}}  {count(len(profile.limits), 'limit'):>10}  {profile.device_name or '-'}")
+    return 0
+
+
+def find_run(folder: Path) -> Path:
+    """The folder itself if it is a run's, else the newest run in it by name, whether or not that one left results."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder")
+    runs = [entry for entry in folder.iterdir() if _is_run(entry)]
+    if nameless := [entry.name for entry in folder.iterdir() if _is_nameless_run(entry)]:
+        raise UsageError(f"{folder}: cannot tell which run is the newest, because the name {min(nameless)} has no time; name a run folder")
+    run = max(runs, key=lambda entry: entry.name) if runs else folder
+    if not runs and not _is_run(folder.resolve()) and not (folder / RESULTS).exists():
+        raise UsageError(f"{folder}: no run in this folder")
+    if not (run / RESULTS).exists():
+        raise RecordError(f"{run}: this run left no {RESULTS}: it was killed or is still going on; there is no verdict")
+    return run
+
+
+def _is_run(folder: Path) -> bool:
+    return RUN_ID.fullmatch(folder.name) is not None and folder.is_dir()
+
+
+def _is_nameless_run(folder: Path) -> bool:
+    """A folder with a run in it whose name does not say when; what the checkout brings along is none."""
+    left = (folder / RESULTS).exists() or (folder / "journal").is_dir()
+    return left and not (folder.is_symlink() or RUN_ID.fullmatch(folder.name) or folder.name in COMMITTED)
+
+
+def _refuse_another_run(record: RunRecord, run_dir: Path) -> None:
+    """A record copied into another run's folder would answer for a run that it does not describe."""
+    name = run_dir.resolve().name
+    if RUN_ID.fullmatch(name) and record.header.run_id != name:
+        raise RecordError(f"{run_dir / RESULTS}: is of run {record.header.run_id}, not of {name}")
+
+
+def how_long_ago(ended_at: str, now: datetime) -> str:
+    """`ended 3 h 5 min ago`; a time that is none is an error, because a verdict without its age misleads."""
+    ended = parse_moment(ended_at)
+    if ended is None:
+        raise RecordError(f"ended_at is {ended_at!r}, not an ISO 8601 time with a zone")
+    seconds = (now - ended).total_seconds()
+    if seconds < 0:
+        return f"ended {duration(-seconds)} in the future: the clocks differ"
+    days = seconds // 86_400
+    return f"ended {count(int(days), 'day')} ago" if days else f"ended {duration(seconds)} ago"

@@ -1,0 +1,5 @@
+"""The report: may I sign, what is wrong and where, how far from the limit is everything else, what was not tested."""
+
+from gpu_acceptance.report.build import build_page, write_page
+
+__all__ = ["build_page", "write_page"]

@@ -1,0 +1,80 @@
+"""`results.json` -> `report.html`: one file, no script, nothing from the network.
+
+All text from machines passes two gates in one place, the template environment: `visible`, then HTML escaping.
+"""
+
+import shlex
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from gpu_acceptance.files import read_results, write_atomically
+from gpu_acceptance.record import RunRecord
+from gpu_acceptance.report import cluster, formatting, problems, untested, validations
+from gpu_acceptance.report.words import VERDICT
+from gpu_acceptance.visible import visible
+
+REPORT = "report.html"
+
+
+def build_page(record: RunRecord) -> str:
+    """The report of a run as one HTML page."""
+    return _environment().get_template("page.html").render(**_context(record))
+
+
+def write_page(run_dir: Path) -> Path:
+    """Build `report.html` from the `results.json` beside it, and from nothing else."""
+    path = run_dir / REPORT
+    write_atomically(path, build_page(read_results(run_dir)))
+    return path
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("gpu_acceptance.report", package_path=""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_show,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        count=formatting.count,
+        exact=formatting.exact,
+        gibibytes=formatting.gibibytes,
+        moment=formatting.moment,
+        scale_percent=f"{100 * validations.SCALE:.0f}",
+        bar_width=validations.BAR_WIDTH,
+    )
+    return environment
+
+
+def _show(value: object) -> object:
+    """What a template prints: our own markup as it is, any other text with nothing invisible in it."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _context(record: RunRecord) -> dict[str, object]:
+    header = record.header
+    return {
+        "record": record,
+        "header": header,
+        "conclusion": record.conclusion,
+        "coverage": record.conclusion.coverage,
+        "verdict": VERDICT[record.conclusion.verdict],
+        "weaknesses": untested.weaknesses(record),
+        "command": shlex.join(header.command),
+        "elapsed": formatting.elapsed(header.started_at, header.ended_at),
+        "models": cluster.gpu_models(header),
+        "nodes": cluster.nodes(header),
+        "gpus": cluster.gpu_lines(header),
+        "versions": cluster.versions(header),
+        "variables": cluster.variables(header),
+        "problems": problems.problems(record),
+        "beyond": problems.limits_beyond_rows(record),
+        "subjects": validations.by_subject(record),
+        "untested": untested.untested(record),
+    }

@@ -1,0 +1,133 @@
+"""Who was tested: hosts, GPUs, versions; and where ranks do not agree."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpu_acceptance.record import Gpu, Header, RankIdentity
+from gpu_acceptance.report.formatting import ranks_text
+
+
+@dataclass(frozen=True)
+class Node:
+    number: int
+    host: str
+    chassis_serial: str
+    num_gpus: int
+    ranks: str
+    driver: str
+
+
+@dataclass(frozen=True)
+class GpuLine:
+    """One GPU of the cluster, and the rank that tested it; None: nobody did."""
+
+    node: int
+    host: str
+    gpu: Gpu
+    rank: int | None
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """One version or variable, and who says what. Several says: the ranks differ."""
+
+    name: str
+    says: tuple[tuple[str, str], ...]  # value, ranks
+
+    @property
+    def differs(self) -> bool:
+        return len(self.says) > 1
+
+    @property
+    def text(self) -> str:
+        return "; ".join(f"{value} ({ranks})" for value, ranks in self.says) if self.differs else self.says[0][0]
+
+
+def by_node(ranks: Iterable[RankIdentity]) -> dict[int, list[RankIdentity]]:
+    nodes: dict[int, list[RankIdentity]] = {}
+    for identity in sorted(ranks, key=lambda identity: identity.rank):
+        nodes.setdefault(identity.node, []).append(identity)
+    return dict(sorted(nodes.items()))
+
+
+def nodes(header: Header) -> list[Node]:
+    """The nodes in order, each as its first rank describes it."""
+    return [
+        Node(
+            number=number,
+            host=members[0].host,
+            chassis_serial=members[0].chassis_serial,
+            num_gpus=max(len(_shown(members)), *(identity.num_gpus for identity in members)),
+            ranks=ranks_text(identity.rank for identity in members),
+            driver=members[0].versions.get("driver", ""),
+        )
+        for number, members in by_node(header.ranks).items()
+    ]
+
+
+def _shown(members: Iterable[RankIdentity]) -> list[Gpu]:
+    """The GPUs of one node that NVML shows to any of its ranks: in a container each may see its own only."""
+    found: dict[str, Gpu] = {}
+    for gpu in (gpu for identity in members for gpu in identity.gpus):
+        found.setdefault(_key(gpu), gpu)
+    return list(found.values())
+
+
+def _key(gpu: Gpu) -> str:
+    return gpu.uuid or f"index {gpu.index}"
+
+
+def gpu_lines(header: Header) -> list[GpuLine]:
+    """Every GPU that NVML shows on any node, with its rank."""
+    lines = []
+    for number, members in by_node(header.ranks).items():
+        rank_of = {_key(identity.gpu): identity.rank for identity in members if identity.gpu}
+        lines += [GpuLine(number, members[0].host, gpu, rank_of.get(_key(gpu))) for gpu in _shown(members)]
+    return lines
+
+
+def hidden_gpus(header: Header) -> list[str]:
+    """Nodes whose PCI bus shows more GPUs than NVML does, or where NVML does not answer, as sentences."""
+    texts = []
+    for number, members in by_node(header.ranks).items():
+        shown = len(_shown(members))
+        on_bus = max(identity.num_gpus_on_bus for identity in members)
+        said = dict.fromkeys(identity.nvml_problem for identity in members if identity.nvml_problem)
+        texts += [f"node {number} ({members[0].host}): NVML: {problem}" for problem in said]
+        if on_bus > shown:
+            texts.append(f"node {number} ({members[0].host}): the PCI bus shows {on_bus} GPUs, NVML shows {shown}")
+    return texts
+
+
+def agreed(tables: Mapping[int, Mapping[str, str]]) -> list[Agreed]:
+    """Per name, each value with the ranks that say it; a rank that lacks the name says `not set`."""
+    names = dict.fromkeys(name for table in tables.values() for name in table)
+    return [Agreed(name, _says(name, tables)) for name in sorted(names)]
+
+
+def _says(name: str, tables: Mapping[int, Mapping[str, str]]) -> tuple[tuple[str, str], ...]:
+    holders: dict[str, list[int]] = {}
+    for rank, table in tables.items():
+        holders.setdefault(table.get(name, "not set"), []).append(rank)
+    return tuple((value, ranks_text(ranks)) for value, ranks in holders.items())
+
+
+def versions(header: Header) -> list[Agreed]:
+    return agreed({identity.rank: identity.versions for identity in header.ranks})
+
+
+def variables(header: Header) -> list[Agreed]:
+    return agreed({identity.rank: identity.environment for identity in header.ranks})
+
+
+def places(header: Header) -> dict[int, str]:
+    """Rank -> where to send the technician."""
+    return {identity.rank: identity.place for identity in header.ranks}
+
+
+def gpu_models(header: Header) -> str:
+    """`8 × NVIDIA H200`, for the title."""
+    counts: dict[str, int] = {}
+    for line in gpu_lines(header):
+        counts[line.gpu.name] = counts.get(line.gpu.name, 0) + 1
+    return ", ".join(f"{number} × {name}" for name, number in counts.items()) or "no GPU"

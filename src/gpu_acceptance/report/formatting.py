@@ -1,0 +1,94 @@
+"""Values as people read them. Nothing here rounds a missed limit into a held one: `exact` shows every digit."""
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from gpu_acceptance.limit import Value
+
+_FRAME = re.compile(r"""^\s*(?:File "|at |#0\b)""")
+
+
+def exact(value: Value | None) -> str:
+    """Every digit that was measured."""
+    return "none" if value is None else str(value)
+
+
+def rounded(value: Value | None) -> str:
+    """Six significant digits: for overviews."""
+    return f"{value:.6g}" if isinstance(value, float) else exact(value)
+
+
+def percent(part: float) -> str:
+    """0.049 as `+4.9 %`; a small part keeps its size and its sign."""
+    value = 100 * part
+    if value == 0:
+        return "0 %"
+    return f"{value:+.1f} %" if 0.05 <= abs(value) < 10_000 else f"{value:+.2g} %"
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def gibibytes(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.0f} GiB" if num_bytes else "unknown"
+
+
+def moment(text: str) -> str:
+    """An ISO 8601 time to the second; what is none is shown as it came."""
+    time = parse_moment(text)
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z") if time else text
+
+
+def parse_moment(text: str) -> datetime | None:
+    """The time, or None where the text is no ISO 8601 time with a zone."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo else None
+
+
+def elapsed(started: str, ended: str) -> str:
+    """How long a run took, or nothing where the two times do not say."""
+    start, end = parse_moment(started), parse_moment(ended)
+    if start is None or end is None or end < start:
+        return ""
+    return duration((end - start).total_seconds())
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0-6, 9`."""
+    runs: list[tuple[int, int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], rank)
+        else:
+            runs.append((rank, rank))
+    parts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    return f"rank {parts[0]}" if len(runs) == 1 and runs[0][0] == runs[0][1] else f"ranks {', '.join(parts)}"
+
+
+def innermost_frame(stack: str) -> str:
+    """The first frame of a stack that is written innermost first, or nothing."""
+    return next((line.strip() for line in stack.splitlines() if _FRAME.match(line)), "")
+
+
+def reproduce(command: Sequence[str], nodeid: str) -> list[str]:
+    """The run's own command with this one validation in place of what was selected; what is none needs the whole run."""
+    if "::" not in nodeid:
+        return list(command)
+    kept = [word for word in command if not word.startswith("acceptance") and "::" not in word]
+    return [*kept, nodeid]

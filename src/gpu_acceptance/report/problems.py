@@ -1,0 +1,135 @@
+"""What is wrong, on which node, GPU and rank, and what to do about it: causes first."""
+
+import shlex
+from dataclasses import dataclass
+
+from gpu_acceptance.record import Judgement, Outcome, RankRecord, Row, RunRecord, Status
+from gpu_acceptance.report.cluster import places
+from gpu_acceptance.report.formatting import innermost_frame, reproduce
+from gpu_acceptance.report.validations import Line, judgement_lines
+from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, REMEDY, STATUS_REMEDY, Mark
+
+# What rejects, then what leaves the run incomplete, then what only followed.
+ORDER = (
+    Outcome.DIED,
+    Outcome.STUCK,
+    Outcome.FAILED,
+    Outcome.ERROR,
+    Outcome.UNSTABLE,
+    Outcome.LOST,
+    Outcome.NO_LIMIT,
+    Outcome.NOT_MEASURED,
+    Outcome.SKIPPED,
+    Outcome.INTERRUPTED,
+    Outcome.NOT_RUN,
+    Outcome.VICTIM,
+    Outcome.PASSED,
+    Outcome.NOT_APPLICABLE,
+)
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A rank that did not pass, with what it left behind."""
+
+    rank: int
+    place: str
+    attempt: int
+    mark: Mark
+    phase: str
+    message: str
+    frame: str
+    stack: str
+    log_tail: str
+    is_cause: bool
+
+
+@dataclass(frozen=True)
+class Remedy:
+    word: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    anchor: str
+    nodeid: str
+    mark: Mark
+    message: str
+    lines: tuple[Line, ...]
+    culprits: tuple[Culprit, ...]
+    remedies: tuple[Remedy, ...]
+    command: str
+
+    @property
+    def num_victims(self) -> int:
+        return sum(not culprit.is_cause for culprit in self.culprits)
+
+
+def problems(record: RunRecord) -> list[Problem]:
+    """The validations with anything wrong, those that reject first."""
+    found = [(row, _problem(f"v{number}", row, record)) for number, row in enumerate(record.rows) if _is_bad(row)]
+    return [problem for _, problem in sorted(found, key=lambda pair: ORDER.index(pair[0].outcome))]
+
+
+def limits_beyond_rows(record: RunRecord) -> tuple[Line, ...]:
+    """Limits that are not held over the whole run although no validation above says so; never measured ones are listed apart."""
+    told = {(judgement.metric, judgement.bound, judgement.status) for row in record.rows for judgement in row.judgements}
+    apart = HARMLESS_STATUSES | {Status.NOT_MEASURED}
+    left = [limit for limit in record.conclusion.limits if limit.status not in apart]
+    return judgement_lines(
+        [limit for limit in left if (limit.metric, limit.bound, limit.status) not in told],
+        places(record.header),
+    )
+
+
+def _is_bad(row: Row) -> bool:
+    return row.outcome not in HARMLESS_OUTCOMES or any(judgement.status not in HARMLESS_STATUSES for judgement in row.judgements)
+
+
+def _problem(anchor: str, row: Row, record: RunRecord) -> Problem:
+    bad = [judgement for judgement in row.judgements if judgement.status not in HARMLESS_STATUSES]
+    culprits = _culprits(row, places(record.header))
+    return Problem(
+        anchor=anchor,
+        nodeid=row.nodeid,
+        mark=OUTCOME[row.outcome],
+        message=row.message,
+        lines=judgement_lines(bad, places(record.header), row.attempts),
+        culprits=culprits,
+        remedies=_remedies(row, bad),
+        command=shlex.join(reproduce(record.header.command, row.nodeid)),
+    )
+
+
+def _culprits(row: Row, names: dict[int, str]) -> tuple[Culprit, ...]:
+    """Ranks that left more than a missed limit, causes before victims."""
+    found = [(attempt.number, rank) for attempt in row.attempts for rank in attempt.ranks if _is_culprit(rank)]
+    found.sort(key=lambda pair: (ORDER.index(pair[1].outcome), pair[0], pair[1].rank))
+    return tuple(
+        Culprit(
+            rank=rank.rank,
+            place=names.get(rank.rank, "unknown"),
+            attempt=attempt,
+            mark=OUTCOME[rank.outcome],
+            phase=rank.phase,
+            message=rank.message,
+            frame=innermost_frame(rank.stack),
+            stack=rank.stack,
+            log_tail=rank.log_tail,
+            is_cause=rank.outcome is not Outcome.VICTIM,
+        )
+        for attempt, rank in found
+    )
+
+
+def _is_culprit(rank: RankRecord) -> bool:
+    only_a_limit = rank.outcome is Outcome.FAILED and not (rank.message or rank.stack or rank.log_tail)
+    return rank.outcome not in HARMLESS_OUTCOMES and not only_a_limit
+
+
+def _remedies(row: Row, bad: list[Judgement]) -> tuple[Remedy, ...]:
+    outcomes = {row.outcome} | {rank.outcome for attempt in row.attempts for rank in attempt.ranks}
+    texts = [Remedy(OUTCOME[outcome].word, REMEDY[outcome]) for outcome in ORDER if outcome in outcomes and outcome in REMEDY]
+    texts += [Remedy(status.value.upper(), text) for status, text in STATUS_REMEDY.items() if any(one.status is status for one in bad)]
+    return tuple(texts)

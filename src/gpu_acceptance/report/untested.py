@@ -1,0 +1,74 @@
+"""What was not tested, and everything that weakens the verdict. Silence here would be a claim."""
+
+from dataclasses import dataclass
+
+from gpu_acceptance.record import Judgement, Outcome, RunRecord, Status
+from gpu_acceptance.report.cluster import GpuLine, gpu_lines, hidden_gpus, places
+from gpu_acceptance.report.formatting import count
+from gpu_acceptance.report.validations import Line, judgement_lines
+from gpu_acceptance.report.words import OUTCOME, Mark
+
+_NOT_DONE = frozenset({Outcome.NOT_RUN, Outcome.SKIPPED, Outcome.NOT_APPLICABLE, Outcome.INTERRUPTED})
+
+
+@dataclass(frozen=True)
+class NotDone:
+    nodeid: str
+    mark: Mark
+    message: str
+
+
+@dataclass(frozen=True)
+class Untested:
+    never_measured: tuple[Line, ...]
+    without_limit: tuple[Line, ...]
+    not_applicable: tuple[Line, ...]
+    not_done: tuple[NotDone, ...]
+    missing_subjects: tuple[str, ...]
+    waived: tuple[Line, ...]
+    gpus: tuple[GpuLine, ...]
+    hidden: tuple[str, ...]
+
+
+def untested(record: RunRecord) -> Untested:
+    subjects = {row.subject for row in record.rows}
+    return Untested(
+        never_measured=_limits(record, Status.NOT_MEASURED),
+        without_limit=_limits(record, Status.NO_LIMIT),
+        not_applicable=_limits(record, Status.NOT_APPLICABLE),
+        not_done=tuple(NotDone(row.nodeid, OUTCOME[row.outcome], row.message) for row in record.rows if row.outcome in _NOT_DONE),
+        missing_subjects=tuple(subject for subject in record.header.required if subject not in subjects),
+        waived=_limits(record, Status.WAIVED),
+        gpus=tuple(line for line in gpu_lines(record.header) if line.rank is None),
+        hidden=tuple(hidden_gpus(record.header)),
+    )
+
+
+def weaknesses(record: RunRecord) -> list[str]:
+    """What a reader of the verdict has to know before believing it."""
+    found = [
+        (record.header.measure_only, "measured only: nothing was judged"),
+        (record.conclusion.coverage.gpus_existing == 0, "no GPU was tested"),
+        (bool(_gpus_left_out(record)), _gpus_left_out(record)),
+        (bool(record.waivers), count(len(record.waivers), "waiver")),
+        (bool(record.not_applicable), f"{count(len(record.not_applicable), 'pattern')} declared not applicable"),
+    ]
+    kinds = [change.kind for change in record.changes]
+    changed = [f"{count(kinds.count(kind), 'limit')} {kind} by an overlay" for kind in dict.fromkeys(kinds)]
+    return [text for holds, text in found if holds] + changed
+
+
+def _gpus_left_out(record: RunRecord) -> str:
+    coverage = record.conclusion.coverage
+    left_out = coverage.gpus_existing - coverage.gpus_tested
+    return f"{left_out} of {count(coverage.gpus_existing, 'GPU')} not tested" if left_out > 0 else ""
+
+
+def _judgements(record: RunRecord) -> list[Judgement]:
+    """All judgements of the run, those of the conclusion first, each bound once."""
+    everything = [*record.conclusion.limits, *(judgement for row in record.rows for judgement in row.judgements)]
+    return list({(one.metric, one.bound, one.status): one for one in reversed(everything)}.values())[::-1]
+
+
+def _limits(record: RunRecord, status: Status) -> tuple[Line, ...]:
+    return judgement_lines([one for one in _judgements(record) if one.status is status], places(record.header))

@@ -1,0 +1,176 @@
+"""Every validation as the report shows it: judgements with their margins, figures by rank, how to run it again."""
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpu_acceptance.record import Attempt, Figure, Judgement, RankRecord, Row, RunRecord
+from gpu_acceptance.report.cluster import places
+from gpu_acceptance.report.formatting import duration, exact, percent, ranks_text, reproduce, rounded
+from gpu_acceptance.report.words import OUTCOME, STATUS, Mark
+
+SCALE = 0.25  # margins are drawn from -25 % to +25 %, all on this one scale
+BAR_WIDTH = 160  # of the drawing, in its own units; the bound is in the middle
+MAX_PLACES = 8  # named in full in one cell; the others by number
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A margin as a rectangle beside the middle line; `beyond` where it is longer than the scale."""
+
+    x: float
+    width: float
+    missed: bool
+    beyond: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """One judgement in words."""
+
+    mark: Mark
+    metric: str
+    figure: str
+    figure_exact: str
+    need: str
+    margin: str
+    bar: Bar | None
+    spread: str
+    who: tuple[str, ...]
+    scope: str
+    source: str
+    message: str
+
+
+@dataclass(frozen=True)
+class RankLine:
+    rank: int
+    place: str
+    mark: Mark
+    duration: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AttemptTable:
+    number: int
+    columns: tuple[str, ...]
+    lines: tuple[RankLine, ...]
+
+
+@dataclass(frozen=True)
+class Validation:
+    anchor: str
+    nodeid: str
+    name: str
+    mark: Mark
+    message: str
+    duration: str
+    deadline: str
+    lines: tuple[Line, ...]
+    attempts: tuple[AttemptTable, ...]
+    command: str
+
+
+def by_subject(record: RunRecord) -> dict[str, list[Validation]]:
+    """All validations in the order they ran, grouped by subject."""
+    subjects: dict[str, list[Validation]] = {}
+    names = places(record.header)
+    for number, row in enumerate(record.rows):
+        shown = _validation(f"v{number}", row, names, record.header.command)
+        subjects.setdefault(row.subject, []).append(shown)
+    return subjects
+
+
+def _validation(anchor: str, row: Row, names: Mapping[int, str], command: tuple[str, ...]) -> Validation:
+    return Validation(
+        anchor=anchor,
+        nodeid=row.nodeid,
+        name=row.nodeid.split("::", 1)[-1],
+        mark=OUTCOME[row.outcome],
+        message=row.message,
+        duration=duration(row.duration_s),
+        deadline=duration(row.deadline_s) if row.deadline_s else "",
+        lines=judgement_lines(row.judgements, names, row.attempts),
+        attempts=tuple(_attempt_table(attempt, names) for attempt in row.attempts),
+        command=shlex.join(reproduce(command, row.nodeid)),
+    )
+
+
+def judgement_lines(judgements: Iterable[Judgement], names: Mapping[int, str], attempts: tuple[Attempt, ...] = ()) -> tuple[Line, ...]:
+    """Judgements in words; the spread is that of the widest rank in any attempt."""
+    spreads = _widest_spreads(attempts)
+    return tuple(_line(judgement, names, spreads.get(judgement.metric)) for judgement in judgements)
+
+
+def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float | None) -> Line:
+    return Line(
+        mark=STATUS[judgement.status],
+        metric=judgement.metric,
+        figure=with_unit(rounded(judgement.value), judgement.unit),
+        figure_exact=with_unit(exact(judgement.value), judgement.unit),
+        need=judgement.need or "–",
+        margin="" if judgement.margin is None else percent(judgement.margin),
+        bar=None if judgement.margin is None else make_bar(judgement.margin),
+        spread="" if spread_percent is None else f"{spread_percent:.3g} %",
+        who=name_ranks(judgement.ranks, names),
+        scope=judgement.scope,
+        source=": ".join(part for part in (judgement.file, judgement.source) if part),
+        message=judgement.message,
+    )
+
+
+def with_unit(text: str, unit: str) -> str:
+    return f"{text} {unit}" if unit and text != "none" else text
+
+
+def make_bar(margin: float) -> Bar:
+    """Right of the middle: held. Left: missed."""
+    half = BAR_WIDTH / 2
+    width = round(min(abs(margin), SCALE) / SCALE * half, 2)
+    return Bar(x=half - width if margin < 0 else half, width=width, missed=margin < 0, beyond=abs(margin) > SCALE)
+
+
+def name_ranks(ranks: tuple[int, ...], names: Mapping[int, str]) -> tuple[str, ...]:
+    """`rank 5 (node-03, GPU 5, serial 1653924100006)`, for each; many: the first few, then their numbers; all: just that."""
+    if len(ranks) > 1 and set(ranks) == set(names):
+        return (f"all of {ranks_text(ranks)}",)
+    named = tuple(f"rank {rank} ({names.get(rank, 'unknown')})" for rank in ranks[:MAX_PLACES])
+    return (*named, f"and {ranks_text(ranks[MAX_PLACES:])}") if len(ranks) > MAX_PLACES else named
+
+
+def _widest_spreads(attempts: tuple[Attempt, ...]) -> dict[str, float]:
+    spreads: dict[str, float] = {}
+    for figure in (figure for attempt in attempts for rank in attempt.ranks for figure in rank.figures):
+        if figure.spread_percent is not None:
+            spreads[figure.metric] = max(figure.spread_percent, spreads.get(figure.metric, figure.spread_percent))
+    return spreads
+
+
+def _attempt_table(attempt: Attempt, names: Mapping[int, str]) -> AttemptTable:
+    metrics = tuple(dict.fromkeys((figure.metric, figure.unit) for rank in attempt.ranks for figure in rank.figures))
+    return AttemptTable(
+        number=attempt.number,
+        columns=tuple(f"{metric} ({unit})" if unit else metric for metric, unit in metrics),
+        lines=tuple(_rank_line(rank, metrics, names) for rank in attempt.ranks),
+    )
+
+
+def _rank_line(rank: RankRecord, metrics: tuple[tuple[str, str], ...], names: Mapping[int, str]) -> RankLine:
+    figures: dict[tuple[str, str], list[str]] = {metric: [] for metric in metrics}
+    for figure in rank.figures:
+        figures[figure.metric, figure.unit].append(_cell(figure))
+    return RankLine(
+        rank=rank.rank,
+        place=names.get(rank.rank, "unknown"),
+        mark=OUTCOME[rank.outcome],
+        duration=duration(rank.duration_s),
+        cells=tuple("; ".join(texts) or "none" for texts in figures.values()),
+    )
+
+
+def _cell(figure: Figure) -> str:
+    if figure.value is None:
+        return f"no value: {figure.anomaly or 'unknown'}"
+    spread = "" if figure.spread_percent is None else f" (spread {figure.spread_percent:.3g} %)"
+    return rounded(figure.value) + spread

@@ -1,0 +1,330 @@
+"""Run records as real runs leave them; hosts, serials and UUIDs are invented."""
+
+from gpu_acceptance.record import (
+    Attempt,
+    ChangeRecord,
+    Conclusion,
+    Coverage,
+    Figure,
+    Gpu,
+    Header,
+    Judgement,
+    Outcome,
+    RankIdentity,
+    RankRecord,
+    Row,
+    RunRecord,
+    Status,
+)
+
+RUN_ID = "20261120-070000-ab12"
+SOURCE = "measured 2026-11-20, 8x H200, reports/evidence/h200-sxm.jsonl: 365.4; less 5 %"
+STACK = """\
+  File "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3107 in all_reduce
+  File "/srv/gpu-acceptance/src/gpu_acceptance/measure/nccl.py", line 88 in _timed_block
+  File "/srv/gpu-acceptance/acceptance/test_nccl.py", line 14 in test_nccl_large
+"""
+LOG = "[rank5] NCCL INFO comm 0x55d0 rank 5 nRanks 8 busId 1b000\n[rank5] NCCL WARN Call to ibv_poll_cq failed: timeout\n"
+
+
+def gpu(index, node=0):
+    number = 8 * node + index + 1
+    return Gpu(
+        index=index,
+        name="NVIDIA H200",
+        uuid=f"GPU-{number:08x}-0000-4000-8000-{number:012x}",
+        serial=f"1653924100{number:03d}",
+        pci_bus_id=f"00000000:{6 + index:02X}:00.0",
+        memory_bytes=150_754_820_096,
+    )
+
+
+def identity(rank, gpus_per_node=8, nodes=1, local_world_size=None):
+    """Rank `rank` of a job with one rank a GPU, or fewer where `local_world_size` says so."""
+    local_world_size = gpus_per_node if local_world_size is None else local_world_size
+    node, local_rank = divmod(rank, local_world_size)
+    gpus = tuple(gpu(index, node) for index in range(gpus_per_node))
+    return RankIdentity(
+        run_id=RUN_ID,
+        rank=rank,
+        local_rank=local_rank,
+        node=node,
+        host=f"node-{node + 1:02d}.example",
+        local_world_size=local_world_size,
+        world_size=nodes * local_world_size,
+        gpus=gpus,
+        gpu_uuid=gpus[local_rank].uuid if gpus else "",
+        num_gpus_on_bus=gpus_per_node,
+        versions={"python": "3.11.9", "torch": "2.11.0+cu130", "cuda": "13.0", "nccl": "2.28.9", "driver": "580.159.04"}
+        if gpus
+        else {"python": "3.11.9", "torch": "2.11.0+cpu"},
+        environment={"NCCL_DEBUG": "WARN", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+        chassis_serial=f"CH-EXAMPLE-{node + 1:03d}",
+    )
+
+
+def header(ranks, profile="h200-sxm", **more):
+    return Header(
+        run_id=RUN_ID,
+        started_at="2026-11-20T07:00:00+00:00",
+        ended_at="2026-11-20T07:21:40+00:00",
+        command=("torchrun", "--nproc-per-node", "gpu", "-m", "pytest", "acceptance/"),
+        profile=profile,
+        profile_digest="9f2c" * 16,
+        profile_files={f"{profile}.yaml": "1a2b" * 16, "base.yaml": "3c4d" * 16},
+        required=("gemm", "hbm", "nccl"),
+        parameters={"nccl.num_bytes": 4294967296, "gemm.size": 8192, "quick": False},
+        gpu_acceptance_version="0.1.0",
+        ranks=tuple(ranks),
+        **more,
+    )
+
+
+def figure(metric, value, unit, spread_percent=None, judged=True, anomaly=""):
+    return Figure(metric=metric, value=value, unit=unit, judged=judged, anomaly=anomaly, spread_percent=spread_percent)
+
+
+def held(metric, value, unit, need, margin, scope="job", ranks=(), **more):
+    more = {"status": Status.HELD, "bound": "at_least", "source": SOURCE, "file": "h200-sxm.yaml", **more}
+    return Judgement(metric=metric, value=value, unit=unit, need=need, margin=margin, scope=scope, ranks=ranks, **more)
+
+
+def row(nodeid, figures_of, judgements, ranks=8, outcome=Outcome.PASSED, message=""):
+    """A validation that every rank passed or failed by its figures alone."""
+    records = tuple(
+        RankRecord(
+            nodeid=nodeid,
+            attempt=1,
+            generation=0,
+            rank=rank,
+            outcome=outcome if any(rank in one.ranks and one.status is not Status.HELD for one in judgements) else Outcome.PASSED,
+            duration_s=12.0 + rank / 10,
+            figures=tuple(figures_of(rank)),
+        )
+        for rank in range(ranks)
+    )
+    return Row(
+        nodeid=nodeid,
+        subject=nodeid.split("/test_")[1].split(".py")[0],
+        outcome=outcome,
+        message=message,
+        duration_s=13.9,
+        deadline_s=120.0,
+        attempts=(Attempt(number=1, ranks=records),),
+        judgements=tuple(judgements),
+    )
+
+
+def gemm_row(ranks=8):
+    judgement = held("gemm.bf16.tflops", 731.4, "TFLOP/s", ">= 690", 0.06, "rank", (3,))
+    return row(
+        "acceptance/test_gemm.py::test_gemm[bf16]",
+        lambda rank: [figure("gemm.bf16.tflops", 731.4 + (rank - 3) ** 2 / 7, "TFLOP/s", 0.31)],
+        [judgement, held("gemm.bf16.wrong", 0, "elements", "== 0", None, "rank", bound="equals")],
+        ranks,
+    )
+
+
+def hbm_row(worst=4312.0, need=4150, ranks=8):
+    missed = worst < need
+    judgement = held(
+        "hbm.triad.bandwidth",
+        worst,
+        "GB/s",
+        f">= {need}",
+        worst / need - 1,
+        "rank",
+        (5,),
+        status=Status.MISSED if missed else Status.HELD,
+    )
+    return row(
+        "acceptance/test_hbm.py::test_hbm_triad",
+        lambda rank: [figure("hbm.triad.bandwidth", worst if rank == 5 else 4330.0 + rank, "GB/s", 0.12)],
+        [judgement],
+        ranks,
+        Outcome.FAILED if missed else Outcome.PASSED,
+    )
+
+
+def nccl_row(busbw=365.4, need=347, ranks=8):
+    missed = busbw < need
+    nodeid = "acceptance/test_nccl.py::test_nccl_large[all_reduce]"
+    judgements = [
+        held("nccl.all_reduce.wrong", 0, "elements", "== 0", None, bound="equals"),
+        held(
+            "nccl.all_reduce.busbw_ring",
+            busbw,
+            "GB/s",
+            f">= {need}",
+            busbw / need - 1,
+            ranks=tuple(range(ranks)) if missed else (),
+            status=Status.MISSED if missed else Status.HELD,
+        ),
+    ]
+
+    def figures_of(rank):
+        return [
+            figure("nccl.all_reduce.wrong", 0, "elements"),
+            figure("nccl.all_reduce.busbw_ring", busbw, "GB/s", 0.22),
+            figure("nccl.all_reduce.algbw", round(busbw / 1.75, 3), "GB/s", judged=False),
+        ]
+
+    return row(nodeid, figures_of, judgements, ranks, Outcome.FAILED if missed else Outcome.PASSED)
+
+
+def stuck_row():
+    """Rank 5 never arrived; its peers waited for it."""
+    nodeid = "acceptance/test_nccl.py::test_nccl_large[all_gather]"
+
+    def record(rank):
+        stuck = rank == 5
+        return RankRecord(
+            nodeid=nodeid,
+            attempt=1,
+            generation=0,
+            rank=rank,
+            outcome=Outcome.STUCK if stuck else Outcome.VICTIM,
+            phase="call",
+            duration_s=120.0,
+            message="still in call after 120 s" if stuck else "rank 5 was stuck",
+            stack=STACK,
+            log_tail=LOG if stuck else "",
+        )
+
+    ranks = tuple(record(rank) for rank in range(8))
+    return Row(
+        nodeid=nodeid,
+        subject="nccl",
+        outcome=Outcome.STUCK,
+        message="stuck: rank 5 (node-01.example, GPU 5, serial 1653924100006)",
+        duration_s=123.1,
+        deadline_s=120.0,
+        attempts=(Attempt(number=1, ranks=ranks),),
+    )
+
+
+def error_row():
+    nodeid = "acceptance/test_ddp.py::test_ddp_throughput"
+    record = RankRecord(
+        nodeid=nodeid, attempt=1, generation=1, rank=2, outcome=Outcome.ERROR, phase="setup", message="ModuleNotFoundError: transformers"
+    )
+    return Row(nodeid=nodeid, subject="ddp", outcome=Outcome.ERROR, message=record.message, attempts=(Attempt(number=1, ranks=(record,)),))
+
+
+def not_run_row():
+    return Row(
+        nodeid="acceptance/test_p2p.py::test_p2p_matrix",
+        subject="p2p",
+        outcome=Outcome.NOT_RUN,
+        message="no process group after two failed formations",
+    )
+
+
+def not_applicable_row():
+    return Row(
+        nodeid="acceptance/test_infiniband.py::test_links",
+        subject="infiniband",
+        outcome=Outcome.NOT_APPLICABLE,
+        message="one node: no InfiniBand here",
+    )
+
+
+def not_measured(metric):
+    return Judgement(
+        metric=metric, status=Status.NOT_MEASURED, bound="at_least", need=">= 337", unit="GB/s", source=SOURCE, file="h200-sxm.yaml"
+    )
+
+
+def coverage(rows, nodes=1, ranks=8, gpus=8, tested=None, never=0):
+    judgements = [one for row in rows for one in row.judgements if one.status in (Status.HELD, Status.MISSED)]
+    return Coverage(
+        nodes=nodes,
+        ranks=ranks,
+        gpus_existing=gpus,
+        gpus_tested=gpus if tested is None else tested,
+        limits_expected=len(judgements) + never,
+        limits_judged=len(judgements),
+        limits_held=sum(one.status is Status.HELD for one in judgements),
+    )
+
+
+def conclude(verdict, line, exit_code, rows, cover, reasons=(), extra=()):
+    limits = tuple(one for row in rows for one in row.judgements) + tuple(extra)
+    return Conclusion(verdict=verdict, line=line, exit_code=exit_code, reasons=reasons, coverage=cover, limits=limits)
+
+
+def accepted(**more):
+    """One node, 8 x H200, all held."""
+    rows = (gemm_row(), hbm_row(), nccl_row())
+    conclusion = conclude("ACCEPTED", "ACCEPTED", 0, rows, coverage(rows))
+    return RunRecord(header=header(map(identity, range(8))), conclusion=conclusion, rows=rows, **more)
+
+
+def rejected():
+    """Rank 5 has slow memory and the all_reduce is slow."""
+    rows = (gemm_row(), hbm_row(worst=3120.0), nccl_row(busbw=262.5))
+    reasons = (
+        "hbm.triad.bandwidth = 3120 GB/s, need >= 4150 GB/s on rank 5 (node-01.example, GPU 5, serial 1653924100006)",
+        "nccl.all_reduce.busbw_ring = 262.5 GB/s, need >= 347 GB/s (job)",
+    )
+    conclusion = conclude("REJECTED", "REJECTED: 2 limits missed", 1, rows, coverage(rows), reasons)
+    return RunRecord(header=header(map(identity, range(8))), conclusion=conclusion, rows=rows)
+
+
+def stuck():
+    """A stuck rank with its victims: rejects."""
+    rows = (gemm_row(), stuck_row())
+    conclusion = conclude("REJECTED", "REJECTED: rank 5 stuck", 1, rows, coverage(rows), ("rank 5 stuck in test_nccl_large[all_gather]",))
+    return RunRecord(header=header(map(identity, range(8))), conclusion=conclusion, rows=rows)
+
+
+def incomplete():
+    """4 of 8 GPUs, everything that can be left open: errors, never measured, waived, loosened, hidden GPUs."""
+    rows = (gemm_row(4), nccl_row(ranks=4), error_row(), not_run_row(), not_applicable_row())
+    waived = held("hbm.copy.bandwidth", 4100.0, "GB/s", ">= 4150", -0.012, "rank", (1,), status=Status.WAIVED, message="vendor ticket 4711")
+    mystery = Judgement(metric="nccl.broadcast.busbw", status=Status.INVALID, value=961.0, unit="GB/s", bound="at_least", need=">= 350")
+    never = (not_measured("hbm.triad.bandwidth"), not_measured("nccl.all_gather.busbw_ring"))
+    reasons = ("ddp: error in setup on rank 2", "never measured: hbm.triad.bandwidth, nccl.all_gather.busbw_ring", "4 GPUs without a rank")
+    cover = coverage(rows, ranks=4, tested=4, never=2)
+    conclusion = conclude(
+        "INCOMPLETE", "INCOMPLETE for 4 of 8 GPUs (1 waived, 1 loosened)", 6, rows, cover, reasons, (*never, waived, mystery)
+    )
+    change = ChangeRecord(
+        kind="loosened", key="nccl.all_reduce.busbw_ring at_least", old="345", new="330", file="site-example.yaml", sha256="5e6f" * 16
+    )
+    return RunRecord(
+        header=header([identity(rank, local_world_size=4) for rank in range(4)], declared_gpus=4),
+        conclusion=conclusion,
+        rows=rows,
+        changes=(change,),
+        not_applicable={"infiniband.*": "no InfiniBand on this machine"},
+        waivers={"hbm.copy.*": "vendor ticket 4711"},
+    )
+
+
+def two_nodes():
+    """16 GPUs on two nodes, all held; the second node has another NCCL."""
+    rows = (gemm_row(16), hbm_row(ranks=16), nccl_row(ranks=16))
+    ranks = [identity(rank, nodes=2) for rank in range(16)]
+    ranks[8:] = [one.model_copy(update={"versions": {**one.versions, "nccl": "2.27.3"}}) for one in ranks[8:]]
+    conclusion = conclude("ACCEPTED", "ACCEPTED", 0, rows, coverage(rows, nodes=2, ranks=16, gpus=16))
+    return RunRecord(header=header(ranks), conclusion=conclusion, rows=rows)
+
+
+def cpu():
+    """Two ranks on a laptop: accepted, and no GPU was tested."""
+    rows = (gemm_row(2),)
+    line = "ACCEPTED (cpu profile: no GPU was tested)"
+    ranks = [identity(rank, gpus_per_node=0, local_world_size=2) for rank in range(2)]
+    conclusion = conclude("ACCEPTED", line, 0, rows, coverage(rows, ranks=2, gpus=0))
+    return RunRecord(header=header(ranks, profile="cpu"), conclusion=conclusion, rows=rows)
+
+
+ALL = {
+    "accepted": accepted,
+    "rejected": rejected,
+    "stuck": stuck,
+    "incomplete": incomplete,
+    "two_nodes": two_nodes,
+    "cpu": cpu,
+}

@@ -1,0 +1,53 @@
+"""A real browser opens the report: offline, without a complaint, and the verdict is there to see."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from gpu_acceptance.report import build_page
+from tests.report import samples
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--host-resolver-rules=MAP * ~NOTFOUND"),
+    *("--enable-logging=stderr", "--virtual-time-budget=2000"),
+)
+
+
+@pytest.fixture
+def browse(tmp_path):
+    """Open a page; returns the DOM the browser made of it, and what its console said."""
+    browser = next(filter(None, map(shutil.which, NAMES)), None)
+    if browser is None:
+        pytest.fail("no browser: the report is checked in a real one; install it with `apt-get install chromium`")
+
+    def browse(text):
+        path = tmp_path / "report.html"
+        path.write_text(text)
+        command = [browser, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", path.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        return done.stdout, re.findall(r"CONSOLE.*", done.stderr)
+
+    return browse
+
+
+@pytest.mark.parametrize("name", ["rejected", "incomplete"])
+def test_a_browser_shows_the_verdict_and_has_no_complaint(browse, name):
+    record = samples.ALL[name]()
+    dom, console = browse(build_page(record))
+    assert console == []
+    assert re.search(rf"<h1>.*{re.escape(record.conclusion.line)}</h1>", dom)
+    assert f"<title>{record.conclusion.verdict}: 8 × NVIDIA H200" in dom
+    assert "What was not tested" in dom
+
+
+def test_this_test_would_see_a_request_and_a_script(browse):
+    """The policy of the page refuses both, and the console says so."""
+    planted = '<img src="https://example.invalid/a.png"><script>document.title = "owned"</script></main>'
+    dom, console = browse(build_page(samples.rejected()).replace("</main>", planted))
+    assert len(console) >= 2
+    assert "Content Security Policy" in " ".join(console)
+    assert "<title>owned" not in dom

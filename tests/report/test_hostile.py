@@ -1,0 +1,112 @@
+"""Text from machines can change what a page says, never what a page is."""
+
+import re
+import string
+from functools import cache
+from importlib.resources import files
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gpu_acceptance.record import RunRecord
+from gpu_acceptance.report import build_page
+from tests.report import samples
+from tests.report.pages import parse
+
+# Words of the format itself: another value would be no record.
+FIXED = {"kind", "verdict", "outcome", "status", "scope"}
+PIECES = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "\"' onload=x autofocus onfocus=alert(1) x='\"",
+    "</style></title></textarea><svg onload=alert(1)>",
+    "<!--",
+    "-->]]>",
+    "{{ 7 * 7 }}{% raw %}",
+    "&lt;b&gt;&#x3c;b&#62;",
+    "\x1b[31m\x1b]8;;http://example.invalid\x07",
+    "\0",
+    "\ud800",
+    "\u202e\u2066\u200b",
+    "javascript:alert(1)",
+]
+hostile = st.lists(st.sampled_from(PIECES) | st.text(st.characters(), max_size=20), min_size=1, max_size=4).map(
+    lambda pieces: "x" + "".join(pieces)
+)  # no tainted key is a key we know
+
+
+def tainted(value, taint, key=""):
+    """The same data with `taint` before every text in it, keys of free tables included."""
+    if isinstance(value, str):
+        return value if key in FIXED or not value else taint + value
+    if isinstance(value, dict):
+        free = key in {"versions", "environment", "parameters", "profile_files", "not_applicable", "waivers"}
+        return {(taint + name if free else name): tainted(entry, taint, "" if free else name) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(tainted(entry, taint, key) for entry in value)
+    return value
+
+
+def page_of(sample, taint):
+    """The page of a tainted sample. Built past the text checks of the record, which refuse some of this already."""
+    return build_page(construct(RunRecord, tainted(samples.ALL[sample]().model_dump(), taint)))
+
+
+def construct(model, data):
+    """`model_construct` all the way down: no validation, so that even what a record refuses reaches the page."""
+    filled = {}
+    for name, field in model.model_fields.items():
+        inner = next((one for one in (field.annotation, *getattr(field.annotation, "__args__", ())) if hasattr(one, "model_fields")), None)
+        value = data[name]
+        if inner and isinstance(value, tuple):
+            value = tuple(construct(inner, entry) for entry in value)
+        elif inner and isinstance(value, dict):
+            value = construct(inner, value)
+        filled[name] = value
+    return model.model_construct(**filled)
+
+
+@cache
+def benign_shape(sample):
+    return parse(page_of(sample, "x")).shape
+
+
+@pytest.mark.parametrize("sample", ["rejected", "stuck", "incomplete"])
+@settings(max_examples=40, deadline=None)
+@example(taint="x" + "".join(PIECES))
+@example(taint="<script>" * 2048)
+@given(taint=hostile)
+def test_hostile_text_adds_no_element_and_no_attribute(sample, taint):
+    text = page_of(sample, taint)
+    page = parse(text)
+    assert page.shape == benign_shape(sample)
+    assert page.unclosed == []
+    assert not any(name.startswith("on") for one in page.elements for name in one.attributes)
+    text.encode("utf-8")
+
+
+@pytest.mark.parametrize("sample", samples.ALL)
+@given(taint=hostile)
+@settings(max_examples=10, deadline=None)
+def test_nothing_on_a_page_is_invisible(sample, taint):
+    text = page_of(sample, taint).replace("\n", "").replace("\t", "")
+    assert {char for char in text if not char.isprintable()} == set()
+
+
+def test_hostile_text_is_still_readable():
+    page = parse(page_of("rejected", "<script>alert('1')</script>\x1b[31m"))
+    assert "<script>alert('1')</script>\\x1b[31mnode-01.example" in page.all("body")[0].text
+
+
+def test_no_template_steps_around_the_gates():
+    for template in files("gpu_acceptance.report").iterdir():
+        if template.name.endswith((".html", ".css")):
+            assert not re.search(r"\|\s*(safe|tojson|forceescape)|autoescape|Markup", template.read_text()), template.name
+
+
+def test_values_in_attributes_are_ours():
+    """What stands in an attribute is a number or a word from our own tables, whatever the machine says."""
+    page = parse(page_of("incomplete", "<'\">"))
+    allowed = set(string.ascii_letters + string.digits + " .-_#=;:,'/()%")
+    assert {char for one in page.elements for value in one.attributes.values() for char in value or ""} <= allowed

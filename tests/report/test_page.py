@@ -1,0 +1,282 @@
+"""The report answers in order: may I sign, what is wrong and where, how far is everything else, what was not tested."""
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from gpu_acceptance.files import RecordError, write_results
+from gpu_acceptance.record import Outcome, Status
+from gpu_acceptance.report import build_page, write_page
+from gpu_acceptance.report.problems import ORDER
+from gpu_acceptance.report.validations import BAR_WIDTH, make_bar, name_ranks
+from gpu_acceptance.report.words import HARMLESS_OUTCOMES, OUTCOME, REMEDY, STATUS
+from tests.report import samples
+from tests.report.pages import parse
+
+PAGES = {name: build_page(make()) for name, make in samples.ALL.items()}
+each_page = pytest.mark.parametrize("name", PAGES)
+
+
+def section(name, anchor):
+    """The text of one section, blanks folded."""
+    found = next(one for one in parse(PAGES[name]).all("section") if one.attributes["id"] == anchor)
+    return re.sub(r"\s+", " ", found.text)
+
+
+def verdict_box(name):
+    return re.sub(r"\s+", " ", parse(PAGES[name]).all("header")[0].text)
+
+
+@each_page
+def test_a_page_is_well_formed(name):
+    page = parse(PAGES[name])
+    assert PAGES[name].startswith("<!DOCTYPE html>\n")
+    assert page.unclosed == []
+    assert page.all("html")[0].attributes["lang"] == "en"
+    assert len(page.all("title")) == len(page.all("h1")) == 1
+    ids = [one.attributes["id"] for one in page.elements if "id" in one.attributes]
+    assert len(ids) == len(set(ids))
+
+
+@each_page
+def test_headings_come_in_order(name):
+    levels = [int(one.tag[1]) for one in parse(PAGES[name]).elements if re.fullmatch("h[1-6]", one.tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+@each_page
+def test_tables_have_captions_and_scopes(name):
+    page = parse(PAGES[name])
+    assert len(page.all("table")) == len(page.all("caption")) > 0
+    assert {one.attributes.get("scope") for one in page.all("th")} <= {"col", "row", "rowgroup"}
+
+
+@each_page
+def test_every_link_leads_into_the_page(name):
+    page = parse(PAGES[name])
+    ids = {one.attributes.get("id") for one in page.elements}
+    assert all(one.attributes["href"].removeprefix("#") in ids for one in page.all("a"))
+
+
+@each_page
+def test_a_page_fetches_and_runs_nothing(name):
+    page = parse(PAGES[name])
+    policy = page.all("meta")[1].attributes
+    assert policy["http-equiv"] == "Content-Security-Policy"
+    assert policy["content"].startswith("default-src 'none'; style-src 'unsafe-inline'; img-src data:")
+    assert {one.tag for one in page.elements}.isdisjoint({"script", "link", "img", "iframe", "object", "embed", "form", "base"})
+    assert not any(word in page.all("style")[0].text for word in ("url(", "@import", "</"))
+    assert not any(key in one.attributes for one in page.elements for key in ("src", "style", "srcset"))
+
+
+@pytest.mark.parametrize(("name", "line"), [("accepted", "✓ ACCEPTED"), ("rejected", "✗ REJECTED: 2 limits missed")])
+def test_the_verdict_line_is_the_first_heading(name, line):
+    page = parse(PAGES[name])
+    assert page.all("h1")[0].text.strip() == line
+    assert page.all("title")[0].text == f"{line.split()[1].rstrip(':')}: 8 × NVIDIA H200, 2026-11-20 07:21:40 UTC, run {samples.RUN_ID}"
+
+
+def test_the_verdict_box_says_what_weakens_it():
+    box = verdict_box("incomplete")
+    for text in ("4 of 8 GPUs not tested", "1 waiver", "1 pattern declared not applicable", "1 limit loosened by an overlay"):
+        assert text in box
+    assert "no GPU was tested" in verdict_box("cpu")
+    assert "What weakens" not in verdict_box("accepted")
+
+
+def test_the_verdict_box_gives_the_reasons():
+    assert "need >= 4150 GB/s on rank 5 (node-01.example, GPU 5, serial 1653924100006)" in verdict_box("rejected")
+
+
+def test_a_measured_only_run_says_so():
+    record = samples.incomplete()
+    record = record.model_copy(update={"header": record.header.model_copy(update={"measure_only": True})})
+    assert "measured only: nothing was judged" in build_page(record)
+
+
+def test_identity_names_hosts_gpus_versions_and_coverage():
+    text = section("rejected", "identity")
+    for part in ("node-01.example", "CH-EXAMPLE-001", "GPU-00000006-0000-4000-8000-000000000006", "1653924100006", "580.159.04", "2.28.9"):
+        assert part in text
+    assert "GPUs tested 8 of 8" in text
+    assert "limits expected 5 limits judged 5 limits held 3" in text
+    assert "ended 2026-11-20 07:21:40 UTC, after 21 min 40 s" in text
+    assert "torchrun --nproc-per-node gpu -m pytest acceptance/" in text
+
+
+def test_ranks_that_do_not_agree_on_a_version_are_named():
+    assert "! DIFFERS: 2.28.9 (ranks 0-7); 2.27.3 (ranks 8-15)" in section("two_nodes", "identity")
+    assert "DIFFERS" not in PAGES["accepted"]
+
+
+@pytest.mark.parametrize(("nodes", "is_open"), [(2, True), (3, False)])
+def test_more_than_16_gpus_are_folded_away(nodes, is_open):
+    header = samples.header(samples.identity(rank, nodes=nodes) for rank in range(8 * nodes))
+    page = parse(build_page(samples.accepted().model_copy(update={"header": header})))
+    table = next(one for one in page.all("details") if one.text.strip().startswith("GPUs with serial numbers"))
+    assert ("open" in table.attributes) == is_open
+
+
+def test_a_missed_limit_names_figure_bound_source_and_gpu():
+    text = section("rejected", "wrong")
+    assert "hbm.triad.bandwidth ✗ MISSED 3120.0 GB/s >= 4150 -24.8 % rank 5 (node-01.example, GPU 5, serial 1653924100006)" in text
+    assert "h200-sxm.yaml: measured 2026-11-20" in text
+    assert "all of ranks 0-7" in text
+    assert "give its serial number and this page to the vendor" in text
+    assert "Run it again: torchrun --nproc-per-node gpu -m pytest acceptance/test_hbm.py::test_hbm_triad" in text
+
+
+def test_a_stuck_rank_comes_before_its_victims_with_frame_stack_and_log():
+    text = section("stuck", "wrong")
+    assert text.index("✗ STUCK rank 5") < text.index("7 victims: stopped because a peer failed first") < text.index("· victim rank 0")
+    assert 'Innermost frame: File "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3107' in text
+    assert "Call to ibv_poll_cq failed" in text
+    assert "the one that is not inside it is the cause" in text
+    assert "Nothing is known against it" in text
+
+
+def test_what_rejects_comes_before_what_is_open():
+    record = samples.stuck()
+    record = record.model_copy(update={"rows": (samples.error_row(), samples.not_run_row(), *record.rows)})
+    text = build_page(record)
+    positions = [text.index(f"</span> {word}</span> <code>") for word in ("STUCK", "ERROR", "NOT RUN")]
+    assert positions == sorted(positions)
+
+
+def test_nothing_wrong_is_said_only_of_an_accepted_run():
+    assert "Nothing: every limit that had to be judged was judged and held (5 of 5)." in section("accepted", "wrong")
+    record = samples.accepted()
+    conclusion = record.conclusion.model_copy(update={"verdict": "INCOMPLETE", "line": "INCOMPLETE", "exit_code": 6})
+    text = build_page(record.model_copy(update={"conclusion": conclusion}))
+    assert "No validation failed, yet the run is INCOMPLETE" in text
+    assert "Nothing: every limit" not in text
+
+
+def test_a_limit_judged_over_the_run_that_no_row_tells_is_told():
+    text = section("incomplete", "wrong")
+    assert "Limits not held over the whole run" in text
+    assert "nccl.broadcast.busbw ! INVALID 961 GB/s >= 350" in text
+
+
+def test_a_passed_row_with_a_bad_judgement_is_a_problem():
+    row = samples.nccl_row()
+    invalid = row.judgements[1].model_copy(update={"status": Status.INVALID})
+    record = samples.accepted().model_copy(update={"rows": (row.model_copy(update={"judgements": (invalid,)}),)})
+    page = next(one for one in parse(build_page(record)).all("section") if one.attributes["id"] == "wrong")
+    assert "The reading cannot be right" in page.text
+
+
+def test_every_validation_shows_margin_spread_worst_and_figures_by_rank():
+    text = section("accepted", "validations")
+    assert "gemm.bf16.tflops ✓ held 731.4 TFLOP/s >= 690 +6.0 % 0.31 % rank 3 (node-01.example, GPU 3, serial 1653924100004)" in text
+    assert "nccl.all_reduce.busbw_ring ✓ held 365.4 GB/s >= 347 +5.3 % 0.22 % whole job" in text
+    assert "nccl.all_reduce.algbw (GB/s)" in text
+    assert "5 node-01.example, GPU 5, serial 1653924100006 ✓ passed 12.5 s 4312 (spread 0.12 %)" in text
+
+
+def test_a_figure_that_is_no_value_says_what_it_was():
+    record = samples.accepted()
+    row = samples.row("acceptance/test_hbm.py::test_a", lambda rank: [samples.figure("a", None, "s", anomaly="nan")] if rank else [], ())
+    text = build_page(record.model_copy(update={"rows": (row,)}))
+    assert "no value: nan" in text
+    assert '<td class="num">none</td>' in text
+
+
+@pytest.mark.parametrize(
+    ("margin", "x", "width", "beyond"),
+    [(0.125, 80, 40, False), (-0.125, 40, 40, False), (0.0, 80, 0, False), (9.0, 80, 80, True), (-9.0, 0, 80, True), (0.25, 80, 80, False)],
+)
+def test_bars_share_one_scale(margin, x, width, beyond):
+    bar = make_bar(margin)
+    assert (bar.x, bar.width, bar.missed, bar.beyond) == (x, width, margin < 0, beyond)
+    assert 0 <= bar.x <= bar.x + bar.width <= BAR_WIDTH
+
+
+def test_many_ranks_are_not_all_spelled_out():
+    names = {rank: f"host {rank}" for rank in range(20)}
+    assert name_ranks(tuple(range(1, 11)), names)[-2:] == ("rank 8 (host 8)", "and ranks 9-10")
+    assert name_ranks(tuple(range(20)), names) == ("all of ranks 0-19",)
+    assert name_ranks((99,), names) == ("rank 99 (unknown)",)
+
+
+def test_what_was_not_tested_is_listed():
+    text = section("incomplete", "untested")
+    for part in (
+        "node 0 (node-01.example), GPU 7, NVIDIA H200, serial 1653924100008",
+        "--gpus=4",
+        "hbm.triad.bandwidth ○ NOT MEASURED",
+        "○ NOT RUN acceptance/test_p2p.py::test_p2p_matrix: no process group after two failed formations",
+        "– not applicable acceptance/test_infiniband.py::test_links: one node: no InfiniBand here",
+        "subject hbm: required, and none of its validations is in this run",
+        "infiniband.* no InfiniBand on this machine",
+        "hbm.copy.* vendor ticket 4711",
+        "hbm.copy.bandwidth ~ waived 4100 GB/s >= 4150",
+        "nccl.all_reduce.busbw_ring at_least ! LOOSENED 345 330 site-example.yaml " + "5e6f" * 16,
+    ):
+        assert part in text
+
+
+def test_gpus_that_nvml_hides_are_listed():
+    record = samples.accepted()
+    ranks = tuple(one.model_copy(update={"num_gpus_on_bus": 10}) for one in record.header.ranks)
+    text = build_page(record.model_copy(update={"header": record.header.model_copy(update={"ranks": ranks})}))
+    assert "node 0 (node-01.example): the PCI bus shows 10 GPUs, NVML shows 8" in text
+
+
+def test_a_node_whose_nvml_does_not_answer_is_listed():
+    record = samples.cpu()
+    ranks = tuple(one.model_copy(update={"nvml_problem": "driver not loaded"}) for one in record.header.ranks)
+    text = build_page(record.model_copy(update={"header": record.header.model_copy(update={"ranks": ranks})}))
+    assert text.count("node 0 (node-01.example): NVML: driver not loaded") == 1
+
+
+def test_ranks_that_see_only_their_own_gpu_are_one_node():
+    record = samples.accepted()
+    ranks = tuple(one.model_copy(update={"gpus": (one.gpus[one.rank],)}) for one in record.header.ranks)
+    text = build_page(record.model_copy(update={"header": record.header.model_copy(update={"ranks": ranks})}))
+    assert "8 GPUs, as NVML names them" in text
+    assert "NOT TESTED" not in text
+    assert "the PCI bus shows" not in text
+
+
+def test_an_empty_list_is_said_not_left_out():
+    text = section("accepted", "untested")
+    assert "None: each GPU that NVML and the PCI bus show had a rank." in text
+    assert "None: each limit that applies had a figure." in text
+    assert "None: the limits are those of the shipped profile." in text
+    assert "There are no GPUs on these nodes: no GPU was tested." in section("cpu", "untested")
+
+
+def test_environment_has_ranks_versions_variables_parameters():
+    text = section("accepted", "environment")
+    for part in ("python 3.11.9", "CUDA_DEVICE_ORDER PCI_BUS_ID", "nccl.num_bytes 4294967296", "h200-sxm.yaml " + "1a2b" * 16):
+        assert part in text
+
+
+def test_a_run_that_did_nothing_still_has_a_page():
+    record = samples.incomplete()
+    header = record.header.model_copy(update={"ranks": (), "required": (), "command": ()})
+    conclusion = record.conclusion.model_copy(update={"limits": (), "reasons": ()})
+    text = build_page(record.model_copy(update={"header": header, "conclusion": conclusion, "rows": ()}))
+    assert parse(text).unclosed == []
+    assert "No validation ran." in text
+
+
+def test_every_outcome_and_status_has_a_word_a_symbol_and_a_remedy():
+    assert set(OUTCOME) == set(Outcome) == set(ORDER)
+    assert set(STATUS) == set(Status)
+    assert set(REMEDY) == set(Outcome) - HARMLESS_OUTCOMES
+    assert all(mark.symbol and mark.word for mark in (*OUTCOME.values(), *STATUS.values()))
+
+
+def test_write_page_reads_results_alone(tmp_path):
+    write_results(tmp_path, samples.rejected())
+    assert write_page(tmp_path) == tmp_path / "report.html"
+    assert (tmp_path / "report.html").read_text() == PAGES["rejected"]
+
+
+def test_write_page_without_results(tmp_path):
+    with pytest.raises(RecordError, match="no such file"):
+        write_page(tmp_path)

@@ -1,0 +1,261 @@
+"""The command line: one line, the run's own exit code, never the verdict of another run."""
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gpu_acceptance import __version__, cli
+from gpu_acceptance.files import write_results
+from gpu_acceptance.thresholds import profile_names, shipped_dir
+from tests.report import samples
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+def leave_run(reports, run_id=samples.RUN_ID, sample=samples.accepted, **conclusion):
+    """A run folder with its results, the conclusion changed where asked."""
+    record = sample()
+    header = record.header.model_copy(update={"run_id": run_id})
+    changed = record.conclusion.model_copy(update=conclusion)
+    run_dir = reports / run_id
+    run_dir.mkdir(parents=True)
+    write_results(run_dir, record.model_copy(update={"header": header, "conclusion": changed}))
+    return run_dir
+
+
+def run(capsys, *arguments):
+    """Exit code, standard output, standard error."""
+    try:
+        code = cli.main([str(argument) for argument in arguments])
+    except SystemExit as exit_:
+        code = exit_.code
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("sample", "code", "line"),
+    [
+        ("accepted", 0, "ACCEPTED"),
+        ("rejected", 1, "REJECTED: 2 limits missed"),
+        ("incomplete", 6, "INCOMPLETE for 4 of 8 GPUs (1 waived, 1 loosened)"),
+        ("cpu", 0, "ACCEPTED (cpu profile: no GPU was tested)"),
+    ],
+)
+def test_verdict_is_one_line_and_the_code_of_the_run(tmp_path, capsys, sample, code, line):
+    run_dir = leave_run(tmp_path, sample=samples.ALL[sample])
+    returned, out, err = run(capsys, "verdict", run_dir)
+    assert (returned, err) == (code, "")
+    assert out.startswith(f"{line} | run {samples.RUN_ID} | ended ")
+    assert out.endswith(f" | {run_dir}/results.json\n")
+    assert out.count("\n") == 1
+
+
+def test_a_folder_of_runs_means_the_newest(tmp_path, capsys):
+    leave_run(tmp_path, "20261120-070000-ab12", samples.accepted)
+    leave_run(tmp_path, "20261121-060000-0001", samples.rejected)
+    (tmp_path / "README.md").touch()
+    (tmp_path / "sample").mkdir()
+    (tmp_path / "sample" / "results.json").touch()
+    code, out, _ = run(capsys, "verdict", tmp_path)
+    assert code == 1
+    assert "run 20261121-060000-0001" in out
+
+
+def test_the_default_folder_is_reports(tmp_path, capsys, monkeypatch):
+    leave_run(tmp_path / "reports")
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "verdict")[0] == 0
+
+
+def test_a_newest_run_without_results_never_hands_out_an_older_verdict(tmp_path, capsys):
+    leave_run(tmp_path, "20261120-070000-ab12")
+    (tmp_path / "20261120-080000-cd34").mkdir()
+    for folder in (tmp_path, tmp_path / "20261120-080000-cd34"):
+        code, out, err = run(capsys, "verdict", folder)
+        assert (code, out) == (3, "")
+        assert err == (
+            f"gpu-acceptance: {tmp_path}/20261120-080000-cd34: this run left no results.json: "
+            "it was killed or is still going on; there is no verdict\n"
+        )
+
+
+def test_a_run_whose_name_has_no_time_could_be_the_newest(tmp_path, capsys):
+    leave_run(tmp_path)
+    (tmp_path / "monday" / "journal").mkdir(parents=True)
+    code, _, err = run(capsys, "verdict", tmp_path)
+    assert code == 4
+    assert "cannot tell which run is the newest, because the name monday has no time; name a run folder" in err
+
+
+def test_a_link_to_a_run_is_no_run_of_its_own(tmp_path, capsys):
+    (tmp_path / "latest").symlink_to(leave_run(tmp_path))
+    assert run(capsys, "verdict", tmp_path)[0] == 0
+    assert run(capsys, "verdict", tmp_path / "latest")[0] == 0
+
+
+@pytest.mark.parametrize(("name", "message"), [("nowhere", "no such folder"), ("", "no run in this folder")])
+def test_without_a_run_it_is_a_usage_error(tmp_path, capsys, name, message):
+    folder = tmp_path / name
+    assert run(capsys, "verdict", folder) == (4, "", f"gpu-acceptance: {folder}: {message}\n")
+
+
+def test_a_file_is_no_folder_of_runs(tmp_path, capsys):
+    file = tmp_path / "results.json"
+    file.touch()
+    assert run(capsys, "verdict", file)[0] == 4
+
+
+@pytest.mark.parametrize("text", ["", "ACCEPTED", '{"schema_version": 2}', "{}"])
+def test_unusable_results_give_no_verdict(tmp_path, capsys, text):
+    run_dir = leave_run(tmp_path)
+    (run_dir / "results.json").write_text(text)
+    code, out, err = run(capsys, "verdict", tmp_path)
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert f"{run_dir}/results.json: " in err
+
+
+def test_results_that_may_not_be_read_give_no_verdict(tmp_path, capsys):
+    run_dir = leave_run(tmp_path)
+    (run_dir / "results.json").unlink()
+    (run_dir / "results.json").mkdir()
+    code, _, err = run(capsys, "verdict", tmp_path)
+    assert code == 3
+    assert "results.json" in err
+
+
+@pytest.mark.parametrize(
+    ("sample", "conclusion"),
+    [
+        ("accepted", {"exit_code": 1}),
+        ("accepted", {"exit_code": 3}),
+        ("incomplete", {"exit_code": 0}),
+        ("rejected", {"exit_code": 0}),
+        ("rejected", {"line": "ACCEPTED"}),
+    ],
+)
+def test_results_that_contradict_themselves_give_no_verdict(tmp_path, capsys, sample, conclusion):
+    leave_run(tmp_path, sample=samples.ALL[sample], **conclusion)
+    code, out, err = run(capsys, "verdict", tmp_path)
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert "results.json: contradicts itself: " in err
+
+
+def test_results_of_another_run_give_no_verdict(tmp_path, capsys):
+    other = tmp_path / "20261125-000000-ffff"
+    leave_run(tmp_path).rename(other)
+    code, _, err = run(capsys, "verdict", tmp_path)
+    assert (code, err) == (3, f"gpu-acceptance: {other}/results.json: is of run {samples.RUN_ID}, not of {other.name}\n")
+
+
+def test_a_renamed_run_folder_still_speaks_for_its_run(tmp_path, capsys):
+    run_dir = leave_run(tmp_path).rename(tmp_path / "for-the-vendor")
+    assert run(capsys, "verdict", run_dir)[0] == 0
+
+
+def test_text_of_a_machine_cannot_steer_the_terminal(tmp_path, capsys):
+    leave_run(tmp_path, line="ACCEPTED\n\x1b[2Jtwo\u202e")
+    _, out, _ = run(capsys, "verdict", tmp_path)
+    assert out.startswith(r"ACCEPTED\n\x1b[2Jtwo\u202e | run ")
+    assert out.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("ago", "text"),
+    [
+        (timedelta(seconds=5), "ended 5.0 s ago"),
+        (timedelta(hours=3, minutes=5), "ended 3 h 5 min ago"),
+        (timedelta(days=1, hours=5), "ended 1 day ago"),
+        (timedelta(days=40), "ended 40 days ago"),
+        (timedelta(minutes=-10), "ended 10 min 0 s in the future: the clocks differ"),
+    ],
+)
+def test_how_long_ago(ago, text):
+    assert cli.how_long_ago((NOW - ago).isoformat(), NOW) == text
+
+
+@pytest.mark.parametrize("ended_at", ["", "yesterday", "2026-11-20T07:00:00"])
+def test_a_time_that_is_none_is_an_error(ended_at):
+    with pytest.raises(ValueError, match=r"ended_at is .*, not an ISO 8601 time with a zone"):
+        cli.how_long_ago(ended_at, NOW)
+
+
+def test_report_build_needs_results_alone(tmp_path, capsys):
+    run_dir = leave_run(tmp_path)
+    code, out, _ = run(capsys, "report", "build", run_dir)
+    assert (code, out) == (0, f"{run_dir}/report.html\n")
+    assert "ACCEPTED" in (run_dir / "report.html").read_text()
+
+
+def test_report_build_refuses_what_the_verdict_refuses(tmp_path, capsys):
+    run_dir = leave_run(tmp_path, exit_code=6)
+    code, _, err = run(capsys, "report", "build", run_dir)
+    assert code == 3
+    assert "contradicts itself: ACCEPTED with exit code 6" in err
+    assert not (run_dir / "report.html").exists()
+
+
+def test_a_report_that_cannot_be_written_is_no_success(tmp_path, capsys, monkeypatch):
+    def refuse(run_dir):
+        raise PermissionError(13, "Permission denied", str(run_dir / "report.html"))
+
+    monkeypatch.setattr(cli, "write_page", refuse)
+    run_dir = leave_run(tmp_path)
+    assert run(capsys, "report", "build", run_dir) == (3, "", f"gpu-acceptance: {run_dir}/report.html: Permission denied\n")
+
+
+def test_profiles_lists_what_is_shipped(capsys):
+    code, out, _ = run(capsys, "profiles")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == profile_names(shipped_dir())
+    assert next(line for line in out.splitlines() if line.startswith("h200-sxm ")).endswith("  NVIDIA H200")
+
+
+def test_a_broken_profile_is_named(tmp_path, capsys, monkeypatch):
+    (tmp_path / "base.yaml").write_text("limits: [")
+    monkeypatch.setattr(cli, "shipped_dir", lambda: tmp_path)
+    code, _, err = run(capsys, "profiles")
+    assert (code, err.count("\n")) == (4, 1)
+    assert "base.yaml" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "the following arguments are required: VERB"),
+        (("judge",), "invalid choice: 'judge'"),
+        (("report",), "the following arguments are required: VERB"),
+        (("verdict", "a", "b"), "unrecognized arguments: b"),
+        (("verdict", "--force"), "unrecognized arguments: --force"),
+    ],
+)
+def test_usage_errors_end_with_4(capsys, arguments, message):
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (4, "")
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("verdict", "--help"), ("report", "--help"), ("report", "build", "--help"), ("profiles", "-h")]
+)
+def test_every_verb_has_help(capsys, arguments):
+    code, out, _ = run(capsys, *arguments)
+    assert code == 0
+    assert out.startswith("usage: gpu-acceptance")
+
+
+def test_version(capsys):
+    assert run(capsys, "--version") == (0, f"gpu-acceptance {__version__}\n", "")
+
+
+def test_the_module_runs_like_the_command(tmp_path):
+    leave_run(tmp_path, sample=samples.incomplete)
+    environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    command = [sys.executable, "-m", "gpu_acceptance", "verdict", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (6, "")
+    assert done.stdout.startswith("INCOMPLETE for 4 of 8 GPUs")

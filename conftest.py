@@ -1,0 +1,3 @@
+"""Names the plugin and the fixtures of the acceptance run; nothing else."""
+
+pytest_plugins = ["gpu_acceptance.plugin", "fixtures.ranks", "fixtures.limits"]

@@ -1,0 +1,122 @@
+"""Rank 0's view of one attempt: who voted, who published, who is awaited. Talks only through `cast`."""
+
+import time
+from collections.abc import Callable
+
+from gpu_acceptance.control import Message
+from gpu_acceptance.record import Outcome, RankRecord
+
+LOST_AFTER_S = 15.0  # beyond deadline and grace: a supervisor answers within a second unless it is gone
+GRACE_S = 5.0  # for a rank whose peer went bad, to finish by itself before it is killed as a victim
+
+CAUSES = frozenset({Outcome.DIED, Outcome.STUCK, Outcome.LOST})
+
+
+def is_poison(record: RankRecord) -> bool:
+    """Whether a record leaves its generation in a state nobody can vouch for: peers may still wait inside a collective."""
+    if record.outcome in CAUSES | {Outcome.VICTIM, Outcome.INTERRUPTED}:
+        return True
+    return record.outcome in {Outcome.FAILED, Outcome.ERROR} and record.phase in {"call", "teardown"}
+
+
+def causes_before_victims(records: list[RankRecord]) -> tuple[RankRecord, ...]:
+    """An exception in the call on one rank is the echo of a death on another: gloo raises `Connection reset by peer` there."""
+    if not any(record.outcome in CAUSES for record in records):
+        return tuple(records)
+    return tuple(
+        record.model_copy(update={"outcome": Outcome.VICTIM}) if record.outcome is Outcome.ERROR and record.phase == "call" else record
+        for record in records
+    )
+
+
+class Board:
+    """Collects one attempt. `advance` must be called often; it casts what all ranks must know."""
+
+    def __init__(self, go: Message, world_size: int, cast: Callable[[Message], None]) -> None:
+        self.go = go
+        self._world_size = world_size
+        self._cast = cast
+        self._started = time.monotonic()
+        self._ends = self._started + go["deadline_s"] + GRACE_S + LOST_AFTER_S
+        self._votes: dict[int, Message] = {}
+        self._records: dict[int, RankRecord] = {}
+        self._gathered: dict[str, dict[int, object]] = {}
+        self._entered = False
+        self._bad: set[int] = set()
+        self.facts: dict[int, dict[str, str]] = {}
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def done(self) -> bool:
+        return len(self._records) == self._world_size or time.monotonic() > self._ends
+
+    @property
+    def awaited(self) -> list[int]:
+        return [rank for rank in range(self._world_size) if rank not in self._records]
+
+    def vote(self, rank: int, message: Message) -> None:
+        self._votes.setdefault(rank, message)
+
+    def publish(self, rank: int, message: Message) -> None:
+        """Takes the record of a rank. One that cannot be read is an error of that rank, not of the run."""
+        try:
+            record = RankRecord.model_validate_json(message["record"])
+        except ValueError as error:
+            record = self._record(rank, Outcome.ERROR, f"its record could not be read: {error}"[:2000])
+        self._records.setdefault(rank, record)
+        self.facts[rank] = {str(name): str(value) for name, value in message.get("facts", {}).items()}
+
+    def gather(self, rank: int, message: Message) -> None:
+        values = self._gathered.setdefault(str(message["key"]), {})
+        values[rank] = message["value"]
+        if len(values) == self._world_size:
+            self._gathered.pop(str(message["key"]))
+            ordered = [values[peer] for peer in range(self._world_size)]
+            self._cast({"type": "gathered", "seq": self.go["seq"], "values": ordered})
+
+    def hurry(self, within_s: float) -> None:
+        """The run is to end: wait for answers no longer than this."""
+        self._ends = min(self._ends, time.monotonic() + within_s)
+
+    def advance(self) -> None:
+        self._tell_bad_ranks()
+        if not self._entered and len(self._votes.keys() | self._records.keys()) == self._world_size:
+            self._entered = True
+            self._cast({"type": "enter", "seq": self.go["seq"], **self._decision()})
+
+    def records(self) -> tuple[RankRecord, ...]:
+        """One record for every rank, in rank order; a rank that never answered is lost."""
+        answer = f"no answer within {self.elapsed_s:.0f} s: its supervisor or node is gone"
+        complete = [self._records.get(rank) or self._record(rank, Outcome.LOST, answer) for rank in range(self._world_size)]
+        return causes_before_victims(complete)
+
+    def _decision(self) -> Message:
+        """Nobody enters unless everybody can: one skip is a skip for all, one failed set-up keeps all out."""
+        against = {rank: vote for rank, vote in sorted(self._votes.items()) if vote["outcome"] != Outcome.PASSED}
+        gone = [rank for rank in sorted(self._records) if rank not in self._votes]
+        failed = [rank for rank, vote in against.items() if vote["outcome"] != Outcome.SKIPPED] + gone
+        if failed:
+            return {"ok": False, "outcome": Outcome.NOT_RUN, "reason": f"not entered: the set-up of rank {failed[0]} did not succeed"}
+        if against:
+            rank, vote = next(iter(against.items()))
+            return {"ok": False, "outcome": Outcome.SKIPPED, "reason": f"rank {rank} skipped: {vote['reason']}"}
+        return {"ok": True}
+
+    def _tell_bad_ranks(self) -> None:
+        for rank, record in self._records.items():
+            if rank not in self._bad and is_poison(record) and not self.done:
+                self._bad.add(rank)
+                self._cast({"type": "peer_bad", "seq": self.go["seq"], "rank": rank, "outcome": record.outcome})
+
+    def _record(self, rank: int, outcome: Outcome, message: str) -> RankRecord:
+        return RankRecord(
+            nodeid=self.go["nodeid"],
+            attempt=self.go["attempt"],
+            generation=self.go["generation"],
+            rank=rank,
+            outcome=outcome,
+            message=message,
+        )

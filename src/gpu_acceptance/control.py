@@ -1,0 +1,115 @@
+"""The control plane: small JSON messages between supervisors, over the launcher's TCPStore.
+
+A star: every rank talks to rank 0, rank 0 to every rank. Each rank has one queue in the store; a push is atomic, so a rank
+that dies between two calls leaves no half message. Never over the process group, which is the thing under test.
+
+A waiting client holds its lock, and a Python signal handler does not run while the store waits (SIGTERM sent at 1 s was
+handled at 9 s). So the main thread never calls the store: one thread waits, one thread sends, each with its own client.
+"""
+
+import json
+import os
+import queue
+import threading
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import DistError, PrefixStore, Store, TCPStore
+
+from gpu_acceptance.launch import Rank
+
+Message = dict[str, Any]
+MAX_MESSAGE_BYTES = 1 << 20  # TCPStore drops the connection above 8 MiB
+_LONGEST_RUN = timedelta(days=30)  # a wait that times out writes two warnings to stderr; ours never should
+_CONNECT = timedelta(seconds=60)
+
+
+class ControlError(RuntimeError):
+    """The store went away, or never answered."""
+
+
+class Control:
+    """One rank's end of the control plane. `incoming` holds (sender, message); `wake_fd` becomes readable when it does."""
+
+    def __init__(self, place: Rank) -> None:
+        self.place = place
+        self.incoming: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
+        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._outgoing: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
+        self._server = _host_store() if place.store_port == 0 else None
+        self.port = self._server.port if self._server else place.store_port
+        self._sender = threading.Thread(target=self._send_all, args=(self._client(),), daemon=True, name="control-send")
+        self._listener = threading.Thread(target=self._listen, args=(self._client(),), daemon=True, name="control-listen")
+        self._sender.start()
+        self._listener.start()
+
+    @property
+    def prefix(self) -> str:
+        """Where this run's keys live in the store; worker generations add their own part."""
+        return f"gpu-acceptance/{self.place.run_id}"
+
+    def send(self, rank: int, message: Message) -> None:
+        """Sends one message to one rank, this one included. Never blocks."""
+        text = json.dumps([self.place.rank, message])
+        if len(text) > MAX_MESSAGE_BYTES:
+            raise ControlError(f"a {message['type']} message of {len(text)} bytes; allowed: {MAX_MESSAGE_BYTES}")
+        if rank == self.place.rank:
+            self._deliver(text)
+        else:
+            self._outgoing.put((rank, text))
+
+    def cast(self, message: Message) -> None:
+        """Rank 0: sends one message to every rank, itself last."""
+        for rank in range(self.place.world_size - 1, -1, -1):
+            self.send(rank, message)
+
+    def close(self, timeout_s: float) -> None:
+        """Sends what is still queued, for at most `timeout_s`."""
+        self._outgoing.put(None)
+        self._sender.join(timeout_s)
+
+    def drain_wake(self) -> None:
+        try:
+            os.eventfd_read(self.wake_fd)
+        except BlockingIOError:
+            return
+
+    def _client(self) -> Store:
+        try:
+            store = TCPStore(self.place.store_host, self.port, None, is_master=False, timeout=_CONNECT)
+        except (DistError, RuntimeError, ValueError) as error:
+            first_line = str(error).splitlines()[0]
+            raise ControlError(
+                f"no control store at {self.place.store_host}:{self.port} within {_CONNECT.seconds} s: {first_line}"
+            ) from None
+        store.set_timeout(_LONGEST_RUN)
+        return PrefixStore(self.prefix, store)
+
+    def _send_all(self, store: Store) -> None:
+        try:
+            while (item := self._outgoing.get()) is not None:
+                rank, text = item
+                store.queue_push(f"to/{rank}", text)
+        except RuntimeError as error:
+            self._tell_store_lost(error)
+
+    def _listen(self, store: Store) -> None:
+        try:
+            while True:
+                self._deliver(store.queue_pop(f"to/{self.place.rank}"))
+        except (RuntimeError, ValueError, TypeError) as error:
+            self._tell_store_lost(error)
+
+    def _deliver(self, text: str | bytes) -> None:
+        sender, message = json.loads(text)
+        self.incoming.put((sender, message))
+        os.eventfd_write(self.wake_fd, 1)
+
+    def _tell_store_lost(self, error: Exception) -> None:
+        lines = str(error).splitlines() or [type(error).__name__]
+        self._deliver(json.dumps([self.place.rank, {"type": "store_lost", "reason": lines[0][:500]}]))
+
+
+def _host_store() -> TCPStore:
+    """A store of our own, for a world of one that no launcher started."""
+    return TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)

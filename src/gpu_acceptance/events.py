@@ -1,0 +1,123 @@
+"""All that can happen to a supervisor, in one place to wait for: control messages, its worker, signals, a vanished launcher."""
+
+import contextlib
+import os
+import queue
+import selectors
+import signal
+import socket
+from dataclasses import dataclass
+from types import FrameType
+from typing import Literal
+
+from gpu_acceptance.channel import ChannelError
+from gpu_acceptance.control import Control, Message
+from gpu_acceptance.worker_process import WorkerProcess
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Event:
+    """`control`: message from `sender`. `worker`: message of our worker. `exit`: our worker is gone. `stop`: end the run."""
+
+    kind: Literal["control", "worker", "exit", "stop"]
+    message: Message
+    sender: int = 0
+
+
+class StopSignals:
+    """Turns SIGTERM, SIGINT and SIGHUP into events; the first reason counts. From the moment it exists no signal ends the process."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._launcher = os.getppid()
+        self.wake, self._wake_write = socket.socketpair()
+        self.wake.setblocking(False)
+        self._wake_write.setblocking(False)
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            signal.signal(number, self._note)
+
+    def poll(self) -> str | None:
+        """The reason to stop, if there is one. A launcher that vanished counts as SIGTERM: nobody else would end the run."""
+        with contextlib.suppress(BlockingIOError):
+            self.wake.recv(4096)
+        if self.reason is None and os.getppid() != self._launcher:
+            self.reason = "the launcher vanished"
+        return self.reason
+
+    def ignore(self) -> None:
+        """From here on the run is over and the report is written: a late SIGTERM must not lose it."""
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.reason = self.reason or signal.Signals(number).name
+
+
+class Events:
+    """Waits for the next events, at most half a second."""
+
+    LONGEST_WAIT_S = 0.5
+
+    def __init__(self, control: Control, stop: StopSignals) -> None:
+        self._control = control
+        self._stop = stop
+        self._stop_told = False
+        self._worker: WorkerProcess | None = None
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control.wake_fd, selectors.EVENT_READ, "control")
+        self._selector.register(stop.wake, selectors.EVENT_READ, "stop")
+
+    def watch(self, worker: WorkerProcess) -> None:
+        assert self._worker is None
+        self._worker = worker
+        self._selector.register(worker.reader.fd, selectors.EVENT_READ, "worker")
+        self._selector.register(worker.pidfd, selectors.EVENT_READ, "exit")
+
+    def unwatch(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(worker.reader.fd)
+            self._selector.unregister(worker.pidfd)
+
+    def wait(self, timeout_s: float = LONGEST_WAIT_S) -> list[Event]:
+        """What happened, in the order worker messages, worker exit, control, stop; empty after `timeout_s`."""
+        ready = {key.data for key, _ in self._selector.select(min(timeout_s, self.LONGEST_WAIT_S))}
+        events: list[Event] = []
+        if ready & {"worker", "exit"}:
+            events += self._from_worker(exited="exit" in ready)
+        if "control" in ready:
+            events += self._from_control()
+        if not self._stop_told and (reason := self._stop.poll()):
+            self._stop_told = True
+            events.append(Event("stop", {"type": "stop", "reason": reason}))
+        return events
+
+    def _from_worker(self, *, exited: bool) -> list[Event]:
+        worker = self._worker
+        assert worker is not None
+        events = []
+        try:
+            while messages := worker.reader.read():
+                events += [Event("worker", message) for message in messages]
+        except ChannelError as error:
+            events.append(Event("worker", {"type": "garbled", "message": str(error)}))
+            messages = None
+        if messages is None:
+            with contextlib.suppress(KeyError):  # end of the stream: would be readable for ever
+                self._selector.unregister(worker.reader.fd)
+        if exited:
+            events.append(Event("exit", {"type": "exit", "text": worker.exit_text() or "unknown exit"}))
+        return events
+
+    def _from_control(self) -> list[Event]:
+        self._control.drain_wake()
+        events = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                sender, message = self._control.incoming.get_nowait()
+                events.append(Event("control", message, sender))
+        return events

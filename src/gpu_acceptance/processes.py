@@ -1,0 +1,39 @@
+"""Linux process facts that keep a run from leaving anything behind."""
+
+import contextlib
+import ctypes
+import os
+import signal
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Has the kernel SIGKILL this process when its parent is gone; leaves at once where it is gone already."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def become_subreaper() -> None:
+    """Orphans of this process's descendants become its own children, so that `kill_descendants` finds them."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_descendants(timeout_s: float = 2.0) -> list[str]:
+    """SIGKILLs every descendant and reaps it; names those still there after `timeout_s` (stuck in the kernel)."""
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    _, alive = psutil.wait_procs(children, timeout=timeout_s)
+    return [f"pid {process.pid}" for process in alive]
+
+
+def _prctl(option: int, value: int) -> None:
+    if _LIBC.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")

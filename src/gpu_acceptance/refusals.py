@@ -1,0 +1,74 @@
+"""Ways to start a run that would make its verdict worth nothing. Each is a usage error that says what to do instead."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_acceptance.record import RankIdentity
+
+
+def find_refusal(config: pytest.Config, world_size: int) -> str | None:
+    """The first reason why this pytest may not run the acceptance, or None."""
+    return next(_reasons(config, world_size), None)
+
+
+def _reasons(config: pytest.Config, world_size: int) -> Iterator[str]:
+    option: Callable[[str], object] = lambda name: getattr(config.option, name, None)  # noqa: E731
+    has = config.pluginmanager.hasplugin
+    if _moved(config):
+        yield (
+            f"pytest took {config.rootpath} ({config.inipath or 'no configuration file'}) for the suite's root, not {_suite_root(config)}: "
+            "write options as --option=VALUE (a path after a blank moves the root) and name acceptance/"
+        )
+    if option("numprocesses") or option("dist") not in {None, "no"}:
+        yield "pytest-xdist may not share out an acceptance run, every rank runs every validation: leave out -n and --dist"
+    if has("randomly") or option("random_order_bucket") not in {None, ""} or option("random_order"):
+        yield "a random order differs between ranks: add -p no:randomly (or -p no:random_order)"
+    if option("reruns"):
+        yield "--reruns would run a validation until it passes: leave it out; repeats are announced and recorded by the suite itself"
+    if option("timeout") and world_size > 1:
+        yield "pytest-timeout would end one rank alone: leave out --timeout; use the deadline marker or deadline_s of the profile"
+    if option("usepdb") and world_size > 1:
+        yield "--pdb would stop one rank alone: use it in a world of one"
+
+
+def _suite_root(config: pytest.Config) -> Path:
+    conftest = next(
+        Path(str(plugin.__file__))
+        for plugin in config.pluginmanager.get_plugins()
+        if "gpu_acceptance.plugin" in (getattr(plugin, "pytest_plugins", None) or [])
+    )
+    return conftest.parent
+
+
+def _moved(config: pytest.Config) -> bool:
+    """Whether pytest's root is not the folder of the conftest that named the plugin, where the suite's own settings are."""
+    return config.rootpath != _suite_root(config) or config.inipath is None
+
+
+def find_mismatch(identities: list[RankIdentity], declared_gpus: int | None) -> str | None:
+    """Why these ranks cannot be a job: nodes of different sizes, two ranks for one GPU, or not what `--gpus` declared."""
+    for identity in identities:
+        if identity.num_gpus and identity.local_world_size > identity.num_gpus:
+            return (
+                f"{identity.local_world_size} ranks on {identity.host}, which has {identity.num_gpus} GPUs: start one rank per GPU "
+                "(--nproc-per-node gpu)"
+            )
+        if declared_gpus is not None and identity.local_world_size != declared_gpus:
+            return f"--gpus={declared_gpus} declares that many GPUs of each node, but {identity.host} has {identity.local_world_size} ranks"
+        if declared_gpus is not None and declared_gpus > identity.num_gpus:
+            return f"--gpus={declared_gpus}, but {identity.host} has {identity.num_gpus} GPUs"
+    return None
+
+
+def find_wrong_hardware(profile: str, first: RankIdentity, device_name: str | None, *, named: bool) -> str | None:
+    """Why the profile is not for the machine of rank 0: a GPU on the bus is never judged as a CPU, nor as another GPU."""
+    seen = first.gpu.name if first.gpu else None
+    if profile == "cpu" and first.num_gpus:
+        hint = "leave --hardware out" if first.gpus else f"is its driver loaded? NVML shows none of them ({first.nvml_problem})"
+        return f"the cpu profile is for machines without GPUs; the PCI bus or NVML shows {first.num_gpus} on {first.host}: {hint}"
+    if named and profile != "cpu" and device_name != seen:
+        found = f"has {seen!r}" if seen else "has no GPU that NVML shows"
+        return f"--hardware={profile} is for {device_name!r}, but rank 0's machine ({first.host}) {found}"
+    return None

@@ -1,0 +1,43 @@
+"""Where a run leaves its traces: one folder, named by all ranks alike, never used twice."""
+
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def new_run_id() -> str:
+    """`20261120-064931-3fa2`: sorts by time, unlike for two runs that start together."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of one run, seen from one rank. Nodes may share the folder or each have their own."""
+
+    folder: Path
+    rank: int
+
+    def make_folders(self) -> None:
+        for name in ("journal", "logs"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "journal" / f"rank-{self.rank:05d}.jsonl"
+
+    @property
+    def worker_log(self) -> Path:
+        return self.folder / "logs" / f"rank-{self.rank:05d}.log"
+
+    @property
+    def stacks(self) -> Path:
+        return self.folder / "logs" / f"rank-{self.rank:05d}.stacks"
+
+    @property
+    def terminal(self) -> Path:
+        """What pytest would have printed on this rank; rank 0 prints it."""
+        return self.folder / "logs" / f"rank-{self.rank:05d}.pytest.txt"

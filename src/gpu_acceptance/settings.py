@@ -1,0 +1,110 @@
+"""What the command line asked for, checked: one frozen value instead of pytest's option bag."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from gpu_acceptance.limit import Profile
+from gpu_acceptance.run_files import RUN_ID
+from gpu_acceptance.supervisor import RefusedError
+from gpu_acceptance.thresholds import LimitsError, load_profile, profile_names, select_profile, shipped_dir
+
+
+@dataclass(frozen=True)
+class Settings:
+    limits: tuple[Path, ...]
+    hardware: str | None
+    waivers: Mapping[str, str]
+    declared_gpus: int | None
+    measure_only: bool
+    plan: bool
+    report_dir: Path
+    run_id: str | None
+    profiles: Path
+
+
+def add_options(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gpu-acceptance", "acceptance of a GPU cluster (write every option as --option=VALUE)")
+    group.addoption("--limits", metavar="FILE", action="append", default=[], help="overlay of limits; may be given several times")
+    group.addoption("--hardware", metavar="NAME", help="profile to judge by; refused where the machine has other GPUs")
+    group.addoption("--waive", metavar="METRIC-GLOB=reason", action="append", default=[], help="accept without these limits; shown")
+    group.addoption("--gpus", metavar="N", help="only N GPUs of each node are under test; without it a GPU without a rank is a gap")
+    group.addoption("--measure-only", action="store_true", help="run and record everything, judge nothing; the run is INCOMPLETE")
+    group.addoption("--plan", action="store_true", help="print what would run, its limits and its time; touches no GPU; exit code 5")
+    group.addoption("--report-dir", metavar="DIR", help="folder of all runs; each makes its own in it (default: reports/ of the suite)")
+    group.addoption("--run-id", metavar="ID", help="name of this run's folder; must not exist (default: time and a random part)")
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """Raises pytest.UsageError over an option that cannot be right."""
+    option = config.option
+    own_profiles = config.rootpath / "thresholds"
+    return Settings(
+        limits=tuple(_overlay(config.invocation_params.dir, name) for name in option.limits),
+        hardware=option.hardware,
+        waivers=dict(_waiver(text) for text in option.waive),
+        declared_gpus=_declared_gpus(option.gpus),
+        measure_only=option.measure_only,
+        plan=option.plan,
+        report_dir=config.invocation_params.dir / option.report_dir if option.report_dir else config.rootpath / "reports",
+        run_id=_run_id(option.run_id),
+        profiles=own_profiles if (own_profiles / "base.yaml").is_file() else shipped_dir(),
+    )
+
+
+def choose_profile(settings: Settings, device_name: str | None) -> Profile:
+    """The profile for this machine with the overlays on it. Raises RefusedError."""
+    try:
+        name = settings.hardware or _by_device(settings, device_name)
+        if name not in (*profile_names(settings.profiles), "base") or settings.hardware == "base":
+            known = ", ".join(profile_names(settings.profiles))
+            raise RefusedError(f"--hardware={name}: no such profile; profiles: {known}")
+        profile = load_profile(name, settings.profiles, settings.limits)
+    except LimitsError as error:
+        raise RefusedError(str(error)) from None
+    for glob in settings.waivers:
+        if not any(fnmatchcase(metric, glob) for metric in profile.limits):
+            raise RefusedError(f"--waive={glob}=...: matches no limit of profile {profile.name}; see --plan for their names")
+    return profile
+
+
+def _by_device(settings: Settings, device_name: str | None) -> str:
+    try:
+        return select_profile(device_name, settings.profiles)
+    except LimitsError:
+        if settings.measure_only:
+            return "base"
+        raise
+
+
+def _overlay(folder: Path, name: str) -> Path:
+    """A path as the user meant it, from where pytest was started; a bare name is left for the profiles' folder."""
+    return folder / name if (folder / name).exists() or "/" in name or name.endswith(".yaml") else Path(name)
+
+
+def _waiver(text: str) -> tuple[str, str]:
+    glob, _, reason = text.partition("=")
+    if not glob.strip() or not reason.strip():
+        raise pytest.UsageError(
+            f"--waive={text}: wants METRIC-GLOB=reason, for example --waive='hbm.read.*=agreed with the vendor on 2026-11-20'"
+        )
+    return glob.strip(), reason.strip()
+
+
+def _declared_gpus(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise pytest.UsageError(f"--gpus={text}: wants the number of GPUs of each node that are under test, from 1 up")
+    return int(text)
+
+
+def _run_id(text: str | None) -> str | None:
+    if text is not None and not RUN_ID.fullmatch(text):
+        raise pytest.UsageError(
+            f"--run-id={text!r}: wants letters, digits, '.', '_' and '-' alone, at most 100, the first a letter or digit"
+        )
+    return text

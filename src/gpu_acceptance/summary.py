@@ -1,0 +1,49 @@
+"""What the terminal says at the end: the verdict, what it covers, what was missed, how close the rest came, where the report is."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpu_acceptance.record import Outcome, RunRecord, Status
+from gpu_acceptance.values import plural
+from gpu_acceptance.verdict import worst_margin
+
+_MOST_LINES = 20
+
+
+def summary_lines(record: RunRecord, folder: Path) -> Iterator[str]:
+    """The last lines of a run, verdict first and path last."""
+    conclusion = record.conclusion
+    yield conclusion.line
+    yield _coverage(record)
+    yield from _shortened([line for line in _missed(record) if line])
+    if conclusion.verdict != "ACCEPTED":
+        yield from _shortened([f"not proved: {reason}" for reason in _unproved(record)])
+    worst = worst_margin(conclusion)
+    if worst and worst.margin is not None:
+        yield f"smallest margin of what held: {worst.margin * 100:.1f} %: {worst.message or worst.metric}"
+    yield f"report: {folder / 'report.html'}"
+
+
+def _coverage(record: RunRecord) -> str:
+    coverage = record.conclusion.coverage
+    size = f"{plural(coverage.nodes, 'node')} x {plural(coverage.ranks, 'rank')}, {coverage.gpus_tested} of {coverage.gpus_existing} GPUs"
+    limits = f"{coverage.limits_expected} expected, {coverage.limits_judged} judged, {coverage.limits_held} held"
+    passed = sum(row.outcome is Outcome.PASSED for row in record.rows)
+    return f"coverage: {size}; limits: {limits}; validations: {passed} of {len(record.rows)} passed"
+
+
+def _missed(record: RunRecord) -> Iterator[str]:
+    for row in record.rows:
+        yield from (judgement.message for judgement in row.judgements if judgement.status is Status.MISSED)
+
+
+def _unproved(record: RunRecord) -> Iterator[str]:
+    """The reasons that are not told by a missed limit."""
+    missed = set(_missed(record))
+    yield from (reason for reason in record.conclusion.reasons if not any(line in reason for line in missed))
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    if len(lines) <= _MOST_LINES:
+        return lines
+    return [*lines[:_MOST_LINES], f"... and {len(lines) - _MOST_LINES} more, see the report"]

@@ -1,0 +1,56 @@
+"""The rank worker: a second pytest on the same rootdir that owns CUDA, the process group, the fixtures and the test bodies.
+
+Started by a supervisor alone. It may hang, crash or be killed at any time; nothing that must survive lives here.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+from pathlib import Path
+
+from gpu_acceptance.processes import die_with_parent
+
+# What shows, stores or selects is the supervisor's; a worker only runs what it is told to run.
+_PLUGINS_OFF = ("terminal", "cacheprovider", "junitxml", "faulthandler", "pastebin", "stepwise", "debugging")
+
+
+def worker_command(python: str, rootdir: Path, ini: Path, files: list[str]) -> list[str]:
+    """The command of a worker that collects `files`."""
+    off = [f"-pno:{name}" for name in _PLUGINS_OFF]
+    return [python, "-m", "gpu_acceptance.worker", f"--rootdir={rootdir}", f"-c{ini}", "--capture=no", *off, *files]
+
+
+def worker_environment(base: dict[str, str], extra: dict[str, str], channel_fds: tuple[int, int], stack_file: Path) -> dict[str, str]:
+    """The environment of a worker: the supervisor's, without what would change pytest, and with what `worker(env=...)` asked for."""
+    kept = {name: value for name, value in base.items() if name not in {"PYTEST_ADDOPTS", "PYTEST_PLUGINS"}}
+    package_root = str(Path(__file__).parents[1])  # found in a bare checkout too
+    paths = [package_root, *filter(None, [base.get("PYTHONPATH")])]
+    return {
+        **kept,
+        **extra,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONPATH": os.pathsep.join(paths),
+        "GPU_ACCEPTANCE_SUPERVISOR": str(os.getpid()),
+        "GPU_ACCEPTANCE_CHANNEL": ",".join(map(str, channel_fds)),
+        "GPU_ACCEPTANCE_STACK_FILE": str(stack_file),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    read_fd, write_fd = map(int, os.environ["GPU_ACCEPTANCE_CHANNEL"].split(","))
+    for fd in (read_fd, write_fd):
+        os.set_inheritable(fd, False)  # a child of a test must not hold the channel open
+    stack_file = Path(os.environ["GPU_ACCEPTANCE_STACK_FILE"]).open("a")  # noqa: SIM115  # for as long as the process lives
+    faulthandler.register(signal.SIGUSR1, file=stack_file, all_threads=True)
+
+    import pytest  # only after the lines above: it takes time, in which the supervisor may die
+
+    from gpu_acceptance.worker_plugin import WorkerPlugin
+
+    return int(pytest.main(arguments, plugins=[WorkerPlugin(read_fd, write_fd)]))
+
+
+if __name__ == "__main__":
+    die_with_parent(int(os.environ["GPU_ACCEPTANCE_SUPERVISOR"]))
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+"""A supervisor's hold on its rank worker: start, talk, watch, kill. Never blocks for more than half a second."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from gpu_acceptance.channel import LineReader, Message, write_message
+from gpu_acceptance.record import MAX_TEXT, clip
+from gpu_acceptance.worker import worker_environment
+
+_STACK_WAIT_S = 0.4  # faulthandler wrote the stack of a worker stuck in torch.cuda.synchronize() within 0.5 s; dumps are retried by nobody
+
+
+class WorkerProcess:
+    """One worker of one generation. Exit is seen through a pidfd: a grandchild can hold the pipe open after the worker is gone."""
+
+    def __init__(self, command: list[str], extra_env: dict[str, str], log_file: Path, stack_file: Path) -> None:
+        self._log_file = log_file
+        self._stack_file = stack_file
+        child_read, self._write_fd = os.pipe()
+        event_read, child_write = os.pipe()
+        os.set_blocking(event_read, False)
+        self.reader = LineReader(event_read)
+        environment = worker_environment(dict(os.environ), extra_env, (child_read, child_write), stack_file)
+        with log_file.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(child_read, child_write),
+                start_new_session=True,
+            )
+        os.close(child_read)
+        os.close(child_write)
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def send(self, message: Message) -> None:
+        """Tells the worker; one that is gone is noticed through its pidfd, not here."""
+        with contextlib.suppress(BrokenPipeError):
+            write_message(self._write_fd, message)
+
+    def exit_text(self) -> str | None:
+        """`exit code 7` or `signal SIGSEGV` once the worker is gone, else None."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        if code >= 0:
+            return f"exit code {code}"
+        with contextlib.suppress(ValueError):
+            return f"signal {signal.Signals(-code).name}"
+        return f"signal {-code}"
+
+    def dump_stack(self) -> str:
+        """Asks a stuck worker where it is; empty where it could not say. A signal may disturb it: only just before a kill."""
+        start = self._stack_file.stat().st_size if self._stack_file.exists() else 0
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
+        size, end = start, time.monotonic() + _STACK_WAIT_S
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            now = self._stack_file.stat().st_size if self._stack_file.exists() else 0
+            if now > start and now == size:
+                break
+            size = now
+        return _tail(self._stack_file, start)
+
+    def kill(self) -> None:
+        """SIGKILLs the worker and its whole process group; the exit is seen through the pidfd."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def log_tail(self) -> str:
+        """The end of what this worker wrote to stdout and stderr."""
+        return _tail(self._log_file, self._log_start)
+
+    def close(self) -> None:
+        for fd in (self._write_fd, self.reader.fd, self.pidfd):
+            os.close(fd)
+
+
+def _tail(path: Path, start: int) -> str:
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(start, size - MAX_TEXT // 2))
+        return clip(file.read(MAX_TEXT // 2).decode("utf-8", "replace"))

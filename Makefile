@@ -17,7 +17,7 @@ help: ## list the targets
 
 accept: $(VENV)/.ready ## judge this machine: one rank per GPU (2 on a CPU), one verdict, one report
 	@id=$$(date -u +%Y%m%d-%H%M%S)-$$(od -An -N2 -tx1 /dev/urandom | tr -d ' '); \
-	$(VENV)/bin/python -m torch.distributed.run --standalone --max-restarts=0 --nproc-per-node=$(RANKS) \
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m torch.distributed.run --standalone --max-restarts=0 --nproc-per-node=$(RANKS) \
 	    -m pytest acceptance/ --report-dir='$(REPORTS)' --run-id=$$id $(ARGS); \
 	$(VENV)/bin/gpu-acceptance verdict '$(REPORTS)'/$$id
 

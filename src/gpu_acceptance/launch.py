@@ -66,7 +66,8 @@ def _torchrun_rank(environ: Mapping[str, str]) -> Rank:
     rank, local_rank, world_size, local_world_size, node, num_nodes, port = (_number(environ, name) for name in _TORCHRUN)
     if world_size != local_world_size * num_nodes:
         raise LaunchError(
-            f"WORLD_SIZE={world_size}, but LOCAL_WORLD_SIZE={local_world_size} on {num_nodes} nodes: use the same --nproc-per-node on every node"
+            f"WORLD_SIZE={world_size}, but LOCAL_WORLD_SIZE={local_world_size} on {num_nodes} nodes: "
+            "use the same --nproc-per-node on every node"
         )
     return Rank(
         rank, local_rank, world_size, local_world_size, node, num_nodes, environ["MASTER_ADDR"], port, environ["TORCHELASTIC_RUN_ID"]

@@ -1,38 +1,58 @@
 """`--plan`: what would run, judged by what, for how long. Touches no GPU."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpu_acceptance.bounds import bounds_of
-from gpu_acceptance.launch import Rank
 from gpu_acceptance.leader import Validation
-from gpu_acceptance.limit import Limit, Profile, bound_at
-from gpu_acceptance.values import show
+from gpu_acceptance.limit import Limit, Profile, bound_at, matching_reason
+from gpu_acceptance.values import plural, show
 from gpu_acceptance.verdict import subject_of
 
 
-def plan_lines(profile: Profile, place: Rank, num_gpus: int, validations: Sequence[Validation], now: datetime) -> Iterator[str]:
-    """One line per validation, then one per limit, then the sum."""
-    yield f"profile {profile.name} ({profile.device_name or 'no GPU'}), {place.world_size} ranks on {place.num_nodes} nodes, {num_gpus} GPUs on this node"
+@dataclass(frozen=True)
+class JobShape:
+    """How large the planned job is."""
+
+    ranks_per_node: int
+    num_nodes: int
+
+
+def plan_lines(
+    profile: Profile, job: JobShape, validations: Sequence[Validation], waivers: Mapping[str, str], now: datetime
+) -> Iterator[str]:
+    """The job, one line per validation, one per limit, then the sum."""
+    device = profile.device_name or "no GPU"
+    yield f"profile {profile.name} ({device}), {plural(job.ranks_per_node, 'rank')} on each of {plural(job.num_nodes, 'node')}"
     expected = [profile.expected_s.get(subject_of(validation.nodeid)) for validation in validations]
     for validation, seconds in zip(validations, expected, strict=True):
-        duration = f"{seconds:g} s expected" if seconds is not None else "duration not known"
-        yield f"  {validation.nodeid}: {duration}, deadline {validation.deadline_s:g} s"
+        yield f"  {validation.nodeid}: {_duration(seconds)}, deadline {validation.deadline_s:g} s"
     for metric, limit in sorted(profile.limits.items()):
-        yield f"  {metric}: {_limit_text(limit, place, required=limit.subject in profile.requires)}"
+        yield f"  {metric}: {_aside(metric, profile, waivers) or _limit_text(limit, job, required=limit.subject in profile.requires)}"
     known = sum(seconds for seconds in expected if seconds is not None)
-    end = now + timedelta(seconds=known)
     unknown = sum(seconds is None for seconds in expected)
-    yield f"expected: {known:g} s, end about {end:%H:%M:%S}" + (
-        f"; {unknown} validations of unknown duration not counted" if unknown else ""
-    )
+    more = f"; {plural(unknown, 'validation')} of unknown duration not counted" if unknown else ""
+    yield f"expected: {known:g} s of validations, end about {now + timedelta(seconds=known):%H:%M:%S %Z} if started now{more}"
 
 
-def _limit_text(limit: Limit, place: Rank, *, required: bool) -> str:
-    if not limit.applies(place.local_world_size, place.num_nodes):
+def _duration(seconds: float | None) -> str:
+    return "duration not known" if seconds is None else f"{seconds:g} s expected"
+
+
+def _aside(metric: str, profile: Profile, waivers: Mapping[str, str]) -> str | None:
+    waiver = matching_reason(metric, waivers)
+    if waiver is not None:
+        return f"waived ({waiver})"
+    reason = matching_reason(metric, profile.not_applicable)
+    return None if reason is None else f"not applicable ({reason})"
+
+
+def _limit_text(limit: Limit, job: JobShape, *, required: bool) -> str:
+    if not limit.applies(job.ranks_per_node, job.num_nodes):
         sizes = ", ".join(map(str, limit.listed_sizes())) or "any"
         return f"does not apply to this job (GPUs per node: {sizes}; nodes: {limit.nodes})"
-    bounds = ", ".join(_bound_text(limit, bound, place.local_world_size) for bound in bounds_of(limit))
+    bounds = ", ".join(_bound_text(limit, bound, job.ranks_per_node) for bound in bounds_of(limit))
     return f"{bounds} {limit.unit} ({limit.scope}{'' if required else ', not required'}) [{limit.file}: {limit.source}]"
 
 

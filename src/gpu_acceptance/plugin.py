@@ -3,7 +3,8 @@
 This process is a supervisor (supervisor.py): pytest's own loop runs here, the test bodies run in a rank worker.
 """
 
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 
@@ -14,7 +15,7 @@ from gpu_acceptance.identity import read_identity
 from gpu_acceptance.launch import LaunchError, Rank, who_am_i
 from gpu_acceptance.leader import FORMATION
 from gpu_acceptance.outputs import direct_outputs, figure_properties
-from gpu_acceptance.plan import plan_lines
+from gpu_acceptance.plan import JobShape, plan_lines
 from gpu_acceptance.refusals import find_refusal
 from gpu_acceptance.run import Run, start_run
 from gpu_acceptance.settings import Settings, add_options, choose_profile, read_settings
@@ -68,15 +69,22 @@ class Dry:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         if self._settings.plan and self._place.rank == 0:
-            identity = read_identity(self._place)
-            try:
-                profile = choose_profile(self._settings, identity.gpu.name if identity.gpu else None)
-            except RefusedError as error:
-                raise pytest.UsageError(str(error)) from None
-            validations = [read_validation(item, profile.deadline_s) for item in session.items]
-            for line in plan_lines(profile, self._place, identity.num_gpus, validations, datetime.now(UTC)):
+            for line in self._plan(session.items):
                 print(line)
         return True
+
+    def _plan(self, items: list[pytest.Item]) -> Iterator[str]:
+        identity = read_identity(self._place)
+        try:
+            profile = choose_profile(self._settings, identity.gpu.name if identity.gpu else None)
+        except RefusedError as error:
+            raise pytest.UsageError(str(error)) from None
+        # Without a launcher the plan is that of the whole node: one rank per GPU.
+        alone = self._place.store_port == 0
+        ranks_per_node = (self._settings.declared_gpus or identity.num_gpus or 1) if alone else self._place.local_world_size
+        validations = [read_validation(item, profile.deadline_s) for item in items]
+        shape = JobShape(ranks_per_node, self._place.num_nodes)
+        return plan_lines(profile, shape, validations, self._settings.waivers, datetime.now().astimezone())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

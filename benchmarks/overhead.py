@@ -1,13 +1,12 @@
 """What the plugin costs per validation over a bare pytest function, in one run; and the time from start to the first validation.
 
-The same empty validations run three ways: in plain pytest, and under the plugin on 2 and on 4 ranks, worker already up. The cost of
-one validation is a slope (many against few of them), so that starting costs nothing. Times of a shared machine are only good as ratios.
+The same empty validations run in plain pytest, and under the plugin on 2 and on 4 ranks, worker already up. The figure is the median
+time between the ends of two validations, on rank 0. On a shared machine without GPUs only the ratios mean anything.
 """
 
 import argparse
-import json
 import os
-import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+NUMBER = 200
 LIMITS = """extends: base
 requires: [empty]
 limits:
@@ -24,75 +24,61 @@ limits:
     scope: rank
     source: "policy: a limit for the benchmark of the suite itself"
 """
-PLAIN = "import pytest\n\n@pytest.mark.parametrize('i', range({number}))\ndef test_empty(i):\n    assert i >= 0\n"
-JUDGED = "import pytest\n\n@pytest.mark.parametrize('i', range({number}))\ndef test_empty(i, check):\n    check('empty.value', i, 'count')\n"
-FEW, MANY = 10, 210
+TESTS = "import pytest\n\n@pytest.mark.parametrize('i', range({number}))\ndef test_empty(i, check):\n    check('empty.value', i, 'count')\n"
+# Writes down when each validation ended.
+CLOCK = """
+import os, time
+def pytest_runtest_logfinish(nodeid):
+    if os.environ.get("RANK", "0") == "0":
+        with open("times.txt", "a") as file:
+            file.write(f"{time.time()}\\n")
+"""
+BARE = "import pytest\n@pytest.fixture\ndef check():\n    return print\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
     ranks = parser.parse_args().ranks
-    bare_s = slope(lambda number: plain_s(number))
-    print(f"bare pytest function:          {bare_s * 1e3:8.3f} ms per validation")
-    for number_of_ranks in ranks:
-        first_s, cost_s = judged_slope(number_of_ranks)
+    bare_ms, _ = measure(BARE + CLOCK, [])
+    print(f"bare pytest function:       {bare_ms:8.3f} ms per validation")
+    for number in ranks:
+        conftest = (ROOT / "conftest.py").read_text() + CLOCK
+        cost_ms, first_s = measure(conftest, ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}"])
         print(
-            f"under the plugin, {number_of_ranks} ranks:     {cost_s * 1e3:8.3f} ms per validation, {cost_s / bare_s:.1f} times a bare one "
-            f"(+{(cost_s - bare_s) * 1e3:.3f} ms); start to first validation {first_s:.1f} s"
+            f"under the plugin, {number} ranks: {cost_ms:8.3f} ms per validation, {cost_ms - bare_ms:+.3f} ms, "
+            f"{cost_ms / bare_ms:.1f} times a bare one; start to first validation {first_s:.1f} s"
         )
 
 
-def slope(seconds_for) -> float:
-    return (seconds_for(MANY) - seconds_for(FEW)) / (MANY - FEW)
-
-
-def plain_s(number: int) -> float:
+def measure(conftest: str, launcher: list[str]) -> tuple[float, float]:
+    """Median milliseconds between the ends of two validations, and seconds from start to the end of the first."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "test_empty.py").write_text(PLAIN.format(number=number))
-        output = run([sys.executable, "-m", "pytest", "-q", "-pno:cacheprovider", str(folder)], folder)
-        return float(re.findall(r" in ([0-9.]+)s", output)[-1])
-
-
-def judged_slope(ranks: int) -> tuple[float, float]:
-    """Seconds from start to the first validation, and seconds per validation, from the journal's own clock-free durations."""
-    few_s, _ = judged_s(FEW, ranks)
-    many_s, first_s = judged_s(MANY, ranks)
-    return first_s, (many_s - few_s) / (MANY - FEW)
-
-
-def judged_s(number: int, ranks: int) -> tuple[float, float]:
-    """Wall time of the run, and the wall time until its first validation had begun."""
-    with tempfile.TemporaryDirectory() as name:
-        suite = make_suite(Path(name), number)
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m", "pytest", "acceptance/"]
+        suite = make_suite(Path(name), conftest)
         started = time.time()
-        output = run(command, suite)
-        journals = sorted((suite / "reports").glob("*/journal/rank-00000.jsonl"))
-        formed = json.loads(journals[0].read_text().splitlines()[1])
-        seconds = float(re.findall(r"passed in ([0-9.]+)s", output)[-1])
-        first_s = time.time() - started - seconds + formed["duration_s"]
-        return seconds, first_s
+        run([sys.executable, *launcher, "-m", "pytest", "acceptance/"], suite)
+        ends = [float(line) for line in (suite / "times.txt").read_text().split()]
+        gaps = [later - earlier for earlier, later in zip(ends[1:], ends[2:], strict=False)]  # the first two: row 0, and first use
+        return statistics.median(gaps) * 1e3, ends[1] - started
 
 
-def make_suite(folder: Path, number: int) -> Path:
-    for part in ("src", "fixtures", "conftest.py", "pyproject.toml"):
+def make_suite(folder: Path, conftest: str) -> Path:
+    for part in ("src", "fixtures", "pyproject.toml"):
         (folder / part).symlink_to(ROOT / part)
     for part in ("acceptance", "thresholds"):
         (folder / part).mkdir()
-    (folder / "acceptance" / "test_empty.py").write_text(JUDGED.format(number=number))
+    (folder / "conftest.py").write_text(conftest)
+    (folder / "acceptance" / "test_empty.py").write_text(TESTS.format(number=NUMBER))
     (folder / "thresholds" / "cpu.yaml").write_text(LIMITS)
     (folder / "thresholds" / "base.yaml").write_text("deadline_s: 60\n")
     return folder
 
 
-def run(command: list[str], folder: Path) -> str:
+def run(command: list[str], folder: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     finished = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
     if finished.returncode:
         sys.exit(f"{' '.join(command)} ended with {finished.returncode}:\n{finished.stdout[-3000:]}\n{finished.stderr[-3000:]}")
-    return finished.stdout
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from gpu_acceptance.launch import Rank
 
 Message = dict[str, Any]
 MAX_MESSAGE_BYTES = 1 << 20  # TCPStore drops the connection above 8 MiB
+_NO_MORE = b"no more"  # a rank's last message to itself
 _LONGEST_RUN = timedelta(days=30)  # a wait that times out writes two warnings to stderr; ours never should
 _CONNECT = timedelta(seconds=60)
 
@@ -64,9 +65,13 @@ class Control:
             self.send(rank, message)
 
     def close(self, timeout_s: float) -> None:
-        """Sends what is still queued, for at most `timeout_s`."""
+        """Sends what is still queued and ends both threads, for at most `timeout_s` each.
+
+        A listener that still waited in the store would abort the process (SIGABRT) if it woke while the interpreter shuts down.
+        """
         self._outgoing.put(None)
         self._sender.join(timeout_s)
+        self._listener.join(timeout_s)
 
     def drain_wake(self) -> None:
         try:
@@ -90,13 +95,14 @@ class Control:
             while (item := self._outgoing.get()) is not None:
                 rank, text = item
                 store.queue_push(f"to/{rank}", text)
+            store.queue_push(f"to/{self.place.rank}", _NO_MORE)
         except RuntimeError as error:
             self._tell_store_lost(error)
 
     def _listen(self, store: Store) -> None:
         try:
-            while True:
-                self._deliver(store.queue_pop(f"to/{self.place.rank}"))
+            while (text := store.queue_pop(f"to/{self.place.rank}")) != _NO_MORE:
+                self._deliver(text)
         except (RuntimeError, ValueError, TypeError) as error:
             self._tell_store_lost(error)
 

@@ -1,5 +1,6 @@
 """Forming the world: the device of this rank and the process group of one generation of workers."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -20,9 +21,13 @@ class World:
     timeout_s: float
 
 
-def open_device(local_rank: int) -> torch.device:
-    """The GPU of this local rank, made current; the CPU where torch sees no GPU."""
+def open_device(local_rank: int, *, expects_gpu: bool) -> torch.device:
+    """The GPU of this local rank, made current; the CPU on a machine without GPUs."""
     if not torch.cuda.is_available():
+        if expects_gpu:
+            raise RuntimeError(
+                f"this node has GPUs, but torch {torch.__version__} sees none: is it a CPU build, or the driver too old for it?"
+            )
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
         raise RuntimeError(f"local rank {local_rank} has no GPU: torch sees {torch.cuda.device_count()} on this node")
@@ -58,35 +63,35 @@ def device_facts(device: torch.device) -> dict[str, str]:
     return facts
 
 
+_MATMUL, _CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
+_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "cudnn.benchmark": (lambda: _CUDNN.benchmark, lambda value: setattr(_CUDNN, "benchmark", value)),
+    "cudnn.fp32_precision": (lambda: _CUDNN.fp32_precision, lambda value: setattr(_CUDNN, "fp32_precision", value)),
+    "matmul.fp32_precision": (lambda: _MATMUL.fp32_precision, lambda value: setattr(_MATMUL, "fp32_precision", value)),
+    "matmul.bf16_reduced": (
+        lambda: _MATMUL.allow_bf16_reduced_precision_reduction,
+        lambda value: setattr(_MATMUL, "allow_bf16_reduced_precision_reduction", value),
+    ),
+    "matmul.fp16_reduced": (
+        lambda: _MATMUL.allow_fp16_reduced_precision_reduction,
+        lambda value: setattr(_MATMUL, "allow_fp16_reduced_precision_reduction", value),
+    ),
+    "deterministic": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "grad": (torch.is_grad_enabled, torch.set_grad_enabled),
+}
+
+
 class Flags:
     """The torch settings that a validation may change and that must not leak into the next one."""
 
     def __init__(self) -> None:
-        self._saved = self._read()
+        self._saved = {name: read() for name, (read, _) in _SETTINGS.items()}
 
     def restore(self) -> None:
-        """Puts all settings back and gives cached GPU memory back to the driver."""
-        saved = self._saved
-        torch.backends.cudnn.benchmark = saved["cudnn.benchmark"]
-        torch.backends.cudnn.allow_tf32 = saved["cudnn.allow_tf32"]
-        torch.backends.cuda.matmul.allow_tf32 = saved["matmul.allow_tf32"]
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = saved["matmul.bf16_reduced"]
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = saved["matmul.fp16_reduced"]
-        torch.use_deterministic_algorithms(saved["deterministic"])
-        torch.set_default_dtype(saved["default_dtype"])
-        torch.set_grad_enabled(saved["grad"])
+        """Puts back what changed and gives cached GPU memory back to the driver."""
+        for name, (read, write) in _SETTINGS.items():
+            if read() != self._saved[name]:  # a write may import half of torch
+                write(self._saved[name])
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
-
-    @staticmethod
-    def _read() -> dict[str, Any]:
-        return {
-            "cudnn.benchmark": torch.backends.cudnn.benchmark,
-            "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
-            "matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
-            "matmul.bf16_reduced": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
-            "matmul.fp16_reduced": torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
-            "default_dtype": torch.get_default_dtype(),
-            "grad": torch.is_grad_enabled(),
-        }

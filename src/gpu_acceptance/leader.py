@@ -134,8 +134,10 @@ class Leader:
         while (not self._usable or wrong) and self._failed_formations < _MOST_FAILED_FORMATIONS:
             if self._form(validation.env):
                 wrong = False
-            if self._supervisor.stopping or self._too_often():
-                return "no workers: the run was told to end while they started"
+            if self._supervisor.stopping:
+                return f"interrupted by {self._supervisor.stopping}"
+            if self._too_often():
+                return f"no workers: they could not be started (see {FORMATION})"
         if self._failed_formations >= _MOST_FAILED_FORMATIONS:
             if validation.needs_group:
                 return f"no process group: {_MOST_FAILED_FORMATIONS} formations in a row failed (see {FORMATION})"

@@ -24,6 +24,7 @@ class Host(Protocol):
     def start_worker(self, env: dict[str, str], generation: int) -> None: ...
     def form_command(self, generation: int, *, group: bool) -> Message: ...
     def memory_held_bytes(self) -> int | None: ...
+    def kill_strays(self) -> None: ...
     def publish(self, record: RankRecord, facts: dict[str, str]) -> None: ...
 
 
@@ -52,8 +53,12 @@ class RankAttempt:
 
     def tick(self) -> None:
         """Called at least twice a second."""
-        if self.record is None and self._elapsed() > self.go["deadline_s"]:
+        if self.record is None and self._elapsed() > self._longest_s():
             self._kill(Outcome.STUCK, f"deadline of {self.go['deadline_s']:g} s passed", with_stack=True)
+
+    def _longest_s(self) -> float:
+        """Seconds after which this rank counts as stuck."""
+        return float(self.go["deadline_s"])
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
@@ -122,6 +127,11 @@ class RunAttempt(RankAttempt):
             peer = self._peer_bad[1]
             self._kill(Outcome.VICTIM, f"rank {peer['rank']} {peer['outcome']} first", with_stack=True)
 
+    def _longest_s(self) -> float:
+        # One that waits for the vote is not the one that is stuck: the answer comes when that one's deadline has passed.
+        waits = self._waits_to_enter and self.phase == "setup" and self._kept_out is None
+        return super()._longest_s() + (2 * GRACE_S if waits else 0)
+
     def _enter(self, message: Message) -> None:
         if message["ok"]:
             self.phase = "call"
@@ -135,14 +145,17 @@ class RunAttempt(RankAttempt):
             self._finish(Outcome(self._kept_out["outcome"]), self._kept_out["reason"])
             return
         bad = message["outcome"] not in {Outcome.PASSED, Outcome.SKIPPED}
-        self._finish(
-            Outcome(message["outcome"]),
-            message["message"],
-            phase=message["phase"],
-            duration_s=message["duration_s"],
-            figures=tuple(message.get("figures", ())),
-            log_tail=self._host.worker.log_tail() if bad and self._host.worker else "",
-        )
+        try:
+            self._finish(
+                Outcome(message["outcome"]),
+                message["message"],
+                phase=message["phase"],
+                duration_s=message["duration_s"],
+                figures=tuple(message.get("figures", ())),
+                log_tail=self._host.worker.log_tail() if bad and self._host.worker else "",
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            self._kill(Outcome.DIED, f"the worker sent a result that is none: {clip(str(error), 500)}")
 
 
 class FormAttempt(RankAttempt):
@@ -150,8 +163,8 @@ class FormAttempt(RankAttempt):
 
     def __init__(self, host: Host, go: Message) -> None:
         super().__init__(host, go)
+        self.phase = "ending the last worker"
         self._waits_for_memory_since: float | None = None
-        self._started_worker = False
         if host.worker and go["poisoned"]:
             host.worker.kill()
         elif host.worker:
@@ -160,10 +173,11 @@ class FormAttempt(RankAttempt):
 
     def on_worker(self, message: Message) -> None:
         super().on_worker(message)
-        if not self._started_worker or self._host.worker is None:
+        if self.phase not in {"starting", "forming"} or self._host.worker is None:
             return
         match message["type"]:
             case "ready":
+                self.phase = "forming"
                 self._host.worker.send(self._host.form_command(self.go["generation"], group=self.go["group"]))
             case "formed":
                 self._finish(Outcome.PASSED, "", facts=message["facts"])
@@ -171,24 +185,25 @@ class FormAttempt(RankAttempt):
                 self._finish(Outcome.ERROR, message["message"], log_tail=self._host.worker.log_tail())
 
     def on_exit(self, text: str, log_tail: str) -> None:
-        if self._started_worker:
+        if self.phase in {"starting", "forming"}:
             super().on_exit(text, log_tail)
 
     def tick(self) -> None:
         super().tick()
-        if self.record is not None or self._started_worker:
+        if self.record is not None or self.phase in {"starting", "forming"}:
             return
-        if self._host.worker:
-            if self._elapsed() > _QUIT_S:
-                self._host.worker.kill()
-            return
-        self._start_when_memory_is_free()
+        if self._host.worker is None:
+            self._start_when_memory_is_free()
+        elif self._elapsed() > _QUIT_S:
+            self._host.worker.kill()
 
     def _start_when_memory_is_free(self) -> None:
-        self._waits_for_memory_since = self._waits_for_memory_since or time.monotonic()
+        if self._waits_for_memory_since is None:
+            self.phase, self._waits_for_memory_since = "waiting for GPU memory", time.monotonic()
+            self._host.kill_strays()
         held = self._host.memory_held_bytes()
         if held == 0:
-            self._started_worker = True
+            self.phase = "starting"
             self._host.start_worker(self.go["env"], self.go["generation"])
         elif time.monotonic() - self._waits_for_memory_since > _FREE_S:
             amount = "an unknown amount" if held is None else f"{held / 2**30:.1f} GiB"

@@ -13,7 +13,7 @@ from pathlib import Path
 from gpu_acceptance.board import GRACE_S, LOST_AFTER_S, Board
 from gpu_acceptance.control import Control, ControlError, Message
 from gpu_acceptance.events import Event, Events, StopSignals
-from gpu_acceptance.files import Journal
+from gpu_acceptance.files import Journal, RecordError, encode
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.processes import kill_descendants
@@ -61,19 +61,23 @@ class Supervisor:
         self._casts: deque[Message] = deque()
         self._heard_rank_0 = time.monotonic()
         self._stop_asked: float | None = None
+        self._store_lost = ""  # why; nothing can be awaited any more
         self._suite: Suite | None = None
         self._parameters: Message = {}
         self._group_timeout_s = 0.0
         self._files: RunFiles | None = None
         self._journal: Journal | None = None
-        self._memory_baseline: int | None = None
+        self._obstacle: list[str] = []  # why this rank cannot take part
+        self._gpus: dict[str, int] = {}  # UUID -> index
         self._gpu_index: int | None = None
+        self._expects_gpu = False
+        self._memory_baseline: dict[int, int | None] = {}  # by GPU index, before the first worker
 
     # --- joining -------------------------------------------------------------------------------------------------------------
 
     def join(self, identity: RankIdentity, refusal: str | None, welcome: Callable[[list[RankIdentity]], Message]) -> Message:
         """Says hello, and returns rank 0's welcome once every rank has. Collective. Raises RefusedError with one text for all."""
-        self.tell_rank_0({"type": "hello", "identity": identity.model_dump_json(), "refusal": refusal})
+        self.tell_rank_0({"type": "hello", "identity": encode(identity), "refusal": refusal})
         if self.place.rank == 0:
             self.control.cast(self._answer_hellos(welcome))
         answer = self._refuse_or(self.await_cast("welcome", JOIN_S + 30))
@@ -81,17 +85,25 @@ class Supervisor:
         return answer
 
     def open_files(self, files: RunFiles, identity: RankIdentity) -> None:
-        files.make_folders()
+        """Opens this rank's journal. Where that fails, the rank says so when the ranks next speak (agree_on_suite)."""
         self._files = files
-        self._journal = Journal(files.journal)
-        self._journal.append(identity)
+        self._gpus = {gpu.uuid: gpu.index for gpu in identity.gpus}
         self._gpu_index = identity.gpu.index if identity.gpu else None
-        self._memory_baseline = nvml.memory_used_bytes(self._gpu_index) if self._gpu_index is not None else None
+        self._expects_gpu = identity.num_gpus > 0
+        self._memory_baseline = {index: nvml.memory_used_bytes(index) for index in self._gpus.values()}
+        try:
+            files.make_folders()
+            self._journal = Journal(files.journal)
+            self._journal.append(identity)
+        except (OSError, RecordError) as error:
+            self._obstacle = [f"cannot write to {files.folder}: {error}"]
 
     def agree_on_suite(self, suite: Suite, nodeids: list[str], errors: list[str], group_timeout_s: float) -> list[str]:
         """The validations in rank 0's order. Collective. Raises RefusedError where ranks collected different ones, or one could not."""
         self._suite = suite
-        self.tell_rank_0({"type": "collected", "nodeids": nodeids, "errors": [clip(error, 4000) for error in errors[:3]]})
+        self.tell_rank_0(
+            {"type": "collected", "nodeids": nodeids, "errors": [clip(error, 4000) for error in [*self._obstacle, *errors][:3]]}
+        )
         if self.place.rank == 0:
             answers = self.await_mail("collected", JOIN_S)
             problem = find_collection_problem(answers, self.place.world_size)
@@ -127,6 +139,8 @@ class Supervisor:
         """Handles what happens next; returns within half a second. Raises ControlError when the store is gone."""
         for event in self._events.wait():
             self._dispatch(event)
+        if self._store_lost:
+            raise ControlError(self._store_lost)
         if self._attempt:
             self._attempt.tick()
         if self.board:
@@ -205,6 +219,7 @@ class Supervisor:
         return {
             "type": "form",
             "group": group,
+            "expects_gpu": self._expects_gpu,
             "place": {**shape, "node": place.node, "host": place.host, "launcher": shape},
             "world": world,
             "parameters": self._parameters,
@@ -214,22 +229,27 @@ class Supervisor:
         """GPU memory in use beyond what was in use before the first worker; 0 where that is nothing to speak of; None: unknown."""
         if self._gpu_index is None:
             return 0
-        used = nvml.memory_used_bytes(self._gpu_index)
-        if used is None or self._memory_baseline is None:
+        used, before = nvml.memory_used_bytes(self._gpu_index), self._memory_baseline.get(self._gpu_index)
+        if used is None or before is None:
             return None
-        held = used - self._memory_baseline
-        return held if held > _MEMORY_SLACK_BYTES else 0
+        return used - before if used - before > _MEMORY_SLACK_BYTES else 0
+
+    def kill_strays(self) -> None:
+        """Ends what the last worker left behind: its orphans have become children of this process."""
+        kill_descendants(timeout_s=0.4)
 
     def publish(self, record: RankRecord, facts: dict[str, str]) -> None:
         """Keeps the record in this rank's journal, then tells rank 0."""
         assert self._journal
         self._journal.append(record)
-        message = {"type": "published", "seq": self._seq, "record": record.model_dump_json(), "facts": facts}
+        if "gpu_uuid" in facts:
+            self._gpu_index = self._gpus.get(facts["gpu_uuid"], self._gpu_index)
+        message = {"type": "published", "seq": self._seq, "record": encode(record), "facts": facts}
         try:
             self.tell_rank_0(message)
         except ControlError as error:
             short = record.model_copy(update={"outcome": Outcome.ERROR, "message": f"record not sent: {error}", "figures": ()})
-            self.tell_rank_0({**message, "record": short.model_dump_json()})
+            self.tell_rank_0({**message, "record": encode(short)})
 
     # --- the end -------------------------------------------------------------------------------------------------------------
 
@@ -296,7 +316,7 @@ class Supervisor:
             self._heard_rank_0 = time.monotonic()
         match message["type"]:
             case "store_lost":
-                raise ControlError(f"the control store is gone: {message['reason']}")
+                self._store_lost = f"the control store is gone: {message['reason']}"
             case "hello" | "collected" | "bye":
                 self.mail.setdefault(message["type"], {})[sender] = message
             case "vote" | "published" | "gather":
@@ -346,7 +366,7 @@ def find_collection_problem(answers: dict[int, Message], world_size: int) -> str
         return f"rank {absent[0]} (of {len(absent)} missing) did not finish collecting within {JOIN_S:g} s"
     for rank, answer in sorted(answers.items()):
         if answer["errors"]:
-            return "\n".join([f"rank {rank} could not collect the validations:", *answer["errors"]])
+            return "\n".join([f"rank {rank} cannot take part:", *answer["errors"]])
     return _difference({rank: answers[rank]["nodeids"] for rank in sorted(answers)})
 
 

@@ -88,7 +88,7 @@ class WorkerPlugin:
         """Opens the device and, where asked, forms the group; an exception is told and ends the worker's usefulness, not its life."""
         try:
             place = command["place"]
-            device = open_device(place["local_rank"])
+            device = open_device(place["local_rank"], expects_gpu=command["expects_gpu"])
             if command["group"]:
                 form_group(World(**command["world"]), device)
             facts = device_facts(device)

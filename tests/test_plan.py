@@ -1,0 +1,51 @@
+"""What `--plan` prints."""
+
+from datetime import UTC, datetime
+
+from gpu_acceptance.leader import Validation
+from gpu_acceptance.limit import Limit, Profile
+from gpu_acceptance.plan import JobShape, plan_lines
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
+
+
+def make_limit(metric: str, **bounds) -> Limit:
+    return Limit(metric, "GB/s", "rank", "policy: for a test", "x.yaml", **bounds)
+
+
+def plan(limits: list[Limit], *, ranks: int = 8, waivers: dict | None = None, **profile) -> list[str]:
+    by_metric = {limit.metric: limit for limit in limits}
+    made = Profile("x", "A GPU", frozenset({"hbm"}), by_metric, {}, 60.0, expected_s={"hbm": 5}, **profile)
+    validations = [Validation("acceptance/test_hbm.py::test_a", 60.0), Validation("acceptance/test_p2p.py::test_b", 90.5)]
+    return list(plan_lines(made, JobShape(ranks, 1), validations, waivers or {}, NOW))
+
+
+def test_the_job_the_validations_and_the_end():
+    lines = plan([])
+    assert lines == [
+        "profile x (A GPU), 8 ranks on each of 1 node",
+        "  acceptance/test_hbm.py::test_a: 5 s expected, deadline 60 s",
+        "  acceptance/test_p2p.py::test_b: duration not known, deadline 90.5 s",
+        "expected: 5 s of validations, end about 12:00:05 UTC if started now; 1 validation of unknown duration not counted",
+    ]
+
+
+def test_a_limit_by_size_shows_the_bound_of_this_job():
+    (line,) = plan([make_limit("hbm.copy.bandwidth", at_least={4: 1, 8: 2.5}, at_most=9)])[3:-1]
+    assert line == "  hbm.copy.bandwidth: >= 2.5, <= 9 GB/s (rank) [x.yaml: policy: for a test]"
+
+
+def test_a_limit_that_does_not_apply_says_for_which_jobs_it_is():
+    (line,) = plan([make_limit("hbm.copy.bandwidth", at_least={4: 1, 8: 2})], ranks=2)[3:-1]
+    assert line == "  hbm.copy.bandwidth: does not apply to this job (GPUs per node: 4, 8; nodes: any)"
+
+
+def test_what_is_waived_or_not_applicable_says_why():
+    limits = [make_limit("hbm.copy.bandwidth", at_least=1), make_limit("p2p.copy.bandwidth", uniform=True)]
+    lines = plan(limits, waivers={"hbm.*": "agreed"}, not_applicable={"p2p.*": "one GPU"})[3:-1]
+    assert lines == ["  hbm.copy.bandwidth: waived (agreed)", "  p2p.copy.bandwidth: not applicable (one GPU)"]
+
+
+def test_a_limit_nobody_requires_says_so():
+    (line,) = plan([make_limit("p2p.copy.bandwidth", uniform=True)])[3:-1]
+    assert line == "  p2p.copy.bandwidth: equal on all GB/s (rank, not required) [x.yaml: policy: for a test]"

@@ -1,0 +1,273 @@
+"""The state machine of one attempt on one rank, against a host that only notes what it is told."""
+
+import pytest
+
+from gpu_acceptance.rank_attempt import FormAttempt, RunAttempt
+from gpu_acceptance.record import Outcome
+
+
+class FakeWorker:
+    """Notes what it is told; dies when killed."""
+
+    def __init__(self, stack: str = "") -> None:
+        self.sent: list[dict] = []
+        self.killed = False
+        self.stack = stack
+
+    def send(self, message: dict) -> None:
+        self.sent.append(message)
+
+    def dump_stack(self) -> str:
+        return self.stack
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def log_tail(self) -> str:
+        return "the end of the log"
+
+
+class FakeHost:
+    """A supervisor whose GPU memory is free or not, as a test says."""
+
+    def __init__(self, worker: FakeWorker | None) -> None:
+        self.worker = worker
+        self.told: list[dict] = []
+        self.published: list = []
+        self.started: list[tuple] = []
+        self.strays_killed = 0
+        self.held: int | None = 0
+
+    def tell_rank_0(self, message: dict) -> None:
+        self.told.append(message)
+
+    def publish(self, record, facts) -> None:
+        self.published.append((record, facts))
+
+    def start_worker(self, env: dict, generation: int) -> None:
+        self.started.append((env, generation))
+        self.worker = FakeWorker()
+
+    def form_command(self, generation: int, *, group: bool) -> dict:
+        return {"type": "form", "group": group, "generation": generation}
+
+    def memory_held_bytes(self) -> int | None:
+        return self.held
+
+    def kill_strays(self) -> None:
+        self.strays_killed += 1
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass only when a test says so."""
+    now = [100.0]
+    monkeypatch.setattr("gpu_acceptance.rank_attempt.time.monotonic", lambda: now[0])
+
+    def advance(seconds: float) -> None:
+        now[0] += seconds
+
+    return advance
+
+
+def go(**changes) -> dict:
+    base = {"seq": 1, "nodeid": "acceptance/test_a.py::test_a", "attempt": 1, "generation": 1, "rank": 3, "deadline_s": 10.0}
+    return {**base, "next": None, "group": True, "poisoned": True, "env": {}, **changes}
+
+
+def done(outcome: Outcome = Outcome.PASSED, **changes) -> dict:
+    return {"type": "done", "outcome": outcome, "message": "", "phase": "", "duration_s": 0.5, "figures": [], **changes}
+
+
+def test_a_validation_from_set_up_to_record(clock):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go())
+    assert host.worker.sent == [{"type": "run", "nodeid": "acceptance/test_a.py::test_a", "next": None}]
+    attempt.on_worker({"type": "setup", "outcome": "passed"})
+    assert host.told == [{"type": "vote", "outcome": "passed", "seq": 1}]
+    attempt.on_control({"type": "enter", "ok": True})
+    assert host.worker.sent[-1] == {"type": "enter", "ok": True}
+    figure = {"metric": "a.b", "value": 1.0, "unit": "s", "judged": True}
+    attempt.on_worker(done(figures=[figure]))
+    (record, _) = host.published[0]
+    assert (record.outcome, record.duration_s, record.figures[0].value) == (Outcome.PASSED, 0.5, 1.0)
+
+
+def test_a_worker_kept_out_takes_the_outcome_of_the_vote(clock):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go())
+    attempt.on_worker({"type": "setup", "outcome": "passed"})
+    attempt.on_control({"type": "enter", "ok": False, "outcome": "skipped", "reason": "rank 1 skipped: no card"})
+    attempt.on_worker(done())
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.SKIPPED, "rank 1 skipped: no card")
+
+
+def test_a_worker_whose_set_up_failed_is_not_told_to_enter(clock):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go())
+    attempt.on_worker({"type": "setup", "outcome": "error", "reason": "boom"})
+    attempt.on_control({"type": "enter", "ok": False, "outcome": "not run", "reason": "..."})
+    assert [message["type"] for message in host.worker.sent] == ["run"]
+    attempt.on_worker(done(Outcome.ERROR, message="boom", phase="setup"))
+    assert (host.published[0][0].outcome, host.published[0][0].phase) == (Outcome.ERROR, "setup")
+
+
+def test_stuck_in_the_call_at_the_deadline(clock):
+    host = FakeHost(FakeWorker(stack='  File "x.py", line 3 in wait'))
+    attempt = RunAttempt(host, go())
+    attempt.on_worker({"type": "setup", "outcome": "passed"})
+    attempt.on_control({"type": "enter", "ok": True})
+    clock(9.9)
+    attempt.tick()
+    assert not host.published
+    clock(0.2)
+    attempt.tick()
+    record = host.published[0][0]
+    assert (record.outcome, record.phase, record.message) == (Outcome.STUCK, "call", "deadline of 10 s passed")
+    assert record.stack == '  File "x.py", line 3 in wait'
+    assert host.worker.killed
+
+
+def test_a_rank_that_waits_for_the_vote_is_not_the_stuck_one(clock):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go())
+    attempt.on_worker({"type": "setup", "outcome": "passed"})
+    clock(11)
+    attempt.tick()
+    assert not host.published
+    clock(20)
+    attempt.tick()
+    assert host.published[0][0].outcome is Outcome.STUCK
+
+
+def test_a_peer_that_went_bad_makes_a_victim_after_the_grace(clock):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go(deadline_s=1000.0))
+    attempt.on_control({"type": "peer_bad", "rank": 1, "outcome": "died"})
+    clock(4)
+    attempt.tick()
+    assert not host.published
+    clock(2)
+    attempt.tick()
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "rank 1 died first")
+
+
+def test_its_own_bad_end_does_not_make_it_a_victim(clock):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go(deadline_s=1000.0))
+    attempt.on_control({"type": "peer_bad", "rank": 3, "outcome": "failed"})
+    clock(100)
+    attempt.tick()
+    assert not host.published
+
+
+def test_a_rank_that_finishes_within_the_grace_keeps_its_figures(clock):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go(deadline_s=1000.0))
+    attempt.on_control({"type": "peer_bad", "rank": 1, "outcome": "failed"})
+    clock(4)
+    attempt.on_worker(done())
+    clock(100)
+    attempt.tick()
+    assert [record.outcome for record, _ in host.published] == [Outcome.PASSED]
+
+
+def test_a_dead_worker(clock):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go())
+    attempt.on_exit("signal SIGSEGV", "last words")
+    record = host.published[0][0]
+    assert (record.outcome, record.message, record.log_tail) == (Outcome.DIED, "the worker ended with signal SIGSEGV", "last words")
+    attempt.on_worker(done())
+    assert len(host.published) == 1
+
+
+def test_a_worker_that_was_gone_before(clock):
+    host = FakeHost(None)
+    RunAttempt(host, go())
+    assert host.published[0][0].message == "the worker was gone before the set-up"
+
+
+@pytest.mark.parametrize("changes", [{"outcome": "splendid"}, {"figures": [{"metric": "a"}]}, {"duration_s": "long"}])
+def test_a_result_that_is_none(clock, changes):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go())
+    attempt.on_worker({**done(), **changes})
+    assert host.published[0][0].outcome is Outcome.DIED
+    assert host.published[0][0].message.startswith("the worker sent a result that is none: ")
+
+
+def test_garbage_from_the_worker(clock):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go())
+    attempt.on_worker({"type": "garbled", "message": "not a message: b'x'"})
+    assert host.published[0][0].message == "the worker sent something that is no message: not a message: b'x'"
+    assert host.worker.killed
+
+
+def test_interrupted(clock):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go())
+    attempt.interrupt("SIGTERM")
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.INTERRUPTED, "interrupted by SIGTERM")
+
+
+def test_a_first_generation_forms(clock):
+    host = FakeHost(None)
+    attempt = FormAttempt(host, go(env={"A": "1"}, generation=4))
+    assert host.started == [({"A": "1"}, 4)]
+    attempt.on_worker({"type": "ready"})
+    assert host.worker.sent == [{"type": "form", "group": True, "generation": 4}]
+    attempt.on_worker({"type": "formed", "facts": {"gpu_uuid": "GPU-1"}})
+    assert host.published[0][0].outcome is Outcome.PASSED
+    assert host.published[0][1] == {"gpu_uuid": "GPU-1"}
+
+
+def test_the_poisoned_worker_goes_first_and_its_memory_is_seen_free(clock):
+    old = FakeWorker()
+    host = FakeHost(old)
+    host.held = 23 << 30
+    attempt = FormAttempt(host, go())
+    assert old.killed
+    assert not host.started
+    host.worker = None
+    attempt.on_exit("signal SIGKILL", "")
+    attempt.tick()
+    assert (host.strays_killed, host.started) == (1, [])
+    host.held = 0
+    attempt.tick()
+    assert len(host.started) == 1
+    assert not host.published
+
+
+@pytest.mark.parametrize(("held", "amount"), [(23 << 30, "23.0 GiB"), (None, "an unknown amount")])
+def test_memory_that_never_comes_free(clock, held, amount):
+    host = FakeHost(None)
+    host.held = held
+    attempt = FormAttempt(host, go(deadline_s=1000.0))
+    clock(16)
+    attempt.tick()
+    record = host.published[0][0]
+    assert (record.outcome, record.phase) == (Outcome.ERROR, "waiting for GPU memory")
+    assert record.message == f"{amount} of GPU memory still in use 15 s after the last worker ended"
+
+
+def test_a_healthy_worker_is_asked_to_quit_and_killed_if_it_does_not(clock):
+    old = FakeWorker()
+    host = FakeHost(old)
+    attempt = FormAttempt(host, go(poisoned=False, deadline_s=1000.0))
+    assert old.sent == [{"type": "quit"}]
+    clock(11)
+    attempt.tick()
+    assert old.killed
+
+
+def test_a_formation_that_fails_or_dies(clock):
+    host = FakeHost(None)
+    attempt = FormAttempt(host, go())
+    attempt.on_worker({"type": "ready"})
+    attempt.on_worker({"type": "form_failed", "message": "RuntimeError: no GPU"})
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.ERROR, "RuntimeError: no GPU")
+    dying = FakeHost(None)
+    FormAttempt(dying, go()).on_exit("exit code 1", "ImportError")
+    assert (dying.published[0][0].outcome, dying.published[0][0].phase) == (Outcome.DIED, "starting")

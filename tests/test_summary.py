@@ -1,0 +1,34 @@
+"""The last lines of a run."""
+
+from pathlib import Path
+
+from gpu_acceptance.record import Judgement, Status
+from gpu_acceptance.summary import summary_lines
+from report import samples
+
+
+def test_accepted_says_verdict_coverage_margin_and_path():
+    lines = list(summary_lines(samples.accepted(), Path("/runs/a")))
+    assert lines[0] == samples.accepted().conclusion.line
+    assert lines[1].startswith("coverage: 1 node x 8 ranks, 8 of 8 GPUs; limits: ")
+    assert lines[2].startswith("smallest margin of what held: ")
+    assert lines[-1] == "report: /runs/a/report.html"
+
+
+def test_rejected_names_each_missed_limit_once():
+    record = samples.rejected()
+    rows = tuple(row.model_copy(update={"judgements": tuple(map(with_message, row.judgements))}) for row in record.rows)
+    lines = list(summary_lines(record.model_copy(update={"rows": rows}), Path("/runs/a")))
+    missed = [judgement.message for row in rows for judgement in row.judgements if judgement.status is Status.MISSED]
+    assert len(missed) == 2
+    for message in missed:
+        assert lines.count(message) == 1
+
+
+def with_message(judgement: Judgement) -> Judgement:
+    return judgement.model_copy(update={"message": f"{judgement.metric} = {judgement.value}, need {judgement.need}"})
+
+
+def test_incomplete_says_what_is_not_proved():
+    lines = list(summary_lines(samples.incomplete(), Path("/runs/a")))
+    assert any(line.startswith("not proved: ") for line in lines)

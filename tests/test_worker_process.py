@@ -1,0 +1,100 @@
+"""The hold of a supervisor on a child: real processes, real signals."""
+
+import select
+import sys
+
+import pytest
+
+from gpu_acceptance.worker_process import WorkerProcess
+
+TALKER = """
+import json, os, sys
+read_fd, write_fd = map(int, os.environ["GPU_ACCEPTANCE_CHANNEL"].split(","))
+line = os.read(read_fd, 1000)
+os.write(write_fd, json.dumps({"type": "echo", "got": json.loads(line)}).encode() + b"\\n")
+print("said what I had to say", flush=True)
+"""
+STUCK = """
+import faulthandler, os, signal, time
+faulthandler.register(signal.SIGUSR1, file=open(os.environ["GPU_ACCEPTANCE_STACK_FILE"], "a"))
+def wait_for_ever():
+    os.write(int(os.environ["GPU_ACCEPTANCE_CHANNEL"].split(",")[1]), b'{"type": "ready"}\\n')
+    time.sleep(600)
+wait_for_ever()
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def start_worker(code: str) -> WorkerProcess:
+        worker = WorkerProcess([sys.executable, "-c", code], {"EXTRA": "1"}, tmp_path / "log", tmp_path / "stacks")
+        started.append(worker)
+        return worker
+
+    yield start_worker
+    for worker in started:
+        worker.kill()
+        wait_for_exit(worker)
+        worker.close()
+
+
+def wait_for_exit(worker: WorkerProcess) -> str | None:
+    assert select.select([worker.pidfd], [], [], 30)[0]
+    return worker.exit_text()
+
+
+def read_message(worker: WorkerProcess) -> dict:
+    assert select.select([worker.reader.fd], [], [], 30)[0]
+    (message,) = worker.reader.read()
+    return message
+
+
+def test_talks_and_ends(start):
+    worker = start(TALKER)
+    worker.send({"type": "hello"})
+    assert read_message(worker) == {"type": "echo", "got": {"type": "hello"}}
+    assert wait_for_exit(worker) == "exit code 0"
+    assert worker.log_tail() == "said what I had to say\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("import os; os._exit(7)", "exit code 7"),
+        ("import os; os.kill(os.getpid(), 11)", "signal SIGSEGV"),
+        ("import os; os.abort()", "signal SIGABRT"),
+    ],
+)
+def test_the_end_is_named(start, code, text):
+    assert wait_for_exit(start(code)) == text
+
+
+def test_a_stuck_worker_says_where_it_is_and_is_killed(start):
+    worker = start(STUCK)
+    assert read_message(worker) == {"type": "ready"}
+    assert "in wait_for_ever" in worker.dump_stack()
+    worker.kill()
+    assert wait_for_exit(worker) == "signal SIGKILL"
+
+
+def test_a_worker_that_cannot_say_where_it_is(start, tmp_path):
+    worker = start("import os, signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); os.write(1, b'up'); signal.pause()")
+    while worker.log_tail() != "up":
+        assert worker.exit_text() is None
+    assert worker.dump_stack() == ""
+
+
+def test_the_grandchildren_of_its_session_go_with_it(start):
+    worker = start("import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); import time; time.sleep(600)'])")
+    while worker.log_tail() != "1\n":
+        assert worker.exit_text() is None
+    worker.kill()
+    assert wait_for_exit(worker) == "signal SIGKILL"
+
+
+def test_telling_a_dead_worker_is_no_error(start):
+    worker = start("")
+    wait_for_exit(worker)
+    worker.send({"type": "run"})

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from report import samples
+
 from gpu_acceptance.record import Judgement, Status
 from gpu_acceptance.summary import summary_lines
-from report import samples
 
 
 def test_accepted_says_verdict_coverage_margin_and_path():

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance import __version__, cli
-from gpu_acceptance.files import write_results
+from gpu_acceptance.files import read_results, write_results
 from gpu_acceptance.thresholds import profile_names, shipped_dir
+from tests.journals import RUN_ID, make_plan, told
 from tests.report import samples
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -82,6 +83,23 @@ def test_a_newest_run_without_results_never_hands_out_an_older_verdict(tmp_path,
             f"gpu-acceptance: {tmp_path}/20261120-080000-cd34: this run left no results.json: "
             "it was killed or is still going on; there is no verdict\n"
         )
+
+
+def test_a_run_that_left_journals_alone_can_be_rebuilt_and_the_verdict_says_how(tmp_path, capsys):
+    run_dir = told().leave(tmp_path / RUN_ID)
+    code, out, err = run(capsys, "verdict", tmp_path)
+    assert (code, out) == (3, "")
+    assert err == (
+        f"gpu-acceptance: {run_dir}: this run left no results.json: it was killed or is still going on; there is no verdict; "
+        f"to judge what its journals prove: gpu-acceptance report build {run_dir}\n"
+    )
+
+
+def test_a_killed_run_with_a_name_of_its_own_has_no_verdict_either(tmp_path, capsys):
+    run_dir = told().leave(tmp_path / "first")
+    code, _, err = run(capsys, "verdict", run_dir)
+    assert code == 3
+    assert f"{run_dir}: this run left no results.json" in err
 
 
 def test_a_run_whose_name_has_no_time_could_be_the_newest(tmp_path, capsys):
@@ -208,6 +226,122 @@ def test_a_report_that_cannot_be_written_is_no_success(tmp_path, capsys, monkeyp
     assert run(capsys, "report", "build", run_dir) == (3, "", f"gpu-acceptance: {run_dir}/report.html: Permission denied\n")
 
 
+@pytest.mark.parametrize(
+    ("journals", "code", "verdict"), [(told(), 6, "INCOMPLETE"), (told(triad=(120.0, 120.0, 50.0, 120.0)), 1, "REJECTED: 1 limit missed")]
+)
+def test_report_build_rebuilds_a_run_without_results(tmp_path, capsys, journals, code, verdict):
+    run_dir = journals.leave(tmp_path / RUN_ID, 3)
+    returned, out, err = run(capsys, "report", "build", tmp_path)
+    assert (returned, err, out.count("\n")) == (code, "", 1)
+    assert out.startswith(verdict)
+    assert "no reporter finished this run: rebuilt from 3 of 4 journals (it left no results.json)" in out
+    assert out.endswith(f"{run_dir}/results.json\n")
+    assert "rebuilt from 3 of 4 journals" in (run_dir / "report.html").read_text()
+    assert run(capsys, "verdict", tmp_path) == (code, out, "")
+
+
+def test_every_problem_of_a_journal_is_said(tmp_path, capsys):
+    run_dir = told().leave(tmp_path / RUN_ID)
+    path = run_dir / "journal" / "rank-00002.jsonl"
+    path.write_text(path.read_text() + '\x1b[2J\n{"kind":"rank","no')
+    code, _, err = run(capsys, "report", "build", run_dir)
+    assert code == 6
+    assert err.splitlines() == [
+        f"gpu-acceptance: {path}: line 7: not JSON: expected value at line 1 column 1",
+        f"gpu-acceptance: {path}: line 8: cut off: the writer ended in the middle of it",
+    ]
+
+
+def test_what_was_rebuilt_may_be_rebuilt_again(tmp_path, capsys):
+    run_dir = told().leave(tmp_path / RUN_ID, 3)
+    run(capsys, "report", "build", run_dir)
+    told().leave(tmp_path / "other")
+    (tmp_path / "other" / "journal" / "rank-00003.jsonl").rename(run_dir / "journal" / "rank-00003.jsonl")
+    assert run(capsys, "report", "build", run_dir) == (0, f"{run_dir}/report.html\n", "")
+    code, out, _ = run(capsys, "report", "build", "--from-journals", run_dir)
+    assert code == 6
+    assert "rebuilt from 4 of 4 journals" in out
+
+
+def test_what_the_reporter_wrote_is_never_replaced(tmp_path, capsys):
+    run_dir = leave_run(tmp_path)
+    told().leave(run_dir)
+    before = (run_dir / "results.json").read_bytes()
+    code, out, err = run(capsys, "report", "build", "--from-journals", run_dir)
+    assert (code, out) == (4, "")
+    assert err == (
+        f"gpu-acceptance: {run_dir}/results.json: the run's own reporter wrote it; it is not replaced: "
+        "move it away to rebuild the run from its journals\n"
+    )
+    assert (run_dir / "results.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("arguments", [(), ("--from-journals",)])
+def test_results_that_cannot_be_read_are_never_replaced(tmp_path, capsys, arguments):
+    run_dir = told().leave(tmp_path / RUN_ID)
+    (run_dir / "results.json").write_text("{")
+    code, _, err = run(capsys, "report", "build", *arguments, run_dir)
+    assert code == 3
+    assert "results.json: not JSON" in err
+    assert ("it is not replaced: move it away" in err) == bool(arguments)
+    assert (run_dir / "results.json").read_text() == "{"
+
+
+def test_a_run_that_left_nothing_cannot_be_rebuilt(tmp_path, capsys):
+    (tmp_path / RUN_ID).mkdir()
+    code, _, err = run(capsys, "report", "build", tmp_path)
+    assert (code, err) == (3, f"gpu-acceptance: {tmp_path}/{RUN_ID}: no journal/rank-*.jsonl in this folder\n")
+    assert not list((tmp_path / RUN_ID).iterdir())
+
+
+def test_journals_of_another_run_are_not_rebuilt_here(tmp_path, capsys):
+    run_dir = told(plan=make_plan(run_id="first")).leave(tmp_path / RUN_ID)
+    code, _, err = run(capsys, "report", "build", run_dir)
+    assert (code, err) == (3, f"gpu-acceptance: {run_dir}/results.json: is of run first, not of {RUN_ID}\n")
+    assert not (run_dir / "results.json").exists()
+
+
+def test_report_merge_joins_the_journals_of_nodes(tmp_path, capsys):
+    told().leave(tmp_path / "a", 2, 3)
+    told().leave(tmp_path / "b", 0, 3)  # rank 1 is in both
+    os.utime(tmp_path / "b" / "journal" / "rank-00002.jsonl", (0, 4_000_000_000))
+    out_dir = tmp_path / "out"
+    code, out, err = run(capsys, "report", "merge", out_dir, tmp_path / "a", tmp_path / "b")
+    assert (code, err) == (6, "")
+    assert "rebuilt from 3 of 4 journals (joined from 2 folders)" in out
+    assert sorted(path.name for path in (out_dir / "journal").iterdir()) == [f"rank-0000{rank}.jsonl" for rank in range(3)]
+    assert read_results(out_dir).header.ended_at == "2096-10-02T07:06:40+00:00"
+    assert (out_dir / "report.html").exists()
+    told().leave(tmp_path / "c", 0, 1, 2)
+    code, out, _ = run(capsys, "report", "merge", out_dir, tmp_path / "c")
+    assert code == 6
+    assert "rebuilt from 4 of 4 journals (joined from 1 folder)" in out
+    assert read_results(out_dir).header.ended_at == "2096-10-02T07:06:40+00:00"
+
+
+def test_journals_that_do_not_fit_together_are_not_merged(tmp_path, capsys):
+    told().leave(tmp_path / "a", 2, 3)
+    told(triad=(120.0, 110.0, 120.0, 120.0)).leave(tmp_path / "b", 0)
+    told(plan=make_plan(run_id="another")).leave(tmp_path / "c", 0, 1)
+    first, second = (tmp_path / name / "journal" / "rank-00001.jsonl" for name in "ab")
+    code, _, err = run(capsys, "report", "merge", tmp_path / "out", tmp_path / "a", tmp_path / "b")
+    assert (code, err) == (3, f"gpu-acceptance: {first} and {second}: two journals of one rank that differ\n")
+    code, _, err = run(capsys, "report", "merge", tmp_path / "out", tmp_path / "a", tmp_path / "c")
+    assert code == 3
+    assert f"journals of different runs: run_id {RUN_ID} and another" in err
+    code, _, err = run(capsys, "report", "merge", tmp_path / "out", tmp_path / "a", tmp_path / "nowhere")
+    assert (code, err) == (3, f"gpu-acceptance: {tmp_path}/nowhere: no journal/rank-*.jsonl in this folder\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_has_its_report_is_not_merged(tmp_path, capsys):
+    run_dir = told().leave(leave_run(tmp_path))
+    code, _, err = run(capsys, "report", "merge", tmp_path / "out", run_dir)
+    assert code == 4
+    assert f"{run_dir}/results.json: the run's own reporter wrote it" in err
+    assert not (tmp_path / "out").exists()
+
+
 def test_profiles_lists_what_is_shipped(capsys):
     code, out, _ = run(capsys, "profiles")
     assert code == 0
@@ -229,6 +363,7 @@ def test_a_broken_profile_is_named(tmp_path, capsys, monkeypatch):
         ((), "the following arguments are required: VERB"),
         (("judge",), "invalid choice: 'judge'"),
         (("report",), "the following arguments are required: VERB"),
+        (("report", "merge", "out"), "the following arguments are required: DIR"),
         (("verdict", "a", "b"), "unrecognized arguments: b"),
         (("verdict", "--force"), "unrecognized arguments: --force"),
     ],
@@ -240,7 +375,15 @@ def test_usage_errors_end_with_4(capsys, arguments, message):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("verdict", "--help"), ("report", "--help"), ("report", "build", "--help"), ("profiles", "-h")]
+    "arguments",
+    [
+        ("--help",),
+        ("verdict", "--help"),
+        ("report", "--help"),
+        ("report", "build", "--help"),
+        ("report", "merge", "-h"),
+        ("profiles", "-h"),
+    ],
 )
 def test_every_verb_has_help(capsys, arguments):
     code, out, _ = run(capsys, *arguments)

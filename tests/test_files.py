@@ -7,8 +7,19 @@ import re
 import pytest
 
 from gpu_acceptance import files
-from gpu_acceptance.files import Journal, RecordError, find_contradiction, read_journal, read_results, write_atomically, write_results
-from gpu_acceptance.record import Outcome, RankRecord
+from gpu_acceptance.files import (
+    Journal,
+    JournalContent,
+    RecordError,
+    encode,
+    find_contradiction,
+    read_journal,
+    read_results,
+    write_atomically,
+    write_results,
+)
+from gpu_acceptance.record import Outcome, RankFacts, RankRecord, RunPlan
+from tests.journals import make_plan
 from tests.report import samples
 
 IDENTITY = samples.identity(5)
@@ -46,6 +57,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_bytes_are_written_as_they_are(tmp_path):
+    write_atomically(tmp_path / "rank-00005.jsonl", b"\xff cut off")
+    assert (tmp_path / "rank-00005.jsonl").read_bytes() == b"\xff cut off"
 
 
 def test_others_may_read_what_we_write(tmp_path):
@@ -177,15 +193,15 @@ def test_journal_comes_back_in_order(tmp_path):
         journal.append(IDENTITY)
         for attempt in (1, 2):
             journal.append(rank_record(message=f"line one\nline two \u2028 {attempt}"))
-    identity, records, problems = read_journal(path)
-    assert (identity, problems) == (IDENTITY, [])
-    assert [record.message[-1] for record in records] == ["1", "2"]
+    content = read_journal(path)
+    assert (content.path, content.identity, content.plan, content.problems) == (path, IDENTITY, None, ())
+    assert [record.message[-1] for record in content.records] == ["1", "2"]
 
 
 def test_a_line_is_on_disk_when_append_returns(tmp_path):
     journal = Journal(tmp_path / "rank-00005.jsonl")
     journal.append(IDENTITY)
-    assert read_journal(journal.path)[0] == IDENTITY
+    assert read_journal(journal.path).identity == IDENTITY
     journal.close()
     journal.close()
 
@@ -215,8 +231,8 @@ def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
             journal.append(rank_record())
         monkeypatch.setattr(os, "write", write)
         journal.append(rank_record(message="later"))
-    identity, records, problems = read_journal(path)
-    assert (identity, [record.message for record in records], problems) == (IDENTITY, ["later"], [])
+    content = read_journal(path)
+    assert (content.identity, [record.message for record in content.records], content.problems) == (IDENTITY, ["later"], ())
 
 
 def journal_of(tmp_path, *lines, end="\n"):
@@ -227,14 +243,13 @@ def journal_of(tmp_path, *lines, end="\n"):
 
 def test_a_cut_off_last_line_is_a_problem_and_the_rest_counts(tmp_path):
     path = journal_of(tmp_path, IDENTITY.model_dump_json(), rank_record().model_dump_json(), '{"kind":"rank","no', end="")
-    identity, records, problems = read_journal(path)
-    assert (identity, records) == (IDENTITY, [rank_record()])
-    assert problems == [f"{path}: line 3: cut off: the writer ended in the middle of it"]
+    problem = f"{path}: line 3: cut off: the writer ended in the middle of it"
+    assert read_journal(path) == JournalContent(path, IDENTITY, records=(rank_record(),), problems=(problem,))
 
 
 def test_a_whole_last_line_counts_without_its_end(tmp_path):
     path = journal_of(tmp_path, IDENTITY.model_dump_json(), rank_record().model_dump_json(), end="")
-    assert read_journal(path) == (IDENTITY, [rank_record()], [])
+    assert read_journal(path) == JournalContent(path, IDENTITY, records=(rank_record(),))
 
 
 @pytest.mark.parametrize(
@@ -252,18 +267,69 @@ def test_a_whole_last_line_counts_without_its_end(tmp_path):
 )
 def test_a_bad_line_is_named_and_the_others_count(tmp_path, line, message):
     path = journal_of(tmp_path, IDENTITY.model_dump_json(), line, rank_record().model_dump_json())
-    identity, records, problems = read_journal(path)
-    assert (identity, records) == (IDENTITY, [rank_record()])
-    assert len(problems) == 1
-    assert message in problems[0]
-    assert "\n" not in problems[0]
+    content = read_journal(path)
+    assert (content.identity, content.records) == (IDENTITY, (rank_record(),))
+    (problem,) = content.problems
+    assert problem.startswith(f"{path}: line 2: ")
+    assert message in problem
+    assert "\n" not in problem
 
 
 def test_a_journal_without_identity_is_a_problem(tmp_path):
     path = journal_of(tmp_path, rank_record().model_dump_json())
-    assert read_journal(path) == (None, [rank_record()], [f"{path}: line 1 is not the identity of a rank"])
+    problem = f"{path}: line 1 is not the identity of a rank"
+    assert read_journal(path) == JournalContent(path, records=(rank_record(),), problems=(problem,))
 
 
 def test_a_missing_journal_is_a_problem(tmp_path):
     path = tmp_path / "rank-00005.jsonl"
-    assert read_journal(path) == (None, [], [f"{path}: no such file"])
+    assert read_journal(path) == JournalContent(path, problems=(f"{path}: no such file",))
+
+
+def test_a_plan_and_facts_come_back(tmp_path):
+    path = tmp_path / "rank-00005.jsonl"
+    facts = [{"gpu_uuid": "GPU-1", "nccl": "2.28.9"}, {"gpu_uuid": "GPU-2", "cuda": "13.0"}]
+    with Journal(path) as journal:
+        journal.append(IDENTITY)
+        journal.append(make_plan())
+        for found in facts:
+            journal.append(RankFacts(rank=5, facts=found))
+    content = read_journal(path)
+    assert (content.plan, content.records, content.problems) == (make_plan(), (), ())
+    assert content.identity == IDENTITY.with_facts(facts[0]).with_facts(facts[1])
+    assert content.identity.gpu_uuid == "GPU-2"
+    assert content.identity.versions == {**IDENTITY.versions, "nccl": "2.28.9", "cuda": "13.0"}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (lambda: make_plan().model_dump_json(), "line 3: a second plan; a journal has one"),
+        (lambda: RankFacts(rank=4, facts={}).model_dump_json(), "line 3: a record of rank 4 in the journal of rank 5"),
+        (
+            lambda: make_plan().model_dump_json().replace('"deadline_s":60.0', '"deadline_s":"60"'),
+            "deadline_s: Input should be a valid number",
+        ),
+        (
+            lambda: make_plan().model_dump_json().replace('"name":', '"novelty":1,"name":'),
+            "plan.profile.novelty: Unexpected keyword argument",
+        ),
+    ],
+)
+def test_a_bad_plan_is_named_and_the_first_one_counts(tmp_path, line, message):
+    path = journal_of(tmp_path, IDENTITY.model_dump_json(), make_plan().model_dump_json(), line(), rank_record().model_dump_json())
+    content = read_journal(path)
+    assert (content.plan, content.records) == (make_plan(), (rank_record(),))
+    assert len(content.problems) == 1
+    assert message in content.problems[0]
+
+
+def test_text_that_utf8_cannot_carry_does_not_stop_a_plan():
+    plan = make_plan(waivers={"hbm.*": "\ud800"})
+    assert RunPlan.model_validate_json(encode(plan)) == plan.model_copy(update={"waivers": {"hbm.*": r"\ud800"}})
+
+
+def test_a_rebuilt_run_that_is_accepted_contradicts_itself(tmp_path):
+    run_dir = written(tmp_path, lambda data: data["header"].update(rebuilt="rebuilt from 8 of 8 journals"))
+    with pytest.raises(RecordError, match="contradicts itself: ACCEPTED, and no reporter finished the run"):
+        read_results(run_dir)

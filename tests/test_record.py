@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from gpu_acceptance.limit import Change, FileDigest, Limit, Peers, Profile
 from gpu_acceptance.record import (
     MAX_TEXT,
     Attempt,
@@ -19,14 +21,19 @@ from gpu_acceptance.record import (
     Gpu,
     Header,
     Judgement,
+    PlannedValidation,
+    RankFacts,
     RankIdentity,
     RankRecord,
     Row,
+    RunPlan,
     RunRecord,
     clip,
     make_figure,
 )
 from gpu_acceptance.report.schema import SCHEMA_FILE, schema_text
+from tests.journals import make_plan
+from tests.judging import make_limit, make_profile
 from tests.report import samples
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -67,7 +74,22 @@ def resolve(annotation):
     return st.from_type(annotation)  # enumerations, literals and bool
 
 
-MODELS = [Figure, RankRecord, Gpu, RankIdentity, Judgement, Attempt, Row, ChangeRecord, Coverage, Conclusion, Header, RunRecord]
+MODELS = [
+    Figure,
+    RankRecord,
+    Gpu,
+    RankIdentity,
+    Judgement,
+    Attempt,
+    Row,
+    ChangeRecord,
+    Coverage,
+    Conclusion,
+    Header,
+    RunRecord,
+    RankFacts,
+    PlannedValidation,
+]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
@@ -108,6 +130,68 @@ def test_what_is_not_finite_is_refused(token):
 def test_records_are_frozen():
     with pytest.raises(ValidationError, match="Instance is frozen"):
         samples.accepted().schema_version = 2
+
+
+finite = st.floats(0, 1e6)
+by_size = st.none() | finite | st.dictionaries(st.integers(1, 16), finite, max_size=3)
+reasons = st.dictionaries(texts, texts, max_size=2)
+limits = st.builds(
+    Limit,
+    metric=texts,
+    unit=texts,
+    scope=st.sampled_from(["rank", "node", "job"]),
+    source=texts,
+    file=texts,
+    at_least=by_size,
+    at_most=by_size,
+    equals=st.none() | values,
+    uniform=st.booleans(),
+    peers=st.none() | st.builds(Peers, finite, finite),
+    world=st.none() | st.lists(integers, max_size=3).map(tuple),
+    nodes=st.sampled_from(["any", "one", "several"]),
+    ceiling=st.none() | finite,
+    spread_at_most=st.none() | finite,
+)
+profiles = st.builds(
+    Profile,
+    name=texts,
+    device_name=st.none() | texts,
+    requires=st.frozensets(texts, max_size=3),
+    limits=st.dictionaries(texts, limits, max_size=3),
+    parameters=st.dictionaries(texts, values, max_size=3),
+    deadline_s=finite,
+    expected_s=st.dictionaries(texts, finite, max_size=2),
+    not_applicable=reasons,
+    changes=st.lists(st.builds(Change, st.sampled_from(["loosened", "added"]), texts, texts, texts, texts, texts), max_size=2).map(tuple),
+    files=st.lists(st.builds(FileDigest, texts, texts), max_size=2).map(tuple),
+    digest=texts,
+)
+
+
+@given(profiles)
+@settings(max_examples=100, deadline=None)
+def test_a_profile_comes_back_as_it_was(profile):
+    plan = make_plan(profile, waivers={"a": "b"}, declared_gpus=4)
+    again = RunPlan.model_validate_json(plan.model_dump_json())
+    assert again == plan
+    assert again.profile == profile
+    assert again.profile.limits == profile.limits
+    assert [type(limit.equals) for limit in again.profile.limits.values()] == [type(limit.equals) for limit in profile.limits.values()]
+    assert list(again.profile.not_applicable) == list(profile.not_applicable)  # the first glob that matches gives the reason
+
+
+@pytest.mark.parametrize("wrong", [{"at_least": math.nan}, {"at_least": {8: math.inf}}, {"at_most": "347"}, {"scope": "world"}])
+def test_a_plan_with_a_limit_that_is_none_is_refused_when_it_is_made(wrong):
+    limit = replace(make_limit(), **wrong)
+    with pytest.raises(ValidationError, match="Input should be"):
+        make_plan(make_profile(limit))
+
+
+def test_facts_of_a_worker_name_the_gpu_and_add_versions():
+    identity = samples.identity(5).with_facts({"gpu_uuid": samples.gpu(2).uuid, "nccl": "2.29.1"})
+    assert identity.gpu == samples.gpu(2)
+    assert identity.versions == {**samples.identity(5).versions, "nccl": "2.29.1"}
+    assert samples.identity(5).with_facts({}) == samples.identity(5)
 
 
 class Tensor:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpu_acceptance import __version__
-from gpu_acceptance.files import RESULTS, RecordError, read_results
+from gpu_acceptance.files import RESULTS, RecordError, read_results, write_results
+from gpu_acceptance.merge import copy_journals, find_journals
+from gpu_acceptance.rebuild import journal_paths, last_written, read_run_folder, rebuild
 from gpu_acceptance.record import RunRecord
 from gpu_acceptance.report import write_page
 from gpu_acceptance.report.formatting import count, duration, parse_moment
@@ -74,10 +76,26 @@ def _parser() -> argparse.ArgumentParser:
     report_verbs = report.add_subparsers(required=True, metavar="VERB")
     build = report_verbs.add_parser(
         "build",
-        help="build report.html from results.json",
-        description="Build report.html from the results.json beside it, and from nothing else; print its path.",
+        help="build report.html from results.json, or both from the journals",
+        description="Build report.html from the results.json beside it, and from nothing else; print its path. A run that left no "
+        "results.json is rebuilt from its journals: results.json and report.html are written, the verdict line is printed, each problem "
+        "of a journal follows on standard error, and the run's exit code is returned. A rebuilt run is never ACCEPTED.",
+    )
+    build.add_argument(
+        "--from-journals",
+        action="store_true",
+        help="rebuild a results.json that was itself rebuilt; what the run's own reporter wrote is never replaced",
     )
     build.set_defaults(verb=_report_build)
+    merge = report_verbs.add_parser(
+        "merge",
+        help="join the journals of several nodes, and build the report of their run",
+        description="Copy the journals of one run, left on several nodes, into OUT/journal, and rebuild the run there as `report build` "
+        "does. Identical copies of a journal are fine. Two that differ, or journals of different runs, are an error: nothing is written.",
+    )
+    merge.add_argument("out", metavar="OUT", type=Path, help="the folder to join them in; journals in it from an earlier merge count too")
+    merge.add_argument("dirs", metavar="DIR", nargs="+", type=Path, help="a run folder, as one of the nodes has it")
+    merge.set_defaults(verb=_report_merge)
 
     profiles = verbs.add_parser("profiles", help="list the shipped profiles", description="List the shipped profiles.")
     profiles.set_defaults(verb=_profiles)
@@ -90,8 +108,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _verdict(options: argparse.Namespace) -> int:
     run_dir = find_run(options.dir)
+    if not (run_dir / RESULTS).exists():
+        hint = f"; to judge what its journals prove: gpu-acceptance report build {run_dir}" if journal_paths(run_dir) else ""
+        raise RecordError(f"{run_dir}: this run left no {RESULTS}: it was killed or is still going on; there is no verdict{hint}")
     record = read_results(run_dir)
     _refuse_another_run(record, run_dir)
+    return _say_verdict(record, run_dir)
+
+
+def _say_verdict(record: RunRecord, run_dir: Path) -> int:
     conclusion, run_id = record.conclusion, record.header.run_id
     ago = how_long_ago(record.header.ended_at, datetime.now(UTC))
     print(f"{one_line(conclusion.line)} | run {one_line(run_id)} | {ago} | {one_line(str(run_dir / RESULTS))}")
@@ -99,8 +124,46 @@ def _verdict(options: argparse.Namespace) -> int:
 
 
 def _report_build(options: argparse.Namespace) -> int:
-    print(write_page(find_run(options.dir)))
-    return 0
+    run_dir = find_run(options.dir)
+    if (run_dir / RESULTS).exists() and not options.from_journals:
+        print(write_page(run_dir))
+        return 0
+    _refuse_replacing(run_dir)
+    return _rebuild(run_dir, [run_dir], f"it left no {RESULTS}")
+
+
+def _report_merge(options: argparse.Namespace) -> int:
+    for folder in (options.out, *options.dirs):
+        _refuse_replacing(folder)
+    sources = [*([options.out] if journal_paths(options.out) else []), *options.dirs]
+    return _rebuild(options.out, sources, f"joined from {count(len(options.dirs), 'folder')}")
+
+
+def _rebuild(out: Path, sources: Sequence[Path], why: str) -> int:
+    """Writes the run that the journals of all sources tell of; nothing before all of them are known to fit together."""
+    journals = find_journals(sources)
+    contents = [content for source in sources for content in read_run_folder(source)]
+    record = rebuild(contents, ended_at=last_written(contents), why=why)
+    _refuse_another_run(record, out)
+    copy_journals(journals, out)
+    write_results(out, record)
+    write_page(out)
+    for problem in dict.fromkeys(problem for content in contents for problem in content.problems):
+        print(f"gpu-acceptance: {one_line(problem)}", file=sys.stderr)
+    return _say_verdict(record, out)
+
+
+def _refuse_replacing(run_dir: Path) -> None:
+    """What the run's own reporter wrote is the proof; what cannot be read might be. Neither is replaced."""
+    path = run_dir / RESULTS
+    if not path.exists():
+        return
+    try:
+        rebuilt = read_results(path).header.rebuilt
+    except RecordError as error:
+        raise RecordError(f"{error}; it is not replaced: move it away to rebuild the run from its journals") from None
+    if not rebuilt:
+        raise UsageError(f"{path}: the run's own reporter wrote it; it is not replaced: move it away to rebuild the run from its journals")
 
 
 def _profiles(options: argparse.Namespace) -> int:
@@ -120,10 +183,8 @@ def find_run(folder: Path) -> Path:
     if nameless := [entry.name for entry in folder.iterdir() if _is_nameless_run(entry)]:
         raise UsageError(f"{folder}: cannot tell which run is the newest, because the name {min(nameless)} has no time; name a run folder")
     run = max(runs, key=lambda entry: entry.name) if runs else folder
-    if not runs and not _is_run(folder.resolve()) and not (folder / RESULTS).exists():
+    if not runs and not _is_run(folder.resolve()) and not _left_something(folder):
         raise UsageError(f"{folder}: no run in this folder")
-    if not (run / RESULTS).exists():
-        raise RecordError(f"{run}: this run left no {RESULTS}: it was killed or is still going on; there is no verdict")
     return run
 
 
@@ -133,8 +194,11 @@ def _is_run(folder: Path) -> bool:
 
 def _is_nameless_run(folder: Path) -> bool:
     """A folder with a run in it whose name does not say when; what the checkout brings along is none."""
-    left = (folder / RESULTS).exists() or (folder / "journal").is_dir()
-    return left and not (folder.is_symlink() or RUN_ID.fullmatch(folder.name) or folder.name in COMMITTED)
+    return _left_something(folder) and not (folder.is_symlink() or RUN_ID.fullmatch(folder.name) or folder.name in COMMITTED)
+
+
+def _left_something(folder: Path) -> bool:
+    return (folder / RESULTS).exists() or (folder / "journal").is_dir()
 
 
 def _refuse_another_run(record: RunRecord, run_dir: Path) -> None:

@@ -9,6 +9,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Self
@@ -16,7 +17,7 @@ from typing import Annotated, Self
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from gpu_acceptance.record import SCHEMA_VERSION, Model, RankIdentity, RankRecord, RunRecord
+from gpu_acceptance.record import SCHEMA_VERSION, Model, RankFacts, RankIdentity, RankRecord, RunPlan, RunRecord
 from gpu_acceptance.visible import one_line
 
 RESULTS = "results.json"
@@ -25,7 +26,8 @@ MAX_BYTES = 256 * 2**20
 # Where two codes apply the first one of the list in the design wins, so an interrupted run may have found a rejection as well.
 EXIT_CODES = {"ACCEPTED": (0,), "REJECTED": (1, 2, 3), "INCOMPLETE": (2, 3, 5, 6)}
 
-_LINE: TypeAdapter[RankIdentity | RankRecord] = TypeAdapter(Annotated[RankIdentity | RankRecord, Field(discriminator="kind")])
+JournalLine = RankIdentity | RunPlan | RankFacts | RankRecord
+_LINE: TypeAdapter[JournalLine] = TypeAdapter(Annotated[JournalLine, Field(discriminator="kind")])
 
 
 class RecordError(ValueError):
@@ -45,14 +47,14 @@ def _encodable(value: object) -> object:
         return str.encode(value, "utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, dict):
         return {_encodable(key): _encodable(entry) for key, entry in value.items()}
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | frozenset):
         return [_encodable(entry) for entry in value]
     return value
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by a file with this text. After a crash there is the old one or the new one."""
-    data = text.encode("utf-8")
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace `path` by a file with this content. After a crash there is the old one or the new one."""
+    data = content.encode("utf-8") if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(temporary, "xb") as file:  # noqa: PTH123 - one call, and its mode is the point
@@ -84,7 +86,7 @@ def write_results(run_dir: Path, record: RunRecord) -> Path:
 def read_results(run_dir_or_file: Path) -> RunRecord:
     """The record of a run, validated. RecordError names the file and what is wrong with it."""
     path = run_dir_or_file / RESULTS if run_dir_or_file.is_dir() else run_dir_or_file
-    data = _read(path)
+    data = read_regular(path)
     try:
         record = RunRecord.model_validate_json(data)
     except ValidationError as error:
@@ -106,11 +108,13 @@ def find_contradiction(record: RunRecord) -> str:
         return f"{conclusion.verdict} with the verdict line {one_line(conclusion.line)!r}"
     if conclusion.verdict == "ACCEPTED" and not 0 < coverage.limits_expected == coverage.limits_held:
         return f"ACCEPTED with {coverage.limits_held} of {coverage.limits_expected} limits held"
+    if conclusion.verdict == "ACCEPTED" and record.header.rebuilt:
+        return "ACCEPTED, and no reporter finished the run"
     return ""
 
 
-def _read(path: Path) -> bytes:
-    """The bytes of a regular file of reasonable size."""
+def read_regular(path: Path) -> bytes:
+    """The bytes of a regular file of reasonable size. RecordError names the file and why there are none."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a pipe must not block us
             status = os.fstat(file.fileno())
@@ -156,7 +160,7 @@ class Journal:
         _fsync_folder(path.parent)
         self._size = 0
 
-    def append(self, model: RankIdentity | RankRecord) -> None:
+    def append(self, model: JournalLine) -> None:
         """Write one line; if the disk refuses it, the lines before it stay whole and OSError says why."""
         data = f"{encode(model)}\n".encode()
         try:
@@ -182,32 +186,52 @@ class Journal:
         self.close()
 
 
-def read_journal(path: Path) -> tuple[RankIdentity | None, list[RankRecord], list[str]]:
-    """Who the rank is, its records in order, and what is wrong with the file: never raises for what a file contains."""
-    identity: RankIdentity | None = None
-    records: list[RankRecord] = []
-    problems: list[str] = []
+@dataclass(frozen=True)
+class JournalContent:
+    """All that one journal says, and what is wrong with it: each problem names file and line."""
+
+    path: Path
+    identity: RankIdentity | None = None  # with all facts of the rank's workers
+    plan: RunPlan | None = None
+    records: tuple[RankRecord, ...] = ()  # in the order they were written
+    problems: tuple[str, ...] = ()
+
+
+def read_journal(path: Path) -> JournalContent:
+    """The journal of one rank: never raises for what a file contains. Whatever line can be used is."""
     try:
-        data = _read(path)
+        data = read_regular(path)
     except RecordError as error:
-        return None, [], [str(error)]
+        return JournalContent(path, problems=(str(error),))
+    identity, plan, facts = None, None, dict[str, str]()
+    records, problems = list[RankRecord](), list[str]()
     for number, entry in _parse_lines(data):
-        if isinstance(entry, str):
-            problems.append(f"{path}: line {number}: {entry}")
-        elif isinstance(entry, RankIdentity) and number == 1:
-            identity = entry
-        elif isinstance(entry, RankIdentity):
-            problems.append(f"{path}: line {number}: a second identity; only the first line is one")
-        elif identity and entry.rank != identity.rank:
-            problems.append(f"{path}: line {number}: a record of rank {entry.rank} in the journal of rank {identity.rank}")
-        else:
-            records.append(entry)
+        problem = ""
+        match entry:
+            case str():
+                problem = entry
+            case RankIdentity() if number == 1:
+                identity = entry
+            case RankIdentity():
+                problem = "a second identity; only the first line is one"
+            case RunPlan() if plan is None:
+                plan = entry
+            case RunPlan():
+                problem = "a second plan; a journal has one"
+            case _ if identity and entry.rank != identity.rank:
+                problem = f"a record of rank {entry.rank} in the journal of rank {identity.rank}"
+            case RankFacts():
+                facts |= entry.facts
+            case RankRecord():
+                records.append(entry)
+        if problem:
+            problems.append(f"{path}: line {number}: {problem}")
     if identity is None:
         problems.insert(0, f"{path}: line 1 is not the identity of a rank")
-    return identity, records, problems
+    return JournalContent(path, identity and identity.with_facts(facts), plan, tuple(records), tuple(problems))
 
 
-def _parse_lines(data: bytes) -> Iterator[tuple[int, RankIdentity | RankRecord | str]]:
+def _parse_lines(data: bytes) -> Iterator[tuple[int, JournalLine | str]]:
     """Each line as what it says, or as the text of what is wrong with it. A line without an end was cut off while written."""
     lines = data.split(b"\n")
     for number, line in enumerate(lines, start=1):

@@ -98,11 +98,14 @@ def _name(row: Row) -> str:
     return f"{path.rsplit('/', 1)[-1]}{colons}{test}"
 
 
-def broken_off(measure_only: bool, interrupted: str | None, internal_error: str | None) -> Iterator[Objection]:
+def broken_off(
+    measure_only: bool, interrupted: str | None, internal_error: str | None, not_concluded: Sequence[str] = ()
+) -> Iterator[Objection]:
     if internal_error is not None:
         yield Objection("internal error", f"internal error: {internal_error}")
     if interrupted is not None:
         yield Objection("interrupted", f"interrupted: {interrupted}")
+    yield from (Objection(not_concluded[0], sentence) for sentence in not_concluded)
     if measure_only:
         yield Objection("measured only, not judged", "measured only: no figure was judged")
 

@@ -7,12 +7,13 @@ Format history: 1 (2026-11) first.
 """
 
 import math
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpu_acceptance.limit import ChangeKind, Scope, Value
+from gpu_acceptance.limit import ChangeKind, Profile, Scope, Value
 
 SCHEMA_VERSION = 1
 MAX_TEXT = 16_384  # characters of one message, stack or log tail in a record
@@ -149,6 +150,43 @@ class RankIdentity(Model):
             parts.append(f"serial {self.gpu.serial}" if self.gpu.serial else f"UUID {self.gpu.uuid}")
         return ", ".join(parts)
 
+    def with_facts(self, facts: Mapping[str, str]) -> "RankIdentity":
+        """The same rank, with what its worker found when it opened its device: `gpu_uuid`, and versions by name."""
+        versions = {name: value for name, value in facts.items() if name != "gpu_uuid"}
+        return self.model_copy(update={"gpu_uuid": facts.get("gpu_uuid", self.gpu_uuid), "versions": {**self.versions, **versions}})
+
+
+class RankFacts(Model):
+    """What a rank's worker found when it opened its device; a line of that rank's journal for each worker that told."""
+
+    kind: Literal["facts"] = "facts"
+    rank: int
+    facts: dict[str, str]
+
+
+class PlannedValidation(Model):
+    nodeid: str
+    deadline_s: float
+    min_ranks: int = 1
+
+
+class RunPlan(Model):
+    """What is to be judged and by what; the same second line in every rank's journal, so that any journal is enough to judge by."""
+
+    model_config = ConfigDict(revalidate_instances="always")  # a profile is a plain dataclass: its values are checked here, not by itself
+
+    kind: Literal["plan"] = "plan"
+    run_id: str
+    started_at: str  # ISO 8601, UTC
+    command: tuple[str, ...]
+    profile: Profile
+    waivers: dict[str, str] = {}
+    declared_gpus: int | None = None  # --gpus
+    measure_only: bool = False
+    num_deselected: int = 0
+    validations: tuple[PlannedValidation, ...]  # in rank 0's order
+    gpu_acceptance_version: str
+
 
 class Judgement(Model):
     """One bound of one limit against the worst of its figures."""
@@ -231,6 +269,7 @@ class Header(Model):
     measure_only: bool = False
     gpu_acceptance_version: str
     ranks: tuple[RankIdentity, ...]
+    rebuilt: str = ""  # from which journals and why, where no reporter finished the run; such a run is never ACCEPTED
 
 
 class RunRecord(Model):

@@ -40,6 +40,7 @@ def conclude(
     measure_only: bool = False,
     interrupted: str | None = None,
     internal_error: str | None = None,
+    not_concluded: Sequence[str] = (),
     not_applicable_subjects: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
 ) -> Conclusion:
@@ -47,12 +48,13 @@ def conclude(
 
     `declared_gpus` per node (--gpus) excuses GPUs without a rank. `not_applicable_subjects`: subject -> reason, for those whose every
     validation asks for a larger job; each of its rows must say so too. `notes` are more weaknesses to show, such as "quick".
+    `not_concluded`: why nobody who saw the whole run judged it; the first is for the verdict line. Never ACCEPTED with one.
     """
     too_small = not_applicable_subjects or {}
     limits = judge_run(rows, profile, job, waivers, too_small)
     coverage = make_coverage(limits, profile.requires, job)
     rejecting = list(rejecting_rows(rows))
-    halted = list(broken_off(measure_only, interrupted, internal_error))
+    halted = list(broken_off(measure_only, interrupted, internal_error, not_concluded))
     incomplete = [
         *halted,
         *incomplete_rows(rows),

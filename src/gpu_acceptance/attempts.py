@@ -1,0 +1,36 @@
+"""What the attempts of a run mean, whoever judges them: rank 0 while it runs, or a rebuild from the journals. Pure."""
+
+from collections.abc import Iterable
+
+from gpu_acceptance.record import Outcome, RankRecord, Row
+from gpu_acceptance.rows import subject_of
+
+CAUSES = frozenset({Outcome.DIED, Outcome.STUCK, Outcome.LOST})
+
+
+def is_poison(record: RankRecord) -> bool:
+    """Whether a record leaves its generation in a state nobody can vouch for: peers may still wait inside a collective."""
+    if record.outcome in CAUSES | {Outcome.VICTIM, Outcome.INTERRUPTED}:
+        return True
+    return record.outcome in {Outcome.FAILED, Outcome.ERROR} and record.phase in {"call", "teardown"}
+
+
+def causes_before_victims(records: Iterable[RankRecord]) -> tuple[RankRecord, ...]:
+    """An exception in the call on one rank is the echo of a death on another: gloo raises `Connection reset by peer` there."""
+    records = tuple(records)
+    if not any(record.outcome in CAUSES for record in records):
+        return records
+    return tuple(
+        record.model_copy(update={"outcome": Outcome.VICTIM}) if record.outcome is Outcome.ERROR and record.phase == "call" else record
+        for record in records
+    )
+
+
+def too_small(min_ranks: int, world_size: int) -> str | None:
+    """Why a validation does not apply to a job of this size, or None."""
+    return f"needs at least {min_ranks} ranks, this job has {world_size}" if min_ranks > world_size else None
+
+
+def bare_row(nodeid: str, outcome: Outcome, message: str, deadline_s: float) -> Row:
+    """The row of a validation that was never attempted."""
+    return Row(nodeid=nodeid, subject=subject_of(nodeid), outcome=outcome, message=message, deadline_s=deadline_s)

@@ -1,0 +1,63 @@
+"""Plan, job and rows -> the run record, whoever reports. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from gpu_acceptance.job import Job
+from gpu_acceptance.record import ChangeRecord, Header, Row, RunPlan, RunRecord
+from gpu_acceptance.values import plural
+from gpu_acceptance.verdict import conclude
+
+
+def make_run_record(
+    plan: RunPlan,
+    job: Job,
+    rows: Sequence[Row],
+    *,
+    ended_at: str,
+    too_small: Mapping[str, str],
+    interrupted: str | None = None,
+    internal_error: str | None = None,
+    not_concluded: Sequence[str] = (),
+) -> RunRecord:
+    """All that a run knows, judged. `too_small`: subject -> why it needs a larger job. The other keywords as for `conclude`."""
+    conclusion = conclude(
+        rows,
+        plan.profile,
+        job,
+        plan.waivers,
+        declared_gpus=plan.declared_gpus,
+        measure_only=plan.measure_only,
+        interrupted=interrupted,
+        internal_error=internal_error,
+        not_concluded=not_concluded,
+        not_applicable_subjects=too_small,
+        notes=[f"{plural(plan.num_deselected, 'validation')} deselected"] if plan.num_deselected else [],
+    )
+    return RunRecord(
+        header=_header(plan, job, ended_at, rebuilt=not_concluded[0] if not_concluded else ""),
+        conclusion=conclusion,
+        rows=tuple(rows),
+        changes=tuple(ChangeRecord(**vars(change)) for change in plan.profile.changes),
+        not_applicable=dict(plan.profile.not_applicable),
+        waivers=plan.waivers,
+    )
+
+
+def _header(plan: RunPlan, job: Job, ended_at: str, *, rebuilt: str) -> Header:
+    profile = plan.profile
+    return Header(
+        run_id=plan.run_id,
+        started_at=plan.started_at,
+        ended_at=ended_at,
+        command=plan.command,
+        profile=profile.name,
+        profile_digest=profile.digest,
+        profile_files={file.file: file.sha256 for file in profile.files},
+        required=tuple(sorted(profile.requires)),
+        parameters=dict(profile.parameters),
+        declared_gpus=plan.declared_gpus,
+        measure_only=plan.measure_only,
+        gpu_acceptance_version=plan.gpu_acceptance_version,
+        ranks=tuple(job.by_rank.values()),
+        rebuilt=rebuilt,
+    )

@@ -1,0 +1,56 @@
+"""What attempts mean: causes before victims, and what was never attempted."""
+
+import pytest
+
+from gpu_acceptance.attempts import bare_row, causes_before_victims, is_poison, too_small
+from gpu_acceptance.objections import broken_off
+from gpu_acceptance.record import Outcome
+from gpu_acceptance.verdict import conclude
+from tests.journals import LARGE_JOB, PROFILE, told
+from tests.judging import make_record
+
+
+@pytest.mark.parametrize(
+    ("outcome", "phase", "poison"),
+    [
+        (Outcome.PASSED, "", False),
+        (Outcome.SKIPPED, "setup", False),
+        (Outcome.DIED, "setup", True),
+        (Outcome.VICTIM, "call", True),
+        (Outcome.INTERRUPTED, "setup", True),
+        (Outcome.ERROR, "setup", False),
+        (Outcome.ERROR, "call", True),
+        (Outcome.FAILED, "teardown", True),
+    ],
+)
+def test_poison(outcome, phase, poison):
+    assert is_poison(make_record(0, outcome, phase=phase)) is poison
+
+
+@pytest.mark.parametrize("cause", [Outcome.DIED, Outcome.STUCK, Outcome.LOST])
+def test_an_error_in_the_call_beside_a_death_is_its_echo(cause):
+    records = (make_record(0, Outcome.ERROR, phase="call"), make_record(1, cause), make_record(2, Outcome.ERROR, phase="setup"))
+    assert [record.outcome for record in causes_before_victims(records)] == [Outcome.VICTIM, cause, Outcome.ERROR]
+
+
+def test_an_error_that_nobody_caused_stays_one():
+    records = (make_record(0, Outcome.ERROR, phase="call"), make_record(1, Outcome.FAILED, phase="call"))
+    assert causes_before_victims(records) == records
+
+
+def test_too_small():
+    assert too_small(4, 4) is None
+    assert too_small(16, 4) == "needs at least 16 ranks, this job has 4"
+
+
+def test_a_bare_row_has_the_subject_of_its_validation():
+    row = bare_row(LARGE_JOB, Outcome.NOT_RUN, "why", 60.0)
+    assert (row.subject, row.outcome, row.message, row.deadline_s, row.attempts) == ("rail", Outcome.NOT_RUN, "why", 60.0, ())
+
+
+def test_what_nobody_concluded_is_incomplete_whatever_it_proved():
+    run = told()
+    conclusion = conclude(run.rows()[:3], PROFILE, run.job, {}, not_concluded=["nobody saw the end", "line 3 is cut off"])
+    assert (conclusion.verdict, conclusion.line, conclusion.exit_code) == ("INCOMPLETE", "INCOMPLETE: nobody saw the end", 6)
+    assert conclusion.reasons == ("nobody saw the end", "line 3 is cut off")
+    assert list(broken_off(False, None, None)) == []

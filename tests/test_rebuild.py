@@ -1,0 +1,379 @@
+"""A run from its journals alone: what they prove counts, what they lack is lost, and nothing of it is ever ACCEPTED."""
+
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_acceptance.files import JournalContent, RecordError, encode, read_journal
+from gpu_acceptance.limit import Peers
+from gpu_acceptance.objections import FORMATION
+from gpu_acceptance.rebuild import last_written, read_run_folder, rebuild
+from gpu_acceptance.record import Outcome, Status
+from gpu_acceptance.report import build_page
+from gpu_acceptance.run_record import make_run_record
+from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
+from tests.journals import BF16, LARGE_JOB, PROFILE, RUN_ID, TRIAD, Told, attempt_of, checked, make_plan, told
+from tests.judging import make_limit, make_profile
+from tests.report.pages import parse
+
+ENDED = "2026-11-20T07:21:40+00:00"
+WHY = "node-00 lost power"
+PEERS = make_profile(make_limit(at_least=None, peers=Peers(deficit_at_most=0.05, sigma=0.001)))
+
+
+def rebuilt(contents):
+    return rebuild(contents, ended_at=ENDED, why=WHY)
+
+
+def row_of(record, nodeid=TRIAD):
+    return next(row for row in record.rows if row.nodeid == nodeid)
+
+
+def refused(contents):
+    with pytest.raises(RecordError) as caught:
+        rebuilt(contents)
+    return str(caught.value)
+
+
+def peer_run(*attempts, world_size=4):
+    """A run whose one limit is the peer rule."""
+    plan = make_plan(PEERS, (TRIAD,))
+    return Told(plan, world_size, {TRIAD: [attempt_of(TRIAD, checked("hbm.triad.bandwidth", one), n) for n, one in enumerate(attempts, 1)]})
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        told(),
+        told(triad=(120.0, 120.0, 50.0, 120.0)),
+        told(rank_2=Outcome.DIED),
+        told(rank_2=Outcome.DIED, rank_0=Outcome.ERROR),  # an echo of the death
+        told(rank_1=Outcome.SKIPPED),
+        told(triad=("odd", None, True, float("nan"))),
+        peer_run((100.0, 100.0, 80.0, 100.0), (100.0, 100.0, 81.0, 100.0)),
+    ],
+)
+def test_a_complete_run_has_the_rows_of_its_own_reporter(run):
+    rows = run.rows()
+    too_small = {row.subject: row.message for row in rows if row.nodeid == LARGE_JOB}
+    original = make_run_record(run.plan, run.job, rows, ended_at=ENDED, too_small=too_small)
+    record = rebuilt(run.contents())
+    assert list(record.rows) == rows
+    assert record.conclusion.limits == original.conclusion.limits
+    assert record.conclusion.coverage == original.conclusion.coverage
+    assert record.header.model_copy(update={"rebuilt": ""}) == original.header
+    verdict = original.conclusion.verdict
+    assert record.conclusion.verdict == ("INCOMPLETE" if verdict == "ACCEPTED" else verdict)
+
+
+def test_nobody_accepts_a_run_that_nobody_finished():
+    record = rebuilt(told().contents())
+    reason = "no reporter finished this run: rebuilt from 4 of 4 journals (node-00 lost power)"
+    assert record.conclusion.line == f"INCOMPLETE: {reason}"
+    assert (record.conclusion.exit_code, record.conclusion.reasons) == (6, (reason,))
+    assert (record.conclusion.coverage.limits_expected, record.conclusion.coverage.limits_held) == (2, 2)
+    assert record.header.rebuilt == reason
+
+
+def test_what_the_journals_prove_rejects():
+    record = rebuilt(told(triad=(120.0, 120.0, 50.0, 120.0)).contents(0))
+    assert (record.conclusion.verdict, record.conclusion.exit_code) == ("REJECTED", 1)
+    assert record.conclusion.line == (
+        "REJECTED: 1 limit missed in 1 of 3 validations, "
+        "no reporter finished this run: rebuilt from 3 of 4 journals (node-00 lost power) (3 of 4 GPUs)"
+    )
+
+
+def test_the_header_is_that_of_the_plan():
+    plan = make_plan(waivers={"gemm.*": "agreed"}, declared_gpus=2, num_deselected=3)
+    record = rebuilt(told(plan=plan).contents())
+    assert (record.header.run_id, record.header.started_at, record.header.ended_at) == (RUN_ID, plan.started_at, ENDED)
+    assert (record.header.command, record.header.declared_gpus, record.waivers) == (plan.command, 2, {"gemm.*": "agreed"})
+    assert record.conclusion.line.endswith("(1 waived, 3 validations deselected)")
+
+
+def test_a_rank_without_a_journal_is_lost_in_every_attempt():
+    record = rebuilt(told().contents(2))
+    row = row_of(record)
+    assert (row.outcome, row.message.splitlines()[0]) == (Outcome.LOST, "rank 2 (never said who it is): lost: no journal of this rank")
+    assert [one.rank for one in row.attempts[0].ranks] == [0, 1, 2, 3]
+    assert row_of(record, FORMATION).outcome is Outcome.LOST
+    assert "rebuilt from 3 of 4 journals" in record.conclusion.line
+    assert "no answer from rank 2" in record.conclusion.reasons
+
+
+def test_a_rank_whose_journal_ends_early_is_lost_from_there_on():
+    run = told()
+    contents = run.contents(1)
+    whole = run.content(1)
+    record = rebuilt([*contents, replace(whole, records=whole.records[:1])])
+    assert row_of(record, FORMATION).outcome is Outcome.PASSED
+    text = "rank 1 (node-00, GPU 1, serial 165390001): lost: no record of it in its journal"
+    assert row_of(record).message.splitlines()[0] == text
+
+
+def test_what_no_journal_tells_did_not_run_and_what_is_too_large_for_the_job_does_not_apply():
+    run = told()
+    record = rebuilt([replace(content, records=content.records[:1]) for content in run.contents()])
+    assert [(row.nodeid, row.outcome, row.message, row.deadline_s) for row in record.rows[1:]] == [
+        (TRIAD, Outcome.NOT_RUN, "no journal has a record of it", 60.0),
+        (BF16, Outcome.NOT_RUN, "no journal has a record of it", 60.0),
+        (LARGE_JOB, Outcome.NOT_APPLICABLE, "needs at least 16 ranks, this job has 4", 60.0),
+    ]
+
+
+def test_a_required_subject_too_large_for_the_job_is_not_missed():
+    profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"), make_limit("rail.rate"))
+    record = rebuilt(told(plan=make_plan(profile)).contents())
+    limit = next(limit for limit in record.conclusion.limits if limit.metric == "rail.rate")
+    assert (limit.status, limit.message) == (
+        Status.NOT_APPLICABLE,
+        "rail.rate: not applicable: needs at least 16 ranks, this job has 4",
+    )
+
+
+def test_nothing_ran():
+    contents = [replace(content, records=()) for content in told(plan=make_plan(nodeids=(FORMATION, TRIAD))).contents()]
+    record = rebuilt(contents)
+    assert (record.conclusion.verdict, record.conclusion.exit_code) == ("INCOMPLETE", 5)
+
+
+def test_an_attempt_outside_the_plan_is_not_left_out():
+    run = told(plan=make_plan(nodeids=(TRIAD,)))
+    assert [row.nodeid for row in rebuilt(run.contents()).rows] == [FORMATION, TRIAD, BF16]
+
+
+def test_every_formation_of_the_run_is_in_row_0():
+    formations = [attempt_of(FORMATION, dict.fromkeys(range(4), ()), number) for number in (1, 2)]
+    run = told()
+    run = replace(run, attempts={**run.attempts, FORMATION: formations})
+    row = rebuilt(run.contents()).rows[0]
+    assert (row.nodeid, [attempt.number for attempt in row.attempts], row.outcome) == (FORMATION, [1, 2], Outcome.PASSED)
+
+
+def test_measure_only_judges_nothing():
+    record = rebuilt(told(triad=(1.0,) * 4, plan=make_plan(measure_only=True)).contents())
+    assert (record.conclusion.verdict, row_of(record).judgements) == ("INCOMPLETE", ())
+
+
+def test_a_gpu_that_is_behind_its_peers_in_both_attempts_rejects():
+    run = peer_run((100.0, 100.0, 80.0, 100.0), (100.0, 100.0, 81.0, 100.0))
+    assert rebuilt(run.contents()).conclusion.verdict == "REJECTED"
+
+
+@pytest.mark.parametrize(
+    ("run", "left_out", "outcome"),
+    [
+        (peer_run((100.0, 100.0, 80.0, 100.0)), (), Outcome.UNSTABLE),  # the announced repeat was still to come
+        (peer_run((100.0, 100.0, 80.0, 100.0), (100.0, 100.0, 80.0, 100.0)), (3,), Outcome.LOST),
+        (peer_run((100.0, 100.0, 94.0, 94.5, 94.5)), (3, 4), Outcome.LOST),  # rank 2 is behind those that are left, not behind all
+    ],
+)
+def test_nobody_is_behind_peers_that_did_not_all_tell(run, left_out, outcome):
+    run = replace(run, world_size=len(run.attempts[TRIAD][0].ranks))
+    record = rebuilt(run.contents(*left_out))
+    row = row_of(record)
+    assert (row.outcome, record.conclusion.verdict) == (outcome, "INCOMPLETE")
+    assert all(judgement.status is not Status.MISSED for judgement in (*row.judgements, *record.conclusion.limits))
+    if outcome is Outcome.UNSTABLE:
+        assert row.message.startswith("not confirmed, because the journals do not tell all attempts: hbm.triad.bandwidth = 80 GB/s")
+
+
+def test_a_limit_that_is_missed_beside_an_unconfirmed_peer_still_rejects():
+    limit = make_limit(at_least=90.0, peers=Peers(deficit_at_most=0.05, sigma=0.001))
+    run = replace(peer_run((100.0, 100.0, 80.0, 100.0)), plan=make_plan(make_profile(limit), (TRIAD,)))
+    record = rebuilt(run.contents(0))
+    assert (row_of(record).outcome, record.conclusion.exit_code) == (Outcome.FAILED, 1)
+
+
+def test_problems_of_journals_are_reasons():
+    contents = told().contents()
+    contents[1] = replace(contents[1], problems=("run/journal/rank-00001.jsonl: line 9: not JSON: expected value",))
+    assert rebuilt(contents).conclusion.reasons[1:] == contents[1].problems
+
+
+def test_very_many_problems_are_counted():
+    contents = told().contents()
+    contents[1] = replace(contents[1], problems=tuple(f"line {number:04d}" for number in range(1000)))
+    reasons = rebuilt(contents).conclusion.reasons
+    assert reasons[-1] == "... and 950 more problems in journals"
+    assert len(reasons) == 52
+
+
+def test_identical_copies_of_a_journal_count_once():
+    contents = told().contents()
+    copy = replace(contents[2], path=Path("other/journal/rank-00002.jsonl"))
+    assert rebuilt([*contents, copy]) == rebuilt(contents)
+
+
+def test_two_journals_of_one_rank_that_differ_are_refused():
+    contents = told().contents()
+    other = replace(contents[2], path=Path("other/journal/rank-00002.jsonl"), records=contents[2].records[:2])
+    message = "other/journal/rank-00002.jsonl and run/journal/rank-00002.jsonl: two journals of rank 2 that differ"
+    assert refused([*contents, other]) == message
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (make_plan(run_id="another"), f"run_id {RUN_ID} and another"),
+        (make_plan(replace(PROFILE, digest="9f2c")), "profile digest  and 9f2c"),
+        (make_plan(waivers={"*": "all"}, measure_only=True), "their plans differ in waivers, measure_only"),
+    ],
+)
+def test_journals_of_different_runs_are_refused(other, difference):
+    contents = told().contents()
+    contents[2] = replace(contents[2], plan=other)
+    expected = f"run/journal/rank-00000.jsonl and run/journal/rank-00002.jsonl: journals of different runs: {difference}"
+    assert refused(contents) == expected
+
+
+def test_the_journal_of_another_run_without_a_plan_is_refused():
+    contents = told().contents()
+    identity = contents[2].identity.model_copy(update={"run_id": "another"})
+    contents[2] = replace(contents[2], plan=None, identity=identity)
+    assert refused(contents) == (
+        f"run/journal/rank-00000.jsonl and run/journal/rank-00002.jsonl: journals of different runs: run_id {RUN_ID} and another"
+    )
+
+
+def test_without_a_plan_there_is_nothing_to_judge():
+    contents = [replace(content, plan=None) for content in told().contents()]
+    message = "no journal has a plan: the run ended before it was agreed what to run, and there is nothing to judge"
+    assert refused(contents) == message
+
+
+@pytest.mark.parametrize("contents", [[], [JournalContent(Path("rank-00000.jsonl"))]])
+def test_without_an_identity_there_is_no_run(contents):
+    assert refused(contents) == "no journal says which rank it is of: there is nothing to rebuild the run from"
+
+
+def test_a_journal_that_does_not_say_whose_it_is_counts_for_nobody():
+    contents = told().contents()
+    contents[3] = replace(contents[3], identity=None, problems=("rank-00003.jsonl: line 1 is not the identity of a rank",))
+    record = rebuilt(contents)
+    assert "rebuilt from 3 of 4 journals" in record.conclusion.line
+    assert "rank-00003.jsonl: line 1 is not the identity of a rank" in record.conclusion.reasons
+
+
+def test_a_run_folder_is_read_by_rank(tmp_path):
+    run = told()
+    run.leave(tmp_path, 2)
+    (tmp_path / "journal" / "notes.txt").write_text("not a journal")
+    contents = read_run_folder(tmp_path)
+    assert [content.identity.rank for content in contents] == [0, 1, 3]
+    assert [content.problems for content in contents] == [(), (), ()]
+    assert rebuilt(contents).rows == rebuilt(run.contents(2)).rows
+
+
+def test_a_folder_without_journals_is_empty(tmp_path):
+    assert read_run_folder(tmp_path) == []
+
+
+def test_the_run_ended_when_its_last_line_was_written(tmp_path):
+    told().leave(tmp_path)
+    for rank in range(4):
+        os.utime(tmp_path / "journal" / f"rank-{rank:05d}.jsonl", (0, 1_800_000_000 + rank))
+    assert last_written(read_run_folder(tmp_path)) == "2027-01-15T08:00:03+00:00"
+
+
+def test_the_page_says_that_nobody_finished_the_run():
+    page = parse(build_page(rebuilt(told().contents(1))))
+    assert any("no reporter finished this run: rebuilt from 3 of 4 journals" in element.text for element in page.elements)
+
+
+@pytest.mark.parametrize("name", [*profile_names(shipped_dir()), "base"])
+def test_every_shipped_profile_comes_back_and_is_small(name):
+    profile = load_profile(name, shipped_dir())
+    plan = make_plan(profile)
+    text = encode(plan)
+    again = type(plan).model_validate_json(text).profile
+    assert again == profile
+    assert repr(again.limits) == repr(profile.limits)
+    assert len(text) < 300_000
+
+
+# --- whatever happens to the journals -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def journals(tmp_path_factory):
+    """An accepted run's journals, and the bytes of that of rank 1."""
+    folder = told().leave(tmp_path_factory.mktemp("run"))
+    path = folder / "journal" / "rank-00001.jsonl"
+    return folder, path, path.read_bytes()
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_journal_cut_anywhere_keeps_its_whole_lines_and_accepts_nothing(journals, data):
+    folder, path, whole = journals
+    size = data.draw(st.integers(0, len(whole) - 1) | st.sampled_from([n for n, byte in enumerate(whole) if byte == 10]))
+    path.write_bytes(whole[:size])
+    content = read_journal(path)
+    ends_whole = whole[size : size + 1] == b"\n"
+    num_lines = whole[:size].count(b"\n") + ends_whole
+    assert (content.identity is not None) + (content.plan is not None) + len(content.records) == num_lines - (num_lines > 2)
+    assert len(content.problems) == (num_lines == 0) + (not ends_whole and not whole[:size].endswith(b"\n") and size > 0)
+    record = rebuild(read_run_folder(folder), ended_at=ENDED, why=WHY)
+    assert (record.conclusion.verdict, record.conclusion.exit_code) == ("INCOMPLETE", 6)
+
+
+outcomes = st.sampled_from([Outcome.PASSED] * 6 + [Outcome.DIED, Outcome.FAILED, Outcome.ERROR, Outcome.SKIPPED, Outcome.INTERRUPTED])
+figures = st.sampled_from([120.0] * 4 + [99.0, 101.0, 126.5, None])
+
+
+@st.composite
+def runs(draw):
+    """Runs of three to five ranks with one or two attempts, under a floor and the peer rule."""
+    world_size = draw(st.integers(3, 5))
+    limit = make_limit(at_least=100.0, peers=Peers(deficit_at_most=0.05, sigma=0.001))
+    attempts = []
+    for number in range(1, draw(st.integers(1, 2)) + 1):
+        values = draw(st.lists(figures, min_size=world_size, max_size=world_size))
+        ended = {f"rank_{rank}": draw(outcomes) for rank in range(world_size)}
+        attempts.append(attempt_of(TRIAD, checked("hbm.triad.bandwidth", values), number, **ended))
+    return Told(make_plan(make_profile(limit), (TRIAD,)), world_size, {TRIAD: attempts})
+
+
+@given(run=runs(), seed=st.integers(0, 1000))
+@settings(max_examples=100, deadline=None)
+def test_the_order_of_the_journals_does_not_matter(run, seed):
+    contents = run.contents()
+    expected = rebuilt(contents)
+    random.Random(seed).shuffle(contents)
+    assert rebuilt(contents) == expected
+    assert expected.conclusion.verdict != "ACCEPTED"
+
+
+@given(run=runs(), data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_missing_journal_never_helps(run, data):
+    """Nothing more is held, nobody is accused who was not, and what the others prove still rejects."""
+    gone = data.draw(st.integers(0, run.world_size - 1))
+    before, after = rebuilt(run.contents()), rebuilt(run.contents(gone))
+    assert after.conclusion.verdict != "ACCEPTED"
+    assert after.conclusion.coverage.limits_held <= before.conclusion.coverage.limits_held
+    assert after.conclusion.verdict == "INCOMPLETE" or before.conclusion.verdict == "REJECTED"
+    records = [record for attempt in run.attempts[TRIAD] for record in attempt.ranks if record.rank != gone]
+    died = any(record.outcome in {Outcome.DIED, Outcome.FAILED} for record in records)
+    slow = any(record.outcome is Outcome.PASSED and figure.value == 99.0 for record in records for figure in record.figures)
+    if died or slow:
+        assert after.conclusion.verdict == "REJECTED"
+
+
+@given(run=runs(), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_lost_records_never_help(run, data):
+    rank = data.draw(st.integers(0, run.world_size - 1))
+    contents = run.contents()
+    keep = data.draw(st.integers(0, len(contents[rank].records)))
+    contents[rank] = replace(contents[rank], records=contents[rank].records[:keep])
+    before, after = rebuilt(run.contents()), rebuilt(contents)
+    assert after.conclusion.verdict != "ACCEPTED"
+    assert after.conclusion.verdict == "INCOMPLETE" or before.conclusion.verdict == "REJECTED"

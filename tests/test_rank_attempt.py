@@ -28,9 +28,10 @@ class FakeWorker:
 
 
 class FakeHost:
-    """A supervisor whose GPU memory is free or not, as a test says."""
+    """A supervisor and its hold on a worker in one; its GPU memory is free or not, as a test says."""
 
     def __init__(self, worker: FakeWorker | None) -> None:
+        self.hold = self
         self.worker = worker
         self.told: list[dict] = []
         self.published: list = []
@@ -38,13 +39,13 @@ class FakeHost:
         self.strays_killed = 0
         self.held: int | None = 0
 
-    def tell_rank_0(self, message: dict) -> None:
+    def tell_leader(self, message: dict) -> None:
         self.told.append(message)
 
     def publish(self, record, facts) -> None:
         self.published.append((record, facts))
 
-    def start_worker(self, env: dict, generation: int) -> None:
+    def start(self, env: dict, generation: int) -> None:
         self.started.append((env, generation))
         self.worker = FakeWorker()
 

@@ -96,9 +96,10 @@ def test_causes_come_before_victims():
 
 
 def test_a_stuck_rank_shows_where_it_stands():
-    stack = 'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in inner\n  File "b.py", line 2 in outer\n'
+    library = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    stack = f'Current thread 0x1 (most recent call first):\n  File "{library}", line 1 in all_reduce\n  File "/s/b.py", line 2 in outer\n'
     row = row_of(said(Outcome.STUCK, 2, phase="call", message="deadline of 60 s", stack=stack))
-    assert 'stuck in call: deadline of 60 s; inside File "a.py", line 1 in inner < File "b.py", line 2 in outer' in row.message
+    assert "stuck in call: deadline of 60 s; inside all_reduce (distributed_c10d.py:1), at b.py:2 in outer" in row.message
 
 
 def test_of_a_traceback_the_error_and_its_line_are_said():

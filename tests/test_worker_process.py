@@ -29,7 +29,7 @@ def start(tmp_path):
     started = []
 
     def start_worker(code: str) -> WorkerProcess:
-        worker = WorkerProcess([sys.executable, "-c", code], {"EXTRA": "1"}, tmp_path / "log", tmp_path / "stacks")
+        worker = WorkerProcess([sys.executable, "-c", code], {"EXTRA": "1"}, tmp_path / "log", tmp_path / "stacks", "a-mark")
         started.append(worker)
         return worker
 

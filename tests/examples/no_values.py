@@ -1,0 +1,11 @@
+"""What comes out of a measurement that went wrong is no value, and above every floor it is not."""
+
+import pytest
+import torch
+
+VALUES = {"nan": float("nan"), "infinity": float("inf"), "none": None, "tensor": torch.tensor(5.0)}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_value(kind, check):
+    check("no_values.value", VALUES[kind], "GB/s")

@@ -1,0 +1,14 @@
+"""A validation with a worker of its own gets its variable; the next one gets neither."""
+
+import os
+
+import pytest
+
+
+@pytest.mark.worker(fresh=True, env={"EXAMPLE_ALGO": "RING"})
+def test_fresh(check):
+    check("own_worker.algo", os.environ.get("EXAMPLE_ALGO", "none"), "text")
+
+
+def test_next(check):
+    check("own_worker.after", os.environ.get("EXAMPLE_ALGO", "none"), "text")

@@ -1,0 +1,8 @@
+"""A skip that nobody declared beforehand."""
+
+import pytest
+
+
+@pytest.mark.skipif(True, reason="no time for this today")
+def test_skips(check):
+    check("skips.value", 5.0, "GB/s")

@@ -1,0 +1,168 @@
+"""Runs examples as a real acceptance suite: its own folder, real YAML files, real torchrun processes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpu_acceptance.files import read_results
+from gpu_acceptance.job import Job
+from gpu_acceptance.record import Conclusion, Row, RunRecord
+from gpu_acceptance.thresholds import load_profile
+from gpu_acceptance.verdict import FORMATION, conclude
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "tests" / "examples"
+PYTHON = sys.executable
+HANG_S = 240  # far beyond any run; only to end a test of a run that does not end
+_RANK_BLOCK = re.compile(r"rank\s+:\s+(\d+).*?\n\s*exitcode\s+:\s+(-?\d+)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run left: the launcher's output, the exit code of each rank that failed, and the run's folder if it made one."""
+
+    returncode: int
+    output: str
+    folder: Path | None
+    suite: Path
+
+    @property
+    def rank_exit_codes(self) -> dict[int, int]:
+        """Of all ranks that torchrun reports as failed."""
+        return {int(rank): int(code) for rank, code in _RANK_BLOCK.findall(self.output)}
+
+    @property
+    def has_results(self) -> bool:
+        return any(self.suite.glob("reports/*/results.json"))
+
+    @cached_property
+    def record(self) -> RunRecord:
+        assert self.folder is not None, self.output
+        return read_results(self.folder)
+
+    @property
+    def verdict_line(self) -> str:
+        return self.record.conclusion.line
+
+    @property
+    def reasons(self) -> str:
+        return "\n".join(self.record.conclusion.reasons)
+
+    def row(self, name: str) -> Row:
+        """The one row whose id ends with this: `test_exits`, `exits.py::test_exits`."""
+        (row,) = [row for row in self.record.rows if re.search(rf"(^|[/_:]){re.escape(name)}$", row.nodeid)]
+        return row
+
+    def outcomes(self) -> dict[str, str]:
+        """Validation -> outcome, without the forming of the world."""
+        return {row.nodeid.rsplit("::", 1)[-1]: str(row.outcome) for row in self.record.rows if row.subject != FORMATION}
+
+    def outcomes_by_rank(self, name: str, attempt: int = -1) -> dict[int, str]:
+        return {record.rank: str(record.outcome) for record in self.row(name).attempts[attempt].ranks}
+
+    def alone(self, subject: str) -> Conclusion:
+        """The verdict of the same rows if this subject had been the whole run: no other situation hides or excuses it."""
+        profile = load_profile(self.record.header.profile, self.suite / "thresholds")
+        limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject == subject}
+        rows = [row for row in self.record.rows if row.subject in {subject, FORMATION}]
+        only = replace(profile, requires=frozenset({subject}), limits=limits)
+        return conclude(rows, only, Job(self.record.header.ranks), self.record.waivers)
+
+    def terminal_of(self, rank: int) -> str:
+        """What pytest said on a rank other than 0."""
+        assert self.folder is not None
+        return (self.folder / "logs" / f"rank-{rank:05d}.pytest.txt").read_text()
+
+    def journal_of(self, rank: int) -> list[dict[str, Any]]:
+        """All lines: identity, plan, facts and records."""
+        assert self.folder is not None
+        return [json.loads(line) for line in (self.folder / "journal" / f"rank-{rank:05d}.jsonl").read_text().splitlines()]
+
+
+def make_suite(folder: Path, *examples: str) -> Path:
+    """A suite in which each example is a subject, with the limits beside it (`NAME.yaml`, else `default.yaml`) in one profile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("src", "fixtures", "conftest.py", "pyproject.toml"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "acceptance").mkdir()
+    (folder / "thresholds").mkdir()
+    profile: dict[str, Any] = {"extends": "base"}
+    for example in examples:
+        (folder / "acceptance" / f"test_{example}.py").write_text((EXAMPLES / f"{example}.py").read_text())
+        for key, value in _limits_of(example).items():
+            if key != "extends":
+                profile[key] = {**profile.get(key, {}), **value} if isinstance(value, dict) else [*profile.get(key, []), *value]
+    (folder / "thresholds" / "cpu.yaml").write_text(yaml.safe_dump(profile, width=1000))
+    (folder / "thresholds" / "base.yaml").write_text("deadline_s: 60\n")
+    return folder
+
+
+def _limits_of(example: str) -> dict[str, Any]:
+    own = EXAMPLES / f"{example}.yaml"
+    text = own.read_text() if own.exists() else re.sub(r"\bexample(?=\.value|\])", example, (EXAMPLES / "default.yaml").read_text())
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content
+
+
+def torchrun_command(*arguments: str, ranks: int = 2, launcher: tuple[str, ...] = ()) -> list[str]:
+    """`torchrun --nproc-per-node RANKS -m pytest ARGUMENTS`."""
+    return [PYTHON, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *launcher, "-m", "pytest", *arguments]
+
+
+def torchrun(
+    suite: Path, *arguments: str, ranks: int = 2, launcher: tuple[str, ...] = (), env: Mapping[str, str] | None = None
+) -> Finished:
+    """`torchrun --nproc-per-node RANKS -m pytest acceptance/ ARGUMENTS` in the suite's folder."""
+    return run(torchrun_command("acceptance/", *arguments, ranks=ranks, launcher=launcher), suite, env)
+
+
+def plain_pytest(suite: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Finished:
+    """`pytest acceptance/ ARGUMENTS` in the suite's folder: a world of one."""
+    return run([PYTHON, "-m", "pytest", "acceptance/", *arguments], suite, env)
+
+
+def run(
+    command: list[str], suite: Path, env: Mapping[str, str] | None = None, *, cwd: Path | None = None, reports: Path | None = None
+) -> Finished:
+    """Any command in the suite's folder (or `cwd`), with the one run folder it may have made in `reports`."""
+    before = _folders(reports or suite / "reports")
+    process = start(command, cwd or suite, env)
+    output, _ = process.communicate(timeout=HANG_S)
+    return finished(process.returncode, output, suite, before, reports)
+
+
+def start(command: list[str], cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**_environment(), **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+
+
+def finished(returncode: int, output: str, suite: Path, before: set[Path] = frozenset(), reports: Path | None = None) -> Finished:
+    made = sorted(_folders(reports or suite / "reports") - before)
+    assert len(made) <= 1, made
+    return Finished(returncode, output, made[0] if made else None, suite)
+
+
+def _folders(reports: Path) -> set[Path]:
+    return {path for path in reports.glob("*") if path.is_dir()}
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what the outer pytest put there. The store asks DNS for each peer's name: a server that is slow must not count."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TORCHELASTIC_"))}
+    return {**kept, "RES_OPTIONS": "timeout:1 attempts:1"}

@@ -1,0 +1,189 @@
+import time
+
+import pytest
+
+from gpu_acceptance import board as board_module
+from gpu_acceptance.board import Board, causes_before_victims, is_poison
+from gpu_acceptance.record import Outcome
+from tests.judging import make_record
+
+GO = {"type": "go", "seq": 7, "nodeid": "acceptance/test_hbm.py::test_triad", "attempt": 1, "generation": 2, "deadline_s": 60}
+PASSED = {"type": "vote", "outcome": Outcome.PASSED}
+
+
+class Casts(list):
+    """What the board said, by type."""
+
+    def of(self, kind):
+        return [message for message in self if message["type"] == kind]
+
+
+@pytest.fixture
+def casts():
+    return Casts()
+
+
+@pytest.fixture
+def board(casts):
+    return Board(GO, 3, casts.append)
+
+
+def publish(board, rank, outcome=Outcome.PASSED, facts=None, **more):
+    board.publish(rank, {"record": make_record(rank, outcome, **more).model_dump_json(), "facts": facts or {}})
+
+
+def outcomes(board):
+    return [record.outcome for record in board.records()]
+
+
+def test_all_enter_once_all_voted(board, casts):
+    for rank in (2, 0):
+        board.vote(rank, PASSED)
+        board.advance()
+    assert casts == []
+    board.vote(1, PASSED)
+    board.advance()
+    board.advance()
+    assert casts == [{"type": "enter", "seq": 7, "ok": True}]
+
+
+def test_one_skip_is_a_skip_for_all(board, casts):
+    board.vote(0, PASSED)
+    board.vote(1, {"outcome": Outcome.SKIPPED, "reason": "no port"})
+    board.vote(2, {"outcome": Outcome.SKIPPED, "reason": "no cable"})
+    board.advance()
+    assert casts == [{"type": "enter", "seq": 7, "ok": False, "outcome": Outcome.SKIPPED, "reason": "rank 1 skipped: no port"}]
+
+
+def test_a_failed_set_up_keeps_all_out_and_comes_before_a_skip(board, casts):
+    board.vote(0, {"outcome": Outcome.SKIPPED, "reason": "no port"})
+    board.vote(1, PASSED)
+    board.vote(2, {"outcome": Outcome.ERROR, "reason": "no room"})
+    board.advance()
+    (enter,) = casts
+    assert (enter["ok"], enter["outcome"]) == (False, Outcome.NOT_RUN)
+    assert enter["reason"] == "not entered: the set-up of rank 2 did not succeed"
+
+
+def test_a_rank_that_is_gone_before_its_vote_keeps_all_out(board, casts):
+    board.vote(0, PASSED)
+    board.vote(2, PASSED)
+    publish(board, 1, Outcome.DIED)
+    board.advance()
+    (enter,) = casts.of("enter")
+    assert enter["reason"] == "not entered: the set-up of rank 1 did not succeed"
+
+
+def test_the_first_vote_and_the_first_record_of_a_rank_count(board, casts):
+    board.vote(0, {"outcome": Outcome.ERROR, "reason": "no room"})
+    board.vote(0, PASSED)
+    publish(board, 0, Outcome.ERROR, phase="setup")
+    publish(board, 0)
+    for rank in (1, 2):
+        board.vote(rank, PASSED)
+    board.advance()
+    assert not casts.of("enter")[0]["ok"]
+    assert outcomes(board)[0] is Outcome.ERROR
+
+
+def test_a_bad_rank_is_told_to_all_once(board, casts):
+    publish(board, 1, Outcome.DIED, phase="call")
+    publish(board, 2)
+    board.advance()
+    board.advance()
+    assert casts.of("peer_bad") == [{"type": "peer_bad", "seq": 7, "rank": 1, "outcome": Outcome.DIED}]
+
+
+def test_done_when_all_published(board):
+    for rank in (2, 0, 1):
+        assert not board.done
+        assert rank in board.awaited
+        publish(board, rank)
+    assert board.done
+    assert board.awaited == []
+    assert [record.rank for record in board.records()] == [0, 1, 2]
+
+
+def test_a_rank_that_never_answers_is_lost(casts, monkeypatch):
+    monkeypatch.setattr(board_module, "LOST_AFTER_S", 0.0)
+    monkeypatch.setattr(board_module, "GRACE_S", 0.0)
+    board = Board({**GO, "deadline_s": 0.0}, 2, casts.append)
+    publish(board, 0)
+    time.sleep(0.01)
+    assert board.done
+    lost = board.records()[1]
+    assert (lost.outcome, lost.rank, lost.nodeid, lost.generation) == (Outcome.LOST, 1, GO["nodeid"], 2)
+    assert lost.message.startswith("no answer within 0 s: its supervisor or node is gone")
+
+
+def test_hurry_only_shortens(board):
+    board.hurry(1e9)
+    assert not board.done
+    board.hurry(-1)
+    assert board.done
+    assert outcomes(board) == [Outcome.LOST] * 3
+
+
+def test_a_record_that_cannot_be_read_is_an_error_of_its_rank(board):
+    board.publish(1, {"record": '{"outcome": "passed"}'})
+    publish(board, 0)
+    error = board.records()[1]
+    assert (error.rank, error.outcome) == (1, Outcome.ERROR)
+    assert error.message.startswith("its record could not be read: ")
+
+
+def test_gather_answers_in_rank_order_once_all_gave_a_value(board, casts):
+    for rank, value in ((2, "c"), (0, "a")):
+        board.gather(rank, {"key": "place", "value": value})
+    assert casts == []
+    board.gather(1, {"key": "place", "value": "b"})
+    assert casts == [{"type": "gathered", "seq": 7, "values": ["a", "b", "c"]}]
+
+
+def test_a_key_can_be_gathered_again(board, casts):
+    for value in (1, 2):
+        for rank in range(3):
+            board.gather(rank, {"key": "place", "value": value})
+    assert [message["values"] for message in casts] == [[1, 1, 1], [2, 2, 2]]
+
+
+def test_facts_are_kept_as_texts(board):
+    publish(board, 1, facts={"torch": "2.9.0", "nccl": 2})
+    assert board.facts == {1: {"torch": "2.9.0", "nccl": "2"}}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "phase", "poison"),
+    [
+        (Outcome.PASSED, "", False),
+        (Outcome.SKIPPED, "setup", False),
+        (Outcome.NOT_RUN, "setup", False),
+        (Outcome.ERROR, "setup", False),
+        (Outcome.ERROR, "call", True),
+        (Outcome.ERROR, "teardown", True),
+        (Outcome.FAILED, "call", True),
+        (Outcome.DIED, "setup", True),
+        (Outcome.STUCK, "call", True),
+        (Outcome.LOST, "", True),
+        (Outcome.VICTIM, "call", True),
+        (Outcome.INTERRUPTED, "call", True),
+    ],
+)
+def test_what_poisons_a_generation(outcome, phase, poison):
+    assert is_poison(make_record(0, outcome, phase=phase)) is poison
+
+
+@pytest.mark.parametrize("cause", [Outcome.DIED, Outcome.STUCK, Outcome.LOST])
+def test_an_exception_beside_a_death_is_its_echo(cause):
+    records = [
+        make_record(0, Outcome.ERROR, phase="call", message="Connection reset by peer"),
+        make_record(1, cause, phase="call"),
+        make_record(2, Outcome.ERROR, phase="setup", message="no room"),
+        make_record(3, Outcome.FAILED, phase="call", message="assert 1 == 2"),
+    ]
+    assert [record.outcome for record in causes_before_victims(records)] == [Outcome.VICTIM, cause, Outcome.ERROR, Outcome.FAILED]
+
+
+def test_an_exception_without_a_death_is_a_cause():
+    records = [make_record(0, Outcome.ERROR, phase="call"), make_record(1, Outcome.VICTIM, phase="call")]
+    assert [record.outcome for record in causes_before_victims(records)] == [Outcome.ERROR, Outcome.VICTIM]

@@ -1,0 +1,50 @@
+"""The time of a whole run."""
+
+import pytest
+
+from gpu_acceptance.budget import Budget, parse_duration, read_budget
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("gpu_acceptance.budget.time.monotonic", lambda: now[0])
+
+    def advance(seconds: float) -> None:
+        now[0] += seconds
+
+    return advance
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("2h", 7200)])
+def test_durations(text, seconds):
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["30", "0", "-5", "1d", "", "1.5h", "1e3", " 90", "٩٠"])
+def test_what_is_no_duration(text):
+    with pytest.raises(ValueError, match=r"--budget=.*: wants seconds, or a number with s, m or h, above the 30 s kept for the report"):
+        parse_duration(text)
+
+
+def test_the_reserve_is_kept(clock):
+    budget = Budget(100, "--budget=100")
+    assert budget.left_s == 70
+    assert budget.refuses(70) is None
+    assert budget.refuses(71) == "out of time: --budget=100; 70 s left, it takes about 71 s"
+    clock(70)
+    assert budget.is_spent
+    clock(100)
+    assert budget.refuses(1) == "out of time: --budget=100; 0 s left, it takes about 1 s"
+
+
+def test_no_budget():
+    assert read_budget(None, {}, now=0) is None
+    assert read_budget(None, {"SLURM_JOB_END_TIME": "Unknown"}, now=0) is None
+
+
+def test_the_earlier_end_counts(clock):
+    slurm = {"SLURM_JOB_END_TIME": "10500"}
+    assert read_budget("200", slurm, now=10_000).text == "out of time: --budget=200"
+    assert read_budget("2h", slurm, now=10_000).text == "out of time: the end of the Slurm job"
+    assert read_budget(None, slurm, now=10_000).left_s == 470

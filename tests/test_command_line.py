@@ -1,0 +1,112 @@
+"""Options, folders and files as people give them, in a world of one: what is wrong is one readable error, and nothing started."""
+
+import pytest
+from suite import EXAMPLES, make_suite, plain_pytest
+
+pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    """For runs that must not start: one suite for all."""
+    return make_suite(tmp_path_factory.mktemp("suite"), "two_metrics")
+
+
+def assert_refused(finished, text):
+    assert finished.returncode == 4, finished.output
+    assert text in finished.output
+    assert "Traceback" not in finished.output
+    assert not finished.has_results
+    assert finished.folder is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--hardware=h300"], "ERROR: --hardware=h300: no such profile; profiles: cpu"),
+        (["--waive=two_metrics.frist=slow"], "ERROR: --waive=two_metrics.frist=...: matches no limit of profile cpu"),
+        (["--waive=two_metrics.first"], "ERROR: --waive=two_metrics.first: wants METRIC-GLOB=reason"),
+        (["--gpus=all"], "ERROR: --gpus=all: wants the number of GPUs of each node that are under test, from 1 up"),
+        (["--run-id=../elsewhere"], "ERROR: --run-id='../elsewhere': wants letters, digits"),
+        (["--limits=no such.yaml"], "ERROR: no such.yaml: there is no such file: "),
+    ],
+)
+def test_an_option_that_cannot_be_right(suite, arguments, text):
+    assert_refused(plain_pytest(suite, *arguments), text)
+
+
+def test_a_report_folder_that_cannot_be_made(suite):
+    file = suite / "a file"
+    file.touch()
+    ended = plain_pytest(suite, f"--report-dir={file / 'reports'}")
+    assert ended.returncode == 3, ended.output
+    assert f"Exit: --report-dir={file / 'reports'}: cannot be made: Not a directory; name a folder that can be written" in ended.output
+    assert "Traceback" not in ended.output
+    assert ended.folder is None
+
+
+def test_a_path_after_a_blank_that_moves_the_root_is_refused(tmp_path):
+    """pytest takes the folder of both paths for its root when there is a configuration file in it."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "mine.yaml").write_text("reason: a test\n")
+    suite = make_suite(tmp_path / "suite", "two_metrics")
+    assert_refused(plain_pytest(suite, "--limits", str(tmp_path / "mine.yaml")), "")
+    installed = plain_pytest(suite, "--limits", str(tmp_path / "mine.yaml"), env={"PYTHONPATH": f"{suite}:{suite / 'src'}"})
+    assert_refused(installed, f"for the suite's root, not {suite}: write options as --option=VALUE")
+
+
+def test_the_plan_names_validations_limits_and_seconds_and_runs_nothing(suite):
+    (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\nexpected_s: {two_metrics: 7}\n")
+    plan = plain_pytest(suite, "--plan")
+    assert plan.returncode == 5, plan.output
+    assert "profile cpu (no GPU), 1 rank on each of 1 node" in plan.output
+    assert "  acceptance/test_two_metrics.py::test_first: 7 s expected, deadline 60 s" in plan.output
+    assert (
+        "  two_metrics.second: >= 1 GB/s (rank) [cpu.yaml: policy: an example of a limit, for the tests of the suite itself]" in plan.output
+    )
+    assert "expected: 14 s of validations, end about " in plan.output
+    assert plan.folder is None
+
+
+def test_collecting_only_accepts_nothing(suite):
+    collected = plain_pytest(suite, "--collect-only", "-q")
+    assert collected.returncode == 5, collected.output
+    assert "acceptance/test_two_metrics.py::test_first" in collected.output
+    assert "ACCEPTED" not in collected.output
+    assert collected.folder is None
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Two runs in one suite: judged, with an overlay after a blank that moves nothing; and measured only."""
+    suite = make_suite(tmp_path_factory.mktemp("alone"), "needs_four", "passes")
+    (suite / "my limits.yaml").write_text((EXAMPLES / "loosened.site.yaml").read_text().replace("loosened.value", "passes.value"))
+    return plain_pytest(suite, "--limits", "my limits.yaml"), plain_pytest(suite, "--measure-only")
+
+
+def test_a_world_of_one_is_too_small_for_some(alone):
+    judged, _ = alone
+    assert judged.returncode == 0, judged.output
+    assert judged.row("test_needs_four.py::test_value").outcome == "not applicable"
+    assert judged.row("test_needs_four.py::test_value").message == "needs at least 4 ranks, this job has 1"
+    assert judged.verdict_line.startswith("ACCEPTED (cpu profile: no GPU was tested")
+
+
+def test_an_overlay_after_a_blank_counts_where_it_moves_nothing(alone):
+    assert "1 loosened, overlay my limits.yaml" in alone[0].verdict_line
+
+
+def test_measured_only_is_incomplete_and_keeps_the_figures(alone):
+    _, measured = alone
+    assert measured.returncode == 6, measured.output
+    assert measured.verdict_line.startswith("INCOMPLETE: measured only, not judged")
+    row = measured.row("test_passes.py::test_value")
+    assert row.attempts[0].ranks[0].figures[0].value == 2.0
+    assert row.judgements == ()
+    assert measured.record.header.measure_only
+
+
+def test_a_second_run_leaves_the_first_alone(alone):
+    first, second = alone
+    assert first.folder != second.folder
+    assert first.record.conclusion.verdict == "ACCEPTED"

@@ -1,0 +1,149 @@
+"""Two ends of the control plane over one real store on 127.0.0.1."""
+
+import select
+import socket
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+from torch.distributed import PrefixStore, TCPStore
+
+from gpu_acceptance import control as control_module
+from gpu_acceptance.control import MAX_MESSAGE_BYTES, Control, ControlError
+from gpu_acceptance.launch import Rank
+
+HOST_A_STORE = """
+import sys, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.read()
+"""
+
+
+def place(rank, port, run_id):
+    return Rank(rank=rank, local_rank=rank, world_size=2, local_world_size=2, store_port=port, run_id=run_id)
+
+
+@pytest.fixture(scope="module")
+def store():
+    """The launcher's."""
+    return TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture
+def connect(store, request):
+    """connect(rank, run_id): one end, closed when the test is over. Each test is a run of its own."""
+    ends = []
+
+    def connect(rank, run_id=request.node.name):
+        ends.append(Control(place(rank, store.port, run_id)))
+        return ends[-1]
+
+    yield connect
+    for end in ends:
+        end.close(timeout_s=5)
+
+
+@pytest.fixture
+def pair(connect):
+    return [connect(0), connect(1)]
+
+
+def received(control):
+    sender, message = control.incoming.get(timeout=30)
+    return sender, message
+
+
+def test_a_message_arrives_with_its_sender(pair):
+    first, second = pair
+    message = {"type": "hello", "text": "µ\nnode-00", "values": [1, None, True]}
+    second.send(0, message)
+    assert received(first) == (1, message)
+
+
+def test_a_cast_reaches_every_rank_and_its_sender(pair):
+    pair[0].cast({"type": "go", "seq": 1})
+    assert [received(end) for end in pair] == [(0, {"type": "go", "seq": 1})] * 2
+
+
+def test_messages_keep_their_order(pair):
+    for number in range(50):
+        pair[0].send(1, {"type": "go", "seq": number})
+    assert [received(pair[1])[1]["seq"] for _ in range(50)] == list(range(50))
+
+
+def test_a_message_to_oneself_needs_no_store(pair):
+    pair[0].send(0, {"type": "hello"})
+    assert pair[0].incoming.get_nowait() == (0, {"type": "hello"})
+
+
+def test_the_wake_descriptor_tells_of_messages(pair):
+    second = pair[1]
+    assert select.select([second.wake_fd], [], [], 0)[0] == []
+    pair[0].send(1, {"type": "go"})
+    assert select.select([second.wake_fd], [], [], 30)[0] == [second.wake_fd]
+    second.drain_wake()
+    second.drain_wake()
+    assert select.select([second.wake_fd], [], [], 0)[0] == []
+
+
+def test_too_large_a_message_is_an_error_of_its_sender(pair):
+    with pytest.raises(ControlError, match=rf"a published message of \d+ bytes; allowed: {MAX_MESSAGE_BYTES}"):
+        pair[1].send(0, {"type": "published", "record": "x" * MAX_MESSAGE_BYTES})
+
+
+def test_two_runs_on_one_store_never_meet(connect):
+    one, other = connect(0, "one"), connect(0, "other")
+    connect(1, "one").send(0, {"type": "hello"})
+    assert received(one) == (1, {"type": "hello"})
+    assert other.incoming.empty()
+
+
+def test_closing_sends_what_is_queued_and_ends_both_threads(pair):
+    """A thread that still waited in the store would abort the process if it woke while the interpreter shuts down."""
+    first, second = pair
+    for number in range(20):
+        first.send(1, {"type": "leave", "seq": number})
+    first.close(timeout_s=5)
+    assert [received(second)[1]["seq"] for _ in range(20)] == list(range(20))
+    second.close(timeout_s=5)
+    threads = [thread for end in pair for thread in (end._sender, end._listener)]
+    assert [thread.name for thread in threads if thread.is_alive()] == []
+    assert first.incoming.empty()
+
+
+def test_a_store_that_goes_away_is_told():
+    host = subprocess.Popen([sys.executable, "-c", HOST_A_STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    control = Control(place(0, int(host.stdout.readline()), "lost"))
+    host.kill()
+    host.communicate()
+    sender, message = received(control)
+    assert (sender, message["type"]) == (0, "store_lost")
+    assert message["reason"]
+    control.close(timeout_s=5)
+
+
+def test_no_store_at_all_is_one_line(monkeypatch):
+    monkeypatch.setattr(control_module, "_CONNECT", timedelta(seconds=1))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))  # nobody listens here
+        port = probe.getsockname()[1]
+        with pytest.raises(ControlError, match=rf"no control store at 127\.0\.0\.1:{port} within 1 s: ") as caught:
+            Control(place(1, port, "none"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_world_of_one_hosts_its_own_store():
+    control = Control(Rank())
+    assert control.port > 0
+    assert control.prefix == "gpu-acceptance/none"
+    control.cast({"type": "go"})
+    assert received(control) == (0, {"type": "go"})
+    control.close(timeout_s=5)
+
+
+def test_what_is_no_message_is_told_as_a_lost_store(store, connect):
+    control = connect(0)
+    PrefixStore(control.prefix, store).queue_push("to/0", "no pair")
+    assert received(control)[1]["type"] == "store_lost"

@@ -1,0 +1,100 @@
+"""What may be ACCEPTED, and what the verdict line then says: one run of 2 ranks, started as a stranger would start it."""
+
+import pytest
+from suite import EXAMPLES, make_suite, plain_pytest, run, torchrun_command
+
+from gpu_acceptance.files import read_results
+
+pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+
+EXAMPLES_HERE = ("declared_skip", "gathers", "loosened", "own_worker", "passes", "unstable_once", "waived")
+
+
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory):
+    """From another folder, below a parent with a pytest.ini of its own, into a folder with a blank in its name."""
+    parent = tmp_path_factory.mktemp("parent")
+    (parent / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    suite, elsewhere = make_suite(parent / "suite", *EXAMPLES_HERE), parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "agreed limits.yaml").write_text((EXAMPLES / "loosened.site.yaml").read_text())
+    command = torchrun_command(
+        str(suite / "acceptance"),
+        "--limits=agreed limits.yaml",
+        "--waive=waived.*=agreed with the vendor",
+        "--report-dir=all my runs",
+        "--run-id=first",
+    )
+    return run(command, suite, cwd=elsewhere, reports=elsewhere / "all my runs")
+
+
+def test_accepted_and_what_weakens_it_is_in_the_line(accepted):
+    assert accepted.returncode == 0, accepted.output
+    assert accepted.record.conclusion.exit_code == 0
+    assert accepted.verdict_line == "ACCEPTED (cpu profile: no GPU was tested, 1 waived, 1 loosened, overlay agreed limits.yaml)"
+    assert accepted.verdict_line in accepted.output
+    assert accepted.verdict_line in accepted.terminal_of(1)
+
+
+def test_even_the_best_run_says_that_no_gpu_was_tested(accepted):
+    assert accepted.alone("passes").line == "ACCEPTED (cpu profile: no GPU was tested)"
+
+
+def test_a_declared_skip_is_not_applicable_and_says_why(accepted):
+    row = accepted.row("test_link")
+    assert row.outcome == "not applicable"
+    assert row.message == "ranks 0-1: not applicable: this machine has no InfiniBand (Skipped: no InfiniBand device)"
+    assert accepted.record.not_applicable == {"declared_skip.*": "this machine has no InfiniBand"}
+
+
+def test_a_waived_miss_stays_visible(accepted):
+    row = accepted.row("test_waived.py::test_value")
+    assert row.outcome == "not applicable"
+    assert row.message.startswith("waived (agreed with the vendor): waived.value = 0.5 GB/s, need >= 1 GB/s [cpu.yaml: ")
+    assert accepted.record.waivers == {"waived.*": "agreed with the vendor"}
+
+
+def test_a_loosened_bound_is_listed_with_both_values_and_the_digest_of_its_file(accepted):
+    (change,) = accepted.record.changes
+    assert (change.kind, change.key, change.old, change.new) == ("loosened", "loosened.value at_least", "1", "0.25")
+    assert change.file == "agreed limits.yaml"
+    assert change.sha256 == accepted.record.header.profile_files["agreed limits.yaml"]
+
+
+def test_unstable_once_is_repeated_and_passes_with_both_attempts_in_the_record(accepted):
+    row = accepted.row("test_unstable_once.py::test_value")
+    assert row.outcome == "passed"
+    assert [record.figures[0].spread_percent for attempt in row.attempts for record in attempt.ranks if record.rank == 1] == [30.0, 1.0]
+
+
+def test_a_worker_of_its_own_has_its_variable_and_the_next_validation_does_not(accepted):
+    values = {
+        record.rank: [figure.value for figure in record.figures]
+        for name in ("test_fresh", "test_own_worker.py::test_next")
+        for record in accepted.row(name).attempts[0].ranks
+    }
+    assert accepted.row("test_fresh").outcome == accepted.row("test_own_worker.py::test_next").outcome == "passed"
+    assert values == {0: ["none"], 1: ["none"]}  # of the later one
+    generations = [accepted.row(name).attempts[0].ranks[0].generation for name in ("test_loosened.py::test_value", "test_fresh")]
+    assert generations[0] < generations[1] < accepted.row("test_own_worker.py::test_next").attempts[0].ranks[0].generation
+
+
+def test_every_rank_gathers_one_value_of_every_rank(accepted):
+    row = accepted.row("test_gathers.py::test_value")
+    assert row.outcome == "passed"
+    assert {record.figures[0].value for record in row.attempts[0].ranks} == {5}
+
+
+def test_the_run_lies_where_it_was_asked_for_and_under_its_name(accepted):
+    assert accepted.folder.name == accepted.record.header.run_id == "first"
+    assert accepted.folder.parent.name == "all my runs"
+    assert not (accepted.suite / "reports").exists()
+
+
+def test_a_second_run_of_the_same_name_is_refused_and_the_first_stays(accepted):
+    before = (accepted.folder / "results.json").read_bytes()
+    again = plain_pytest(accepted.suite, f"--report-dir={accepted.folder.parent}", "--run-id=first")
+    assert again.returncode == 4, again.output
+    assert f"--run-id=first: {accepted.folder} exists; a run never overwrites another" in again.output
+    assert (accepted.folder / "results.json").read_bytes() == before
+    assert read_results(accepted.folder).header.run_id == "first"

@@ -1,0 +1,108 @@
+"""Closed doors: ways to start a run that would make its verdict worth nothing. Each ends with exit code 4 or 5 and one text."""
+
+import pytest
+from suite import make_suite, plain_pytest, torchrun
+
+pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+
+
+def assert_refused(finished, text, *, ranks=2):
+    """Exit code 4 on all ranks, the text printed once, no results."""
+    assert finished.rank_exit_codes == dict.fromkeys(range(ranks), 4), finished.output
+    assert finished.output.count(text) == 1, finished.output
+    assert not finished.has_results
+
+
+@pytest.fixture
+def machine_with_gpus(tmp_path):
+    """A /sys with two NVIDIA GPUs on its bus, of which the driver shows nothing."""
+    for address in ("0000:01:00.0", "0000:02:00.0"):
+        device = tmp_path / "sys" / "bus" / "pci" / "devices" / address
+        device.mkdir(parents=True)
+        (device / "vendor").write_text("0x10de\n")
+        (device / "class").write_text("0x030200\n")
+    return {"GPU_ACCEPTANCE_EXTRA_SYSFS": str(tmp_path / "sys")}
+
+
+def test_a_gpu_on_the_bus_is_never_judged_as_a_cpu(tmp_path, machine_with_gpus):
+    refused = torchrun(make_suite(tmp_path / "suite", "passes"), env=machine_with_gpus)
+    assert_refused(refused, "ERROR: the cpu profile is for machines without GPUs; the PCI bus or NVML shows 2 on ")
+    assert "is its driver loaded? NVML shows none of them" in refused.output
+    assert refused.folder is None
+
+
+@pytest.mark.parametrize("hardware", ["--hardware=cpu", "--measure-only"])
+def test_nor_when_asked_to(tmp_path, machine_with_gpus, hardware):
+    refused = plain_pytest(make_suite(tmp_path / "suite", "passes"), hardware, env=machine_with_gpus)
+    assert refused.returncode == 4, refused.output
+    assert "ERROR: the cpu profile is for machines without GPUs" in refused.output
+
+
+def test_a_profile_of_other_hardware(tmp_path):
+    suite = make_suite(tmp_path, "passes")
+    (suite / "thresholds" / "h200-sxm.yaml").write_text(
+        "extends: base\nmatch: {device_name: NVIDIA H200}\n"
+        + (suite / "thresholds" / "cpu.yaml").read_text().replace("extends: base\n", "")
+    )
+    refused = plain_pytest(suite, "--hardware=h200-sxm")
+    assert refused.returncode == 4, refused.output
+    assert "ERROR: --hardware=h200-sxm is for 'NVIDIA H200', but rank 0's machine (" in refused.output
+    assert ") has no GPU that NVML shows" in refused.output
+    assert not refused.has_results
+
+
+def test_launcher_restarts(tmp_path):
+    refused = torchrun(make_suite(tmp_path, "passes"), launcher=("--max-restarts=1",))
+    assert refused.returncode != 0
+    assert set(refused.rank_exit_codes.values()) <= {4, -15}, refused.output
+    assert 4 in refused.rank_exit_codes.values()
+    assert "ERROR: TORCHELASTIC_MAX_RESTARTS=1: a restarted job runs until it passes, which proves nothing; " in refused.output
+    assert "start torchrun with --max-restarts=0" in refused.output
+    assert not refused.has_results
+
+
+def test_ranks_that_collect_different_validations(tmp_path):
+    refused = torchrun(make_suite(tmp_path, "differs_between_ranks"))
+    assert_refused(refused, "ranks collected different validations (rank 0 is the reference); is the checkout the same everywhere?")
+    assert refused.output.count("  + rank 1 adds  acceptance/test_differs_between_ranks.py::test_only_here") == 1
+    assert "test_value" not in refused.output
+
+
+def test_a_rank_that_cannot_collect(tmp_path):
+    refused = torchrun(make_suite(tmp_path, "cannot_be_collected"))
+    assert_refused(refused, "ERROR: rank 1 cannot take part:")
+    assert "ImportError: libexample.so.1: cannot open shared object file" in refused.output
+
+
+def test_nothing_selected_proves_nothing(tmp_path):
+    nothing = torchrun(make_suite(tmp_path, "passes"), "-k nothing")
+    assert nothing.rank_exit_codes == {0: 5, 1: 5}, nothing.output
+    assert "ACCEPTED" not in nothing.output
+
+
+def test_without_the_plugin_no_fixture_works(tmp_path):
+    bare = torchrun(make_suite(tmp_path, "passes", "never_measures"), "-p", "no:gpu_acceptance.plugin")
+    assert bare.returncode != 0
+    assert "no supervisor started this process, so nothing here would be judged" in bare.output
+    assert not bare.has_results
+
+
+def test_xdist(tmp_path):
+    refused = plain_pytest(make_suite(tmp_path, "passes"), "-n2")
+    assert refused.returncode == 4, refused.output
+    assert (
+        "ERROR: pytest-xdist may not share out an acceptance run, every rank runs every validation: leave out -n and --dist"
+        in refused.output
+    )
+    assert not refused.has_results
+
+
+def test_wrong_limits_stop_all_ranks_before_anything_starts(tmp_path):
+    suite = make_suite(tmp_path, "passes")
+    (suite / "typo.yaml").write_text(
+        "limits:\n  passes.value:\n    at_laest: 1\n    unit: GB/s\n    scope: rank\n    source: 'policy: a typo for the tests'\n"
+    )
+    refused = torchrun(suite, "--limits=typo.yaml")
+    assert_refused(refused, "ERROR: typo.yaml: limits.passes.value.at_laest (line 3): unknown key; known: at_least, ")
+    assert "did you mean at_least?" in refused.output
+    assert refused.folder is None

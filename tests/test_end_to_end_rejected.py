@@ -1,0 +1,175 @@
+"""Ranks that miss, assert, die and hang in one run of 2 ranks: REJECTED, each named, and what follows is right again."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from suite import EXAMPLES, make_suite, torchrun
+
+pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+
+EXAMPLES_HERE = (
+    "asserts_before_collective",
+    "checked_twice",
+    "exits",
+    "hangs",
+    "misses_on_one_rank",
+    "raised_bound",
+    "segfaults",  # the third generation that rank 1 poisons, so
+    "unlisted_world",  # does not run any more
+)
+NEED = "need >= 1 GB/s [cpu.yaml: policy: an example of a limit, for the tests of the suite itself]"
+
+
+@pytest.fixture(scope="module")
+def rejected(tmp_path_factory):
+    suite = make_suite(tmp_path_factory.mktemp("rejected"), *EXAMPLES_HERE)
+    return torchrun(suite, f"--limits={EXAMPLES / 'raised_bound.site.yaml'}")
+
+
+def test_all_ranks_exit_alike(rejected):
+    assert rejected.rank_exit_codes == {0: 1, 1: 1}, rejected.output
+    assert rejected.record.conclusion.verdict == "REJECTED"
+    assert rejected.record.conclusion.exit_code == 1
+
+
+def test_the_verdict_is_in_the_terminal_and_in_the_launchers_own_words(rejected):
+    assert rejected.verdict_line.startswith("REJECTED: 2 of 11 validations died, 1 of 11 validations stuck, ")
+    assert rejected.output.count(f"traceback : {rejected.verdict_line}") == 2
+    assert rejected.verdict_line in rejected.terminal_of(1)
+
+
+@pytest.mark.parametrize("subject", [name for name in EXAMPLES_HERE if name not in {"raised_bound", "unlisted_world"}])
+def test_each_would_be_rejected_alone(rejected, subject):
+    assert rejected.alone(subject).verdict == "REJECTED"
+
+
+def test_a_missed_limit_names_the_one_rank_on_every_rank(rejected):
+    line = f"misses_on_one_rank.value = 0.5 GB/s, {NEED} on rank 1 ("
+    row = rejected.row("test_misses_on_one_rank.py::test_value")
+    assert row.outcome == "failed"
+    assert line in row.message
+    assert line in rejected.output
+    assert line in rejected.terminal_of(1)
+    assert rejected.row("test_misses_on_one_rank.py::test_other").outcome == "passed"
+
+
+def test_of_a_metric_checked_twice_the_worst_counts(rejected):
+    row = rejected.row("test_checked_twice.py::test_value")
+    assert row.outcome == "failed"
+    assert f"checked_twice.value = 0.5 GB/s, {NEED} on rank 0 (" in row.message
+
+
+def test_a_bound_out_of_reach_rejects_what_held_before(rejected):
+    row = rejected.row("test_raised_bound.py::test_value")
+    assert row.outcome == "failed"
+    assert "raised_bound.value = 2 GB/s, need >= 1e+06 GB/s [raised_bound.site.yaml: policy: out of reach" in row.message
+    assert "1 tightened, overlay raised_bound.site.yaml" in rejected.verdict_line
+    (change,) = rejected.record.changes
+    assert (change.kind, change.key, change.old, change.new) == ("tightened", "raised_bound.value at_least", "1", "1000000")
+
+
+def test_one_rank_asserts_before_its_collective(rejected):
+    row = rejected.row("test_asserts")
+    assert row.outcome == "failed"
+    assert re.search(r"rank 0 \(.*\): failed in call: AssertionError: rank 0 gives up before the collective", row.message)
+    assert rejected.outcomes_by_rank("test_asserts") == {0: "failed", 1: "victim"}
+    assert rejected.row("test_asserts_before_collective.py::test_value").outcome == "passed"
+
+
+def test_a_dead_rank_is_named_with_its_exit_code(rejected):
+    row = rejected.row("test_exits")
+    assert row.outcome == "died"
+    assert re.match(r"rank 1 \(.*\): died in call: the worker ended with exit code 7\n", row.message)
+    assert rejected.outcomes_by_rank("test_exits") == {0: "victim", 1: "died"}
+
+
+def test_a_dead_rank_is_named_with_its_signal(rejected):
+    row = rejected.row("test_segfaults")
+    assert row.outcome == "died"
+    assert re.match(r"rank 1 \(.*\): died in call: the worker ended with signal SIGSEGV\n", row.message)
+    assert rejected.outcomes_by_rank("test_segfaults") == {0: "passed", 1: "died"}
+
+
+def test_a_stuck_rank_is_named_with_the_frame_it_is_in(rejected):
+    row = rejected.row("test_hangs")
+    assert row.outcome == "stuck"
+    assert re.search(r"rank 1 \(.*\): stuck in call: deadline of 3 s passed; inside test_hangs\.py:14 in test_hangs", row.message)
+    assert rejected.outcomes_by_rank("test_hangs") == {0: "victim", 1: "stuck"}
+    stacks = {record.rank: record.stack for record in row.attempts[-1].ranks}
+    assert "in all_reduce" in stacks[0]
+    assert "in test_hangs" in stacks[1]
+
+
+def test_what_follows_a_poisoned_generation_runs_in_a_new_one_and_is_right(rejected):
+    (before,), (after,) = rejected.row("test_hangs").attempts, rejected.row("test_next").attempts
+    assert rejected.row("test_next").outcome == "passed"
+    assert after.ranks[0].generation == before.ranks[0].generation + 1
+    assert {record.figures[0].value for record in after.ranks} == {2.0}
+
+
+def test_what_a_bad_rank_measured_is_thrown_away(rejected):
+    for name in ("test_exits", "test_hangs", "test_segfaults"):
+        assert rejected.row(name).attempts[0].ranks[1].figures == ()
+    assert [(limit.status, limit.value) for limit in rejected.alone("exits").limits] == [("not measured", None)]
+
+
+def test_a_rank_that_poisons_three_generations_ends_the_run_by_name(rejected):
+    row = rejected.row("test_unlisted_world.py::test_value")
+    assert row.outcome == "not run"
+    assert re.fullmatch(r"rank 1 \(.*\) poisoned 3 generations of workers", row.message)
+    assert rejected.alone("unlisted_world").verdict == "INCOMPLETE"
+
+
+def test_each_formation_of_the_run_is_an_attempt_of_row_0(rejected):
+    row = rejected.record.rows[0]
+    assert row.nodeid == "world_formation"
+    assert [record.generation for attempt in row.attempts for record in attempt.ranks if record.rank == 0] == [1, 2, 3, 4]
+
+
+# --- the files of a run --------------------------------------------------------------------------------------------------------
+
+
+def test_the_files_of_a_run_are_there_and_rank_1_wrote_none_of_rank_0(rejected):
+    names = {path.name for path in rejected.folder.iterdir()}
+    assert names >= {"results.json", "report.html", "pytest.html", "junit.xml", "journal", "logs"}
+    assert {path.name for path in (rejected.folder / "journal").iterdir()} == {"rank-00000.jsonl", "rank-00001.jsonl"}
+
+
+def test_junit_counts_what_rejects_as_failures_and_what_proves_nothing_as_errors(rejected):
+    (suite,) = ET.parse(rejected.folder / "junit.xml").getroot()
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "12",
+        "failures": "7",
+        "errors": "1",
+        "skipped": "0",
+    }
+
+
+def test_junit_carries_the_figures(rejected):
+    (suite,) = ET.parse(rejected.folder / "junit.xml").getroot()
+    (case,) = [case for case in suite if case.get("classname") == "acceptance.test_checked_twice"]
+    properties = {prop.get("name"): prop.get("value") for prop in case.iter("property")}
+    assert properties == {"checked_twice.value at_least": "0.5 GB/s, need >= 1: missed"}
+
+
+@pytest.mark.parametrize("file", ["pytest.html", "report.html"])
+def test_each_page_shows_every_validation(rejected, file):
+    page = (rejected.folder / file).read_text()
+    names = [row.nodeid.rsplit("/", 1)[-1] for row in rejected.record.rows[1:]]
+    assert [name for name in names if name not in page] == []
+
+
+def test_the_report_begins_with_the_verdict(rejected):
+    assert "REJECTED" in (rejected.folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_journal_of_a_rank_has_its_identity_and_one_line_for_each_attempt(rejected, rank):
+    identity, plan, *others = rejected.journal_of(rank)
+    lines = [line for line in others if line["kind"] == "rank"]
+    assert (identity["kind"], identity["rank"], identity["run_id"]) == ("identity", rank, rejected.folder.name)
+    assert (plan["kind"], plan["run_id"]) == ("plan", rejected.folder.name)
+    told = [(row.nodeid, attempt.number) for row in rejected.record.rows for attempt in row.attempts]
+    assert sorted((line["nodeid"], line["attempt"]) for line in lines) == sorted(told)
+    assert {line["rank"] for line in lines} == {rank}

@@ -1,0 +1,121 @@
+"""Runs that end before their end: a lost rank, a signal, -x; and two agents that must end as one."""
+
+import signal
+import socket
+import time
+
+import pytest
+from suite import PYTHON, finished, make_suite, start, torchrun, torchrun_command
+
+pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+
+TORCHRUN_KILLS_AFTER_S = 30
+
+
+def wait_for(path, process):
+    end = time.monotonic() + 120
+    while not path.exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.1)
+    assert path.exists(), process.communicate(timeout=60)[0]
+
+
+def test_a_lost_rank_is_named_by_the_report_that_rank_0_still_writes(tmp_path):
+    ended = torchrun(make_suite(tmp_path, "kills_its_supervisor"))
+    assert ended.rank_exit_codes[1] == -9, ended.output
+    assert ended.rank_exit_codes[0] == 2, ended.output
+    assert ended.outcomes_by_rank("test_lost")[1] == "lost"
+    assert ended.row("test_lost").outcome == "lost"
+    assert "rank 1 (" in ended.row("test_lost").message
+    assert "no answer within" in ended.row("test_lost").message
+    assert ended.row("test_next").outcome == "not run"
+    assert ended.verdict_line.startswith("INCOMPLETE: ")
+    assert (ended.folder / "report.html").exists()
+
+
+def test_sigterm_to_the_launcher_interrupts_the_validation_and_the_report_is_written(tmp_path):
+    suite = make_suite(tmp_path, "takes_long")
+    process = start(torchrun_command("acceptance/"), suite)
+    for rank in (0, 1):
+        wait_for(suite / f"begun-{rank}", process)
+    process.send_signal(signal.SIGTERM)
+    before = time.monotonic()
+    output, _ = process.communicate(timeout=120)
+    stopped = finished(process.returncode, output, suite)
+    assert time.monotonic() - before < TORCHRUN_KILLS_AFTER_S
+    assert stopped.returncode != 0
+    assert stopped.outcomes() == {"test_long": "interrupted", "test_next": "not run"}
+    assert "interrupted by SIGTERM" in stopped.row("test_long").message
+    assert stopped.row("test_next").message == "interrupted by SIGTERM"
+    assert (stopped.record.conclusion.verdict, stopped.record.conclusion.exit_code) == ("INCOMPLETE", 2)
+    assert stopped.verdict_line.startswith("INCOMPLETE: interrupted, ")
+    assert stopped.verdict_line in output
+    assert stopped.verdict_line in stopped.terminal_of(1)
+
+
+def test_sigterm_to_one_rank_ends_all_alike(tmp_path):
+    stopped = torchrun(make_suite(tmp_path, "terminates_its_supervisor"))
+    assert stopped.rank_exit_codes == {0: 2, 1: 2}, stopped.output
+    assert stopped.row("test_terminated").outcome == "interrupted", stopped.output
+    assert stopped.outcomes_by_rank("test_terminated") == {0: "interrupted", 1: "interrupted"}
+    assert "interrupted by SIGTERM" in stopped.row("test_terminated").message
+
+
+def test_ctrl_c_in_a_world_of_one(tmp_path):
+    suite = make_suite(tmp_path, "takes_long")
+    process = start([PYTHON, "-m", "pytest", "acceptance/"], suite)
+    wait_for(suite / "begun-0", process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    stopped = finished(process.returncode, output, suite)
+    assert stopped.returncode == 2, output
+    assert stopped.outcomes() == {"test_long": "interrupted", "test_next": "not run"}
+    assert "interrupted by SIGINT" in stopped.row("test_long").message
+
+
+def test_x_stops_all_ranks_at_the_same_validation(tmp_path):
+    stopped = torchrun(make_suite(tmp_path, "stops_at_the_first_failure"), "-x")
+    assert stopped.rank_exit_codes == {0: 1, 1: 1}, stopped.output
+    assert stopped.outcomes() == {"test_first": "passed", "test_second": "failed", "test_third": "not run"}
+    assert stopped.row("test_third").message == "the run stopped before it (-x or --maxfail)"
+    assert [line["nodeid"].rsplit("::", 1)[-1] for line in stopped.journal_of(1) if line["kind"] == "rank"][1:] == [
+        "test_first",
+        "test_second",
+    ]
+    assert "::test_third: the run stopped before it (-x or --maxfail)" in stopped.reasons
+    for text in (stopped.output, stopped.terminal_of(1)):
+        assert "stopping after 1 failures" in text
+
+
+def test_without_rank_0_the_lowest_rank_alive_reports(tmp_path):
+    ended = torchrun(make_suite(tmp_path, "kills_the_leader"), ranks=3)
+    assert ended.rank_exit_codes == {0: -9, 1: 6, 2: 6}, ended.output
+    assert ended.verdict_line.startswith("INCOMPLETE: no reporter finished this run: rebuilt from 3 of 3 journals (rank 0 lost: ")
+    assert ended.verdict_line in ended.output
+    assert ended.outcomes_by_rank("test_lost")[0] == "lost"
+    assert (ended.folder / "report.html").is_file()
+
+
+def test_two_agents_agree_and_both_end(tmp_path):
+    suite = make_suite(tmp_path, "misses_on_one_rank")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    rendezvous = (
+        "--nnodes=2",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=127.0.0.1:{port}",
+        "--rdzv-id=two-agents",
+        "--local-addr=127.0.0.1",
+    )
+    agent = [PYTHON, "-m", "torch.distributed.run", *rendezvous, "--nproc-per-node=1", "-m", "pytest", "acceptance/"]
+    agents = [start(agent, suite) for _ in range(2)]
+    outputs = [agent.communicate(timeout=180)[0] for agent in agents]
+    both = [finished(agent.returncode, output, suite) for agent, output in zip(agents, outputs, strict=True)]
+    assert [one.returncode for one in both] == [1, 1], outputs
+    codes = [one.rank_exit_codes for one in both]
+    assert sorted(codes, key=str) == [{0: 1}, {1: 1}], outputs
+    line = both[0].verdict_line
+    assert line.startswith("REJECTED: 1 limit missed in 1 of 2 validations (")
+    assert all(f"traceback : {line}" in output for output in outputs)
+    assert both[0].record.conclusion.coverage.nodes == 2
+    assert [identity.node for identity in both[0].record.header.ranks] == [0, 1]

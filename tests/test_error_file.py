@@ -1,0 +1,25 @@
+import json
+
+import pytest
+
+from gpu_acceptance.error_file import write_error_file
+
+
+def test_torchrun_finds_the_verdict_and_its_reasons(tmp_path, monkeypatch):
+    path = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    write_error_file("REJECTED: 1 limit missed", ["REJECTED: 1 limit missed", "coverage: µ", "report: there"])
+    message = json.loads(path.read_text(encoding="utf-8"))["message"]
+    assert message["message"] == "REJECTED: 1 limit missed"
+    assert message["extraInfo"]["py_callstack"] == "REJECTED: 1 limit missed\ncoverage: µ\nreport: there"
+    assert message["extraInfo"]["timestamp"].isdecimal()
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_torchrun_nothing_is_written(tmp_path, monkeypatch, value):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", value)
+    write_error_file("REJECTED", [])
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,72 @@
+"""Heartbeats over a real store on 127.0.0.1."""
+
+import time
+
+import pytest
+from torch.distributed import TCPStore
+
+from gpu_acceptance import lookout as module
+from gpu_acceptance.lookout import Lookout
+
+
+@pytest.fixture
+def beat_fast(monkeypatch):
+    monkeypatch.setattr(module, "BEAT_S", 0.05)
+    monkeypatch.setattr(module, "LOST_S", 1.0)
+
+
+@pytest.fixture
+def make():
+    server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    made = []
+
+    def lookout(rank: int) -> Lookout:
+        made.append(Lookout(TCPStore("127.0.0.1", server.port, None, is_master=False), rank))
+        return made[-1]
+
+    yield lookout
+    for one in made:
+        one.end()
+
+
+def wait_until(condition, seconds: float = 30.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.usefixtures("beat_fast")
+def test_a_heart_that_stops_is_lost_and_the_others_are_alive(make):
+    watcher, stopping, _beating = make(0), make(1), make(2)
+    watcher.watch([0, 1, 2])
+    assert wait_until(lambda: watcher.alive() == [1, 2])
+    stopping.end()
+    assert wait_until(lambda: watcher.lost() == [1])
+    assert wait_until(lambda: watcher.alive() == [2])
+    assert not watcher.is_cut_off
+
+
+@pytest.mark.usefixtures("beat_fast")
+def test_who_was_dead_before_we_looked_is_not_alive(make):
+    watcher, dead, beating = make(0), make(1), make(2)
+    dead.end()
+    dead._thread.join()
+    watcher.watch([1])
+    watcher.watch([1, 2])
+    assert wait_until(lambda: watcher.alive() == [2])
+    assert beating is not None
+
+
+def test_nobody_is_lost_while_we_ourselves_are_cut_off(make, monkeypatch):
+    watcher, _other = make(0), make(1)
+    watcher.watch([1])
+    assert wait_until(lambda: 1 in watcher._seen)
+    now = time.monotonic()
+    monkeypatch.setattr(module.time, "monotonic", lambda: now + 20)
+    assert watcher.lost() == []
+    assert not watcher.is_cut_off
+    monkeypatch.setattr(module.time, "monotonic", lambda: now + 30)
+    assert watcher.is_cut_off

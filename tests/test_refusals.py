@@ -1,0 +1,111 @@
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpu_acceptance.record import Gpu
+from gpu_acceptance.refusals import find_mismatch, find_refusal, find_wrong_hardware
+from tests.judging import make_identity
+
+ROOT = Path("/suite")
+INI = ROOT / "pyproject.toml"
+
+
+def make_config(root=ROOT, ini=INI, plugins=(), **options):
+    """As much of pytest's config as a refusal looks at."""
+    conftest = SimpleNamespace(__file__=str(ROOT / "conftest.py"), pytest_plugins=["gpu_acceptance.plugin"])
+    manager = SimpleNamespace(get_plugins=lambda: [object(), conftest], hasplugin=lambda name: name in plugins)
+    return SimpleNamespace(rootpath=root, inipath=ini, pluginmanager=manager, option=SimpleNamespace(**options))
+
+
+def test_a_plain_run_is_not_refused():
+    assert find_refusal(make_config(), world_size=8) is None
+    assert find_refusal(make_config(dist="no", numprocesses=None, timeout=None, usepdb=False, reruns=0), world_size=8) is None
+
+
+@pytest.mark.parametrize("options", [{"numprocesses": 2}, {"dist": "load"}])
+def test_xdist(options):
+    text = "pytest-xdist may not share out an acceptance run, every rank runs every validation: leave out -n and --dist"
+    assert find_refusal(make_config(**options), world_size=1) == text
+
+
+@pytest.mark.parametrize("changes", [{"plugins": ["randomly"]}, {"random_order_bucket": "module"}, {"random_order": True}])
+def test_random_order(changes):
+    text = "a random order differs between ranks: add -p no:randomly (or -p no:random_order)"
+    assert find_refusal(make_config(**changes), world_size=1) == text
+
+
+def test_reruns():
+    assert find_refusal(make_config(reruns=1), world_size=1).startswith("--reruns would run a validation until it passes: leave it out")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"), [({"timeout": 60}, "pytest-timeout would end one rank alone"), ({"usepdb": True}, "--pdb would")]
+)
+def test_what_stops_one_rank_alone_is_refused_above_one_rank(options, text):
+    assert find_refusal(make_config(**options), world_size=2).startswith(text)
+    assert find_refusal(make_config(**options), world_size=1) is None
+
+
+@pytest.mark.parametrize("changes", [{"root": Path("/elsewhere"), "ini": Path("/elsewhere/pytest.ini")}, {"ini": None}])
+def test_a_moved_root(changes):
+    text = find_refusal(make_config(**changes), world_size=1)
+    assert text.startswith(
+        f"pytest took {changes.get('root', ROOT)} ({changes['ini'] or 'no configuration file'}) for the suite's root, not /suite: "
+    )
+    assert text.endswith("write options as --option=VALUE (a path after a blank moves the root) and name acceptance/")
+
+
+# --- the machines --------------------------------------------------------------------------------------------------------------
+
+
+def identities(num_ranks, num_gpus, on_bus=0):
+    gpus = tuple(Gpu(index=index, name="NVIDIA H200", uuid=f"GPU-{index}") for index in range(num_gpus))
+    update = {"gpus": gpus, "num_gpus_on_bus": on_bus}
+    return [make_identity(rank, num_ranks, num_ranks, has_gpus=False).model_copy(update=update) for rank in range(num_ranks)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "declared"), [(identities(8, 8), None), (identities(4, 8), None), (identities(4, 8), 4), (identities(2, 0), None)]
+)
+def test_ranks_that_can_be_a_job(ranks, declared):
+    assert find_mismatch(ranks, declared) is None
+
+
+@pytest.mark.parametrize(
+    ("ranks", "declared", "text"),
+    [
+        (identities(2, 1), None, "2 ranks on node-00, which has 1 GPUs: start one rank per GPU (--nproc-per-node gpu)"),
+        (identities(2, 0, on_bus=1), None, "2 ranks on node-00, which has 1 GPUs: start one rank per GPU (--nproc-per-node gpu)"),
+        (identities(2, 8), 4, "--gpus=4 declares that many GPUs of each node, but node-00 has 2 ranks"),
+        (identities(2, 0), 2, "--gpus=2, but node-00 has 0 GPUs"),
+    ],
+)
+def test_ranks_that_cannot_be_a_job(ranks, declared, text):
+    assert find_mismatch(ranks, declared) == text
+
+
+def test_the_cpu_profile_where_nvml_shows_gpus():
+    text = find_wrong_hardware("cpu", identities(2, 2)[0], None, named=True)
+    assert text == "the cpu profile is for machines without GPUs; the PCI bus or NVML shows 2 on node-00: leave --hardware out"
+
+
+def test_the_cpu_profile_where_only_the_bus_shows_gpus():
+    first = identities(2, 0, on_bus=2)[0].model_copy(update={"nvml_problem": "no driver"})
+    text = find_wrong_hardware("cpu", first, None, named=False)
+    assert text.endswith("shows 2 on node-00: is its driver loaded? NVML shows none of them (no driver)")
+
+
+@pytest.mark.parametrize(
+    ("first", "found"),
+    [(identities(1, 1)[0], "(node-00) has 'NVIDIA H200'"), (identities(1, 0)[0], "(node-00) has no GPU that NVML shows")],
+)
+def test_a_profile_of_other_hardware(first, found):
+    text = find_wrong_hardware("b200", first, "NVIDIA B200", named=True)
+    assert text == f"--hardware=b200 is for 'NVIDIA B200', but rank 0's machine {found}"
+
+
+def test_the_right_hardware():
+    assert find_wrong_hardware("h200-sxm", identities(8, 8)[0], "NVIDIA H200", named=True) is None
+    assert find_wrong_hardware("h200-sxm", identities(8, 8)[0], "NVIDIA H200", named=False) is None
+    assert find_wrong_hardware("cpu", identities(2, 0)[0], None, named=True) is None

@@ -1,0 +1,238 @@
+"""What the repository promises of itself: who may import whom, and that profiles and acceptance files know each other."""
+
+import ast
+import re
+import sys
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
+
+ROOT = Path(__file__).parents[1]
+SRC = ROOT / "src" / "gpu_acceptance"
+ACCEPTANCE = sorted((ROOT / "acceptance").glob("test_*.py"))
+PURE = ("verdict", "judge", "rows", "coverage", "objections", "bounds", "peers", "sift", "limit", "record", "job")
+LIMIT_BOUNDS = ("limit", "thresholds", "judge", "verdict", "bounds", "limits_file", "limits_schema", "rows", "coverage", "objections")
+SHIPPED = profile_names(shipped_dir())
+SELECTED = [name for name in SHIPPED if name in {"cpu", "h200-sxm"}]  # the ones that this suite has run on
+TEXTS = sorted(
+    path
+    for folder in ("src", "fixtures", "acceptance", "thresholds", "tests", "docs", "deploy")
+    for path in (ROOT / folder).rglob("*")
+    if path.is_file() and path.suffix in {".py", ".yaml", ".md", ".html", ".css", ".json", ".toml", ".ini", ".sh", ".txt", ".svg", ""}
+)
+TEXTS += [path for path in ROOT.glob("*") if path.is_file() and path.suffix in {".py", ".md", ".toml", ".txt", ""}]
+
+
+def parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(path):
+    """All modules that a file imports, wherever in it; `from package import module` counts as both."""
+    found = set()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def packages(path):
+    return {name.split(".")[0] for name in imports(path)}
+
+
+def own(path):
+    """Modules of ours that a file imports: `measure.nccl`."""
+    return {name.removeprefix("gpu_acceptance.") for name in imports(path) if name.startswith("gpu_acceptance.")}
+
+
+@cache
+def reached(name):
+    """All modules of ours that importing one of them imports, directly or not."""
+    seen, todo = set(), [name]
+    while todo:
+        module = todo.pop()
+        path = next(
+            (path for path in (SRC / f"{module.replace('.', '/')}.py", SRC / module.replace(".", "/") / "__init__.py") if path.exists()),
+            None,
+        )
+        if path and module not in seen:
+            seen.add(module)
+            todo += own(path)
+    return seen
+
+
+def files_of(package):
+    return sorted((SRC / package).glob("*.py"))
+
+
+def test_there_is_something_to_look_at():
+    assert len(ACCEPTANCE) >= 4
+    assert len(TEXTS) > 100
+    assert SELECTED == ["cpu", "h200-sxm"]
+
+
+# --- arrows --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [*files_of("measure"), *files_of("inventory")], ids=lambda path: f"{path.parent.name}.{path.stem}")
+def test_measure_and_inventory_never_see_pytest_yaml_or_a_limit(path):
+    assert not packages(path) & {"pytest", "_pytest", "yaml"}
+    assert not own(path) & set(LIMIT_BOUNDS)
+
+
+@pytest.mark.parametrize("path", files_of("measure"), ids=lambda path: path.stem)
+def test_measure_imports_only_what_computes(path):
+    assert packages(path) - set(sys.stdlib_module_names) <= {"torch", "transformers", "peft", "gpu_acceptance"}
+    assert {name.split(".")[0] for name in own(path)} <= {"measure"}
+
+
+@pytest.mark.parametrize("path", files_of("inventory"), ids=lambda path: path.stem)
+def test_inventory_imports_only_what_asks_the_machine(path):
+    assert packages(path) - set(sys.stdlib_module_names) <= {"torch", "pynvml", "psutil", "gpu_acceptance"}
+    assert {name.split(".")[0] for name in own(path)} <= {"inventory", "record"}
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_what_judges_sees_neither_torch_nor_pytest(name):
+    for module in reached(name):
+        path = SRC / f"{module.replace('.', '/')}.py"
+        assert not packages(path) & {"torch", "pytest", "_pytest", "pynvml", "yaml"}, module
+
+
+@pytest.mark.parametrize("path", files_of("report"), ids=lambda path: path.stem)
+def test_the_report_sees_neither_torch_nor_pytest(path):
+    assert not packages(path) & {"torch", "pytest", "_pytest", "yaml"}
+    for module in own(path):
+        for further in reached(module):
+            source = SRC / f"{further.replace('.', '/')}.py"
+            assert not source.exists() or not packages(source) & {"torch", "pytest", "_pytest"}, further
+
+
+@pytest.mark.parametrize("path", ACCEPTANCE, ids=lambda path: path.stem)
+def test_acceptance_imports_only_what_measures(path):
+    assert packages(path) - set(sys.stdlib_module_names) <= {"pytest", "torch", "gpu_acceptance"}
+    assert {name.split(".")[0] for name in own(path)} <= {"measure", "inventory"}
+
+
+def test_only_the_plugin_side_imports_pytest():
+    seen = {path.stem for path in SRC.rglob("*.py") if packages(path) & {"pytest", "_pytest"}}
+    assert seen <= {
+        *("plugin", "run", "settings", "refusals", "validations", "outputs", "aggregate_reports"),
+        *("worker", "worker_plugin", "worker_session"),
+    }
+
+
+def test_the_root_conftest_names_plugin_and_fixtures_and_nothing_else():
+    doc, names = parsed(ROOT / "conftest.py").body
+    assert isinstance(doc, ast.Expr)
+    assert isinstance(names, ast.Assign)
+    fixtures = sorted(f"fixtures.{path.stem}" for path in (ROOT / "fixtures").glob("*.py") if path.stem != "__init__")
+    assert sorted(ast.literal_eval(names.value)) == [*fixtures, "gpu_acceptance.plugin"]
+
+
+# --- profiles and acceptance ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_each_required_subject_is_a_file(name):
+    subjects = {path.stem.removeprefix("test_") for path in ACCEPTANCE}
+    assert load_profile(name, shipped_dir()).requires - subjects == set()
+
+
+def calls(path, function):
+    return [
+        node
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function
+    ]
+
+
+def glob_of(node):
+    """The text of a literal; what an f-string fills in is a `*`."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    assert isinstance(node, ast.JoinedStr), ast.dump(node)
+    return "".join(part.value if isinstance(part, ast.Constant) else "*" for part in node.values)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("path", ACCEPTANCE, ids=lambda path: path.stem)
+def test_each_parameter_asked_for_is_in_every_profile(path, name):
+    parameters = load_profile(name, shipped_dir()).parameters
+    asked = {glob_of(call.args[0]) for call in calls(path, "parameter")}
+    assert [wanted for wanted in sorted(asked) if not any(fnmatchcase(known, wanted) for known in parameters)] == []
+
+
+def checked_metrics():
+    return sorted(
+        {
+            (path.stem.removeprefix("test_"), glob_of(call.args[0]), glob_of(call.args[2]))
+            for path in ACCEPTANCE
+            for call in calls(path, "check")
+        }
+    )
+
+
+@pytest.mark.parametrize(("subject", "metric", "unit"), checked_metrics())
+def test_each_checked_metric_is_of_its_subject_and_has_a_limit_in_its_unit(subject, metric, unit):
+    assert metric.startswith(f"{subject}.")
+    for name in SELECTED:
+        profile = load_profile(name, shipped_dir())
+        limits = [limit for known, limit in profile.limits.items() if fnmatchcase(known, metric)]
+        declared = [glob for glob in profile.not_applicable if fnmatchcase(metric, glob)]
+        assert limits or declared, f"{metric} in {name}"
+        assert not limits or unit in {limit.unit for limit in limits}, f"{metric} in {name}"
+
+
+@pytest.mark.parametrize("name", SELECTED)
+def test_each_required_limit_is_checked_somewhere(name):
+    profile = load_profile(name, shipped_dir())
+    globs = [metric for _, metric, _ in checked_metrics()]
+    required = [metric for metric, limit in profile.limits.items() if limit.subject in profile.requires]
+    assert [metric for metric in required if not any(fnmatchcase(metric, glob) for glob in globs)] == []
+
+
+# --- what no file may hold -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(SRC.rglob("*.py")), ids=lambda path: str(path.relative_to(SRC)))
+def test_no_pickle_no_eval_no_shell(path):
+    assert not packages(path) & {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load"}, called
+            shell = [keyword.value for keyword in node.keywords if keyword.arg == "shell"]
+            assert not any(not (isinstance(value, ast.Constant) and value.value is False) for value in shell)
+
+
+def words(*parts):
+    """Written in pieces, so that this file does not hold them."""
+    return "".join(parts)
+
+
+FORBIDDEN = {
+    "a path of one machine": words("/wo", "rk/"),
+    "a home folder": words(r"(?<![\w/])/(ho", r"me|ro", r"ot|Us", r"ers)/\w"),
+    "an assistant": words(r"\b(clau", r"de|anth", r"ropic|chat", r"gpt|co", r"pilot|open", r"ai)\b"),
+    "a package registry": words(r"\b(py", r"pi\.org|files\.python", r"hosted|down", r"load\.pytorch|arti", r"factory)"),
+    "a private address": words(r"\b10", r"\.\d+\.\d+\.\d+\b"),
+}
+
+
+@pytest.mark.parametrize("kind", FORBIDDEN)
+def test_no_file_names(kind):
+    pattern = re.compile(FORBIDDEN[kind], re.IGNORECASE)
+    found = {}
+    for path in TEXTS:
+        if hits := pattern.findall(path.read_text(encoding="utf-8", errors="replace")):
+            found[str(path.relative_to(ROOT))] = hits[:3]
+    assert found == {}

@@ -1,0 +1,190 @@
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpu_acceptance.joining import RefusedError
+from gpu_acceptance.settings import choose_profile, read_settings
+from gpu_acceptance.thresholds import shipped_dir
+
+LIMIT = """\
+  hbm.copy.bandwidth:
+    at_least: 1
+    unit: GB/s
+    scope: rank
+    source: "policy: an example for these tests"
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """A suite's root with profiles of its own."""
+    folder = tmp_path / "suite"
+    (folder / "thresholds").mkdir(parents=True)
+    (folder / "thresholds" / "base.yaml").write_text("deadline_s: 60\n")
+    (folder / "thresholds" / "cpu.yaml").write_text(f"extends: base\nrequires: [hbm]\nlimits:\n{LIMIT}")
+    (folder / "thresholds" / "h200-sxm.yaml").write_text(f"extends: base\nmatch: {{device_name: NVIDIA H200}}\nlimits:\n{LIMIT}")
+    return folder
+
+
+def settings(suite, started_in=None, **options):
+    defaults = dict.fromkeys(("hardware", "gpus", "report_dir", "run_id", "confirm", "budget")) | {
+        "limits": [],
+        "waive": [],
+        "measure_only": False,
+        "plan": False,
+    }
+    invocation = SimpleNamespace(dir=started_in or suite)
+    return read_settings(SimpleNamespace(rootpath=suite, invocation_params=invocation, option=SimpleNamespace(**defaults | options)))
+
+
+def refusal(suite, device_name=None, **options):
+    with pytest.raises(RefusedError) as caught:
+        choose_profile(settings(suite, **options), device_name)
+    return str(caught.value)
+
+
+def test_what_holds_when_nothing_is_asked_for(suite):
+    found = settings(suite)
+    assert (found.limits, found.hardware, found.waivers, found.declared_gpus, found.run_id) == ((), None, {}, None, None)
+    assert found.report_dir == suite / "reports"
+    assert found.profiles == suite / "thresholds"
+
+
+def test_without_profiles_of_its_own_the_shipped_ones_hold(tmp_path):
+    assert settings(tmp_path).profiles == shipped_dir()
+
+
+def test_paths_are_meant_from_where_pytest_was_started(suite, tmp_path):
+    (tmp_path / "agreed limits.yaml").touch()
+    found = settings(suite, tmp_path, limits=["agreed limits.yaml", "no.yaml", "a/b", "site-nvls-off"], report_dir="all my runs")
+    assert found.limits == (tmp_path / "agreed limits.yaml", tmp_path / "no.yaml", tmp_path / "a/b", Path("site-nvls-off"))
+    assert found.report_dir == tmp_path / "all my runs"
+
+
+def test_an_absolute_report_folder_stays(suite, tmp_path):
+    assert settings(suite, report_dir=str(tmp_path / "runs")).report_dir == tmp_path / "runs"
+
+
+def test_waivers_and_gpus(suite):
+    found = settings(suite, waive=["hbm.*= agreed = on Monday "], gpus="4")
+    assert found.waivers == {"hbm.*": "agreed = on Monday"}
+    assert found.declared_gpus == 4
+
+
+@pytest.mark.parametrize("text", ["hbm.*", "hbm.*=", "hbm.*= ", "=agreed", ""])
+def test_a_waiver_needs_a_glob_and_a_reason(suite, text):
+    with pytest.raises(pytest.UsageError) as caught:
+        settings(suite, waive=[text])
+    assert str(caught.value).startswith(f"--waive={text}: wants METRIC-GLOB=reason, for example --waive='hbm.read.*=agreed with ")
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "all", "", "4.0", "1e3"])
+def test_a_number_of_gpus(suite, text):
+    with pytest.raises(pytest.UsageError, match=rf"--gpus={text}: wants the number of GPUs of each node that are under test, from 1 up"):
+        settings(suite, gpus=text)
+
+
+@pytest.mark.parametrize("text", ["", "../elsewhere", "a/b", ".hidden", "two words", "x" * 101, "new\nline"])
+def test_a_run_id_is_a_plain_name(suite, text):
+    with pytest.raises(pytest.UsageError, match=r"wants letters, digits, '\.', '_' and '-' alone, at most 100"):
+        settings(suite, run_id=text)
+
+
+def test_the_machine_chooses_its_profile(suite):
+    assert choose_profile(settings(suite), None).name == "cpu"
+    assert choose_profile(settings(suite), "NVIDIA H200").name == "h200-sxm"
+    assert choose_profile(settings(suite, hardware="h200-sxm"), None).name == "h200-sxm"
+
+
+def test_an_unknown_gpu_is_refused_with_the_list(suite):
+    text = "no profile for the GPU 'NVIDIA H300'; profiles: h200-sxm (NVIDIA H200); --measure-only records without judging"
+    assert refusal(suite, "NVIDIA H300") == text
+
+
+def test_an_unknown_gpu_can_be_measured(suite):
+    assert choose_profile(settings(suite, measure_only=True), "NVIDIA H300").name == "base"
+
+
+def test_confirmations_and_time(suite, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
+    asked = settings(suite, confirm="2", budget="30m")
+    assert (asked.confirm, asked.budget.text) == (2, "out of time: --budget=30m")
+    nothing = settings(suite)
+    assert (nothing.confirm, nothing.budget) == (0, None)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1e3", "", "two", "٣"])
+def test_a_count_that_is_none(suite, text):
+    with pytest.raises(pytest.UsageError, match=f"--confirm={text}: wants how often a missed limit is measured again, from 1 up"):
+        settings(suite, confirm=text)
+    with pytest.raises(pytest.UsageError, match=f"--gpus={text}: wants the number of GPUs of each node that are under test, from 1 up"):
+        settings(suite, gpus=text)
+
+
+def test_a_budget_that_is_none(suite):
+    with pytest.raises(
+        pytest.UsageError, match="--budget=1d: wants seconds, or a number with s, m or h, above the 30 s kept for the report"
+    ):
+        settings(suite, budget="1d")
+
+
+@pytest.mark.parametrize("name", ["base", "h300"])
+def test_a_name_that_is_no_profile_is_refused(suite, name):
+    assert refusal(suite, hardware=name) == f"--hardware={name}: no such profile; profiles: cpu, h200-sxm"
+
+
+def test_a_waiver_of_nothing_is_refused(suite):
+    assert (
+        refusal(suite, waive=["hbm.raed.*=slow"]) == "--waive=hbm.raed.*=...: matches no limit of profile cpu; see --plan for their names"
+    )
+
+
+# --- every way a file can be wrong is one readable error -----------------------------------------------------------------------
+
+TYPOS = {
+    "unknown key": (
+        LIMIT.replace("at_least", "at_laest"),
+        r"cpu\.yaml: limits\.hbm\.copy\.bandwidth\.at_laest \(line \d+\): unknown key; .*at_least\?",
+    ),
+    "duplicate key": (LIMIT + LIMIT, r"cpu\.yaml: line \d+: key 'hbm\.copy\.bandwidth' is given twice; first in line 4"),
+    "text as number": (LIMIT.replace("at_least: 1", "at_least: 1e3"), r"cpu\.yaml: .*at_least.*: .*1e3 is text in YAML, write 1\.0e\+3"),
+    "nan": (LIMIT.replace("at_least: 1", "at_least: .nan"), r"cpu\.yaml: line \d+, column \d+: '\.nan' is not a finite number"),
+    "infinity": (LIMIT.replace("at_least: 1", "at_least: .inf"), r"cpu\.yaml: line \d+, column \d+: '\.inf' is not a finite number"),
+    "wrong unit": (LIMIT.replace("at_least: 1", "equals: NVLS"), r"cpu\.yaml: .*equals is 'NVLS', so the unit must be text, not 'GB/s'"),
+    "above ceiling": (LIMIT + "    ceiling: 0.5\n", r"cpu\.yaml: .*at_least is 1, above the ceiling 0\.5"),
+    "no source": (LIMIT[: LIMIT.index("    source")], r"cpu\.yaml: limits\.hbm\.copy\.bandwidth\.source .*: .*missing.*"),
+    "vague source": (LIMIT.replace("policy: an example", "somebody said an example"), r"cpu\.yaml: .*\.source .*measured, datasheet, .*"),
+    "no bound": (
+        LIMIT.replace("    at_least: 1\n", ""),
+        r"cpu\.yaml: .*no bound; one of at_least, at_most, equals, uniform, peers is needed",
+    ),
+}
+
+
+@pytest.mark.parametrize(("limits", "text"), TYPOS.values(), ids=TYPOS)
+def test_a_typo_in_a_profile(suite, limits, text):
+    (suite / "thresholds" / "cpu.yaml").write_text(f"extends: base\nrequires: [hbm]\nlimits:\n{limits}")
+    said = refusal(suite)
+    assert "\n" not in said
+    assert re.match(text, said), said
+
+
+@pytest.mark.parametrize(
+    ("profile", "text"),
+    [
+        ("extends: cpu\n", "cpu.yaml: extends: profiles go round in a circle: cpu -> cpu"),
+        ("extends: bsae\n", "cpu.yaml: extends: no profile 'bsae'; profiles: base, cpu, h200-sxm; did you mean base?"),
+        ("extends: base\nrequires: [gemm]\n", "cpu.yaml: requires 'gemm', but there is no limit of it; subjects with limits: none"),
+        (f"limits:\n{LIMIT}", "cpu.yaml: deadline_s is missing, here and in all parents"),
+    ],
+)
+def test_a_profile_that_does_not_fit_the_others(suite, profile, text):
+    (suite / "thresholds" / "cpu.yaml").write_text(profile)
+    assert refusal(suite) == text
+
+
+def test_an_overlay_that_is_not_there(suite):
+    assert refusal(suite, limits=["agreed.yaml"]).startswith("agreed.yaml: there is no such file: ")
+    assert refusal(suite, limits=["site-nvls"]).startswith("no overlay site-nvls: neither a file nor one of none")

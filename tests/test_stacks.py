@@ -1,0 +1,90 @@
+"""Who waits for whom, from the stacks of stuck workers."""
+
+import pytest
+
+from gpu_acceptance.attempts import causes_before_victims
+from gpu_acceptance.record import Outcome, RankRecord
+from gpu_acceptance.stacks import frames, own_frame, waits, where
+
+TORCH = "/venv/lib/python3.11/site-packages/torch"
+IN_ALL_REDUCE = f'''Thread 0x00007f01 (most recent call first):
+  File "/suite/other.py", line 1 in background
+
+Current thread 0x00007f02 (most recent call first):
+  File "{TORCH}/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "{TORCH}/distributed/c10d_logger.py", line 83 in wrapper
+  File "/suite/acceptance/test_hangs.py", line 15 in test_hangs
+  File "/venv/lib/python3.11/site-packages/_pytest/python.py", line 187 in pytest_pyfunc_call
+'''
+IN_SYNCHRONIZE = f'''Current thread 0x00007f02 (most recent call first):
+  File "{TORCH}/cuda/__init__.py", line 1085 in synchronize
+  File "/suite/src/gpu_acceptance/measure/timing.py", line 118 in _elapsed_s
+  File "/suite/acceptance/test_nccl.py", line 15 in test_large
+'''
+ASLEEP = 'Current thread 0x00007f02 (most recent call first):\n  File "/suite/acceptance/test_hangs.py", line 14 in test_hangs\n'
+
+
+def elsewhere(line: int) -> str:
+    return IN_ALL_REDUCE.replace("line 15", f"line {line}")
+
+
+def stuck(rank: int, stack: str) -> RankRecord:
+    return RankRecord(
+        nodeid="a", attempt=1, generation=1, rank=rank, outcome=Outcome.STUCK, phase="call", message="deadline of 3 s passed", stack=stack
+    )
+
+
+def outcomes(*stacks: str) -> list[str]:
+    return [record.outcome for record in causes_before_victims([stuck(rank, stack) for rank, stack in enumerate(stacks)])]
+
+
+def test_frames_are_those_of_the_main_thread():
+    assert [str(frame) for frame in frames(IN_ALL_REDUCE)][:1] == ["distributed_c10d.py:3252 in all_reduce"]
+    assert frames("nothing that is a stack") == []
+    assert frames("") == []
+
+
+@pytest.mark.parametrize(("stack", "expected"), [(IN_ALL_REDUCE, True), (IN_SYNCHRONIZE, True), (ASLEEP, False), ("", False)])
+def test_waits(stack, expected):
+    assert waits(frames(stack)) is expected
+
+
+def test_the_own_frame_is_no_library_s():
+    assert str(own_frame(frames(IN_ALL_REDUCE))) == "test_hangs.py:15 in test_hangs"
+    assert str(own_frame(frames(IN_SYNCHRONIZE))) == "test_nccl.py:15 in test_large"
+    assert own_frame([]) is None
+
+
+@pytest.mark.parametrize(
+    ("stack", "text"),
+    [
+        (IN_ALL_REDUCE, "all_reduce (distributed_c10d.py:3252), at test_hangs.py:15 in test_hangs"),
+        (ASLEEP, "test_hangs.py:14 in test_hangs"),
+        ("", ""),
+    ],
+)
+def test_where(stack, text):
+    assert where(stack) == text
+
+
+def test_who_waits_for_the_one_that_never_came_is_a_victim():
+    first, second, third = causes_before_victims([stuck(0, IN_ALL_REDUCE), stuck(1, ASLEEP), stuck(2, IN_SYNCHRONIZE)])
+    assert [first.outcome, second.outcome, third.outcome] == [Outcome.VICTIM, Outcome.STUCK, Outcome.VICTIM]
+    assert first.message == "waits for rank 1 in all_reduce, at test_hangs.py:15 in test_hangs; deadline of 3 s passed"
+
+
+def test_one_that_could_not_say_where_it_is_did_not_arrive():
+    assert outcomes(IN_ALL_REDUCE, "", IN_ALL_REDUCE) == ["victim", "stuck", "victim"]
+
+
+def test_who_waits_elsewhere_than_most_is_stuck():
+    assert outcomes(IN_ALL_REDUCE, IN_ALL_REDUCE, elsewhere(20), IN_ALL_REDUCE) == ["victim", "victim", "stuck", "victim"]
+
+
+@pytest.mark.parametrize(
+    "stacks",
+    [(IN_ALL_REDUCE, IN_ALL_REDUCE), (IN_ALL_REDUCE, elsewhere(20)), (ASLEEP, ASLEEP), ("", "")],
+    ids=["all", "tie", "none", "mute"],
+)
+def test_where_nothing_tells_them_apart_all_are_stuck(stacks):
+    assert outcomes(*stacks) == ["stuck", "stuck"]

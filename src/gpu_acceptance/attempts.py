@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from gpu_acceptance.record import Outcome, RankRecord, Row
 from gpu_acceptance.rows import subject_of
+from gpu_acceptance.stacks import name_who_did_not_arrive
 
 CAUSES = frozenset({Outcome.DIED, Outcome.STUCK, Outcome.LOST})
 
@@ -16,8 +17,11 @@ def is_poison(record: RankRecord) -> bool:
 
 
 def causes_before_victims(records: Iterable[RankRecord]) -> tuple[RankRecord, ...]:
-    """An exception in the call on one rank is the echo of a death on another: gloo raises `Connection reset by peer` there."""
-    records = tuple(records)
+    """An exception in the call on one rank is the echo of a death on another: gloo raises `Connection reset by peer` there.
+
+    Of ranks that were stuck together, those that only waited for the others are victims too.
+    """
+    records = name_who_did_not_arrive(records)
     if not any(record.outcome in CAUSES for record in records):
         return records
     return tuple(

@@ -3,30 +3,12 @@
 import time
 from collections.abc import Callable
 
+from gpu_acceptance.attempts import causes_before_victims, is_poison
 from gpu_acceptance.control import Message
 from gpu_acceptance.record import Outcome, RankRecord
 
 LOST_AFTER_S = 15.0  # beyond deadline and grace: a supervisor answers within a second unless it is gone
 GRACE_S = 5.0  # for a rank whose peer went bad, to finish by itself before it is killed as a victim
-
-CAUSES = frozenset({Outcome.DIED, Outcome.STUCK, Outcome.LOST})
-
-
-def is_poison(record: RankRecord) -> bool:
-    """Whether a record leaves its generation in a state nobody can vouch for: peers may still wait inside a collective."""
-    if record.outcome in CAUSES | {Outcome.VICTIM, Outcome.INTERRUPTED}:
-        return True
-    return record.outcome in {Outcome.FAILED, Outcome.ERROR} and record.phase in {"call", "teardown"}
-
-
-def causes_before_victims(records: list[RankRecord]) -> tuple[RankRecord, ...]:
-    """An exception in the call on one rank is the echo of a death on another: gloo raises `Connection reset by peer` there."""
-    if not any(record.outcome in CAUSES for record in records):
-        return tuple(records)
-    return tuple(
-        record.model_copy(update={"outcome": Outcome.VICTIM}) if record.outcome is Outcome.ERROR and record.phase == "call" else record
-        for record in records
-    )
 
 
 class Board:
@@ -68,6 +50,10 @@ class Board:
             record = self._record(rank, Outcome.ERROR, f"its record could not be read: {error}"[:2000])
         self._records.setdefault(rank, record)
         self.facts[rank] = {str(name): str(value) for name, value in message.get("facts", {}).items()}
+
+    def lose(self, rank: int, message: str) -> None:
+        """A rank whose supervisor is gone answers no more."""
+        self._records.setdefault(rank, self._record(rank, Outcome.LOST, message))
 
     def gather(self, rank: int, message: Message) -> None:
         values = self._gathered.setdefault(str(message["key"]), {})

@@ -39,8 +39,8 @@ class Control:
         self._outgoing: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
         self._server = _host_store() if place.store_port == 0 else None
         self.port = self._server.port if self._server else place.store_port
-        self._sender = threading.Thread(target=self._send_all, args=(self._client(),), daemon=True, name="control-send")
-        self._listener = threading.Thread(target=self._listen, args=(self._client(),), daemon=True, name="control-listen")
+        self._sender = threading.Thread(target=self._send_all, args=(self.client(),), daemon=True, name="control-send")
+        self._listener = threading.Thread(target=self._listen, args=(self.client(),), daemon=True, name="control-listen")
         self._sender.start()
         self._listener.start()
 
@@ -79,7 +79,8 @@ class Control:
         except BlockingIOError:
             return
 
-    def _client(self) -> Store:
+    def client(self) -> Store:
+        """A store client of its own for one more thread. Raises ControlError where the store does not answer."""
         try:
             store = TCPStore(self.place.store_host, self.port, None, is_master=False, timeout=_CONNECT)
         except (DistError, RuntimeError, ValueError) as error:

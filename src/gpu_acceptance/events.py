@@ -31,6 +31,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.reason: str | None = None
+        self._interrupts = 0
         self._launcher = os.getppid()
         self.wake, self._wake_write = socket.socketpair()
         self.wake.setblocking(False)
@@ -53,6 +54,9 @@ class StopSignals:
             signal.signal(number, signal.SIG_IGN)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self._interrupts:
+            os._exit(2)  # asked twice: at once and without a report; the kernel takes the worker along, the janitor the rest
+        self._interrupts += number == signal.SIGINT
         self.reason = self.reason or signal.Signals(number).name
 
 

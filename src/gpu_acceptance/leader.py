@@ -5,16 +5,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from gpu_acceptance.board import Board, is_poison
+from gpu_acceptance.attempts import bare_row, is_poison, too_small
+from gpu_acceptance.board import Board
+from gpu_acceptance.budget import Budget
 from gpu_acceptance.job import Job
 from gpu_acceptance.judge import wants_repeat
 from gpu_acceptance.limit import Profile
+from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.ranges import named
 from gpu_acceptance.record import Attempt, Outcome, RankRecord, Row, clip
 from gpu_acceptance.supervisor import Supervisor
 from gpu_acceptance.verdict import make_row, subject_of
 
-FORMATION = "world_formation"
 _MOST_FAILED_FORMATIONS = 2  # in a row; then validations that need a group are not run
 _MOST_POISONED = 3  # generations by one rank
 _LIVE_LINE_S = 10.0
@@ -33,6 +35,13 @@ class Validation:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class LeaderOptions:
+    measure_only: bool = False
+    confirm: int = 0  # how often a missed limit is measured again, each time by new workers
+    budget: Budget | None = None
+
+
 class Leader:
     """Holds the rows of the run. `note` shows one line to people."""
 
@@ -43,8 +52,7 @@ class Leader:
         job: Job,
         waivers: Mapping[str, str],
         note: Callable[[str], None],
-        *,
-        measure_only: bool = False,
+        options: LeaderOptions,
     ) -> None:
         self.rows: list[Row] = []
         self.job = job
@@ -53,7 +61,9 @@ class Leader:
         self._profile = profile
         self._waivers = waivers
         self._note = note
-        self._measure_only = measure_only
+        self._measure_only = options.measure_only
+        self._confirm = options.confirm
+        self._budget = options.budget
         self._generation = 0
         self._sequence = 0
         self._env: Mapping[str, str] = {}
@@ -63,7 +73,7 @@ class Leader:
         self._formations: list[Attempt] = []
         self._poisoned_by: Counter[int] = Counter()
         self._last_line = 0.0
-        supervisor.on_tick = self._live_line
+        supervisor.on_tick = self._tick
 
     def run(self, validation: Validation, next_nodeid: str | None) -> Row:
         """Runs one validation on all ranks and announces its verdict to all. Collective: the others follow."""
@@ -85,7 +95,7 @@ class Leader:
 
     def not_run(self, validation: Validation, reason: str) -> Row:
         """A row for what did not run; local, because every rank knows why."""
-        row = self._bare_row(validation, Outcome.NOT_RUN, reason)
+        row = bare_row(validation.nodeid, Outcome.NOT_RUN, reason, validation.deadline_s)
         self.rows.append(row)
         return row
 
@@ -98,18 +108,24 @@ class Leader:
 
     def _row(self, validation: Validation, next_nodeid: str | None) -> Row:
         if self._supervisor.stopping:
-            return self._bare_row(validation, Outcome.NOT_RUN, f"interrupted by {self._supervisor.stopping}")
+            return bare_row(validation.nodeid, Outcome.NOT_RUN, f"interrupted by {self._supervisor.stopping}", validation.deadline_s)
         if validation.nodeid == FORMATION:
             self._form(validation.env)
             return self._judged(validation, self._formations[-1:])
-        if validation.min_ranks > self.job.world_size:
-            reason = f"needs at least {validation.min_ranks} ranks, this job has {self.job.world_size}"
+        reason = too_small(validation.min_ranks, self.job.world_size)
+        if reason:
             self.too_small[subject_of(validation.nodeid)] = reason
-            return self._bare_row(validation, Outcome.NOT_APPLICABLE, reason)
-        obstacle = self._make_ready(validation)
+            return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, reason, validation.deadline_s)
+        obstacle = self._out_of_time(validation) or self._make_ready(validation)
         if obstacle:
-            return self._bare_row(validation, Outcome.NOT_RUN, obstacle)
+            return bare_row(validation.nodeid, Outcome.NOT_RUN, obstacle, validation.deadline_s)
         return self._judged(validation, self._attempts(validation, next_nodeid))
+
+    def _out_of_time(self, validation: Validation) -> str | None:
+        if self._budget is None:
+            return None
+        expected_s = self._profile.expected_s.get(subject_of(validation.nodeid))
+        return self._budget.refuses(validation.deadline_s if expected_s is None else expected_s)
 
     def _attempts(self, validation: Validation, next_nodeid: str | None) -> list[Attempt]:
         attempts: list[Attempt] = []
@@ -120,13 +136,20 @@ class Leader:
             reason = self._why_repeat(validation, attempts)
             if reason is None:
                 return attempts
-            self._note(f"{validation.nodeid}: repeated once: {reason}")
+            self._note(f"{validation.nodeid}: {reason}")
 
     def _why_repeat(self, validation: Validation, attempts: list[Attempt]) -> str | None:
+        """Why this validation runs again, or None; a confirmation needs workers that know nothing of the first attempt."""
         if not self._usable or any(record.outcome is not Outcome.PASSED for record in attempts[-1].ranks):
             return None
-        judged = self._judged(validation, attempts).judgements
-        return wants_repeat(judged, len(attempts))
+        row = self._judged(validation, attempts)
+        reason = wants_repeat(row.judgements, len(attempts))
+        if reason is not None:
+            return f"repeated once: {reason}"
+        if row.outcome is not Outcome.FAILED or len(attempts) > self._confirm or self._supervisor.stopping:
+            return None
+        formed = self._form(validation.env, group=self._failed_formations < _MOST_FAILED_FORMATIONS)
+        return f"missed a limit, measured again by new workers (--confirm={self._confirm})" if formed else None
 
     def _make_ready(self, validation: Validation) -> str | None:
         """A usable generation for this validation; else why there is none."""
@@ -186,12 +209,7 @@ class Leader:
 
     def _learn(self, facts: dict[int, dict[str, str]]) -> None:
         """Puts what workers found when they opened their devices into the identities of the run."""
-        ranks = []
-        for identity in self.job.ranks:
-            told = facts.get(identity.rank, {})
-            uuid = told.pop("gpu_uuid", identity.gpu_uuid)
-            ranks.append(identity.model_copy(update={"gpu_uuid": uuid, "versions": {**identity.versions, **told}}))
-        self.job = Job(tuple(ranks))
+        self.job = Job(tuple(identity.with_facts(facts.get(identity.rank, {})) for identity in self.job.ranks))
 
     def _judged(self, validation: Validation, attempts: list[Attempt]) -> Row:
         return make_row(
@@ -203,10 +221,6 @@ class Leader:
             validation.deadline_s,
             measure_only=self._measure_only,
         )
-
-    def _bare_row(self, validation: Validation, outcome: Outcome, message: str) -> Row:
-        subject = subject_of(validation.nodeid)
-        return Row(nodeid=validation.nodeid, subject=subject, outcome=outcome, message=message, deadline_s=validation.deadline_s)
 
     def _why_end(self) -> str | None:
         """Why no further validation can run."""
@@ -221,6 +235,11 @@ class Leader:
     def _too_often(self) -> str | None:
         often = [rank for rank, times in sorted(self._poisoned_by.items()) if times >= _MOST_POISONED]
         return f"{self.job.who(often)} poisoned {_MOST_POISONED} generations of workers" if often else None
+
+    def _tick(self) -> None:
+        if self._budget and self._budget.is_spent and not self._supervisor.stopping:
+            self._supervisor.control.cast({"type": "stop", "reason": self._budget.text})
+        self._live_line()
 
     def _live_line(self) -> None:
         """One line on a long validation: which, elapsed, deadline, who is awaited."""

@@ -3,8 +3,11 @@
 This process is a supervisor (supervisor.py): pytest's own loop runs here, the test bodies run in a rank worker.
 """
 
-from collections.abc import Iterator
+import contextlib
+import sys
+from collections.abc import Generator, Iterator
 from datetime import datetime
+from typing import NoReturn
 
 import pytest
 
@@ -12,15 +15,15 @@ from gpu_acceptance.aggregate_reports import reports
 from gpu_acceptance.control import ControlError
 from gpu_acceptance.error_file import write_error_file
 from gpu_acceptance.identity import read_identity
+from gpu_acceptance.joining import USAGE, RefusedError
 from gpu_acceptance.launch import LaunchError, Rank, who_am_i
-from gpu_acceptance.leader import FORMATION
+from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.outputs import direct_outputs, figure_properties
 from gpu_acceptance.plan import JobShape, plan_lines
 from gpu_acceptance.refusals import find_refusal
 from gpu_acceptance.run import Run, start_run
 from gpu_acceptance.settings import Settings, add_options, choose_profile, read_settings
 from gpu_acceptance.summary import summary_lines
-from gpu_acceptance.supervisor import RefusedError, Suite
 from gpu_acceptance.validations import FormationItem, read_validation
 from gpu_acceptance.worker_plugin import WorkerPlugin
 
@@ -47,16 +50,19 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         run = start_run(settings, place, find_refusal(config, place.world_size))
     except RefusedError as error:
-        raise refusal(str(error), place) from None
+        refuse(error, place)
     except ControlError as error:
         raise pytest.UsageError(str(error)) from None
     direct_outputs(config, run.files, place.rank)
     config.pluginmanager.register(Acceptance(config, run), "gpu-acceptance")
 
 
-def refusal(message: str, place: Rank) -> pytest.UsageError:
-    """A usage error that every rank raises and one rank of each node prints."""
-    return pytest.UsageError(message) if place.local_rank == 0 else pytest.UsageError()
+def refuse(error: RefusedError, place: Rank) -> NoReturn:
+    """Ends pytest on every rank with the exit code of the refusal; one rank of each node prints it."""
+    text = str(error) if place.local_rank == 0 else ""
+    if error.exit_code == USAGE:
+        raise pytest.UsageError(*filter(None, [text])) from None
+    pytest.exit(text, returncode=error.exit_code)
 
 
 class Dry:
@@ -101,6 +107,7 @@ class Acceptance:
         self._collect_errors: list[str] = []
         self._internal_error: str | None = None
         self._refused = False
+        self._agreed = False
 
     # --- collection ----------------------------------------------------------------------------------------------------------
 
@@ -117,15 +124,14 @@ class Acceptance:
             items.insert(0, FormationItem.from_parent(session, name=FORMATION, nodeid=FORMATION))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        config = session.config
-        assert config.inipath is not None
-        files = sorted({str(item.path) for item in session.items if not isinstance(item, FormationItem)})
-        suite = Suite(config.rootpath, config.inipath, files)
+        assert session.config.inipath is not None
         try:
-            order = self._run.agree(session.items, suite, self._collect_errors)
+            problems = [RefusedError(f"could not collect:\n{error}") for error in self._collect_errors]
+            order = self._run.agree(session.items, session.config.rootpath, session.config.inipath, problems)
         except RefusedError as error:
             self._refused = True
-            raise refusal(str(error), self._run.place) from None
+            refuse(error, self._run.place)
+        self._agreed = True
         position = {nodeid: index for index, nodeid in enumerate(order)}
         session.items.sort(key=lambda item: position[item.nodeid])
         if self._run.is_leader:
@@ -151,17 +157,29 @@ class Acceptance:
 
     # --- the end -------------------------------------------------------------------------------------------------------------
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self._refused or not self._run.validations:
-            return
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        if not self._agreed:
+            self._stay_away()
+            return (yield)
         try:
             ending = self._run.finish(self._internal_error, summary_lines)
+            session.exitstatus = ending.exit_code
         except ControlError as error:
             self._internal_error = self._internal_error or str(error)
             session.exitstatus = _INTERNAL_ERROR
-            return
-        session.exitstatus = ending.exit_code
+        try:
+            return (yield)
+        except OSError as error:  # JUnit or pytest.html on a disk that is full: the terminal has said all by now
+            session.exitstatus = _INTERNAL_ERROR
+            print(f"not every report could be written: {error}", file=sys.stderr)
+
+    def _stay_away(self) -> None:
+        """Where pytest ended before this rank had collected, the others must not wait for it."""
+        if not self._refused:
+            self._refused = True
+            with contextlib.suppress(RefusedError, ControlError):
+                self._run.withdraw(RefusedError("pytest stopped before it had collected; see the lines above"))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("acceptance")
@@ -170,6 +188,8 @@ class Acceptance:
             return
         for line in self._run.ending.lines:
             terminalreporter.write_line(line)
+            if self._run.alive and self._run.supervisor.is_leader:  # the rank that owned the terminal is gone
+                print(line, file=sys.__stdout__, flush=True)
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
@@ -177,8 +197,9 @@ class Acceptance:
         if ending and ending.exit_code:
             write_error_file(ending.verdict, ending.lines)
         if not self._refused:
-            self._run.supervisor.say_bye()
-        self._run.supervisor.kill_everything()
+            self._run.supervisor.say_bye(self._run.alive)
+        if self._run.supervisor.hold:
+            self._run.supervisor.hold.kill_everything()
 
     def _show(self, line: str) -> None:
         """One line for people while a validation runs."""

@@ -24,9 +24,9 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def kill_descendants(timeout_s: float = 2.0) -> list[str]:
-    """SIGKILLs every descendant and reaps it; names those still there after `timeout_s` (stuck in the kernel)."""
-    children = psutil.Process().children(recursive=True)
+def kill_descendants(timeout_s: float = 2.0, spare: int = 0) -> list[str]:
+    """SIGKILLs every descendant but one and reaps it; names those still there after `timeout_s` (stuck in the kernel)."""
+    children = [child for child in psutil.Process().children(recursive=True) if child.pid != spare]
     for child in children:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()

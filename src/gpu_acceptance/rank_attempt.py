@@ -15,16 +15,23 @@ _QUIT_S = 10.0  # for a healthy worker to tear its session fixtures down
 _FREE_S = 15.0  # NVML showed 23 GB of a SIGKILLed worker free within 0.9 s
 
 
-class Host(Protocol):
-    """What a supervisor offers to an attempt."""
+class Hold(Protocol):
+    """The hold on a worker, as an attempt uses it (worker_hold.py)."""
 
-    worker: WorkerProcess | None
-
-    def tell_rank_0(self, message: Message) -> None: ...
-    def start_worker(self, env: dict[str, str], generation: int) -> None: ...
+    @property
+    def worker(self) -> WorkerProcess | None: ...
+    def start(self, env: dict[str, str], generation: int) -> None: ...
     def form_command(self, generation: int, *, group: bool) -> Message: ...
     def memory_held_bytes(self) -> int | None: ...
     def kill_strays(self) -> None: ...
+
+
+class Host(Protocol):
+    """What a supervisor offers to an attempt."""
+
+    @property
+    def hold(self) -> Hold | None: ...
+    def tell_leader(self, message: Message) -> None: ...
     def publish(self, record: RankRecord, facts: dict[str, str]) -> None: ...
 
 
@@ -35,7 +42,9 @@ class RankAttempt:
         self.go = go
         self.record: RankRecord | None = None
         self.phase = "setup"
+        assert host.hold
         self._host = host
+        self._hold: Hold = host.hold
         self._started = time.monotonic()
 
     def on_worker(self, message: Message) -> None:
@@ -66,7 +75,7 @@ class RankAttempt:
     def _kill(self, outcome: Outcome, message: str, *, with_stack: bool = False) -> None:
         if self.record is not None:
             return
-        worker, stack, log_tail = self._host.worker, "", ""
+        worker, stack, log_tail = self._hold.worker, "", ""
         if worker:
             stack = worker.dump_stack() if with_stack else ""
             worker.kill()
@@ -96,19 +105,19 @@ class RunAttempt(RankAttempt):
         self._peer_bad: tuple[float, Message] | None = None
         self._kept_out: Message | None = None
         self._waits_to_enter = False  # a worker whose set-up did not succeed asks for no entry
-        if host.worker is None:
+        if self._hold.worker is None:
             self._finish(Outcome.DIED, "the worker was gone before the set-up")
         else:
-            host.worker.send({"type": "run", "nodeid": go["nodeid"], "next": go["next"]})
+            self._hold.worker.send({"type": "run", "nodeid": go["nodeid"], "next": go["next"]})
 
     def on_worker(self, message: Message) -> None:
         super().on_worker(message)
         match message["type"]:
             case "setup":
                 self._waits_to_enter = message["outcome"] == Outcome.PASSED
-                self._host.tell_rank_0({**message, "type": "vote", "seq": self.go["seq"]})
+                self._host.tell_leader({**message, "type": "vote", "seq": self.go["seq"]})
             case "gather":
-                self._host.tell_rank_0({**message, "seq": self.go["seq"]})
+                self._host.tell_leader({**message, "seq": self.go["seq"]})
             case "done":
                 self._finish_done(message)
 
@@ -116,8 +125,8 @@ class RunAttempt(RankAttempt):
         match message["type"]:
             case "enter":
                 self._enter(message)
-            case "gathered" if self._host.worker:
-                self._host.worker.send({"type": "gathered", "values": message["values"]})
+            case "gathered" if self._hold.worker:
+                self._hold.worker.send({"type": "gathered", "values": message["values"]})
             case "peer_bad" if self._peer_bad is None and message["rank"] != self.go["rank"]:
                 self._peer_bad = (time.monotonic(), message)
 
@@ -137,8 +146,8 @@ class RunAttempt(RankAttempt):
             self.phase = "call"
         else:
             self._kept_out = message
-        if self._host.worker and self._waits_to_enter:
-            self._host.worker.send({"type": "enter", "ok": message["ok"]})
+        if self._hold.worker and self._waits_to_enter:
+            self._hold.worker.send({"type": "enter", "ok": message["ok"]})
 
     def _finish_done(self, message: Message) -> None:
         if self._kept_out and message["outcome"] == Outcome.PASSED:
@@ -152,7 +161,7 @@ class RunAttempt(RankAttempt):
                 phase=message["phase"],
                 duration_s=message["duration_s"],
                 figures=tuple(message.get("figures", ())),
-                log_tail=self._host.worker.log_tail() if bad and self._host.worker else "",
+                log_tail=self._hold.worker.log_tail() if bad and self._hold.worker else "",
             )
         except (ValueError, KeyError, TypeError) as error:
             self._kill(Outcome.DIED, f"the worker sent a result that is none: {clip(str(error), 500)}")
@@ -165,24 +174,24 @@ class FormAttempt(RankAttempt):
         super().__init__(host, go)
         self.phase = "ending the last worker"
         self._waits_for_memory_since: float | None = None
-        if host.worker and go["poisoned"]:
-            host.worker.kill()
-        elif host.worker:
-            host.worker.send({"type": "quit"})
+        if self._hold.worker and go["poisoned"]:
+            self._hold.worker.kill()
+        elif self._hold.worker:
+            self._hold.worker.send({"type": "quit"})
         self.tick()
 
     def on_worker(self, message: Message) -> None:
         super().on_worker(message)
-        if self.phase not in {"starting", "forming"} or self._host.worker is None:
+        if self.phase not in {"starting", "forming"} or self._hold.worker is None:
             return
         match message["type"]:
             case "ready":
                 self.phase = "forming"
-                self._host.worker.send(self._host.form_command(self.go["generation"], group=self.go["group"]))
+                self._hold.worker.send(self._hold.form_command(self.go["generation"], group=self.go["group"]))
             case "formed":
                 self._finish(Outcome.PASSED, "", facts=message["facts"])
             case "form_failed":
-                self._finish(Outcome.ERROR, message["message"], log_tail=self._host.worker.log_tail())
+                self._finish(Outcome.ERROR, message["message"], log_tail=self._hold.worker.log_tail())
 
     def on_exit(self, text: str, log_tail: str) -> None:
         if self.phase in {"starting", "forming"}:
@@ -192,19 +201,19 @@ class FormAttempt(RankAttempt):
         super().tick()
         if self.record is not None or self.phase in {"starting", "forming"}:
             return
-        if self._host.worker is None:
+        if self._hold.worker is None:
             self._start_when_memory_is_free()
         elif self._elapsed() > _QUIT_S:
-            self._host.worker.kill()
+            self._hold.worker.kill()
 
     def _start_when_memory_is_free(self) -> None:
         if self._waits_for_memory_since is None:
             self.phase, self._waits_for_memory_since = "waiting for GPU memory", time.monotonic()
-            self._host.kill_strays()
-        held = self._host.memory_held_bytes()
+            self._hold.kill_strays()
+        held = self._hold.memory_held_bytes()
         if held == 0:
             self.phase = "starting"
-            self._host.start_worker(self.go["env"], self.go["generation"])
+            self._hold.start(self.go["env"], self.go["generation"])
         elif time.monotonic() - self._waits_for_memory_since > _FREE_S:
             amount = "an unknown amount" if held is None else f"{held / 2**30:.1f} GiB"
             self._finish(Outcome.ERROR, f"{amount} of GPU memory still in use {_FREE_S:g} s after the last worker ended")

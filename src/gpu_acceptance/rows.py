@@ -9,6 +9,7 @@ from gpu_acceptance.job import Job
 from gpu_acceptance.judge import judge
 from gpu_acceptance.limit import Profile, matching_reason
 from gpu_acceptance.record import Attempt, Judgement, Outcome, RankRecord, Row, Status, clip
+from gpu_acceptance.stacks import where
 
 # The first of these that some rank or some limit gives is the row's. What rejects comes first: nothing may hide it.
 _ORDER = (
@@ -34,7 +35,6 @@ _OUTCOME_OF = {
     Status.NO_LIMIT: Outcome.NO_LIMIT,
     Status.NOT_MEASURED: Outcome.NOT_MEASURED,
 }
-_MOST_FRAMES = 3
 _MOST_LINES = 6
 
 
@@ -120,14 +120,10 @@ def _answers(attempts: Sequence[Attempt], job: Job, declared: str | None) -> Ite
 def _describe(record: RankRecord, again: str) -> str:
     """`died in call: exit code -11`; of a stuck rank also where it stands."""
     phase = f" in {record.phase}{again}" if record.phase else again
-    frames = f"; inside {' < '.join(_innermost(record.stack))}" if record.stack and record.outcome is Outcome.STUCK else ""
+    place = where(record.stack) if record.outcome is Outcome.STUCK else ""
+    frames = f"; inside {place}" if place else ""
     message = f": {_essence(record.message)}" if record.message else ""
     return f"{record.outcome}{phase}{message}{frames}"
-
-
-def _innermost(stack: str) -> list[str]:
-    lines = [line.strip() for line in stack.splitlines() if line.strip()]
-    return ([line for line in lines if line.startswith("File ")] or lines)[:_MOST_FRAMES]
 
 
 def _essence(message: str) -> str:

@@ -1,11 +1,14 @@
 """Where a run leaves its traces: one folder, named by all ranks alike, never used twice."""
 
+import errno
 import re
 import secrets
+import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+NEEDED_BYTES = 64 << 20  # a page of 1,024 ranks takes 15 MB, its results 22 MB; logs come on top
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -24,6 +27,12 @@ class RunFiles:
     def make_folders(self) -> None:
         for name in ("journal", "logs"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
+
+    def refuse_full_disk(self) -> None:
+        """Raises OSError where the folder has no room for what a run leaves."""
+        free = shutil.disk_usage(self.folder).free
+        if free < NEEDED_BYTES:
+            raise OSError(errno.ENOSPC, f"{free >> 20} MiB free, a run may need {NEEDED_BYTES >> 20} MiB")
 
     @property
     def journal(self) -> Path:

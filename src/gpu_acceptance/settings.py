@@ -1,5 +1,7 @@
 """What the command line asked for, checked: one frozen value instead of pytest's option bag."""
 
+import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -7,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_acceptance.budget import Budget, read_budget
+from gpu_acceptance.joining import RefusedError
 from gpu_acceptance.limit import Profile
 from gpu_acceptance.run_files import RUN_ID
-from gpu_acceptance.supervisor import RefusedError
 from gpu_acceptance.thresholds import LimitsError, load_profile, profile_names, select_profile, shipped_dir
 
 
@@ -23,6 +26,8 @@ class Settings:
     plan: bool
     report_dir: Path
     run_id: str | None
+    confirm: int
+    budget: Budget | None
     profiles: Path
 
 
@@ -34,6 +39,12 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--gpus", metavar="N", help="only N GPUs of each node are under test; without it a GPU without a rank is a gap")
     group.addoption("--measure-only", action="store_true", help="run and record everything, judge nothing; the run is INCOMPLETE")
     group.addoption("--plan", action="store_true", help="print what would run, its limits and its time; touches no GPU; exit code 5")
+    group.addoption(
+        "--confirm", metavar="N", help="measure a missed limit N times more, each time by new workers; the worst attempt counts"
+    )
+    group.addoption(
+        "--budget", metavar="TIME", help="seconds, or 30m or 2h, for the whole run, report included; default: the Slurm job's end"
+    )
     group.addoption("--report-dir", metavar="DIR", help="folder of all runs; each makes its own in it (default: reports/ of the suite)")
     group.addoption("--run-id", metavar="ID", help="name of this run's folder; must not exist (default: time and a random part)")
 
@@ -46,11 +57,13 @@ def read_settings(config: pytest.Config) -> Settings:
         limits=tuple(_overlay(config.invocation_params.dir, name) for name in option.limits),
         hardware=option.hardware,
         waivers=dict(_waiver(text) for text in option.waive),
-        declared_gpus=_declared_gpus(option.gpus),
+        declared_gpus=_count("--gpus", option.gpus, "the number of GPUs of each node that are under test"),
         measure_only=option.measure_only,
         plan=option.plan,
         report_dir=config.invocation_params.dir / option.report_dir if option.report_dir else config.rootpath / "reports",
         run_id=_run_id(option.run_id),
+        confirm=_count("--confirm", option.confirm, "how often a missed limit is measured again") or 0,
+        budget=_budget(option.budget),
         profiles=own_profiles if (own_profiles / "base.yaml").is_file() else shipped_dir(),
     )
 
@@ -94,12 +107,19 @@ def _waiver(text: str) -> tuple[str, str]:
     return glob.strip(), reason.strip()
 
 
-def _declared_gpus(text: str | None) -> int | None:
+def _count(name: str, text: str | None, meaning: str) -> int | None:
     if text is None:
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise pytest.UsageError(f"--gpus={text}: wants the number of GPUs of each node that are under test, from 1 up")
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise pytest.UsageError(f"{name}={text}: wants {meaning}, from 1 up")
     return int(text)
+
+
+def _budget(text: str | None) -> Budget | None:
+    try:
+        return read_budget(text, os.environ, time.time())
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _run_id(text: str | None) -> str | None:

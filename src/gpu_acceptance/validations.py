@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpu_acceptance.leader import FORMATION, Validation
+from gpu_acceptance.leader import Validation
+from gpu_acceptance.objections import FORMATION
 
 
 class FormationItem(pytest.Item):

@@ -9,6 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
+from gpu_acceptance.janitor import MARK
 from gpu_acceptance.processes import die_with_parent
 
 # What shows, stores or selects is the supervisor's; a worker only runs what it is told to run.
@@ -21,7 +22,9 @@ def worker_command(python: str, rootdir: Path, ini: Path, files: list[str]) -> l
     return [python, "-m", "gpu_acceptance.worker", f"--rootdir={rootdir}", f"-c{ini}", "--capture=no", *off, *files]
 
 
-def worker_environment(base: dict[str, str], extra: dict[str, str], channel_fds: tuple[int, int], stack_file: Path) -> dict[str, str]:
+def worker_environment(
+    base: dict[str, str], extra: dict[str, str], channel_fds: tuple[int, int], stack_file: Path, mark: str
+) -> dict[str, str]:
     """The environment of a worker: the supervisor's, without what would change pytest, and with what `worker(env=...)` asked for."""
     kept = {name: value for name, value in base.items() if name not in {"PYTEST_ADDOPTS", "PYTEST_PLUGINS"}}
     package_root = str(Path(__file__).parents[1])  # found in a bare checkout too
@@ -31,6 +34,7 @@ def worker_environment(base: dict[str, str], extra: dict[str, str], channel_fds:
         **extra,
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTHONPATH": os.pathsep.join(paths),
+        MARK: mark,
         "GPU_ACCEPTANCE_SUPERVISOR": str(os.getpid()),
         "GPU_ACCEPTANCE_CHANNEL": ",".join(map(str, channel_fds)),
         "GPU_ACCEPTANCE_STACK_FILE": str(stack_file),

@@ -17,14 +17,14 @@ _STACK_WAIT_S = 0.4  # faulthandler wrote the stack of a worker stuck in torch.c
 class WorkerProcess:
     """One worker of one generation. Exit is seen through a pidfd: a grandchild can hold the pipe open after the worker is gone."""
 
-    def __init__(self, command: list[str], extra_env: dict[str, str], log_file: Path, stack_file: Path) -> None:
+    def __init__(self, command: list[str], extra_env: dict[str, str], log_file: Path, stack_file: Path, mark: str) -> None:
         self._log_file = log_file
         self._stack_file = stack_file
         child_read, self._write_fd = os.pipe()
         event_read, child_write = os.pipe()
         os.set_blocking(event_read, False)
         self.reader = LineReader(event_read)
-        environment = worker_environment(dict(os.environ), extra_env, (child_read, child_write), stack_file)
+        environment = worker_environment(dict(os.environ), extra_env, (child_read, child_write), stack_file, mark)
         with log_file.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(

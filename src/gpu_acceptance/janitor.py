@@ -1,0 +1,64 @@
+"""Nothing survives a run: a small process that outlives its supervisor for a moment and kills what it left.
+
+The kernel kills a worker with its supervisor, but not what the worker started (data loaders, compilers, launchers of its own),
+and a supervisor that was SIGKILLed cleans up nothing. Every process of a run inherits a mark in its environment; that is how they are
+found, wherever they were reparented to. Standard library only: it is started for every rank.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+MARK = "GPU_ACCEPTANCE_MARK"
+
+
+def start_janitor(mark: str) -> int:
+    """Starts the janitor of this process; it ends when this process does, after killing what carries `mark`. Returns its pid."""
+    janitor = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(__file__)), str(os.getpid()), mark],  # isolated: our folder must not shadow a standard module
+        env={name: value for name, value in os.environ.items() if name != MARK},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # torchrun kills the sessions of its ranks
+    )
+    return janitor.pid
+
+
+def marked(mark: str, proc: Path = Path("/proc")) -> Iterator[int]:
+    """Processes of this user whose environment carries the mark."""
+    wanted = f"{MARK}={mark}".encode()
+    for entry in proc.iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    yield int(entry.name)
+
+
+def kill_marked(mark: str, rounds: int) -> None:
+    """SIGKILLs every process with the mark, again every 0.1 s until none is left: one may fork while we look."""
+    for _ in range(rounds):
+        pids = list(marked(mark))
+        if not pids:
+            return
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def main(supervisor_pid: int, mark: str) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(supervisor_pid)
+        select.select([pidfd], [], [])
+    kill_marked(mark, rounds=20)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

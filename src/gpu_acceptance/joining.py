@@ -1,0 +1,93 @@
+"""Before anything runs: every rank says hello, and all agree on what will run. What speaks against it is said on every rank alike."""
+
+from collections.abc import Callable
+
+from gpu_acceptance.control import Message
+from gpu_acceptance.files import encode
+from gpu_acceptance.record import RankIdentity, clip
+from gpu_acceptance.supervisor import Supervisor
+
+JOIN_S = 120.0  # for all ranks to say hello: nodes of one job start within seconds of each other
+
+
+USAGE, NOT_WRITABLE = 4, 3  # exit codes
+
+
+class RefusedError(ValueError):
+    """The run may not start, said before any GPU is touched, with the same text and exit code on every rank."""
+
+    def __init__(self, message: str, exit_code: int = USAGE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def join(supervisor: Supervisor, identity: RankIdentity, refusal: str | None, welcome: Callable[[list[RankIdentity]], Message]) -> Message:
+    """Says hello, and returns rank 0's welcome once every rank has. Collective. Raises RefusedError with one text for all."""
+    supervisor.tell_leader({"type": "hello", "identity": encode(identity), "refusal": refusal})
+    if supervisor.is_leader:
+        supervisor.control.cast(_answer_hellos(supervisor, welcome))
+    answer = _refuse_or(supervisor, supervisor.await_cast("welcome", JOIN_S + 30))
+    everybody = range(supervisor.place.world_size)
+    supervisor.lookout.watch(everybody if supervisor.is_leader else [supervisor.leader])
+    return answer
+
+
+def agree(supervisor: Supervisor, nodeids: list[str], problems: list[RefusedError], answer: Callable[[], Message]) -> Message:
+    """Rank 0's `answer`, where all ranks collected the same and none has a problem. Collective. Raises RefusedError."""
+    told = [{"message": clip(str(problem), 4000), "exit_code": problem.exit_code} for problem in problems[:3]]
+    supervisor.tell_leader({"type": "collected", "nodeids": nodeids, "problems": told})
+    if supervisor.is_leader:
+        answers = supervisor.await_mail("collected", JOIN_S)
+        problem = find_collection_problem(answers, supervisor.place.world_size)
+        supervisor.control.cast(_refused(problem) if problem else {"type": "agreed", **answer()})
+    return _refuse_or(supervisor, supervisor.await_cast("agreed", JOIN_S + 30))
+
+
+def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]], Message]) -> Message:
+    hellos = supervisor.await_mail("hello", JOIN_S)
+    absent = [rank for rank in range(supervisor.place.world_size) if rank not in hellos]
+    if absent:
+        return _refused(RefusedError(f"rank {absent[0]} (of {len(absent)} missing) did not arrive within {JOIN_S:g} s"))
+    refusals = [hello["refusal"] for _, hello in sorted(hellos.items()) if hello["refusal"]]
+    if refusals:
+        return _refused(RefusedError(refusals[0]))
+    identities = [RankIdentity.model_validate_json(hellos[rank]["identity"]) for rank in sorted(hellos)]
+    try:
+        return {"type": "welcome", **welcome(identities)}
+    except RefusedError as error:
+        return _refused(error)
+
+
+def _refused(error: RefusedError) -> Message:
+    return {"type": "refused", "message": str(error), "exit_code": error.exit_code}
+
+
+def _refuse_or(supervisor: Supervisor, message: Message) -> Message:
+    if message["type"] == "refused":
+        supervisor.say_bye()
+        raise RefusedError(message["message"], message["exit_code"])
+    return message
+
+
+def find_collection_problem(answers: dict[int, Message], world_size: int) -> RefusedError | None:
+    """None where all ranks collected the same set; else who cannot take part, or who lacks or adds what against rank 0."""
+    absent = [rank for rank in range(world_size) if rank not in answers]
+    if absent:
+        return RefusedError(f"rank {absent[0]} (of {len(absent)} missing) did not finish collecting within {JOIN_S:g} s")
+    for rank, answer in sorted(answers.items()):
+        for problem in answer["problems"]:
+            return RefusedError(f"rank {rank} cannot take part: {problem['message']}", problem["exit_code"])
+    difference = _difference({rank: answers[rank]["nodeids"] for rank in sorted(answers)})
+    return RefusedError(difference) if difference else None
+
+
+def _difference(nodeids: dict[int, list[str]]) -> str:
+    reference = set(nodeids[0])
+    lines = []
+    for rank, ids in nodeids.items():
+        lines += [f"  - rank {rank} lacks {nodeid}" for nodeid in sorted(reference - set(ids))]
+        lines += [f"  + rank {rank} adds  {nodeid}" for nodeid in sorted(set(ids) - reference)]
+    if not lines:
+        return ""
+    shown = lines[:20] + ([f"  ... and {len(lines) - 20} more"] if len(lines) > 20 else [])
+    return "\n".join(["ranks collected different validations (rank 0 is the reference); is the checkout the same everywhere?", *shown])

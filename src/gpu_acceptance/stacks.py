@@ -1,0 +1,88 @@
+"""Stacks of stuck workers as faulthandler writes them: who waits for whom. Pure.
+
+A rank that stands in a collective, or waits for its GPU to finish one, is not what a hang is about; the rank that never came is.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpu_acceptance.record import Outcome, RankRecord, clip
+
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/gpu_acceptance/|/lib/python3")
+_WAITS_IN = re.compile(r"/torch/distributed/")
+_WAITS_FOR_GPU = {"synchronize", "wait_stream", "wait"}  # torch.cuda.synchronize, Stream.synchronize, Event.wait, Work.wait
+
+
+@dataclass(frozen=True)
+class Frame:
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} in {self.function}"
+
+
+def frames(stack: str) -> list[Frame]:
+    """The main thread's frames, innermost first; empty where the process could not say where it was."""
+    lines = stack.splitlines()
+    start = next((index for index, line in enumerate(lines) if line.startswith("Current thread")), 0)
+    found = []
+    for line in lines[start + 1 :]:
+        match = _FRAME.match(line)
+        if match is None:
+            break
+        found.append(Frame(match["file"], int(match["line"]), match["function"]))
+    return found
+
+
+def waits(stack: list[Frame]) -> bool:
+    """Whether the process waits for other ranks, as far as its stack tells."""
+    return bool(stack) and (bool(_WAITS_IN.search(stack[0].file)) or stack[0].function in _WAITS_FOR_GPU)
+
+
+def own_frame(stack: list[Frame]) -> Frame | None:
+    """The innermost frame that is no library's: the line of the validation or the measurement."""
+    return next((frame for frame in stack if not _LIBRARY.search(frame.file)), None)
+
+
+def where(stack: str) -> str:
+    """`all_reduce (distributed_c10d.py:3252), at test_hangs.py:15 in test_hangs`; empty where nobody knows."""
+    found = frames(stack)
+    if not found:
+        return ""
+    innermost, own = found[0], own_frame(found)
+    if own is None or own == innermost:
+        return str(own or innermost)
+    return f"{innermost.function} ({innermost.file.rsplit('/', 1)[-1]}:{innermost.line}), at {own}"
+
+
+def name_who_did_not_arrive(records: Iterable[RankRecord]) -> tuple[RankRecord, ...]:
+    """Of ranks that were all stuck, those that only wait are victims; who waits elsewhere than most, or does not wait, is stuck."""
+    records = tuple(records)
+    stuck = {record.rank: frames(record.stack) for record in records if record.outcome is Outcome.STUCK}
+    waiting = {rank: str(own_frame(stack)) for rank, stack in stuck.items() if waits(stack)}
+    absent = sorted(stuck.keys() - waiting.keys()) or _elsewhere(waiting)
+    if not absent or len(absent) == len(stuck):
+        return records
+    return tuple(
+        _as_victim(record, stuck[record.rank], absent) if record.rank in stuck and record.rank not in absent else record
+        for record in records
+    )
+
+
+def _elsewhere(waiting: dict[int, str]) -> list[int]:
+    """The ranks that do not wait where most do; none where there is no most."""
+    places = Counter(waiting.values()).most_common(2)
+    if len(places) < 2 or places[0][1] == places[1][1]:
+        return []
+    return sorted(rank for rank, place in waiting.items() if place != places[0][0])
+
+
+def _as_victim(record: RankRecord, stack: list[Frame], absent: list[int]) -> RankRecord:
+    ranks = ", ".join(map(str, absent))
+    text = f"waits for rank{'s' if len(absent) > 1 else ''} {ranks} in {stack[0].function}, at {own_frame(stack)}"
+    return record.model_copy(update={"outcome": Outcome.VICTIM, "message": clip(f"{text}; {record.message}")})

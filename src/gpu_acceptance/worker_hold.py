@@ -1,0 +1,122 @@
+"""Where a supervisor keeps its rank worker: generations come and go here, and so does the GPU memory they held."""
+
+import os
+import secrets
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_acceptance.control import Control, Message
+from gpu_acceptance.events import Events
+from gpu_acceptance.inventory import nvml
+from gpu_acceptance.janitor import kill_marked, start_janitor
+from gpu_acceptance.limit import Value
+from gpu_acceptance.processes import kill_descendants
+from gpu_acceptance.record import RankIdentity
+from gpu_acceptance.run_files import RunFiles
+from gpu_acceptance.worker import worker_command
+from gpu_acceptance.worker_process import WorkerProcess
+
+_MEMORY_SLACK_BYTES = 1 << 30  # an idle driver was seen to hold 618 MiB
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What the workers need to collect the same validations as their supervisor, and to run them alike."""
+
+    rootdir: Path
+    ini: Path
+    files: list[str]
+    parameters: dict[str, Value]
+    group_timeout_s: float
+
+
+class WorkerHold:
+    """The worker of one rank, if there is one now."""
+
+    def __init__(self, control: Control, events: Events, files: RunFiles, identity: RankIdentity) -> None:
+        self.worker: WorkerProcess | None = None
+        self._control = control
+        self._events = events
+        self._files = files
+        self._suite: Suite | None = None
+        self._mark = f"{control.prefix}-{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._expects_gpu = identity.num_gpus > 0
+        self._indexes = {gpu.uuid: gpu.index for gpu in identity.gpus}
+        self._gpu_index = identity.gpu.index if identity.gpu else None
+        self._janitor = start_janitor(self._mark)
+        self._memory_before = {index: nvml.memory_used_bytes(index) for index in self._indexes.values()}
+
+    def collect_with(self, suite: Suite) -> None:
+        self._suite = suite
+
+    def start(self, env: dict[str, str], generation: int) -> None:
+        assert self._suite
+        assert self.worker is None
+        with self._files.worker_log.open("a") as log:
+            log.write(f"=== generation {generation} ===\n")
+        command = worker_command(sys.executable, self._suite.rootdir, self._suite.ini, self._suite.files)
+        self.worker = WorkerProcess(command, env, self._files.worker_log, self._files.stacks, self._mark)
+        self._events.watch(self.worker)
+
+    def reap(self) -> str:
+        """Lets go of a worker that has ended; returns the end of its log."""
+        worker, self.worker = self.worker, None
+        assert worker is not None
+        self._events.unwatch()
+        log_tail = worker.log_tail()
+        worker.close()
+        return log_tail
+
+    def form_command(self, generation: int, *, group: bool) -> Message:
+        """What the worker must know to open its device and to meet the others of its generation."""
+        assert self._suite
+        place = self._control.place
+        shape = {
+            "rank": place.rank,
+            "local_rank": place.local_rank,
+            "world_size": place.world_size,
+            "local_world_size": place.local_world_size,
+            "num_nodes": place.num_nodes,
+        }
+        world = {
+            "store_host": place.store_host,
+            "store_port": self._control.port,
+            "prefix": f"{self._control.prefix}/generation-{generation}",
+            "rank": place.rank,
+            "world_size": place.world_size,
+            "timeout_s": self._suite.group_timeout_s,
+        }
+        return {
+            "type": "form",
+            "group": group,
+            "expects_gpu": self._expects_gpu,
+            "place": {**shape, "node": place.node, "host": place.host, "launcher": shape},
+            "world": world,
+            "parameters": self._suite.parameters,
+        }
+
+    def opened(self, gpu_uuid: str) -> None:
+        """The worker told which GPU it opened: the one whose memory is watched from now on."""
+        self._gpu_index = self._indexes.get(gpu_uuid, self._gpu_index)
+
+    def memory_held_bytes(self) -> int | None:
+        """GPU memory in use beyond what was in use before the first worker; 0 where that is nothing to speak of; None: unknown."""
+        if self._gpu_index is None:
+            return 0
+        used, before = nvml.memory_used_bytes(self._gpu_index), self._memory_before.get(self._gpu_index)
+        if used is None or before is None:
+            return None
+        return used - before if used - before > _MEMORY_SLACK_BYTES else 0
+
+    def kill_strays(self) -> None:
+        """Ends what the last worker left behind: by its mark, and as our child, which orphans of our descendants become."""
+        kill_marked(self._mark, rounds=2)
+        kill_descendants(timeout_s=0.2, spare=self._janitor)
+
+    def kill_everything(self) -> None:
+        """SIGKILLs the worker and everything that it ever started."""
+        if self.worker:
+            self.worker.kill()
+        kill_marked(self._mark, rounds=20)
+        kill_descendants(spare=self._janitor)

@@ -97,14 +97,14 @@ def beyond(limit: Limit, bound: str, gpus_per_node: int) -> Value:
     return good / 2 if bound == "peers" else math.nextafter(good, -math.inf)
 
 
-def row_of(profile: Profile, job: Job, metric: str, values: Mapping[int, Value]) -> Row:
+def row_of(profile: Profile, job: Job, metric: str, values: Mapping[int, Value], subject: str = "") -> Row:
     limit = profile.limits[metric]
     records = [
         make_record(rank, figures=(make_figure(metric, value, limit.unit, judged=True, spread_percent=limit.spread_at_most),))
         for rank, value in values.items()
     ]
     silent = [make_record(rank) for rank in range(job.world_size) if rank not in values]
-    nodeid = f"acceptance/test_{limit.subject}.py::test_{metric}"
+    nodeid = f"acceptance/test_{subject or limit.subject}.py::test_{metric}"
     return make_row(nodeid, (Attempt(number=1, ranks=(*records, *silent)),), profile, job, {}, 60.0)
 
 
@@ -171,3 +171,23 @@ def test_above_its_ceiling_it_is_no_pass(case):
     conclusion = run(case, {**values, 0: math.nextafter(case.limit.ceiling, math.inf)})
     assert conclusion.verdict == "INCOMPLETE"
     assert any("above what is physically possible" in reason and case.metric in reason for reason in conclusion.reasons)
+
+
+@CASES
+def test_below_its_floor_it_is_no_pass(case):
+    if case.limit.unit in ("text", "bool"):
+        return
+    values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
+    conclusion = run(case, {**values, 0: math.nextafter(case.limit.floor, -math.inf)})
+    assert conclusion.verdict == "INCOMPLETE"
+    assert any("below what is physically possible" in reason and case.metric in reason for reason in conclusion.reasons)
+
+
+@CASES
+def test_held_by_another_subject_it_was_never_measured(case):
+    values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
+    rows = {**good_rows(case.profile_name, case.gpus_per_node, case.num_nodes)}
+    rows[case.metric] = row_of(case.profile, case.job, case.metric, values, subject="smoke")
+    conclusion = conclude([*rows.values()], case.profile, case.job, {})
+    assert conclusion.verdict == "INCOMPLETE"
+    assert f"never measured: {case.metric}" in conclusion.reasons

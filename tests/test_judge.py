@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.judge import judge, wants_repeat
+from gpu_acceptance import judge as judging
+from gpu_acceptance.judge import wants_repeat
 from gpu_acceptance.limit import Peers
 from gpu_acceptance.record import Attempt, Figure, Outcome, Status, make_figure
 from tests.judging import METRIC, all_equal, make_attempt, make_job, make_limit, make_profile, make_record, with_record
@@ -15,10 +16,14 @@ from tests.judging import METRIC, all_equal, make_attempt, make_job, make_limit,
 SOURCE = "[h200-sxm.yaml: measured 2026-11-20]"
 
 
+def judge(attempts, profile, job, waivers, subject="hbm"):
+    return judging.judge(attempts, profile, job, waivers, subject)
+
+
 def judge_values(values, limit, *, job=None, waivers=None, unit="GB/s", spread=None, **profile):
     job = job or make_job(max(values) + 1)
     attempt = make_attempt(values, metric=limit.metric, unit=unit, spread=spread)
-    return judge((attempt,), make_profile(limit, **profile), job, waivers or {})
+    return judge((attempt,), make_profile(limit, **profile), job, waivers or {}, limit.subject)
 
 
 def the_one(judgements):
@@ -59,7 +64,7 @@ def test_a_node_is_judged_on_its_worst_figure():
 @pytest.mark.parametrize(("bound", "towards"), [("at_least", -math.inf), ("at_most", math.inf)])
 @pytest.mark.parametrize("number", [337.0, 1e-300, -5.5, 0.0, 1e300])
 def test_on_the_bound_holds_and_one_ulp_beyond_is_missed(bound, towards, number):
-    limit = make_limit(**{bound: number})
+    limit = make_limit(**{bound: number}, floor=-10)
     assert the_one(judge_values({0: number}, limit)).status is Status.HELD
     missed = the_one(judge_values({0: math.nextafter(number, towards)}, limit))
     assert missed.status is Status.MISSED
@@ -74,8 +79,8 @@ def test_margin_of_a_zero_bound_is_unknown():
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5), st.floats(-1e6, 1e6))
 def test_at_most_is_at_least_upside_down(values, bound):
-    least = the_one(judge_values(dict(enumerate(values)), make_limit(at_least=bound)))
-    most = the_one(judge_values(dict(enumerate([-value for value in values])), make_limit(at_most=-bound)))
+    least = the_one(judge_values(dict(enumerate(values)), make_limit(at_least=bound, floor=-1e6)))
+    most = the_one(judge_values(dict(enumerate([-value for value in values])), make_limit(at_most=-bound, floor=-1e6)))
     assert (least.status, least.margin, least.ranks) == (most.status, most.margin, most.ranks)
 
 
@@ -166,8 +171,11 @@ def test_figures_of_a_stranger_do_not_count():
         (True, {"equals": 1}, "GB/s", "= true GB/s: a bool cannot be compared with a number"),
         (1, {"equals": True}, "GB/s", "= 1 GB/s: a number cannot be compared with a bool"),
         (1, {"equals": "1"}, "GB/s", "= 1 GB/s: a number cannot be compared with a text"),
-        (10**400, {}, "GB/s", f"= 1{'0' * 400} GB/s: not a finite number"),
+        (10**400, {}, "GB/s", "is no value but an integer beyond 64 bits"),
         (450.5, {"ceiling": 450}, "GB/s", "= 450.5 GB/s, above what is physically possible (450): a measuring error"),
+        (-5, {}, "GB/s", "= -5 GB/s, below what is physically possible (0): a measuring error"),
+        (-5, {"equals": 1}, "GB/s", "= -5 GB/s, below what is physically possible (0): a measuring error"),
+        (149.5, {"floor": 150}, "GB/s", "= 149.5 GB/s, below what is physically possible (150): a measuring error"),
         (120.0, {"spread_at_most": 2}, "GB/s", "= 120 GB/s without a spread, which may be at most 2 %"),
     ],
 )
@@ -185,8 +193,39 @@ def test_the_ceiling_itself_is_possible():
     assert the_one(judge_values({0: 450.0}, make_limit(ceiling=450))).status is Status.HELD
 
 
-def test_a_figure_that_bypassed_make_figure_is_no_pass_either():
-    figure = Figure.model_construct(metric=METRIC, value=math.nan, unit="GB/s", judged=True, anomaly="", spread_percent=None)
+def test_less_than_nothing_is_no_pass_under_a_bound_from_above():
+    limit = make_limit("hbm.copy.wrong", at_most=0, unit="elements")
+    judgement = the_one(judge_values({0: 0, 1: -5}, limit, unit="elements"))
+    assert (judgement.status, judgement.ranks) == (Status.INVALID, (1,))
+    assert judgement.message.startswith("hbm.copy.wrong = -5 elements, below what is physically possible (0): a measuring error")
+
+
+def test_a_floor_of_its_own_allows_what_lies_above_it():
+    assert the_one(judge_values({0: -5.0}, make_limit(at_most=0, floor=-5))).status is Status.HELD
+    assert the_one(judge_values({0: 0.0}, make_limit(at_most=0))).status is Status.HELD
+
+
+@pytest.mark.parametrize("limit", [make_limit(), make_limit(spread_at_most=2.0), make_limit(uniform=True)])
+def test_a_negative_spread_is_a_measuring_error(limit):
+    judgements = judge_values(all_equal(120.0), limit, spread=-0.5)
+    assert [judgement.status for judgement in judgements] == [Status.INVALID]
+    said = f"{METRIC} = 120 GB/s with a spread of -0.5 %, below what is possible (0): a measuring error, need "
+    assert judgements[0].message.startswith(said)
+
+
+@pytest.mark.parametrize("declared", [{}, {"waivers": {"hbm.*": "later"}}, {"not_applicable": {"hbm.*": "none here"}}])
+@pytest.mark.parametrize("value", [120.0, 1.0])
+def test_what_another_subject_checks_proves_nothing(value, declared):
+    profile = make_profile(make_limit(), not_applicable=declared.get("not_applicable", {}))
+    attempt = make_attempt({0: value, 1: value})
+    judgement = the_one(judge((attempt,), profile, make_job(2), declared.get("waivers", {}), "smoke"))
+    assert (judgement.status, judgement.bound, judgement.ranks) == (Status.INVALID, "", (0, 1))
+    assert judgement.message == f"{METRIC} checked by subject smoke: a metric belongs to acceptance/test_hbm.py"
+
+
+@pytest.mark.parametrize("value", [math.nan, 10**400])
+def test_a_figure_that_bypassed_make_figure_is_no_pass_either(value):
+    figure = Figure.model_construct(metric=METRIC, value=value, unit="GB/s", judged=True, anomaly="", spread_percent=None)
     record = make_record(0).model_copy(update={"figures": (figure,)})
     attempt = Attempt.model_construct(number=1, ranks=(record,))
     assert the_one(judge((attempt,), make_profile(make_limit()), make_job(1), {})).status is Status.INVALID
@@ -238,7 +277,7 @@ def test_a_waiver_keeps_what_would_have_been():
 
 
 def test_a_waiver_covers_a_metric_without_limit():
-    profile = make_profile(make_limit("gemm.bf16.rate"))
+    profile = make_profile(make_limit("hbm.copy.bandwidth"))
     judgement = the_one(judge((make_attempt({0: 3}),), profile, make_job(1), {METRIC: "new"}))
     assert judgement.message == f"waived (new): {METRIC} = 3 GB/s: no limit for a checked metric in profile h200-sxm"
 

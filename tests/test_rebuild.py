@@ -127,14 +127,31 @@ def test_what_no_journal_tells_did_not_run_and_what_is_too_large_for_the_job_doe
     ]
 
 
-def test_a_required_subject_too_large_for_the_job_is_not_missed():
+def test_a_required_subject_too_large_for_the_job_is_shown():
+    profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"), make_limit("rail.rate", world=(16,)))
+    record = rebuilt(told(plan=make_plan(profile)).contents())
+    assert [limit.metric for limit in record.conclusion.limits] == ["gemm.bf16.rate", "hbm.triad.bandwidth"]
+    assert record.conclusion.line.endswith(" (rail not applicable: needs at least 16 ranks)")
+    assert "rail not applicable: needs at least 16 ranks, this job has 4" in build_page(record)
+
+
+def test_a_limit_that_applies_is_missed_though_its_test_wants_a_larger_job():
     profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"), make_limit("rail.rate"))
     record = rebuilt(told(plan=make_plan(profile)).contents())
-    limit = next(limit for limit in record.conclusion.limits if limit.metric == "rail.rate")
-    assert (limit.status, limit.message) == (
-        Status.NOT_APPLICABLE,
-        "rail.rate: not applicable: needs at least 16 ranks, this job has 4",
-    )
+    assert "never measured: rail.rate" in record.conclusion.reasons
+
+
+def test_files_that_were_not_collected_are_reasons():
+    record = rebuilt(told(plan=make_plan(not_collected=("test_ib.py: skipped at import: no driver",))).contents())
+    assert record.conclusion.reasons[1:] == ("test_ib.py: skipped at import: no driver",)
+
+
+def test_the_end_of_the_workers_counts():
+    run = told()
+    ended = attempt_of("worker_end", dict.fromkeys(range(4), ()), rank_2=Outcome.DIED)
+    record = rebuilt(replace(run, attempts={**run.attempts, "worker_end": [ended]}).contents())
+    assert (record.rows[-1].nodeid, record.rows[-1].outcome) == ("worker_end", Outcome.DIED)
+    assert record.conclusion.line.startswith("REJECTED: worker end died")
 
 
 def test_nothing_ran():

@@ -169,9 +169,15 @@ def test_a_declared_skip_is_not_applicable():
     assert (row.outcome, row.message) == (Outcome.NOT_APPLICABLE, "ranks 0-3: not applicable: none here (no fabric)")
 
 
-def test_a_waived_skip_is_not_applicable():
+def test_a_waiver_names_metrics_and_excuses_no_skip():
     row = row_of(skipped(0, 1, 2, 3), waivers={"hbm.tri*": "later"})
-    assert (row.outcome, row.message) == (Outcome.NOT_APPLICABLE, "ranks 0-3: waived (later) (no fabric)")
+    assert (row.outcome, row.message) == (Outcome.SKIPPED, "ranks 0-3: skipped: no fabric")
+
+
+def test_a_file_cannot_hold_the_limit_of_another_subject():
+    row = row_of(make_attempt(all_equal(120.0)), nodeid="acceptance/test_smoke.py::test_all")
+    assert row.outcome is Outcome.ERROR
+    assert row.message == f"{METRIC} checked by subject smoke: a metric belongs to acceptance/test_hbm.py"
 
 
 def test_a_waived_validation_that_failed_has_still_failed():

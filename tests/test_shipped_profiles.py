@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from gpu_acceptance.attempts import bare_row, too_small
 from gpu_acceptance.limit import matching_reason
 from gpu_acceptance.limits_file import read_file
+from gpu_acceptance.record import Outcome
 from gpu_acceptance.thresholds import json_schema, load_profile, profile_names, select_profile, shipped_dir
+from gpu_acceptance.verdict import conclude, make_row
+from tests.judging import make_attempt, make_job
 
 DIRECTORY = shipped_dir()
 DEVICES = {
@@ -94,6 +98,24 @@ def test_the_cpu_profile_asks_only_for_life():
         assert limit.source == "policy: liveness only; shows that the operation ran and was timed, says nothing of speed"
         assert 0 < limit.at_least < 0.01
         assert limit.spread_at_most is None
+
+
+def test_a_world_of_one_says_that_nccl_was_left_out():
+    profile, job = load_profile("cpu", DIRECTORY), make_job(1, has_gpus=False)
+    held = {metric: limit for metric, limit in profile.limits.items() if limit.applies(1, 1) and limit.subject in profile.requires}
+    assert "nccl" not in {limit.subject for limit in held.values()}
+    rows = [
+        make_row(f"acceptance/test_{limit.subject}.py::test_a", [good_attempt(limit)], profile, job, {}, 60.0) for limit in held.values()
+    ]
+    reason = too_small(2, job.world_size)
+    rows.append(bare_row("acceptance/test_nccl.py::test_large[all_gather]", Outcome.NOT_APPLICABLE, reason, 60.0))
+    conclusion = conclude(rows, profile, job, {}, not_applicable_subjects={"nccl": reason})
+    assert conclusion.line == "ACCEPTED (cpu profile: no GPU was tested, nccl not applicable: needs at least 2 ranks)"
+
+
+def good_attempt(limit):
+    value = limit.at_least or limit.at_most or (0 if limit.at_most == 0 else "2.9.1")
+    return make_attempt({0: value}, metric=limit.metric, unit=limit.unit)
 
 
 def test_parameters_a_run_needs():

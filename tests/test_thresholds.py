@@ -60,7 +60,7 @@ def error_of(text, tmp_path):
 
 WORLD = "the GPUs per node it applies to, a list of whole numbers from 1; without the key: all"
 BOUND = "a finite number, or a mapping from GPUs per node (a whole number from 1) to finite numbers"
-ENTRY_KEYS = "at_least, at_most, equals, uniform, peers, unit, scope, world, nodes, ceiling, spread_at_most, source"
+ENTRY_KEYS = "at_least, at_most, equals, uniform, peers, unit, scope, world, nodes, floor, ceiling, spread_at_most, source"
 
 
 @pytest.mark.parametrize(
@@ -133,6 +133,16 @@ ENTRY_KEYS = "at_least, at_most, equals, uniform, peers, unit, scope, world, nod
         (plain("at_least: 5", "ceiling: 4"), " (line 2): at_least is 5, above the ceiling 4"),
         (plain("at_most: {4: 3, 8: 5}", "ceiling: 4"), " (line 2): at_most at 8 is 5, above the ceiling 4"),
         (plain("equals: 5", "ceiling: 4"), " (line 2): equals is 5, above the ceiling 4"),
+        (plain("at_most: -5"), " (line 2): at_most is -5, below 0; where that is possible, give a floor"),
+        (plain("at_least: {4: 3, 8: -1}"), " (line 2): at_least at 8 is -1, below 0; where that is possible, give a floor"),
+        (plain("equals: -1"), " (line 2): equals is -1, below 0; where that is possible, give a floor"),
+        (plain("at_least: 5", "floor: 6"), " (line 2): at_least is 5, below the floor 6"),
+        (plain("uniform: true", "floor: 6", "ceiling: 5"), " (line 2): floor is 6, above the ceiling 5"),
+        (
+            plain("at_least: 5", "floor: .5.5"),
+            ".floor (line 4): '.5.5' is not allowed; allowed: the finite number below which a reading is a measuring error; "
+            "without the key: 0",
+        ),
         (plain("at_least: 5", "at_most: 4"), " (line 2): at_least is 5, above at_most 4"),
         (plain("at_least: {2: 1, 4: 5}", "at_most: 4"), " (line 2): at_least at 4 is 5, above at_most 4"),
         (plain("at_least: {2: 1}", "at_most: {4: 4}"), " (line 2): at_least names the sizes [2], at_most [4]; they must be the same"),
@@ -144,6 +154,10 @@ ENTRY_KEYS = "at_least, at_most, equals, uniform, peers, unit, scope, world, nod
         (
             plain("uniform: true", "ceiling: 5", unit="bool"),
             " (line 2): ceiling needs a number, and the unit is bool; bool takes equals or uniform",
+        ),
+        (
+            plain("uniform: true", "floor: 0", unit="text"),
+            " (line 2): floor needs a number, and the unit is text; text takes equals or uniform",
         ),
         (plain("equals: 5", unit="text"), " (line 2): equals is 5, and the unit text wants a text"),
         (plain("equals: five", unit="bool"), " (line 2): equals is 'five', and the unit bool wants true or false"),
@@ -210,6 +224,20 @@ def test_metric_names(metric, tmp_path):
     assert "not a key that is allowed here; allowed: a metric named <subject>.<operation>.<quantity>" in error_of(text, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["world_formation", "worker_end"])
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (plain("at_least: 5").replace("hbm.copy", "NAME"), "limits.NAME.bandwidth (line 2): 'NAME.bandwidth'"),
+        ("requires: [NAME]", "requires.0 (line 1): 'NAME'"),
+        ("expected_s: {NAME: 5}", "expected_s.NAME (line 1): 'NAME'"),
+    ],
+)
+def test_rows_of_the_suite_itself_are_no_subjects(name, text, key, tmp_path):
+    message = error_of(text.replace("NAME", name), tmp_path)
+    assert message == f"f.yaml: {key.replace('NAME', name)} is not allowed; worker_end and world_formation are rows of the suite itself"
+
+
 def test_all_problems_of_a_file_are_told_but_not_more_than_ten(tmp_path):
     lines = error_of("".join(f"key{number}: 1\n" for number in range(14)), tmp_path).splitlines()
     assert len(lines) == MAX_PROBLEMS + 1
@@ -267,6 +295,7 @@ def test_everything_an_entry_can_say_arrives_in_the_limit(folder):
         "peers: {deficit_at_most: 0.03, sigma: 0.005}",
         "world: [8, 2]",
         "nodes: several",
+        "floor: 0.5",
         "ceiling: 4",
         "spread_at_most: 1.5",
     )
@@ -284,6 +313,7 @@ def test_everything_an_entry_can_say_arrives_in_the_limit(folder):
         peers=Peers(0.03, 0.005),
         world=(8, 2),
         nodes="several",
+        floor=0.5,
         ceiling=4.0,
         spread_at_most=1.5,
     )
@@ -389,6 +419,8 @@ KEPT = ("ceiling: 200", "spread_at_most: 2")
         (plain("at_least: 100", "spread_at_most: 2"), [("loosened", "hbm.copy.bandwidth ceiling", "200", "none")]),
         (plain("at_least: 100", "ceiling: 200"), [("loosened", "hbm.copy.bandwidth spread_at_most", "2", "none")]),
         (plain("at_least: 100", "ceiling: 200", "spread_at_most: 1"), [("tightened", "hbm.copy.bandwidth spread_at_most", "2", "1")]),
+        (plain("at_least: 100", *KEPT, "floor: -5"), [("loosened", "hbm.copy.bandwidth floor", "0", "-5")]),
+        (plain("at_least: 100", *KEPT, "floor: 5"), [("tightened", "hbm.copy.bandwidth floor", "0", "5")]),
         (plain("at_least: 100", *KEPT, unit="GiB/s"), [("changed", "hbm.copy.bandwidth unit", "GB/s", "GiB/s")]),
         (plain("at_least: 100", *KEPT, scope="node"), [("changed", "hbm.copy.bandwidth scope", "rank", "node")]),
         (plain("at_least: 100", "nodes: one", *KEPT), [("loosened", "hbm.copy.bandwidth nodes", "any", "one")]),
@@ -512,6 +544,7 @@ limits = st.builds(
     peers=st.one_of(st.none(), st.builds(Peers, st.floats(0.01, 0.9), st.floats(0.01, 0.9))),
     world=st.one_of(st.none(), st.lists(sizes, min_size=1, max_size=3, unique=True).map(tuple)),
     nodes=st.sampled_from(["any", "one", "several"]),
+    floor=numbers,
     ceiling=st.one_of(st.none(), numbers),
     spread_at_most=st.one_of(st.none(), st.floats(0.1, 10)),
 )

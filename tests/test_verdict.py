@@ -11,7 +11,7 @@ from gpu_acceptance.job import Job
 from gpu_acceptance.limit import Change, Peers
 from gpu_acceptance.objections import _INCOMPLETE, _REJECTING
 from gpu_acceptance.record import Attempt, Outcome, Row, Status, make_figure
-from gpu_acceptance.verdict import conclude, make_row, worst_margin
+from gpu_acceptance.verdict import conclude, make_row, subject_of, worst_margin
 from tests.judging import (
     METRIC,
     NODEID,
@@ -30,6 +30,9 @@ GOOD = make_attempt(all_equal(120.0))
 WORSE = {"ACCEPTED": 2, "INCOMPLETE": 1, "REJECTED": 0}
 
 
+GEMM = "acceptance/test_gemm.py::test_gemm"
+
+
 def row_of(*attempts, profile=PROFILE, job=None, waivers=None, nodeid=NODEID):
     return make_row(nodeid, attempts or (GOOD,), profile, job or make_job(4), waivers or {}, 60.0)
 
@@ -40,8 +43,7 @@ def verdict_of(*attempts, profile=PROFILE, job=None, waivers=None, **more):
 
 
 def bare_row(outcome, nodeid=NODEID, message=""):
-    subject = "world_formation" if nodeid == "world_formation" else "hbm"
-    return Row(nodeid=nodeid, subject=subject, outcome=outcome, message=message)
+    return Row(nodeid=nodeid, subject=subject_of(nodeid), outcome=outcome, message=message)
 
 
 def test_accepted():
@@ -75,8 +77,17 @@ def test_a_limit_never_measured_is_named():
 def test_a_limit_that_is_not_required_may_be_absent_but_not_missed():
     profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"), requires=frozenset({"hbm"}))
     assert verdict_of(profile=profile).verdict == "ACCEPTED"
-    rows = [row_of(profile=profile), row_of(make_attempt(all_equal(1.0), metric="gemm.bf16.rate"), profile=profile)]
+    rows = [row_of(profile=profile), row_of(make_attempt(all_equal(1.0), metric="gemm.bf16.rate"), profile=profile, nodeid=GEMM)]
     assert conclude(rows, profile, make_job(4), {}).verdict == "REJECTED"
+
+
+def test_a_limit_that_only_another_subject_checked_was_never_measured():
+    profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"))
+    rows = [row_of(profile=profile), row_of(make_attempt(all_equal(120.0), metric="gemm.bf16.rate"), profile=profile)]
+    conclusion = conclude(rows, profile, make_job(4), {})
+    assert conclusion.line == "INCOMPLETE: 1 of 2 validations in error, 1 limit never measured"
+    said = "gemm.bf16.rate checked by subject hbm: a metric belongs to acceptance/test_gemm.py"
+    assert conclusion.reasons == (f"test_hbm.py::test_triad: {said}", "never measured: gemm.bf16.rate")
 
 
 def test_held_in_one_row_and_missed_in_another_rejects():
@@ -130,6 +141,35 @@ def test_forming_the_world_is_no_validation_but_counts():
     assert conclusion.reasons == ("world_formation: rank 3 (node-00): stuck",)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "line", "code"),
+    [
+        (Outcome.ERROR, "INCOMPLETE: worker end in error", 6),
+        (Outcome.DIED, "REJECTED: worker end died", 1),
+        (Outcome.STUCK, "REJECTED: worker end stuck", 1),
+    ],
+)
+def test_the_end_of_the_workers_is_no_validation_but_counts(outcome, line, code):
+    conclusion = conclude([row_of(), bare_row(outcome, "worker_end", "rank 3: why")], PROFILE, make_job(4), {})
+    assert (conclusion.line, conclusion.exit_code) == (line, code)
+    assert conclusion.reasons == ("worker_end: rank 3: why",)
+
+
+def test_a_file_of_the_name_of_a_row_of_the_suite_is_a_validation():
+    conclusion = conclude([bare_row(Outcome.ERROR, "acceptance/test_world_formation.py::test_a"), row_of()], PROFILE, make_job(4), {})
+    assert conclusion.line == "INCOMPLETE: 1 of 2 validations in error"
+
+
+def test_files_that_were_not_collected_leave_the_run_incomplete():
+    sentences = ["test_ib.py: skipped at import: no driver", "test_p2p.py: not collected"]
+    conclusion = verdict_of(not_collected=sentences)
+    assert (conclusion.line, conclusion.exit_code) == ("INCOMPLETE: 2 files not collected", 6)
+    assert conclusion.reasons == tuple(sentences)
+    assert verdict_of(not_collected=sentences[:1]).line == "INCOMPLETE: 1 file not collected"
+    rejected = verdict_of(make_attempt(all_equal(50.0)), not_collected=sentences)
+    assert (rejected.verdict, rejected.reasons[1:]) == ("REJECTED", tuple(sentences))
+
+
 def test_an_assertion_is_said_beside_a_missed_limit():
     failed = make_record(1, Outcome.FAILED, message="boom", figures=(make_figure(METRIC, 50.0, "GB/s", judged=True),))
     conclusion = verdict_of(with_record(GOOD, failed))
@@ -158,6 +198,8 @@ def test_many_parts_are_counted():
         ([bare_row(Outcome.STUCK, "world_formation"), bare_row(Outcome.NOT_RUN)], {}, 1),
         ([], {}, 5),
         ([bare_row(Outcome.PASSED, "world_formation")], {}, 5),
+        ([bare_row(Outcome.PASSED, "world_formation"), bare_row(Outcome.ERROR, "worker_end")], {}, 5),
+        ([bare_row(Outcome.DIED, "worker_end")], {}, 1),
         ([bare_row(Outcome.NOT_RUN), bare_row(Outcome.NOT_RUN)], {}, 5),
         ([bare_row(Outcome.NOT_RUN), row_of()], {}, 6),
         ([row_of()], {"measure_only": True}, 6),
@@ -280,17 +322,19 @@ def test_a_waived_limit_is_shown():
 
 
 def test_a_waived_miss_is_shown():
-    rows = [row_of(profile=TWO), row_of(make_attempt(all_equal(1.0), metric="gemm.bf16.rate"), profile=TWO, waivers={"gemm.*": "later"})]
-    conclusion = conclude(rows, TWO, make_job(4), {"gemm.*": "later"}, notes=["quick"])
+    waivers = {"gemm.*": "later"}
+    missed = row_of(make_attempt(all_equal(1.0), metric="gemm.bf16.rate"), profile=TWO, waivers=waivers, nodeid=GEMM)
+    conclusion = conclude([row_of(profile=TWO), missed], TWO, make_job(4), waivers, notes=["quick"])
     assert conclusion.line == "ACCEPTED (1 waived, quick)"
     assert conclusion.limits[0].message.startswith("waived (later): gemm.bf16.rate = 1 GB/s")
 
 
-def test_a_waived_skip_is_counted():
-    waivers = {"hbm.triad": "later"}
+def test_a_waiver_excuses_no_skip():
+    waivers = {"gemm.*": "later"}
     skipped = Attempt(number=1, ranks=tuple(make_record(rank, Outcome.SKIPPED) for rank in range(4)))
-    rows = [row_of(nodeid="acceptance/test_hbm.py::test_copy"), row_of(skipped, waivers=waivers)]
-    assert conclude(rows, PROFILE, make_job(4), waivers).line == "ACCEPTED (1 waived)"
+    rows = [row_of(profile=TWO), row_of(skipped, profile=TWO, waivers=waivers, nodeid=GEMM)]
+    line = "INCOMPLETE: 1 of 2 validations skipped without declaration (1 waived)"
+    assert conclude(rows, TWO, make_job(4), waivers).line == line
 
 
 def test_all_waived_is_nothing_proved():
@@ -355,15 +399,26 @@ def test_unless_it_is_declared():
     assert verdict_of(profile=subject_profile(), waivers={"nccl.*": "later"}).verdict == "ACCEPTED"
 
 
-@pytest.mark.parametrize("limits", [[make_limit("nccl.a.rate")], [make_limit("nccl.a.rate", world=(8,))]])
-def test_a_subject_that_needs_a_larger_job(limits):
-    profile, reasons = subject_profile(*limits), {"nccl": "needs at least 8 ranks"}
+def test_a_subject_that_needs_a_larger_job_is_shown():
+    profile = subject_profile(make_limit("nccl.a.rate", world=(8,)))
+    reasons = {"nccl": "needs at least 8 ranks, this job has 4", "other": "needs at least 9 ranks, this job has 4"}
     aside = Row(nodeid="acceptance/test_nccl.py::test_a", subject="nccl", outcome=Outcome.NOT_APPLICABLE)
     ran = Row(nodeid="acceptance/test_nccl.py::test_b", subject="nccl", outcome=Outcome.PASSED)
     good = row_of(profile=profile)
-    assert conclude([good, aside], profile, make_job(4), {}, not_applicable_subjects=reasons).verdict == "ACCEPTED"
+    conclusion = conclude([good, aside], profile, make_job(4), {}, not_applicable_subjects=reasons)
+    assert conclusion.line == "ACCEPTED (nccl not applicable: needs at least 8 ranks)"
     assert conclude([good, aside, ran], profile, make_job(4), {}, not_applicable_subjects=reasons).verdict == "INCOMPLETE"
     assert conclude([good], profile, make_job(4), {}, not_applicable_subjects=reasons).verdict == "INCOMPLETE"
+
+
+def test_a_test_that_asks_for_a_larger_job_outranks_no_limit_that_applies():
+    profile = subject_profile(make_limit("nccl.a.rate", world=(4,)))
+    aside = Row(nodeid="acceptance/test_nccl.py::test_a", subject="nccl", outcome=Outcome.NOT_APPLICABLE)
+    reasons = {"nccl": "needs at least 16 ranks, this job has 4"}
+    conclusion = conclude([row_of(profile=profile), aside], profile, make_job(4), {}, not_applicable_subjects=reasons)
+    assert conclusion.line == "INCOMPLETE: 1 limit never measured (nccl not applicable: needs at least 16 ranks)"
+    assert conclusion.reasons == ("never measured: nccl.a.rate",)
+    assert (conclusion.coverage.limits_expected, conclusion.coverage.limits_held) == (2, 1)
 
 
 # Margin
@@ -371,7 +426,7 @@ def test_a_subject_that_needs_a_larger_job(limits):
 
 def test_worst_margin():
     profile = make_profile(make_limit(at_least=100, at_most=150), make_limit("gemm.bf16.rate", at_least=119, equals=120.0))
-    rows = [row_of(profile=profile), row_of(make_attempt(all_equal(120.0), metric="gemm.bf16.rate"), profile=profile)]
+    rows = [row_of(profile=profile), row_of(make_attempt(all_equal(120.0), metric="gemm.bf16.rate"), profile=profile, nodeid=GEMM)]
     worst = worst_margin(conclude(rows, profile, make_job(4), {}))
     assert worst is not None
     assert (worst.metric, worst.bound) == ("gemm.bf16.rate", "at_least")

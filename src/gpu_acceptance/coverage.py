@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gpu_acceptance.bounds import bounds_of
 from gpu_acceptance.job import Job
 from gpu_acceptance.judge import blank, num_peer_metrics, waived, why_no_limit
-from gpu_acceptance.limit import Limit, Profile, matching_reason
+from gpu_acceptance.limit import Limit, Profile, matching_reason, subject_of_metric
 from gpu_acceptance.ranges import named
 from gpu_acceptance.record import Coverage, Gpu, Judgement, Outcome, Row, Status
 from gpu_acceptance.values import plural
@@ -24,17 +24,18 @@ _WORST_FIRST = (
 DECLARED = {Status.NOT_APPLICABLE, Status.WAIVED}
 
 
-def judge_run(
-    rows: Sequence[Row], profile: Profile, job: Job, waivers: Mapping[str, str], not_applicable_subjects: Mapping[str, str]
-) -> tuple[Judgement, ...]:
-    """Every bound that applies to this job and is required or was judged: the worst judgement of all rows."""
+def judge_run(rows: Sequence[Row], profile: Profile, job: Job, waivers: Mapping[str, str]) -> tuple[Judgement, ...]:
+    """Every bound that applies to this job and is required or was judged: the worst judgement of all rows.
+
+    What a test says of the job it needs excuses none of them: the profile asks for the limit at this size.
+    """
     judged: dict[tuple[str, str], list[Judgement]] = {}
     for row in rows:
         for judgement in row.judgements:
             judged.setdefault((judgement.metric, judgement.bound), []).append(judgement)
     found = []
     for limit in applying_limits(profile, job):
-        aside = declared_aside(limit.metric, profile, waivers) or _too_small(limit.subject, rows, not_applicable_subjects)
+        aside = declared_aside(limit.metric, profile, waivers)
         for bound in bounds_of(limit):
             if results := judged.get((limit.metric, bound)):
                 found.append(min(results, key=_badness))
@@ -56,12 +57,13 @@ def declared_aside(name: str, profile: Profile, waivers: Mapping[str, str]) -> t
     return None if reason is None else (Status.NOT_APPLICABLE, reason)
 
 
-def _too_small(subject: str, rows: Iterable[Row], not_applicable_subjects: Mapping[str, str]) -> tuple[Status, str] | None:
-    """A subject does not apply to a small job only where each of its rows says so."""
-    outcomes = {row.outcome for row in rows if row.subject == subject}
-    if subject not in not_applicable_subjects or outcomes != {Outcome.NOT_APPLICABLE}:
-        return None
-    return Status.NOT_APPLICABLE, not_applicable_subjects[subject]
+def left_out(rows: Iterable[Row], profile: Profile, not_applicable_subjects: Mapping[str, str]) -> dict[str, str]:
+    """Required subjects of which nothing ran because this job is too small for them, and why; each of their rows must say so."""
+    outcomes: dict[str, set[Outcome]] = {}
+    for row in rows:
+        outcomes.setdefault(row.subject, set()).add(row.outcome)
+    small = {subject for subject, found in outcomes.items() if found == {Outcome.NOT_APPLICABLE}}
+    return {subject: not_applicable_subjects[subject] for subject in sorted(profile.requires & small & not_applicable_subjects.keys())}
 
 
 def _badness(judgement: Judgement) -> tuple[int, bool, float, str]:
@@ -84,13 +86,13 @@ def subjects_without_limit(
     rows: Iterable[Row], profile: Profile, job: Job, waivers: Mapping[str, str], not_applicable_subjects: Mapping[str, str]
 ) -> list[str]:
     """One text per required subject of which nothing is asked in a job of this shape, and nobody said that this is right."""
-    rows = tuple(rows)
+    small = left_out(rows, profile, not_applicable_subjects)
     covered = {limit.subject for limit in applying_limits(profile, job)}
     texts = []
     for subject in sorted(profile.requires - covered):
         limits = [limit for _, limit in sorted(profile.limits.items()) if limit.subject == subject]
         names = [limit.metric for limit in limits] or [f"{subject}.*"]
-        if _too_small(subject, rows, not_applicable_subjects) or all(declared_aside(name, profile, waivers) for name in names):
+        if subject in small or all(declared_aside(name, profile, waivers) for name in names):
             continue
         texts.append(_nothing_asked(subject, limits, profile, job))
     return texts
@@ -145,7 +147,7 @@ def _key(gpu: Gpu) -> str:
 
 def make_coverage(limits: Iterable[Judgement], required: frozenset[str], job: Job) -> Coverage:
     """Counts. A bound that was declared away was not expected."""
-    expected = [limit for limit in limits if limit.metric.split(".", 1)[0] in required and limit.status not in DECLARED]
+    expected = [limit for limit in limits if subject_of_metric(limit.metric) in required and limit.status not in DECLARED]
     gpus = gpus_by_node(job)
     return Coverage(
         nodes=job.num_nodes,

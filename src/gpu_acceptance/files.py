@@ -5,7 +5,6 @@ A crash leaves the old file or the new one, never half of one. Whatever is read 
 
 import json
 import os
-import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -17,14 +16,12 @@ from typing import Annotated, Self
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from gpu_acceptance.contradictions import find_contradiction
 from gpu_acceptance.record import SCHEMA_VERSION, Model, RankFacts, RankIdentity, RankRecord, RunPlan, RunRecord
 from gpu_acceptance.visible import one_line
 
 RESULTS = "results.json"
 MAX_BYTES = 256 * 2**20
-
-# Where two codes apply the first one of the list in the design wins, so an interrupted run may have found a rejection as well.
-EXIT_CODES = {"ACCEPTED": (0,), "REJECTED": (1, 2, 3), "INCOMPLETE": (2, 3, 5, 6)}
 
 JournalLine = RankIdentity | RunPlan | RankFacts | RankRecord
 _LINE: TypeAdapter[JournalLine] = TypeAdapter(Annotated[JournalLine, Field(discriminator="kind")])
@@ -96,21 +93,6 @@ def read_results(run_dir_or_file: Path) -> RunRecord:
     if contradiction := find_contradiction(record):
         raise RecordError(f"{path}: contradicts itself: {contradiction}")
     return record
-
-
-def find_contradiction(record: RunRecord) -> str:
-    """What in the conclusion cannot be true together, or nothing: the verdict, its line, the exit code, the limits held."""
-    conclusion, coverage = record.conclusion, record.conclusion.coverage
-    allowed = EXIT_CODES[conclusion.verdict]
-    if conclusion.exit_code not in allowed:
-        return f"{conclusion.verdict} with exit code {conclusion.exit_code}; allowed: {', '.join(map(str, allowed))}"
-    if not re.match(rf"{conclusion.verdict}\b", conclusion.line):
-        return f"{conclusion.verdict} with the verdict line {one_line(conclusion.line)!r}"
-    if conclusion.verdict == "ACCEPTED" and not 0 < coverage.limits_expected == coverage.limits_held:
-        return f"ACCEPTED with {coverage.limits_held} of {coverage.limits_expected} limits held"
-    if conclusion.verdict == "ACCEPTED" and record.header.rebuilt:
-        return "ACCEPTED, and no reporter finished the run"
-    return ""
 
 
 def read_regular(path: Path) -> bytes:

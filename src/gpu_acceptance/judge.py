@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpu_acceptance.bounds import Finding, Sample, bounds_of, find_beyond, find_odd, find_other_than
 from gpu_acceptance.job import Job
-from gpu_acceptance.limit import Limit, Profile, Scope, bound_at, matching_reason
+from gpu_acceptance.limit import Limit, Profile, Scope, bound_at, matching_reason, subject_of_metric
 from gpu_acceptance.peers import MIN_UNITS, find_behind, peer_factor
 from gpu_acceptance.record import Attempt, Judgement, Status, clip
 from gpu_acceptance.sift import Reading, Sifted, quantity, readings_by_metric, sift, unsteady
@@ -24,13 +24,20 @@ class _Problem:
     ranks: tuple[int, ...]
 
 
-def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapping[str, str]) -> tuple[Judgement, ...]:
+def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapping[str, str], subject: str) -> tuple[Judgement, ...]:
     """One judgement per bound of every metric that some rank checked, sorted by metric.
 
+    `subject` is that of the validation: what it checks of another one proves nothing, whatever is waived or declared.
     A miss of the peer rule in a first attempt is provisional: see `wants_repeat`.
     """
     found = readings_by_metric(attempts, job)
-    return tuple(judgement for metric in sorted(found) for judgement in _judge_metric(metric, found[metric], profile, job, waivers))
+    judgements: list[Judgement] = []
+    for metric in sorted(found):
+        if subject_of_metric(metric) == subject:
+            judgements += _judge_metric(metric, found[metric], profile, job, waivers)
+        else:
+            judgements.append(_astray(metric, found[metric], subject))
+    return tuple(judgements)
 
 
 def wants_repeat(judgements: Iterable[Judgement], attempt_number: int) -> str | None:
@@ -59,6 +66,14 @@ def _judge_metric(
         message = clip(f"{metric}: not applicable: {reason}")
         return (Judgement(metric=metric, status=Status.NOT_APPLICABLE, unit=readings[0].figure.unit, message=message),)
     return _judge_by_limit(metric, readings, profile, job)
+
+
+def _astray(metric: str, readings: Sequence[Reading], subject: str) -> Judgement:
+    """Any file could give any figure a good value; only the subject's own is known to measure it."""
+    figure, ranks = readings[0].figure, {reading.rank for reading in readings}
+    owner = f"acceptance/test_{subject_of_metric(metric)}.py"
+    message = clip(f"{metric} checked by subject {subject}: a metric belongs to {owner}")
+    return Judgement(metric=metric, status=Status.INVALID, value=figure.value, unit=figure.unit, ranks=_sorted(ranks), message=message)
 
 
 def waived(judgement: Judgement, reason: str) -> Judgement:

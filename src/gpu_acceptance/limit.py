@@ -11,6 +11,8 @@ from typing import Literal
 Value = bool | int | float | str
 Scope = Literal["rank", "node", "job"]
 Nodes = Literal["any", "one", "several"]
+RESERVED_SUBJECTS = frozenset({"world_formation", "worker_end"})  # rows of the suite itself, of no acceptance file
+
 ChangeKind = Literal["loosened", "tightened", "added", "changed", "not applicable"]
 
 
@@ -44,12 +46,13 @@ class Limit:
     peers: Peers | None = None
     world: tuple[int, ...] | None = None  # GPUs per node it applies to; None: all
     nodes: Nodes = "any"
+    floor: float = 0.0  # physically possible: a reading below it is a measuring error
     ceiling: float | None = None  # physically possible: a reading above it is a measuring error
     spread_at_most: float | None = None  # percent; above it a figure is unstable and is not judged
 
     @property
     def subject(self) -> str:
-        return self.metric.split(".", 1)[0]
+        return subject_of_metric(self.metric)
 
     def applies(self, gpus_per_node: int, num_nodes: int) -> bool:
         """Whether this limit is expected to be judged in a job of this shape; sizes nobody listed are not covered."""
@@ -67,6 +70,11 @@ class Limit:
             if isinstance(bound, Mapping):
                 sizes |= set(bound)
         return tuple(sorted(sizes))
+
+
+def subject_of_metric(metric: str) -> str:
+    """`nccl` of `nccl.all_reduce.busbw`: the metric may be checked in acceptance/test_nccl.py alone."""
+    return metric.split(".", 1)[0]
 
 
 def bound_at(bound: float | Mapping[int, float] | None, gpus_per_node: int) -> float | None:
@@ -112,5 +120,5 @@ class Profile:
 
 
 def matching_reason(name: str, reasons: Mapping[str, str]) -> str | None:
-    """The reason of the first glob that matches a metric or `subject.validation`, or None."""
+    """The reason of the first glob that matches, or None. Waivers name metrics; `not_applicable` also names `subject.validation`."""
     return next((reason for glob, reason in reasons.items() if fnmatchcase(name, glob)), None)

@@ -60,6 +60,8 @@ def limit_differences(old: Limit, new: Limit) -> Iterator[_Difference]:
     yield from _bounds(old, new)
     for name in _CAPS:
         yield from _cap(f"{new.metric} {name}", getattr(old, name), getattr(new, name))
+    if old.floor != new.floor:
+        yield "loosened" if new.floor < old.floor else "tightened", f"{new.metric} floor", _text(old.floor), _text(new.floor)
     for name in _FACTS:
         if getattr(old, name) != getattr(new, name):
             yield "changed", f"{new.metric} {name}", _text(getattr(old, name)), _text(getattr(new, name))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from gpu_acceptance.limit import Limit, Nodes, Peers, Scope
+from gpu_acceptance.limit import RESERVED_SUBJECTS, Limit, Nodes, Peers, Scope, subject_of_metric
 from gpu_acceptance.strict_yaml import shown
 
 _METRIC = r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+){1,3}$"
@@ -39,6 +39,12 @@ def _no_number_in_disguise(text: str) -> str:
     return text
 
 
+def _not_reserved(name: str) -> str:
+    if subject_of_metric(name) in RESERVED_SUBJECTS:
+        raise ValueError(f"{shown(name)} is not allowed; {' and '.join(sorted(RESERVED_SUBJECTS))} are rows of the suite itself")
+    return name
+
+
 def _unique(items: list[Any]) -> list[Any]:
     if len(set(items)) < len(items):
         raise ValueError(f"{shown(items)} names one of them twice")
@@ -56,8 +62,8 @@ Positive = Annotated[float, Field(gt=0)]
 BySize = Annotated[dict[Size, float], Field(min_length=1)]
 Bound = Annotated[Annotated[float, Tag("number")] | Annotated[BySize, Tag("sizes")], Discriminator(_number_or_sizes)]
 SettingValue = bool | int | float | Annotated[Text, AfterValidator(_no_number_in_disguise)]
-Metric = Annotated[str, Field(pattern=_METRIC)]
-Subject = Annotated[str, Field(pattern=_SUBJECT)]
+Metric = Annotated[str, Field(pattern=_METRIC), AfterValidator(_not_reserved)]
+Subject = Annotated[str, Field(pattern=_SUBJECT), AfterValidator(_not_reserved)]
 
 _BOUND = "a finite number, or a mapping from GPUs per node (a whole number from 1) to finite numbers"
 _FRACTION = "a fraction between 0 and 1; 0.03 is 3 %"
@@ -94,6 +100,7 @@ class Entry(_Model):
         None, description="the GPUs per node it applies to, a list of whole numbers from 1; without the key: all"
     )
     nodes: Nodes = Field("any", description="any, one or several")
+    floor: float = Field(0.0, description="the finite number below which a reading is a measuring error; without the key: 0")
     ceiling: float | None = Field(None, description="the finite number above which a reading is a measuring error")
     spread_at_most: Positive | None = Field(None, description="percent, above 0; a figure that spreads more is not judged")
     source: Annotated[Text, Field(min_length=20, pattern=_SOURCE)] = Field(
@@ -137,8 +144,8 @@ def _unit_problems(entry: Entry) -> Iterator[str]:
         return
     if entry.equals is not None and kind != entry.unit:
         yield f"equals is {shown(entry.equals)}, and the unit {entry.unit} wants {'a text' if entry.unit == 'text' else 'true or false'}"
-    for name in ("at_least", "at_most", "peers", "ceiling", "spread_at_most"):
-        if getattr(entry, name) is not None:
+    for name in ("at_least", "at_most", "peers", "floor", "ceiling", "spread_at_most"):
+        if name in entry.model_fields_set:
             yield f"{name} needs a number, and the unit is {entry.unit}; {entry.unit} takes equals or uniform"
 
 
@@ -146,15 +153,23 @@ def _order_problems(entry: Entry) -> Iterator[str]:
     numbers = {name: _by_size(getattr(entry, name)) for name in ("at_least", "at_most")}
     if isinstance(entry.equals, int | float) and not isinstance(entry.equals, bool):
         numbers["equals"] = {None: float(entry.equals)}
+    numbers["floor"] = {None: entry.floor}
     for name, bounds in numbers.items():
         for size, value in bounds.items():
-            if entry.ceiling is not None and value > entry.ceiling:
-                yield f"{name}{_at(size)} is {value:.10g}, above the ceiling {entry.ceiling:.10g}"
+            yield from _impossible(f"{name}{_at(size)} is {value:.10g}", value, entry)
     low, high = numbers["at_least"], numbers["at_most"]
     for size in low | high:
         least, most = low.get(size, low.get(None)), high.get(size, high.get(None))
         if least is not None and most is not None and least > most:
             yield f"at_least{_at(size)} is {least:.10g}, above at_most {most:.10g}"
+
+
+def _impossible(said: str, value: float, entry: Entry) -> Iterator[str]:
+    if entry.ceiling is not None and value > entry.ceiling:
+        yield f"{said}, above the ceiling {entry.ceiling:.10g}"
+    if value < entry.floor:
+        named = "floor" in entry.model_fields_set
+        yield f"{said}, below the floor {entry.floor:.10g}" if named else f"{said}, below 0; where that is possible, give a floor"
 
 
 def _size_problems(entry: Entry) -> Iterator[str]:

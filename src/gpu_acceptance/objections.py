@@ -10,7 +10,7 @@ from gpu_acceptance.ranges import named
 from gpu_acceptance.record import Coverage, Judgement, Outcome, Row, Status
 from gpu_acceptance.values import plural
 
-FORMATION = "world_formation"  # row 0: what it finds counts, but it is no validation
+FORMATION = "world_formation"  # row 0
 _REJECTING = {Outcome.DIED: "died", Outcome.STUCK: "stuck", Outcome.FAILED: "failed"}
 _INCOMPLETE = {
     Outcome.LOST: "lost",
@@ -38,7 +38,12 @@ def same(text: str) -> Objection:
 
 
 def validations(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row.subject != FORMATION]
+    return [row for row in rows if not _is_own(row)]
+
+
+def _is_own(row: Row) -> bool:
+    """Whether a row is of the suite itself (world_formation, worker_end): what it finds counts, but it is no validation."""
+    return "::" not in row.nodeid
 
 
 def _missed(row: Row) -> list[Judgement]:
@@ -74,8 +79,8 @@ def _by_severity(rows: Sequence[Row], words: Mapping[Outcome, str]) -> list[Row]
 
 def _part_of(row: Row, rows: Sequence[Row], words: Mapping[Outcome, str]) -> str:
     word = words[row.outcome]
-    if row.subject == FORMATION:
-        return f"world formation {word}"
+    if _is_own(row):
+        return f"{row.nodeid.replace('_', ' ')} {word}"
     alike = sum(other.outcome is row.outcome and not _only_missed(other) for other in validations(rows))
     return f"{_of_all(alike, rows)} {word}"
 
@@ -110,6 +115,12 @@ def broken_off(
         yield Objection("measured only, not judged", "measured only: no figure was judged")
 
 
+def uncollected(sentences: Sequence[str]) -> Iterator[Objection]:
+    """Test files that gave no validations: nobody knows what they would have asked."""
+    part = f"{plural(len(sentences), 'file')} not collected"
+    yield from (Objection(part, sentence) for sentence in sentences)
+
+
 def unproved(rows: Sequence[Row], limits: Sequence[Judgement], coverage: Coverage, profile: Profile) -> Iterator[Objection]:
     """Expected bounds that did not hold, and that nobody declared away."""
     open_limits = [limit for limit in limits if limit.status not in DECLARED | {Status.HELD, Status.MISSED}]
@@ -126,18 +137,23 @@ def unproved(rows: Sequence[Row], limits: Sequence[Judgement], coverage: Coverag
 
 def untested(job: Job, profile: Profile, coverage: Coverage, declared_gpus: int | None) -> Iterator[Objection]:
     """Ranks that never spoke, and GPUs that exist and were not tested."""
-    if job.silent_ranks or not job.ranks:
-        yield same(f"no answer from {named('rank', job.silent_ranks)}" if job.ranks else "no rank said who it is")
-    sizes = sorted({identity.local_world_size for identity in job.ranks})
-    if len(sizes) > 1:
-        yield same(f"nodes differ in their number of ranks: {', '.join(map(str, sizes))}")
-    yield from _gpus_without_rank(job, declared_gpus)
+    yield from absent(job, declared_gpus)
     if profile.device_name is None and coverage.gpus_existing:
         yield same(f"profile {profile.name} is for no GPU, and {plural(coverage.gpus_existing, 'GPU')} can be seen")
     elif profile.device_name is not None and not coverage.gpus_tested:
         yield same(f"profile {profile.name} is for {profile.device_name}, and no GPU had a rank")
     else:
         yield from map(same, _other_gpus(job, profile))
+
+
+def absent(job: Job, declared_gpus: int | None) -> Iterator[Objection]:
+    """Ranks that never spoke, nodes with fewer of them, GPUs without one."""
+    if job.silent_ranks or not job.ranks:
+        yield same(f"no answer from {named('rank', job.silent_ranks)}" if job.ranks else "no rank said who it is")
+    sizes = sorted({identity.local_world_size for identity in job.ranks})
+    if len(sizes) > 1:
+        yield same(f"nodes differ in their number of ranks: {', '.join(map(str, sizes))}")
+    yield from _gpus_without_rank(job, declared_gpus)
 
 
 def _gpus_without_rank(job: Job, declared_gpus: int | None) -> Iterator[Objection]:

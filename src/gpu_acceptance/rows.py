@@ -64,8 +64,8 @@ def make_row(
     measure_only: bool = False,
 ) -> Row:
     """The row of one validation. Without any attempt it did not run. `measure_only` judges nothing."""
-    judgements = () if measure_only else judge(attempts, profile, job, waivers)
-    answers = list(_answers(attempts, job, _declared(nodeid, profile, waivers)))
+    judgements = () if measure_only else judge(attempts, profile, job, waivers, subject_of(nodeid))
+    answers = list(_answers(attempts, job, _declared(nodeid, profile)))
     causes = [*_causes_of_ranks(answers, job), *_causes_of_limits(judgements)]
     outcome = min((cause.outcome for cause in causes), key=_ORDER.index, default=Outcome.NOT_RUN)
     if outcome is Outcome.PASSED and judgements and all(judgement.status is not Status.HELD for judgement in judgements):
@@ -88,16 +88,13 @@ def subject_of(nodeid: str) -> str:
 
 
 def validation_of(nodeid: str) -> str:
-    """`nccl.large` of `acceptance/test_nccl.py::test_large[all_gather]`: what a declaration or a waiver of it must match."""
+    """`nccl.large` of `acceptance/test_nccl.py::test_large[all_gather]`: what a declaration of it must match."""
     function = nodeid.split("[", 1)[0].rsplit("::", 1)[-1]
     return f"{subject_of(nodeid)}.{function.removeprefix('test_')}"
 
 
-def _declared(nodeid: str, profile: Profile, waivers: Mapping[str, str]) -> str | None:
-    """Why this validation may be skipped, or None where nobody said so beforehand."""
-    waiver = matching_reason(validation_of(nodeid), waivers)
-    if waiver is not None:
-        return f"waived ({waiver})"
+def _declared(nodeid: str, profile: Profile) -> str | None:
+    """Why this validation may be skipped, or None where no profile or overlay said so beforehand. A waiver is of metrics alone."""
     reason = matching_reason(validation_of(nodeid), profile.not_applicable)
     return None if reason is None else f"not applicable: {reason}"
 

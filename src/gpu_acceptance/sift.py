@@ -74,6 +74,8 @@ def _fault(figure: Figure, bound: str, limit: Limit) -> str | None:
         return f"= {quantity(figure)}: a {kind} cannot be compared with a {wanted}"
     if kind == "number" and not is_number(figure.value):
         return f"= {quantity(figure)}: not a finite number"
+    if figure.spread_percent is not None and figure.spread_percent < 0:
+        return f"= {quantity(figure)} with a spread of {show(figure.spread_percent)} %, below what is possible (0): a measuring error"
     if limit.spread_at_most is not None and figure.spread_percent is None:
         return f"= {quantity(figure)} without a spread, which may be at most {show(limit.spread_at_most)} %"
     return None
@@ -95,10 +97,16 @@ def _is_unstable(figure: Figure, limit: Limit) -> bool:
 
 def _impossible(figure: Figure, limit: Limit) -> str | None:
     value = figure.value
-    if limit.ceiling is None or isinstance(value, str | bool) or value is None or value <= limit.ceiling:
+    if isinstance(value, str | bool) or value is None:
         return None
-    shown, ceiling = show_apart(value, limit.ceiling)
-    return f"= {with_unit(shown, figure.unit)}, above what is physically possible ({ceiling}): a measuring error"
+    if value < limit.floor:
+        side, end = "below", limit.floor
+    elif limit.ceiling is not None and value > limit.ceiling:
+        side, end = "above", limit.ceiling
+    else:
+        return None
+    shown, possible = show_apart(value, end)
+    return f"= {with_unit(shown, figure.unit)}, {side} what is physically possible ({possible}): a measuring error"
 
 
 def unsteady(figure: Figure, limit: Limit) -> str:

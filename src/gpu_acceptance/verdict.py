@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from gpu_acceptance.coverage import judge_run, make_coverage, subjects_without_limit
+from gpu_acceptance.coverage import judge_run, left_out, make_coverage, subjects_without_limit
 from gpu_acceptance.job import Job
-from gpu_acceptance.limit import Profile, matching_reason
+from gpu_acceptance.limit import Profile
 from gpu_acceptance.objections import (
     FORMATION,
     Objection,
@@ -17,12 +17,13 @@ from gpu_acceptance.objections import (
     incomplete_rows,
     rejecting_rows,
     same,
+    uncollected,
     unproved,
     untested,
     validations,
 )
 from gpu_acceptance.record import Conclusion, Coverage, Judgement, Outcome, Row, Status, clip
-from gpu_acceptance.rows import make_row, subject_of, validation_of
+from gpu_acceptance.rows import make_row, subject_of
 
 __all__ = ["FORMATION", "conclude", "make_row", "subject_of", "worst_margin"]
 
@@ -41,29 +42,33 @@ def conclude(
     interrupted: str | None = None,
     internal_error: str | None = None,
     not_concluded: Sequence[str] = (),
+    not_collected: Sequence[str] = (),
     not_applicable_subjects: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
 ) -> Conclusion:
     """The verdict over all rows.
 
     `declared_gpus` per node (--gpus) excuses GPUs without a rank. `not_applicable_subjects`: subject -> reason, for those whose every
-    validation asks for a larger job; each of its rows must say so too. `notes` are more weaknesses to show, such as "quick".
+    validation asks for a larger job; each of its rows must say so too, and no limit that applies is excused by it.
+    `notes` are more weaknesses to show, such as "quick".
     `not_concluded`: why nobody who saw the whole run judged it; the first is for the verdict line. Never ACCEPTED with one.
+    `not_collected`: one sentence for each test file of which no validations are known. Never ACCEPTED with one either.
     """
     too_small = not_applicable_subjects or {}
-    limits = judge_run(rows, profile, job, waivers, too_small)
+    limits = judge_run(rows, profile, job, waivers)
     coverage = make_coverage(limits, profile.requires, job)
     rejecting = list(rejecting_rows(rows))
     halted = list(broken_off(measure_only, interrupted, internal_error, not_concluded))
     incomplete = [
         *halted,
+        *uncollected(not_collected),
         *incomplete_rows(rows),
         *([] if measure_only else unproved(rows, limits, coverage, profile)),
         *([] if measure_only else map(same, subjects_without_limit(rows, profile, job, waivers, too_small))),
         *untested(job, profile, coverage, declared_gpus),
     ]
     verdict: Verdict = "REJECTED" if rejecting else "INCOMPLETE" if incomplete else "ACCEPTED"
-    weaknesses = [*_weaknesses(rows, limits, profile, waivers, coverage), *notes]
+    weaknesses = [*_weaknesses(rows, limits, profile, coverage, left_out(rows, profile, too_small)), *notes]
     return Conclusion(
         verdict=verdict,
         line=clip(_line(verdict, [*rejecting, *halted] if rejecting else incomplete, weaknesses, coverage)),
@@ -81,14 +86,15 @@ def worst_margin(conclusion: Conclusion) -> Judgement | None:
 
 
 def _weaknesses(
-    rows: Sequence[Row], limits: Sequence[Judgement], profile: Profile, waivers: Mapping[str, str], coverage: Coverage
+    rows: Sequence[Row], limits: Sequence[Judgement], profile: Profile, coverage: Coverage, small: Mapping[str, str]
 ) -> Iterator[str]:
     """What a reader of ACCEPTED must know."""
     if not coverage.gpus_tested:
         yield f"{profile.name} profile: no GPU was tested"
+    for subject, reason in small.items():
+        yield f"{subject} not applicable: {reason.split(', ', 1)[0]}"
     judgements = [*limits, *(judgement for row in rows for judgement in row.judgements)]
     waived = {judgement.metric for judgement in judgements if judgement.status is Status.WAIVED}
-    waived |= {row.nodeid for row in rows if _is_waived(row, waivers)}
     if waived:
         yield f"{len(waived)} waived"
     kinds = Counter(change.kind for change in profile.changes)
@@ -98,10 +104,6 @@ def _weaknesses(
     overlays = sorted({change.file for change in profile.changes})
     if overlays:
         yield f"{'overlay' if len(overlays) == 1 else 'overlays'} {', '.join(overlays)}"
-
-
-def _is_waived(row: Row, waivers: Mapping[str, str]) -> bool:
-    return row.outcome is Outcome.NOT_APPLICABLE and not row.judgements and matching_reason(validation_of(row.nodeid), waivers) is not None
 
 
 def _line(verdict: Verdict, objections: Sequence[Objection], weaknesses: Sequence[str], coverage: Coverage) -> str:

@@ -1,5 +1,6 @@
 """What was not tested, and everything that weakens the verdict. Silence here would be a claim."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpu_acceptance.record import Judgement, Outcome, RunRecord, Status
@@ -50,12 +51,21 @@ def weaknesses(record: RunRecord) -> list[str]:
         (record.header.measure_only, "measured only: nothing was judged"),
         (record.conclusion.coverage.gpus_existing == 0, "no GPU was tested"),
         (bool(_gpus_left_out(record)), _gpus_left_out(record)),
+        *((True, f"{subject} not applicable: {reason}") for subject, reason in _subjects_left_out(record)),
         (bool(record.waivers), count(len(record.waivers), "waiver")),
         (bool(record.not_applicable), f"{count(len(record.not_applicable), 'pattern')} declared not applicable"),
     ]
     kinds = [change.kind for change in record.changes]
     changed = [f"{count(kinds.count(kind), 'limit')} {kind} by an overlay" for kind in dict.fromkeys(kinds)]
     return [text for holds, text in found if holds] + changed
+
+
+def _subjects_left_out(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """Required subjects of which no validation ran because none applies to this job, and why."""
+    for subject in record.header.required:
+        rows = [row for row in record.rows if row.subject == subject]
+        if rows and all(row.outcome is Outcome.NOT_APPLICABLE and not row.attempts for row in rows):
+            yield subject, rows[0].message
 
 
 def _gpus_left_out(record: RunRecord) -> str:

@@ -1,0 +1,119 @@
+"""What in a run record cannot be true together: a verdict is believed where rows, limits and header say the same. Pure."""
+
+import re
+from collections.abc import Iterator
+
+from gpu_acceptance.coverage import make_coverage
+from gpu_acceptance.job import Job
+from gpu_acceptance.limit import matching_reason, subject_of_metric
+from gpu_acceptance.objections import absent, incomplete_rows, rejecting_rows
+from gpu_acceptance.record import Coverage, Judgement, Outcome, Row, RunRecord, Status
+from gpu_acceptance.visible import one_line
+
+# Where two codes apply the first one of the list in the design wins, so an interrupted run may have found a rejection as well.
+EXIT_CODES = {"ACCEPTED": (0,), "REJECTED": (1, 2, 3), "INCOMPLETE": (2, 3, 5, 6)}
+
+_SETTLED = {Status.HELD, Status.NOT_APPLICABLE, Status.WAIVED}
+_QUIET = {Outcome.PASSED, Outcome.NOT_APPLICABLE, Outcome.SKIPPED}  # of one rank; a skip counts by what its row says
+
+
+def find_contradiction(record: RunRecord) -> str:
+    """What contradicts what, on one line; or nothing."""
+    return one_line(next(_contradictions(record), ""))
+
+
+def _contradictions(record: RunRecord) -> Iterator[str]:
+    conclusion = record.conclusion
+    allowed = EXIT_CODES[conclusion.verdict]
+    if conclusion.exit_code not in allowed:
+        yield f"{conclusion.verdict} with exit code {conclusion.exit_code}; allowed: {', '.join(map(str, allowed))}"
+    if not re.match(rf"{conclusion.verdict}\b", conclusion.line):
+        yield f"{conclusion.verdict} with the verdict line {one_line(conclusion.line)!r}"
+    yield from _rejections(record)
+    if conclusion.verdict == "ACCEPTED":
+        yield from (f"ACCEPTED, and {text}" for text in _against_accepted(record))
+    yield from _miscounts(record)
+
+
+def _rejections(record: RunRecord) -> Iterator[str]:
+    """REJECTED and something that rejects need each other."""
+    verdict = record.conclusion.verdict
+    first = next(rejecting_rows(record.rows), None)
+    if verdict == "REJECTED" and first is None:
+        yield "REJECTED, and no validation failed, died, was stuck or missed a limit"
+    if verdict != "REJECTED" and first is not None:
+        yield f"{verdict}, and {first.sentence}"
+
+
+def _miscounts(record: RunRecord) -> Iterator[str]:
+    """The coverage is nothing but a count of what else stands in the record."""
+    said = record.conclusion.coverage
+    found = make_coverage(record.conclusion.limits, frozenset(record.header.required), Job(record.header.ranks))
+    for name in Coverage.model_fields:
+        if getattr(said, name) != getattr(found, name):
+            yield f"coverage says {name} {getattr(said, name)}, and ranks and limits give {getattr(found, name)}"
+
+
+def _against_accepted(record: RunRecord) -> Iterator[str]:
+    """Everything that would have kept a run from being ACCEPTED, as far as its record tells."""
+    coverage = record.conclusion.coverage
+    if record.header.rebuilt:
+        yield "no reporter finished the run"
+    if record.header.measure_only:
+        yield "nothing was judged (--measure-only)"
+    yield from (objection.sentence for objection in incomplete_rows(record.rows))
+    yield from _absences(record)
+    for row in record.rows:
+        yield from _against_row(row, record)
+    yield from _against_limits(record)
+    if not 0 < coverage.limits_expected == coverage.limits_held:
+        yield f"{coverage.limits_held} of {coverage.limits_expected} limits held"
+    yield from _never_asked(record)
+
+
+def _absences(record: RunRecord) -> Iterator[str]:
+    job = Job(record.header.ranks)
+    if len(job.by_rank) != job.world_size:  # said first: nothing below may count up to a size that somebody wrote
+        yield f"{len(job.by_rank)} of {job.world_size} ranks said who they are"
+    yield from (objection.sentence for objection in absent(job, record.header.declared_gpus))
+
+
+def _against_row(row: Row, record: RunRecord) -> Iterator[str]:
+    """A row that passed is the sum of ranks that all passed and of bounds that held."""
+    if row.outcome is Outcome.PASSED and not row.attempts:
+        yield f"{row.nodeid} passed without an attempt"
+    expected = {identity.rank for identity in record.header.ranks}
+    for attempt in row.attempts:
+        if expected != {one.rank for one in attempt.ranks}:
+            yield f"attempt {attempt.number} of {row.nodeid} is not of {len(expected)} ranks"
+        yield from (f"{row.nodeid} on rank {one.rank}: {one.outcome}" for one in attempt.ranks if one.outcome not in _QUIET)
+        if row.outcome is Outcome.PASSED:
+            yield from (f"{row.nodeid} passed, skipped on rank {one.rank}" for one in attempt.ranks if one.outcome is Outcome.SKIPPED)
+    for judgement in row.judgements:
+        yield from _against_judgement(judgement, record)
+        if judgement.status is Status.HELD and subject_of_metric(judgement.metric) != row.subject:
+            yield f"{judgement.metric} held by subject {row.subject}"
+
+
+def _against_limits(record: RunRecord) -> Iterator[str]:
+    held = {(one.metric, one.bound) for row in record.rows for one in row.judgements if one.status is Status.HELD}
+    for limit in record.conclusion.limits:
+        yield from _against_judgement(limit, record)
+        if limit.status is Status.HELD and (limit.metric, limit.bound) not in held:
+            yield f"{limit.metric} held, judged in no validation"
+
+
+def _against_judgement(one: Judgement, record: RunRecord) -> Iterator[str]:
+    if one.status not in _SETTLED:
+        yield f"{one.metric}: {one.status}"
+    if one.status is Status.HELD and one.margin is not None and one.margin < 0:
+        yield f"{one.metric} held with a margin of {one.margin:.3g}"
+    if one.status is Status.WAIVED and matching_reason(one.metric, record.waivers) is None:
+        yield f"{one.metric} waived by no waiver"
+
+
+def _never_asked(record: RunRecord) -> Iterator[str]:
+    """A required subject has limits or rows, unless a declaration or a waiver sets it aside."""
+    known = {row.subject for row in record.rows} | {subject_of_metric(limit.metric) for limit in record.conclusion.limits}
+    if not record.waivers and not record.not_applicable:
+        yield from (f"nothing is known of required subject {subject}" for subject in record.header.required if subject not in known)

@@ -1,0 +1,166 @@
+"""Whoever edits a verdict has to edit everything that speaks against it: each single edit is found, and named on one line."""
+
+import json
+
+import pytest
+
+from gpu_acceptance.contradictions import find_contradiction
+from gpu_acceptance.record import Outcome, RunRecord, Status
+from gpu_acceptance.run_record import make_run_record
+from tests.journals import told
+from tests.report import samples
+
+
+def contradiction_of(sample, change):
+    """What is found in a sample after `change` had its way with its JSON."""
+    data = json.loads(sample().model_dump_json())
+    change(data)
+    return find_contradiction(RunRecord.model_validate_json(json.dumps(data)))
+
+
+def concluded(coverage=None, **changes):
+    def change(data):
+        data["conclusion"]["coverage"].update(coverage or {})
+        data["conclusion"].update(changes)
+
+    return change
+
+
+def in_row(number, **changes):
+    return lambda data: data["rows"][number].update(changes)
+
+
+def on_rank(number, place, **changes):
+    return lambda data: data["rows"][number]["attempts"][0]["ranks"][place].update(changes)
+
+
+def judged(number, **changes):
+    """In the row and in the limits of the conclusion: a consistent edit of one judgement."""
+
+    def change(data):
+        judgement = data["rows"][number]["judgements"][0]
+        limits = [one for one in data["conclusion"]["limits"] if (one["metric"], one["bound"]) == (judgement["metric"], judgement["bound"])]
+        for one in (judgement, *limits):
+            one.update(changes)
+
+    return change
+
+
+def in_limits(**changes):
+    return lambda data: data["conclusion"]["limits"][0].update(changes)
+
+
+def without_hbm(data):
+    del data["rows"][1]
+    data["conclusion"]["limits"] = [one for one in data["conclusion"]["limits"] if not one["metric"].startswith("hbm")]
+    for name in ("limits_expected", "limits_judged", "limits_held"):
+        data["conclusion"]["coverage"][name] -= 1
+
+
+def without_ranks(*ranks):
+    def change(data):
+        data["header"]["ranks"] = [one for one in data["header"]["ranks"] if one["rank"] not in ranks]
+
+    return change
+
+
+def smaller_job(data):
+    """Ranks 4 to 7 never existed, and nobody declared that."""
+    data["header"]["ranks"] = [{**one, "world_size": 4, "local_world_size": 4} for one in data["header"]["ranks"][:4]]
+
+
+def gpus_twice(data):
+    for one in data["header"]["ranks"]:
+        one["num_gpus_on_bus"] = 16
+
+
+HBM = "test_hbm.py::test_hbm_triad"
+FULL = f"acceptance/{HBM}"
+
+
+@pytest.mark.parametrize("sample", samples.ALL)
+def test_samples_do_not_contradict_themselves(sample):
+    assert find_contradiction(samples.ALL[sample]()) == ""
+
+
+@pytest.mark.parametrize(
+    "run", [told(), told(triad=(50.0,) * 4), told(rank_2=Outcome.DIED), told(rank_1=Outcome.SKIPPED), told(triad=(-1.0,) * 4)]
+)
+def test_what_a_run_concludes_does_not_contradict_itself(run):
+    record = make_run_record(run.plan, run.job, run.rows(), ended_at="2026-11-20T07:21:40+00:00", too_small={})
+    assert find_contradiction(record) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (concluded(exit_code=1), "ACCEPTED with exit code 1; allowed: 0"),
+        (concluded(verdict="INCOMPLETE", line="INCOMPLETE"), "INCOMPLETE with exit code 0; allowed: 2, 3, 5, 6"),
+        (concluded(verdict="REJECTED", line="REJECTED"), "REJECTED with exit code 0; allowed: 1, 2, 3"),
+        (concluded(line="REJECTED"), "ACCEPTED with the verdict line 'REJECTED'"),
+        (concluded(line="ACCEPTEDish"), "ACCEPTED with the verdict line 'ACCEPTEDish'"),
+        (concluded({"limits_held": 3}), "ACCEPTED, and 3 of 5 limits held"),
+        (concluded({"limits_held": 0, "limits_expected": 0}), "ACCEPTED, and 0 of 0 limits held"),
+        (concluded({"limits_held": 4, "limits_expected": 4}), "coverage says limits_expected 4, and ranks and limits give 5"),
+        (concluded({"gpus_tested": 4, "gpus_existing": 4}), "coverage says gpus_existing 4, and ranks and limits give 8"),
+        (concluded({"nodes": 2}), "coverage says nodes 2, and ranks and limits give 1"),
+        (
+            concluded(verdict="REJECTED", line="REJECTED", exit_code=1),
+            "REJECTED, and no validation failed, died, was stuck or missed a limit",
+        ),
+        (in_row(1, outcome="died", message="signal 9"), f"ACCEPTED, and {HBM}: signal 9"),
+        (in_row(1, outcome="error", message="a\nb"), f"ACCEPTED, and {HBM}: a"),
+        (in_row(1, outcome="not run"), f"ACCEPTED, and {HBM}: not run"),
+        (in_row(1, attempts=[]), f"ACCEPTED, and {FULL} passed without an attempt"),
+        (in_row(1, judgements=[]), "ACCEPTED, and hbm.triad.bandwidth held, judged in no validation"),
+        (in_row(1, subject="smoke"), "ACCEPTED, and hbm.triad.bandwidth held by subject smoke"),
+        (on_rank(1, 5, outcome="stuck"), f"ACCEPTED, and {FULL} on rank 5: stuck"),
+        (on_rank(1, 5, outcome="skipped"), f"ACCEPTED, and {FULL} passed, skipped on rank 5"),
+        (on_rank(1, 5, rank=4), f"ACCEPTED, and attempt 1 of {FULL} is not of 8 ranks"),
+        (judged(1, status="missed"), f"ACCEPTED, and {HBM}: "),
+        (judged(1, status="invalid"), "ACCEPTED, and hbm.triad.bandwidth: invalid"),
+        (judged(1, status="unstable"), "ACCEPTED, and hbm.triad.bandwidth: unstable"),
+        (judged(1, status="waived"), "ACCEPTED, and hbm.triad.bandwidth waived by no waiver"),
+        (judged(1, margin=-0.2), "ACCEPTED, and hbm.triad.bandwidth held with a margin of -0.2"),
+        (in_limits(status="not measured"), "ACCEPTED, and gemm.bf16.tflops: not measured"),
+        (in_limits(status="missed"), "ACCEPTED, and gemm.bf16.tflops: missed"),
+        (in_limits(metric="gemm.fp8.tflops"), "ACCEPTED, and gemm.fp8.tflops held, judged in no validation"),
+        (without_hbm, "ACCEPTED, and nothing is known of required subject hbm"),
+        (without_ranks(5), "ACCEPTED, and 7 of 8 ranks said who they are"),
+        (without_ranks(*range(8)), "ACCEPTED, and no rank said who it is"),
+        (smaller_job, "ACCEPTED, and GPUs 4-7 of node-01.example had no rank"),
+        (gpus_twice, "ACCEPTED, and 8 GPUs of node-01.example, unseen by NVML, had no rank"),
+        (lambda data: data["header"].update(rebuilt="rebuilt from 8 of 8 journals"), "ACCEPTED, and no reporter finished the run"),
+        (lambda data: data["header"].update(measure_only=True), "ACCEPTED, and nothing was judged (--measure-only)"),
+    ],
+)
+def test_each_edit_of_an_accepted_run_is_found(change, message):
+    assert contradiction_of(samples.accepted, change) == message
+
+
+@pytest.mark.parametrize("sample", [samples.rejected, samples.stuck, samples.incomplete])
+@pytest.mark.parametrize("verdict", ["ACCEPTED", "INCOMPLETE", "REJECTED"])
+def test_another_conclusion_over_the_same_rows_is_refused(sample, verdict):
+    if verdict == sample().conclusion.verdict:
+        return
+    code = {"ACCEPTED": 0, "INCOMPLETE": 6, "REJECTED": 1}[verdict]
+    assert contradiction_of(sample, concluded(verdict=verdict, line=verdict, exit_code=code, reasons=[])).startswith(f"{verdict}, and ")
+
+
+def test_a_world_that_somebody_made_up_takes_no_time():
+    def change(data):
+        data["header"]["ranks"][0]["world_size"] = 10**15
+
+    assert contradiction_of(samples.accepted, change) == f"ACCEPTED, and 8 of {10**15} ranks said who they are"
+
+
+def test_a_declared_number_of_gpus_excuses_the_others():
+    record = samples.incomplete()
+    assert record.header.declared_gpus == 4
+    limits = tuple(one for one in record.conclusion.limits if one.status is Status.HELD)
+    rows = tuple(row for row in record.rows if row.outcome in {Outcome.PASSED, Outcome.NOT_APPLICABLE})
+    coverage = record.conclusion.coverage.model_copy(update={"limits_expected": 4})
+    conclusion = record.conclusion.model_copy(
+        update={"verdict": "ACCEPTED", "line": "ACCEPTED for 4 of 8 GPUs", "exit_code": 0, "limits": limits, "coverage": coverage}
+    )
+    assert find_contradiction(record.model_copy(update={"rows": rows, "conclusion": conclusion})) == ""

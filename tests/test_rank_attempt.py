@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpu_acceptance.rank_attempt import FormAttempt, RunAttempt
+from gpu_acceptance.generation_attempt import EndAttempt, FormAttempt
+from gpu_acceptance.rank_attempt import RunAttempt
 from gpu_acceptance.record import Outcome
 
 
@@ -10,6 +11,7 @@ class FakeWorker:
     """Notes what it is told; dies when killed."""
 
     def __init__(self, stack: str = "") -> None:
+        self.pid = 77
         self.sent: list[dict] = []
         self.killed = False
         self.stack = stack
@@ -76,16 +78,28 @@ def go(**changes) -> dict:
     return {**base, "next": None, "group": True, "poisoned": True, "env": {}, **changes}
 
 
+def said(kind: str, **more) -> dict:
+    """A message of the worker about the attempt in progress."""
+    return {"type": kind, "seq": 1, "pid": 77, **more}
+
+
 def done(outcome: Outcome = Outcome.PASSED, **changes) -> dict:
-    return {"type": "done", "outcome": outcome, "message": "", "phase": "", "duration_s": 0.5, "figures": [], **changes}
+    return said("done", **{"outcome": outcome, "message": "", "phase": "", "duration_s": 0.5, "figures": [], **changes})
+
+
+def entered(host: FakeHost, **changes) -> RunAttempt:
+    attempt = RunAttempt(host, go(**changes))
+    attempt.on_worker(said("setup", outcome="passed"))
+    attempt.on_control({"type": "enter", "ok": True})
+    return attempt
 
 
 def test_a_validation_from_set_up_to_record(clock):
     host = FakeHost(FakeWorker())
     attempt = RunAttempt(host, go())
-    assert host.worker.sent == [{"type": "run", "nodeid": "acceptance/test_a.py::test_a", "next": None}]
-    attempt.on_worker({"type": "setup", "outcome": "passed"})
-    assert host.told == [{"type": "vote", "outcome": "passed", "seq": 1}]
+    assert host.worker.sent == [{"type": "run", "seq": 1, "nodeid": "acceptance/test_a.py::test_a", "next": None}]
+    attempt.on_worker(said("setup", outcome="passed"))
+    assert host.told == [{"type": "vote", "outcome": "passed", "reason": "", "seq": 1}]
     attempt.on_control({"type": "enter", "ok": True})
     assert host.worker.sent[-1] == {"type": "enter", "ok": True}
     figure = {"metric": "a.b", "value": 1.0, "unit": "s", "judged": True}
@@ -97,7 +111,7 @@ def test_a_validation_from_set_up_to_record(clock):
 def test_a_worker_kept_out_takes_the_outcome_of_the_vote(clock):
     host = FakeHost(FakeWorker())
     attempt = RunAttempt(host, go())
-    attempt.on_worker({"type": "setup", "outcome": "passed"})
+    attempt.on_worker(said("setup", outcome="passed"))
     attempt.on_control({"type": "enter", "ok": False, "outcome": "skipped", "reason": "rank 1 skipped: no card"})
     attempt.on_worker(done())
     assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.SKIPPED, "rank 1 skipped: no card")
@@ -106,7 +120,7 @@ def test_a_worker_kept_out_takes_the_outcome_of_the_vote(clock):
 def test_a_worker_whose_set_up_failed_is_not_told_to_enter(clock):
     host = FakeHost(FakeWorker())
     attempt = RunAttempt(host, go())
-    attempt.on_worker({"type": "setup", "outcome": "error", "reason": "boom"})
+    attempt.on_worker(said("setup", outcome="error", reason="boom"))
     attempt.on_control({"type": "enter", "ok": False, "outcome": "not run", "reason": "..."})
     assert [message["type"] for message in host.worker.sent] == ["run"]
     attempt.on_worker(done(Outcome.ERROR, message="boom", phase="setup"))
@@ -116,7 +130,7 @@ def test_a_worker_whose_set_up_failed_is_not_told_to_enter(clock):
 def test_stuck_in_the_call_at_the_deadline(clock):
     host = FakeHost(FakeWorker(stack='  File "x.py", line 3 in wait'))
     attempt = RunAttempt(host, go())
-    attempt.on_worker({"type": "setup", "outcome": "passed"})
+    attempt.on_worker(said("setup", outcome="passed"))
     attempt.on_control({"type": "enter", "ok": True})
     clock(9.9)
     attempt.tick()
@@ -132,7 +146,7 @@ def test_stuck_in_the_call_at_the_deadline(clock):
 def test_a_rank_that_waits_for_the_vote_is_not_the_stuck_one(clock):
     host = FakeHost(FakeWorker())
     attempt = RunAttempt(host, go())
-    attempt.on_worker({"type": "setup", "outcome": "passed"})
+    attempt.on_worker(said("setup", outcome="passed"))
     clock(11)
     attempt.tick()
     assert not host.published
@@ -164,7 +178,7 @@ def test_its_own_bad_end_does_not_make_it_a_victim(clock):
 
 def test_a_rank_that_finishes_within_the_grace_keeps_its_figures(clock):
     host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, go(deadline_s=1000.0))
+    attempt = entered(host, deadline_s=1000.0)
     attempt.on_control({"type": "peer_bad", "rank": 1, "outcome": "failed"})
     clock(4)
     attempt.on_worker(done())
@@ -192,9 +206,8 @@ def test_a_worker_that_was_gone_before(clock):
 @pytest.mark.parametrize("changes", [{"outcome": "splendid"}, {"figures": [{"metric": "a"}]}, {"duration_s": "long"}])
 def test_a_result_that_is_none(clock, changes):
     host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, go())
-    attempt.on_worker({**done(), **changes})
-    assert host.published[0][0].outcome is Outcome.DIED
+    entered(host).on_worker({**done(), **changes})
+    assert host.published[0][0].outcome is Outcome.ERROR
     assert host.published[0][0].message.startswith("the worker sent a result that is none: ")
 
 
@@ -217,9 +230,9 @@ def test_a_first_generation_forms(clock):
     host = FakeHost(None)
     attempt = FormAttempt(host, go(env={"A": "1"}, generation=4))
     assert host.started == [({"A": "1"}, 4)]
-    attempt.on_worker({"type": "ready"})
-    assert host.worker.sent == [{"type": "form", "group": True, "generation": 4}]
-    attempt.on_worker({"type": "formed", "facts": {"gpu_uuid": "GPU-1"}})
+    attempt.on_worker(said("ready", seq=0))
+    assert host.worker.sent == [{"type": "form", "group": True, "generation": 4, "seq": 1}]
+    attempt.on_worker(said("formed", facts={"gpu_uuid": "GPU-1"}))
     assert host.published[0][0].outcome is Outcome.PASSED
     assert host.published[0][1] == {"gpu_uuid": "GPU-1"}
 
@@ -253,22 +266,89 @@ def test_memory_that_never_comes_free(clock, held, amount):
     assert record.message == f"{amount} of GPU memory still in use 15 s after the last worker ended"
 
 
-def test_a_healthy_worker_is_asked_to_quit_and_killed_if_it_does_not(clock):
-    old = FakeWorker()
-    host = FakeHost(old)
-    attempt = FormAttempt(host, go(poisoned=False, deadline_s=1000.0))
-    assert old.sent == [{"type": "quit"}]
-    clock(11)
-    attempt.tick()
-    assert old.killed
-
-
 def test_a_formation_that_fails_or_dies(clock):
     host = FakeHost(None)
     attempt = FormAttempt(host, go())
-    attempt.on_worker({"type": "ready"})
-    attempt.on_worker({"type": "form_failed", "message": "RuntimeError: no GPU"})
+    attempt.on_worker(said("ready", seq=0))
+    attempt.on_worker(said("form_failed", message="RuntimeError: no GPU"))
     assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.ERROR, "RuntimeError: no GPU")
     dying = FakeHost(None)
     FormAttempt(dying, go()).on_exit("exit code 1", "ImportError")
     assert (dying.published[0][0].outcome, dying.published[0][0].phase) == (Outcome.DIED, "starting")
+
+
+def test_a_healthy_worker_says_goodbye_and_leaves(clock):
+    host = FakeHost(FakeWorker())
+    attempt = EndAttempt(host, go())
+    assert host.worker.sent == [{"type": "quit", "seq": 1}]
+    attempt.on_worker(said("bye", errors=[], late=[]))
+    assert not host.published
+    attempt.on_exit("exit code 0", "")
+    assert host.published[0][0].outcome is Outcome.PASSED
+
+
+def test_what_went_wrong_at_the_end_is_an_error(clock):
+    host = FakeHost(FakeWorker())
+    attempt = EndAttempt(host, go())
+    attempt.on_worker(said("bye", errors=["OSError: corrupted"], late=["test_a gave a.b.c after it had ended"]))
+    attempt.on_exit("exit code 0", "")
+    record = host.published[0][0]
+    assert (record.outcome, record.phase) == (Outcome.ERROR, "teardown")
+    assert record.message == "OSError: corrupted\ntest_a gave a.b.c after it had ended"
+
+
+@pytest.mark.parametrize(("text", "goodbye"), [("signal SIGSEGV", True), ("exit code 0", False), ("exit code 3", True)])
+def test_a_worker_that_crashes_at_the_end_has_died(clock, text, goodbye):
+    host = FakeHost(FakeWorker())
+    attempt = EndAttempt(host, go())
+    if goodbye:
+        attempt.on_worker(said("bye", errors=[], late=[]))
+    attempt.on_exit(text, "")
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (
+        Outcome.DIED,
+        f"the worker ended with {text} after its last validation",
+    )
+
+
+def test_a_worker_that_does_not_end_is_stuck(clock):
+    host = FakeHost(FakeWorker())
+    attempt = EndAttempt(host, go())
+    clock(11)
+    attempt.tick()
+    assert (host.published[0][0].outcome, host.worker.killed) == (Outcome.STUCK, True)
+
+
+def test_a_worker_that_was_gone_before_its_end(clock):
+    host = FakeHost(None)
+    EndAttempt(host, go())
+    assert host.published[0][0].message == "the worker was gone before it was asked to end"
+
+
+def test_another_process_does_not_speak_for_the_worker(clock):
+    host = FakeHost(FakeWorker())
+    attempt = entered(host)
+    attempt.on_worker({**done(), "pid": 78})
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.ERROR, "process 78 spoke for the worker (77)")
+
+
+def test_a_message_of_another_attempt_is_not_taken(clock):
+    host = FakeHost(FakeWorker())
+    attempt = entered(host)
+    attempt.on_worker({**done(), "seq": 9})
+    assert not host.published
+
+
+def test_passed_without_having_been_let_in_is_an_error(clock):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go())
+    attempt.on_worker(done())
+    assert host.published[0][0].message == "the worker says that it passed, but it was never let into the call"
+
+
+def test_a_crash_before_the_first_word_names_the_validation_before(clock):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go(previous="acceptance/test_a.py::test_before"))
+    attempt.on_exit("signal SIGSEGV", "")
+    assert host.published[0][0].message == (
+        "the worker ended with signal SIGSEGV; the validation before was acceptance/test_a.py::test_before"
+    )

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from fractions import Fraction
 
@@ -222,7 +223,7 @@ def test_what_is_no_value_becomes_an_anomaly(value, anomaly):
     assert make_figure("m", value, "s", judged=True) == Figure(metric="m", value=None, unit="s", judged=True, anomaly=anomaly)
 
 
-@pytest.mark.parametrize("value", [True, False, 0, 1, 1.0, -0.5, 2**80, "NVLS", ""])
+@pytest.mark.parametrize("value", [True, False, 0, 1, 1.0, -0.5, 2**63 - 1, "NVLS", ""])
 def test_a_value_stays_what_it_is(value):
     figure = make_figure("m", value, "text", judged=False, spread_percent=0.2)
     assert figure == Figure(metric="m", value=value, unit="text", judged=False, spread_percent=0.2)
@@ -272,3 +273,30 @@ def test_a_place_is_that_of_the_gpu_its_worker_opened(gpu_uuid, place):
 def test_a_gpu_that_nvml_hides_still_exists():
     identity = samples.identity(0)
     assert identity.model_copy(update={"gpus": identity.gpus[:4]}).num_gpus == 8
+
+
+@pytest.mark.parametrize(
+    ("value", "anomaly"),
+    [(2**63, "an integer beyond 64 bits"), (10**4000, "an integer beyond 64 bits"), ("x" * 1001, "a text of 1001 characters")],
+)
+def test_a_value_too_large_to_keep_is_an_anomaly(value, anomaly):
+    assert make_figure("m", value, "count", judged=True).anomaly == anomaly
+
+
+@pytest.mark.parametrize(("spread", "anomaly"), [("2", "spread is a str"), (True, "spread is a bool"), (math.nan, "spread is nan")])
+def test_a_spread_that_is_none_is_an_anomaly(spread, anomaly):
+    assert make_figure("m", 1.0, "s", judged=True, spread_percent=spread).anomaly == anomaly
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "text"),
+    [
+        (None, "s", "metric None is none; allowed: "),
+        ("a b", "s", "metric 'a b' is none"),
+        ("a\x1b[2J", "s", "metric"),
+        ("a", 7, "unit 7 is none"),
+    ],
+)
+def test_a_metric_or_unit_that_is_none_is_the_test_s_mistake(metric, unit, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        make_figure(metric, 1.0, unit, judged=True)

@@ -1,5 +1,6 @@
 """The hold of a supervisor on a child: real processes, real signals."""
 
+import os
 import select
 import sys
 
@@ -29,7 +30,7 @@ def start(tmp_path):
     started = []
 
     def start_worker(code: str) -> WorkerProcess:
-        worker = WorkerProcess([sys.executable, "-c", code], {"EXTRA": "1"}, tmp_path / "log", tmp_path / "stacks", "a-mark")
+        worker = WorkerProcess([sys.executable, "-c", code], dict(os.environ), tmp_path, tmp_path / "log", tmp_path / "stacks")
         started.append(worker)
         return worker
 
@@ -98,3 +99,21 @@ def test_telling_a_dead_worker_is_no_error(start):
     worker = start("")
     wait_for_exit(worker)
     worker.send({"type": "run"})
+
+
+def test_a_worker_that_reads_nothing_blocks_nobody(start):
+    worker = start("import signal; signal.pause()")
+    for _ in range(100):
+        worker.send({"type": "gathered", "values": ["x" * 10_000]})
+    worker.kill()
+    assert wait_for_exit(worker) == "signal SIGKILL"
+    worker.flush()
+
+
+def test_what_the_pipe_did_not_take_comes_later(start):
+    code = "import os, time; time.sleep(1); fd = int(os.environ['GPU_ACCEPTANCE_CHANNEL'].split(',')[0])\nn = 0\n"
+    worker = start(code + "while n < 1_000_000: n += len(os.read(fd, 65536))\nprint(n, flush=True)")
+    worker.send({"type": "run", "padding": "x" * 1_000_000})
+    while worker.exit_text() is None:
+        worker.flush()
+    assert int(worker.log_tail()) >= 1_000_000

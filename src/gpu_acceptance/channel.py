@@ -33,9 +33,13 @@ class LineReader:
         return [_message(line) for line in lines]
 
 
+def encode_message(message: Message) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
 def write_message(fd: int, message: Message) -> None:
     """Writes one message; blocks while the pipe is full."""
-    data = json.dumps(message).encode() + b"\n"
+    data = encode_message(message)
     while data:
         data = data[os.write(fd, data) :]
 

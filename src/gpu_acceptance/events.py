@@ -36,9 +36,14 @@ class StopSignals:
         self.wake, self._wake_write = socket.socketpair()
         self.wake.setblocking(False)
         self._wake_write.setblocking(False)
+        self.arm()
+
+    def arm(self) -> None:
+        """Takes the signals, again where a module took them when it was imported."""
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
             signal.signal(number, self._note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def poll(self) -> str | None:
         """The reason to stop, if there is one. A launcher that vanished counts as SIGTERM: nobody else would end the run."""
@@ -107,7 +112,7 @@ class Events:
         try:
             while messages := worker.reader.read():
                 events += [Event("worker", message) for message in messages]
-        except ChannelError as error:
+        except ChannelError as error:  # nothing after it can be trusted: as at the end of the stream
             events.append(Event("worker", {"type": "garbled", "message": str(error)}))
             messages = None
         if messages is None:

@@ -1,9 +1,7 @@
 """Forming the world: the device of this rank and the process group of one generation of workers."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -63,35 +61,14 @@ def device_facts(device: torch.device) -> dict[str, str]:
     return facts
 
 
-_MATMUL, _CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
-_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
-    "cudnn.benchmark": (lambda: _CUDNN.benchmark, lambda value: setattr(_CUDNN, "benchmark", value)),
-    "cudnn.fp32_precision": (lambda: _CUDNN.fp32_precision, lambda value: setattr(_CUDNN, "fp32_precision", value)),
-    "matmul.fp32_precision": (lambda: _MATMUL.fp32_precision, lambda value: setattr(_MATMUL, "fp32_precision", value)),
-    "matmul.bf16_reduced": (
-        lambda: _MATMUL.allow_bf16_reduced_precision_reduction,
-        lambda value: setattr(_MATMUL, "allow_bf16_reduced_precision_reduction", value),
-    ),
-    "matmul.fp16_reduced": (
-        lambda: _MATMUL.allow_fp16_reduced_precision_reduction,
-        lambda value: setattr(_MATMUL, "allow_fp16_reduced_precision_reduction", value),
-    ),
-    "deterministic": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "grad": (torch.is_grad_enabled, torch.set_grad_enabled),
-}
+def wait_for_device() -> None:
+    """Returns when everything this process gave to its GPU is done; raises RuntimeError where the GPU reports an error."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
 
 
-class Flags:
-    """The torch settings that a validation may change and that must not leak into the next one."""
-
-    def __init__(self) -> None:
-        self._saved = {name: read() for name, (read, _) in _SETTINGS.items()}
-
-    def restore(self) -> None:
-        """Puts back what changed and gives cached GPU memory back to the driver."""
-        for name, (read, write) in _SETTINGS.items():
-            if read() != self._saved[name]:  # a write may import half of torch
-                write(self._saved[name])
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.empty_cache()
+def collectives_issued() -> int:
+    """Collectives that this rank has issued on the default group; 0 without one. Equal on all ranks, or one waits for what never comes."""
+    if not dist.is_initialized():
+        return 0
+    return int(dist.distributed_c10d._get_default_group()._get_sequence_number_for_group())  # type: ignore[attr-defined]

@@ -1,38 +1,24 @@
-"""Rank 0's part: says what runs when, forms generations of workers, judges, and tells every rank the same verdict."""
+"""Rank 0's part: says what runs when, judges, and tells every rank the same verdict."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from gpu_acceptance.attempts import bare_row, is_poison, too_small
+from gpu_acceptance.attempts import bare_row, too_small
 from gpu_acceptance.board import Board
 from gpu_acceptance.budget import Budget
+from gpu_acceptance.generations import MOST_SPOILED, WORKER_END, Generations, Validation
 from gpu_acceptance.job import Job
 from gpu_acceptance.judge import wants_repeat
 from gpu_acceptance.limit import Profile
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.ranges import named
-from gpu_acceptance.record import Attempt, Outcome, RankRecord, Row, clip
+from gpu_acceptance.record import Attempt, Outcome, Row, clip
 from gpu_acceptance.supervisor import Supervisor
 from gpu_acceptance.verdict import make_row, subject_of
 
-_MOST_FAILED_FORMATIONS = 2  # in a row; then validations that need a group are not run
-_MOST_POISONED = 3  # generations by one rank
 _LIVE_LINE_S = 10.0
 _CAST_TEXT = 8_000  # an announced verdict stays below 16 kB; the whole text is in the record
-
-
-@dataclass(frozen=True)
-class Validation:
-    """One item of the run and what it asked for with its markers."""
-
-    nodeid: str
-    deadline_s: float
-    needs_group: bool = True
-    min_ranks: int = 1
-    fresh: bool = False
-    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,6 +39,7 @@ class Leader:
         waivers: Mapping[str, str],
         note: Callable[[str], None],
         options: LeaderOptions,
+        order: Mapping[str, Validation],
     ) -> None:
         self.rows: list[Row] = []
         self.job = job
@@ -61,23 +48,15 @@ class Leader:
         self._profile = profile
         self._waivers = waivers
         self._note = note
-        self._measure_only = options.measure_only
-        self._confirm = options.confirm
-        self._budget = options.budget
-        self._generation = 0
-        self._sequence = 0
-        self._env: Mapping[str, str] = {}
-        self._usable = False  # the workers of this generation are up and nobody poisoned them
-        self._single_use = False  # the generation was made for one validation
-        self._failed_formations = 0
-        self._formations: list[Attempt] = []
-        self._poisoned_by: Counter[int] = Counter()
+        self._options = options
+        self._order = order
+        self._generations = Generations(supervisor, profile.deadline_s, self._learn)
         self._last_line = 0.0
         supervisor.on_tick = self._tick
 
-    def run(self, validation: Validation, next_nodeid: str | None) -> Row:
+    def run(self, validation: Validation) -> Row:
         """Runs one validation on all ranks and announces its verdict to all. Collective: the others follow."""
-        row = self._row(validation, next_nodeid)
+        row = self._row(validation)
         self.rows.append(row)
         self._supervisor.ended = self._supervisor.ended or self._why_end()
         self._supervisor.control.cast(
@@ -99,40 +78,54 @@ class Leader:
         self.rows.append(row)
         return row
 
-    def finished_rows(self) -> list[Row]:
-        """All rows; row 0 holds every formation of the run, the later ones too, and the worst of them counts."""
-        if not self._formations:
-            return self.rows
-        first = self._judged(Validation(FORMATION, self._profile.deadline_s), self._formations)
-        return [first, *[row for row in self.rows if row.nodeid != FORMATION]]
+    def end_workers(self) -> None:
+        """Ends healthy workers on all ranks, and keeps how that went. Collective: the others follow."""
+        self._generations.end()
 
-    def _row(self, validation: Validation, next_nodeid: str | None) -> Row:
+    def finished_rows(self) -> list[Row]:
+        """All rows; row 0 holds every formation of the run, the later ones too, and the worst of them counts. A bad end is a row."""
+        rows = [row for row in self.rows if row.nodeid != FORMATION]
+        formations, endings = self._generations.formations, self._generations.endings
+        if formations:
+            rows.insert(0, self._judged(Validation(FORMATION, self._profile.deadline_s), formations))
+        if any(record.outcome is not Outcome.PASSED for attempt in endings for record in attempt.ranks):
+            rows.append(self._judged(Validation(WORKER_END, self._profile.deadline_s), endings))
+        return rows
+
+    def _row(self, validation: Validation) -> Row:
         if self._supervisor.stopping:
             return bare_row(validation.nodeid, Outcome.NOT_RUN, f"interrupted by {self._supervisor.stopping}", validation.deadline_s)
         if validation.nodeid == FORMATION:
-            self._form(validation.env)
-            return self._judged(validation, self._formations[-1:])
+            self._generations.form(validation.env)
+            return self._judged(validation, self._generations.formations[-1:])
         reason = too_small(validation.min_ranks, self.job.world_size)
         if reason:
             self.too_small[subject_of(validation.nodeid)] = reason
             return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, reason, validation.deadline_s)
-        obstacle = self._out_of_time(validation) or self._make_ready(validation)
+        obstacle = self._out_of_time(validation) or self._generations.make_ready(validation)
         if obstacle:
             return bare_row(validation.nodeid, Outcome.NOT_RUN, obstacle, validation.deadline_s)
-        return self._judged(validation, self._attempts(validation, next_nodeid))
+        return self._judged(validation, self._attempts(validation))
 
     def _out_of_time(self, validation: Validation) -> str | None:
-        if self._budget is None:
+        if self._options.budget is None:
             return None
         expected_s = self._profile.expected_s.get(subject_of(validation.nodeid))
-        return self._budget.refuses(validation.deadline_s if expected_s is None else expected_s)
+        return self._options.budget.refuses(validation.deadline_s if expected_s is None else expected_s)
 
-    def _attempts(self, validation: Validation, next_nodeid: str | None) -> list[Attempt]:
+    def _next_of_these_workers(self, validation: Validation) -> str | None:
+        """What the same workers will run after it: fixtures that it still needs stay up until then."""
+        nodeids = list(self._order)
+        later = [self._order[nodeid] for nodeid in nodeids[nodeids.index(validation.nodeid) + 1 :]]
+        following = next((one for one in later if one.min_ranks <= self.job.world_size), None)
+        return following.nodeid if following and self._generations.will_run(following) else None
+
+    def _attempts(self, validation: Validation) -> list[Attempt]:
         attempts: list[Attempt] = []
         while True:
-            go = self._go(validation, "run", attempt=len(attempts) + 1, next=next_nodeid)
-            records = self._collect(go)
-            attempts.append(Attempt(number=len(attempts) + 1, ranks=records))
+            number = len(attempts) + 1
+            records = self._generations.run(validation, number, self._next_of_these_workers(validation))
+            attempts.append(Attempt(number=number, ranks=records))
             reason = self._why_repeat(validation, attempts)
             if reason is None:
                 return attempts
@@ -140,72 +133,17 @@ class Leader:
 
     def _why_repeat(self, validation: Validation, attempts: list[Attempt]) -> str | None:
         """Why this validation runs again, or None; a confirmation needs workers that know nothing of the first attempt."""
-        if not self._usable or any(record.outcome is not Outcome.PASSED for record in attempts[-1].ranks):
+        if not self._generations.usable or any(record.outcome is not Outcome.PASSED for record in attempts[-1].ranks):
             return None
         row = self._judged(validation, attempts)
         reason = wants_repeat(row.judgements, len(attempts))
         if reason is not None:
             return f"repeated once: {reason}"
-        if row.outcome is not Outcome.FAILED or len(attempts) > self._confirm or self._supervisor.stopping:
+        confirm = self._options.confirm
+        if row.outcome is not Outcome.FAILED or len(attempts) > confirm or self._supervisor.stopping:
             return None
-        formed = self._form(validation.env, group=self._failed_formations < _MOST_FAILED_FORMATIONS)
-        return f"missed a limit, measured again by new workers (--confirm={self._confirm})" if formed else None
-
-    def _make_ready(self, validation: Validation) -> str | None:
-        """A usable generation for this validation; else why there is none."""
-        wrong = validation.fresh or self._single_use or dict(validation.env) != dict(self._env)
-        while (not self._usable or wrong) and self._failed_formations < _MOST_FAILED_FORMATIONS:
-            if self._form(validation.env):
-                wrong = False
-            if self._supervisor.stopping:
-                return f"interrupted by {self._supervisor.stopping}"
-            if self._too_often():
-                return f"no workers: they could not be started (see {FORMATION})"
-        if self._failed_formations >= _MOST_FAILED_FORMATIONS:
-            if validation.needs_group:
-                return f"no process group: {_MOST_FAILED_FORMATIONS} formations in a row failed (see {FORMATION})"
-            if (not self._usable or wrong) and not self._form(validation.env, group=False):
-                return f"no workers: they could not be started (see {FORMATION})"
-        self._single_use = validation.fresh or bool(validation.env)
-        return None
-
-    def _form(self, env: Mapping[str, str], *, group: bool = True) -> bool:
-        poisoned = not self._usable
-        self._generation += 1
-        self._env, self._single_use = env, False
-        formation = Validation(FORMATION, self._profile.deadline_s, env=env)
-        go = self._go(formation, "form", attempt=len(self._formations) + 1, group=group, poisoned=poisoned)
-        records = self._collect(go)
-        self._formations.append(Attempt(number=len(self._formations) + 1, ranks=records))
-        self._usable = all(record.outcome is Outcome.PASSED for record in records)
-        if group:
-            self._failed_formations = 0 if self._usable else self._failed_formations + 1
-        return self._usable
-
-    def _go(self, validation: Validation, kind: str, **more: object) -> dict[str, object]:
-        self._sequence += 1
-        return {
-            "type": "go",
-            "seq": self._sequence,
-            "kind": kind,
-            "nodeid": validation.nodeid,
-            "generation": self._generation,
-            "deadline_s": validation.deadline_s,
-            "env": dict(validation.env),
-            **more,
-        }
-
-    def _collect(self, go: dict[str, object]) -> tuple[RankRecord, ...]:
-        board = self._supervisor.lead_attempt(go)
-        self._learn(board.facts)
-        records = board.records()
-        culprits = [record.rank for record in records if is_poison(record) and record.outcome is not Outcome.VICTIM]
-        if go["kind"] == "form":
-            culprits = [record.rank for record in records if record.outcome is not Outcome.PASSED]
-        if culprits:
-            self._usable = False
-            self._poisoned_by.update(culprits)
-        return records
+        formed = self._generations.renew(validation)
+        return f"missed a limit, measured again by new workers (--confirm={confirm})" if formed else None
 
     def _learn(self, facts: dict[int, dict[str, str]]) -> None:
         """Puts what workers found when they opened their devices into the identities of the run."""
@@ -219,7 +157,7 @@ class Leader:
             self.job,
             self._waivers,
             validation.deadline_s,
-            measure_only=self._measure_only,
+            measure_only=self._options.measure_only,
         )
 
     def _why_end(self) -> str | None:
@@ -230,15 +168,13 @@ class Leader:
             lost = [record.rank for record in self.rows[-1].attempts[-1].ranks if record.outcome is Outcome.LOST]
             if lost:
                 return f"{named('rank', lost)} lost: no answer from the supervisor"
-        return self._too_often()
-
-    def _too_often(self) -> str | None:
-        often = [rank for rank, times in sorted(self._poisoned_by.items()) if times >= _MOST_POISONED]
-        return f"{self.job.who(often)} poisoned {_MOST_POISONED} generations of workers" if often else None
+        often = self._generations.spoiled_too_often
+        return f"{self.job.who(often)} poisoned {MOST_SPOILED} generations of workers" if often else None
 
     def _tick(self) -> None:
-        if self._budget and self._budget.is_spent and not self._supervisor.stopping:
-            self._supervisor.control.cast({"type": "stop", "reason": self._budget.text})
+        budget = self._options.budget
+        if budget and budget.is_spent and not self._supervisor.stopping:
+            self._supervisor.control.cast({"type": "stop", "reason": budget.text})
         self._live_line()
 
     def _live_line(self) -> None:

@@ -11,9 +11,6 @@ from gpu_acceptance.control import Message
 from gpu_acceptance.record import Outcome, RankRecord, clip
 from gpu_acceptance.worker_process import WorkerProcess
 
-_QUIT_S = 10.0  # for a healthy worker to tear its session fixtures down
-_FREE_S = 15.0  # NVML showed 23 GB of a SIGKILLed worker free within 0.9 s
-
 
 class Hold(Protocol):
     """The hold on a worker, as an attempt uses it (worker_hold.py)."""
@@ -48,8 +45,16 @@ class RankAttempt:
         self._started = time.monotonic()
 
     def on_worker(self, message: Message) -> None:
+        """Takes a message of the worker: of this attempt, and from the process we started, not from a forked copy of a test."""
         if message["type"] == "garbled":
-            self._kill(Outcome.DIED, f"the worker sent something that is no message: {message['message']}")
+            self._kill(Outcome.ERROR, f"the worker sent something that is no message: {message['message']}")
+        elif self._hold.worker and message.get("pid") != self._hold.worker.pid:
+            self._kill(Outcome.ERROR, f"process {message.get('pid')} spoke for the worker ({self._hold.worker.pid})")
+        elif self.record is None and message.get("seq") in {self.go["seq"], 0}:
+            self._on_message(message)
+
+    def _on_message(self, message: Message) -> None:
+        """What this kind of attempt makes of a message."""
 
     def on_exit(self, text: str, log_tail: str) -> None:
         self._finish(Outcome.DIED, f"the worker ended with {text}", log_tail=log_tail)
@@ -108,16 +113,22 @@ class RunAttempt(RankAttempt):
         if self._hold.worker is None:
             self._finish(Outcome.DIED, "the worker was gone before the set-up")
         else:
-            self._hold.worker.send({"type": "run", "nodeid": go["nodeid"], "next": go["next"]})
+            self._hold.worker.send({"type": "run", "seq": go["seq"], "nodeid": go["nodeid"], "next": go["next"]})
 
-    def on_worker(self, message: Message) -> None:
-        super().on_worker(message)
+    def on_exit(self, text: str, log_tail: str) -> None:
+        # What crashes before its first word may have been hurt by the one before: name both.
+        before = self.go.get("previous") if self.phase == "setup" and not self._waits_to_enter else None
+        super().on_exit(f"{text}; the validation before was {before}" if before else text, log_tail)
+
+    def _on_message(self, message: Message) -> None:
         match message["type"]:
             case "setup":
                 self._waits_to_enter = message["outcome"] == Outcome.PASSED
-                self._host.tell_leader({**message, "type": "vote", "seq": self.go["seq"]})
+                vote = {"outcome": message["outcome"], "reason": message.get("reason", "")}
+                self._host.tell_leader({"type": "vote", "seq": self.go["seq"], **vote})
             case "gather":
-                self._host.tell_leader({**message, "seq": self.go["seq"]})
+                gathered = {"key": message["key"], "value": message["value"]}
+                self._host.tell_leader({"type": "gather", "seq": self.go["seq"], **gathered})
             case "done":
                 self._finish_done(message)
 
@@ -150,8 +161,11 @@ class RunAttempt(RankAttempt):
             self._hold.worker.send({"type": "enter", "ok": message["ok"]})
 
     def _finish_done(self, message: Message) -> None:
-        if self._kept_out and message["outcome"] == Outcome.PASSED:
-            self._finish(Outcome(self._kept_out["outcome"]), self._kept_out["reason"])
+        if message["outcome"] == Outcome.PASSED and self.phase != "call":
+            if self._kept_out:
+                self._finish(Outcome(self._kept_out["outcome"]), self._kept_out["reason"])
+            else:
+                self._kill(Outcome.ERROR, "the worker says that it passed, but it was never let into the call")
             return
         bad = message["outcome"] not in {Outcome.PASSED, Outcome.SKIPPED}
         try:
@@ -162,58 +176,7 @@ class RunAttempt(RankAttempt):
                 duration_s=message["duration_s"],
                 figures=tuple(message.get("figures", ())),
                 log_tail=self._hold.worker.log_tail() if bad and self._hold.worker else "",
+                facts={"collectives": str(message.get("collectives", 0))},
             )
         except (ValueError, KeyError, TypeError) as error:
-            self._kill(Outcome.DIED, f"the worker sent a result that is none: {clip(str(error), 500)}")
-
-
-class FormAttempt(RankAttempt):
-    """A new generation: the old worker gone, its GPU memory free, a new worker up, the world formed."""
-
-    def __init__(self, host: Host, go: Message) -> None:
-        super().__init__(host, go)
-        self.phase = "ending the last worker"
-        self._waits_for_memory_since: float | None = None
-        if self._hold.worker and go["poisoned"]:
-            self._hold.worker.kill()
-        elif self._hold.worker:
-            self._hold.worker.send({"type": "quit"})
-        self.tick()
-
-    def on_worker(self, message: Message) -> None:
-        super().on_worker(message)
-        if self.phase not in {"starting", "forming"} or self._hold.worker is None:
-            return
-        match message["type"]:
-            case "ready":
-                self.phase = "forming"
-                self._hold.worker.send(self._hold.form_command(self.go["generation"], group=self.go["group"]))
-            case "formed":
-                self._finish(Outcome.PASSED, "", facts=message["facts"])
-            case "form_failed":
-                self._finish(Outcome.ERROR, message["message"], log_tail=self._hold.worker.log_tail())
-
-    def on_exit(self, text: str, log_tail: str) -> None:
-        if self.phase in {"starting", "forming"}:
-            super().on_exit(text, log_tail)
-
-    def tick(self) -> None:
-        super().tick()
-        if self.record is not None or self.phase in {"starting", "forming"}:
-            return
-        if self._hold.worker is None:
-            self._start_when_memory_is_free()
-        elif self._elapsed() > _QUIT_S:
-            self._hold.worker.kill()
-
-    def _start_when_memory_is_free(self) -> None:
-        if self._waits_for_memory_since is None:
-            self.phase, self._waits_for_memory_since = "waiting for GPU memory", time.monotonic()
-            self._hold.kill_strays()
-        held = self._hold.memory_held_bytes()
-        if held == 0:
-            self.phase = "starting"
-            self._hold.start(self.go["env"], self.go["generation"])
-        elif time.monotonic() - self._waits_for_memory_since > _FREE_S:
-            amount = "an unknown amount" if held is None else f"{held / 2**30:.1f} GiB"
-            self._finish(Outcome.ERROR, f"{amount} of GPU memory still in use {_FREE_S:g} s after the last worker ended")
+            self._kill(Outcome.ERROR, f"the worker sent a result that is none: {clip(str(error), 500)}")

@@ -7,6 +7,7 @@ Format history: 1 (2026-11) first.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -70,15 +71,43 @@ class Figure(Model):
     spread_percent: float | None = None  # coefficient of variation of the blocks behind the value
 
 
+_MOST_TEXT = 1_000  # characters of a text that is a figure
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+_UNIT = re.compile(r"[A-Za-z0-9_%/.*^-]{1,40}")
+
+
 def make_figure(metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None) -> Figure:
-    """A figure of whatever a test measured; what is not a finite number, a text or a bool becomes an anomaly, never a value."""
-    if spread_percent is not None and not math.isfinite(spread_percent):
-        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=f"spread is {spread_percent}")
+    """A figure of whatever a test measured; what is no finite number, text or bool becomes an anomaly, never a value.
+
+    Raises ValueError over a metric or a unit that cannot be one: that is the test's mistake, not the machine's.
+    """
+    for what, text, pattern in (("metric", metric, _NAME), ("unit", unit, _UNIT)):
+        if not isinstance(text, str) or not pattern.fullmatch(text):
+            raise ValueError(f"{what} {text!r:.100} is none; allowed: {pattern.pattern}")
+    anomaly = _anomaly(value) or (_spread_anomaly(spread_percent) if spread_percent is not None else "")
+    if anomaly:
+        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly)
+    assert isinstance(value, bool | int | float | str)
+    spread = None if spread_percent is None else float(spread_percent)
+    return Figure(metric=metric, value=value, unit=unit, judged=judged, spread_percent=spread)
+
+
+def _anomaly(value: object) -> str:
     if isinstance(value, float) and not math.isfinite(value):
-        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=str(value))
+        return str(value)
     if value is None or not isinstance(value, bool | int | float | str):
-        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=type(value).__name__)
-    return Figure(metric=metric, value=value, unit=unit, judged=judged, spread_percent=spread_percent)
+        return type(value).__name__
+    if isinstance(value, str) and len(value) > _MOST_TEXT:
+        return f"a text of {len(value)} characters"
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return "an integer beyond 64 bits"
+    return ""
+
+
+def _spread_anomaly(spread_percent: object) -> str:
+    if isinstance(spread_percent, bool) or not isinstance(spread_percent, int | float):
+        return f"spread is a {type(spread_percent).__name__}"
+    return "" if math.isfinite(spread_percent) else f"spread is {spread_percent}"
 
 
 class RankRecord(Model):
@@ -184,6 +213,8 @@ class RunPlan(Model):
     declared_gpus: int | None = None  # --gpus
     measure_only: bool = False
     num_deselected: int = 0
+    selection: str = ""  # where less than the whole suite was asked for: what; it weakens the verdict
+    not_collected: tuple[str, ...] = ()  # a sentence for each test file of which no validations are known
     validations: tuple[PlannedValidation, ...]  # in rank 0's order
     gpu_acceptance_version: str
 

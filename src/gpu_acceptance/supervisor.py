@@ -12,15 +12,19 @@ from gpu_acceptance.board import GRACE_S, Board
 from gpu_acceptance.control import Control, ControlError, Message
 from gpu_acceptance.events import Event, Events, StopSignals
 from gpu_acceptance.files import Journal, encode
+from gpu_acceptance.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.lookout import LOST_S, Lookout
-from gpu_acceptance.rank_attempt import FormAttempt, RankAttempt, RunAttempt
+from gpu_acceptance.rank_attempt import RankAttempt, RunAttempt
 from gpu_acceptance.record import Outcome, RankFacts, RankRecord
 from gpu_acceptance.worker_hold import WorkerHold
 
 IDLE_S = 120.0  # for the leader to say what is next
 _STOP_S = 3.0  # for the leader to react to a signal, and then for the ranks to answer: torchrun kills 30 s after its SIGTERM
 _BYE_S = 5.0
+
+
+_ATTEMPTS: dict[str, type[RankAttempt]] = {"form": FormAttempt, "run": RunAttempt, "end": EndAttempt}
 
 
 class LeaderLostError(ControlError):
@@ -65,6 +69,8 @@ class Supervisor:
         """Handles what happens next; returns within half a second. Raises ControlError when the store or the leader is gone."""
         for event in self.events.wait():
             self._dispatch(event)
+        if self.hold and self.hold.worker:
+            self.hold.worker.flush()
         if self._attempt:
             self._attempt.tick()
         if self.board:
@@ -146,7 +152,7 @@ class Supervisor:
         assert self.journal
         try:
             self.journal.append(record)
-            if facts:
+            if "torch" in facts:  # of a worker that opened its device
                 self.journal.append(RankFacts(rank=self.place.rank, facts=facts))
         except OSError as error:
             self.journal_problem = self.journal_problem or f"{self.journal.path}: {error.strerror}"
@@ -168,17 +174,6 @@ class Supervisor:
             self.board.hurry(_STOP_S)
 
     # --- the end -------------------------------------------------------------------------------------------------------------
-
-    def quit_worker(self, timeout_s: float = 10.0) -> None:
-        """Lets a healthy worker tear down its session fixtures, then leaves no process behind."""
-        assert self.hold
-        self._attempt = None
-        if self.hold.worker:
-            self.hold.worker.send({"type": "quit"})
-        end = time.monotonic() + timeout_s
-        while self.hold.worker and time.monotonic() < end and not self.stopping:
-            self.pump()
-        self.hold.kill_everything()
 
     def say_bye(self, ranks: Iterable[int] | None = None) -> None:
         """The exit handshake: nobody leaves while another still needs the store. Collective; bounded; signals are ignored from here.
@@ -249,6 +244,6 @@ class Supervisor:
 
     def _begin(self, go: Message) -> None:
         self._seq = go["seq"]
-        self._attempt = (FormAttempt if go["kind"] == "form" else RunAttempt)(self, {**go, "rank": self.place.rank})
+        self._attempt = _ATTEMPTS[go["kind"]](self, {**go, "rank": self.place.rank})
         if self.stopping:
             self._attempt.interrupt(self.stopping)

@@ -9,11 +9,10 @@ import signal
 import sys
 from pathlib import Path
 
-from gpu_acceptance.janitor import MARK
 from gpu_acceptance.processes import die_with_parent
 
 # What shows, stores or selects is the supervisor's; a worker only runs what it is told to run.
-_PLUGINS_OFF = ("terminal", "cacheprovider", "junitxml", "faulthandler", "pastebin", "stepwise", "debugging")
+_PLUGINS_OFF = ("terminal", "cacheprovider", "junitxml", "faulthandler", "pastebin", "stepwise")
 
 
 def worker_command(python: str, rootdir: Path, ini: Path, files: list[str]) -> list[str]:
@@ -22,19 +21,16 @@ def worker_command(python: str, rootdir: Path, ini: Path, files: list[str]) -> l
     return [python, "-m", "gpu_acceptance.worker", f"--rootdir={rootdir}", f"-c{ini}", "--capture=no", *off, *files]
 
 
-def worker_environment(
-    base: dict[str, str], extra: dict[str, str], channel_fds: tuple[int, int], stack_file: Path, mark: str
-) -> dict[str, str]:
-    """The environment of a worker: the supervisor's, without what would change pytest, and with what `worker(env=...)` asked for."""
-    kept = {name: value for name, value in base.items() if name not in {"PYTEST_ADDOPTS", "PYTEST_PLUGINS"}}
+def worker_environment(base: dict[str, str], channel_fds: tuple[int, int], stack_file: Path) -> dict[str, str]:
+    """The environment of a worker: `base` without what would change pytest, and with how to reach its supervisor."""
+    ours = {"PYTEST_ADDOPTS", "PYTEST_PLUGINS"}  # for the supervisor; and nothing in a worker is a rank of torchrun's any more
+    kept = {name: value for name, value in base.items() if name not in ours and not name.startswith("TORCHELASTIC_")}
     package_root = str(Path(__file__).parents[1])  # found in a bare checkout too
     paths = [package_root, *filter(None, [base.get("PYTHONPATH")])]
     return {
         **kept,
-        **extra,
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTHONPATH": os.pathsep.join(paths),
-        MARK: mark,
         "GPU_ACCEPTANCE_SUPERVISOR": str(os.getpid()),
         "GPU_ACCEPTANCE_CHANNEL": ",".join(map(str, channel_fds)),
         "GPU_ACCEPTANCE_STACK_FILE": str(stack_file),
@@ -50,9 +46,12 @@ def main(arguments: list[str]) -> int:
 
     import pytest  # only after the lines above: it takes time, in which the supervisor may die
 
+    from gpu_acceptance.surroundings import Surroundings
     from gpu_acceptance.worker_plugin import WorkerPlugin
 
-    return int(pytest.main(arguments, plugins=[WorkerPlugin(read_fd, write_fd)]))
+    plugin = WorkerPlugin(read_fd, write_fd, Surroundings())
+    code = int(pytest.main(arguments, plugins=[plugin]))
+    return 0 if plugin.said_bye and code in {0, 1} else code or 3  # 1: a validation failed, which has been told; 3: no goodbye
 
 
 if __name__ == "__main__":

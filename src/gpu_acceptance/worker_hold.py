@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu_acceptance.control import Control, Message
 from gpu_acceptance.events import Events
 from gpu_acceptance.inventory import nvml
-from gpu_acceptance.janitor import kill_marked, start_janitor
+from gpu_acceptance.janitor import MARK, kill_marked, start_janitor
 from gpu_acceptance.limit import Value
 from gpu_acceptance.processes import kill_descendants
 from gpu_acceptance.record import RankIdentity
@@ -40,6 +40,8 @@ class WorkerHold:
         self._events = events
         self._files = files
         self._suite: Suite | None = None
+        # As they are before the validations are collected here: an import must not reach the workers by this way.
+        self._environment, self._folder = dict(os.environ), Path.cwd()
         self._mark = f"{control.prefix}-{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
         self._expects_gpu = identity.num_gpus > 0
         self._indexes = {gpu.uuid: gpu.index for gpu in identity.gpus}
@@ -56,7 +58,8 @@ class WorkerHold:
         with self._files.worker_log.open("a") as log:
             log.write(f"=== generation {generation} ===\n")
         command = worker_command(sys.executable, self._suite.rootdir, self._suite.ini, self._suite.files)
-        self.worker = WorkerProcess(command, env, self._files.worker_log, self._files.stacks, self._mark)
+        environment = {**self._environment, **env, MARK: self._mark}
+        self.worker = WorkerProcess(command, environment, self._folder, self._files.worker_log, self._files.stacks)
         self._events.watch(self.worker)
 
     def reap(self) -> str:

@@ -1,4 +1,7 @@
-"""The pytest plugin of a rank worker: runs the validations it is told to run, and tells how each phase went."""
+"""The pytest plugin of a rank worker: runs the validations it is told to run, and tells how each phase went.
+
+Every message carries the number of the attempt and our pid: what a forked copy of a test says is not what the worker says.
+"""
 
 import gc
 import os
@@ -8,10 +11,12 @@ from typing import Any
 import pytest
 
 from gpu_acceptance.channel import LineReader, Message, write_message
-from gpu_acceptance.group import Flags, World, device_facts, form_group, open_device
+from gpu_acceptance.group import World, collectives_issued, device_facts, form_group, open_device, wait_for_device
+from gpu_acceptance.leftovers import Leftovers
 from gpu_acceptance.limit import Value
 from gpu_acceptance.record import Outcome, clip
-from gpu_acceptance.worker_session import WORKER_SESSION, WorkerSession
+from gpu_acceptance.surroundings import Surroundings
+from gpu_acceptance.worker_session import FIGURES, WORKER_SESSION, Figures, WorkerSession, check_gathered
 
 
 class NotEnteredError(Exception):
@@ -21,29 +26,41 @@ class NotEnteredError(Exception):
 class WorkerPlugin:
     """Commands come in, phases go out; one validation at a time."""
 
-    def __init__(self, read_fd: int, write_fd: int) -> None:
+    def __init__(self, read_fd: int, write_fd: int, surroundings: Surroundings) -> None:
         self._reader = LineReader(read_fd)
         self._write_fd = write_fd
+        self._surroundings = surroundings
         self._incoming: list[Message] = []
         self._done: dict[str, Any] = {}  # how the validation in progress ends, worst phase so far
+        self.said_bye = False
+        self._seq = 0
+        self._pid = os.getpid()
+        self._late: list[str] = []
+        self._collected_with: list[str] = []  # what collecting changed
         self._config: pytest.Config | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        self._collected_with = self._surroundings.changes()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._config = session.config
         items = {item.nodeid: item for item in session.items}
-        self._tell({"type": "ready", "collected": len(items)})
-        flags: Flags | None = None
+        self._tell({"type": "ready"})
         for command in self._commands():
-            if command["type"] == "form":
-                self._form(command)
-                flags = Flags()
-                gc.freeze()  # what torch and pytest made stays; collecting after each validation looks at the rest alone
-            else:
-                self._run(items, command)
-                if flags:
-                    flags.restore()
-                self._tell({"type": "done", **self._done})
+            self._seq = command["seq"]
+            match command["type"]:
+                case "form":
+                    self._form(command)
+                    gc.freeze()  # what torch and pytest made stays; collecting after each validation looks at the rest alone
+                case "run":
+                    self._run(items, command)
+                    self._tell({"type": "done", **self._done})
+                case "quit":
+                    self._tell({"type": "bye", "errors": self._tear_down(session), "late": self._late})
+                    self.said_bye = True
+                    return True
         return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -56,37 +73,64 @@ class WorkerPlugin:
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if call.excinfo is not None and call.excinfo.errisinstance(NotEnteredError):
             return report
         outcome, message = _phase_outcome(report, call)
         if report.when == "call":
             self._done["duration_s"] = report.duration
-        if outcome is not Outcome.PASSED and not self._done["phase"]:
-            self._done.update(outcome=outcome, phase=report.when, message=clip(message))
-            if report.when == "setup":
-                self._tell({"type": "setup", "outcome": outcome, "reason": clip(message, 2000)})
+        self._note(outcome, report.when, message)
+        if report.when == "setup" and outcome is not Outcome.PASSED:
+            self._tell({"type": "setup", "outcome": outcome, "reason": clip(message, 2000)})
         return report
 
     def _run(self, items: dict[str, pytest.Item], command: Message) -> None:
-        session = self._session()
-        session.figures.clear()
+        assert self._config is not None
         self._done = {"outcome": Outcome.PASSED, "phase": "", "message": "", "duration_s": 0.0}
         item = items.get(command["nodeid"])
         if item is None:
-            self._done.update(outcome=Outcome.ERROR, phase="setup", message=f"this worker did not collect {command['nodeid']}")
+            self._note(Outcome.ERROR, "setup", f"this worker did not collect {command['nodeid']}")
             self._tell({"type": "setup", "outcome": Outcome.ERROR, "reason": self._done["message"]})
             return
+        figures, leftovers = Figures(item.nodeid, self._late), Leftovers()
+        self._config.stash[FIGURES] = figures
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=items.get(command["next"]))
-        self._done["figures"] = [figure.model_dump() for figure in session.figures]
+        self._wait_for_device()
+        self._done["figures"] = [figure.model_dump() for figure in figures.close()]
+        self._done["collectives"] = collectives_issued()
         gc.collect()
+        found = leftovers.found()
+        if found:
+            self._note(Outcome.ERROR, "teardown", f"left behind: {', '.join(found)}")
+        self._surroundings.restore()
+
+    def _note(self, outcome: Outcome, phase: str | None, message: str) -> None:
+        """Keeps the first bad end of a validation."""
+        if outcome is not Outcome.PASSED and not self._done["phase"]:
+            self._done.update(outcome=outcome, phase=phase, message=clip(message))
+
+    def _wait_for_device(self) -> None:
+        """What a validation left on the device belongs to it: a kernel that never ends must not be booked on the next one."""
+        try:
+            wait_for_device()
+        except RuntimeError as error:
+            self._note(Outcome.ERROR, "teardown", f"{type(error).__name__}: {error}")
+
+    def _tear_down(self, session: pytest.Session) -> list[str]:
+        """Ends all fixtures that are still up, here and now, where an error of theirs can still be told."""
+        try:
+            session._setupstate.teardown_exact(None)
+        except BaseException as error:
+            parts = error.exceptions if isinstance(error, BaseExceptionGroup) else [error]
+            return [clip(f"{type(part).__name__}: {part}", 2000) for part in parts]
+        return []
 
     def _form(self, command: Message) -> None:
         """Opens the device and, where asked, forms the group; an exception is told and ends the worker's usefulness, not its life."""
         try:
+            if self._collected_with:
+                raise RuntimeError(f"importing the validations changed what all of them run in: {'; '.join(self._collected_with)}")
             place = command["place"]
             device = open_device(place["local_rank"], expects_gpu=command["expects_gpu"])
             if command["group"]:
@@ -105,20 +149,18 @@ class WorkerPlugin:
         )
         assert self._config is not None
         self._config.stash[WORKER_SESSION] = session
+        self._surroundings = Surroundings()  # a device and a group bring variables and settings of their own
         self._tell({"type": "formed", "facts": facts})
 
     def _gather(self, key: str, value: Value) -> list[Value]:
+        check_gathered(key, value)
         self._tell({"type": "gather", "key": key, "value": value})
         values: list[Value] = self._next("gathered")["values"]
         return values
 
-    def _session(self) -> WorkerSession:
-        assert self._config is not None
-        return self._config.stash[WORKER_SESSION]
-
     def _commands(self) -> Iterator[Message]:
-        while (command := self._receive())["type"] != "quit":
-            yield command
+        while True:
+            yield self._receive()
 
     def _next(self, kind: str) -> Message:
         message = self._receive()
@@ -126,6 +168,7 @@ class WorkerPlugin:
         return message
 
     def _receive(self) -> Message:
+        self._end_forked_copy()
         while not self._incoming:
             messages = self._reader.read()
             if messages is None:
@@ -134,7 +177,12 @@ class WorkerPlugin:
         return self._incoming.pop(0)
 
     def _tell(self, message: Message) -> None:
-        write_message(self._write_fd, message)
+        self._end_forked_copy()
+        write_message(self._write_fd, {**message, "seq": self._seq, "pid": self._pid})
+
+    def _end_forked_copy(self) -> None:
+        if os.getpid() != self._pid:
+            os._exit(1)
 
 
 def _phase_outcome(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[Outcome, str]:

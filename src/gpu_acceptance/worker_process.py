@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from gpu_acceptance.channel import LineReader, Message, write_message
+from gpu_acceptance.channel import LineReader, Message, encode_message
 from gpu_acceptance.record import MAX_TEXT, clip
 from gpu_acceptance.worker import worker_environment
 
@@ -17,19 +17,21 @@ _STACK_WAIT_S = 0.4  # faulthandler wrote the stack of a worker stuck in torch.c
 class WorkerProcess:
     """One worker of one generation. Exit is seen through a pidfd: a grandchild can hold the pipe open after the worker is gone."""
 
-    def __init__(self, command: list[str], extra_env: dict[str, str], log_file: Path, stack_file: Path, mark: str) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str], folder: Path, log_file: Path, stack_file: Path) -> None:
         self._log_file = log_file
         self._stack_file = stack_file
         child_read, self._write_fd = os.pipe()
         event_read, child_write = os.pipe()
         os.set_blocking(event_read, False)
+        os.set_blocking(self._write_fd, False)
+        self._unsent = b""
         self.reader = LineReader(event_read)
-        environment = worker_environment(dict(os.environ), extra_env, (child_read, child_write), stack_file, mark)
         with log_file.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
                 command,
-                env=environment,
+                env=worker_environment(environment, (child_read, child_write), stack_file),
+                cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -42,9 +44,15 @@ class WorkerProcess:
         self.pidfd = os.pidfd_open(self.pid)
 
     def send(self, message: Message) -> None:
-        """Tells the worker; one that is gone is noticed through its pidfd, not here."""
-        with contextlib.suppress(BrokenPipeError):
-            write_message(self._write_fd, message)
+        """Tells the worker, now or when it reads again; one that is gone is noticed through its pidfd, not here."""
+        self._unsent += encode_message(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes what the pipe takes without blocking: a stopped worker reads nothing. Call it often."""
+        with contextlib.suppress(BrokenPipeError, BlockingIOError):
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self._write_fd, self._unsent) :]
 
     def exit_text(self) -> str | None:
         """`exit code 7` or `signal SIGSEGV` once the worker is gone, else None."""

@@ -12,6 +12,9 @@ from gpu_acceptance.record import Figure, make_figure
 if TYPE_CHECKING:
     import torch
 
+MOST_GATHERED = 2_000  # characters of a value that one rank gives to all
+MOST_FIGURES = 2_000  # a curve of seven collectives over 31 sizes is 434; the record must fit into one message
+
 
 class Gather(Protocol):
     """Collects one small value from every rank, in rank order. Collective."""
@@ -19,7 +22,31 @@ class Gather(Protocol):
     def __call__(self, key: str, value: Value) -> list[Value]: ...
 
 
-@dataclass
+class Figures:
+    """The figures of one validation. After its end nothing is taken any more, only noted: it would be booked on another."""
+
+    def __init__(self, nodeid: str, late: list[str]) -> None:
+        self._nodeid = nodeid
+        self._late = late
+        self._taken: list[Figure] | None = []
+
+    def add(self, metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None) -> None:
+        """Notes a figure. Never raises over a value, never communicates."""
+        figure = make_figure(metric, value, unit, judged=judged, spread_percent=spread_percent)
+        if self._taken is None:
+            self._late.append(f"{self._nodeid} gave {metric} after it had ended")
+        elif len(self._taken) >= MOST_FIGURES:
+            raise ValueError(f"more than {MOST_FIGURES} figures in one validation")
+        else:
+            self._taken.append(figure)
+
+    def close(self) -> list[Figure]:
+        """All that was taken; whatever comes now is late."""
+        taken, self._taken = self._taken or [], None
+        return taken
+
+
+@dataclass(frozen=True)
 class WorkerSession:
     """One worker of one generation. `has_group` is False where no process group could be formed."""
 
@@ -34,16 +61,12 @@ class WorkerSession:
     device: "torch.device"
     gpu_uuid: str  # empty on a CPU
     has_group: bool
-    parameters: Mapping[str, Value]
-    gather: Gather
-    figures: list[Figure] = field(default_factory=list)
-
-    def add_figure(self, metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None) -> None:
-        """Notes a figure of the validation in progress. Never raises over a value, never communicates."""
-        self.figures.append(make_figure(metric, value, unit, judged=judged, spread_percent=spread_percent))
+    parameters: Mapping[str, Value] = field(repr=False)
+    gather: Gather = field(repr=False)
 
 
 WORKER_SESSION = pytest.StashKey[WorkerSession]()
+FIGURES = pytest.StashKey[Figures]()  # of the validation in progress
 
 
 def worker_session(config: pytest.Config) -> WorkerSession:
@@ -55,3 +78,11 @@ def worker_session(config: pytest.Config) -> WorkerSession:
             "(`torchrun --nproc-per-node gpu -m pytest acceptance/`), without -p no:gpu_acceptance.plugin"
         )
     return session
+
+
+def check_gathered(key: object, value: object) -> None:
+    """Refuses what is too large to pass between ranks."""
+    if not isinstance(key, str) or not 0 < len(key) <= 100:
+        raise ValueError(f"gather wants a key of 1 to 100 characters, got {key!r:.120}")
+    if not isinstance(value, bool | int | float | str) or len(str(value)) > MOST_GATHERED:
+        raise ValueError(f"gather wants a number, a bool or a text of at most {MOST_GATHERED} characters, got {value!r:.120}")

@@ -1,0 +1,44 @@
+"""What a validation may not leave behind in its worker: threads and processes would run beside the next one and spoil its figures."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+# A pool of compilers stays up on purpose; it idles between compilations.
+_MAY_STAY = ("torch/_inductor/compile_worker",)
+
+
+def own_children(proc: Path = Path("/proc/self")) -> set[int]:
+    """The pids of this process's living children."""
+    lists = [(task / "children").read_text().split() for task in (proc / "task").iterdir()]
+    return {int(pid) for pids in lists for pid in pids if _is_alive(Path("/proc") / pid)}
+
+
+def _is_alive(process: Path) -> bool:
+    try:
+        return (process / "stat").read_text().rsplit(")", 1)[-1].split()[0] not in {"Z", "X"}
+    except OSError:
+        return False
+
+
+class Leftovers:
+    """Made before a validation; says afterwards what is there that was not."""
+
+    def __init__(self) -> None:
+        self._children = own_children()
+        self._threads = set(threading.enumerate())
+
+    def found(self) -> list[str]:
+        """New children and new threads that the interpreter would wait for, in words."""
+        threads = [thread for thread in threading.enumerate() if thread not in self._threads and thread.is_alive() and not thread.daemon]
+        names = [f"thread {thread.name}" for thread in threads]
+        return names + sorted(self._processes())
+
+    def _processes(self) -> Iterator[str]:
+        for pid in own_children() - self._children:
+            try:
+                command = (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            except OSError:
+                continue
+            if not any(part in command for part in _MAY_STAY):
+                yield f"process {pid} ({command[:100]})"

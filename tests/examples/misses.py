@@ -1,0 +1,5 @@
+"""Every rank misses its limit."""
+
+
+def test_value(check):
+    check("misses.value", 0.5, "GB/s")

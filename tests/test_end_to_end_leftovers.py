@@ -1,0 +1,79 @@
+"""What a validation leaves behind: it counts against that validation, and never reaches the next one."""
+
+import subprocess
+
+import pytest
+from suite import make_suite, plain_pytest, torchrun
+
+pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+
+
+@pytest.fixture(scope="module")
+def one_sided(tmp_path_factory):
+    return torchrun(make_suite(tmp_path_factory.mktemp("one_sided"), "leaves_a_collective"))
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    return torchrun(make_suite(tmp_path_factory.mktemp("left"), "leaves_a_process", "stops_reading"))
+
+
+@pytest.fixture(scope="module")
+def at_the_end(tmp_path_factory):
+    return torchrun(make_suite(tmp_path_factory.mktemp("at_the_end"), "changes_its_surroundings", "checks_late"))
+
+
+def test_a_collective_that_only_one_rank_issued(one_sided):
+    row = one_sided.row("test_one_sided")
+    assert row.outcome == "error"
+    assert "collectives since the group was formed, other ranks" in row.message
+    assert "the next would pair with the wrong one" in row.message
+    (after,) = [
+        figure.value for record in one_sided.row("leaves_a_collective.py::test_next").attempts[0].ranks for figure in record.figures
+    ][:1]
+    assert (one_sided.row("leaves_a_collective.py::test_next").outcome, after) == ("passed", 2.0)
+
+
+def test_a_forked_copy_does_not_speak_for_the_worker(tmp_path):
+    ended = plain_pytest(make_suite(tmp_path, "forks"))
+    assert ended.row("test_forks").outcome == "error"
+    assert "left behind: process" in ended.row("test_forks").message
+    assert "seen, whatever the copy says" in ended.row("test_next").message
+    assert ended.returncode == 6
+
+
+def test_the_next_validation_has_clean_surroundings(at_the_end):
+    assert at_the_end.row("changes_its_surroundings.py::test_next").outcome == "passed"
+
+
+def test_a_late_figure_is_booked_on_nobody_and_said(at_the_end):
+    assert [at_the_end.row(f"checks_late.py::{name}").outcome for name in ("test_late", "test_next")] == ["passed", "passed"]
+    text = "acceptance/test_checks_late.py::test_late gave checks_late.value after it had ended"
+    assert any(text in record.message for attempt in at_the_end.row("worker_end").attempts for record in attempt.ranks)
+
+
+def test_what_fails_when_the_session_ends_counts(tmp_path):
+    ended = plain_pytest(make_suite(tmp_path, "fails_at_the_end"))
+    assert ended.returncode == 6
+    assert "error in teardown: OSError: the data is corrupted" in ended.row("test_value").message
+
+
+def test_a_process_left_behind_is_an_error_and_gone_before_the_next(left):
+    assert left.row("test_leaves").outcome == "error"
+    assert "sleep 4321)" in left.row("test_leaves").message
+    assert left.row("leaves_a_process.py::test_next").outcome == "passed"
+    assert subprocess.run(["pgrep", "--full", "^sleep 4321$"], check=False, stdout=subprocess.DEVNULL).returncode == 1
+
+
+def test_a_worker_that_reads_nothing_does_not_hold_its_supervisor(left):
+    assert left.row("test_stopped").outcome == "stuck"
+    assert left.outcomes_by_rank("test_stopped")[0] == "stuck"
+    assert left.row("stops_reading.py::test_next").outcome == "passed"
+
+
+def test_an_import_that_changes_what_all_run_in(tmp_path):
+    ended = plain_pytest(make_suite(tmp_path, "import_changes"))
+    assert ended.returncode == 5  # nothing ran
+    message = ended.row("world_formation").message
+    assert "importing the validations changed what all of them run in: torch default_dtype is torch.float64, was torch.float32; " in message
+    assert "NCCL_ALGO='TREE', was None" in message

@@ -1,0 +1,77 @@
+"""What one validation changes, the next one does not see."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpu_acceptance.leftovers import Leftovers
+from gpu_acceptance.surroundings import Surroundings
+
+
+@pytest.fixture
+def surroundings():
+    made = Surroundings()
+    yield made
+    made.restore()
+
+
+CHANGES = {
+    "torch default_dtype is torch.float64, was torch.float32": lambda: torch.set_default_dtype(torch.float64),
+    "torch default_device is meta, was cpu": lambda: torch.set_default_device("meta"),
+    "torch deterministic is True, was False": lambda: torch.use_deterministic_algorithms(True),
+    "torch grad is False, was True": lambda: torch.set_grad_enabled(False),
+    "torch matmul.fp32_precision is tf32, was ": lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    "NCCL_ALGO='TREE', was None": lambda: os.environ.update(NCCL_ALGO="TREE"),
+    "HOME=None, was ": lambda: os.environ.pop("HOME"),
+    "the working directory is /": lambda: os.chdir("/"),
+}
+
+
+@pytest.mark.parametrize(("text", "change"), CHANGES.items(), ids=CHANGES)
+def test_a_change_is_seen_and_undone(surroundings, monkeypatch, text, change):
+    monkeypatch.setenv("HOME", os.environ.get("HOME", "/root"))
+    assert surroundings.changes() == []
+    change()
+    assert any(seen.startswith(text) for seen in surroundings.changes())
+    surroundings.restore()
+    assert surroundings.changes() == []
+
+
+def test_what_pytest_writes_into_the_environment_is_no_change(surroundings, monkeypatch):
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "another one")
+    assert surroundings.changes() == []
+
+
+def test_a_new_thread_and_a_new_process_are_left_behind():
+    before = Leftovers()
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait, name="left-alone")
+    thread.start()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        found = before.found()
+        process.communicate(b"\n")
+    go.set()
+    thread.join()
+    assert found[0] == "thread left-alone"
+    assert found[1].startswith(f"process {process.pid} ({sys.executable} -c input()")
+    assert before.found() == []
+
+
+def test_what_was_there_before_is_not_left_behind():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert Leftovers().found() == []
+        process.communicate(b"\n")
+
+
+def test_a_pool_of_compilers_may_stay():
+    before = Leftovers()
+    script = Path("/torch/_inductor/compile_worker/__main__.py")
+    with subprocess.Popen([sys.executable, "-c", "input()", str(script)], stdin=subprocess.PIPE) as process:
+        found = before.found()
+        process.communicate(b"\n")
+    assert found == []

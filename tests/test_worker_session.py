@@ -1,0 +1,49 @@
+"""What a worker takes from a validation, and when it takes no more."""
+
+import pytest
+
+from gpu_acceptance.worker_session import MOST_FIGURES, Figures, check_gathered, worker_session
+
+
+def test_figures_are_taken_until_the_end_and_noted_after_it():
+    late = []
+    figures = Figures("acceptance/test_a.py::test_a", late)
+    figures.add("a.x.value", 2.0, "GB/s", judged=True, spread_percent=1.5)
+    (taken,) = figures.close()
+    assert (taken.metric, taken.value, taken.judged, taken.spread_percent) == ("a.x.value", 2.0, True, 1.5)
+    figures.add("a.x.value", 0.1, "GB/s", judged=True)
+    assert late == ["acceptance/test_a.py::test_a gave a.x.value after it had ended"]
+    assert figures.close() == []
+
+
+def test_too_many_figures_are_refused():
+    figures = Figures("a", [])
+    for _ in range(MOST_FIGURES):
+        figures.add("a.x.value", 1, "count", judged=False)
+    with pytest.raises(ValueError, match="more than 2000 figures in one validation"):
+        figures.add("a.x.value", 1, "count", judged=False)
+
+
+@pytest.mark.parametrize("value", [1, 1.5, True, "x" * 2000, ""])
+def test_what_may_be_gathered(value):
+    check_gathered("key", value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("key", "x" * 2001, "gather wants a number, a bool or a text of at most 2000 characters, got 'xxx"),
+        ("key", [1], r"gather wants a number, a bool or a text of at most 2000 characters, got \[1\]"),
+        ("key", None, "got None"),
+        ("", 1, "gather wants a key of 1 to 100 characters, got ''"),
+        (7, 1, "gather wants a key of 1 to 100 characters, got 7"),
+    ],
+)
+def test_what_may_not(key, value, text):
+    with pytest.raises(ValueError, match=text):
+        check_gathered(key, value)
+
+
+def test_fixtures_refuse_without_a_supervisor(pytestconfig):
+    with pytest.raises(pytest.UsageError, match="no supervisor started this process, so nothing here would be judged"):
+        worker_session(pytestconfig)

@@ -7,6 +7,7 @@ VENV    ?= .venv
 REPORTS ?= reports
 ARGS    ?=
 RANKS   ?= $(shell $(VENV)/bin/python -c 'import torch; print(torch.cuda.device_count() or 2)' 2>/dev/null)
+NOT_HERE = $(filter --run-id% --report-dir% --plan% --collect-only% --co --help% -h,$(ARGS))
 
 .DEFAULT_GOAL := help
 .PHONY: help accept plan test lint bench clean
@@ -16,10 +17,11 @@ help: ## list the targets
 	@echo '  ARGS="..." goes on to pytest (write --option=VALUE), REPORTS=DIR names the folder of all runs, RANKS=N the ranks of this node'
 
 accept: $(VENV)/.ready ## judge this machine: one rank per GPU (2 on a CPU), one verdict, one report
+	$(if $(NOT_HERE),$(error $(firstword $(NOT_HERE)) is not for ARGS of `make accept`, which names its run and judges it: REPORTS=DIR is the folder of all runs, `make plan` the plan))
 	@id=$$(date -u +%Y%m%d-%H%M%S)-$$(od -An -N2 -tx1 /dev/urandom | tr -d ' '); \
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m torch.distributed.run --standalone --max-restarts=0 --nproc-per-node=$(RANKS) \
 	    -m pytest acceptance/ --report-dir='$(REPORTS)' --run-id=$$id $(ARGS); \
-	$(VENV)/bin/gpu-acceptance verdict '$(REPORTS)'/$$id
+	if [ -d '$(REPORTS)'/$$id ]; then $(VENV)/bin/gpu-acceptance verdict '$(REPORTS)'/$$id; else echo 'no run: see the error above' >&2; exit 4; fi
 
 plan: $(VENV)/.ready ## print what would run, judged by what, for how long; touches no GPU
 	@$(VENV)/bin/python -m pytest acceptance/ --plan $(ARGS); test $$? -eq 5

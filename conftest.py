@@ -1,3 +1,12 @@
-"""Names the plugin and the fixtures of the acceptance run; nothing else."""
+"""Names the plugin and the fixtures of the acceptance run; nothing else.
+
+Also where this checkout is, because pytest reads that from pyproject.toml only where it takes this folder for its root.
+"""
+
+import sys
+from pathlib import Path
+
+_HERE = Path(__file__).absolute().parent
+sys.path[:0] = [str(_HERE / "src"), str(_HERE)]
 
 pytest_plugins = ["gpu_acceptance.plugin", "fixtures.ranks", "fixtures.limits"]

@@ -58,3 +58,11 @@ def test_figures_duration_and_place_go_along():
     assert (call.nodeid, call.location, call.duration) == (NODEID, ITEM.location, 2.5)
     assert setup.duration == 0.0
     assert call.user_properties == teardown.user_properties == list(properties.items())
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.ERROR, Outcome.NOT_APPLICABLE])
+def test_text_of_a_machine_cannot_steer_the_terminal_and_keeps_its_lines(outcome):
+    texts = [str(report.longrepr) for report in reports(ITEM, outcome, "first\n\x1b[2Jsecond", 0.0, {}) if report.longrepr]
+    assert texts
+    assert all("\x1b" not in text and "[2Jsecond" in text for text in texts)
+    assert outcome is Outcome.NOT_APPLICABLE or texts[0] == f"{outcome}: first\n" + r"\x1b[2Jsecond"

@@ -81,7 +81,7 @@ def test_a_newest_run_without_results_never_hands_out_an_older_verdict(tmp_path,
         assert (code, out) == (3, "")
         assert err == (
             f"gpu-acceptance: {tmp_path}/20261120-080000-cd34: this run left no results.json: "
-            "it was killed or is still going on; there is no verdict\n"
+            "it was refused, killed, or is still going on; there is no verdict\n"
         )
 
 
@@ -90,7 +90,7 @@ def test_a_run_that_left_journals_alone_can_be_rebuilt_and_the_verdict_says_how(
     code, out, err = run(capsys, "verdict", tmp_path)
     assert (code, out) == (3, "")
     assert err == (
-        f"gpu-acceptance: {run_dir}: this run left no results.json: it was killed or is still going on; there is no verdict; "
+        f"gpu-acceptance: {run_dir}: this run left no results.json: it was refused, killed, or is still going on; there is no verdict; "
         f"to judge what its journals prove: gpu-acceptance report build {run_dir}\n"
     )
 
@@ -102,12 +102,52 @@ def test_a_killed_run_with_a_name_of_its_own_has_no_verdict_either(tmp_path, cap
     assert f"{run_dir}: this run left no results.json" in err
 
 
-def test_a_run_whose_name_has_no_time_could_be_the_newest(tmp_path, capsys):
-    leave_run(tmp_path)
+def name_it(run_dir, name, started_at):
+    """The same run under a name that does not say when."""
+    record = read_results(run_dir)
+    header = record.header.model_copy(update={"run_id": name, "started_at": started_at})
+    write_results(run_dir, record.model_copy(update={"header": header}))
+    return run_dir.rename(run_dir.parent / name)
+
+
+@pytest.mark.parametrize(("started_at", "newest"), [("2026-11-20T06:59:59+00:00", "ab12"), ("2026-11-20T07:00:01+00:00", "monday")])
+def test_a_run_whose_name_has_no_time_says_it_in_its_results(tmp_path, capsys, started_at, newest):
+    name_it(leave_run(tmp_path, "20261101-000000-0000"), "monday", started_at)
+    leave_run(tmp_path, "20261120-070000-ab12", samples.rejected)
+    code, out, _ = run(capsys, "verdict", tmp_path)
+    assert code == {"ab12": 1, "monday": 0}[newest]
+    assert f"{newest} | ended " in out
+
+
+@pytest.mark.parametrize(("started_at", "code"), [("2026-11-20T06:00:00+00:00", 0), ("2026-11-20T08:00:00+00:00", 3)])
+def test_or_in_its_journals(tmp_path, capsys, started_at, code):
+    leave_run(tmp_path, "20261120-070000-ab12")
+    told(plan=make_plan(started_at=started_at)).leave(tmp_path / "monday")
+    returned, _, err = run(capsys, "verdict", tmp_path)
+    assert returned == code
+    assert ("monday: this run left no results.json" in err) == (code == 3)
+
+
+@pytest.mark.parametrize("content", [None, "", '{"started_at": "now"}'])
+def test_a_run_that_does_not_say_when_counts_by_its_folder_and_is_never_passed_over(tmp_path, capsys, content):
+    leave_run(tmp_path, "20261120-070000-ab12")
     (tmp_path / "monday" / "journal").mkdir(parents=True)
-    code, _, err = run(capsys, "verdict", tmp_path)
-    assert code == 4
-    assert "cannot tell which run is the newest, because the name monday has no time; name a run folder" in err
+    if content is not None:
+        (tmp_path / "monday" / "results.json").write_text(content)
+    os.utime(tmp_path / "monday", (0, 4_000_000_000))
+    code, out, err = run(capsys, "verdict", tmp_path)
+    assert (code, out) == (3, "")
+    assert f"{tmp_path}/monday" in err
+
+
+def test_two_runs_that_began_together_are_not_told_apart(tmp_path, capsys):
+    for name in ("20261120-070000-ab12", "20261120-070000-cd34"):
+        leave_run(tmp_path, name)
+    code, out, err = run(capsys, "verdict", tmp_path)
+    assert (code, out) == (4, "")
+    assert (
+        "cannot tell which run is the newest, 20261120-070000-ab12 and 20261120-070000-cd34 started in one second; name a run folder" in err
+    )
 
 
 def test_a_link_to_a_run_is_no_run_of_its_own(tmp_path, capsys):

@@ -29,20 +29,37 @@ def assert_refused(finished, text):
         (["--gpus=all"], "ERROR: --gpus=all: wants the number of GPUs of each node that are under test, from 1 up"),
         (["--run-id=../elsewhere"], "ERROR: --run-id='../elsewhere': wants letters, digits"),
         (["--limits=no such.yaml"], "ERROR: no such.yaml: there is no such file: "),
+        ([f"--limits={'x' * 300}"], f"ERROR: --limits={'x' * 300}: cannot be read: File name too long"),
+        (["--setup-plan"], "ERROR: --setup-plan shows fixtures, and none runs in this process: leave it out"),
     ],
 )
 def test_an_option_that_cannot_be_right(suite, arguments, text):
     assert_refused(plain_pytest(suite, *arguments), text)
 
 
-def test_a_report_folder_that_cannot_be_made(suite):
-    file = suite / "a file"
-    file.touch()
-    ended = plain_pytest(suite, f"--report-dir={file / 'reports'}")
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--report-dir=a file/reports"], "a file/reports: cannot be made: Not a directory; name a folder that can be written"),
+        ([f"--report-dir={'x' * 300}"], f"{'x' * 300}: cannot be made: File name too long; name a folder that can be written"),
+        (["--junitxml=a file/junit.xml"], "Exit: --junitxml=a file/junit.xml: "),
+        (["--html=thresholds"], "Exit: --html=thresholds: is a folder; name a file that can be written"),
+    ],
+)
+def test_what_could_not_be_written_at_the_end_is_said_at_the_start(suite, arguments, text):
+    (suite / "a file").touch()
+    ended = plain_pytest(suite, *arguments)
     assert ended.returncode == 3, ended.output
-    assert f"Exit: --report-dir={file / 'reports'}: cannot be made: Not a directory; name a folder that can be written" in ended.output
+    assert text in ended.output
     assert "Traceback" not in ended.output
     assert ended.folder is None
+
+
+def test_a_run_inside_a_validation_is_refused(suite):
+    assert_refused(
+        plain_pytest(suite, env={"GPU_ACCEPTANCE_SUPERVISOR": "17"}),
+        "ERROR: this pytest was started by a validation (GPU_ACCEPTANCE_SUPERVISOR is set)",
+    )
 
 
 def test_a_path_after_a_blank_that_moves_the_root_is_refused(tmp_path):
@@ -50,16 +67,15 @@ def test_a_path_after_a_blank_that_moves_the_root_is_refused(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "mine.yaml").write_text("reason: a test\n")
     suite = make_suite(tmp_path / "suite", "two_metrics")
-    assert_refused(plain_pytest(suite, "--limits", str(tmp_path / "mine.yaml")), "")
-    installed = plain_pytest(suite, "--limits", str(tmp_path / "mine.yaml"), env={"PYTHONPATH": f"{suite}:{suite / 'src'}"})
-    assert_refused(installed, f"for the suite's root, not {suite}: write options as --option=VALUE")
+    refused = plain_pytest(suite, "--limits", str(tmp_path / "mine.yaml"))
+    assert_refused(refused, f"for the suite's root, not {suite}: write options as --option=VALUE")
 
 
 def test_the_plan_names_validations_limits_and_seconds_and_runs_nothing(suite):
     (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\nexpected_s: {two_metrics: 7}\n")
     plan = plain_pytest(suite, "--plan")
     assert plan.returncode == 5, plan.output
-    assert "profile cpu (no GPU), 1 rank on each of 1 node" in plan.output
+    assert "profile cpu (no GPU), 2 ranks on each of 1 node, as `make accept` starts where there is no GPU" in plan.output
     assert "  acceptance/test_two_metrics.py::test_first: 7 s expected, deadline 60 s" in plan.output
     assert (
         "  two_metrics.second: >= 1 GB/s (rank) [cpu.yaml: policy: an example of a limit, for the tests of the suite itself]" in plan.output

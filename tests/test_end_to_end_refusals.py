@@ -7,9 +7,10 @@ pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
 
 
 def assert_refused(finished, text, *, ranks=2):
-    """Exit code 4 on all ranks, the text printed once, no results."""
+    """Exit code 4 on all ranks, the text printed once and once more for each rank by torchrun, no results."""
     assert finished.rank_exit_codes == dict.fromkeys(range(ranks), 4), finished.output
-    assert finished.output.count(text) == 1, finished.output
+    assert finished.output.count(f"ERROR: {text}") == 1, finished.output
+    assert finished.output.count(text) == 1 + ranks, finished.output
     assert not finished.has_results
 
 
@@ -26,7 +27,7 @@ def machine_with_gpus(tmp_path):
 
 def test_a_gpu_on_the_bus_is_never_judged_as_a_cpu(tmp_path, machine_with_gpus):
     refused = torchrun(make_suite(tmp_path / "suite", "passes"), env=machine_with_gpus)
-    assert_refused(refused, "ERROR: the cpu profile is for machines without GPUs; the PCI bus or NVML shows 2 on ")
+    assert_refused(refused, "the cpu profile is for machines without GPUs; the PCI bus or NVML shows 2 on ")
     assert "is its driver loaded? NVML shows none of them" in refused.output
     assert refused.folder is None
 
@@ -64,19 +65,20 @@ def test_launcher_restarts(tmp_path):
 def test_ranks_that_collect_different_validations(tmp_path):
     refused = torchrun(make_suite(tmp_path, "differs_between_ranks"))
     assert_refused(refused, "ranks collected different validations (rank 0 is the reference); is the checkout the same everywhere?")
-    assert refused.output.count("  + rank 1 adds  acceptance/test_differs_between_ranks.py::test_only_here") == 1
+    assert refused.output.count("  + rank 1 adds  acceptance/test_differs_between_ranks.py::test_only_here") == 1 + 2
     assert "test_value" not in refused.output
 
 
 def test_a_rank_that_cannot_collect(tmp_path):
     refused = torchrun(make_suite(tmp_path, "cannot_be_collected"))
-    assert_refused(refused, "ERROR: rank 1 cannot take part:")
+    assert_refused(refused, "rank 1 cannot take part:")
     assert "ImportError: libexample.so.1: cannot open shared object file" in refused.output
 
 
 def test_nothing_selected_proves_nothing(tmp_path):
     nothing = torchrun(make_suite(tmp_path, "passes"), "-k nothing")
     assert nothing.rank_exit_codes == {0: 5, 1: 5}, nothing.output
+    assert "nothing was selected, 1 validation deselected" in nothing.verdict_line
     assert "ACCEPTED" not in nothing.output
 
 
@@ -103,6 +105,6 @@ def test_wrong_limits_stop_all_ranks_before_anything_starts(tmp_path):
         "limits:\n  passes.value:\n    at_laest: 1\n    unit: GB/s\n    scope: rank\n    source: 'policy: a typo for the tests'\n"
     )
     refused = torchrun(suite, "--limits=typo.yaml")
-    assert_refused(refused, "ERROR: typo.yaml: limits.passes.value.at_laest (line 3): unknown key; known: at_least, ")
+    assert_refused(refused, "typo.yaml: limits.passes.value.at_laest (line 3): unknown key; known: at_least, ")
     assert "did you mean at_least?" in refused.output
     assert refused.folder is None

@@ -23,3 +23,9 @@ def test_without_torchrun_nothing_is_written(tmp_path, monkeypatch, value):
         monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", value)
     write_error_file("REJECTED", [])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_torchrun_that_is_gone_took_its_folder_along(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "gone" / "error.json"))
+    write_error_file("REJECTED", [])
+    assert list(tmp_path.iterdir()) == []

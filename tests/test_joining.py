@@ -38,3 +38,10 @@ def test_a_rank_that_cannot_take_part_is_named_first(exit_code):
 
 def test_a_rank_that_did_not_answer_is_named():
     assert str(find_collection_problem({0: collected("a")}, 3)) == "rank 1 (of 2 missing) did not finish collecting within 120 s"
+
+
+def test_a_node_id_that_is_there_twice_is_named():
+    error = find_collection_problem({0: collected("a", "b"), 1: collected("a", "b", "a")}, 2)
+    assert str(error) == "rank 1 collected more than once, so that one would answer for the other: a"
+    many = [str(number) for number in range(25)]
+    assert str(find_collection_problem({0: collected(*many, *many)}, 1)).endswith(", 18, 19 and 5 more")

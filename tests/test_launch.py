@@ -64,6 +64,7 @@ def test_nobody_is_a_world_of_one(environ):
             "WORLD_SIZE=16, but LOCAL_WORLD_SIZE=4 on 2 nodes: use the same --nproc-per-node on every node",
         ),
         ({"RANK": "-1"}, "RANK='-1' in the environment is not a whole number from 0 up"),
+        ({"RANK": "٣"}, "RANK='٣' in the environment is not a whole number from 0 up"),
         ({"MASTER_PORT": "http"}, "MASTER_PORT='http' in the environment is not a whole number from 0 up"),
         ({"TORCHELASTIC_MAX_RESTARTS": ""}, "TORCHELASTIC_MAX_RESTARTS='' in the environment is not a whole number from 0 up"),
     ],

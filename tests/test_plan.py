@@ -2,9 +2,12 @@
 
 from datetime import UTC, datetime
 
-from gpu_acceptance.leader import Validation
+import pytest
+
+from gpu_acceptance.generations import Validation
+from gpu_acceptance.launch import Rank
 from gpu_acceptance.limit import Limit, Profile
-from gpu_acceptance.plan import JobShape, plan_lines
+from gpu_acceptance.plan import JobShape, plan_lines, planned_shape
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
@@ -49,3 +52,22 @@ def test_what_is_waived_or_not_applicable_says_why():
 def test_a_limit_nobody_requires_says_so():
     (line,) = plan([make_limit("p2p.copy.bandwidth", uniform=True)])[3:-1]
     assert line == "  p2p.copy.bandwidth: equal on all GB/s (rank, not required) [x.yaml: policy: for a test]"
+
+
+@pytest.mark.parametrize(
+    ("place", "num_gpus", "declared", "shape"),
+    [
+        (Rank(), 8, None, JobShape(8, 1, "one for each GPU")),
+        (Rank(), 8, 4, JobShape(4, 1, "as --gpus declares")),
+        (Rank(), 0, None, JobShape(2, 1, "as `make accept` starts where there is no GPU")),
+        (Rank(world_size=6, local_world_size=3, num_nodes=2, store_port=29400), 8, None, JobShape(3, 2)),
+    ],
+)
+def test_the_job_that_is_planned(place, num_gpus, declared, shape):
+    assert planned_shape(place, num_gpus, declared) == shape
+
+
+def test_the_plan_says_why_it_is_of_that_size():
+    made = Profile("cpu", None, frozenset(), {}, {}, 60.0)
+    (first, _) = plan_lines(made, planned_shape(Rank(), 0, None), [], {}, NOW)
+    assert first == "profile cpu (no GPU), 2 ranks on each of 1 node, as `make accept` starts where there is no GPU"

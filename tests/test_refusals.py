@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_acceptance.record import Gpu
-from gpu_acceptance.refusals import find_mismatch, find_refusal, find_wrong_hardware
+from gpu_acceptance.refusals import find_mismatch, find_refusal, find_wrong_hardware, refuse_inside_a_worker
 from tests.judging import make_identity
 
 ROOT = Path("/suite")
@@ -45,6 +45,22 @@ def test_reruns():
 def test_what_stops_one_rank_alone_is_refused_above_one_rank(options, text):
     assert find_refusal(make_config(**options), world_size=2).startswith(text)
     assert find_refusal(make_config(**options), world_size=1) is None
+
+
+@pytest.mark.parametrize(("option", "name"), [("setupplan", "plan"), ("setuponly", "only"), ("setupshow", "show")])
+def test_fixtures_of_a_process_that_runs_none_are_not_shown(option, name):
+    text = f"--setup-{name} shows fixtures, and none runs in this process: leave it out; --plan shows what would run"
+    assert find_refusal(make_config(**{option: True}), world_size=1) == text
+
+
+def test_a_run_inside_a_validation():
+    refuse_inside_a_worker({})
+    with pytest.raises(pytest.UsageError) as caught:
+        refuse_inside_a_worker({"GPU_ACCEPTANCE_SUPERVISOR": "17"})
+    assert str(caught.value) == (
+        "this pytest was started by a validation (GPU_ACCEPTANCE_SUPERVISOR is set): an acceptance run inside an acceptance run "
+        "would answer in its place; start it from a shell of its own"
+    )
 
 
 @pytest.mark.parametrize("changes", [{"root": Path("/elsewhere"), "ini": Path("/elsewhere/pytest.ini")}, {"ini": None}])

@@ -125,15 +125,16 @@ def test_acceptance_imports_only_what_measures(path):
 def test_only_the_plugin_side_imports_pytest():
     seen = {path.stem for path in SRC.rglob("*.py") if packages(path) & {"pytest", "_pytest"}}
     assert seen <= {
-        *("plugin", "run", "settings", "refusals", "validations", "outputs", "aggregate_reports"),
+        *("plugin", "collecting", "last_word", "settings", "refusals", "validations", "outputs", "aggregate_reports"),
         *("worker", "worker_plugin", "worker_session"),
     }
 
 
-def test_the_root_conftest_names_plugin_and_fixtures_and_nothing_else():
-    doc, names = parsed(ROOT / "conftest.py").body
+def test_the_root_conftest_finds_the_checkout_and_names_plugin_and_fixtures_and_nothing_else():
+    doc, *finding, names = parsed(ROOT / "conftest.py").body
     assert isinstance(doc, ast.Expr)
     assert isinstance(names, ast.Assign)
+    assert [type(part) for part in finding] == [ast.Import, ast.ImportFrom, ast.Assign, ast.Assign]
     fixtures = sorted(f"fixtures.{path.stem}" for path in (ROOT / "fixtures").glob("*.py") if path.stem != "__init__")
     assert sorted(ast.literal_eval(names.value)) == [*fixtures, "gpu_acceptance.plugin"]
 

@@ -86,6 +86,21 @@ def test_a_number_of_gpus(suite, text):
         settings(suite, gpus=text)
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"hardware": ""}, "--hardware=: wants the name of a profile"),
+        ({"limits": [""]}, "--limits=: wants a file, or the name of an overlay of ours"),
+        ({"limits": ["x" * 300]}, f"--limits={'x' * 300}: cannot be read: File name too long"),
+        ({"report_dir": ""}, "--report-dir=: wants a folder"),
+    ],
+)
+def test_a_name_that_cannot_be_one(suite, options, text):
+    with pytest.raises(pytest.UsageError) as caught:
+        settings(suite, **options)
+    assert str(caught.value) == text
+
+
 @pytest.mark.parametrize("text", ["", "../elsewhere", "a/b", ".hidden", "two words", "x" * 101, "new\nline"])
 def test_a_run_id_is_a_plain_name(suite, text):
     with pytest.raises(pytest.UsageError, match=r"wants letters, digits, '\.', '_' and '-' alone, at most 100"):

@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 
 from gpu_acceptance.record import Outcome
+from gpu_acceptance.visible import visible
 
 _REJECTS = {Outcome.FAILED, Outcome.DIED, Outcome.STUCK}
 _When = Literal["setup", "call", "teardown"]
@@ -20,7 +21,7 @@ def reports(
 ) -> Iterator[pytest.TestReport]:
     """What rejects is a failure, what proves nothing is an error; only a declared absence may be a skip."""
     if outcome is Outcome.NOT_APPLICABLE:
-        yield _report(item, "setup", "skipped", (str(item.path), 0, f"Skipped: not applicable: {message}"), 0.0, properties)
+        yield _report(item, "setup", "skipped", (str(item.path), 0, f"Skipped: not applicable: {visible(message)}"), 0.0, properties)
     elif outcome is Outcome.PASSED:
         yield _report(item, "setup", "passed", None, 0.0, properties)
         yield _report(item, "call", "passed", None, duration_s, properties)
@@ -33,7 +34,7 @@ def reports(
 
 
 def _text(outcome: Outcome, message: str) -> str:
-    return message if message.startswith(outcome) else f"{outcome}: {message}"
+    return visible(message if message.startswith(outcome) else f"{outcome}: {message}")
 
 
 def _report(

@@ -4,6 +4,7 @@ Every verb prints its answer on standard output, and any trouble as one line on 
 """
 
 import argparse
+import contextlib
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -23,9 +24,11 @@ from gpu_acceptance.visible import one_line
 
 USAGE = 4
 UNREADABLE = 3
-RUN_ID = re.compile(r"\d{8}-\d{6}-\w{4}", re.ASCII)
+RUN_ID = re.compile(r"(\d{8}-\d{6})-\w{4}", re.ASCII)
 
 COMMITTED = ("sample", "evidence")  # of `reports/`
+_STARTED_AT = re.compile(rb'"started_at": ?"([0-9T:+Z.-]{10,40})"')
+_BEGINNING = 1 << 20
 
 
 class UsageError(ValueError):
@@ -110,7 +113,7 @@ def _verdict(options: argparse.Namespace) -> int:
     run_dir = find_run(options.dir)
     if not (run_dir / RESULTS).exists():
         hint = f"; to judge what its journals prove: gpu-acceptance report build {run_dir}" if journal_paths(run_dir) else ""
-        raise RecordError(f"{run_dir}: this run left no {RESULTS}: it was killed or is still going on; there is no verdict{hint}")
+        raise RecordError(f"{run_dir}: this run left no {RESULTS}: it was refused, killed, or is still going on; there is no verdict{hint}")
     record = read_results(run_dir)
     _refuse_another_run(record, run_dir)
     return _say_verdict(record, run_dir)
@@ -176,25 +179,50 @@ def _profiles(options: argparse.Namespace) -> int:
 
 
 def find_run(folder: Path) -> Path:
-    """The folder itself if it is a run's, else the newest run in it by name, whether or not that one left results."""
+    """The folder itself if it is a run's, else the run in it that began last, whether or not that one left results."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder")
-    runs = [entry for entry in folder.iterdir() if _is_run(entry)]
-    if nameless := [entry.name for entry in folder.iterdir() if _is_nameless_run(entry)]:
-        raise UsageError(f"{folder}: cannot tell which run is the newest, because the name {min(nameless)} has no time; name a run folder")
-    run = max(runs, key=lambda entry: entry.name) if runs else folder
-    if not runs and not _is_run(folder.resolve()) and not _left_something(folder):
+    runs = sorted((started_at(entry), entry) for entry in folder.iterdir() if _is_run_of_many(entry))
+    if not runs:
+        if _is_run(folder.resolve()) or _left_something(folder):
+            return folder
         raise UsageError(f"{folder}: no run in this folder")
-    return run
+    newest = [entry.name for moment, entry in runs if moment == runs[-1][0]]
+    if len(newest) > 1:
+        raise UsageError(f"{folder}: cannot tell which run is the newest, {' and '.join(newest)} started in one second; name a run folder")
+    return runs[-1][1]
 
 
 def _is_run(folder: Path) -> bool:
     return RUN_ID.fullmatch(folder.name) is not None and folder.is_dir()
 
 
-def _is_nameless_run(folder: Path) -> bool:
-    """A folder with a run in it whose name does not say when; what the checkout brings along is none."""
-    return _left_something(folder) and not (folder.is_symlink() or RUN_ID.fullmatch(folder.name) or folder.name in COMMITTED)
+def _is_run_of_many(folder: Path) -> bool:
+    """Whether this is one run of a folder of runs; a link to a run and what the checkout brings along are none."""
+    return not folder.is_symlink() and folder.name not in COMMITTED and (_is_run(folder) or _left_something(folder))
+
+
+def started_at(run_dir: Path) -> datetime:
+    """When a run began: as its own name says, else its files; else when the folder was last written to, which is later."""
+    named = RUN_ID.fullmatch(run_dir.name)
+    with contextlib.suppress(ValueError):
+        if named:
+            return datetime.strptime(named[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    for path in (run_dir / RESULTS, *journal_paths(run_dir)[:1]):
+        moment = parse_moment(_said_start(path))
+        if moment:
+            return moment
+    return datetime.fromtimestamp(run_dir.stat().st_mtime, UTC)
+
+
+def _said_start(path: Path) -> str:
+    """What the beginning of the file says, without reading megabytes; in a text that a machine wrote its quotes are escaped."""
+    try:
+        with path.open("rb") as file:
+            said = _STARTED_AT.search(file.read(_BEGINNING))
+    except OSError:
+        return ""
+    return said[1].decode("ascii") if said else ""
 
 
 def _left_something(folder: Path) -> bool:

@@ -1,5 +1,6 @@
 """Before anything runs: every rank says hello, and all agree on what will run. What speaks against it is said on every rank alike."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from gpu_acceptance.control import Message
@@ -8,8 +9,7 @@ from gpu_acceptance.record import RankIdentity, clip
 from gpu_acceptance.supervisor import Supervisor
 
 JOIN_S = 120.0  # for all ranks to say hello: nodes of one job start within seconds of each other
-
-
+_MOST_LINES = 20
 USAGE, NOT_WRITABLE = 4, 3  # exit codes
 
 
@@ -21,9 +21,11 @@ class RefusedError(ValueError):
         self.exit_code = exit_code
 
 
-def join(supervisor: Supervisor, identity: RankIdentity, refusal: str | None, welcome: Callable[[list[RankIdentity]], Message]) -> Message:
+def join(
+    supervisor: Supervisor, identity: RankIdentity, refusal: RefusedError | None, welcome: Callable[[list[RankIdentity]], Message]
+) -> Message:
     """Says hello, and returns rank 0's welcome once every rank has. Collective. Raises RefusedError with one text for all."""
-    supervisor.tell_leader({"type": "hello", "identity": encode(identity), "refusal": refusal})
+    supervisor.tell_leader({"type": "hello", "identity": encode(identity), "refusal": refusal and _refused(refusal)})
     if supervisor.is_leader:
         supervisor.control.cast(_answer_hellos(supervisor, welcome))
     answer = _refuse_or(supervisor, supervisor.await_cast("welcome", JOIN_S + 30))
@@ -50,7 +52,8 @@ def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]
         return _refused(RefusedError(f"rank {absent[0]} (of {len(absent)} missing) did not arrive within {JOIN_S:g} s"))
     refusals = [hello["refusal"] for _, hello in sorted(hellos.items()) if hello["refusal"]]
     if refusals:
-        return _refused(RefusedError(refusals[0]))
+        first: Message = refusals[0]
+        return first
     identities = [RankIdentity.model_validate_json(hellos[rank]["identity"]) for rank in sorted(hellos)]
     try:
         return {"type": "welcome", **welcome(identities)}
@@ -77,6 +80,10 @@ def find_collection_problem(answers: dict[int, Message], world_size: int) -> Ref
     for rank, answer in sorted(answers.items()):
         for problem in answer["problems"]:
             return RefusedError(f"rank {rank} cannot take part: {problem['message']}", problem["exit_code"])
+    for rank, answer in sorted(answers.items()):
+        times: Counter[str] = Counter(answer["nodeids"])
+        if twice := [nodeid for nodeid, number in times.items() if number > 1]:
+            return RefusedError(f"rank {rank} collected more than once, so that one would answer for the other: {_list(twice)}")
     difference = _difference({rank: answers[rank]["nodeids"] for rank in sorted(answers)})
     return RefusedError(difference) if difference else None
 
@@ -89,5 +96,10 @@ def _difference(nodeids: dict[int, list[str]]) -> str:
         lines += [f"  + rank {rank} adds  {nodeid}" for nodeid in sorted(set(ids) - reference)]
     if not lines:
         return ""
-    shown = lines[:20] + ([f"  ... and {len(lines) - 20} more"] if len(lines) > 20 else [])
+    shown = lines[:_MOST_LINES] + ([f"  ... and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else [])
     return "\n".join(["ranks collected different validations (rank 0 is the reference); is the checkout the same everywhere?", *shown])
+
+
+def _list(nodeids: list[str]) -> str:
+    more = f" and {len(nodeids) - _MOST_LINES} more" if len(nodeids) > _MOST_LINES else ""
+    return ", ".join(nodeids[:_MOST_LINES]) + more

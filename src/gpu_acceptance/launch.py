@@ -61,6 +61,8 @@ def _refuse_restarts(environ: Mapping[str, str]) -> None:
 
 
 def _torchrun_rank(environ: Mapping[str, str]) -> Rank:
+    if not environ.get("MASTER_ADDR"):
+        raise LaunchError("MASTER_ADDR is not in the environment, where torchrun puts the host of its store")
     if environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         raise LaunchError("torchrun's agent hosts no store (TORCHELASTIC_USE_AGENT_STORE is not True): start it without overriding that")
     rank, local_rank, world_size, local_world_size, node, num_nodes, port = (_number(environ, name) for name in _TORCHRUN)
@@ -78,6 +80,6 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
     text = environ.get(name)
     if text is None and default is not None:
         return default
-    if text is None or not text.isdecimal():
+    if text is None or not (text.isascii() and text.isdecimal()):
         raise LaunchError(f"{name}={text!r} in the environment is not a whole number from 0 up")
     return int(text)

@@ -1,12 +1,16 @@
 """The files that pytest and its plugins write of a run: rank 0 alone writes them, into the run's folder."""
 
+import os
 import sys
+from pathlib import Path
+from typing import TextIO
 
 import pytest
 
 from gpu_acceptance.record import Row, Status
 from gpu_acceptance.run_files import RunFiles
 from gpu_acceptance.values import show, with_unit
+from gpu_acceptance.visible import visible
 
 # Options of report writers: eight ranks must not write one file.
 _WRITERS = ("xmlpath", "htmlpath", "report_log", "json_report", "allure_report_dir")
@@ -19,7 +23,7 @@ def direct_outputs(config: pytest.Config, files: RunFiles, rank: int) -> None:
     """
     option = config.option
     if rank != 0:
-        sys.stdout = files.terminal.open("w", buffering=1, encoding="utf-8")
+        sys.stdout = _open_terminal(files.terminal)
         for name in _WRITERS:
             if hasattr(option, name):
                 setattr(option, name, None)
@@ -28,6 +32,36 @@ def direct_outputs(config: pytest.Config, files: RunFiles, rank: int) -> None:
     if config.pluginmanager.hasplugin("html"):
         option.htmlpath = option.htmlpath or str(files.folder / "pytest.html")
         option.self_contained_html = True
+
+
+def find_unwritable(config: pytest.Config) -> str | None:
+    """Why a report that was asked for by name could not be written at the end, or None."""
+    for option, name in (("--junitxml", config.option.xmlpath), ("--html", getattr(config.option, "htmlpath", None))):
+        if name and (problem := _why_unwritable(Path(os.path.expandvars(name)).expanduser())):
+            return f"{option}={name}: {problem}; name a file that can be written"
+    return None
+
+
+def _why_unwritable(path: Path) -> str | None:
+    try:
+        if path.is_dir():
+            return "is a folder"
+        if path.exists():
+            return None if os.access(path, os.W_OK) else "not writable"
+        parent = next(parent for parent in path.absolute().parents if parent.exists())
+        if not parent.is_dir():
+            return f"{parent} is not a folder"
+        return None if os.access(parent, os.W_OK | os.X_OK) else f"{parent} is not writable"
+    except OSError as error:
+        return error.strerror
+
+
+def _open_terminal(path: Path) -> TextIO:
+    """The file, or nowhere: a disk that takes none is said by the journal, to all ranks."""
+    try:
+        return path.open("w", buffering=1, encoding="utf-8")
+    except OSError:
+        return Path(os.devnull).open("w", encoding="utf-8")
 
 
 def figure_properties(row: Row) -> dict[str, str]:
@@ -40,4 +74,4 @@ def figure_properties(row: Row) -> dict[str, str]:
         properties[name] = f"{shown}{need}: {judgement.status}"
         if judgement.status in {Status.WAIVED, Status.NOT_APPLICABLE}:
             properties[name] += f" ({judgement.message})"
-    return properties
+    return {visible(name): visible(said) for name, said in properties.items()}

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpu_acceptance.bounds import bounds_of
-from gpu_acceptance.leader import Validation
+from gpu_acceptance.generations import Validation
+from gpu_acceptance.launch import Rank
 from gpu_acceptance.limit import Limit, Profile, bound_at, matching_reason
 from gpu_acceptance.values import plural, show
 from gpu_acceptance.verdict import subject_of
+
+RANKS_WITHOUT_GPUS = 2  # as in the Makefile
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,18 @@ class JobShape:
 
     ranks_per_node: int
     num_nodes: int
+    why: str = ""  # where no launcher said it
+
+
+def planned_shape(place: Rank, num_gpus: int, declared_gpus: int | None) -> JobShape:
+    """What a launcher promised; without one, the node as `make accept` would start it."""
+    if place.store_port:
+        return JobShape(place.local_world_size, place.num_nodes)
+    if declared_gpus is not None:
+        return JobShape(declared_gpus, 1, "as --gpus declares")
+    if num_gpus:
+        return JobShape(num_gpus, 1, "one for each GPU")
+    return JobShape(RANKS_WITHOUT_GPUS, 1, "as `make accept` starts where there is no GPU")
 
 
 def plan_lines(
@@ -24,7 +39,8 @@ def plan_lines(
 ) -> Iterator[str]:
     """The job, one line per validation, one per limit, then the sum."""
     device = profile.device_name or "no GPU"
-    yield f"profile {profile.name} ({device}), {plural(job.ranks_per_node, 'rank')} on each of {plural(job.num_nodes, 'node')}"
+    why = f", {job.why}" if job.why else ""
+    yield f"profile {profile.name} ({device}), {plural(job.ranks_per_node, 'rank')} on each of {plural(job.num_nodes, 'node')}{why}"
     expected = [profile.expected_s.get(subject_of(validation.nodeid)) for validation in validations]
     for validation, seconds in zip(validations, expected, strict=True):
         yield f"  {validation.nodeid}: {_duration(seconds)}, deadline {validation.deadline_s:g} s"

@@ -1,11 +1,23 @@
 """Ways to start a run that would make its verdict worth nothing. Each is a usage error that says what to do instead."""
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from gpu_acceptance.record import RankIdentity
+
+_IN_A_WORKER = "GPU_ACCEPTANCE_SUPERVISOR"  # which worker.py puts into the environment of a worker and of all that it starts
+
+
+def refuse_inside_a_worker(environ: Mapping[str, str] = os.environ) -> None:
+    """A run that a validation starts would speak for its own rank on the control plane. Raises pytest.UsageError."""
+    if _IN_A_WORKER in environ:
+        raise pytest.UsageError(
+            f"this pytest was started by a validation ({_IN_A_WORKER} is set): an acceptance run inside an acceptance run "
+            "would answer in its place; start it from a shell of its own"
+        )
 
 
 def find_refusal(config: pytest.Config, world_size: int) -> str | None:
@@ -29,6 +41,10 @@ def _reasons(config: pytest.Config, world_size: int) -> Iterator[str]:
         yield "--reruns would run a validation until it passes: leave it out; repeats are announced and recorded by the suite itself"
     if option("timeout") and world_size > 1:
         yield "pytest-timeout would end one rank alone: leave out --timeout; use the deadline marker or deadline_s of the profile"
+    for name in ("setupplan", "setuponly", "setupshow"):
+        if option(name):
+            option_name = name.replace("setup", "--setup-")
+            yield f"{option_name} shows fixtures, and none runs in this process: leave it out; --plan shows what would run"
     if option("usepdb") and world_size > 1:
         yield "--pdb would stop one rank alone: use it in a world of one"
 

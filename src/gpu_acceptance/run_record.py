@@ -1,6 +1,6 @@
 """Plan, job and rows -> the run record, whoever reports. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpu_acceptance.job import Job
 from gpu_acceptance.record import ChangeRecord, Header, Row, RunPlan, RunRecord
@@ -30,8 +30,9 @@ def make_run_record(
         interrupted=interrupted,
         internal_error=internal_error,
         not_concluded=not_concluded,
+        not_collected=plan.not_collected,
         not_applicable_subjects=too_small,
-        notes=[f"{plural(plan.num_deselected, 'validation')} deselected"] if plan.num_deselected else [],
+        notes=list(_notes(plan)),
     )
     return RunRecord(
         header=_header(plan, job, ended_at, rebuilt=not_concluded[0] if not_concluded else ""),
@@ -41,6 +42,13 @@ def make_run_record(
         not_applicable=dict(plan.profile.not_applicable),
         waivers=plan.waivers,
     )
+
+
+def _notes(plan: RunPlan) -> Iterator[str]:
+    if plan.selection:
+        yield plan.selection
+    if plan.num_deselected:
+        yield f"{plural(plan.num_deselected, 'validation')} deselected"
 
 
 def _header(plan: RunPlan, job: Job, ended_at: str, *, rebuilt: str) -> Header:

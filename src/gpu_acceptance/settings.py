@@ -55,12 +55,12 @@ def read_settings(config: pytest.Config) -> Settings:
     own_profiles = config.rootpath / "thresholds"
     return Settings(
         limits=tuple(_overlay(config.invocation_params.dir, name) for name in option.limits),
-        hardware=option.hardware,
+        hardware=_not_empty("--hardware", option.hardware, "the name of a profile"),
         waivers=dict(_waiver(text) for text in option.waive),
         declared_gpus=_count("--gpus", option.gpus, "the number of GPUs of each node that are under test"),
         measure_only=option.measure_only,
         plan=option.plan,
-        report_dir=config.invocation_params.dir / option.report_dir if option.report_dir else config.rootpath / "reports",
+        report_dir=_report_dir(config),
         run_id=_run_id(option.run_id),
         confirm=_count("--confirm", option.confirm, "how often a missed limit is measured again") or 0,
         budget=_budget(option.budget),
@@ -95,7 +95,24 @@ def _by_device(settings: Settings, device_name: str | None) -> str:
 
 def _overlay(folder: Path, name: str) -> Path:
     """A path as the user meant it, from where pytest was started; a bare name is left for the profiles' folder."""
-    return folder / name if (folder / name).exists() or "/" in name or name.endswith(".yaml") else Path(name)
+    _not_empty("--limits", name, "a file, or the name of an overlay of ours")
+    path = folder / name
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise pytest.UsageError(f"--limits={name}: cannot be read: {error.strerror}") from None
+    return path if is_there or "/" in name or name.endswith(".yaml") else Path(name)
+
+
+def _report_dir(config: pytest.Config) -> Path:
+    name = _not_empty("--report-dir", config.option.report_dir, "a folder")
+    return config.rootpath / "reports" if name is None else config.invocation_params.dir / name
+
+
+def _not_empty(option: str, text: str | None, meaning: str) -> str | None:
+    if text is not None and not text.strip():
+        raise pytest.UsageError(f"{option}={text}: wants {meaning}")
+    return text
 
 
 def _waiver(text: str) -> tuple[str, str]:

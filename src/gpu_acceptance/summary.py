@@ -3,15 +3,22 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpu_acceptance.record import Outcome, RunRecord, Status
+from gpu_acceptance.record import Outcome, RunRecord, Status, clip
 from gpu_acceptance.values import plural
 from gpu_acceptance.verdict import worst_margin
+from gpu_acceptance.visible import visible
 
 _MOST_LINES = 20
+_LONGEST_LINE = 1_500  # all lines go to every rank in one message
 
 
-def summary_lines(record: RunRecord, folder: Path) -> Iterator[str]:
-    """The last lines of a run, verdict first and path last."""
+def summary_lines(record: RunRecord, page: Path | None) -> Iterator[str]:
+    """The last lines of a run, verdict first, and the page last where there is one. No text from a machine can begin a line or steer."""
+    lines = [*_lines(record), *([f"report: {page}"] if page else [])]
+    yield from (clip(visible(line), _LONGEST_LINE).replace("\n", "\n    ") for line in lines)
+
+
+def _lines(record: RunRecord) -> Iterator[str]:
     conclusion = record.conclusion
     yield conclusion.line
     yield _coverage(record)
@@ -21,7 +28,6 @@ def summary_lines(record: RunRecord, folder: Path) -> Iterator[str]:
     worst = worst_margin(conclusion)
     if worst and worst.margin is not None:
         yield f"smallest margin of what held: {worst.margin * 100:.1f} %: {worst.message or worst.metric}"
-    yield f"report: {folder / 'report.html'}"
 
 
 def _coverage(record: RunRecord) -> str:

@@ -1,12 +1,14 @@
-"""What pytest items ask for with their markers."""
+"""What pytest items ask for with their markers. A marker that cannot be right is refused, not read as something else."""
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
 
-from gpu_acceptance.leader import Validation
+from gpu_acceptance.generations import Validation
+from gpu_acceptance.joining import RefusedError
 from gpu_acceptance.objections import FORMATION
+
+_LONGEST_S = 1e9  # of a deadline; more is a typo
 
 
 class FormationItem(pytest.Item):
@@ -23,28 +25,80 @@ def read_validation(item: pytest.Item, default_deadline_s: float) -> Validation:
     """The validation that an item is. Raises pytest.UsageError over a marker that cannot be right."""
     if isinstance(item, FormationItem):
         return Validation(FORMATION, default_deadline_s)
-    worker = item.get_closest_marker("worker")
+    fresh, env = _worker(item)
     return Validation(
         nodeid=item.nodeid,
-        deadline_s=_number(item, "deadline", default_deadline_s),
-        needs_group=item.get_closest_marker("no_group") is None,
-        min_ranks=int(_number(item, "min_ranks", 1)),
-        fresh=bool(worker and worker.kwargs.get("fresh", False)),
-        env=_environment(item, worker.kwargs.get("env") or {}) if worker else {},
+        deadline_s=_deadline(item, default_deadline_s),
+        needs_group=not _no_group(item),
+        min_ranks=_min_ranks(item),
+        fresh=fresh,
+        env=env,
     )
 
 
-def _number(item: pytest.Item, marker_name: str, default: float) -> float:
-    marker = item.get_closest_marker(marker_name)
+def read_validations(items: Iterable[pytest.Item], default_deadline_s: float) -> tuple[dict[str, Validation], list[RefusedError]]:
+    """All of them by node id, and what is wrong with the markers of others."""
+    validations, problems = {}, []
+    for item in items:
+        try:
+            validations[item.nodeid] = read_validation(item, default_deadline_s)
+        except pytest.UsageError as error:
+            problems.append(RefusedError(str(error)))
+    return validations, problems
+
+
+def _deadline(item: pytest.Item, default: float) -> float:
+    marker = item.get_closest_marker("deadline")
     if marker is None:
         return default
-    value = marker.args[0] if len(marker.args) == 1 and not marker.kwargs else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise pytest.UsageError(f"{item.nodeid}: marker {marker_name} wants one number above 0, got {marker.args} {marker.kwargs}")
+    value = _only_argument(marker)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _LONGEST_S:
+        raise _wrong(item, marker, "one number of seconds above 0")
     return value
 
 
-def _environment(item: pytest.Item, env: object) -> Mapping[str, str]:
-    if not isinstance(env, dict) or not all(isinstance(name, str) and isinstance(value, str) for name, value in env.items()):
-        raise pytest.UsageError(f"{item.nodeid}: marker worker wants env={{'NAME': 'text'}}, got {env!r}")
-    return env
+def _min_ranks(item: pytest.Item) -> int:
+    marker = item.get_closest_marker("min_ranks")
+    if marker is None:
+        return 1
+    value = _only_argument(marker)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _wrong(item, marker, "one whole number from 1 up")
+    return value
+
+
+def _no_group(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("no_group")
+    if marker and (marker.args or marker.kwargs):
+        raise _wrong(item, marker, "no arguments")
+    return marker is not None
+
+
+def _worker(item: pytest.Item) -> tuple[bool, Mapping[str, str]]:
+    """Whether the validation wants workers of its own, and with which variables."""
+    marker = item.get_closest_marker("worker")
+    if marker is None:
+        return False, {}
+    if marker.args or not marker.kwargs or marker.kwargs.keys() - {"fresh", "env"}:
+        raise _wrong(item, marker, "fresh=True, env={'NAME': 'text'} or both")
+    fresh, env = marker.kwargs.get("fresh", False), marker.kwargs.get("env", {})
+    if not isinstance(fresh, bool):
+        raise _wrong(item, marker, "fresh to be True or False")
+    if not isinstance(env, dict) or not all(_is_variable(name, value) for name, value in env.items()):
+        raise _wrong(item, marker, "env={'NAME': 'text'}, no '=' in a name and no NUL in either")
+    return fresh, env
+
+
+def _is_variable(name: object, value: object) -> bool:
+    if not isinstance(name, str) or not isinstance(value, str):
+        return False
+    return bool(name) and not {"=", "\0"} & set(name) and "\0" not in value
+
+
+def _only_argument(marker: pytest.Mark) -> object:
+    return marker.args[0] if len(marker.args) == 1 and not marker.kwargs else None
+
+
+def _wrong(item: pytest.Item, marker: pytest.Mark, wanted: str) -> pytest.UsageError:
+    given = ", ".join([*map(repr, marker.args), *(f"{name}={value!r}" for name, value in marker.kwargs.items())])
+    return pytest.UsageError(f"{item.nodeid}: marker {marker.name} wants {wanted}, got {marker.name}({given})")

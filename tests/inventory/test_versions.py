@@ -1,6 +1,9 @@
 import platform
+import shutil
+import subprocess
 import sys
 
+import pytest
 import torch
 
 from gpu_acceptance.inventory import nvml, versions
@@ -35,3 +38,25 @@ def test_without_torch_the_rest_is_read(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "torch" not in versions.read()
     assert versions.read()["python"] == platform.python_version()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_checkout_says_its_commit_and_whether_it_was_changed(tmp_path):
+    def git(*arguments):
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.com", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    (tmp_path / "file").write_text("a")
+    git("init")
+    git("add", "file")
+    git("commit", "-m", "first")
+    commit = git("rev-parse", "--short=12", "HEAD")
+    assert versions.checkout(tmp_path) == {"checkout": commit}
+    (tmp_path / "file").write_text("b")
+    assert versions.checkout(tmp_path) == {"checkout": f"{commit}-dirty"}
+
+
+def test_what_is_no_checkout_says_none(tmp_path):
+    assert versions.checkout(tmp_path) == {}
+    (tmp_path / ".git").mkdir()
+    assert versions.checkout(tmp_path) == {}

@@ -1,8 +1,12 @@
 """Versions of what a result depends on. Asking creates no CUDA context."""
 
 import platform
+import subprocess
+from pathlib import Path
 
 from gpu_acceptance.inventory import host, nvml
+
+_ROOT = Path(__file__).resolve().parents[3]  # where this file is part of a checkout
 
 
 def read() -> dict[str, str]:
@@ -14,6 +18,18 @@ def read() -> dict[str, str]:
         "kernel": host.kernel(),
     }
     return {name: version for name, version in found.items() if version}
+
+
+def checkout(folder: Path = _ROOT) -> dict[str, str]:
+    """The commit that this code is of, `-dirty` where files differ from it; empty where it is no checkout, or git cannot say."""
+    if not (folder / ".git").exists():
+        return {}
+    command = ["git", "-C", str(folder), "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"checkout": answer.stdout.strip()}
 
 
 def _torch() -> dict[str, str]:

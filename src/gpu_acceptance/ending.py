@@ -1,0 +1,79 @@
+"""How a run ends on disk: the page first, the results last, and never results that say more than came true."""
+
+import contextlib
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_acceptance.files import RESULTS, read_results, write_atomically, write_results
+from gpu_acceptance.record import RunRecord, clip
+from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import REPORT
+from gpu_acceptance.summary import summary_lines
+
+INTERNAL_ERROR = 3
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What every rank knows at the end: the exit code and the lines for people."""
+
+    exit_code: int
+    verdict: str
+    lines: tuple[str, ...] = ()
+
+
+def write_ending(folder: Path, record: RunRecord) -> Ending:
+    """Writes `report.html`, then `results.json`: whoever finds the second finds all. Where that fails the exit code is 3."""
+    if (folder / RESULTS).exists():
+        problem = f"{folder / RESULTS} is there already: another rank finished this run"
+        return Ending(INTERNAL_ERROR, problem, (problem, *summary_lines(record, None)))
+    try:
+        write_atomically(folder / REPORT, build_page(record))
+        write_results(folder, record)
+    except Exception as error:  # whatever a page or a disk can come up with
+        return spoil(folder, record, f"the report could not be written to {folder}: {describe(error)}")
+    return Ending(record.conclusion.exit_code, record.conclusion.line, tuple(summary_lines(record, folder / REPORT)))
+
+
+def spoil(folder: Path, record: RunRecord, problem: str) -> Ending:
+    """Replaces what was written by a record that is not ACCEPTED and has exit code 3, or by nothing where that cannot be written."""
+    for name in (RESULTS, REPORT):
+        with contextlib.suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
+    spoiled = _spoiled(record, problem)
+    page = None
+    with contextlib.suppress(Exception):
+        write_results(folder, spoiled)
+        write_atomically(folder / REPORT, build_page(spoiled))
+        page = folder / REPORT
+    return Ending(INTERNAL_ERROR, spoiled.conclusion.line, tuple(dict.fromkeys([problem, *summary_lines(spoiled, page)])))
+
+
+def read_ending(folder: Path) -> Ending:
+    """Of a leader that was lost after it had written all: what it wrote counts. Raises RecordError."""
+    record = read_results(folder)
+    lines = summary_lines(record, folder / REPORT if (folder / REPORT).exists() else None)
+    return Ending(record.conclusion.exit_code, record.conclusion.line, tuple(lines))
+
+
+def broken(error: Exception) -> Ending:
+    """Of a run that could not be judged: no verdict is better than none said."""
+    text = f"no verdict: internal error while the run was judged: {describe(error)}"
+    return Ending(INTERNAL_ERROR, text, (text, *(clip(line, 2_000) for line in traceback.format_exception(error)[-20:])))
+
+
+def describe(error: BaseException) -> str:
+    return clip(f"{type(error).__name__}: {error}", 1_000)
+
+
+def _spoiled(record: RunRecord, problem: str) -> RunRecord:
+    conclusion = record.conclusion
+    rejected = conclusion.verdict == "REJECTED"
+    changes = {
+        "verdict": "REJECTED" if rejected else "INCOMPLETE",
+        "line": conclusion.line if rejected else clip(f"INCOMPLETE: {problem}"),
+        "exit_code": INTERNAL_ERROR,
+        "reasons": (clip(problem), *conclusion.reasons),
+    }
+    return record.model_copy(update={"conclusion": conclusion.model_copy(update=changes)})

@@ -1,0 +1,69 @@
+"""The outermost hooks of a real run: whatever another hook does, a rank leaves with its run's exit code, and never with 0 by accident."""
+
+import sys
+from collections.abc import Callable, Generator
+
+import pytest
+
+from gpu_acceptance.ending import describe
+from gpu_acceptance.joining import RefusedError
+from gpu_acceptance.run import Run
+
+
+class LastWord:
+    """A pytest plugin around all others: of the wrappers that come first, the one registered last is the outermost."""
+
+    def __init__(self, config: pytest.Config, run: Run) -> None:
+        self._config = config
+        self._run = run
+        self._shown: tuple[str, ...] = ()
+
+    def pytest_terminal_summary(self) -> None:
+        self._show()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._run.go_wrong(f"a hook or a report failed when pytest ended: {describe(error)}")
+        self._end(session)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_unconfigure(self, config: pytest.Config) -> Generator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._run.go_wrong(f"a hook or a report failed when pytest ended: {describe(error)}")
+        session = config.pluginmanager.get_plugin("session")
+        assert isinstance(session, pytest.Session)
+        self._end(session)
+        self._run.leave()
+
+    def _end(self, session: pytest.Session) -> None:
+        run = self._run
+        if run.plan is None:  # the other ranks must not wait for one that will not collect
+            code = run.exit_code(session.exitstatus)
+            run.withdraw(RefusedError("pytest stopped before it had collected; see the lines above", code))
+        elif not run.finished:
+            run.go_wrong("pytest ended before the run did")
+            run.finish()
+        if self._shown != run.last_lines:  # pytest asks for no summary after an internal error
+            self._show()
+        session.exitstatus = run.exit_code(session.exitstatus)
+
+    def _show(self) -> None:
+        self._shown = lines = self._run.last_lines
+        if self._run.refused:
+            return  # pytest itself shows the reason
+        try:
+            reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+            if reporter:
+                reporter.section("acceptance")
+            write: Callable[[str], None] = reporter.write_line if reporter else print
+            for line in lines:
+                write(line)
+                if self._run.alive and self._run.supervisor.is_leader:  # the rank that owned the terminal is gone
+                    print(line, file=sys.__stdout__, flush=True)
+        except (OSError, ValueError) as error:
+            self._run.go_wrong(f"the terminal takes no text: {describe(error)}")

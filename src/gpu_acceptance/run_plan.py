@@ -1,0 +1,44 @@
+"""What was asked for, put together into the plan that every rank keeps in its journal."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable
+
+import psutil
+
+from gpu_acceptance import __version__
+from gpu_acceptance.collecting import Collected
+from gpu_acceptance.generations import Validation
+from gpu_acceptance.launch import Rank
+from gpu_acceptance.limit import Profile
+from gpu_acceptance.record import PlannedValidation, RunPlan
+from gpu_acceptance.settings import Settings
+
+
+def make_plan(
+    run_id: str, started_at: str, place: Rank, settings: Settings, profile: Profile, collected: Collected, validations: Iterable[Validation]
+) -> RunPlan:
+    """The plan of a run, as rank 0 makes it for all."""
+    return RunPlan(
+        run_id=run_id,
+        started_at=started_at,
+        command=tuple(_command(place)),
+        profile=profile,
+        waivers=dict(settings.waivers),
+        declared_gpus=settings.declared_gpus,
+        measure_only=settings.measure_only,
+        num_deselected=collected.num_deselected,
+        selection=collected.selection,
+        not_collected=tuple(collected.not_collected),
+        validations=tuple(PlannedValidation(nodeid=one.nodeid, deadline_s=one.deadline_s, min_ranks=one.min_ranks) for one in validations),
+        gpu_acceptance_version=__version__,
+    )
+
+
+def _command(place: Rank) -> list[str]:
+    """How the run was started: torchrun's own command, or this process's in a world of one."""
+    if place.store_port:
+        with contextlib.suppress(psutil.Error):
+            return psutil.Process(os.getppid()).cmdline()
+    return sys.orig_argv

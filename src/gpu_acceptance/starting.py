@@ -1,0 +1,91 @@
+"""The start of a run: all ranks join, one profile, one name, one folder; or one refusal for all."""
+
+import os
+from pathlib import Path
+
+from gpu_acceptance.control import Control, Message
+from gpu_acceptance.events import StopSignals
+from gpu_acceptance.files import Journal, RecordError
+from gpu_acceptance.identity import read_identity
+from gpu_acceptance.job import Job
+from gpu_acceptance.joining import NOT_WRITABLE, RefusedError, join
+from gpu_acceptance.launch import Rank
+from gpu_acceptance.limit import Profile
+from gpu_acceptance.processes import become_subreaper
+from gpu_acceptance.record import RankIdentity
+from gpu_acceptance.refusals import find_mismatch, find_wrong_hardware
+from gpu_acceptance.run import Run
+from gpu_acceptance.run_files import RunFiles, new_run_id
+from gpu_acceptance.settings import Settings, choose_profile
+from gpu_acceptance.supervisor import Supervisor
+from gpu_acceptance.worker_hold import WorkerHold
+
+
+def start_run(settings: Settings, place: Rank, refusal: RefusedError | None) -> Run:
+    """Joins all ranks. Collective. Raises RefusedError with the same text on every rank, or ControlError."""
+    stop = StopSignals()
+    become_subreaper()
+    control = Control(place)
+    supervisor = Supervisor(place, control, stop)
+    identity = read_identity(place)
+    chosen: dict[str, Profile] = {}
+    joined: list[RankIdentity] = []
+
+    def welcome(identities: list[RankIdentity]) -> Message:
+        joined.extend(identities)
+        chosen["profile"] = profile = _profile_for(settings, identities)
+        return {"run_id": _fresh_run_id(settings), "deadline_s": profile.deadline_s}
+
+    answer = join(supervisor, identity, refusal, welcome)
+    run_id = answer["run_id"]
+    identity = identity.model_copy(update={"run_id": run_id})
+    files = RunFiles(settings.report_dir / run_id, place.rank)
+    supervisor.hold = WorkerHold(control, supervisor.events, files, identity)
+    obstacles = _open_journal(supervisor, files, identity)
+    job = Job(tuple(one.model_copy(update={"run_id": run_id}) for one in joined)) if joined else None
+    return Run(settings, place, supervisor, identity, files, answer["deadline_s"], chosen.get("profile"), obstacles, job=job)
+
+
+def _open_journal(supervisor: Supervisor, files: RunFiles, identity: RankIdentity) -> list[RefusedError]:
+    """Opens this rank's journal; where that fails, says why this rank cannot take part, when the ranks next speak."""
+    try:
+        files.make_folders()
+        files.refuse_full_disk()
+        supervisor.journal = Journal(files.journal)
+        supervisor.journal.append(identity)
+    except (OSError, RecordError) as error:
+        return [RefusedError(f"cannot write to {files.folder}: {error}", NOT_WRITABLE)]
+    return []
+
+
+def _profile_for(settings: Settings, identities: list[RankIdentity]) -> Profile:
+    """The profile of rank 0's machine rules; a node that is not like it fails by name."""
+    first = identities[0]
+    mismatch = find_mismatch(identities, settings.declared_gpus)
+    if mismatch:
+        raise RefusedError(mismatch)
+    profile = choose_profile(settings, first.gpu.name if first.gpu else None)
+    wrong = find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
+    if wrong:
+        raise RefusedError(wrong)
+    return profile
+
+
+def _fresh_run_id(settings: Settings) -> str:
+    """An id that no earlier run in this folder has, checked where the report is written."""
+    run_id = settings.run_id or new_run_id()
+    _refuse_unwritable(settings.report_dir)
+    folder = settings.report_dir / run_id
+    if os.path.lexists(folder):
+        raise RefusedError(f"--run-id={run_id}: {folder} exists; a run never overwrites another")
+    return run_id
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        text = f"--report-dir={folder}: cannot be made: {error.strerror}; name a folder that can be written"
+        raise RefusedError(text, NOT_WRITABLE) from None
+    if not os.access(folder, os.W_OK):
+        raise RefusedError(f"--report-dir={folder}: not writable; name a folder that is", NOT_WRITABLE)

@@ -1,0 +1,36 @@
+"""Documents name nothing that is not there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "reports" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP = ("acceptance", "benchmarks", "deploy", "docs", "fixtures", "reports", "src", "tests", "thresholds", "tools")
+_LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+_PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(TOP)})/[\w./-]*")
+_MODULE = re.compile(r"^\| ((?:`\w+\.py`(?:, )?)+)", re.MULTILINE)
+
+
+def text_of(path):
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_each_link_leads_somewhere(path):
+    links = [link for link in _LINK.findall(text_of(path)) if "://" not in link]
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_each_path_of_this_checkout_is_there(path):
+    text = re.sub(r"(?:reports/)(?:<run-id>|\d{8}-\d{6}-\w{4})\S*", "", text_of(path))
+    names = {name.rstrip(".") for name in _PATH.findall(re.sub(r"\S*<\w+>\S*", "", text))}
+    assert sorted(name for name in names if not (ROOT / name).exists()) == []
+
+
+def test_each_module_that_is_described_is_there():
+    described = re.findall(r"`(\w+\.py)`", "".join(_MODULE.findall(text_of(ROOT / "docs" / "how-it-works.md"))))
+    assert len(described) > 20
+    assert [name for name in described if not (ROOT / "src" / "gpu_acceptance" / name).exists()] == []

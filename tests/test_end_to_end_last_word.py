@@ -1,0 +1,149 @@
+"""Whatever a hook, a disk or a launcher does at the end: no exit code 0, and no results with exit code 0, by accident."""
+
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from suite import PYTHON, finished, make_suite, plain_pytest, start, torchrun, torchrun_command
+
+from gpu_acceptance import cli
+
+pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+
+# In the supervisor alone: a worker has hooks, too.
+HOOK = """
+import os, sys
+import pytest
+
+if "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
+    @pytest.hookimpl({order})
+    def {name}():
+        {action}
+"""
+EXIT = "pytest.exit('enough', returncode=0)"
+
+
+def with_hook(suite, name, action, order="tryfirst=True"):
+    (suite / "acceptance" / "conftest.py").write_text(HOOK.format(name=name, action=action, order=order))
+    return suite
+
+
+@pytest.mark.parametrize("name", ["pytest_sessionstart", "pytest_collection"])
+@pytest.mark.parametrize("action", [EXIT, "sys.exit(0)"])
+def test_a_hook_that_ends_pytest_before_the_run_ends_it_without_a_verdict(tmp_path, name, action):
+    ended = plain_pytest(with_hook(make_suite(tmp_path, "passes"), name, action))
+    assert ended.returncode == 3, ended.output
+    assert not ended.has_results
+
+
+@pytest.mark.parametrize(
+    ("name", "action"),
+    [
+        ("pytest_runtest_logfinish", EXIT),
+        ("pytest_sessionfinish", EXIT),
+        ("pytest_sessionfinish", "sys.exit(0)"),
+        ("pytest_terminal_summary", EXIT),
+        ("pytest_terminal_summary", "sys.exit(0)"),
+        ("pytest_unconfigure", "sys.exit(0)"),
+    ],
+)
+def test_no_hook_turns_a_rejection_into_success(tmp_path, name, action):
+    ended = plain_pytest(with_hook(make_suite(tmp_path, "misses"), name, action))
+    assert ended.returncode == ended.record.conclusion.exit_code != 0, ended.output
+    assert ended.record.conclusion.verdict == "REJECTED" or name == "pytest_runtest_logfinish"
+
+
+@pytest.mark.parametrize("name", ["pytest_sessionfinish", "pytest_terminal_summary", "pytest_unconfigure"])
+def test_a_hook_that_fails_at_the_end_takes_the_acceptance_back(tmp_path, name):
+    ended = plain_pytest(with_hook(make_suite(tmp_path, "passes"), name, "raise OSError('no room')"))
+    assert ended.returncode == 3, ended.output
+    assert (ended.record.conclusion.verdict, ended.record.conclusion.exit_code) == ("INCOMPLETE", 3)
+    assert "a hook or a report failed when pytest ended: OSError: no room" in ended.reasons
+    assert "OSError: no room" in ended.output
+    assert ended.verdict_line in ended.output
+    assert "ACCEPTED (" not in (ended.folder / "report.html").read_text()
+    assert cli.main(["verdict", str(ended.folder)]) == 3
+
+
+@pytest.mark.parametrize("file", ["report.html", "results.json"])
+def test_a_report_that_cannot_be_written_is_no_acceptance(tmp_path, file):
+    suite = make_suite(tmp_path, "spoils_files")
+    ended = plain_pytest(suite, "--run-id=first", env={"SPOILS": f"reports/first/{file}"})
+    assert ended.returncode == 3, ended.output
+    assert "\nreport: " not in ended.output
+    problem = f"the report could not be written to {ended.folder}: IsADirectoryError"
+    if file == "results.json":
+        problem = f"{ended.folder}/results.json is there already: another rank finished this run"
+    assert ended.output.split("= acceptance =", 1)[1].split("\n")[1].startswith(problem)
+    assert cli.main(["verdict", str(ended.folder)]) == 3
+    if file == "report.html":
+        assert ended.outcomes() == {"test_value": "passed"}
+        assert ended.verdict_line.startswith(f"INCOMPLETE: {problem}")
+
+
+@pytest.mark.parametrize("option", ["--junitxml=out/there", "--html=out/there"])
+def test_a_report_of_pytests_own_that_cannot_be_written_is_no_acceptance(tmp_path, option):
+    ended = plain_pytest(make_suite(tmp_path, "spoils_files"), option, env={"SPOILS": "out/there"})
+    assert ended.returncode == 3, ended.output
+    assert "a hook or a report failed when pytest ended: IsADirectoryError" in ended.output
+    assert (ended.record.conclusion.verdict, ended.record.conclusion.exit_code) == ("INCOMPLETE", 3)
+    assert "INTERNALERROR" not in ended.output
+
+
+def test_a_refusal_is_in_the_launchers_own_words(tmp_path):
+    refused = torchrun(make_suite(tmp_path, "passes"), "--gpus=4")
+    assert refused.rank_exit_codes == {0: 4, 1: 4}, refused.output
+    assert refused.output.count("traceback : --gpus=4 declares that many GPUs of each node, but ") == 2
+
+
+def test_signals_that_a_module_took_at_its_import_still_end_the_run(tmp_path):
+    suite = make_suite(tmp_path, "takes_signals")
+    process = start([PYTHON, "-m", "pytest", "acceptance/"], suite)
+    wait_for(suite / "begun-0", process)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    stopped = finished(process.returncode, output, suite)
+    assert stopped.returncode == 2, output
+    assert "interrupted by SIGTERM" in stopped.row("test_long").message
+
+
+def test_when_the_launcher_is_killed_with_the_store_in_it_rank_0_still_writes_what_it_has(tmp_path):
+    suite = make_suite(tmp_path, "takes_long")
+    process = start(torchrun_command("acceptance/"), suite)
+    for rank in (0, 1):
+        wait_for(suite / f"begun-{rank}", process)
+    process.kill()
+    output, _ = process.communicate(timeout=120)
+    assert wait_until(lambda: not processes_in(suite)), processes_in(suite)
+    killed = finished(process.returncode, output, suite)
+    assert killed.record.conclusion.verdict == "INCOMPLETE"
+    assert killed.record.conclusion.exit_code == 3
+    assert "the control store is gone" in killed.reasons
+    assert set(killed.outcomes().values()) <= {"not run", "interrupted"}
+    assert killed.verdict_line in output
+    assert (killed.folder / "report.html").is_file()
+
+
+def processes_in(folder: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(folder.resolve()) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_until(is_true, seconds=60):
+    end = time.monotonic() + seconds
+    while not is_true() and time.monotonic() < end:
+        time.sleep(0.2)
+    return is_true()
+
+
+def wait_for(path, process):
+    assert wait_until(lambda: path.exists() or process.poll() is not None, 120)
+    assert path.exists(), process.communicate(timeout=60)[0]

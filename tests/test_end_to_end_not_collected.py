@@ -1,0 +1,78 @@
+"""What was never collected, not asked for or taken away leaves a trace in the verdict, in a world of one."""
+
+import pytest
+from suite import PYTHON, make_suite, plain_pytest, run
+
+pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+
+DROPS_ONE = """
+def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if item.name != "test_first"]
+"""
+
+
+def test_a_module_that_is_skipped_as_a_whole_is_named_and_leaves_the_run_incomplete(tmp_path):
+    ended = plain_pytest(make_suite(tmp_path, "passes", "skips_as_a_whole"))
+    assert ended.returncode == 6, ended.output
+    assert ended.verdict_line.startswith("INCOMPLETE: 1 file not collected, ")
+    said = "acceptance/test_skips_as_a_whole.py was skipped as a whole: needs a library that nobody has"
+    assert ended.reasons.startswith(said)
+    assert f"not proved: {said}" in ended.output
+    assert ended.journal_of(0)[1]["not_collected"] == [said]
+
+
+@pytest.mark.parametrize("path", ["acceptance/test_passes.py", "acceptance/test_passes.py::test_value"])
+def test_a_path_instead_of_the_folder_is_in_the_verdict_line(tmp_path, path):
+    ended = run([PYTHON, "-m", "pytest", path], make_suite(tmp_path, "passes"))
+    assert ended.returncode == 0, ended.output
+    assert ended.verdict_line == f"ACCEPTED (cpu profile: no GPU was tested, only {path} was asked for)"
+
+
+def test_what_is_ignored_deselected_or_dropped_by_a_hook_is_in_the_verdict_line(tmp_path):
+    suite = make_suite(tmp_path, "passes", "two_metrics", "waived")
+    (suite / "acceptance" / "conftest.py").write_text(DROPS_ONE)
+    ended = plain_pytest(suite, "--ignore=acceptance/test_waived.py", "--deselect=acceptance/test_passes.py")
+    assert ended.returncode == 6, ended.output
+    assert ended.outcomes() == {"test_second": "passed"}
+    assert ended.verdict_line.endswith(
+        "(cpu profile: no GPU was tested, 1 file left out: acceptance/test_waived.py, 2 validations deselected)"
+    )
+
+
+def test_where_nothing_is_selected_the_run_says_so_and_leaves_its_results(tmp_path):
+    ended = plain_pytest(make_suite(tmp_path, "passes"), "-k", "nothing")
+    assert ended.returncode == 5, ended.output
+    assert ended.record.conclusion.exit_code == 5
+    assert ended.verdict_line.startswith("INCOMPLETE: ")
+    assert "nothing was selected, 1 validation deselected" in ended.verdict_line
+    assert ended.verdict_line in ended.output
+
+
+@pytest.mark.parametrize(
+    ("example", "arguments", "text"),
+    [
+        ("leaves_at_import", [], "could not collect: acceptance/test_leaves_at_import.py: SystemExit(0) while it was imported"),
+        ("wrong_markers", [], "test_value: marker worker wants fresh to be True or False, got worker(fresh='no')"),
+        ("passes", ["acceptance/nowhere.py"], "could not collect: file or directory not found: acceptance/nowhere.py"),
+        (
+            "passes",
+            ["acceptance/test_passes.py", "--keep-duplicates"],
+            "rank 0 collected more than once, so that one would answer for the other: acceptance/test_passes.py::test_value",
+        ),
+    ],
+)
+def test_what_cannot_be_collected_rightly_is_one_usage_error(tmp_path, example, arguments, text):
+    ended = plain_pytest(make_suite(tmp_path, example), *arguments)
+    assert ended.returncode == 4, ended.output
+    assert text in ended.output
+    assert "INTERNALERROR" not in ended.output
+    assert not ended.has_results
+
+
+@pytest.mark.parametrize("name", ["world_formation", "worker_end"])
+def test_names_of_the_runs_own_rows_are_reserved(tmp_path, name):
+    suite = make_suite(tmp_path, "passes")
+    (suite / "acceptance" / "test_passes.py").rename(suite / "acceptance" / f"test_{name}.py")
+    ended = plain_pytest(suite)
+    assert ended.returncode == 4, ended.output
+    assert f"test_{name}.py: its name is reserved, the run has a row of its own of that name; rename it" in ended.output

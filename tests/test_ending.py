@@ -1,0 +1,81 @@
+"""What a run leaves on disk at its end: everything, or nothing that says too much."""
+
+import pytest
+from report import samples
+
+from gpu_acceptance import ending
+from gpu_acceptance.ending import broken, read_ending, spoil, write_ending
+from gpu_acceptance.files import read_results
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(("sample", "code"), [(samples.accepted, 0), (samples.rejected, 1), (samples.incomplete, 6)])
+def test_all_is_written(tmp_path, sample, code):
+    made = write_ending(tmp_path, sample())
+    assert names(tmp_path) == ["report.html", "results.json"]
+    assert (made.exit_code, made.verdict) == (code, sample().conclusion.line)
+    assert made.lines[-1] == f"report: {tmp_path}/report.html"
+    assert read_ending(tmp_path) == made
+
+
+def test_a_page_that_cannot_be_built_loses_no_results_and_is_no_acceptance(tmp_path, monkeypatch):
+    def fail(record):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(ending, "build_page", fail)
+    made = write_ending(tmp_path, samples.accepted())
+    problem = f"the report could not be written to {tmp_path}: ZeroDivisionError: a bug"
+    assert names(tmp_path) == ["results.json"]
+    assert (made.exit_code, made.lines[0]) == (3, problem)
+    assert not [line for line in made.lines if line.startswith("report: ")]
+    record = read_results(tmp_path)
+    assert (record.conclusion.verdict, record.conclusion.line, record.conclusion.exit_code) == ("INCOMPLETE", f"INCOMPLETE: {problem}", 3)
+    assert record.conclusion.reasons[0] == problem
+    assert record.rows == samples.accepted().rows
+    assert read_ending(tmp_path).lines == made.lines[1:]
+
+
+@pytest.mark.parametrize("name", ["write_results", "write_atomically"])
+def test_a_full_disk_leaves_no_results_that_say_0(tmp_path, monkeypatch, name):
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ending, name, fail)
+    made = write_ending(tmp_path, samples.accepted())
+    assert made.exit_code == 3
+    assert made.lines[0] == f"the report could not be written to {tmp_path}: OSError: [Errno 28] No space left on device"
+    assert "report.html" not in names(tmp_path)
+    assert not (tmp_path / "results.json").exists() or read_results(tmp_path).conclusion.exit_code == 3
+
+
+def test_what_another_rank_wrote_stays(tmp_path):
+    write_ending(tmp_path, samples.rejected())
+    before = (tmp_path / "results.json").read_bytes()
+    made = write_ending(tmp_path, samples.accepted())
+    assert made.exit_code == 3
+    assert made.lines[0] == f"{tmp_path}/results.json is there already: another rank finished this run"
+    assert (tmp_path / "results.json").read_bytes() == before
+
+
+def test_an_acceptance_is_taken_back(tmp_path):
+    write_ending(tmp_path, samples.accepted())
+    made = spoil(tmp_path, samples.accepted(), "a hook failed")
+    assert (made.exit_code, made.verdict) == (3, "INCOMPLETE: a hook failed")
+    assert made.lines[:2] == ("a hook failed", "INCOMPLETE: a hook failed")
+    assert read_results(tmp_path).conclusion.line == "INCOMPLETE: a hook failed"
+    assert "a hook failed" in (tmp_path / "report.html").read_text()
+
+
+def test_a_rejection_stays_one(tmp_path):
+    spoil(tmp_path, samples.rejected(), "a hook failed")
+    conclusion = read_results(tmp_path).conclusion
+    assert (conclusion.verdict, conclusion.exit_code, conclusion.line) == ("REJECTED", 3, samples.rejected().conclusion.line)
+    assert conclusion.reasons[0] == "a hook failed"
+
+
+def test_a_run_that_cannot_be_judged_has_no_verdict():
+    made = broken(KeyError("a bug"))
+    assert (made.exit_code, made.verdict) == (3, "no verdict: internal error while the run was judged: KeyError: 'a bug'")

@@ -1,0 +1,59 @@
+"""`make accept` with stand-ins for what it starts: what it passes on, and what it says last."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """The Makefile with an environment that is ready: a python that prints its arguments, and a gpu-acceptance that returns 6."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("pyproject.toml", "constraints.txt", "tools/make_venv.py", ".venv/.ready"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    write_program(tmp_path / ".venv" / "bin" / "gpu-acceptance", 'echo "asked for $*"; exit 6')
+    write_program(tmp_path / ".venv" / "bin" / "python", 'echo "ran $*"; exit 1')
+    return tmp_path
+
+
+def write_program(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def make(checkout, *arguments):
+    return subprocess.run(["make", *arguments], cwd=checkout, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_run_that_was_refused_has_no_verdict(checkout):
+    done = make(checkout, "accept", "RANKS=4", "ARGS=--gpus=4")
+    assert done.returncode == 2
+    assert "--nproc-per-node=4 -m pytest acceptance/ --report-dir=reports --run-id=" in done.stdout
+    assert done.stdout.endswith(" --gpus=4\n")
+    assert done.stderr.startswith("no run: see the error above\n")
+
+
+def test_a_run_that_left_a_folder_is_asked_for_its_verdict(checkout):
+    make_folder = 'for word; do case $word in --run-id=*) mkdir -p "all runs/${word#--run-id=}";; esac; done'
+    write_program(checkout / ".venv" / "bin" / "python", make_folder)
+    done = make(checkout, "accept", "RANKS=1", "REPORTS=all runs")
+    assert done.returncode == 2
+    assert done.stdout.startswith("asked for verdict all runs/2")
+    assert "Error 6" in done.stderr
+
+
+@pytest.mark.parametrize("argument", ["--run-id=first", "--report-dir=x", "--plan", "--collect-only", "--help"])
+def test_what_make_itself_decides_is_not_taken_from_args(checkout, argument):
+    done = make(checkout, "accept", "RANKS=1", f"ARGS=--gpus=4 {argument}")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert f"{argument} is not for ARGS of `make accept`, which names its run and judges it: " in done.stderr
+    assert "REPORTS=DIR is the folder of all runs, `make plan` the plan" in done.stderr

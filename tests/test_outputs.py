@@ -1,0 +1,71 @@
+"""The files that pytest and its plugins write of a run."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from gpu_acceptance.outputs import direct_outputs, figure_properties, find_unwritable
+from gpu_acceptance.record import Judgement, Outcome, Row, Status
+from gpu_acceptance.run_files import RunFiles
+
+
+def config(**options):
+    manager = SimpleNamespace(hasplugin=lambda name: "htmlpath" in options)
+    return SimpleNamespace(option=SimpleNamespace(**{"xmlpath": None, **options}), pluginmanager=manager)
+
+
+@pytest.mark.parametrize("name", ["junit.xml", "new/folder/junit.xml", "there.xml"])
+def test_a_file_that_can_be_written(tmp_path, monkeypatch, name):
+    (tmp_path / "there.xml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert find_unwritable(config(xmlpath=name, htmlpath=str(tmp_path / name))) is None
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_asked_for():
+    assert find_unwritable(config()) is None
+
+
+@pytest.mark.parametrize("option", ["xmlpath", "htmlpath"])
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("folder", "is a folder"), ("file/below/junit.xml", "{}/file is not a folder"), ("x" * 300, "File name too long")],
+)
+def test_a_file_that_cannot_be_written(tmp_path, option, name, problem):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    path = tmp_path / name
+    text = find_unwritable(config(**{option: str(path)}))
+    said = {"xmlpath": "--junitxml", "htmlpath": "--html"}[option]
+    assert text == f"{said}={path}: {problem.format(tmp_path)}; name a file that can be written"
+
+
+def test_rank_0_writes_into_the_folder_of_the_run_unless_told_otherwise(tmp_path):
+    ours, theirs = config(htmlpath=None), config(xmlpath="a.xml", htmlpath="a.html")
+    for one in (ours, theirs):
+        direct_outputs(one, RunFiles(tmp_path, 0), 0)
+    assert (ours.option.xmlpath, ours.option.htmlpath) == (str(tmp_path / "junit.xml"), str(tmp_path / "pytest.html"))
+    assert (theirs.option.xmlpath, theirs.option.htmlpath) == ("a.xml", "a.html")
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_another_rank_writes_its_terminal_alone_or_nowhere(tmp_path, monkeypatch, has_folder):
+    monkeypatch.setattr("sys.stdout", None)
+    if has_folder:
+        RunFiles(tmp_path, 1).make_folders()
+    one = config(xmlpath="a.xml")
+    direct_outputs(one, RunFiles(tmp_path, 1), 1)
+    import sys
+
+    sys.stdout.close()
+    assert one.option.xmlpath is None
+    assert (tmp_path / "logs" / "rank-00001.pytest.txt").exists() == has_folder
+
+
+def test_no_text_of_a_figure_steers_a_terminal():
+    judgement = Judgement(metric="a\x1b[2J", status=Status.WAIVED, value="\x1b[1m", unit="text", bound="equals", message="\u202ewhy")
+    row = Row(nodeid="a", subject="a", outcome=Outcome.PASSED, judgements=(judgement,))
+    ((name, said),) = figure_properties(row).items()
+    assert name == r"a\x1b[2J equals"
+    assert said.isprintable()
+    assert r"\u202ewhy" in said

@@ -1,0 +1,103 @@
+"""The exit code of a rank, what torchrun is told, and what becomes of a run whose control plane is gone."""
+
+import json
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+from report import samples
+
+from gpu_acceptance.control import ControlError
+from gpu_acceptance.ending import Ending, write_ending
+from gpu_acceptance.files import read_results
+from gpu_acceptance.joining import RefusedError
+from gpu_acceptance.launch import Rank
+from gpu_acceptance.run import Run
+from gpu_acceptance.run_files import RunFiles
+
+
+def make_run(folder, rank=0, **state):
+    run = Run(Mock(budget=None), Rank(rank=rank), Mock(ended=None), Mock(), RunFiles(folder, rank), 60.0, None, [])
+    for name, value in state.items():
+        setattr(run, name, value)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "code"),
+    [
+        ({}, 0, 3),
+        ({}, 1, 3),
+        ({}, 5, 3),
+        ({}, 4, 4),
+        ({"refused": RefusedError("no")}, 0, 4),
+        ({"refused": RefusedError("no", 3)}, 4, 3),
+        ({"ending": Ending(0, "ACCEPTED")}, 1, 0),
+        ({"ending": Ending(1, "REJECTED")}, 0, 1),
+        ({"ending": Ending(0, "ACCEPTED"), "problem": "a hook failed"}, 0, 3),
+    ],
+)
+def test_the_exit_code_is_that_of_the_run_and_never_0_without_an_ending(tmp_path, state, said, code):
+    assert make_run(tmp_path, **state).exit_code(said) == code
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ({}, "no verdict: pytest ended before the run did"),
+        ({"problem": "rank 0 lost: no heartbeat for 15 s"}, "no verdict: rank 0 lost: no heartbeat for 15 s"),
+        ({"refused": RefusedError("ranks differ")}, "no verdict: ranks differ"),
+        ({"ending": Ending(1, "REJECTED", ("REJECTED", "why"))}, "REJECTED"),
+    ],
+)
+def test_torchrun_is_told_the_verdict_or_why_there_is_none(tmp_path, monkeypatch, state, text):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    run = make_run(tmp_path, 1, **state)
+    run.leave()
+    assert json.loads((tmp_path / "error.json").read_text())["message"]["message"] == text
+    assert run.supervisor.say_bye.called == ("refused" not in state)
+    assert run.supervisor.hold.kill_everything.called
+
+
+def test_what_the_leader_wrote_is_taken_back_when_it_could_not_tell_it(tmp_path):
+    run = make_run(tmp_path, plan=Mock(), leader=Mock(rows=[]))
+    run._conclude = samples.accepted
+    run.supervisor.await_cast.side_effect = ControlError("the control store is gone: it is")
+    run.finish()
+    assert (run.exit_code(0), read_results(tmp_path).conclusion.exit_code) == (3, 3)
+    assert run.last_lines[0] == "the control store is gone: it is"
+
+
+def test_a_follower_without_a_control_plane_has_no_verdict(tmp_path):
+    run = make_run(tmp_path, 1, plan=Mock())
+    run.supervisor.await_cast.side_effect = ControlError("the control store is gone: it is")
+    run.finish()
+    assert (run.exit_code(0), run.last_lines) == (3, ("no verdict: the control store is gone: it is",))
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_lost_leader_wrote_at_the_last_moment_counts(tmp_path):
+    written = write_ending(tmp_path, samples.rejected())
+    run = make_run(tmp_path, 1, plan=Mock())
+    assert run._end_as_standby([1]) == written
+
+
+def test_a_rank_that_goes_wrong_before_the_end_asks_the_leader_to_stop(tmp_path):
+    run = make_run(tmp_path, 1, plan=Mock())
+    run.supervisor.await_cast.return_value = {"exit_code": 2, "verdict": "INCOMPLETE: interrupted", "lines": []}
+    run.go_wrong("KeyError: 'a bug in a hook'")
+    run.finish()
+    run.supervisor.tell_leader.assert_called_once_with({"type": "stop_request", "reason": "rank 1: KeyError: 'a bug in a hook'"})
+    assert run.exit_code(0) == 3
+
+
+def test_what_goes_wrong_on_a_follower_after_the_end_changes_nothing(tmp_path):
+    run = make_run(tmp_path, 1, plan=Mock(), ending=Ending(0, "ACCEPTED", ("ACCEPTED",)), finished=True)
+    run.go_wrong("its terminal is closed")
+    assert (run.exit_code(0), run.last_lines) == (0, ("ACCEPTED",))
+
+
+def test_the_end_comes_once(tmp_path):
+    run = make_run(tmp_path, 1, plan=SimpleNamespace(), finished=True)
+    run.finish()
+    assert not run.supervisor.await_cast.called

@@ -1,0 +1,84 @@
+"""Markers: what they mean, and every way they can be wrong."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from gpu_acceptance.validations import read_validation, read_validations
+
+NODEID = "acceptance/test_hbm.py::test_copy"
+
+
+def mark(name, *args, **kwargs):
+    return SimpleNamespace(name=name, args=args, kwargs=kwargs)
+
+
+def item(*marks):
+    """An item with these marks."""
+    return SimpleNamespace(nodeid=NODEID, get_closest_marker={one.name: one for one in marks}.get)
+
+
+def test_without_markers():
+    found = read_validation(item(), 60.0)
+    assert (found.nodeid, found.deadline_s, found.needs_group, found.min_ranks, found.fresh, found.env) == (
+        NODEID,
+        60.0,
+        True,
+        1,
+        False,
+        {},
+    )
+
+
+def test_with_all_markers():
+    marks = mark("deadline", 5), mark("no_group"), mark("min_ranks", 4), mark("worker", fresh=True, env={"A": ""})
+    found = read_validation(item(*marks), 60.0)
+    assert (found.deadline_s, found.needs_group, found.min_ranks, found.fresh, found.env) == (5, False, 4, True, {"A": ""})
+
+
+FRESH_OR_ENV = "marker worker wants fresh=True, env={'NAME': 'text'} or both, got "
+ENV = "marker worker wants env={'NAME': 'text'}, no '=' in a name and no NUL in either, got "
+WRONG = [
+    *[
+        (mark("deadline", *args, **kwargs), f"marker deadline wants one number of seconds above 0, got deadline({given})")
+        for args, kwargs, given in [
+            ((), {}, ""),
+            ((1, 2), {}, "1, 2"),
+            ((), {"seconds": 5}, "seconds=5"),
+            ((5,), {"hard": True}, "5, hard=True"),
+            ((True,), {}, "True"),
+            ((0,), {}, "0"),
+            (("5",), {}, "'5'"),
+            ((float("nan"),), {}, "nan"),
+            ((float("inf"),), {}, "inf"),
+            ((10**400,), {}, str(10**400)),
+        ]
+    ],
+    *[
+        (mark("min_ranks", value), f"marker min_ranks wants one whole number from 1 up, got min_ranks({value!r})")
+        for value in (2.7, 2.0, 0, -1, True, "2")
+    ],
+    (mark("no_group", "why"), "marker no_group wants no arguments, got no_group('why')"),
+    (mark("no_group", why="why"), "marker no_group wants no arguments, got no_group(why='why')"),
+    (mark("worker"), FRESH_OR_ENV + "worker()"),
+    (mark("worker", True), FRESH_OR_ENV + "worker(True)"),
+    (mark("worker", frehs=True), FRESH_OR_ENV + "worker(frehs=True)"),
+    (mark("worker", fresh=1), "marker worker wants fresh to be True or False, got worker(fresh=1)"),
+    *[
+        (mark("worker", env=env), f"{ENV}worker(env={env!r})")
+        for env in (None, ["A"], {"A": 1}, {1: "A"}, {"": "a"}, {"A=B": "c"}, {"A\0": "b"}, {"A": "b\0"})
+    ],
+]
+
+
+@pytest.mark.parametrize(("wrong", "text"), WRONG)
+def test_a_marker_that_cannot_be_right(wrong, text):
+    with pytest.raises(pytest.UsageError) as caught:
+        read_validation(item(wrong), 60.0)
+    assert str(caught.value) == f"{NODEID}: {text}"
+
+
+def test_of_many_the_right_ones_are_read_and_the_others_are_told():
+    validations, problems = read_validations([item(), item(mark("no_group", 1))], 60.0)
+    assert list(validations) == [NODEID]
+    assert [str(problem) for problem in problems] == [f"{NODEID}: marker no_group wants no arguments, got no_group(1)"]

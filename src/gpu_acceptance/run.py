@@ -121,6 +121,8 @@ class Run:
         except LeaderLostError as error:
             self.alive = elect(self.supervisor, str(error))
             return Outcome.INTERRUPTED, str(error), 0.0, None
+        if verdict["type"] == "final":
+            return Outcome.NOT_RUN, self.supervisor.ended or "", 0.0, None
         if verdict["nodeid"] != nodeid:
             raise ControlError(f"rank 0 judged {verdict['nodeid']} where this rank was at {nodeid}")
         return Outcome(verdict["outcome"]), verdict["message"], verdict["duration_s"], None
@@ -213,6 +215,7 @@ class Run:
 
     def _end_as_leader(self) -> Ending:
         """Judges and writes. Whatever breaks here is told to all ranks: no verdict is better than none said."""
+        self.problem = self.problem or self.supervisor.journal_problem
         try:
             self._add_unreached()
             self.record = self._conclude()

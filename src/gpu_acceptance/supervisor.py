@@ -105,7 +105,7 @@ class Supervisor:
             self.pump()
 
     def _take_casts(self, wanted: str) -> Message | None:
-        """Does what the casts say, in their order, up to one of the wanted kind (or `refused`)."""
+        """Does what the casts say, in their order, up to one of the wanted kind (or `refused`, or the `final` one)."""
         while self._casts:
             message = self._casts.popleft()
             match message["type"]:
@@ -114,7 +114,7 @@ class Supervisor:
                 case "enter" | "gathered" | "peer_bad":
                     if self._attempt and message["seq"] == self._seq:
                         self._attempt.on_control(message)
-                case kind if kind in {wanted, "refused"}:
+                case kind if kind in {wanted, "refused"} or (kind == "final" and wanted == "verdict"):
                     return message
         return None
 
@@ -129,9 +129,13 @@ class Supervisor:
     # --- attempts ------------------------------------------------------------------------------------------------------------
 
     def follow(self) -> Message:
-        """Takes part in whatever attempts the leader announces, until it announces a verdict."""
+        """Takes part in whatever attempts the leader announces, until it announces a verdict, or ends the run early with `final`."""
         verdict = self.await_cast("verdict", IDLE_S + 2 * GRACE_S + LOST_S)
-        self.ended = verdict["ended"]
+        if verdict["type"] == "final":
+            self._casts.appendleft(verdict)
+            self.ended = f"rank {self.leader} ended the run before this"
+        else:
+            self.ended = verdict["ended"]
         return verdict
 
     def lead_attempt(self, go: Message) -> Board:
@@ -155,7 +159,7 @@ class Supervisor:
             if "torch" in facts:  # of a worker that opened its device
                 self.journal.append(RankFacts(rank=self.place.rank, facts=facts))
         except OSError as error:
-            self.journal_problem = self.journal_problem or f"{self.journal.path}: {error.strerror}"
+            self.journal_problem = self.journal_problem or f"{self.journal.path} could not be written: {error.strerror}"
         if "gpu_uuid" in facts:
             self.hold.opened(facts["gpu_uuid"])
         message = {"type": "published", "seq": self._seq, "record": encode(record), "facts": facts, "problem": self.journal_problem}

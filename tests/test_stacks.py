@@ -21,6 +21,11 @@ IN_SYNCHRONIZE = f'''Current thread 0x00007f02 (most recent call first):
   File "/suite/src/gpu_acceptance/measure/timing.py", line 118 in _elapsed_s
   File "/suite/acceptance/test_nccl.py", line 15 in test_large
 '''
+IN_GATHER = """Current thread 0x00007f02 (most recent call first):
+  File "/suite/src/gpu_acceptance/channel.py", line 25 in read
+  File "/suite/src/gpu_acceptance/worker_plugin.py", line 173 in _receive
+  File "/suite/acceptance/test_gathers.py", line 9 in test_gathers
+"""
 ASLEEP = 'Current thread 0x00007f02 (most recent call first):\n  File "/suite/acceptance/test_hangs.py", line 14 in test_hangs\n'
 
 
@@ -44,7 +49,9 @@ def test_frames_are_those_of_the_main_thread():
     assert frames("") == []
 
 
-@pytest.mark.parametrize(("stack", "expected"), [(IN_ALL_REDUCE, True), (IN_SYNCHRONIZE, True), (ASLEEP, False), ("", False)])
+@pytest.mark.parametrize(
+    ("stack", "expected"), [(IN_ALL_REDUCE, True), (IN_SYNCHRONIZE, True), (IN_GATHER, True), (ASLEEP, False), ("", False)]
+)
 def test_waits(stack, expected):
     assert waits(frames(stack)) is expected
 

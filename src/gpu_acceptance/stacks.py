@@ -12,7 +12,9 @@ from gpu_acceptance.record import Outcome, RankRecord, clip
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/gpu_acceptance/|/lib/python3")
-_WAITS_IN = re.compile(r"/torch/distributed/")
+_WAITS_IN = re.compile(
+    r"/torch/distributed/|/gpu_acceptance/channel\.py$"
+)  # for other ranks, or for its supervisor to say that they are there
 _WAITS_FOR_GPU = {"synchronize", "wait_stream", "wait"}  # torch.cuda.synchronize, Stream.synchronize, Event.wait, Work.wait
 
 

@@ -1,0 +1,54 @@
+"""Signals and a vanished launcher, as events: real processes, real signals."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+HEAD = (
+    f"import os, signal, sys, time\nsys.path.insert(0, {str(SRC)!r})\nfrom gpu_acceptance.events import StopSignals\nstop = StopSignals()\n"
+)
+
+
+def ends(code: str) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, "-c", HEAD + code], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_signal_ends_nothing_and_is_a_reason(name):
+    assert ends(f"os.kill(os.getpid(), signal.{name}); print(stop.poll())") == (0, name)
+
+
+def test_the_first_reason_counts():
+    assert ends("os.kill(os.getpid(), signal.SIGTERM); os.kill(os.getpid(), signal.SIGINT); print(stop.poll())") == (0, "SIGTERM")
+
+
+def test_a_second_interrupt_ends_at_once():
+    code = "os.kill(os.getpid(), signal.SIGINT)\nos.kill(os.getpid(), signal.SIGINT)\nprint('still here')"
+    assert ends(code) == (2, "")
+
+
+def test_without_a_signal_there_is_no_reason():
+    assert ends("print(stop.poll())") == (0, "None")
+
+
+def test_what_a_test_module_did_to_the_signals_is_undone():
+    code = "signal.signal(signal.SIGTERM, signal.SIG_DFL); signal.set_wakeup_fd(-1); stop.arm()\n"
+    assert ends(code + "os.kill(os.getpid(), signal.SIGTERM); print(stop.poll())") == (0, "SIGTERM")
+
+
+def test_at_the_very_end_no_signal_is_heard():
+    assert ends("stop.ignore(); os.kill(os.getpid(), signal.SIGTERM); print(stop.poll())") == (0, "None")
+
+
+def test_a_launcher_that_vanished_is_a_reason():
+    inner = HEAD + "print('up', flush=True)\nwhile not stop.poll(): time.sleep(0.05)\nprint(stop.poll(), flush=True)"
+    outer = f"import subprocess, sys, os\nsubprocess.Popen([sys.executable, '-c', {inner!r}])\nimport time; time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout.readline() == "up\n"
+        launcher.send_signal(signal.SIGKILL)
+        assert launcher.stdout.readline() == "the launcher vanished\n"

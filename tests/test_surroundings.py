@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu_acceptance.leftovers import Leftovers
+from gpu_acceptance.leftovers import Leftovers, own_children
 from gpu_acceptance.surroundings import Surroundings
 
 
@@ -65,6 +65,14 @@ def test_a_new_thread_and_a_new_process_are_left_behind():
 def test_what_was_there_before_is_not_left_behind():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert Leftovers().found() == []
+        process.communicate(b"\n")
+
+
+def test_children_are_found_on_a_kernel_that_does_not_list_them(tmp_path):
+    (tmp_path / "task" / "1").mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert own_children(tmp_path) == own_children()
+        assert process.pid in own_children(tmp_path)
         process.communicate(b"\n")
 
 

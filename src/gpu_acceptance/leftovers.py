@@ -4,14 +4,19 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 # A pool of compilers stays up on purpose; it idles between compilations.
 _MAY_STAY = ("torch/_inductor/compile_worker",)
 
 
 def own_children(proc: Path = Path("/proc/self")) -> set[int]:
     """The pids of this process's living children."""
-    lists = [(task / "children").read_text().split() for task in (proc / "task").iterdir()]
-    return {int(pid) for pids in lists for pid in pids if _is_alive(Path("/proc") / pid)}
+    try:
+        pids = {int(pid) for task in (proc / "task").iterdir() for pid in (task / "children").read_text().split()}
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN, or a thread that just ended: slower, but always there
+        pids = {child.pid for child in psutil.Process().children()}
+    return {pid for pid in pids if _is_alive(Path("/proc") / str(pid))}
 
 
 def _is_alive(process: Path) -> bool:

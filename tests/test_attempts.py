@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.attempts import bare_row, causes_before_victims, is_poison, too_small, with_equal_collectives
+from gpu_acceptance.attempts import bare_row, causes_before_victims, is_poison, too_small
 from gpu_acceptance.objections import broken_off
 from gpu_acceptance.record import Outcome
 from gpu_acceptance.verdict import conclude
@@ -54,34 +54,3 @@ def test_what_nobody_concluded_is_incomplete_whatever_it_proved():
     assert (conclusion.verdict, conclusion.line, conclusion.exit_code) == ("INCOMPLETE", "INCOMPLETE: nobody saw the end", 6)
     assert conclusion.reasons == ("nobody saw the end", "line 3 is cut off")
     assert list(broken_off(False, None, None)) == []
-
-
-def compared(*counts: int) -> list[str]:
-    records = [make_record(rank, Outcome.PASSED) for rank in range(len(counts))]
-    return [record.outcome for record in with_equal_collectives(records, dict(enumerate(counts)))]
-
-
-@pytest.mark.parametrize(
-    ("counts", "outcomes"),
-    [
-        ((7, 7), ["passed", "passed"]),
-        ((8, 7), ["error", "error"]),
-        ((7, 7, 8), ["passed", "passed", "error"]),
-        ((1, 2, 3), ["error", "error", "error"]),
-        ((), []),
-    ],
-)
-def test_ranks_that_passed_have_issued_as_many_collectives(counts, outcomes):
-    assert compared(*counts) == outcomes
-
-
-def test_only_what_passed_is_compared():
-    records = (make_record(0, Outcome.PASSED), make_record(1, Outcome.SKIPPED, phase="setup"))
-    assert with_equal_collectives(records, {0: 7, 1: 3}) == records
-
-
-def test_the_odd_rank_says_what_it_did():
-    records = [make_record(rank, Outcome.PASSED) for rank in range(3)]
-    odd = with_equal_collectives(records, {0: 7, 1: 7, 2: 9})[2]
-    assert odd.message == "issued 9 collectives since the group was formed, other ranks 7: the next would pair with the wrong one"
-    assert is_poison(odd)

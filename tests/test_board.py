@@ -187,3 +187,26 @@ def test_an_exception_beside_a_death_is_its_echo(cause):
 def test_an_exception_without_a_death_is_a_cause():
     records = [make_record(0, Outcome.ERROR, phase="call"), make_record(1, Outcome.VICTIM, phase="call")]
     assert [record.outcome for record in causes_before_victims(records)] == [Outcome.ERROR, Outcome.VICTIM]
+
+
+def test_the_collective_that_must_pair_comes_once_all_passed(board, casts):
+    for rank in range(3):
+        board.vote(rank, PASSED)
+    board.sealable(0)
+    board.sealable(1)
+    board.advance()
+    assert casts.of("seal") == []
+    board.sealable(2)
+    board.advance()
+    board.advance()
+    assert casts.of("seal") == [{"type": "seal", "seq": 7, "ok": True}]
+
+
+def test_where_one_rank_did_not_pass_the_others_do_not_wait_for_it_in_a_collective(board, casts):
+    for rank in range(3):
+        board.vote(rank, PASSED)
+    board.sealable(0)
+    publish(board, 1, Outcome.FAILED, phase="call")
+    board.sealable(2)
+    board.advance()
+    assert casts.of("seal") == [{"type": "seal", "seq": 7, "ok": False}]

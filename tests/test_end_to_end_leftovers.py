@@ -24,14 +24,14 @@ def at_the_end(tmp_path_factory):
 
 
 def test_a_collective_that_only_one_rank_issued(one_sided):
-    row = one_sided.row("test_one_sided")
-    assert row.outcome == "error"
-    assert "collectives since the group was formed, other ranks" in row.message
-    assert "the next would pair with the wrong one" in row.message
-    (after,) = [
-        figure.value for record in one_sided.row("leaves_a_collective.py::test_next").attempts[0].ranks for figure in record.figures
-    ][:1]
-    assert (one_sided.row("leaves_a_collective.py::test_next").outcome, after) == ("passed", 2.0)
+    assert one_sided.row("test_one_sided").outcome in {"error", "stuck"}
+    row = one_sided.row("leaves_a_collective.py::test_next")
+    assert (row.outcome, row.attempts[0].ranks[1].figures[0].value) == ("passed", 2.0)
+
+
+def test_what_is_right_passes(tmp_path):
+    ended = torchrun(make_suite(tmp_path, "talks_in_pairs", "holds_for_the_module"), ranks=3)
+    assert ended.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)", ended.output
 
 
 def test_a_forked_copy_does_not_speak_for_the_worker(tmp_path):

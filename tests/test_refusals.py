@@ -125,3 +125,10 @@ def test_the_right_hardware():
     assert find_wrong_hardware("h200-sxm", identities(8, 8)[0], "NVIDIA H200", named=True) is None
     assert find_wrong_hardware("h200-sxm", identities(8, 8)[0], "NVIDIA H200", named=False) is None
     assert find_wrong_hardware("cpu", identities(2, 0)[0], None, named=True) is None
+
+
+@pytest.mark.parametrize("name", ["python_functions", "python_files", "addopts", "filterwarnings"])
+def test_settings_that_decide_what_runs_are_not_overridden(name):
+    text = f"-o {name}=... would change what is collected or how: leave it out; the suite's own settings hold"
+    assert find_refusal(make_config(override_ini=["log_level=INFO", f"{name}=test_1*"]), 2) == text
+    assert find_refusal(make_config(override_ini=["log_level=INFO"]), 2) is None

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,24 @@ def test_children_are_found_on_a_kernel_that_does_not_list_them(tmp_path):
         assert own_children(tmp_path) == own_children()
         assert process.pid in own_children(tmp_path)
         process.communicate(b"\n")
+
+
+def test_an_idle_pool_of_threads_is_not_left_behind_and_a_busy_one_is():
+    before = Leftovers()
+    go = threading.Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
+        busy = pool.submit(go.wait)
+        assert before.found() == ["thread pool_0"]
+        go.set()
+        busy.result()
+        wait_until(lambda: before.found() == [])
+
+
+def wait_until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_a_pool_of_compilers_may_stay():

@@ -1,7 +1,6 @@
 """What the attempts of a run mean, whoever judges them: rank 0 while it runs, or a rebuild from the journals. Pure."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from gpu_acceptance.record import Outcome, RankRecord, Row
 from gpu_acceptance.rows import subject_of
@@ -29,30 +28,6 @@ def causes_before_victims(records: Iterable[RankRecord]) -> tuple[RankRecord, ..
         record.model_copy(update={"outcome": Outcome.VICTIM}) if record.outcome is Outcome.ERROR and record.phase == "call" else record
         for record in records
     )
-
-
-def with_equal_collectives(records: Iterable[RankRecord], issued: Mapping[int, int]) -> tuple[RankRecord, ...]:
-    """Ranks that all passed must have issued the same number of collectives, or the next ones would silently pair with the wrong ones.
-
-    `issued` by rank. Who differs from most is in error; where there is no most, all are.
-    """
-    records = tuple(records)
-    counts = Counter(issued.get(record.rank, 0) for record in records if record.outcome is Outcome.PASSED)
-    if len(counts) < 2:
-        return records
-    (most, times), (_, second) = counts.most_common(2)
-    return tuple(
-        _unequal(record, issued.get(record.rank, 0), counts)
-        if record.outcome is Outcome.PASSED and (times == second or issued.get(record.rank, 0) != most)
-        else record
-        for record in records
-    )
-
-
-def _unequal(record: RankRecord, issued: int, counts: Mapping[int, int]) -> RankRecord:
-    others = ", ".join(str(count) for count in sorted(counts) if count != issued)
-    text = f"issued {issued} collectives since the group was formed, other ranks {others}: the next would pair with the wrong one"
-    return record.model_copy(update={"outcome": Outcome.ERROR, "phase": "call", "message": text})
 
 
 def too_small(min_ranks: int, world_size: int) -> str | None:

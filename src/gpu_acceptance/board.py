@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from gpu_acceptance.attempts import causes_before_victims, is_poison, with_equal_collectives
+from gpu_acceptance.attempts import causes_before_victims, is_poison
 from gpu_acceptance.control import Message
 from gpu_acceptance.record import Outcome, RankRecord
 
@@ -25,7 +25,8 @@ class Board:
         self._gathered: dict[str, dict[int, object]] = {}
         self._entered = False
         self._bad: set[int] = set()
-        self._collectives: dict[int, int] = {}
+        self._sealable: set[int] = set()  # passed, and ready for the collective that must pair
+        self._sealed = False
         self.facts: dict[int, dict[str, str]] = {}
 
     @property
@@ -50,9 +51,10 @@ class Board:
         except ValueError as error:
             record = self._record(rank, Outcome.ERROR, f"its record could not be read: {error}"[:2000])
         self._records.setdefault(rank, record)
-        facts = {str(name): str(value) for name, value in message.get("facts", {}).items()}
-        self._collectives[rank] = int(facts.pop("collectives", "0"))
-        self.facts[rank] = facts
+        self.facts[rank] = {str(name): str(value) for name, value in message.get("facts", {}).items()}
+
+    def sealable(self, rank: int) -> None:
+        self._sealable.add(rank)
 
     def lose(self, rank: int, message: str) -> None:
         """A rank whose supervisor is gone answers no more."""
@@ -76,11 +78,16 @@ class Board:
             self._entered = True
             self._cast({"type": "enter", "seq": self.go["seq"], **self._decision()})
 
+        if not self._sealed and self._sealable and len(self._sealable | self._records.keys()) == self._world_size:
+            self._sealed = True
+            ok = len(self._sealable - self._records.keys()) == self._world_size
+            self._cast({"type": "seal", "seq": self.go["seq"], "ok": ok})
+
     def records(self) -> tuple[RankRecord, ...]:
         """One record for every rank, in rank order; a rank that never answered is lost."""
         answer = f"no answer within {self.elapsed_s:.0f} s: its supervisor or node is gone"
         complete = [self._records.get(rank) or self._record(rank, Outcome.LOST, answer) for rank in range(self._world_size)]
-        return with_equal_collectives(causes_before_victims(complete), self._collectives)
+        return causes_before_victims(complete)
 
     def _decision(self) -> Message:
         """Nobody enters unless everybody can: one skip is a skip for all, one failed set-up keeps all out."""

@@ -88,7 +88,8 @@ class Collection:
     def _silent_files(self, folder: Path) -> list[str]:
         """Files of the suite in which no validation was found; those that were skipped as a whole are told apart."""
         seen = {_resolved(path) for path in self._seen.values()}
-        files = [path for path in sorted(folder.rglob("test_*.py")) if _resolved(path) not in seen]
+        own = {"conftest.py", "__init__.py"}
+        files = [path for path in sorted(folder.rglob("*.py")) if path.name not in own and _resolved(path) not in seen]
         names = [str(path.relative_to(self._config.rootpath)) for path in files]
         return [name for name in names if not any(said.startswith(f"{name} ") for said in self._skipped)]
 

@@ -67,8 +67,26 @@ def wait_for_device() -> None:
         torch.cuda.synchronize()
 
 
-def collectives_issued() -> int:
-    """Collectives that this rank has issued on the default group; 0 without one. Equal on all ranks, or one waits for what never comes."""
-    if not dist.is_initialized():
-        return 0
-    return int(dist.distributed_c10d._get_default_group()._get_sequence_number_for_group())  # type: ignore[attr-defined]
+def release_cached_memory() -> None:
+    """Gives GPU memory that torch keeps for later back to the driver."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+
+
+def seal(number: int, device: torch.device) -> str:
+    """Empty where every rank of every group still holds the same place in its order of collectives; else what was seen. Collective.
+
+    A collective that only some ranks issued would silently pair with a later one of the others. One more, of a number that all know,
+    brings that out: it comes back wrong, or never, within the validation that is to blame.
+    """
+    groups = sorted(
+        dist.distributed_c10d._world.pg_names.items(), key=lambda item: item[1]
+    )  # one order everywhere: no rank waits in a circle
+    for group, name in groups:
+        own = torch.full((1,), number, dtype=torch.int64, device=device)
+        every = [torch.zeros_like(own) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(every, own, group=group)
+        numbers = [int(one) for one in every]
+        if numbers != [number] * len(numbers):
+            return f"a collective more on group {name} brought {numbers}, not {number} from every rank: ranks issued different collectives"
+    return ""

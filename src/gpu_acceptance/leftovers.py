@@ -1,13 +1,14 @@
 """What a validation may not leave behind in its worker: threads and processes would run beside the next one and spoil its figures."""
 
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-# A pool of compilers stays up on purpose; it idles between compilations.
-_MAY_STAY = ("torch/_inductor/compile_worker",)
+# These stay up on purpose and idle: a pool of compilers, and what Python's multiprocessing keeps for later.
+_MAY_STAY = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 def own_children(proc: Path = Path("/proc/self")) -> set[int]:
@@ -17,6 +18,12 @@ def own_children(proc: Path = Path("/proc/self")) -> set[int]:
     except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN, or a thread that just ended: slower, but always there
         pids = {child.pid for child in psutil.Process().children()}
     return {pid for pid in pids if _is_alive(Path("/proc") / str(pid))}
+
+
+def _idles(thread: threading.Thread) -> bool:
+    """Whether it is a thread of a pool that waits for work: torch's compiler keeps one."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code.co_name == "_worker" and frame.f_code.co_filename.endswith("concurrent/futures/thread.py")
 
 
 def _is_alive(process: Path) -> bool:
@@ -35,8 +42,8 @@ class Leftovers:
 
     def found(self) -> list[str]:
         """New children and new threads that the interpreter would wait for, in words."""
-        threads = [thread for thread in threading.enumerate() if thread not in self._threads and thread.is_alive() and not thread.daemon]
-        names = [f"thread {thread.name}" for thread in threads]
+        threads = [thread for thread in threading.enumerate() if thread not in self._threads and not thread.daemon]
+        names = [f"thread {thread.name}" for thread in threads if thread.is_alive() and not _idles(thread)]
         return names + sorted(self._processes())
 
     def _processes(self) -> Iterator[str]:

@@ -126,6 +126,8 @@ class RunAttempt(RankAttempt):
                 self._waits_to_enter = message["outcome"] == Outcome.PASSED
                 vote = {"outcome": message["outcome"], "reason": message.get("reason", "")}
                 self._host.tell_leader({"type": "vote", "seq": self.go["seq"], **vote})
+            case "passed":
+                self._host.tell_leader({"type": "sealable", "seq": self.go["seq"]})
             case "gather":
                 gathered = {"key": message["key"], "value": message["value"]}
                 self._host.tell_leader({"type": "gather", "seq": self.go["seq"], **gathered})
@@ -136,6 +138,8 @@ class RunAttempt(RankAttempt):
         match message["type"]:
             case "enter":
                 self._enter(message)
+            case "seal" if self._hold.worker:
+                self._hold.worker.send({"type": "seal", "ok": message["ok"], "seq": self.go["seq"]})
             case "gathered" if self._hold.worker:
                 self._hold.worker.send({"type": "gathered", "values": message["values"]})
             case "peer_bad" if self._peer_bad is None and message["rank"] != self.go["rank"]:
@@ -176,7 +180,6 @@ class RunAttempt(RankAttempt):
                 duration_s=message["duration_s"],
                 figures=tuple(message.get("figures", ())),
                 log_tail=self._hold.worker.log_tail() if bad and self._hold.worker else "",
-                facts={"collectives": str(message.get("collectives", 0))},
             )
         except (ValueError, KeyError, TypeError) as error:
             self._kill(Outcome.ERROR, f"the worker sent a result that is none: {clip(str(error), 500)}")

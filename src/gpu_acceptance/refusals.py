@@ -20,6 +20,12 @@ def refuse_inside_a_worker(environ: Mapping[str, str] = os.environ) -> None:
         )
 
 
+_NOT_TO_OVERRIDE = {
+    *("python_files", "python_functions", "python_classes", "testpaths", "norecursedirs", "addopts"),
+    *("filterwarnings", "pythonpath", "usefixtures"),
+}
+
+
 def find_refusal(config: pytest.Config, world_size: int) -> str | None:
     """The first reason why this pytest may not run the acceptance, or None."""
     return next(_reasons(config, world_size), None)
@@ -37,6 +43,9 @@ def _reasons(config: pytest.Config, world_size: int) -> Iterator[str]:
         yield "pytest-xdist may not share out an acceptance run, every rank runs every validation: leave out -n and --dist"
     if has("randomly") or option("random_order_bucket") not in {None, ""} or option("random_order"):
         yield "a random order differs between ranks: add -p no:randomly (or -p no:random_order)"
+    overridden = sorted({str(text).split("=")[0] for text in getattr(config.option, "override_ini", None) or ()} & _NOT_TO_OVERRIDE)
+    if overridden:
+        yield f"-o {overridden[0]}=... would change what is collected or how: leave it out; the suite's own settings hold"
     if option("reruns"):
         yield "--reruns would run a validation until it passes: leave it out; repeats are announced and recorded by the suite itself"
     if option("timeout") and world_size > 1:

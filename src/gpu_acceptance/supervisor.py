@@ -111,7 +111,7 @@ class Supervisor:
             match message["type"]:
                 case "go":
                     self._begin(message)
-                case "enter" | "gathered" | "peer_bad":
+                case "enter" | "seal" | "gathered" | "peer_bad":
                     if self._attempt and message["seq"] == self._seq:
                         self._attempt.on_control(message)
                 case kind if kind in {wanted, "refused"} or (kind == "final" and wanted == "verdict"):
@@ -222,7 +222,7 @@ class Supervisor:
                 self._store_lost = f"the control store is gone: {message['reason']}"
             case "hello" | "collected" | "resend" | "bye":
                 self.mail.setdefault(message["type"], {})[sender] = message
-            case "vote" | "published" | "gather":
+            case "vote" | "published" | "gather" | "sealable":
                 self._to_board(sender, message)
             case "stop_request":
                 if not self.stopping:
@@ -240,6 +240,8 @@ class Supervisor:
         match message["type"]:
             case "vote":
                 self.board.vote(sender, message)
+            case "sealable":
+                self.board.sealable(sender)
             case "published":
                 self.journal_problem = self.journal_problem or message["problem"]
                 self.board.publish(sender, message)

@@ -48,7 +48,7 @@ class Surroundings:
         return changed + ([f"the working directory is {Path.cwd()}"] if Path.cwd() != self._folder else [])
 
     def restore(self) -> None:
-        """Puts everything back and gives cached GPU memory back to the driver."""
+        """Puts everything back."""
         for name, _ in self._different():
             _SETTINGS[name][1](self._settings[name])
         now = _environment()
@@ -56,8 +56,6 @@ class Surroundings:
             del os.environ[name]
         os.environ.update({name: value for name, value in self._environment.items() if now.get(name) != value})
         os.chdir(self._folder)
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.empty_cache()
 
     def _different(self) -> list[tuple[str, Callable[[], Any]]]:
         return [(name, read) for name, (read, _) in _SETTINGS.items() if read() != self._settings[name]]  # a write may import half of torch

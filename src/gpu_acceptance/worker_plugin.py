@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpu_acceptance.channel import LineReader, Message, write_message
-from gpu_acceptance.group import World, collectives_issued, device_facts, form_group, open_device, wait_for_device
+from gpu_acceptance.group import World, device_facts, form_group, open_device, release_cached_memory, seal, wait_for_device
 from gpu_acceptance.leftovers import Leftovers
 from gpu_acceptance.limit import Value
 from gpu_acceptance.record import Outcome, clip
@@ -35,6 +35,7 @@ class WorkerPlugin:
         self.said_bye = False
         self._seq = 0
         self._pid = os.getpid()
+        self._leftovers: Leftovers | None = None  # of the validation in progress, once it was let in
         self._late: list[str] = []
         self._collected_with: list[str] = []  # what collecting changed
         self._config: pytest.Config | None = None
@@ -70,7 +71,11 @@ class WorkerPlugin:
         answer = self._next("enter")
         if not answer["ok"]:
             raise NotEnteredError
-        return (yield)
+        around, self._leftovers = Surroundings(), Leftovers()  # after the set-up: what wider fixtures hold is theirs to give back
+        try:
+            return (yield)
+        finally:
+            around.restore()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -93,17 +98,34 @@ class WorkerPlugin:
             self._note(Outcome.ERROR, "setup", f"this worker did not collect {command['nodeid']}")
             self._tell({"type": "setup", "outcome": Outcome.ERROR, "reason": self._done["message"]})
             return
-        figures, leftovers = Figures(item.nodeid, self._late), Leftovers()
+        figures, self._leftovers = Figures(item.nodeid, self._late), None
         self._config.stash[FIGURES] = figures
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=items.get(command["next"]))
         self._wait_for_device()
         self._done["figures"] = [figure.model_dump() for figure in figures.close()]
-        self._done["collectives"] = collectives_issued()
         gc.collect()
-        found = leftovers.found()
+        release_cached_memory()
+        found: list[str] = self._leftovers.found() if self._leftovers else []
         if found:
             self._note(Outcome.ERROR, "teardown", f"left behind: {', '.join(found)}")
-        self._surroundings.restore()
+        if self._done["outcome"] is Outcome.PASSED and self._leftovers:
+            self._seal()
+
+    def _seal(self) -> None:
+        """Once all ranks have passed: one more collective on every group, which must pair."""
+        assert self._config is not None
+        session = self._config.stash[WORKER_SESSION]
+        if not session.has_group:
+            return
+        self._tell({"type": "passed"})
+        if not self._next("seal")["ok"]:
+            return
+        try:
+            problem = seal(self._seq, session.device)
+        except RuntimeError as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            self._note(Outcome.ERROR, "call", problem)
 
     def _note(self, outcome: Outcome, phase: str | None, message: str) -> None:
         """Keeps the first bad end of a validation."""
@@ -149,7 +171,6 @@ class WorkerPlugin:
         )
         assert self._config is not None
         self._config.stash[WORKER_SESSION] = session
-        self._surroundings = Surroundings()  # a device and a group bring variables and settings of their own
         self._tell({"type": "formed", "facts": facts})
 
     def _gather(self, key: str, value: Value) -> list[Value]:

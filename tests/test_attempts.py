@@ -15,11 +15,17 @@ from tests.judging import make_record
     [
         (Outcome.PASSED, "", False),
         (Outcome.SKIPPED, "setup", False),
+        (Outcome.NOT_RUN, "setup", False),
         (Outcome.DIED, "setup", True),
+        (Outcome.STUCK, "call", True),
+        (Outcome.LOST, "", True),
         (Outcome.VICTIM, "call", True),
         (Outcome.INTERRUPTED, "setup", True),
+        (Outcome.INTERRUPTED, "call", True),
         (Outcome.ERROR, "setup", False),
         (Outcome.ERROR, "call", True),
+        (Outcome.ERROR, "teardown", True),
+        (Outcome.FAILED, "call", True),
         (Outcome.FAILED, "teardown", True),
     ],
 )
@@ -29,8 +35,18 @@ def test_poison(outcome, phase, poison):
 
 @pytest.mark.parametrize("cause", [Outcome.DIED, Outcome.STUCK, Outcome.LOST])
 def test_an_error_in_the_call_beside_a_death_is_its_echo(cause):
-    records = (make_record(0, Outcome.ERROR, phase="call"), make_record(1, cause), make_record(2, Outcome.ERROR, phase="setup"))
-    assert [record.outcome for record in causes_before_victims(records)] == [Outcome.VICTIM, cause, Outcome.ERROR]
+    records = (
+        make_record(0, Outcome.ERROR, phase="call", message="Connection reset by peer"),
+        make_record(1, cause),
+        make_record(2, Outcome.ERROR, phase="setup", message="no room"),
+        make_record(3, Outcome.FAILED, phase="call", message="assert 1 == 2"),
+    )
+    assert [record.outcome for record in causes_before_victims(records)] == [Outcome.VICTIM, cause, Outcome.ERROR, Outcome.FAILED]
+
+
+def test_a_victim_is_no_cause():
+    records = (make_record(0, Outcome.ERROR, phase="call"), make_record(1, Outcome.VICTIM, phase="call"))
+    assert causes_before_victims(records) == records
 
 
 def test_an_error_that_nobody_caused_stays_one():

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from gpu_acceptance import board as board_module
-from gpu_acceptance.board import Board, causes_before_victims, is_poison
+from gpu_acceptance.board import Board
 from gpu_acceptance.record import Outcome
 from tests.judging import make_record
 
@@ -150,43 +150,6 @@ def test_a_key_can_be_gathered_again(board, casts):
 def test_facts_are_kept_as_texts(board):
     publish(board, 1, facts={"torch": "2.9.0", "nccl": 2})
     assert board.facts == {1: {"torch": "2.9.0", "nccl": "2"}}
-
-
-@pytest.mark.parametrize(
-    ("outcome", "phase", "poison"),
-    [
-        (Outcome.PASSED, "", False),
-        (Outcome.SKIPPED, "setup", False),
-        (Outcome.NOT_RUN, "setup", False),
-        (Outcome.ERROR, "setup", False),
-        (Outcome.ERROR, "call", True),
-        (Outcome.ERROR, "teardown", True),
-        (Outcome.FAILED, "call", True),
-        (Outcome.DIED, "setup", True),
-        (Outcome.STUCK, "call", True),
-        (Outcome.LOST, "", True),
-        (Outcome.VICTIM, "call", True),
-        (Outcome.INTERRUPTED, "call", True),
-    ],
-)
-def test_what_poisons_a_generation(outcome, phase, poison):
-    assert is_poison(make_record(0, outcome, phase=phase)) is poison
-
-
-@pytest.mark.parametrize("cause", [Outcome.DIED, Outcome.STUCK, Outcome.LOST])
-def test_an_exception_beside_a_death_is_its_echo(cause):
-    records = [
-        make_record(0, Outcome.ERROR, phase="call", message="Connection reset by peer"),
-        make_record(1, cause, phase="call"),
-        make_record(2, Outcome.ERROR, phase="setup", message="no room"),
-        make_record(3, Outcome.FAILED, phase="call", message="assert 1 == 2"),
-    ]
-    assert [record.outcome for record in causes_before_victims(records)] == [Outcome.VICTIM, cause, Outcome.ERROR, Outcome.FAILED]
-
-
-def test_an_exception_without_a_death_is_a_cause():
-    records = [make_record(0, Outcome.ERROR, phase="call"), make_record(1, Outcome.VICTIM, phase="call")]
-    assert [record.outcome for record in causes_before_victims(records)] == [Outcome.ERROR, Outcome.VICTIM]
 
 
 def test_the_collective_that_must_pair_comes_once_all_passed(board, casts):

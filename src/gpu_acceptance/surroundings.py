@@ -31,7 +31,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 class Surroundings:
     """What a validation may change and the next one must not see: torch's settings, the environment, the working directory.
 
-    Made before the validations are collected, so that an import cannot change it unseen.
+    Made before the validations are collected, so that no import changes it unseen, and before each call, to be put back after it.
     """
 
     def __init__(self) -> None:

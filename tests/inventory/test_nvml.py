@@ -65,10 +65,6 @@ class FakeNvml(ModuleType):
         self._called("nvmlDeviceGetMemoryInfo", index)
         return SimpleNamespace(total=150_754_820_096, used=648_019_968)
 
-    def nvmlDeviceGetComputeRunningProcesses(self, index):
-        self._called("nvmlDeviceGetComputeRunningProcesses", index)
-        return [SimpleNamespace(pid=4711), SimpleNamespace(pid=4712)]
-
 
 def fake(monkeypatch, **options):
     module = FakeNvml(**options)
@@ -125,21 +121,14 @@ def test_a_missing_driver_is_told(monkeypatch):
     assert nvml.read() == nvml.NvmlReading(problem="NVML does not start: Driver Not Loaded")
 
 
-def test_memory_and_processes(monkeypatch):
+def test_memory(monkeypatch):
     module = fake(monkeypatch)
     assert nvml.memory_used_bytes(0) == 648_019_968
-    assert nvml.compute_pids(1) == frozenset({4711, 4712})
     assert module.num_open == 0
 
 
 @pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetHandleByIndex"])
-def test_memory_and_processes_nobody_tells_are_unknown(function, monkeypatch):
+def test_memory_that_nobody_tells_is_unknown(function, monkeypatch):
     module = fake(monkeypatch, fails={function: FakeNvml.NVMLError("Unknown Error")})
     assert nvml.memory_used_bytes(0) is None
-    assert nvml.compute_pids(0) is None
     assert module.num_open == 0
-
-
-def test_no_processes_is_not_unknown(monkeypatch):
-    fake(monkeypatch).nvmlDeviceGetComputeRunningProcesses = lambda index: []
-    assert nvml.compute_pids(0) == frozenset()

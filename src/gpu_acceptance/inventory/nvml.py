@@ -41,12 +41,14 @@ def read() -> NvmlReading:
 
 def memory_used_bytes(index: int) -> int | None:
     """Bytes in use on one GPU, the driver's own (some 600 MiB on an idle one) included; None where NVML does not answer."""
-    return _of_gpu(index, lambda pynvml, handle: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
-
-
-def compute_pids(index: int) -> frozenset[int] | None:
-    """Processes with a compute context on one GPU, numbered as the host does; None where NVML does not answer."""
-    return _of_gpu(index, lambda pynvml, handle: frozenset(p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)))
+    try:
+        with _library() as pynvml:
+            try:
+                return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index)).used)
+            except pynvml.NVMLError:
+                return None
+    except _NoNvmlError:
+        return None
 
 
 @dataclass
@@ -86,17 +88,6 @@ def _gpu(asker: _Asker, index: int) -> Gpu:
         pci_bus_id="" if pci is None else asker.text(f"{name} PCI address", lambda: pci.busId),
         memory_bytes=0 if memory is None else int(memory.total),
     )
-
-
-def _of_gpu(index: int, question: Callable[[Any, Any], T]) -> T | None:
-    try:
-        with _library() as pynvml:
-            try:
-                return question(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index))
-            except pynvml.NVMLError:
-                return None
-    except _NoNvmlError:
-        return None
 
 
 @contextmanager

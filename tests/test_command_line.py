@@ -3,7 +3,7 @@
 import pytest
 from suite import EXAMPLES, make_suite, plain_pytest
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.launcher
 
 
 @pytest.fixture(scope="module")

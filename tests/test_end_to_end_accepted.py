@@ -5,7 +5,7 @@ from suite import EXAMPLES, make_suite, plain_pytest, run, torchrun_command
 
 from gpu_acceptance.files import read_results
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.launcher
 
 EXAMPLES_HERE = ("declared_skip", "gathers", "loosened", "own_worker", "passes", "unstable_once", "waived")
 

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from suite import make_suite, torchrun
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.launcher
 
 
 @pytest.fixture

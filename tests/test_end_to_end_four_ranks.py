@@ -5,7 +5,7 @@ import re
 import pytest
 from suite import make_suite, torchrun
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.launcher
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from suite import PYTHON, finished, make_suite, plain_pytest, start, torchrun, t
 
 from gpu_acceptance import cli
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.launcher
 
 # In the supervisor alone: a worker has hooks, too.
 HOOK = """

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from suite import make_suite, plain_pytest, torchrun
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.launcher
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 from suite import PYTHON, make_suite, plain_pytest, run
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.launcher
 
 DROPS_ONE = """
 def pytest_collection_modifyitems(items):

@@ -3,7 +3,7 @@
 import pytest
 from suite import make_suite, plain_pytest, torchrun
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.launcher
 
 
 def assert_refused(finished, text, *, ranks=2):

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from suite import EXAMPLES, make_suite, torchrun
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.launcher
 
 EXAMPLES_HERE = (
     "asserts_before_collective",

@@ -7,7 +7,7 @@ import time
 import pytest
 from suite import PYTHON, finished, make_suite, start, torchrun, torchrun_command
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.launcher
 
 TORCHRUN_KILLS_AFTER_S = 30
 

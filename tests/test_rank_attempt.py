@@ -10,8 +10,11 @@ from gpu_acceptance.record import Outcome
 class FakeWorker:
     """Notes what it is told; dies when killed."""
 
-    def __init__(self, stack: str = "") -> None:
+    def __init__(self, stack: str = "", collectives: tuple[str, ...] = (), state: str = "") -> None:
         self.pid = 77
+        self.collectives = collectives
+        self.state = state  # of a process that cannot run
+        self.answers_after = 1  # how often it must be polled
         self.sent: list[dict] = []
         self.killed = False
         self.stack = stack
@@ -19,8 +22,14 @@ class FakeWorker:
     def send(self, message: dict) -> None:
         self.sent.append(message)
 
-    def dump_stack(self) -> str:
-        return self.stack
+    def inquire(self):
+        return self  # it is its own inquiry
+
+    def poll(self) -> bool:
+        self.answers_after -= 1
+        return self.answers_after <= 0
+
+    def close(self) -> None: ...
 
     def kill(self) -> None:
         self.killed = True
@@ -140,6 +149,53 @@ def test_stuck_in_the_call_at_the_deadline(clock):
     record = host.published[0][0]
     assert (record.outcome, record.phase, record.message) == (Outcome.STUCK, "call", "deadline of 10 s passed")
     assert record.stack == '  File "x.py", line 3 in wait'
+    assert host.worker.killed
+
+
+def sentenced(clock, **worker) -> tuple[FakeHost, RunAttempt]:
+    """An attempt whose deadline passed and whose worker was asked where it is, but has not answered yet."""
+    host = FakeHost(FakeWorker(**worker))
+    attempt = RunAttempt(host, go())
+    attempt.on_worker(said("setup", outcome="passed"))
+    attempt.on_control({"type": "enter", "ok": True})
+    host.worker.answers_after = 3
+    clock(10.1)
+    attempt.tick()
+    assert not host.published
+    return host, attempt
+
+
+def test_a_stuck_worker_tells_its_last_collectives_and_that_it_cannot_run(clock):
+    host, attempt = sentenced(clock, collectives=("default_pg: number 7, nccl:all_reduce",), state="stopped")
+    attempt.tick()
+    assert not host.published
+    attempt.tick()
+    (record, _), *_ = host.published
+    assert record.message == ("deadline of 10 s passed; its process is stopped; last collective on default_pg: number 7, nccl:all_reduce")
+    assert record.collectives == ("default_pg: number 7, nccl:all_reduce",)
+    assert host.worker.killed
+
+
+def test_whoever_is_asked_where_it_is_is_not_listened_to_any_more(clock):
+    host, attempt = sentenced(clock)
+    attempt.on_worker(said("done", outcome="passed", phase="", message="", duration_s=10.1, figures=[]))
+    attempt.tick()
+    attempt.tick()
+    assert [record.outcome for record, _ in host.published] == [Outcome.STUCK]
+
+
+def test_one_that_dies_while_it_is_asked_was_stuck(clock):
+    host, attempt = sentenced(clock, stack="inside wait")
+    host.worker = None
+    attempt.on_exit("signal SIGUSR1", "the end of its log")
+    (record, _), *_ = host.published
+    assert (record.outcome, record.message, record.log_tail) == (Outcome.STUCK, "deadline of 10 s passed", "the end of its log")
+
+
+def test_a_signal_does_not_wait_for_the_answer(clock):
+    host, attempt = sentenced(clock)
+    attempt.interrupt("SIGTERM")
+    assert [record.outcome for record, _ in host.published] == [Outcome.STUCK]
     assert host.worker.killed
 
 

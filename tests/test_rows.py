@@ -95,6 +95,12 @@ def test_causes_come_before_victims():
     assert row.message == "rank 2 (node-00, GPU 2, serial 165390002): died: signal 9\nranks 0-1,3: victim: a peer failed first"
 
 
+def test_a_victim_that_could_say_where_it_waited_says_so():
+    waited = said(Outcome.VICTIM, 0, 1, 3, message="waits for rank 2 in all_reduce", stack="Current thread 0x1 (most recent call first):")
+    row = row_of(with_record(waited, make_record(2, Outcome.STUCK, message="deadline passed")))
+    assert row.message.splitlines()[1] == "ranks 0-1,3: victim: waits for rank 2 in all_reduce"
+
+
 def test_a_stuck_rank_shows_where_it_stands():
     library = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
     stack = f'Current thread 0x1 (most recent call first):\n  File "{library}", line 1 in all_reduce\n  File "/s/b.py", line 2 in outer\n'

@@ -33,10 +33,9 @@ def elsewhere(line: int) -> str:
     return IN_ALL_REDUCE.replace("line 15", f"line {line}")
 
 
-def stuck(rank: int, stack: str) -> RankRecord:
-    return RankRecord(
-        nodeid="a", attempt=1, generation=1, rank=rank, outcome=Outcome.STUCK, phase="call", message="deadline of 3 s passed", stack=stack
-    )
+def stuck(rank: int, stack: str, *collectives: str) -> RankRecord:
+    said = {"message": "deadline of 3 s passed", "stack": stack, "collectives": collectives}
+    return RankRecord(nodeid="a", attempt=1, generation=1, rank=rank, outcome=Outcome.STUCK, phase="call", **said)
 
 
 def outcomes(*stacks: str) -> list[str]:
@@ -77,7 +76,7 @@ def test_where(stack, text):
 def test_who_waits_for_the_one_that_never_came_is_a_victim():
     first, second, third = causes_before_victims([stuck(0, IN_ALL_REDUCE), stuck(1, ASLEEP), stuck(2, IN_SYNCHRONIZE)])
     assert [first.outcome, second.outcome, third.outcome] == [Outcome.VICTIM, Outcome.STUCK, Outcome.VICTIM]
-    assert first.message == "waits for rank 1 in all_reduce, at test_hangs.py:15 in test_hangs; deadline of 3 s passed"
+    assert first.message == "waits for rank 1 in all_reduce, at test_hangs.py:15 in test_hangs"
 
 
 def test_one_that_could_not_say_where_it_is_did_not_arrive():
@@ -95,3 +94,14 @@ def test_who_waits_elsewhere_than_most_is_stuck():
 )
 def test_where_nothing_tells_them_apart_all_are_stuck(stacks):
     assert outcomes(*stacks) == ["stuck", "stuck"]
+
+
+def test_who_issued_another_collective_than_most_is_stuck_though_all_wait_at_one_line():
+    told = ["default_pg: number 2, all_reduce"] * 3 + ["default_pg: number 1, all_gather"]
+    records = causes_before_victims([stuck(rank, IN_SYNCHRONIZE, one) for rank, one in enumerate(told)])
+    assert [record.outcome for record in records] == ["victim", "victim", "victim", "stuck"]
+
+
+def test_collectives_count_only_where_every_waiting_rank_told_them():
+    records = [stuck(0, IN_ALL_REDUCE, "a: 2"), stuck(1, elsewhere(20), "a: 2"), stuck(2, elsewhere(20))]
+    assert [record.outcome for record in causes_before_victims(records)] == ["stuck", "victim", "victim"]

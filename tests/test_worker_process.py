@@ -1,11 +1,16 @@
 """The hold of a supervisor on a child: real processes, real signals."""
 
 import os
+import re
 import select
+import signal
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from gpu_acceptance.inquiry import Inquiry
 from gpu_acceptance.worker_process import WorkerProcess
 
 TALKER = """
@@ -17,7 +22,13 @@ print("said what I had to say", flush=True)
 """
 STUCK = """
 import faulthandler, os, signal, time
+from pathlib import Path
+import torch.distributed as dist
+from gpu_acceptance.last_collectives import answer_when_asked
 faulthandler.register(signal.SIGUSR1, file=open(os.environ["GPU_ACCEPTANCE_STACK_FILE"], "a"))
+answer_when_asked(int(os.environ["GPU_ACCEPTANCE_BELL"]), Path(os.environ["GPU_ACCEPTANCE_COLLECTIVES_FILE"]))
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.barrier()
 def wait_for_ever():
     os.write(int(os.environ["GPU_ACCEPTANCE_CHANNEL"].split(",")[1]), b'{"type": "ready"}\\n')
     time.sleep(600)
@@ -72,19 +83,53 @@ def test_the_end_is_named(start, code, text):
     assert wait_for_exit(start(code)) == text
 
 
+def answers(worker: WorkerProcess) -> Inquiry:
+    inquiry = worker.inquire()
+    while not inquiry.poll():
+        time.sleep(0.02)
+    inquiry.close()
+    return inquiry
+
+
 def test_a_stuck_worker_says_where_it_is_and_is_killed(start):
     worker = start(STUCK)
     assert read_message(worker) == {"type": "ready"}
-    assert "in wait_for_ever" in worker.dump_stack()
+    inquiry = answers(worker)
+    assert "in wait_for_ever" in inquiry.stack
+    assert inquiry.state == ""
+    assert inquiry.collectives == ("default_pg: number 1, gloo:barrier [] ",)
     worker.kill()
     assert wait_for_exit(worker) == "signal SIGKILL"
+
+
+def test_py_spy_adds_the_frames_inside_c_where_it_is_installed(start):
+    worker = start(STUCK)
+    assert read_message(worker) == {"type": "ready"}
+    stack = answers(worker).stack
+    assert stack.index("in wait_for_ever") < stack.index("Process ")
+    assert re.search(r"nanosleep|select", stack)
 
 
 def test_a_worker_that_cannot_say_where_it_is(start, tmp_path):
     worker = start("import os, signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); os.write(1, b'up'); signal.pause()")
     while worker.log_tail() != "up":
         assert worker.exit_text() is None
-    assert worker.dump_stack() == ""
+    inquiry = answers(worker)
+    assert "Current thread" not in inquiry.stack
+    assert inquiry.collectives == ()
+
+
+def test_a_stopped_worker_is_said_to_be_stopped_and_not_waited_for(start):
+    worker = start(STUCK)
+    assert read_message(worker) == {"type": "ready"}
+    os.kill(worker.pid, signal.SIGSTOP)
+    while "State:\tT" not in Path(f"/proc/{worker.pid}/status").read_text():
+        time.sleep(0.01)
+    inquiry = worker.inquire()
+    assert inquiry.state == "stopped (SIGSTOP, a debugger)"
+    inquiry.poll()
+    assert "Current thread" not in inquiry.stack
+    inquiry.close()
 
 
 def test_the_grandchildren_of_its_session_go_with_it(start):

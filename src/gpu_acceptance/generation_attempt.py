@@ -42,9 +42,7 @@ class FormAttempt(RankAttempt):
 
     def tick(self) -> None:
         super().tick()
-        if self.record is not None or self.phase in {"starting", "forming"}:
-            return
-        if self._hold.worker is None:
+        if self.record is None and self.phase not in {"starting", "forming"} and self._hold.worker is None:
             self._start_when_memory_is_free()
 
     def _start_when_memory_is_free(self) -> None:

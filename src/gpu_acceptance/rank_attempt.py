@@ -4,10 +4,12 @@ Deadlines are durations: each supervisor counts on its own clock, because the cl
 """
 
 import time
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpu_acceptance.board import GRACE_S
 from gpu_acceptance.control import Message
+from gpu_acceptance.inquiry import Inquiry
 from gpu_acceptance.record import Outcome, RankRecord, clip
 from gpu_acceptance.worker_process import WorkerProcess
 
@@ -32,6 +34,15 @@ class Host(Protocol):
     def publish(self, record: RankRecord, facts: dict[str, str]) -> None: ...
 
 
+@dataclass(frozen=True)
+class _Sentence:
+    """What a worker will be killed for, once it has told where it is."""
+
+    outcome: Outcome
+    message: str
+    inquiry: Inquiry
+
+
 class RankAttempt:
     """Base of both kinds: deadline, death, interruption. `record` is set once, and published at that moment."""
 
@@ -43,9 +54,12 @@ class RankAttempt:
         self._host = host
         self._hold: Hold = host.hold
         self._started = time.monotonic()
+        self._sentence: _Sentence | None = None
 
     def on_worker(self, message: Message) -> None:
         """Takes a message of the worker: of this attempt, and from the process we started, not from a forked copy of a test."""
+        if self._sentence:
+            return
         if message["type"] == "garbled":
             self._kill(Outcome.ERROR, f"the worker sent something that is no message: {message['message']}")
         elif self._hold.worker and message.get("pid") != self._hold.worker.pid:
@@ -57,18 +71,28 @@ class RankAttempt:
         """What this kind of attempt makes of a message."""
 
     def on_exit(self, text: str, log_tail: str) -> None:
-        self._finish(Outcome.DIED, f"the worker ended with {text}", log_tail=log_tail)
+        if self._sentence:
+            self._execute(log_tail)
+        else:
+            self._finish(Outcome.DIED, f"the worker ended with {text}", log_tail=log_tail)
 
     def on_control(self, message: Message) -> None:
         """A cast of rank 0 about this attempt."""
 
     def interrupt(self, reason: str) -> None:
-        self._kill(Outcome.INTERRUPTED, f"interrupted by {reason}")
+        if self._sentence:
+            self._execute()
+        else:
+            self._kill(Outcome.INTERRUPTED, f"interrupted by {reason}")
 
     def tick(self) -> None:
         """Called at least twice a second."""
-        if self.record is None and self._elapsed() > self._longest_s():
-            self._kill(Outcome.STUCK, f"deadline of {self.go['deadline_s']:g} s passed", with_stack=True)
+        if self.record is not None:
+            return
+        if self._sentence is None and self._elapsed() > self._longest_s():
+            self._judge(Outcome.STUCK, f"deadline of {self.go['deadline_s']:g} s passed")
+        if self._sentence and self._sentence.inquiry.poll():
+            self._execute()
 
     def _longest_s(self) -> float:
         """Seconds after which this rank counts as stuck."""
@@ -77,15 +101,30 @@ class RankAttempt:
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
 
-    def _kill(self, outcome: Outcome, message: str, *, with_stack: bool = False) -> None:
+    def _judge(self, outcome: Outcome, message: str) -> None:
+        """Asks the worker where it is, and kills it then; until then it is listened to no more."""
+        worker = self._hold.worker
+        if worker is None:
+            self._finish(outcome, message)
+            return
+        inquiry = worker.inquire()
+        self._sentence = _Sentence(outcome, f"{message}; its process is {inquiry.state}" if inquiry.state else message, inquiry)
+
+    def _execute(self, log_tail: str = "") -> None:
+        assert self._sentence
+        sentence, self._sentence = self._sentence, None
+        sentence.inquiry.close()
+        told = sentence.inquiry.collectives
+        message = "; ".join([sentence.message, *(f"last collective on {one}" for one in told)])
+        self._kill(sentence.outcome, message, stack=sentence.inquiry.stack, collectives=told, log_tail=log_tail)
+
+    def _kill(self, outcome: Outcome, message: str, **fields: Any) -> None:
         if self.record is not None:
             return
-        worker, stack, log_tail = self._hold.worker, "", ""
-        if worker:
-            stack = worker.dump_stack() if with_stack else ""
+        if worker := self._hold.worker:
             worker.kill()
-            log_tail = worker.log_tail()
-        self._finish(outcome, message, stack=stack, log_tail=log_tail)
+            fields["log_tail"] = worker.log_tail()
+        self._finish(outcome, message, **fields)
 
     def _finish(self, outcome: Outcome, message: str, facts: dict[str, str] | None = None, **fields: Any) -> None:
         if self.record is not None:
@@ -146,10 +185,10 @@ class RunAttempt(RankAttempt):
                 self._peer_bad = (time.monotonic(), message)
 
     def tick(self) -> None:
-        super().tick()
-        if self.record is None and self._peer_bad and time.monotonic() - self._peer_bad[0] > GRACE_S:
+        if self.record is None and self._sentence is None and self._peer_bad and time.monotonic() - self._peer_bad[0] > GRACE_S:
             peer = self._peer_bad[1]
-            self._kill(Outcome.VICTIM, f"rank {peer['rank']} {peer['outcome']} first", with_stack=True)
+            self._judge(Outcome.VICTIM, f"rank {peer['rank']} {peer['outcome']} first")
+        super().tick()
 
     def _longest_s(self) -> float:
         # One that waits for the vote is not the one that is stuck: the answer comes when that one's deadline has passed.

@@ -18,8 +18,10 @@ from gpu_acceptance.limit import ChangeKind, Profile, Scope, Value
 
 SCHEMA_VERSION = 1
 MAX_TEXT = 16_384  # characters of one message, stack or log tail in a record
+MOST_COLLECTIVES = 64  # groups of one rank whose last collective a record names
 
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Collective = Annotated[str, Field(max_length=500)]  # `default_pg: number 7, gloo:all_reduce [[4]] Float`
 
 
 class Model(BaseModel):
@@ -123,6 +125,7 @@ class RankRecord(Model):
     duration_s: float = 0.0
     message: Text = ""  # the exception, the exit code, the reason of a skip
     stack: Text = ""  # of a stuck or killed worker, innermost frame first
+    collectives: tuple[Collective, ...] = Field((), max_length=MOST_COLLECTIVES)  # of a stuck worker: the last one on each group
     log_tail: Text = ""  # end of the worker's output, when the outcome is bad
     figures: tuple[Figure, ...] = ()
 

@@ -116,6 +116,8 @@ def _answers(attempts: Sequence[Attempt], job: Job, declared: str | None) -> Ite
 
 def _describe(record: RankRecord, again: str) -> str:
     """`died in call: exit code -11`; of a stuck rank also where it stands."""
+    if record.outcome is Outcome.VICTIM:
+        return _essence(record.message) if record.stack else "a peer failed first"  # an exception of its own is an echo
     phase = f" in {record.phase}{again}" if record.phase else again
     place = where(record.stack) if record.outcome is Outcome.STUCK else ""
     frames = f"; inside {place}" if place else ""
@@ -136,7 +138,7 @@ def _causes_of_ranks(answers: Sequence[_Answer], job: Job) -> Iterator[_Cause]:
     """One cause for all ranks that say the same. Passed ranks have nothing to say."""
     ranks_of: dict[tuple[Outcome, str], list[int]] = defaultdict(list)
     for answer in answers:
-        text = "" if answer.outcome is Outcome.PASSED else "a peer failed first" if answer.outcome is Outcome.VICTIM else answer.text
+        text = "" if answer.outcome is Outcome.PASSED else answer.text
         ranks_of[answer.outcome, text].append(answer.rank)
     for (outcome, text), ranks in sorted(ranks_of.items(), key=lambda item: (_ORDER.index(item[0][0]), item[1], item[0][1])):
         yield _Cause(outcome, f"{job.who(ranks)}: {'victim: ' if outcome is Outcome.VICTIM else ''}{text}" if text else "")

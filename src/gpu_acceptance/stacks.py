@@ -5,7 +5,7 @@ A rank that stands in a collective, or waits for its GPU to finish one, is not w
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.record import Outcome, RankRecord, clip
@@ -66,7 +66,7 @@ def name_who_did_not_arrive(records: Iterable[RankRecord]) -> tuple[RankRecord, 
     """Of ranks that were all stuck, those that only wait are victims; who waits elsewhere than most, or does not wait, is stuck."""
     records = tuple(records)
     stuck = {record.rank: frames(record.stack) for record in records if record.outcome is Outcome.STUCK}
-    waiting = {rank: str(own_frame(stack)) for rank, stack in stuck.items() if waits(stack)}
+    waiting = _places({record.rank: record for record in records if record.rank in stuck and waits(stuck[record.rank])}, stuck)
     absent = sorted(stuck.keys() - waiting.keys()) or _elsewhere(waiting)
     if not absent or len(absent) == len(stuck):
         return records
@@ -74,6 +74,13 @@ def name_who_did_not_arrive(records: Iterable[RankRecord]) -> tuple[RankRecord, 
         _as_victim(record, stuck[record.rank], absent) if record.rank in stuck and record.rank not in absent else record
         for record in records
     )
+
+
+def _places(records: Mapping[int, RankRecord], stuck: Mapping[int, list[Frame]]) -> dict[int, str]:
+    """Where each waiting rank stands: at which collectives, where all could tell; else at which line."""
+    if all(record.collectives for record in records.values()):
+        return {rank: "; ".join(record.collectives) for rank, record in records.items()}
+    return {rank: str(own_frame(stuck[rank])) for rank in records}
 
 
 def _elsewhere(waiting: dict[int, str]) -> list[int]:
@@ -87,4 +94,4 @@ def _elsewhere(waiting: dict[int, str]) -> list[int]:
 def _as_victim(record: RankRecord, stack: list[Frame], absent: list[int]) -> RankRecord:
     ranks = ", ".join(map(str, absent))
     text = f"waits for rank{'s' if len(absent) > 1 else ''} {ranks} in {stack[0].function}, at {own_frame(stack)}"
-    return record.model_copy(update={"outcome": Outcome.VICTIM, "message": clip(f"{text}; {record.message}")})
+    return record.model_copy(update={"outcome": Outcome.VICTIM, "message": clip(text)})

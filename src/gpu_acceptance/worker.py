@@ -21,7 +21,7 @@ def worker_command(python: str, rootdir: Path, ini: Path, files: list[str]) -> l
     return [python, "-m", "gpu_acceptance.worker", f"--rootdir={rootdir}", f"-c{ini}", "--capture=no", *off, *files]
 
 
-def worker_environment(base: dict[str, str], channel_fds: tuple[int, int], stack_file: Path) -> dict[str, str]:
+def worker_environment(base: dict[str, str], channel_fds: tuple[int, int], stack_file: Path, inquiry: tuple[int, Path]) -> dict[str, str]:
     """The environment of a worker: `base` without what would change pytest, and with how to reach its supervisor."""
     ours = {"PYTEST_ADDOPTS", "PYTEST_PLUGINS"}  # for the supervisor; and nothing in a worker is a rank of torchrun's any more
     kept = {name: value for name, value in base.items() if name not in ours and not name.startswith("TORCHELASTIC_")}
@@ -34,21 +34,26 @@ def worker_environment(base: dict[str, str], channel_fds: tuple[int, int], stack
         "GPU_ACCEPTANCE_SUPERVISOR": str(os.getpid()),
         "GPU_ACCEPTANCE_CHANNEL": ",".join(map(str, channel_fds)),
         "GPU_ACCEPTANCE_STACK_FILE": str(stack_file),
+        "GPU_ACCEPTANCE_BELL": str(inquiry[0]),
+        "GPU_ACCEPTANCE_COLLECTIVES_FILE": str(inquiry[1]),
     }
 
 
 def main(arguments: list[str]) -> int:
     read_fd, write_fd = map(int, os.environ["GPU_ACCEPTANCE_CHANNEL"].split(","))
-    for fd in (read_fd, write_fd):
+    bell_fd = int(os.environ["GPU_ACCEPTANCE_BELL"])
+    for fd in (read_fd, write_fd, bell_fd):
         os.set_inheritable(fd, False)  # a child of a test must not hold the channel open
     stack_file = Path(os.environ["GPU_ACCEPTANCE_STACK_FILE"]).open("a")  # noqa: SIM115  # for as long as the process lives
     faulthandler.register(signal.SIGUSR1, file=stack_file, all_threads=True)
 
     import pytest  # only after the lines above: it takes time, in which the supervisor may die
 
+    from gpu_acceptance.last_collectives import answer_when_asked
     from gpu_acceptance.surroundings import Surroundings
     from gpu_acceptance.worker_plugin import WorkerPlugin
 
+    answer_when_asked(bell_fd, Path(os.environ["GPU_ACCEPTANCE_COLLECTIVES_FILE"]))
     plugin = WorkerPlugin(read_fd, write_fd, Surroundings())
     code = int(pytest.main(arguments, plugins=[plugin]))
     return 0 if plugin.said_bye and code in {0, 1} else code or 3  # 1: a validation failed, which has been told; 3: no goodbye

@@ -4,14 +4,11 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 from gpu_acceptance.channel import LineReader, Message, encode_message
-from gpu_acceptance.record import MAX_TEXT, clip
+from gpu_acceptance.inquiry import Inquiry, tail
 from gpu_acceptance.worker import worker_environment
-
-_STACK_WAIT_S = 0.4  # faulthandler wrote the stack of a worker stuck in torch.cuda.synchronize() within 0.5 s; dumps are retried by nobody
 
 
 class WorkerProcess:
@@ -20,6 +17,9 @@ class WorkerProcess:
     def __init__(self, command: list[str], environment: dict[str, str], folder: Path, log_file: Path, stack_file: Path) -> None:
         self._log_file = log_file
         self._stack_file = stack_file
+        self._collectives_file = stack_file.with_suffix(".collectives")
+        self._collectives_file.unlink(missing_ok=True)  # of the worker before
+        child_bell, self._bell_fd = os.pipe()
         child_read, self._write_fd = os.pipe()
         event_read, child_write = os.pipe()
         os.set_blocking(event_read, False)
@@ -30,16 +30,16 @@ class WorkerProcess:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
                 command,
-                env=worker_environment(environment, (child_read, child_write), stack_file),
+                env=worker_environment(environment, (child_read, child_write), stack_file, (child_bell, self._collectives_file)),
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=(child_read, child_write),
+                pass_fds=(child_read, child_write, child_bell),
                 start_new_session=True,
             )
-        os.close(child_read)
-        os.close(child_write)
+        for fd in (child_read, child_write, child_bell):
+            os.close(fd)
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
 
@@ -65,19 +65,9 @@ class WorkerProcess:
             return f"signal {signal.Signals(-code).name}"
         return f"signal {-code}"
 
-    def dump_stack(self) -> str:
-        """Asks a stuck worker where it is; empty where it could not say. A signal may disturb it: only just before a kill."""
-        start = self._stack_file.stat().st_size if self._stack_file.exists() else 0
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGUSR1)
-        size, end = start, time.monotonic() + _STACK_WAIT_S
-        while time.monotonic() < end:
-            time.sleep(0.05)
-            now = self._stack_file.stat().st_size if self._stack_file.exists() else 0
-            if now > start and now == size:
-                break
-            size = now
-        return _tail(self._stack_file, start)
+    def inquire(self) -> Inquiry:
+        """Asks a stuck worker where it is. Only just before a kill: the signal may disturb it."""
+        return Inquiry(self.pid, self._stack_file, self._collectives_file, self._bell_fd)
 
     def kill(self) -> None:
         """SIGKILLs the worker and its whole process group; the exit is seen through the pidfd."""
@@ -86,17 +76,8 @@ class WorkerProcess:
 
     def log_tail(self) -> str:
         """The end of what this worker wrote to stdout and stderr."""
-        return _tail(self._log_file, self._log_start)
+        return tail(self._log_file, self._log_start)
 
     def close(self) -> None:
-        for fd in (self._write_fd, self.reader.fd, self.pidfd):
+        for fd in (self._write_fd, self._bell_fd, self.reader.fd, self.pidfd):
             os.close(fd)
-
-
-def _tail(path: Path, start: int) -> str:
-    if not path.exists():
-        return ""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(start, size - MAX_TEXT // 2))
-        return clip(file.read(MAX_TEXT // 2).decode("utf-8", "replace"))

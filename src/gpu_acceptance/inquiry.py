@@ -1,0 +1,111 @@
+"""What a stuck worker can still tell before it is killed: its stack and its last collectives. Asked once, then polled.
+
+Nothing here waits: the worker may be stopped, hold the GIL, or get no CPU time. A signal may disturb it: only just before a kill.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gpu_acceptance.record import MAX_TEXT, MOST_COLLECTIVES, clip
+
+LONGEST_S = 4.0  # a worker in torch.cuda.synchronize() answered within 0.5 s; one on a crowded machine needs longer
+_SIGUSR1_BIT = 1 << (signal.SIGUSR1 - 1)
+_MASK = re.compile(r"^(ShdPnd|SigBlk):\s*([0-9a-f]+)$", re.MULTILINE)
+_STATES = {"T": "stopped (SIGSTOP, a debugger)", "t": "stopped (a debugger)", "D": "in the kernel and cannot be interrupted (D)"}
+
+
+class Inquiry:
+    """Asks process `pid`, whose faulthandler writes to `stack_file` and whose listener (last_collectives.py) reads `bell_fd`."""
+
+    def __init__(self, pid: int, stack_file: Path, collectives_file: Path, bell_fd: int) -> None:
+        self._pid = pid
+        self._stack_file, self._start = stack_file, _size(stack_file)
+        self._collectives_file = collectives_file
+        self._native_file = stack_file.with_suffix(".native")
+        self._native: subprocess.Popen[bytes] | None = None
+        self._next = [self._ask_native]
+        self._ends = time.monotonic() + LONGEST_S
+        self.state = _STATES.get(_state(pid), "")  # words for a process that cannot run; empty for one that can
+        with contextlib.suppress(OSError):
+            os.write(bell_fd, b"?")
+            os.kill(pid, signal.SIGUSR1)
+
+    def poll(self) -> bool:
+        """Whether all has been told, or nothing more will be. To be called again until then."""
+        if not self._answered() and time.monotonic() < self._ends:
+            return False
+        if self._next:
+            self._next.pop()()
+        return self._native is None or self._native.poll() is not None or time.monotonic() > self._ends
+
+    @property
+    def stack(self) -> str:
+        """What faulthandler wrote, then what py-spy said; empty where nobody could tell."""
+        native = tail(self._native_file, 0) if self._native else ""
+        return clip("\n".join(filter(None, [tail(self._stack_file, self._start), native])))
+
+    @property
+    def collectives(self) -> tuple[str, ...]:
+        """The last collective on each group; empty where the process has no group or could not answer."""
+        try:
+            told = json.loads(self._collectives_file.read_text(encoding="utf-8", errors="replace")[: MAX_TEXT * 4])
+        except (OSError, ValueError):
+            return ()
+        return tuple(clip(str(one), 500) for one in told[:MOST_COLLECTIVES]) if isinstance(told, list) else ()
+
+    def close(self) -> None:
+        if self._native:
+            self._native.kill()
+            self._native.wait()
+
+    def _answered(self) -> bool:
+        return bool(_STATES.get(_state(self._pid), not _state(self._pid))) or (self._has_stack() and self._collectives_file.exists())
+
+    def _has_stack(self) -> bool:
+        """The handler runs with its signal blocked: written to the end once SIGUSR1 is neither pending nor blocked any more."""
+        masks = dict(_MASK.findall(_read(f"/proc/{self._pid}/status")))
+        return _size(self._stack_file) > self._start and not any(int(mask, 16) & _SIGUSR1_BIT for mask in masks.values())
+
+    def _ask_native(self) -> None:
+        """py-spy, where the extra `debug` is installed: the frames inside C code, without the help of the process."""
+        command = shutil.which("py-spy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+        if command is None:
+            return
+        self._ends = time.monotonic() + LONGEST_S
+        with self._native_file.open("wb") as output:
+            dump = [command, "dump", "--native", "--pid", str(self._pid)]
+            self._native = subprocess.Popen(dump, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+
+def tail(path: Path, start: int) -> str:
+    """The end of what a file holds from `start` on, cut to what a record takes."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(start, size - MAX_TEXT // 2))
+        return clip(file.read(MAX_TEXT // 2).decode("utf-8", "replace"))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _state(pid: int) -> str:
+    """R, S, D, T, Z ...; empty where there is no such process."""
+    return _read(f"/proc/{pid}/stat").rpartition(") ")[2][:1]
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""

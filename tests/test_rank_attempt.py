@@ -326,11 +326,30 @@ def test_a_formation_that_fails_or_dies(clock):
     host = FakeHost(None)
     attempt = FormAttempt(host, go())
     attempt.on_worker(said("ready", seq=0))
-    attempt.on_worker(said("form_failed", message="RuntimeError: no GPU"))
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.ERROR, "RuntimeError: no GPU")
+    attempt.on_worker(said("step", name="opening the device"))
+    attempt.on_worker(said("form_failed", failed=True, message="RuntimeError: no GPU"))
+    (record, _), *_ = host.published
+    assert (record.outcome, record.phase, record.message) == (Outcome.FAILED, "opening the device", "RuntimeError: no GPU")
     dying = FakeHost(None)
     FormAttempt(dying, go()).on_exit("exit code 1", "ImportError")
-    assert (dying.published[0][0].outcome, dying.published[0][0].phase) == (Outcome.DIED, "starting")
+    assert (dying.published[0][0].outcome, dying.published[0][0].phase) == (Outcome.DIED, "starting the worker")
+
+
+def test_a_suite_that_cannot_be_judged_is_no_fault_of_the_machine(clock):
+    host = FakeHost(None)
+    attempt = FormAttempt(host, go())
+    attempt.on_worker(said("form_failed", failed=False, message="importing the validations changed what all of them run in"))
+    assert host.published[0][0].outcome is Outcome.ERROR
+
+
+def test_who_waits_to_form_a_group_with_one_that_failed_is_a_victim(clock):
+    host = FakeHost(None)
+    attempt = FormAttempt(host, go())
+    attempt.on_worker(said("step", name="forming the group"))
+    attempt.on_control({"type": "peer_bad", "rank": 1, "outcome": "failed"})
+    clock(6)
+    attempt.tick()
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "rank 1 failed first")
 
 
 def test_a_healthy_worker_says_goodbye_and_leaves(clock):

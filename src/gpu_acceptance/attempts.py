@@ -7,17 +7,19 @@ from gpu_acceptance.rows import subject_of
 from gpu_acceptance.stacks import name_who_did_not_arrive
 
 CAUSES = frozenset({Outcome.DIED, Outcome.STUCK, Outcome.LOST})
+FORMING = "forming the group"
+_ECHOES = frozenset({(Outcome.ERROR, "call"), (Outcome.FAILED, FORMING)})  # what the death of a peer looks like on the others
 
 
 def is_poison(record: RankRecord) -> bool:
     """Whether a record leaves its generation in a state nobody can vouch for: peers may still wait inside a collective."""
     if record.outcome in CAUSES | {Outcome.VICTIM, Outcome.INTERRUPTED}:
         return True
-    return record.outcome in {Outcome.FAILED, Outcome.ERROR} and record.phase in {"call", "teardown"}
+    return record.outcome in {Outcome.FAILED, Outcome.ERROR} and record.phase != "setup"  # nobody entered, nothing was touched
 
 
 def causes_before_victims(records: Iterable[RankRecord]) -> tuple[RankRecord, ...]:
-    """An exception in the call on one rank is the echo of a death on another: gloo raises `Connection reset by peer` there.
+    """An exception in the call, or while the group forms, is the echo of a death elsewhere: gloo raises `Connection reset by peer`.
 
     Of ranks that were stuck together, those that only waited for the others are victims too.
     """
@@ -25,8 +27,7 @@ def causes_before_victims(records: Iterable[RankRecord]) -> tuple[RankRecord, ..
     if not any(record.outcome in CAUSES for record in records):
         return records
     return tuple(
-        record.model_copy(update={"outcome": Outcome.VICTIM}) if record.outcome is Outcome.ERROR and record.phase == "call" else record
-        for record in records
+        record.model_copy(update={"outcome": Outcome.VICTIM}) if (record.outcome, record.phase) in _ECHOES else record for record in records
     )
 
 

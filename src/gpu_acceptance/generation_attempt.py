@@ -4,7 +4,7 @@ import time
 
 from gpu_acceptance.control import Message
 from gpu_acceptance.rank_attempt import Host, RankAttempt
-from gpu_acceptance.record import Outcome
+from gpu_acceptance.record import Outcome, clip
 
 _FREE_S = 15.0  # NVML showed 23 GB of a SIGKILLed worker free within 0.9 s
 
@@ -16,33 +16,36 @@ class FormAttempt(RankAttempt):
         super().__init__(host, go)
         self.phase = "ending the last worker"
         self._waits_for_memory_since: float | None = None
+        self._has_started = False  # the new worker
         if self._hold.worker:
             self._hold.worker.kill()  # a healthy one has been ended before, by an attempt of its own
         self.tick()
 
     def on_worker(self, message: Message) -> None:
-        if self.phase in {"starting", "forming"}:  # before that it is the old one that speaks
+        if self._has_started:  # before that it is the old one that speaks
             super().on_worker(message)
 
     def _on_message(self, message: Message) -> None:
         assert self._hold.worker
         match message["type"]:
             case "ready":
-                self.phase = "forming"
                 command = self._hold.form_command(self.go["generation"], group=self.go["group"])
                 self._hold.worker.send({**command, "seq": self.go["seq"]})
+            case "step":
+                self.phase = clip(str(message["name"]), 100)
             case "formed":
                 self._finish(Outcome.PASSED, "", facts=message["facts"])
             case "form_failed":
-                self._finish(Outcome.ERROR, message["message"], log_tail=self._hold.worker.log_tail())
+                outcome = Outcome.FAILED if message["failed"] else Outcome.ERROR
+                self._finish(outcome, message["message"], log_tail=self._hold.worker.log_tail())
 
     def on_exit(self, text: str, log_tail: str) -> None:
-        if self.phase in {"starting", "forming"}:
+        if self._has_started:
             super().on_exit(text, log_tail)
 
     def tick(self) -> None:
         super().tick()
-        if self.record is None and self.phase not in {"starting", "forming"} and self._hold.worker is None:
+        if self.record is None and not self._has_started and self._hold.worker is None:
             self._start_when_memory_is_free()
 
     def _start_when_memory_is_free(self) -> None:
@@ -51,7 +54,7 @@ class FormAttempt(RankAttempt):
             self._hold.kill_strays()
         held = self._hold.memory_held_bytes()
         if held == 0:
-            self.phase = "starting"
+            self.phase, self._has_started = "starting the worker", True
             self._hold.start(self.go["env"], self.go["generation"])
         elif time.monotonic() - self._waits_for_memory_since > _FREE_S:
             amount = "an unknown amount" if held is None else f"{held / 2**30:.1f} GiB"

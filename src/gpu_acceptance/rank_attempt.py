@@ -55,6 +55,7 @@ class RankAttempt:
         self._hold: Hold = host.hold
         self._started = time.monotonic()
         self._sentence: _Sentence | None = None
+        self._peer_bad: tuple[float, Message] | None = None
 
     def on_worker(self, message: Message) -> None:
         """Takes a message of the worker: of this attempt, and from the process we started, not from a forked copy of a test."""
@@ -78,6 +79,8 @@ class RankAttempt:
 
     def on_control(self, message: Message) -> None:
         """A cast of rank 0 about this attempt."""
+        if message["type"] == "peer_bad" and self._peer_bad is None and message["rank"] != self.go["rank"]:
+            self._peer_bad = (time.monotonic(), message)
 
     def interrupt(self, reason: str) -> None:
         if self._sentence:
@@ -89,7 +92,10 @@ class RankAttempt:
         """Called at least twice a second."""
         if self.record is not None:
             return
-        if self._sentence is None and self._elapsed() > self._longest_s():
+        if self._sentence is None and self._peer_bad and time.monotonic() - self._peer_bad[0] > GRACE_S:
+            peer = self._peer_bad[1]
+            self._judge(Outcome.VICTIM, f"rank {peer['rank']} {peer['outcome']} first")
+        if self.record is None and self._sentence is None and self._elapsed() > self._longest_s():
             self._judge(Outcome.STUCK, f"deadline of {self.go['deadline_s']:g} s passed")
         if self._sentence and self._sentence.inquiry.poll():
             self._execute()
@@ -146,7 +152,6 @@ class RunAttempt(RankAttempt):
 
     def __init__(self, host: Host, go: Message) -> None:
         super().__init__(host, go)
-        self._peer_bad: tuple[float, Message] | None = None
         self._kept_out: Message | None = None
         self._waits_to_enter = False  # a worker whose set-up did not succeed asks for no entry
         if self._hold.worker is None:
@@ -181,14 +186,8 @@ class RunAttempt(RankAttempt):
                 self._hold.worker.send({"type": "seal", "ok": message["ok"], "seq": self.go["seq"]})
             case "gathered" if self._hold.worker:
                 self._hold.worker.send({"type": "gathered", "values": message["values"]})
-            case "peer_bad" if self._peer_bad is None and message["rank"] != self.go["rank"]:
-                self._peer_bad = (time.monotonic(), message)
-
-    def tick(self) -> None:
-        if self.record is None and self._sentence is None and self._peer_bad and time.monotonic() - self._peer_bad[0] > GRACE_S:
-            peer = self._peer_bad[1]
-            self._judge(Outcome.VICTIM, f"rank {peer['rank']} {peer['outcome']} first")
-        super().tick()
+            case _:
+                super().on_control(message)
 
     def _longest_s(self) -> float:
         # One that waits for the vote is not the one that is stuck: the answer comes when that one's deadline has passed.

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpu_acceptance.attempts import FORMING
 from gpu_acceptance.channel import LineReader, Message, write_message
 from gpu_acceptance.group import World, device_facts, form_group, open_device, release_cached_memory, seal, wait_for_device
 from gpu_acceptance.leftovers import Leftovers
@@ -150,16 +151,20 @@ class WorkerPlugin:
 
     def _form(self, command: Message) -> None:
         """Opens the device and, where asked, forms the group; an exception is told and ends the worker's usefulness, not its life."""
+        if self._collected_with:
+            text = f"importing the validations changed what all of them run in: {'; '.join(self._collected_with)}"
+            self._tell({"type": "form_failed", "failed": False, "message": clip(text)})
+            return
+        place = command["place"]
         try:
-            if self._collected_with:
-                raise RuntimeError(f"importing the validations changed what all of them run in: {'; '.join(self._collected_with)}")
-            place = command["place"]
+            self._tell({"type": "step", "name": "opening the device"})
             device = open_device(place["local_rank"], expects_gpu=command["expects_gpu"])
             if command["group"]:
+                self._tell({"type": "step", "name": FORMING})
                 form_group(World(**command["world"]), device)
             facts = device_facts(device)
-        except Exception as error:
-            self._tell({"type": "form_failed", "message": clip(f"{type(error).__name__}: {error}")})
+        except Exception as error:  # the machine did not keep what the launcher promised
+            self._tell({"type": "form_failed", "failed": True, "message": clip(f"{type(error).__name__}: {error}")})
             return
         session = WorkerSession(
             **place,

@@ -147,3 +147,13 @@ def test_what_is_no_message_is_told_as_a_lost_store(store, connect):
     control = connect(0)
     PrefixStore(control.prefix, store).queue_push("to/0", "no pair")
     assert received(control)[1]["type"] == "store_lost"
+
+
+def test_what_a_generation_left_in_the_store_is_forgotten_and_nothing_else(store, connect):
+    end = connect(0)
+    own = PrefixStore(end.prefix, store)
+    for key in ("generation-1/0//cpu//0/0", "generation-1/0//cpu//0/1", "generation-10/0//cpu//0/0", "beat/0"):
+        own.set(key, "x")
+    end.forget(1)
+    end.close(timeout_s=5)
+    assert sorted(own.list_keys()) == ["beat/0", "generation-10/0//cpu//0/0"]

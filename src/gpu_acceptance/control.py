@@ -11,6 +11,7 @@ import json
 import os
 import queue
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -36,7 +37,7 @@ class Control:
         self.place = place
         self.incoming: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._outgoing: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[Callable[[Store], object] | None] = queue.SimpleQueue()  # what the sender does, in order
         self._server = _host_store() if place.store_port == 0 else None
         self.port = self._server.port if self._server else place.store_port
         self._sender = threading.Thread(target=self._send_all, args=(self.client(),), daemon=True, name="control-send")
@@ -57,12 +58,16 @@ class Control:
         if rank == self.place.rank:
             self._deliver(text)
         else:
-            self._outgoing.put((rank, text))
+            self._outgoing.put(lambda store: store.queue_push(f"to/{rank}", text))
 
     def cast(self, message: Message) -> None:
         """Rank 0: sends one message to every rank, itself last."""
         for rank in range(self.place.world_size - 1, -1, -1):
             self.send(rank, message)
+
+    def forget(self, generation: int) -> None:
+        """Deletes what a generation of workers that is gone left in the store. Never blocks."""
+        self._outgoing.put(lambda store: _delete_keys(PrefixStore(generation_prefix(generation), store)))
 
     def close(self, timeout_s: float) -> None:
         """Sends what is still queued and ends both threads, for at most `timeout_s` each.
@@ -93,9 +98,8 @@ class Control:
 
     def _send_all(self, store: Store) -> None:
         try:
-            while (item := self._outgoing.get()) is not None:
-                rank, text = item
-                store.queue_push(f"to/{rank}", text)
+            while (action := self._outgoing.get()) is not None:
+                action(store)
             store.queue_push(f"to/{self.place.rank}", _NO_MORE)
         except RuntimeError as error:
             self._tell_store_lost(error)
@@ -115,6 +119,18 @@ class Control:
     def _tell_store_lost(self, error: Exception) -> None:
         lines = str(error).splitlines() or [type(error).__name__]
         self._deliver(json.dumps([self.place.rank, {"type": "store_lost", "reason": lines[0][:500]}]))
+
+
+def generation_prefix(generation: int) -> str:
+    """Where a generation of workers meets, below the run's own prefix."""
+    return f"generation-{generation}"
+
+
+def _delete_keys(store: Store) -> None:
+    if not hasattr(store, "list_keys"):  # torch before 2.10; what stays is a few hundred bytes for each pair of ranks
+        return
+    for key in store.list_keys():
+        store.delete_key(key)
 
 
 def _host_store() -> TCPStore:

@@ -97,6 +97,7 @@ class Generations:
         self._env, self._single_use, self._previous = env, False, None
         number = len(self.formations) + 1
         records = self._attempt(self._formation, "form", attempt=number, group=group, env=dict(env))
+        self._supervisor.control.forget(self._number - 1)  # its workers are gone on all ranks
         self.formations.append(Attempt(number=number, ranks=records))
         self.usable = all(record.outcome is Outcome.PASSED for record in records)
         if group:

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.control import Control, Message
+from gpu_acceptance.control import Control, Message, generation_prefix
 from gpu_acceptance.events import Events
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.janitor import MARK, kill_marked, start_janitor
@@ -85,7 +85,7 @@ class WorkerHold:
         world = {
             "store_host": place.store_host,
             "store_port": self._control.port,
-            "prefix": f"{self._control.prefix}/generation-{generation}",
+            "prefix": f"{self._control.prefix}/{generation_prefix(generation)}",
             "rank": place.rank,
             "world_size": place.world_size,
             "timeout_s": self._suite.group_timeout_s,

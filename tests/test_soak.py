@@ -1,0 +1,47 @@
+"""The soak in its short form; `make soak` is the long one."""
+
+import pytest
+from soak import GENTLE, MOST_POISONED, POISONS, Held, growth, make_plan, run, survivors, wrong_verdicts
+
+pytestmark = pytest.mark.launcher
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    plan = make_plan(validations=18, generations=8, ranks=2, seed=3)
+    return plan, *run(tmp_path_factory.mktemp("soak"), plan, ranks=2, most_s=280)
+
+
+def test_every_verdict_is_right(short):
+    plan, ended, _ = short
+    assert list(wrong_verdicts(ended, plan)) == []
+    assert ended.rank_exit_codes == {0: 1, 1: 1}
+
+
+def test_nothing_grows_and_nothing_is_left(short):
+    _, ended, held = short
+    assert len(held.keys) > 9
+    assert list(growth(held)) == []
+    assert survivors(ended.suite) == []
+
+
+def test_the_long_plan_holds_what_it_promises():
+    plan = make_plan(validations=200, generations=64, ranks=4, seed=1)
+    assert sum(bool(step.fault) for step in plan) == 66
+    assert {step.fault for step in plan} >= GENTLE.keys()
+    poisoned = [step.rank for step in plan if step.fault in POISONS]
+    assert {poisoned.count(rank) for rank in range(4)} == {MOST_POISONED}
+    assert 62 <= 1 + len(poisoned) + 2 * sum(step.fresh for step in plan) <= 64
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        (Held(fds={0: [30] * 20 + [40] * 10}), "supervisor 0: 30 descriptors, then 40"),
+        (Held(mib={1: [300.0] * 20 + [400.0] * 10}), "supervisor 1: 300 MiB, then 400"),
+        (Held(keys=[20] * 20 + [90] * 10), "store: 20 keys, then 90"),
+    ],
+)
+def test_what_grows_is_named(held, said):
+    held.keys = held.keys or [1, 1, 1]
+    assert list(growth(held)) == [said]

@@ -83,6 +83,32 @@ def test_the_end_is_named(start, code, text):
     assert wait_for_exit(start(code)) == text
 
 
+MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")  # cgroup v1
+EATS = """
+import os
+from pathlib import Path
+(Path({group!r}) / "cgroup.procs").write_text(str(os.getpid()))
+eaten = bytearray(512 << 20)
+"""
+
+
+@pytest.fixture
+def small_memory(tmp_path):
+    """A group of processes that may use 64 MiB together; only root can make it."""
+    group = MEMORY_GROUPS / f"gpu-acceptance-{os.getpid()}"
+    if os.geteuid() != 0 or not (MEMORY_GROUPS / "memory.limit_in_bytes").exists():
+        pytest.skip("needs root and the memory controller of cgroup v1")
+    group.mkdir()
+    (group / "memory.limit_in_bytes").write_text(str(64 << 20))
+    yield group
+    group.rmdir()
+
+
+def test_a_worker_that_the_kernel_killed_for_want_of_memory(start, small_memory):
+    ended = wait_for_exit(start(EATS.format(group=str(small_memory))))
+    assert re.fullmatch(r"signal SIGKILL; since it started the kernel has killed \d+ processes of this machine for want of memory", ended)
+
+
 def answers(worker: WorkerProcess) -> Inquiry:
     inquiry = worker.inquire()
     while not inquiry.poll():

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import signal
+from pathlib import Path
 
 import psutil
 
@@ -32,6 +33,15 @@ def kill_descendants(timeout_s: float = 2.0, spare: int = 0) -> list[str]:
             child.kill()
     _, alive = psutil.wait_procs(children, timeout=timeout_s)
     return [f"pid {process.pid}" for process in alive]
+
+
+def count_oom_kills() -> int:
+    """Processes that the kernel of this machine has killed for want of memory since it booted, in whatever container."""
+    for line in Path("/proc/vmstat").read_text().splitlines():
+        name, _, number = line.partition(" ")
+        if name == "oom_kill":  # Linux 4.13
+            return int(number)
+    return 0
 
 
 def _prctl(option: int, value: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpu_acceptance.channel import LineReader, Message, encode_message
 from gpu_acceptance.inquiry import Inquiry, tail
+from gpu_acceptance.processes import count_oom_kills
 from gpu_acceptance.worker import worker_environment
 
 
@@ -42,6 +43,7 @@ class WorkerProcess:
             os.close(fd)
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
+        self._oom_kills = count_oom_kills()
 
     def send(self, message: Message) -> None:
         """Tells the worker, now or when it reads again; one that is gone is noticed through its pidfd, not here."""
@@ -61,6 +63,8 @@ class WorkerProcess:
             return None
         if code >= 0:
             return f"exit code {code}"
+        if code == -signal.SIGKILL and (kills := count_oom_kills() - self._oom_kills):
+            return f"signal SIGKILL; since it started the kernel has killed {kills} processes of this machine for want of memory"
         with contextlib.suppress(ValueError):
             return f"signal {signal.Signals(-code).name}"
         return f"signal {-code}"

@@ -10,8 +10,10 @@ import pytest
 
 from gpu_acceptance import __version__, cli
 from gpu_acceptance.files import read_results, write_results
+from gpu_acceptance.record import Outcome
+from gpu_acceptance.run_record import make_run_record
 from gpu_acceptance.thresholds import profile_names, shipped_dir
-from tests.journals import RUN_ID, make_plan, told
+from tests.journals import LARGE_JOB, RUN_ID, make_plan, told
 from tests.report import samples
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -274,7 +276,7 @@ def test_report_build_rebuilds_a_run_without_results(tmp_path, capsys, journals,
     returned, out, err = run(capsys, "report", "build", tmp_path)
     assert (returned, err, out.count("\n")) == (code, "", 1)
     assert out.startswith(verdict)
-    assert "no reporter finished this run: rebuilt from 3 of 4 journals (it left no results.json)" in out
+    assert "no reporter saw this run whole: rebuilt from 3 of 4 journals (it left no results.json)" in out
     assert out.endswith(f"{run_dir}/results.json\n")
     assert "rebuilt from 3 of 4 journals" in (run_dir / "report.html").read_text()
     assert run(capsys, "verdict", tmp_path) == (code, out, "")
@@ -378,8 +380,22 @@ def test_a_run_that_has_its_report_is_not_merged(tmp_path, capsys):
     run_dir = told().leave(leave_run(tmp_path))
     code, _, err = run(capsys, "report", "merge", tmp_path / "out", run_dir)
     assert code == 4
-    assert f"{run_dir}/results.json: the run's own reporter wrote it" in err
+    assert f"{run_dir}/results.json: the run's own reporter wrote it and lost no rank: there is nothing to join" in err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_whose_reporter_lost_ranks_is_merged_and_its_report_stays(tmp_path, capsys):
+    for name, silent in (("a", (2, 3)), ("b", (0, 1))):
+        told().leave(tmp_path / name, *silent)
+    seen = told(rank_2=Outcome.LOST, rank_3=Outcome.LOST)
+    write_results(
+        tmp_path / "a", make_run_record(seen.plan, seen.job, seen.rows(), ended_at=NOW.isoformat(), too_small={LARGE_JOB: "small"})
+    )
+    before = (tmp_path / "a" / "results.json").read_bytes()
+    code, out, _ = run(capsys, "report", "merge", tmp_path / "out", tmp_path / "a", tmp_path / "b")
+    assert code == 6
+    assert "no reporter saw this run whole: rebuilt from 4 of 4 journals (joined from 2 folders)" in out
+    assert (tmp_path / "a" / "results.json").read_bytes() == before
 
 
 def test_profiles_lists_what_is_shipped(capsys):

@@ -89,7 +89,7 @@ def test_x_stops_all_ranks_at_the_same_validation(tmp_path):
 def test_without_rank_0_the_lowest_rank_alive_reports(tmp_path):
     ended = torchrun(make_suite(tmp_path, "kills_the_leader"), ranks=3)
     assert ended.rank_exit_codes == {0: -9, 1: 6, 2: 6}, ended.output
-    assert ended.verdict_line.startswith("INCOMPLETE: no reporter finished this run: rebuilt from 3 of 3 journals (rank 0 lost: ")
+    assert ended.verdict_line.startswith("INCOMPLETE: no reporter saw this run whole: rebuilt from 3 of 3 journals (rank 0 lost: ")
     assert ended.verdict_line in ended.output
     assert ended.outcomes_by_rank("test_lost")[0] == "lost"
     assert (ended.folder / "report.html").is_file()

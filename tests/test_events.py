@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src"
-HEAD = (
-    f"import os, signal, sys, time\nsys.path.insert(0, {str(SRC)!r})\nfrom gpu_acceptance.events import StopSignals\nstop = StopSignals()\n"
-)
+HEAD = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(SRC)!r})
+from gpu_acceptance.events import StopSignals
+stop = StopSignals('node 1 (node-01, ranks 8-15)')
+"""
 
 
 def ends(code: str) -> tuple[int, str]:
@@ -51,4 +54,4 @@ def test_a_launcher_that_vanished_is_a_reason():
     with subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout.readline() == "up\n"
         launcher.send_signal(signal.SIGKILL)
-        assert launcher.stdout.readline() == "the launcher vanished\n"
+        assert launcher.stdout.readline() == "the loss of the launcher of node 1 (node-01, ranks 8-15)\n"

@@ -37,7 +37,7 @@ def test_a_rank_that_cannot_take_part_is_named_first(exit_code):
 
 
 def test_a_rank_that_did_not_answer_is_named():
-    assert str(find_collection_problem({0: collected("a")}, 3)) == "rank 1 (of 2 missing) did not finish collecting within 120 s"
+    assert str(find_collection_problem({0: collected("a")}, 3)) == "ranks 1-2 did not finish collecting within 120 s"
 
 
 def test_a_node_id_that_is_there_twice_is_named():

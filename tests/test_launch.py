@@ -32,6 +32,12 @@ def test_torchrun():
     )
 
 
+def test_a_node_is_named_with_its_host_and_ranks(monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "node-01")
+    assert who_am_i(TORCHRUN).node_name == "node 1 (node-01, ranks 8-15)"
+    assert Rank().node_name == "node 0 (node-01, rank 0)"
+
+
 @pytest.mark.parametrize("environ", [{}, {"WORLD_SIZE": "1"}, {"SLURM_STEP_NUM_TASKS": "1", "SLURM_RESTART_COUNT": "0"}])
 def test_nobody_is_a_world_of_one(environ):
     place = who_am_i(environ)

@@ -73,7 +73,7 @@ def test_a_complete_run_has_the_rows_of_its_own_reporter(run):
 
 def test_nobody_accepts_a_run_that_nobody_finished():
     record = rebuilt(told().contents())
-    reason = "no reporter finished this run: rebuilt from 4 of 4 journals (node-00 lost power)"
+    reason = "no reporter saw this run whole: rebuilt from 4 of 4 journals (node-00 lost power)"
     assert record.conclusion.line == f"INCOMPLETE: {reason}"
     assert (record.conclusion.exit_code, record.conclusion.reasons) == (6, (reason,))
     assert (record.conclusion.coverage.limits_expected, record.conclusion.coverage.limits_held) == (2, 2)
@@ -85,7 +85,7 @@ def test_what_the_journals_prove_rejects():
     assert (record.conclusion.verdict, record.conclusion.exit_code) == ("REJECTED", 1)
     assert record.conclusion.line == (
         "REJECTED: 1 limit missed in 1 of 3 validations, "
-        "no reporter finished this run: rebuilt from 3 of 4 journals (node-00 lost power) (3 of 4 GPUs)"
+        "no reporter saw this run whole: rebuilt from 3 of 4 journals (node-00 lost power) (3 of 4 GPUs)"
     )
 
 
@@ -301,7 +301,7 @@ def test_the_run_ended_when_its_last_line_was_written(tmp_path):
 
 def test_the_page_says_that_nobody_finished_the_run():
     page = parse(build_page(rebuilt(told().contents(1))))
-    assert any("no reporter finished this run: rebuilt from 3 of 4 journals" in element.text for element in page.elements)
+    assert any("no reporter saw this run whole: rebuilt from 3 of 4 journals" in element.text for element in page.elements)
 
 
 @pytest.mark.parametrize("name", [*profile_names(shipped_dir()), "base"])

@@ -16,7 +16,7 @@ from gpu_acceptance import __version__
 from gpu_acceptance.files import RESULTS, RecordError, read_results, write_results
 from gpu_acceptance.merge import copy_journals, find_journals
 from gpu_acceptance.rebuild import journal_paths, last_written, read_run_folder, rebuild
-from gpu_acceptance.record import RunRecord
+from gpu_acceptance.record import Outcome, RunRecord
 from gpu_acceptance.report import write_page
 from gpu_acceptance.report.formatting import count, duration, parse_moment
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
@@ -24,6 +24,7 @@ from gpu_acceptance.visible import one_line
 
 USAGE = 4
 UNREADABLE = 3
+INTERNAL_ERROR = 3  # of a run
 RUN_ID = re.compile(r"(\d{8}-\d{6})-\w{4}", re.ASCII)
 
 COMMITTED = ("sample", "evidence")  # of `reports/`
@@ -94,7 +95,8 @@ def _parser() -> argparse.ArgumentParser:
         "merge",
         help="join the journals of several nodes, and build the report of their run",
         description="Copy the journals of one run, left on several nodes, into OUT/journal, and rebuild the run there as `report build` "
-        "does. Identical copies of a journal are fine. Two that differ, or journals of different runs, are an error: nothing is written.",
+        "does. Identical copies of a journal are fine. Two that differ, or journals of different runs, are an error: nothing is written. "
+        "So is a run whose own reporter lost no rank; what it wrote is the proof.",
     )
     merge.add_argument("out", metavar="OUT", type=Path, help="the folder to join them in; journals in it from an earlier merge count too")
     merge.add_argument("dirs", metavar="DIR", nargs="+", type=Path, help="a run folder, as one of the nodes has it")
@@ -136,8 +138,9 @@ def _report_build(options: argparse.Namespace) -> int:
 
 
 def _report_merge(options: argparse.Namespace) -> int:
-    for folder in (options.out, *options.dirs):
-        _refuse_replacing(folder)
+    _refuse_replacing(options.out)
+    for folder in options.dirs:
+        _refuse_whole(folder)
     sources = [*([options.out] if journal_paths(options.out) else []), *options.dirs]
     return _rebuild(options.out, sources, f"joined from {count(len(options.dirs), 'folder')}")
 
@@ -167,6 +170,17 @@ def _refuse_replacing(run_dir: Path) -> None:
         raise RecordError(f"{error}; it is not replaced: move it away to rebuild the run from its journals") from None
     if not rebuilt:
         raise UsageError(f"{path}: the run's own reporter wrote it; it is not replaced: move it away to rebuild the run from its journals")
+
+
+def _refuse_whole(run_dir: Path) -> None:
+    """Where the run's own reporter heard every rank, journals have nothing to add; where it lost some, they tell what it missed."""
+    path = run_dir / RESULTS
+    if not path.exists():
+        return
+    record = read_results(path)
+    outcomes = {one.outcome for row in record.rows for attempt in row.attempts for one in attempt.ranks}
+    if not record.header.rebuilt and record.conclusion.exit_code != INTERNAL_ERROR and Outcome.LOST not in outcomes:
+        raise UsageError(f"{path}: the run's own reporter wrote it and lost no rank: there is nothing to join")
 
 
 def _profiles(options: argparse.Namespace) -> int:

@@ -27,10 +27,14 @@ class Event:
 
 
 class StopSignals:
-    """Turns SIGTERM, SIGINT and SIGHUP into events; the first reason counts. From the moment it exists no signal ends the process."""
+    """Turns SIGTERM, SIGINT and SIGHUP into events; the first reason counts. From the moment it exists no signal ends the process.
 
-    def __init__(self) -> None:
+    `node` is for people: whose launcher it is that may vanish.
+    """
+
+    def __init__(self, node: str) -> None:
         self.reason: str | None = None
+        self._node = node
         self._interrupts = 0
         self._launcher = os.getppid()
         self.wake, self._wake_write = socket.socketpair()
@@ -50,7 +54,7 @@ class StopSignals:
         with contextlib.suppress(BlockingIOError):
             self.wake.recv(4096)
         if self.reason is None and os.getppid() != self._launcher:
-            self.reason = "the launcher vanished"
+            self.reason = f"the loss of the launcher of {self._node}"
         return self.reason
 
     def ignore(self) -> None:

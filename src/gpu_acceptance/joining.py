@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from gpu_acceptance.control import Message
 from gpu_acceptance.files import encode
+from gpu_acceptance.ranges import named
 from gpu_acceptance.record import RankIdentity, clip
 from gpu_acceptance.supervisor import Supervisor
 
@@ -47,9 +48,12 @@ def agree(supervisor: Supervisor, nodeids: list[str], problems: list[RefusedErro
 
 def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]], Message]) -> Message:
     hellos = supervisor.await_mail("hello", JOIN_S)
-    absent = [rank for rank in range(supervisor.place.world_size) if rank not in hellos]
+    place = supervisor.place
+    absent = [rank for rank in range(place.world_size) if rank not in hellos]
     if absent:
-        return _refused(RefusedError(f"rank {absent[0]} (of {len(absent)} missing) did not arrive within {JOIN_S:g} s"))
+        nodes = named("node", {rank // place.local_world_size for rank in absent})
+        text = f"{named('rank', absent)} ({nodes}) did not arrive within {JOIN_S:g} s; see what torchrun said there"
+        return _refused(RefusedError(text))
     refusals = [hello["refusal"] for _, hello in sorted(hellos.items()) if hello["refusal"]]
     if refusals:
         first: Message = refusals[0]
@@ -76,7 +80,7 @@ def find_collection_problem(answers: dict[int, Message], world_size: int) -> Ref
     """None where all ranks collected the same set; else who cannot take part, or who lacks or adds what against rank 0."""
     absent = [rank for rank in range(world_size) if rank not in answers]
     if absent:
-        return RefusedError(f"rank {absent[0]} (of {len(absent)} missing) did not finish collecting within {JOIN_S:g} s")
+        return RefusedError(f"{named('rank', absent)} did not finish collecting within {JOIN_S:g} s")
     for rank, answer in sorted(answers.items()):
         for problem in answer["problems"]:
             return RefusedError(f"rank {rank} cannot take part: {problem['message']}", problem["exit_code"])

@@ -5,6 +5,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpu_acceptance.ranges import named
+
 # Each would run a validation again until it passes: seen with torchrun, which restarts all ranks after one failed.
 _RESTARTS = {
     "TORCHELASTIC_MAX_RESTARTS": "start torchrun with --max-restarts=0",
@@ -36,6 +38,12 @@ class Rank:
     @property
     def host(self) -> str:
         return socket.gethostname()
+
+    @property
+    def node_name(self) -> str:
+        """`node 1 (node-01, ranks 8-15)`: torchrun numbers the ranks node by node."""
+        first = self.rank - self.local_rank
+        return f"node {self.node} ({self.host}, {named('rank', range(first, first + self.local_world_size))})"
 
 
 def who_am_i(environ: Mapping[str, str] = os.environ) -> Rank:

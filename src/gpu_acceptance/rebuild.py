@@ -196,4 +196,4 @@ def _not_concluded(contents: Sequence[JournalContent], job: Job, why: str) -> li
     problems = sorted({problem for content in contents for problem in content.problems})
     more = [f"... and {len(problems) - _MOST_PROBLEMS} more problems in journals"] if len(problems) > _MOST_PROBLEMS else []
     found = f"rebuilt from {len(job.by_rank)} of {job.world_size} journals"
-    return [f"no reporter finished this run: {found} ({why})", *problems[:_MOST_PROBLEMS], *more]
+    return [f"no reporter saw this run whole: {found} ({why})", *problems[:_MOST_PROBLEMS], *more]

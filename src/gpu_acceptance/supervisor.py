@@ -57,6 +57,10 @@ class Supervisor:
         self._store_lost = ""  # why; nothing can be awaited any more
 
     @property
+    def _store(self) -> str:
+        return f"{self.place.store_host}:{self.control.port}"
+
+    @property
     def is_leader(self) -> bool:
         return self.place.rank == self.leader
 
@@ -84,7 +88,7 @@ class Supervisor:
         if self._store_lost:
             raise ControlError(self._store_lost)
         if self.lookout.is_cut_off:
-            raise ControlError(f"the control store at {self.place.store_host}:{self.control.port} does not answer: this node is cut off")
+            raise ControlError(f"the control store at {self._store} does not answer: {self.place.node_name} is cut off from it")
         if self.is_leader:
             return
         if self.leader in self.lookout.lost():
@@ -219,7 +223,7 @@ class Supervisor:
     def _on_control(self, sender: int, message: Message) -> None:
         match message["type"]:
             case "store_lost":
-                self._store_lost = f"the control store is gone: {message['reason']}"
+                self._store_lost = f"the control store at {self._store} is gone: {message['reason']}"
             case "hello" | "collected" | "resend" | "bye":
                 self.mail.setdefault(message["type"], {})[sender] = message
             case "vote" | "published" | "gather" | "sealable":

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from gpu_acceptance.files import read_results
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "tests" / "examples"
 PYTHON = sys.executable
 HANG_S = 240  # far beyond any run; only to end a test of a run that does not end
+_SUITE = "EXAMPLE_SUITE"  # in the environment of all that a run starts, wherever it goes from there
 _RANK_BLOCK = re.compile(r"rank\s+:\s+(\d+).*?\n\s*exitcode\s+:\s+(-?\d+)", re.DOTALL)
 
 
@@ -144,12 +146,25 @@ def start(command: list[str], cwd: Path, env: Mapping[str, str] | None = None) -
     return subprocess.Popen(
         command,
         cwd=cwd,
-        env={**_environment(), **(env or {})},
+        env={**_environment(), _SUITE: str(cwd.resolve()), **(env or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
     )
+
+
+def processes_in(suite: Path) -> list[str]:
+    """The living processes that a run in this folder started, in words."""
+    return [text for process in psutil.process_iter() if (text := _described(process, str(suite.resolve())))]
+
+
+def _described(process: psutil.Process, suite: str) -> str:
+    try:
+        mine = suite in {process.cwd(), process.environ().get(_SUITE)} and process.status() != psutil.STATUS_ZOMBIE
+        return f"{process.pid} {' '.join(process.cmdline())}" if mine else ""
+    except psutil.Error:
+        return ""
 
 
 def finished(returncode: int, output: str, suite: Path, before: set[Path] = frozenset(), reports: Path | None = None) -> Finished:

@@ -3,41 +3,55 @@
 import re
 
 import pytest
+from faults import Fault
 from suite import make_suite, torchrun
 
 pytestmark = pytest.mark.launcher
 
-# example -> the rank that never arrives, and where it is; the others only wait for it
+
+def hang(name, example, culprit, place):
+    says = rf"rank {culprit} \(.*\): stuck in call: deadline of 4 s passed{place}"
+    return Fault(name, "stuck", f"{example}.py::test_fault", says, (culprit,), f"{example}.py::test_next")
+
+
 HANGS = {
-    "holds_the_gil": (0, r"inside test_holds_the_gil\.py:\d+ in test_fault"),
-    "loops_for_ever": (1, r"inside test_loops_for_ever\.py:\d+ in test_fault"),
-    "stops_its_worker": (2, r"deadline of 4 s passed; its process is stopped \(SIGSTOP, a debugger\)"),
-    "order_differs": (
+    "holds_the_gil": hang(
+        "C call that holds the GIL",
+        "holds_the_gil",
+        0,
+        r"(; last collective on default_pg: .*)?; inside test_holds_the_gil\.py:\d+ in test_fault",
+    ),
+    "loops_for_ever": hang(
+        "endless loop in Python",
+        "loops_for_ever",
+        1,
+        r"(; last collective on default_pg: .*)?; inside test_loops_for_ever\.py:\d+ in test_fault",
+    ),
+    "stops_its_worker": hang("SIGSTOP of a worker", "stops_its_worker", 2, r"; its process is stopped \(SIGSTOP, a debugger\)"),
+    "order_differs": hang(
+        "another order of collectives on one rank",
+        "order_differs",
         3,
-        r"last collective on default_pg: number \d+, gloo:all_gather \[\[1000\]\] Float; inside all_gather .*in test_fault",
+        r"; last collective on default_pg: number \d+, gloo:all_gather \[\[1000\]\] Float; inside all_gather .*, at .* in test_fault",
     ),
 }
 
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory):
-    return torchrun(make_suite(tmp_path_factory.mktemp("faults"), *HANGS), ranks=4)
+    return torchrun(make_suite(tmp_path_factory.mktemp("faults"), "begins", *HANGS), ranks=4)
 
 
-@pytest.mark.parametrize(("example", "culprit", "place"), [(example, *said) for example, said in HANGS.items()])
-def test_a_hang_names_the_rank_that_did_not_arrive_and_the_place(faults, example, culprit, place):
-    row = faults.row(f"{example}.py::test_fault")
-    assert row.outcome == "stuck"
-    assert re.search(rf"rank {culprit} \(.*\): stuck in call: .*{place}", row.message)
-    by_rank = faults.outcomes_by_rank(f"{example}.py::test_fault")
-    assert by_rank == {rank: "stuck" if rank == culprit else "victim" for rank in range(4)}
+@pytest.mark.parametrize("one", HANGS.values(), ids=str)
+def test_a_hang_names_the_rank_that_did_not_arrive_and_the_place(faults, one, seen):
+    seen.row(one, faults)
+    assert faults.outcomes_by_rank(one.row) == {rank: "stuck" if rank in one.culprits else "victim" for rank in range(4)}
 
 
-@pytest.mark.parametrize("example", HANGS)
-def test_of_the_others_it_says_where_they_wait(faults, example):
-    culprit, _ = HANGS[example]
-    place = rf"waits for rank {culprit} in all_reduce, at test_{example}\.py:\d+ in test_fault"
-    assert re.search(rf"^ranks .*: victim: {place}$", faults.row(f"{example}.py::test_fault").message, re.MULTILINE)
+@pytest.mark.parametrize("one", HANGS.values(), ids=str)
+def test_of_the_others_it_says_where_they_wait(faults, one):
+    place = rf"waits for rank {one.culprits[0]} in all_reduce, at test_.*\.py:\d+ in test_fault"
+    assert re.search(rf"^ranks .*: victim: {place}$", faults.row(one.row).message, re.MULTILINE)
 
 
 @pytest.mark.parametrize("example", HANGS)

@@ -3,11 +3,9 @@
 import re
 import signal
 import time
-from pathlib import Path
 
-import psutil
 import pytest
-from suite import PYTHON, finished, make_suite, plain_pytest, start, torchrun, torchrun_command
+from suite import PYTHON, finished, make_suite, plain_pytest, processes_in, start, torchrun, torchrun_command
 
 from gpu_acceptance import cli
 
@@ -125,17 +123,6 @@ def test_when_the_launcher_is_killed_with_the_store_in_it_rank_0_still_writes_wh
     assert set(killed.outcomes().values()) <= {"not run", "interrupted"}
     assert killed.verdict_line in output
     assert (killed.folder / "report.html").is_file()
-
-
-def processes_in(folder: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(folder.resolve()) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def wait_until(is_true, seconds=60):

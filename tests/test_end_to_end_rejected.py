@@ -4,6 +4,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from faults import Fault
 from suite import EXAMPLES, make_suite, torchrun
 
 pytestmark = pytest.mark.launcher
@@ -19,6 +20,47 @@ EXAMPLES_HERE = (
     "unlisted_world",  # does not run any more
 )
 NEED = "need >= 1 GB/s [cpu.yaml: policy: an example of a limit, for the tests of the suite itself]"
+FAULTS = (
+    Fault(
+        "assertion on one rank before a collective",
+        "failed",
+        "test_asserts",
+        r"rank 0 \(.*\): failed in call: AssertionError: rank 0 gives up before the collective",
+        (0,),
+        "test_asserts_before_collective.py::test_value",
+    ),
+    Fault(
+        "os._exit(7)",
+        "died",
+        "test_exits",
+        r"rank 1 \(.*\): died in call: the worker ended with exit code 7",
+        (1,),
+        "exits.py::test_next",
+    ),
+    Fault(
+        "a worker sleeps for ever",
+        "stuck",
+        "test_hangs",
+        r"rank 1 \(.*\): stuck in call: deadline of 3 s passed; inside test_hangs\.py:14 in test_hangs",
+        (1,),
+        "hangs.py::test_next",
+    ),
+    Fault(
+        "one rank misses a limit",
+        "failed",
+        "test_misses_on_one_rank.py::test_value",
+        r"misses_on_one_rank\.value = 0\.5 GB/s, need >= 1 GB/s \[cpu\.yaml: .*\] on rank 1 \(.*\)",
+        (),
+        "test_misses_on_one_rank.py::test_other",
+    ),
+    Fault("SIGSEGV", "died", "test_segfaults", r"rank 1 \(.*\): died in call: the worker ended with signal SIGSEGV", (1,)),
+    Fault(
+        "the same rank spoils three generations of workers: the rest",
+        "not run",
+        "test_unlisted_world.py::test_value",
+        r"rank 1 \(.*\) poisoned 3 generations of workers",
+    ),
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +75,13 @@ def test_all_ranks_exit_alike(rejected):
     assert rejected.record.conclusion.exit_code == 1
 
 
+@pytest.mark.parametrize("one", FAULTS, ids=str)
+def test_faults(one, rejected, seen):
+    seen.row(one, rejected)
+
+
 def test_the_verdict_is_in_the_terminal_and_in_the_launchers_own_words(rejected):
-    assert rejected.verdict_line.startswith("REJECTED: 2 of 11 validations died, 1 of 11 validations stuck, ")
+    assert rejected.verdict_line.startswith("REJECTED: 2 of 13 validations died, 1 of 13 validations stuck, ")
     assert rejected.output.count(f"traceback : {rejected.verdict_line}") == 2
     assert rejected.verdict_line in rejected.terminal_of(1)
 
@@ -102,8 +149,8 @@ def test_a_stuck_rank_is_named_with_the_frame_it_is_in(rejected):
 
 
 def test_what_follows_a_poisoned_generation_runs_in_a_new_one_and_is_right(rejected):
-    (before,), (after,) = rejected.row("test_hangs").attempts, rejected.row("test_next").attempts
-    assert rejected.row("test_next").outcome == "passed"
+    (before,), (after,) = rejected.row("test_hangs").attempts, rejected.row("hangs.py::test_next").attempts
+    assert rejected.row("hangs.py::test_next").outcome == "passed"
     assert after.ranks[0].generation == before.ranks[0].generation + 1
     assert {record.figures[0].value for record in after.ranks} == {2.0}
 
@@ -111,13 +158,14 @@ def test_what_follows_a_poisoned_generation_runs_in_a_new_one_and_is_right(rejec
 def test_what_a_bad_rank_measured_is_thrown_away(rejected):
     for name in ("test_exits", "test_hangs", "test_segfaults"):
         assert rejected.row(name).attempts[0].ranks[1].figures == ()
-    assert [(limit.status, limit.value) for limit in rejected.alone("exits").limits] == [("not measured", None)]
+    assert [limit.status for limit in rejected.alone("segfaults").limits] == ["not measured"]
 
 
 def test_a_rank_that_poisons_three_generations_ends_the_run_by_name(rejected):
-    row = rejected.row("test_unlisted_world.py::test_value")
-    assert row.outcome == "not run"
-    assert re.fullmatch(r"rank 1 \(.*\) poisoned 3 generations of workers", row.message)
+    for name in ("segfaults.py::test_next", "test_unlisted_world.py::test_value"):
+        row = rejected.row(name)
+        assert row.outcome == "not run"
+        assert re.fullmatch(r"rank 1 \(.*\) poisoned 3 generations of workers", row.message)
     assert rejected.alone("unlisted_world").verdict == "INCOMPLETE"
 
 
@@ -139,9 +187,9 @@ def test_the_files_of_a_run_are_there_and_rank_1_wrote_none_of_rank_0(rejected):
 def test_junit_counts_what_rejects_as_failures_and_what_proves_nothing_as_errors(rejected):
     (suite,) = ET.parse(rejected.folder / "junit.xml").getroot()
     assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
-        "tests": "12",
+        "tests": "14",
         "failures": "7",
-        "errors": "1",
+        "errors": "2",
         "skipped": "0",
     }
 

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from faults import Fault
 from suite import make_suite, torchrun
 
 pytestmark = pytest.mark.launcher
@@ -32,6 +33,32 @@ SITUATIONS = {
     "measures_on_one_rank": ("not measured", r"measures_on_one_rank\.value: no figure, need >= 1 GB/s .* on rank 1 \(.*\)"),
     "unstable": ("unstable", r"unstable\.value = 5 GB/s with a spread of 30 %, above 5 %: too unstable to judge, need >= 1 GB/s .*"),
 }
+FAULTS = (
+    Fault(
+        "exception on one rank before a collective",
+        "error",
+        "test_raises",
+        r"rank 0 \(.*\): error in call: OSError: no such device",
+        (0,),
+        "test_raises.py::test_next",
+    ),
+    Fault(
+        "setup error on one rank",
+        "error",
+        "test_set_up_raises_on_one_rank.py::test_value",
+        r"rank 1 \(.*\): error in setup: MemoryError: no room for the buffer",
+        (1,),
+        "test_two_metrics.py::test_first",
+    ),
+    Fault(
+        "skip on one rank",
+        "skipped",
+        "test_skips_on_one_rank.py::test_skips",
+        r"rank 0 \(.*\): skipped in setup: rank 1 skipped: Skipped: no port on this rank",
+        (),
+        "test_two_metrics.py::test_first",
+    ),
+)
 NO_VALUES = {"nan": "nan", "infinity": "inf", "none": "NoneType", "tensor": "Tensor"}
 
 
@@ -44,8 +71,13 @@ def unproved(tmp_path_factory):
 def test_all_ranks_exit_alike(unproved):
     assert unproved.rank_exit_codes == {0: 6, 1: 6}, unproved.output
     assert unproved.record.conclusion.verdict == "INCOMPLETE"
-    assert unproved.verdict_line.startswith("INCOMPLETE: 11 of 19 validations in error, 1 of 19 validations unstable, ")
+    assert unproved.verdict_line.startswith("INCOMPLETE: 11 of 20 validations in error, 1 of 20 validations unstable, ")
     assert unproved.output.count(f"traceback : {unproved.verdict_line}") == 2
+
+
+@pytest.mark.parametrize("one", FAULTS, ids=str)
+def test_faults(one, unproved, seen):
+    seen.row(one, unproved)
 
 
 @pytest.mark.parametrize("subject", [*SITUATIONS, "no_values", "never_measures", "two_metrics"])
@@ -55,7 +87,7 @@ def test_each_would_be_incomplete_alone(unproved, subject):
 
 @pytest.mark.parametrize(("subject", "outcome", "message"), [(subject, *said) for subject, said in SITUATIONS.items()])
 def test_outcome_and_message(unproved, subject, outcome, message):
-    (row,) = [row for row in unproved.record.rows if row.subject == subject]
+    row, *_ = [row for row in unproved.record.rows if row.subject == subject]
     assert row.outcome == outcome
     assert re.fullmatch(message, row.message.split("\n", 1)[0])
     assert row.message.split("\n", 1)[0] in unproved.output

@@ -199,6 +199,20 @@ def test_a_signal_does_not_wait_for_the_answer(clock):
     assert host.worker.killed
 
 
+def test_a_rank_that_was_through_while_the_others_wait_says_so(clock):
+    worker = FakeWorker()
+    host = FakeHost(worker)
+    attempt = RunAttempt(host, go())
+    attempt.on_worker(said("setup", outcome="passed"))
+    attempt.on_control({"type": "enter", "ok": True})
+    attempt.on_worker(said("passed"))
+    clock(10.5)
+    attempt.tick()
+    ((record, _),) = host.published
+    text = "deadline of 10 s passed; it was through with its call and waited for its peers"
+    assert (record.outcome, record.message) == (Outcome.STUCK, text)
+
+
 def test_a_rank_that_waits_for_the_vote_is_not_the_stuck_one(clock):
     host = FakeHost(FakeWorker())
     attempt = RunAttempt(host, go())

@@ -29,6 +29,13 @@ IN_GATHER = """Current thread 0x00007f02 (most recent call first):
 ASLEEP = 'Current thread 0x00007f02 (most recent call first):\n  File "/suite/acceptance/test_hangs.py", line 14 in test_hangs\n'
 
 
+WAITS_FOR_WORD = """Current thread 0x00007f02 (most recent call first):
+  File "/suite/src/gpu_acceptance/channel.py", line 25 in read
+  File "/suite/src/gpu_acceptance/worker_plugin.py", line 204 in _receive
+  File "<frozen runpy>", line 88 in _run_code
+"""
+
+
 def elsewhere(line: int) -> str:
     return IN_ALL_REDUCE.replace("line 15", f"line {line}")
 
@@ -66,6 +73,8 @@ def test_the_own_frame_is_no_library_s():
     [
         (IN_ALL_REDUCE, "all_reduce (distributed_c10d.py:3252), at test_hangs.py:15 in test_hangs"),
         (ASLEEP, "test_hangs.py:14 in test_hangs"),
+        (IN_GATHER, "read (channel.py:25), at test_gathers.py:9 in test_gathers"),
+        (WAITS_FOR_WORD, ""),
         ("", ""),
     ],
 )

@@ -56,6 +56,7 @@ class RankAttempt:
         self._started = time.monotonic()
         self._sentence: _Sentence | None = None
         self._peer_bad: tuple[float, Message] | None = None
+        self._progress = ""  # what a rank that is stuck had done, where its stack does not tell
 
     def on_worker(self, message: Message) -> None:
         """Takes a message of the worker: of this attempt, and from the process we started, not from a forked copy of a test."""
@@ -96,7 +97,7 @@ class RankAttempt:
             peer = self._peer_bad[1]
             self._judge(Outcome.VICTIM, f"rank {peer['rank']} {peer['outcome']} first")
         if self.record is None and self._sentence is None and self._elapsed() > self._longest_s():
-            self._judge(Outcome.STUCK, f"deadline of {self.go['deadline_s']:g} s passed")
+            self._judge(Outcome.STUCK, f"deadline of {self.go['deadline_s']:g} s passed{self._progress}")
         if self._sentence and self._sentence.inquiry.poll():
             self._execute()
 
@@ -171,6 +172,7 @@ class RunAttempt(RankAttempt):
                 vote = {"outcome": message["outcome"], "reason": message.get("reason", "")}
                 self._host.tell_leader({"type": "vote", "seq": self.go["seq"], **vote})
             case "passed":
+                self._progress = "; it was through with its call and waited for its peers"
                 self._host.tell_leader({"type": "sealable", "seq": self.go["seq"]})
             case "gather":
                 gathered = {"key": message["key"], "value": message["value"]}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpu_acceptance.record import Outcome, RankRecord, clip
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/gpu_acceptance/|/lib/python3")
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/gpu_acceptance/|/lib/python3|^<frozen ")
 _WAITS_IN = re.compile(
     r"/torch/distributed/|/gpu_acceptance/channel\.py$"
 )  # for other ranks, or for its supervisor to say that they are there
@@ -57,6 +57,8 @@ def where(stack: str) -> str:
     if not found:
         return ""
     innermost, own = found[0], own_frame(found)
+    if own is None and innermost.file.endswith("/gpu_acceptance/channel.py"):
+        return ""  # outside its validation, waiting to be told what is next
     if own is None or own == innermost:
         return str(own or innermost)
     return f"{innermost.function} ({innermost.file.rsplit('/', 1)[-1]}:{innermost.line}), at {own}"

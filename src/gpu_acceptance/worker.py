@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from gpu_acceptance.processes import die_with_parent
+from gpu_acceptance.processes import become_subreaper, die_with_parent
 
 # What shows, stores or selects is the supervisor's; a worker only runs what it is told to run.
 _PLUGINS_OFF = ("terminal", "cacheprovider", "junitxml", "faulthandler", "pastebin", "stepwise")
@@ -61,4 +61,5 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     die_with_parent(int(os.environ["GPU_ACCEPTANCE_SUPERVISOR"]))
+    become_subreaper()  # a daemon that a validation leaves becomes our child, where leftovers.py finds it
     sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,24 @@
+"""The teardown of one rank fails after its call has passed."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+
+@pytest.fixture
+def buffer(ranks):
+    yield
+    if ranks.rank == 0:
+        raise OSError("the buffer is still in use")
+
+
+@pytest.mark.usefixtures("buffer")
+def test_fault(check):
+    check("tear_down_raises.value", 5.0, "GB/s")
+    dist.all_reduce(torch.ones(1))
+
+
+def test_next(check, ranks):
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    check("tear_down_raises.value", 5.0 if float(total) == ranks.world_size else 0.0, "GB/s")

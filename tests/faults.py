@@ -1,0 +1,121 @@
+"""The fault matrix: what each fault must end in, the checks that hold for every one, and what docs/faults.md is made from.
+
+A test file lists its faults and asks the fixture `seen` for each: `seen.row(FAULT, ended)` for a fault inside a validation,
+`seen.told(FAULT, text, took_s)` for any other. Both fail where the fault did not end as it must.
+"""
+
+import json
+import platform
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from suite import Finished, processes_in
+
+from gpu_acceptance.record import Figure, Row
+
+BEYOND_DEADLINE_S = 25.0
+_GONE_WITHIN_S = 10.0  # what a run left: its janitors look for 2 s
+_REJECTS = {"failed", "died", "stuck"}
+_MOST_SHOWN = 240
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault by its name in docs/faults.md, and what it must end in: an outcome of a row, or a verdict in words."""
+
+    name: str
+    ends_in: str
+    row: str = ""  # the end of the node id
+    says: str = ""  # a pattern for the whole first line of the row's message
+    culprits: tuple[int, ...] = ()  # the ranks whose own outcome is the row's
+    following: str = ""  # the end of the node id of the validation that must pass afterwards; empty where the run ends
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def verdict(self) -> str:
+        """`REJECTED (died)` of an outcome; else the words themselves."""
+        if not self.row:
+            return self.ends_in
+        verdict = "REJECTED" if self.ends_in in _REJECTS else "ACCEPTED" if self.ends_in == "passed" else "INCOMPLETE"
+        return f"{verdict} ({self.ends_in})"
+
+
+class Seen:
+    """Checks what faults ended in, and keeps it for docs/faults.md where a folder is given."""
+
+    def __init__(self, folder: Path | None, test: str) -> None:
+        self._folder = folder
+        self._test = test
+
+    def row(self, fault: Fault, ended: Finished) -> Row:
+        """A fault inside a validation: outcome, culprit, words, time, what was measured before, what comes after, nothing left."""
+        row = ended.row(fault.row)
+        first = row.message.split("\n", 1)[0]
+        assert row.outcome == fault.ends_in, row.message
+        assert re.fullmatch(fault.says, first), first
+        assert culprits_of(row) == fault.culprits
+        assert row.duration_s <= row.deadline_s + BEYOND_DEADLINE_S
+        assert_measured_before_is_kept(ended, row)
+        if fault.following:
+            assert ended.row(fault.following).outcome == "passed", ended.row(fault.following).message
+        assert_nothing_left(ended.suite)
+        self.told(fault, first or row.outcome, row.duration_s)
+        return row
+
+    def told(self, fault: Fault, text: str, took_s: float) -> None:
+        """Any other fault, which the test itself has checked."""
+        if self._folder:
+            line = {"fault": fault.name, "verdict": fault.verdict, "says": neutral(text), "took_s": took_s, "test": self._test}
+            with (self._folder / f"{psutil.Process().pid}.jsonl").open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def culprits_of(row: Row) -> tuple[int, ...]:
+    """The ranks whose own outcome in the last attempt is the row's; none where all agree, or a limit decided."""
+    records = row.attempts[-1].ranks if row.attempts else ()
+    ranks = tuple(record.rank for record in records if record.outcome == row.outcome)
+    return ranks if len(ranks) < len(records) else ()
+
+
+def assert_measured_before_is_kept(ended: Finished, until: Row) -> None:
+    """Every figure that a journal holds from before the fault is in results.json, and there is one unless nothing ran before."""
+    before = ended.record.rows[: ended.record.rows.index(until)]
+    kept = {key: figures for row in before for key, figures in _figures_of(row)}
+    written = {key: figures for key, figures in _figures_in_journals(ended) if key[0] in {one.nodeid for one in before}}
+    assert kept == written
+    assert any(kept.values()) or len(before) <= 1
+
+
+def _figures_of(row: Row) -> Iterator[tuple[tuple[str, int, int], tuple[Figure, ...]]]:
+    for attempt in row.attempts:
+        for record in attempt.ranks:
+            yield (row.nodeid, attempt.number, record.rank), record.figures
+
+
+def _figures_in_journals(ended: Finished) -> Iterator[tuple[tuple[str, int, int], tuple[Figure, ...]]]:
+    for identity in ended.record.header.ranks:
+        for line in ended.journal_of(identity.rank):
+            if line["kind"] == "rank":
+                figures = tuple(Figure.model_validate(figure) for figure in line["figures"])
+                yield (line["nodeid"], line["attempt"], line["rank"]), figures
+
+
+def assert_nothing_left(suite: Path) -> None:
+    end = time.monotonic() + _GONE_WITHIN_S
+    while processes_in(suite) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert processes_in(suite) == []
+
+
+def neutral(text: str) -> str:
+    """The text without the names of this machine: hosts, folders, process ids, addresses in memory; in one line."""
+    line = " ".join(text.replace(platform.node(), "node-00").split())
+    line = re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+", ".../", line)
+    line = re.sub(r"\bprocess \d+", "process N", line)
+    return line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}..."

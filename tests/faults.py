@@ -53,19 +53,20 @@ class Seen:
         self._folder = folder
         self._test = test
 
-    def row(self, fault: Fault, ended: Finished) -> Row:
+    def row(self, fault: Fault, ended: Finished, attempt: int = -1) -> Row:
         """A fault inside a validation: outcome, culprit, words, time, what was measured before, what comes after, nothing left."""
         row = ended.row(fault.row)
         first = row.message.split("\n", 1)[0]
         assert row.outcome == fault.ends_in, row.message
         assert re.fullmatch(fault.says, first), first
-        assert culprits_of(row) == fault.culprits
-        assert row.duration_s <= row.deadline_s + BEYOND_DEADLINE_S
+        assert culprits_of(row, attempt) == fault.culprits
+        took_s = max((record.duration_s for record in row.attempts[attempt].ranks), default=0.0) if row.attempts else 0.0
+        assert took_s <= row.deadline_s + BEYOND_DEADLINE_S
         assert_measured_before_is_kept(ended, row)
         if fault.following:
             assert ended.row(fault.following).outcome == "passed", ended.row(fault.following).message
         assert_nothing_left(ended.suite)
-        self.told(fault, first or row.outcome, row.duration_s)
+        self.told(fault, first or row.outcome, took_s)
         return row
 
     def told(self, fault: Fault, text: str, took_s: float) -> None:
@@ -76,9 +77,9 @@ class Seen:
                 file.write(json.dumps(line) + "\n")
 
 
-def culprits_of(row: Row) -> tuple[int, ...]:
-    """The ranks whose own outcome in the last attempt is the row's; none where all agree, or a limit decided."""
-    records = row.attempts[-1].ranks if row.attempts else ()
+def culprits_of(row: Row, attempt: int) -> tuple[int, ...]:
+    """The ranks whose own outcome in this attempt is the row's; none where all agree, or a limit decided."""
+    records = row.attempts[attempt].ranks if row.attempts else ()
     ranks = tuple(record.rank for record in records if record.outcome == row.outcome)
     return ranks if len(ranks) < len(records) else ()
 

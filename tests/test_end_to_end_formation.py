@@ -1,8 +1,7 @@
 """A process group that cannot be formed: the rank to blame and its step are named, and what needs no group still runs."""
 
-import re
-
 import pytest
+from faults import Fault
 from suite import make_suite, torchrun
 
 from gpu_acceptance.verdict import FORMATION
@@ -31,16 +30,23 @@ import torch.distributed as dist
 if os.environ["RANK"] == "1" and "GPU_ACCEPTANCE_SUPERVISOR" in os.environ:
     dist.init_process_group = lambda **arguments: os._exit(7)
 """
-# fault -> outcome of rank 1 and of the formation; what is said of it
+
+
+def fault(name, ends_in, says):
+    says = rf"rank 1 \(.*\): {ends_in} in forming the group of attempt 1: {says}"
+    return Fault(name, ends_in, FORMATION, says, (1,), "test_alone")
+
+
 FAULTS = {
-    HANGS: ("stuck", rf"stuck in forming the group of attempt 1: deadline of {DEADLINE_S} s passed.*; inside conftest\.py:\d+ in <lambda>"),
-    WRONG_INTERFACE: ("failed", r"failed in forming the group of attempt 1: RuntimeError: .*nowhere0"),
-    DIES: ("died", r"died in forming the group of attempt 1: the worker ended with exit code 7"),
+    HANGS: fault(
+        "one rank hangs where the group forms", "stuck", rf"deadline of {DEADLINE_S} s passed.*; inside conftest\.py:\d+ in <lambda>"
+    ),
+    WRONG_INTERFACE: fault("one rank takes an interface that is not there", "failed", r"RuntimeError: .*nowhere0"),
+    DIES: fault("one rank dies where the group forms", "died", r"the worker ended with exit code 7"),
 }
-NAMES = ["hangs", "wrong_interface", "dies"]
 
 
-@pytest.fixture(scope="module", params=FAULTS, ids=NAMES)
+@pytest.fixture(scope="module", params=FAULTS, ids=["hangs", "wrong_interface", "dies"])
 def broken(request, tmp_path_factory):
     suite = make_suite(tmp_path_factory.mktemp("formation"), "passes", "runs_without_group")
     (suite / "acceptance" / "conftest.py").write_text(request.param)
@@ -48,13 +54,11 @@ def broken(request, tmp_path_factory):
     return FAULTS[request.param], torchrun(suite)
 
 
-def test_the_rank_and_the_step_are_named_and_its_peer_is_a_victim(broken):
-    (outcome, said), ended = broken
-    row = ended.row(FORMATION)
-    assert row.outcome == outcome
-    assert re.match(rf"rank 1 \(.*\): {said}", row.message, re.DOTALL), row.message
+def test_the_rank_and_the_step_are_named_and_its_peer_is_a_victim(broken, seen):
+    one, ended = broken
+    seen.row(one, ended, attempt=0)
     for attempt in (0, 1):
-        assert ended.outcomes_by_rank(FORMATION, attempt) == {0: "victim", 1: outcome}
+        assert ended.outcomes_by_rank(FORMATION, attempt) == {0: "victim", 1: one.ends_in}
 
 
 def test_what_needs_no_group_still_runs_and_the_rest_does_not(broken):

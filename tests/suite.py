@@ -1,5 +1,6 @@
 """Runs examples as a real acceptance suite: its own folder, real YAML files, real torchrun processes."""
 
+import contextlib
 import json
 import os
 import re
@@ -142,16 +143,18 @@ def run(
     return finished(process.returncode, output, suite, before, reports)
 
 
-def start(command: list[str], cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command,
-        cwd=cwd,
-        env={**_environment(), _SUITE: str(cwd.resolve()), **(env or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
+def start(command: list[str], cwd: Path, env: Mapping[str, str] | None = None, *, output: Path | None = None) -> subprocess.Popen[str]:
+    """Starts it there; what it says goes to `output`, else to a pipe."""
+    with contextlib.ExitStack() as stack:
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**_environment(), _SUITE: str(cwd.resolve()), **(env or {})},
+            stdout=stack.enter_context(output.open("w")) if output else subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
 
 
 def processes_in(suite: Path) -> list[str]:
@@ -178,6 +181,10 @@ def _folders(reports: Path) -> set[Path]:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what the outer pytest put there. The store asks DNS for each peer's name: a server that is slow must not count."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TORCHELASTIC_"))}
+    """Ours, without what the outer pytest put there. The store asks DNS for each peer's name: a server that is slow must not count.
+
+    Byte code is kept: pytest would rewrite all of hypothesis anew in every rank, 2 s each, where Python may not write it.
+    """
+    dropped = ("PYTEST_", "TORCHELASTIC_", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return {**kept, "RES_OPTIONS": "timeout:1 attempts:1"}

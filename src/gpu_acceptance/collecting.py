@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_acceptance.events import StopSignals
 from gpu_acceptance.generations import WORKER_END
 from gpu_acceptance.joining import RefusedError
 from gpu_acceptance.objections import FORMATION
@@ -33,11 +34,17 @@ class Collected:
 class Collection:
     """Watches one collection. A pytest plugin."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, stop: StopSignals) -> None:
         self._config = config
+        self._stop = stop
         self._errors: list[str] = []
         self._skipped: list[str] = []
         self._seen: dict[str, Path] = {}
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        self._stop.raise_in_foreign_code()
+        return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
@@ -45,6 +52,8 @@ class Collection:
         try:
             return (yield)
         except (SystemExit, KeyboardInterrupt) as error:
+            if self._stop.reason:
+                raise
             text = f"{collector.nodeid}: {error!r} while it was imported: a test module may not end the process"
             return pytest.CollectReport(collector.nodeid, "failed", text, [])
 

@@ -36,6 +36,7 @@ class StopSignals:
         self.reason: str | None = None
         self._node = node
         self._interrupts = 0
+        self._raises = False
         self._launcher = os.getppid()
         self.wake, self._wake_write = socket.socketpair()
         self.wake.setblocking(False)
@@ -48,6 +49,13 @@ class StopSignals:
         for number in _SIGNALS:
             signal.signal(number, self._note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        self._raises = False
+
+    def raise_in_foreign_code(self) -> None:
+        """From here until `arm`, a signal raises KeyboardInterrupt: an import that hangs would never let anybody look at events."""
+        self._raises = True
+        if self.reason:
+            raise KeyboardInterrupt
 
     def poll(self) -> str | None:
         """The reason to stop, if there is one. A launcher that vanished counts as SIGTERM: nobody else would end the run."""
@@ -66,7 +74,9 @@ class StopSignals:
         if number == signal.SIGINT and self._interrupts:
             os._exit(2)  # asked twice: at once and without a report; the kernel takes the worker along, the janitor the rest
         self._interrupts += number == signal.SIGINT
-        self.reason = self.reason or signal.Signals(number).name
+        first, self.reason = self.reason is None, self.reason or signal.Signals(number).name
+        if first and self._raises:
+            raise KeyboardInterrupt
 
 
 class Events:

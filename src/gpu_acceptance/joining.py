@@ -7,11 +7,15 @@ from gpu_acceptance.control import Message
 from gpu_acceptance.files import encode
 from gpu_acceptance.ranges import named
 from gpu_acceptance.record import RankIdentity, clip
-from gpu_acceptance.supervisor import Supervisor
+from gpu_acceptance.supervisor import LeaderLostError, Supervisor
 
 JOIN_S = 120.0  # for all ranks to say hello: nodes of one job start within seconds of each other
 _MOST_LINES = 20
-USAGE, NOT_WRITABLE = 4, 3  # exit codes
+USAGE, NOT_WRITABLE, INTERRUPTED = 4, 3, 2  # exit codes
+
+
+def interrupted(reason: str) -> "RefusedError":
+    return RefusedError(f"interrupted by {reason} before the ranks had agreed on what to run", INTERRUPTED)
 
 
 class RefusedError(ValueError):
@@ -29,7 +33,7 @@ def join(
     supervisor.tell_leader({"type": "hello", "identity": encode(identity), "refusal": refusal and _refused(refusal)})
     if supervisor.is_leader:
         supervisor.control.cast(_answer_hellos(supervisor, welcome))
-    answer = _refuse_or(supervisor, supervisor.await_cast("welcome", JOIN_S + 30))
+    answer = _answer_of_leader(supervisor, "welcome")
     everybody = range(supervisor.place.world_size)
     supervisor.lookout.watch(everybody if supervisor.is_leader else [supervisor.leader])
     return answer
@@ -40,14 +44,17 @@ def agree(supervisor: Supervisor, nodeids: list[str], problems: list[RefusedErro
     told = [{"message": clip(str(problem), 4000), "exit_code": problem.exit_code} for problem in problems[:3]]
     supervisor.tell_leader({"type": "collected", "nodeids": nodeids, "problems": told})
     if supervisor.is_leader:
-        answers = supervisor.await_mail("collected", JOIN_S)
-        problem = find_collection_problem(answers, supervisor.place.world_size)
+        answers = supervisor.await_mail("collected", JOIN_S, until_stopped=True)
+        stopped = interrupted(supervisor.stopping) if supervisor.stopping else None
+        problem = stopped or find_collection_problem(answers, supervisor.place.world_size)
         supervisor.control.cast(_refused(problem) if problem else {"type": "agreed", **answer()})
-    return _refuse_or(supervisor, supervisor.await_cast("agreed", JOIN_S + 30))
+    return _answer_of_leader(supervisor, "agreed")
 
 
 def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]], Message]) -> Message:
-    hellos = supervisor.await_mail("hello", JOIN_S)
+    hellos = supervisor.await_mail("hello", JOIN_S, until_stopped=True)
+    if supervisor.stopping:
+        return _refused(interrupted(supervisor.stopping))
     place = supervisor.place
     absent = [rank for rank in range(place.world_size) if rank not in hellos]
     if absent:
@@ -69,7 +76,13 @@ def _refused(error: RefusedError) -> Message:
     return {"type": "refused", "message": str(error), "exit_code": error.exit_code}
 
 
-def _refuse_or(supervisor: Supervisor, message: Message) -> Message:
+def _answer_of_leader(supervisor: Supervisor, kind: str) -> Message:
+    try:
+        message = supervisor.await_cast(kind, JOIN_S + 30)
+    except LeaderLostError:
+        if supervisor.stop_signals.reason is None:
+            raise
+        raise interrupted(supervisor.stop_signals.reason) from None
     if message["type"] == "refused":
         supervisor.say_bye()
         raise RefusedError(message["message"], message["exit_code"])

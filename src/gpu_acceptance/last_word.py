@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 import pytest
 
 from gpu_acceptance.ending import describe
-from gpu_acceptance.joining import RefusedError
+from gpu_acceptance.joining import RefusedError, interrupted
 from gpu_acceptance.run import Run
 
 
@@ -43,8 +43,9 @@ class LastWord:
     def _end(self, session: pytest.Session) -> None:
         run = self._run
         if run.plan is None:  # the other ranks must not wait for one that will not collect
-            code = run.exit_code(session.exitstatus)
-            run.withdraw(RefusedError("pytest stopped before it had collected; see the lines above", code))
+            stopped = run.supervisor.stop_signals.reason
+            early = RefusedError("pytest stopped before it had collected; see the lines above", run.exit_code(session.exitstatus))
+            run.withdraw(interrupted(stopped) if stopped else early)
         elif not run.finished:
             run.go_wrong("pytest ended before the run did")
             run.finish()

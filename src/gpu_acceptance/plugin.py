@@ -64,7 +64,7 @@ def start(config: pytest.Config, settings: Settings, place: Rank) -> None:
     except RefusedError as error:
         refuse(error, place)
     direct_outputs(config, run.files, place.rank)
-    collection = Collection(config)
+    collection = Collection(config, run.supervisor.stop_signals)
     config.pluginmanager.register(collection, "gpu-acceptance-collection")
     config.pluginmanager.register(Acceptance(config, run, collection), "gpu-acceptance")
     config.pluginmanager.register(LastWord(config, run), "gpu-acceptance-last-word")

@@ -12,7 +12,7 @@ from gpu_acceptance.error_file import write_error_file
 from gpu_acceptance.files import RESULTS, encode
 from gpu_acceptance.generations import Validation
 from gpu_acceptance.job import Job
-from gpu_acceptance.joining import USAGE, RefusedError, agree
+from gpu_acceptance.joining import USAGE, RefusedError, agree, interrupted
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.leader import Leader, LeaderOptions
 from gpu_acceptance.limit import Profile
@@ -59,7 +59,8 @@ class Run:
     def agree(self, collected: Collected, rootdir: Path, ini: Path) -> list[str]:
         """The validations in one order for all ranks. Collective. Raises RefusedError."""
         self.validations, wrong = read_validations(collected.items, self.default_deadline_s)
-        problems = [*self.obstacles, *collected.problems, *wrong]
+        stopped = self.supervisor.stop_signals.reason
+        problems = [interrupted(stopped)] if stopped else [*self.obstacles, *collected.problems, *wrong]
         longest_s = max((validation.deadline_s for validation in self.validations.values()), default=self.default_deadline_s)
 
         def answer() -> Message:
@@ -159,7 +160,9 @@ class Run:
         """For people: the verdict and its reasons, or why there is none."""
         if self.ending:
             return self.ending.lines
-        return (f"no verdict: {self.refused or self.problem or 'pytest ended before the run did'}",)
+        stopped = self.supervisor.stop_signals.reason
+        early = interrupted(stopped) if stopped else "pytest ended before the run did"
+        return (f"no verdict: {self.refused or self.problem or early}",)
 
     def leave(self) -> None:
         """The last handshake, torchrun's error file, and no process left behind."""
@@ -195,6 +198,7 @@ class Run:
             send_journal(self.supervisor)
             if self.supervisor.is_leader:
                 self._tell(self._end_as_standby(self.alive))
+        self.supervisor.leader_writes = True
         final = self.supervisor.await_cast("final", silence_s=60 if self.alive is None else 20)
         self.ending = Ending(int(final["exit_code"]), final["verdict"], tuple(final["lines"]))
 

@@ -53,6 +53,7 @@ class Supervisor:
         self._seq = 0  # of the attempt in progress
         self._casts: deque[Message] = deque()
         self._heard_leader = time.monotonic()
+        self.leader_writes = False  # files, for as long as that takes: it cannot react to a signal
         self._stop_asked: float | None = None
         self._store_lost = ""  # why; nothing can be awaited any more
 
@@ -93,7 +94,7 @@ class Supervisor:
             return
         if self.leader in self.lookout.lost():
             raise LeaderLostError(f"rank {self.leader} lost: no heartbeat for {LOST_S:g} s")
-        if self._stop_asked and not self.stopping and time.monotonic() - self._stop_asked > _STOP_S:
+        if self._stop_asked and not self.stopping and not self.leader_writes and time.monotonic() - self._stop_asked > _STOP_S:
             raise LeaderLostError(f"rank {self.leader} lost: it did not react to {self.stop_signals.reason} within {_STOP_S:g} s")
 
     def await_cast(self, kind: str, silence_s: float) -> Message:
@@ -122,11 +123,13 @@ class Supervisor:
                     return message
         return None
 
-    def await_mail(self, kind: str, timeout_s: float, ranks: Iterable[int] | None = None) -> dict[int, Message]:
-        """The leader: what these ranks (default: all) answered so far, when all did or time ran out."""
+    def await_mail(
+        self, kind: str, timeout_s: float, ranks: Iterable[int] | None = None, *, until_stopped: bool = False
+    ) -> dict[int, Message]:
+        """The leader: what these ranks (default: all) answered so far, when all did, time ran out or (where asked) the run is to stop."""
         expected = set(ranks if ranks is not None else range(self.place.world_size))
         end = time.monotonic() + timeout_s
-        while not expected <= self.mail.setdefault(kind, {}).keys() and time.monotonic() < end:
+        while not expected <= self.mail.setdefault(kind, {}).keys() and time.monotonic() < end and not (until_stopped and self.stopping):
             self.pump()
         return self.mail[kind]
 

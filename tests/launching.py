@@ -1,0 +1,97 @@
+"""Ranks started one by one, with the store of their launcher in the test: each has an exit code of its own and takes signals alone."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from suite import PYTHON, Finished, finished, start
+from torch.distributed import TCPStore
+
+_REACHED_WITHIN_S = 120.0
+_RUN = f"by-hand-{os.getpid()}"
+ENDS_WITHIN_S = 60.0  # on a machine that does other things; a held rank would stay for an hour
+
+
+class Ranks:
+    """A job of one node in `suite`, as torchrun would start it. A context manager: nothing is left running."""
+
+    def __init__(self, suite: Path, world_size: int, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+        self.suite = suite
+        self.processes: dict[int, subprocess.Popen[str]] = {}
+        self._world_size = world_size
+        self._arguments = arguments
+        self._env = env or {}
+        self._store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+
+    def __enter__(self) -> "Ranks":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+    @property
+    def num_keys(self) -> int:
+        """In the control store."""
+        return int(self._store.num_keys())
+
+    def start(self, *ranks: int) -> "Ranks":
+        command = [PYTHON, "-m", "pytest", "acceptance/", *self._arguments]
+        for rank in ranks:
+            self.processes[rank] = start(command, self.suite, {**self._launched(rank), **self._env}, output=self._output(rank))
+        return self
+
+    def wait_for(self, name: str) -> None:
+        """Until a file of this name is in the suite."""
+        end = time.monotonic() + _REACHED_WITHIN_S
+        while not (self.suite / name).exists() and time.monotonic() < end:
+            assert all(process.poll() is None for process in self.processes.values()), self.outputs
+            time.sleep(0.05)
+        assert (self.suite / name).exists(), self.outputs
+
+    def wait_for_hello(self, rank: int) -> None:
+        """Until the heart of this rank beats: it has taken the signals, and says hello next."""
+        end = time.monotonic() + _REACHED_WITHIN_S
+        while not self._store.check([f"gpu-acceptance/{_RUN}/beat/{rank}"]) and time.monotonic() < end:
+            assert self.processes[rank].poll() is None, self.outputs
+            time.sleep(0.05)
+
+    def send(self, *numbers: signal.Signals, ranks: tuple[int, ...] | None = None) -> None:
+        """The signals, one after the other, to each of these ranks (default: all that were started)."""
+        for number in numbers:
+            for rank in self.processes if ranks is None else ranks:
+                self.processes[rank].send_signal(number)
+            time.sleep(0.2)  # two of one kind that are pending count as one
+
+    def end(self) -> Finished:
+        """The run, once every rank has left by itself."""
+        end = time.monotonic() + ENDS_WITHIN_S
+        for process in self.processes.values():
+            process.wait(timeout=max(0.1, end - time.monotonic()))
+        return finished(max(self.exit_codes.values()), self.outputs, self.suite)
+
+    @property
+    def exit_codes(self) -> dict[int, int]:
+        return {rank: process.returncode for rank, process in self.processes.items()}
+
+    @property
+    def outputs(self) -> str:
+        """What the ranks said, and what they left for the launcher to say."""
+        files = [file for rank in self.processes for file in (self._output(rank), self._error_file(rank)) if file.exists()]
+        return "\n".join(file.read_text(errors="replace") for file in files)
+
+    def _output(self, rank: int) -> Path:
+        return self.suite / f"output-{rank}"
+
+    def _error_file(self, rank: int) -> Path:
+        return self.suite / f"error-{rank}.json"
+
+    def _launched(self, rank: int) -> dict[str, str]:
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self._world_size, "LOCAL_WORLD_SIZE": self._world_size}
+        node = {"GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._store.port}
+        launcher = {"TORCHELASTIC_RUN_ID": _RUN, "TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_ERROR_FILE": self._error_file(rank)}
+        return {name: str(value) for name, value in {**place, **node, **launcher, "OMP_NUM_THREADS": 1}.items()}

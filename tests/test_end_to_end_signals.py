@@ -1,0 +1,189 @@
+"""SIGTERM, SIGINT and SIGHUP in every state of a run: acted on at once, exit code 2, what was in flight is named. SIGINT twice: gone.
+
+A rank that is held stays for an hour, so a run that ends has acted on the signal. Which signal meets which state changes from row to
+row: all three take one way through the code (events.py). Where nothing is agreed yet there are no results.
+"""
+
+import time
+from dataclasses import dataclass
+from signal import SIGHUP, SIGINT, SIGTERM
+
+import pytest
+from faults import Fault, assert_nothing_left
+from launching import Ranks
+from suite import Finished, make_suite
+
+pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+
+# In the supervisor alone: a worker has hooks, too.
+CONFTEST = """
+import os, signal, time
+from pathlib import Path
+
+if "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
+{hook}
+"""
+SIGNALS_ITSELF = """
+    def pytest_runtest_logfinish(nodeid):
+        if nodeid.endswith("::test_before"):
+            os.kill(os.getpid(), signal.SIGHUP)
+"""
+WRITES_FOR_LONG = """
+    def pytest_sessionfinish():
+        if os.environ["RANK"] == "0":
+            Path("holds").touch()
+            time.sleep(8)
+"""
+LEAVES_LATE = """
+    def pytest_unconfigure():
+        if os.environ["RANK"] == "1":
+            Path("holds").touch()
+            time.sleep(3)
+"""
+
+
+STOPPED = "INCOMPLETE (interrupted), exit code 2"
+EARLY = "interrupted by {} before the ranks had agreed on what to run"
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Starts so many ranks of a job that is held at a place."""
+    started = []
+
+    def begin(world_size, at="", conftest=None, only=None):
+        suite = make_suite(tmp_path, "holds")
+        if conftest:
+            (suite / "acceptance" / "conftest.py").write_text(CONFTEST.format(hook=conftest))
+        started.append(Ranks(suite, world_size, env={"HOLDS_AT": at}))
+        return started[0].start(*(only or range(world_size)))
+
+    yield begin
+    for one in started:
+        with one:
+            pass
+        assert_nothing_left(one.suite)
+
+
+@dataclass(frozen=True)
+class Stopped:
+    run: Finished
+    exit_codes: dict[int, int]
+    took_s: float
+
+
+def stop(ranks, *numbers):
+    """Sends the signals to every rank, and waits until all have left."""
+    before = time.monotonic()
+    ranks.send(*numbers)
+    run = ranks.end()
+    return Stopped(run, ranks.exit_codes, time.monotonic() - before)
+
+
+@pytest.mark.parametrize(
+    ("fault", "world_size", "at", "number", "row"),
+    [
+        (Fault("SIGINT while a worker starts", STOPPED), 1, "import of the worker", SIGINT, "world_formation"),
+        (Fault("SIGTERM while one rank sets up and its peer waits for the vote", STOPPED), 2, "set-up", SIGTERM, "test_held"),
+        (Fault("SIGHUP in a call", STOPPED), 1, "call", SIGHUP, "test_held"),
+        (Fault("SIGINT while one rank tears down and its peer waits for that", STOPPED), 2, "teardown", SIGINT, "test_held"),
+        (Fault("SIGTERM while workers end", STOPPED), 1, "end of the worker", SIGTERM, "worker_end"),
+    ],
+    ids=str,
+)
+def test_what_is_in_flight_is_interrupted_by_name(fault, world_size, at, number, row, ranks, seen):
+    held = ranks(world_size, at)
+    held.wait_for("holds")
+    stopped = stop(held, number)
+    assert set(stopped.exit_codes.values()) == {2}, stopped.run.output
+    assert stopped.run.record.conclusion.exit_code == 2
+    assert stopped.run.verdict_line.startswith("INCOMPLETE: interrupted")
+    assert stopped.run.row(row).outcome == "interrupted"
+    assert f"interrupted by {number.name}" in stopped.run.row(row).message
+    seen.told(fault, stopped.run.row(row).message, stopped.took_s)
+
+
+@pytest.mark.parametrize(
+    ("fault", "only", "number"),
+    [
+        (Fault("SIGTERM while rank 0 waits for the others to say hello", STOPPED), 0, SIGTERM),
+        (Fault("SIGHUP while a rank waits for rank 0 to say hello", STOPPED), 1, SIGHUP),
+    ],
+    ids=str,
+)
+def test_in_hello(fault, only, number, ranks, seen):
+    held = ranks(2, only=[only])
+    held.wait_for_hello(only)
+    stopped = stop(held, number)
+    assert_ended_early(stopped, number)
+    seen.told(fault, EARLY.format(number.name), stopped.took_s)
+
+
+COLLECTING = Fault("SIGINT while one rank collects and its peers wait for that", STOPPED)
+
+
+def test_in_collection(ranks, seen):
+    held = ranks(2, "collection")
+    held.wait_for("holds")
+    held.wait_for_hello(0)
+    stopped = stop(held, SIGINT)
+    assert_ended_early(stopped, SIGINT)
+    seen.told(COLLECTING, EARLY.format("SIGINT"), stopped.took_s)
+
+
+def assert_ended_early(stopped, number):
+    assert set(stopped.exit_codes.values()) == {2}, stopped.run.output
+    assert EARLY.format(number.name) in stopped.run.output
+    assert not stopped.run.has_results
+
+
+BETWEEN = Fault("SIGHUP between two validations", STOPPED)
+
+
+def test_between_validations(ranks, seen):
+    stopped = stop(ranks(1, conftest=SIGNALS_ITSELF))
+    assert stopped.exit_codes == {0: 2}, stopped.run.output
+    assert stopped.run.row("test_before").outcome == "passed"
+    assert stopped.run.row("test_held").outcome in {"interrupted", "not run"}
+    assert "interrupted by SIGHUP" in stopped.run.row("test_held").message
+    assert stopped.run.row("test_next").message == "interrupted by SIGHUP"
+    seen.told(BETWEEN, stopped.run.row("test_held").message, stopped.run.row("test_held").duration_s)
+
+
+WRITING = Fault("SIGTERM while rank 0 writes the report", STOPPED)
+
+
+def test_while_the_report_is_written_nobody_takes_rank_0_for_lost(ranks, seen):
+    held = ranks(2, conftest=WRITES_FOR_LONG)
+    held.wait_for("holds")
+    stopped = stop(held, SIGTERM)
+    assert stopped.exit_codes == {0: 2, 1: 2}, stopped.run.output
+    assert stopped.run.record.conclusion.exit_code == 2
+    assert not stopped.run.record.header.rebuilt
+    assert {stopped.run.row(name).outcome for name in ("test_before", "test_held", "test_next")} == {"passed"}
+    seen.told(WRITING, stopped.run.verdict_line, stopped.took_s)
+
+
+LEAVING = Fault("SIGTERM while the ranks say bye", "the run's own: the report is written")
+
+
+def test_a_signal_in_the_last_handshake_changes_nothing_any_more(ranks, seen):
+    held = ranks(2, conftest=LEAVES_LATE)
+    held.wait_for("holds")
+    time.sleep(1)  # for rank 0 to get there as well
+    stopped = stop(held, SIGTERM)
+    assert stopped.exit_codes == {0: 0, 1: 0}, stopped.run.output
+    assert stopped.run.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)"
+    seen.told(LEAVING, stopped.run.verdict_line, stopped.took_s)
+
+
+TWICE = Fault("SIGINT twice", "exit code 2: gone at once, with a report only where the first one had led to it")
+
+
+@pytest.mark.parametrize("at", ["collection", "import of the worker", "call", "end of the worker"])
+def test_sigint_twice_ends_all_at_once(at, ranks, seen):
+    held = ranks(1, at)
+    held.wait_for("holds")
+    stopped = stop(held, SIGINT, SIGINT)
+    assert stopped.exit_codes == {0: 2}, stopped.run.output
+    seen.told(TWICE, "(nothing)", stopped.took_s)

@@ -1,0 +1,81 @@
+"""Text that would take over a page, a terminal or a parser, and a record too large to send: the verdict is what it is without them."""
+
+import os
+import xml.etree.ElementTree as ET
+
+import pytest
+from faults import Fault
+from suite import make_suite, run, torchrun_command
+
+pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+
+HOST = b"<b>\x1b[31mhost&"  # torchrun itself refuses one that is no ASCII
+HOSTILE_EXCEPTION = Fault(
+    "hostile exception text of 10 MB (HTML, ANSI escapes, lone surrogates)",
+    "error",
+    "hostile_text.py::test_fault",
+    r"rank 0 \(.*\): error in call: OSError: <script>alert\(1\)</script>&.*",
+    (0,),
+    "hostile_text.py::test_next",
+)
+HOSTILE_NAMES = Fault("hostile host name and test id", "unchanged: ACCEPTED (passed)")
+TOO_LARGE = Fault(
+    "a record above the control store's limit",
+    "error",
+    "yields_too_much.py::test_fault",
+    r"rank 1 \(.*\): error: record not sent: a published message of \d+ bytes; allowed: 1048576",
+    (1,),
+    "yields_too_much.py::test_next",
+)
+RENAMED = "import socket, sys, os; socket.sethostname(os.fsdecode(bytes.fromhex(sys.argv[1]))); os.execvp(sys.argv[2], sys.argv[2:])"
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """Where we may, on a host of that name: a namespace of our own has one."""
+    suite = make_suite(tmp_path_factory.mktemp("hostile"), "begins", "hostile_text", "yields_too_much")
+    command = torchrun_command("acceptance/", "--junitxml=junit of ours.xml")
+    renamed = ["unshare", "--uts", command[0], "-c", RENAMED, HOST.hex(), *command]
+    return run(renamed if os.geteuid() == 0 else command, suite)
+
+
+def test_names_change_nothing(hostile, seen):
+    (row,) = [row for row in hostile.record.rows if "test_named" in row.nodeid]
+    assert row.outcome == "passed"
+    if os.geteuid() == 0:
+        assert {identity.host.encode("utf-8", "surrogateescape") for identity in hostile.record.header.ranks} == {HOST}
+    seen.told(HOSTILE_NAMES, row.outcome, row.duration_s)
+
+
+@pytest.mark.parametrize("one", [HOSTILE_EXCEPTION, TOO_LARGE], ids=str)
+def test_faults(one, hostile, seen):
+    seen.row(one, hostile)
+
+
+def test_all_ranks_exit_alike(hostile):
+    assert hostile.rank_exit_codes == {0: 6, 1: 6}, hostile.output[-3000:]
+
+
+def test_what_was_too_large_to_send_is_whole_in_the_journal(hostile):
+    (line,) = [line for line in hostile.journal_of(1) if line.get("nodeid", "").endswith("yields_too_much.py::test_fault")]
+    assert len(line["figures"]) == 1201
+
+
+@pytest.mark.parametrize("page", ["report.html", "pytest.html"])
+def test_no_page_holds_it_unescaped(hostile, page):
+    text = (hostile.folder / page).read_bytes()
+    assert b"<script>alert" not in text
+    assert b"\x1b" not in text
+    assert len(text) < 3_000_000
+
+
+def test_junit_is_still_xml(hostile):
+    (suite,) = ET.parse(hostile.suite / "junit of ours.xml").getroot()
+    assert len(suite.findall("testcase")) == len(hostile.record.rows)
+
+
+def test_no_terminal_gets_it(hostile):
+    for text in (hostile.output, hostile.terminal_of(1)):
+        assert "\x1b[31m" not in text
+        assert "\x07" not in text
+        assert len(text) < 3_000_000

@@ -12,7 +12,7 @@ from faults import Fault, assert_nothing_left
 from launching import Ranks
 from suite import Finished, make_suite
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.launcher
 
 LATE_S = 20
 LATE = Fault("one rank starts 20 s late", "ACCEPTED")

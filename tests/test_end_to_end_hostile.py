@@ -7,7 +7,7 @@ import pytest
 from faults import Fault
 from suite import make_suite, run, torchrun_command
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.launcher
 
 HOST = b"<b>\x1b[31mhost&"  # torchrun itself refuses one that is no ASCII
 HOSTILE_EXCEPTION = Fault(

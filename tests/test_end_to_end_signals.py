@@ -13,7 +13,7 @@ from faults import Fault, assert_nothing_left
 from launching import Ranks
 from suite import Finished, make_suite
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.launcher
 
 # In the supervisor alone: a worker has hooks, too.
 CONFTEST = """

@@ -64,6 +64,8 @@ def resolve(annotation):
     origin, arguments = getattr(annotation, "__origin__", None), getattr(annotation, "__args__", ())
     if annotation in LEAVES:
         return LEAVES[annotation]
+    if origin is tuple and arguments[-1] is not ...:
+        return st.tuples(*map(resolve, arguments))
     if origin is tuple:
         return st.lists(resolve(arguments[0]), max_size=2).map(tuple)
     if origin is dict:

@@ -35,6 +35,14 @@ def test_incomplete_says_what_is_not_proved():
     assert any(line.startswith("not proved: ") for line in lines)
 
 
+def test_a_clock_that_is_off_is_told_and_the_verdict_stays():
+    record = samples.two_nodes()
+    ranks = tuple(one.model_copy(update={"clock_ahead_s": (60.0, 60.0)}) if one.node else one for one in record.header.ranks)
+    lines = list(summary_lines(record.model_copy(update={"header": record.header.model_copy(update={"ranks": ranks})}), None))
+    assert lines[0] == record.conclusion.line
+    assert [line for line in lines if line.startswith("clock of node 1 (node-02.example) is 60.0 s ahead")]
+
+
 def test_no_page_is_named_where_there_is_none():
     assert not [line for line in summary_lines(samples.accepted(), None) if line.startswith("report")]
 

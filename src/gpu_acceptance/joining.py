@@ -1,15 +1,18 @@
 """Before anything runs: every rank says hello, and all agree on what will run. What speaks against it is said on every rank alike."""
 
+import time
 from collections import Counter
 from collections.abc import Callable
 
+from gpu_acceptance.clocks import ahead
 from gpu_acceptance.control import Message
 from gpu_acceptance.files import encode
 from gpu_acceptance.ranges import named
-from gpu_acceptance.record import RankIdentity, clip
+from gpu_acceptance.record import Bounds, RankIdentity, clip
 from gpu_acceptance.supervisor import LeaderLostError, Supervisor
 
 JOIN_S = 120.0  # for all ranks to say hello: nodes of one job start within seconds of each other
+_CLOCK_S = 5.0  # for an answer that takes milliseconds; without one the run goes on
 _MOST_LINES = 20
 USAGE, NOT_WRITABLE, INTERRUPTED = 4, 3, 2  # exit codes
 
@@ -67,9 +70,19 @@ def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]
         return first
     identities = [RankIdentity.model_validate_json(hellos[rank]["identity"]) for rank in sorted(hellos)]
     try:
-        return {"type": "welcome", **welcome(identities)}
+        return {"type": "welcome", **welcome(identities), "clocks": _ask_clocks(supervisor, identities)}
     except RefusedError as error:
         return _refused(error)
+
+
+def _ask_clocks(supervisor: Supervisor, identities: list[RankIdentity]) -> list[tuple[int, Bounds]]:
+    """Of each other node, how far its clock is ahead of ours; its lowest local rank answers for it."""
+    node_of = {identity.rank: identity.node for identity in identities if identity.local_rank == 0 and identity.node}
+    asked_s = time.time()
+    for rank in node_of:
+        supervisor.control.send(rank, {"type": "clock?"})
+    answers = supervisor.await_mail("clock", _CLOCK_S, node_of) if node_of else {}
+    return [(node_of[rank], ahead(asked_s, answer["heard_s"], answer["clock_s"])) for rank, answer in sorted(answers.items())]
 
 
 def _refused(error: RefusedError) -> Message:

@@ -22,6 +22,7 @@ MOST_COLLECTIVES = 64  # groups of one rank whose last collective a record names
 
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Collective = Annotated[str, Field(max_length=500)]  # `default_pg: number 7, gloo:all_reduce [[4]] Float`
+Bounds = tuple[float, float]  # at least, at most
 
 
 class Model(BaseModel):
@@ -160,6 +161,7 @@ class RankIdentity(Model):
     versions: dict[str, str] = {}  # python, torch, cuda, nccl, driver, kernel, ...
     environment: dict[str, str] = {}  # variables that change results
     chassis_serial: str = ""
+    clock_ahead_s: Bounds | None = None  # of its node's clock against node 0's; None: nobody asked, or no answer came
 
     @property
     def num_gpus(self) -> int:

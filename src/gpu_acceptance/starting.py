@@ -38,11 +38,16 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None) -> 
 
     answer = join(supervisor, identity, refusal, welcome)
     run_id = answer["run_id"]
-    identity = identity.model_copy(update={"run_id": run_id})
+    clocks = {node: tuple(bounds) for node, bounds in answer["clocks"]}
+
+    def known(one: RankIdentity) -> RankIdentity:
+        return one.model_copy(update={"run_id": run_id, "clock_ahead_s": clocks.get(one.node)})
+
+    identity = known(identity)
     files = RunFiles(settings.report_dir / run_id, place.rank)
     supervisor.hold = WorkerHold(control, supervisor.events, files, identity)
     obstacles = _open_journal(supervisor, files, identity)
-    job = Job(tuple(one.model_copy(update={"run_id": run_id}) for one in joined)) if joined else None
+    job = Job(tuple(map(known, joined))) if joined else None
     return Run(settings, place, supervisor, identity, files, answer["deadline_s"], chosen.get("profile"), obstacles, job=job)
 
 

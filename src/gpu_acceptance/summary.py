@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpu_acceptance.clocks import clock_sentences
 from gpu_acceptance.record import Outcome, RunRecord, Status, clip
 from gpu_acceptance.values import plural
 from gpu_acceptance.verdict import worst_margin
@@ -25,6 +26,7 @@ def _lines(record: RunRecord) -> Iterator[str]:
     yield from _shortened([line for line in _missed(record) if line])
     if conclusion.verdict != "ACCEPTED":
         yield from _shortened([f"not proved: {reason}" for reason in _unproved(record)])
+    yield from _shortened(list(clock_sentences(record.header.ranks)))
     worst = worst_margin(conclusion)
     if worst and worst.margin is not None:
         yield f"smallest margin of what held: {worst.margin * 100:.1f} %: {worst.message or worst.metric}"

@@ -229,6 +229,10 @@ class Supervisor:
                 self._store_lost = f"the control store at {self._store} is gone: {message['reason']}"
             case "hello" | "collected" | "resend" | "bye":
                 self.mail.setdefault(message["type"], {})[sender] = message
+            case "clock?":
+                self.tell_leader({"type": "clock", "clock_s": time.time()})
+            case "clock":
+                self.mail.setdefault("clock", {})[sender] = {**message, "heard_s": time.time()}
             case "vote" | "published" | "gather" | "sealable":
                 self._to_board(sender, message)
             case "stop_request":

@@ -106,6 +106,14 @@ def test_identity_names_hosts_gpus_versions_and_coverage():
     assert "torchrun --nproc-per-node gpu -m pytest acceptance/" in text
 
 
+def test_a_clock_that_is_off_stands_with_its_host():
+    record = samples.two_nodes()
+    ranks = tuple(one.model_copy(update={"clock_ahead_s": (3600.0, 3600.1)}) if one.node else one for one in record.header.ranks)
+    page = build_page(record.model_copy(update={"header": record.header.model_copy(update={"ranks": ranks})}))
+    assert "<strong>! CLOCK:</strong> clock of node 1 (node-02.example) is 3600.1 s ahead of that of node 0" in page
+    assert "CLOCK" not in PAGES["two_nodes"]
+
+
 def test_ranks_that_do_not_agree_on_a_version_are_named():
     assert "! DIFFERS: 2.28.9 (ranks 0-7); 2.27.3 (ranks 8-15)" in section("two_nodes", "identity")
     assert "DIFFERS" not in PAGES["accepted"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from gpu_acceptance.clocks import clock_sentences
 from gpu_acceptance.files import read_results, write_atomically
 from gpu_acceptance.record import RunRecord
 from gpu_acceptance.report import cluster, formatting, problems, untested, validations
@@ -70,6 +71,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "elapsed": formatting.elapsed(header.started_at, header.ended_at),
         "models": cluster.gpu_models(header),
         "nodes": cluster.nodes(header),
+        "clocks": list(clock_sentences(header.ranks)),
         "gpus": cluster.gpu_lines(header),
         "versions": cluster.versions(header),
         "variables": cluster.variables(header),

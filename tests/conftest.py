@@ -1,9 +1,13 @@
-"""The fixture with which end-to-end tests check a row of the fault matrix and tell docs/faults.md of it."""
+"""What all tests share: no test fails because the machine is slow, and the fixture that checks a row of the fault matrix."""
 
 from pathlib import Path
 
 import pytest
 from faults import Seen
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_addoption(parser):

@@ -327,7 +327,7 @@ def journals(tmp_path_factory):
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_journal_cut_anywhere_keeps_its_whole_lines_and_accepts_nothing(journals, data):
     folder, path, whole = journals
     size = data.draw(st.integers(0, len(whole) - 1) | st.sampled_from([n for n, byte in enumerate(whole) if byte == 10]))
@@ -359,7 +359,7 @@ def runs(draw):
 
 
 @given(run=runs(), seed=st.integers(0, 1000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_order_of_the_journals_does_not_matter(run, seed):
     contents = run.contents()
     expected = rebuilt(contents)
@@ -369,7 +369,7 @@ def test_the_order_of_the_journals_does_not_matter(run, seed):
 
 
 @given(run=runs(), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_missing_journal_never_helps(run, data):
     """Nothing more is held, nobody is accused who was not, and what the others prove still rejects."""
     gone = data.draw(st.integers(0, run.world_size - 1))
@@ -385,7 +385,7 @@ def test_a_missing_journal_never_helps(run, data):
 
 
 @given(run=runs(), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_lost_records_never_help(run, data):
     rank = data.draw(st.integers(0, run.world_size - 1))
     contents = run.contents()

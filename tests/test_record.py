@@ -97,7 +97,7 @@ MODELS = [
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_model_comes_back_as_it_was(model, data):
     record = data.draw(build(model))
     again = model.model_validate_json(record.model_dump_json())
@@ -107,7 +107,7 @@ def test_every_model_comes_back_as_it_was(model, data):
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 @given(data=st.data())
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 def test_every_model_refuses_an_unknown_key(model, data):
     document = json.loads(data.draw(build(model)).model_dump_json())
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
@@ -172,7 +172,7 @@ profiles = st.builds(
 
 
 @given(profiles)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_profile_comes_back_as_it_was(profile):
     plan = make_plan(profile, waivers={"a": "b"}, declared_gpus=4)
     again = RunPlan.model_validate_json(plan.model_dump_json())

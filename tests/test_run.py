@@ -53,6 +53,7 @@ def test_the_exit_code_is_that_of_the_run_and_never_0_without_an_ending(tmp_path
 def test_torchrun_is_told_the_verdict_or_why_there_is_none(tmp_path, monkeypatch, state, text):
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     run = make_run(tmp_path, 1, **state)
+    run.supervisor.stop_signals.reason = None
     run.leave()
     assert json.loads((tmp_path / "error.json").read_text())["message"]["message"] == text
     assert run.supervisor.say_bye.called == ("refused" not in state)

@@ -149,7 +149,7 @@ def start(command: list[str], cwd: Path, env: Mapping[str, str] | None = None, *
         return subprocess.Popen(
             command,
             cwd=cwd,
-            env={**_environment(), _SUITE: str(cwd.resolve()), **(env or {})},
+            env={**clean_environment(), _SUITE: str(cwd.resolve()), **(env or {})},
             stdout=stack.enter_context(output.open("w")) if output else subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -180,7 +180,7 @@ def _folders(reports: Path) -> set[Path]:
     return {path for path in reports.glob("*") if path.is_dir()}
 
 
-def _environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """Ours, without what the outer pytest put there. The store asks DNS for each peer's name: a server that is slow must not count.
 
     Byte code is kept: pytest would rewrite all of hypothesis anew in every rank, 2 s each, where Python may not write it.

@@ -65,6 +65,11 @@ class StopSignals:
             self.reason = f"the loss of the launcher of {self._node}"
         return self.reason
 
+    @property
+    def launcher(self) -> int | None:
+        """Its process id, while it is there."""
+        return self._launcher if os.getppid() == self._launcher else None
+
     def ignore(self) -> None:
         """From here on the run is over and the report is written: a late SIGTERM must not lose it."""
         for number in _SIGNALS:

@@ -64,7 +64,7 @@ class LastWord:
             write: Callable[[str], None] = reporter.write_line if reporter else print
             for line in lines:
                 write(line)
-                if self._run.alive and self._run.supervisor.is_leader:  # the rank that owned the terminal is gone
+                if self._run.speaks_for_rank_0:
                     print(line, file=sys.__stdout__, flush=True)
         except (OSError, ValueError) as error:
             self._run.go_wrong(f"the terminal takes no text: {describe(error)}")

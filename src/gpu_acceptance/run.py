@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpu_acceptance.collecting import Collected
 from gpu_acceptance.control import ControlError, Message
+from gpu_acceptance.deaf_launcher import end_launcher_later
 from gpu_acceptance.ending import INTERNAL_ERROR, Ending, broken, read_ending, spoil, write_ending
 from gpu_acceptance.error_file import write_error_file
 from gpu_acceptance.files import RESULTS, encode
@@ -164,6 +165,12 @@ class Run:
         early = interrupted(stopped) if stopped else "pytest ended before the run did"
         return (f"no verdict: {self.refused or self.problem or early}",)
 
+    @property
+    def speaks_for_rank_0(self) -> bool:
+        """Whether the rank that owns the terminal is gone, or cannot be heard on this node."""
+        standby = bool(self.alive) and self.supervisor.is_leader
+        return standby or (self.supervisor.is_cut_off and self.place.rank > 0 and self.place.local_rank == 0)
+
     def leave(self) -> None:
         """The last handshake, torchrun's error file, and no process left behind."""
         if self.ending is None or self.ending.exit_code:
@@ -172,6 +179,9 @@ class Run:
             self.supervisor.say_bye(self.alive)
         if self.supervisor.hold:
             self.supervisor.hold.kill_everything()
+        launcher = self.supervisor.stop_signals.launcher
+        if self.supervisor.is_cut_off and launcher and self.place.local_rank == 0:  # one of each node's ranks is enough
+            end_launcher_later(launcher)
 
     def _finish_together(self) -> None:
         if self.leader:

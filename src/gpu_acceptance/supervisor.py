@@ -55,6 +55,7 @@ class Supervisor:
         self._heard_leader = time.monotonic()
         self.leader_writes = False  # files, for as long as that takes: it cannot react to a signal
         self._stop_asked: float | None = None
+        self.is_cut_off = False  # from the store, and the launcher is perhaps as well
         self._store_lost = ""  # why; nothing can be awaited any more
 
     @property
@@ -89,6 +90,7 @@ class Supervisor:
         if self._store_lost:
             raise ControlError(self._store_lost)
         if self.lookout.is_cut_off:
+            self.is_cut_off = True
             raise ControlError(f"the control store at {self._store} does not answer: {self.place.node_name} is cut off from it")
         if self.is_leader:
             return

@@ -1,0 +1,191 @@
+"""Two hosts on one machine: network namespaces joined by a switch, each with its own host name, suite and report folder.
+
+A cut is made in the switch: both hosts keep their link and hear nothing, as behind a dead cable. No connection sees a reset.
+"""
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from suite import HANG_S, PYTHON, Finished, clean_environment, finished, make_suite
+
+ADDRESSES = ("192.0.2.1", "192.0.2.2")  # of documentation: routed nowhere
+PORT = 29500
+_NAMES = "127.0.0.1 localhost\n" + "".join(f"{address} node-{node}\n" for node, address in enumerate(ADDRESSES))
+_SLEEP = Path(__file__).parent / "faketime"  # libfaketime 0.9.10 spoils the sleep of Python 3.11: its issue 426
+_FAKETIME = sorted(Path("/usr/lib").glob("*-linux-gnu/faketime/libfaketimeMT.so.1"))
+
+needs_hosts = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"),
+    reason="two hosts are network namespaces: needs root, `ip` (iproute2) and `unshare` (util-linux)",
+)
+needs_faketime = pytest.mark.skipif(not _FAKETIME, reason="needs libfaketime (package libfaketime)")
+
+
+class Host:
+    """One host: a namespace, a suite of its own, and what was started on it."""
+
+    def __init__(self, namespace: str, node: int, suite: Path) -> None:
+        self.namespace = namespace
+        self.node = node
+        self.name = f"node-{node}"
+        self.suite = suite
+        self.launcher: subprocess.Popen[bytes] | None = None
+
+    def start(self, command: list[str], env: Mapping[str, str] | None = None) -> None:
+        """Starts a command on this host; its process id is the command's own."""
+        named = ["unshare", "--uts", "sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"', self.name]
+        with self._output.open("wb") as output:
+            self.launcher = subprocess.Popen(
+                ["ip", "netns", "exec", self.namespace, *named, *command],
+                cwd=self.suite,
+                env={**clean_environment(), "OMP_NUM_THREADS": "1", **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def _output(self) -> Path:
+        return self.suite / "launcher.txt"
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    def pids(self) -> list[int]:
+        """Every process on this host."""
+        return [int(pid) for pid in _ip("netns", "pids", self.namespace).split()]
+
+    def wait_for(self, name: str) -> None:
+        """Until a validation on this host has made this file."""
+        assert self.launcher
+        _until(lambda: (self.suite / name).exists() or self.launcher.poll() is not None)
+        assert (self.suite / name).exists(), self.output
+
+    def wait(self) -> Finished:
+        """Until the launcher has ended."""
+        assert self.launcher
+        self.launcher.wait(HANG_S)
+        return finished(self.launcher.returncode, self.output, self.suite)
+
+    def is_quiet_within(self, seconds: float) -> bool:
+        """Whether every process of this host ends within this time."""
+        return _until(lambda: not self.pids(), seconds)
+
+    def close(self) -> None:
+        """Kills all that runs on this host; its namespace ends with it."""
+        while pids := self.pids():
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            if self.launcher:
+                self.launcher.poll()
+            time.sleep(0.05)
+        if self.launcher:
+            self.launcher.wait()
+
+
+class Hosts:
+    """Two hosts and the switch between them."""
+
+    def __init__(self, folder: Path, *examples: str) -> None:
+        mark = f"acceptance-{os.getpid()}-{secrets.token_hex(2)}"
+        self._switch = f"{mark}-switch"
+        self.hosts = [Host(f"{mark}-{node}", node, make_suite(folder / f"node-{node}", *examples)) for node in (0, 1)]
+
+    def __getitem__(self, node: int) -> Host:
+        return self.hosts[node]
+
+    def connect(self) -> None:
+        _ip("netns", "add", self._switch)
+        _ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
+        for host, address in zip(self.hosts, ADDRESSES, strict=True):
+            _ip("netns", "add", host.namespace)
+            _etc(host).mkdir(parents=True)
+            _etc(host).joinpath("hosts").write_text(_NAMES)
+            port = f"port{host.node}"
+            _ip("-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
+            _ip("-n", self._switch, "link", "set", port, "master", "br0", "up")
+            _ip("-n", host.namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+            for link in ("lo", "eth0"):
+                _ip("-n", host.namespace, "link", "set", link, "up")
+        self.heal()
+
+    def cut(self) -> None:
+        """From now on the switch drops every frame."""
+        _ip("-n", self._switch, "link", "set", "br0", "down")
+
+    def heal(self) -> None:
+        _ip("-n", self._switch, "link", "set", "br0", "up")
+
+    def start(self, *launcher: str, backend: str = "static", env: Mapping[int, Mapping[str, str]] | None = None) -> None:
+        """torchrun on both, one rank each."""
+        for host in self.hosts:
+            self.start_one(host.node, *launcher, backend=backend, env=(env or {}).get(host.node))
+
+    def start_one(
+        self,
+        node: int,
+        *launcher: str,
+        backend: str = "static",
+        script: tuple[str, ...] = ("-m", "pytest", "acceptance/"),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        static = [f"--node-rank={node}", f"--master-addr={ADDRESSES[0]}", f"--master-port={PORT}"]
+        c10d = ["--rdzv-backend=c10d", f"--rdzv-endpoint=node-0:{PORT}", "--rdzv-id=two-hosts"]
+        rendezvous = ["--nnodes=2", "--nproc-per-node=1", *(c10d if backend == "c10d" else static)]
+        self[node].start([PYTHON, "-m", "torch.distributed.run", *rendezvous, *launcher, *script], env)
+
+    def close(self) -> None:
+        """Whatever happened before: no process and no namespace is left."""
+        for host in self.hosts:
+            if Path("/run/netns", host.namespace).exists():
+                host.close()
+                _ip("netns", "del", host.namespace)
+            shutil.rmtree(_etc(host), ignore_errors=True)
+        if Path("/run/netns", self._switch).exists():
+            _ip("netns", "del", self._switch)
+
+
+@contextmanager
+def two_hosts(folder: Path, *examples: str) -> Iterator[Hosts]:
+    """Two connected hosts, each with these examples as its suite."""
+    hosts = Hosts(folder, *examples)
+    try:
+        hosts.connect()
+        yield hosts
+    finally:
+        hosts.close()
+
+
+def faketime(offset: str) -> dict[str, str]:
+    """The environment of a host whose wall clock is wrong and whose monotonic clock is right."""
+    return {"LD_PRELOAD": str(_FAKETIME[-1]), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "PYTHONPATH": str(_SLEEP)}
+
+
+def _etc(host: Host) -> Path:
+    """What `ip netns exec` puts over /etc on this host."""
+    return Path("/etc/netns", host.namespace)
+
+
+def _until(condition, seconds: float = HANG_S) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _ip(*arguments: str) -> str:
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout

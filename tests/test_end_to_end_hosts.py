@@ -1,0 +1,255 @@
+"""Two hosts with a network of their own between them: what a lost node, a cut cable or a wrong clock does to a run.
+
+Every scenario is one run. They are all started by the first test that asks, some at a time: most of their time is waiting.
+"""
+
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hosts import ADDRESSES, PORT, Hosts, faketime, needs_faketime, needs_hosts, two_hosts
+from suite import Finished
+
+from gpu_acceptance import cli
+from gpu_acceptance.deaf_launcher import PATIENCE_S
+from gpu_acceptance.files import read_journal, read_results
+from gpu_acceptance.lookout import _UNREACHABLE_S, LOST_S
+
+pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher"), needs_hosts]
+
+CUT_S = 5.0
+_SAY_BYE_S = 20.0  # the last handshake, and three threads that wait in the store, 5 s each
+ENDS_WITHIN_S = 2 * (_UNREACHABLE_S + _SAY_BYE_S + 2 * PATIENCE_S)  # twice, on a machine that does other things as well
+RENDEZVOUS_S = 8
+JOIN_S = 8
+
+
+@dataclass
+class Ended:
+    """Both launchers after their end, when each host came to rest, and when the fault was made."""
+
+    hosts: list[Finished]
+    quiet: list[bool]
+    took_s: float
+
+
+def ended(hosts: Hosts, since: float, *nodes: int) -> Ended:
+    """Waits for both launchers and for every process of theirs."""
+    runs = [hosts[node].wait() for node in nodes or (0, 1)]
+    quiet = [hosts[node].is_quiet_within(ENDS_WITHIN_S) for node in nodes or (0, 1)]
+    return Ended(runs, quiet, time.monotonic() - since)
+
+
+def in_mid_validation(hosts: Hosts, backend: str = "static") -> None:
+    hosts.start(backend=backend)
+    for node in (0, 1):
+        hosts[node].wait_for(f"begun-{node}")
+
+
+def launcher_killed(folder: Path, node: int) -> Ended:
+    with two_hosts(folder, "takes_long") as hosts:
+        in_mid_validation(hosts)
+        since = time.monotonic()
+        hosts[node].launcher.kill()
+        return ended(hosts, since)
+
+
+def cut_off(folder: Path, backend: str) -> Ended:
+    with two_hosts(folder, "takes_long") as hosts:
+        in_mid_validation(hosts, backend)
+        since = time.monotonic()
+        hosts.cut()
+        return ended(hosts, since)
+
+
+def healed(folder: Path) -> Ended:
+    with two_hosts(folder, "reduces_in_time", "reduces_on", "sleeps_on") as hosts:
+        hosts.start()
+        for name in ("hurries", "reduces", "sleeps"):
+            for node in (0, 1):
+                hosts[node].wait_for(f"{name}-{node}")
+            hosts.cut()
+            time.sleep(CUT_S)
+            hosts.heal()
+        return ended(hosts, time.monotonic())
+
+
+def never_there(folder: Path) -> Ended:
+    """The cable is dead before the start: neither torchrun meets the other."""
+    with two_hosts(folder, "passes") as hosts:
+        hosts.cut()
+        since = time.monotonic()
+        hosts.start(f"--rdzv-conf=timeout={RENDEZVOUS_S}")
+        return ended(hosts, since)
+
+
+def never_says_hello(folder: Path) -> Ended:
+    """Both torchruns met, and on node 1 no supervisor comes to life."""
+    with two_hosts(folder, "passes") as hosts:
+        conftest = hosts[0].suite / "conftest.py"
+        text = conftest.read_text()
+        conftest.unlink()
+        conftest.write_text(f"{text}\nfrom gpu_acceptance import joining\n\njoining.JOIN_S = {JOIN_S}\n")
+        since = time.monotonic()
+        hosts.start_one(1, script=("--no-python", "sleep", "3600"))
+        hosts.start_one(0)
+        return ended(hosts, since, 0)
+
+
+def clock_ahead(folder: Path) -> Ended:
+    with two_hosts(folder, "passes") as hosts:
+        since = time.monotonic()
+        hosts.start(env={1: faketime("+1h")})
+        return ended(hosts, since)
+
+
+SCENARIOS = {
+    "healed": healed,
+    "cut off": lambda folder: cut_off(folder, "static"),
+    "cut off, c10d": lambda folder: cut_off(folder, "c10d"),
+    "node 1 killed": lambda folder: launcher_killed(folder, 1),
+    "node 0 killed": lambda folder: launcher_killed(folder, 0),
+    "no hello": never_says_hello,
+    "never there": never_there,
+    "clock": clock_ahead,
+}
+
+
+@pytest.fixture(scope="module")
+def scenarios(tmp_path_factory):
+    """Name -> the end of that scenario, once it is there."""
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        futures = {name: pool.submit(scenario, tmp_path_factory.mktemp("hosts")) for name, scenario in SCENARIOS.items()}
+        yield lambda name: futures[name].result()
+
+
+def journals(one: Finished) -> list[str]:
+    """Of whom this host keeps a journal."""
+    assert one.folder is not None, one.output
+    return sorted(path.name for path in (one.folder / "journal").iterdir())
+
+
+def test_a_killed_launcher_is_named_with_its_node_and_ranks(scenarios):
+    killed = scenarios("node 1 killed")
+    first, second = killed.hosts
+    assert (first.returncode, second.returncode) == (1, -9)
+    conclusion = first.record.conclusion
+    assert (conclusion.verdict, conclusion.exit_code) == ("INCOMPLETE", 2), first.output
+    assert first.outcomes() == {"test_long": "interrupted", "test_next": "not run"}
+    assert "interrupted: the loss of the launcher of node 1 (node-1, rank 1)" in first.reasons
+    assert "interrupted by the loss of the launcher of node 1 (node-1, rank 1)" in first.row("test_long").message
+    assert [journals(one) for one in killed.hosts] == [["rank-00000.jsonl"], ["rank-00001.jsonl"]]
+    assert not second.has_results
+
+
+def test_the_launcher_that_held_the_store_takes_the_run_along_and_both_nodes_say_so(scenarios):
+    killed = scenarios("node 0 killed")
+    first, second = killed.hosts
+    assert first.returncode == -9
+    assert second.rank_exit_codes == {1: 3}, second.output
+    gone = f"the control store at {ADDRESSES[0]}:{PORT} is gone: "
+    conclusion = first.record.conclusion
+    assert (conclusion.verdict, conclusion.exit_code) == ("INCOMPLETE", 3), first.output
+    assert f"internal error: {gone}" in first.reasons
+    assert f"traceback : no verdict: {gone}" in second.output
+    assert [journals(one) for one in killed.hosts] == [["rank-00000.jsonl"], ["rank-00001.jsonl"]]
+
+
+def test_a_node_that_is_cut_off_is_lost_and_both_sides_end(scenarios):
+    cut = scenarios("cut off")
+    first, second = cut.hosts
+    assert first.rank_exit_codes == {0: 6}, first.output
+    assert second.rank_exit_codes == {1: 3}, second.output
+    assert first.outcomes() == {"test_long": "lost", "test_next": "not run"}
+    assert f"rank 1 (node-1): lost: no heartbeat for {LOST_S:g} s: its supervisor or node is gone" in first.row("test_long").message
+    assert first.record.conclusion.verdict == "INCOMPLETE"
+    said = f"no verdict: the control store at {ADDRESSES[0]}:{PORT} does not answer: node 1 (node-1, rank 1) is cut off from it"
+    assert f"traceback : {said}\n" in second.output
+    assert f"\n{said}\n" in second.output
+    assert said in second.terminal_of(1)
+    assert [journals(one) for one in cut.hosts] == [["rank-00000.jsonl"], ["rank-00001.jsonl"]]
+
+
+@pytest.mark.parametrize("name", ["cut off", "node 0 killed"])
+def test_the_journals_of_both_nodes_make_one_report_that_names_the_lost_one(scenarios, name, tmp_path, capsys):
+    folders = [str(one.folder) for one in scenarios(name).hosts]
+    assert cli.main(["report", "merge", str(tmp_path), *folders]) == 6
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert "no reporter saw this run whole: rebuilt from 2 of 2 journals (joined from 2 folders)" in captured.out
+    merged = read_results(tmp_path)
+    assert [identity.host for identity in merged.header.ranks] == ["node-0", "node-1"]
+    assert (tmp_path / "report.html").is_file()
+    if name == "cut off":
+        (row,) = [row for row in merged.rows if row.nodeid.endswith("::test_long")]
+        assert "rank 1 (node-1): lost: no record of it in its journal" in row.message
+
+
+def test_a_launcher_that_does_not_hear_of_it_is_ended(scenarios):
+    first, second = scenarios("cut off, c10d").hosts
+    assert first.rank_exit_codes == {0: 6}, first.output
+    assert first.outcomes() == {"test_long": "lost", "test_next": "not run"}
+    assert second.returncode in {1, -9}  # after SIGTERM; where it waits in the store itself, after SIGKILL
+    assert re.search(
+        r"^no verdict: the control store at \S+ does not answer: node 1 \(node-1, rank 1\) is cut off", second.output, re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("name", ["node 1 killed", "node 0 killed", "cut off", "cut off, c10d"])
+def test_the_end_is_bounded_and_leaves_no_process(scenarios, name):
+    assert scenarios(name).quiet == [True, True]
+    assert scenarios(name).took_s < ENDS_WITHIN_S
+
+
+def test_a_network_that_comes_back_costs_nobody_but_the_validation_whose_deadline_passed(scenarios):
+    first, second = scenarios("healed").hosts
+    assert (first.rank_exit_codes, second.rank_exit_codes) == ({0: 1}, {1: 1}), first.output
+    assert {row.nodeid: row.outcome for row in first.record.rows if row.outcome != "passed"} == {
+        "acceptance/test_reduces_in_time.py::test_short": "stuck"
+    }
+    assert first.row("test_short").message.startswith("ranks 0-1: stuck in call: deadline of 4 s passed; inside all_reduce ")
+    assert first.verdict_line.startswith("REJECTED: 1 of 4 validations stuck")
+    assert [first.alone(subject).verdict for subject in ("reduces_on", "sleeps_on")] == ["ACCEPTED", "ACCEPTED"]
+
+
+def test_a_node_that_never_says_hello_is_named_in_one_line(scenarios):
+    (first,) = scenarios("no hello").hosts
+    said = f"rank 1 (node 1) did not arrive within {JOIN_S} s; see what torchrun said there"
+    assert first.rank_exit_codes == {0: 4}
+    assert f"ERROR: {said}\n" in first.output
+    assert f"traceback : {said}\n" in first.output
+    assert first.folder is None
+
+
+def test_two_launchers_that_never_meet_end_by_torchruns_own_timeout(scenarios):
+    apart = scenarios("never there")
+    first, second = apart.hosts
+    assert [one.returncode for one in apart.hosts] == [1, 1]
+    assert "1/2 clients joined" in first.output
+    assert f"failed to connect to any network address of ({ADDRESSES[0]}, {PORT})" in second.output
+    assert [one.folder for one in apart.hosts] == [None, None]
+
+
+@needs_faketime
+def test_a_clock_that_is_an_hour_ahead_is_told_and_changes_no_verdict(scenarios):
+    first, second = scenarios("clock").hosts
+    assert (first.returncode, second.returncode) == (0, 0), first.output
+    assert first.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)"
+    (said,) = re.findall(r"^clock of node 1 \(node-1\) is .*$", first.output, re.MULTILINE)
+    match = re.fullmatch(r".* is (\d+\.\d) s ahead of that of node 0 \(node-0\), give or take (\d+\.\d) s", said)
+    assert abs(float(match[1]) - 3600) <= float(match[2]) < 10
+    assert said in (first.folder / "report.html").read_text()
+    least_s, most_s = first.record.header.ranks[1].clock_ahead_s
+    assert 3590 < least_s <= 3600 <= most_s < 3610
+    assert read_journal(second.folder / "journal" / "rank-00001.jsonl").identity.clock_ahead_s == (least_s, most_s)
+    assert all(record.duration_s < 60 for record in read_journal(second.folder / "journal" / "rank-00001.jsonl").records)
+
+
+def test_clocks_that_agree_are_recorded_and_not_talked_about(scenarios):
+    first, _ = scenarios("healed").hosts
+    least_s, most_s = first.record.header.ranks[1].clock_ahead_s
+    assert least_s <= 0 <= most_s
+    assert "clock of node" not in first.output

@@ -1,0 +1,125 @@
+"""Journals of real runs, damaged: one clear line for each damage, with file and line; what is whole still counts; never ACCEPTED."""
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from faults import Fault
+from suite import PYTHON, ROOT, make_suite, plain_pytest
+
+from gpu_acceptance.files import read_results
+
+pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+
+INCOMPLETE = "INCOMPLETE: rebuilt, exit code 6"
+TRUNCATED = Fault("journal cut off in its last line", INCOMPLETE)
+MALFORMED = Fault("journal with a line that is no JSON", INCOMPLETE)
+FUTURE = Fault("journal with a line of a future schema", INCOMPLETE)
+TWO_RUNS = Fault("journals of two runs in one folder", "none: nothing is written, exit code 3")
+ONE_FOLDER = Fault("two runs with one name", "usage error, exit code 4: the first stays")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs of one suite, by their names."""
+    suite = make_suite(tmp_path_factory.mktemp("journals"), "begins", "passes")
+    return {name: plain_pytest(suite, f"--run-id={name}") for name in ("first", "second")}
+
+
+@pytest.fixture
+def journal(runs, tmp_path):
+    """That of a copy of the first run, which left no results."""
+    folder = tmp_path / "first"
+    shutil.copytree(runs["first"].folder / "journal", folder / "journal")
+    return folder / "journal" / "rank-00000.jsonl"
+
+
+@dataclass(frozen=True)
+class Built:
+    exit_code: int
+    said: str
+    problems: list[str]
+
+
+def build(folder: Path, *arguments: str) -> Built:
+    """`gpu-acceptance report build FOLDER`, as a person would call it."""
+    command = [PYTHON, "-m", "gpu_acceptance", "report", *(arguments or ("build", str(folder)))]
+    done = subprocess.run(command, cwd=ROOT / "src", capture_output=True, text=True, check=False, timeout=60)
+    return Built(done.returncode, done.stdout, done.stderr.splitlines())
+
+
+def outcomes(folder: Path) -> dict[str, str]:
+    return {row.subject: str(row.outcome) for row in read_results(folder).rows}
+
+
+def damaged(lines: list[str], kind: str) -> list[str]:
+    """The line of `passes`, which comes before the end of the workers, in a way that nobody can read."""
+    index = next(number for number, line in enumerate(lines) if "test_passes.py" in line and '"kind":"rank"' in line)
+    line = "{'kind': 'rank'}" if kind == "malformed" else json.dumps({**json.loads(lines[index]), "colour": "blue"})
+    return [*lines[:index], line, *lines[index + 1 :]]
+
+
+def test_a_whole_journal_gives_all_rows_and_no_acceptance(journal):
+    built = build(journal.parents[1])
+    assert (built.exit_code, built.problems) == (6, [])
+    assert outcomes(journal.parents[1])["passes"] == "passed"
+    assert built.said.startswith("INCOMPLETE: no reporter finished this run: rebuilt from 1 of 1 journals")
+
+
+def test_truncated(journal, seen):
+    journal.write_bytes(journal.read_bytes()[:-20])
+    number = len(journal.read_text().splitlines())
+    built = build(journal.parents[1])
+    assert built.exit_code == 6
+    assert built.problems == [f"gpu-acceptance: {journal}: line {number}: cut off: the writer ended in the middle of it"]
+    assert outcomes(journal.parents[1])["passes"] == "passed"
+    seen.told(TRUNCATED, built.problems[0], 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "text"),
+    [(MALFORMED, "malformed", "not JSON: key must be a string"), (FUTURE, "future", "unknown key rank.colour")],
+    ids=["malformed", "future"],
+)
+def test_one_line_that_cannot_be_read(journal, fault, kind, text, seen):
+    lines = damaged(journal.read_text().splitlines(), kind)
+    journal.write_text("\n".join(lines) + "\n")
+    number = next(number for number, line in enumerate(lines, 1) if "'kind'" in line or "colour" in line)
+    built = build(journal.parents[1])
+    assert built.exit_code == 6
+    (problem,) = built.problems
+    assert problem.startswith(f"gpu-acceptance: {journal}: line {number}: {text}")
+    assert outcomes(journal.parents[1]) == {"world_formation": "passed", "begins": "passed", "passes": "not run", "worker_end": "passed"}
+    seen.told(fault, problem, 0)
+
+
+def test_two_runs_in_one_folder(journal, runs, seen):
+    other = journal.with_name("rank-00001.jsonl")
+    other.write_bytes((runs["second"].folder / "journal" / "rank-00000.jsonl").read_bytes())
+    built = build(journal.parents[1])
+    assert built.exit_code == 3
+    (problem,) = built.problems
+    assert problem == f"gpu-acceptance: {journal} and {other}: two journals of rank 0 that differ"
+    assert not (journal.parents[1] / "results.json").exists()
+    seen.told(TWO_RUNS, problem, 0)
+
+
+def test_merging_two_runs(runs, tmp_path):
+    built = build(tmp_path, "merge", str(tmp_path / "out"), *(str(run.folder) for run in runs.values()))
+    assert built.exit_code in {3, 4}
+    assert len(built.problems) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_runs_with_one_name(runs, seen):
+    first = runs["first"]
+    before = (first.folder / "results.json").read_bytes()
+    again = plain_pytest(first.suite, "--run-id=first")
+    assert again.returncode == 4, again.output
+    text = f"--run-id=first: {first.folder.relative_to(first.suite)} exists; a run never overwrites another"
+    assert text in again.output.replace(f"{first.suite}/", "")
+    assert (first.folder / "results.json").read_bytes() == before
+    seen.told(ONE_FOLDER, text, 0)

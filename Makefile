@@ -10,7 +10,7 @@ RANKS   ?= $(shell $(VENV)/bin/python -c 'import torch; print(torch.cuda.device_
 NOT_HERE = $(filter --run-id% --report-dir% --plan% --collect-only% --co --help% -h,$(ARGS))
 
 .DEFAULT_GOAL := help
-.PHONY: help accept plan test lint bench soak clean
+.PHONY: help accept plan test lint bench faults soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ lint: $(VENV)/.ready-dev ## ruff and mypy
 
 bench: $(VENV)/.ready ## what the plugin costs per validation over a bare pytest function, as a ratio inside one run
 	$(VENV)/bin/python benchmarks/overhead.py $(ARGS)
+
+faults: $(VENV)/.ready-dev ## run the fault matrix on a CPU and write docs/faults.md from what was seen
+	$(VENV)/bin/python tools/make_faults.py $(ARGS)
 
 soak: $(VENV)/.ready-dev ## 200 validations with a fault in every third, on 4 CPU ranks: verdicts right, nothing hangs, nothing grows
 	$(VENV)/bin/python tests/soak.py $(ARGS)

@@ -16,6 +16,7 @@ import psutil
 from suite import Finished, processes_in
 
 from gpu_acceptance.record import Figure, Row
+from gpu_acceptance.visible import visible
 
 BEYOND_DEADLINE_S = 25.0
 _GONE_WITHIN_S = 10.0  # what a run left: its janitors look for 2 s
@@ -116,7 +117,8 @@ def assert_nothing_left(suite: Path) -> None:
 
 def neutral(text: str) -> str:
     """The text without the names of this machine: hosts, folders, process ids, addresses in memory; in one line."""
-    line = " ".join(text.replace(platform.node(), "node-00").split())
+    line = visible(" ".join(text.replace(platform.node(), "node-00").split()))
     line = re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+", ".../", line)
     line = re.sub(r"\bprocess \d+", "process N", line)
+    line = re.sub(r"\b\d{8}-\d{6}-[0-9a-f]{4}\b", "RUN", line)
     return line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}..."

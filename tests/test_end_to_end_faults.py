@@ -29,7 +29,7 @@ HANGS = {
     ),
     "stops_its_worker": hang("SIGSTOP of a worker", "stops_its_worker", 2, r"; its process is stopped \(SIGSTOP, a debugger\)"),
     "order_differs": hang(
-        "another order of collectives on one rank",
+        "mismatched order of collectives",
         "order_differs",
         3,
         r"; last collective on default_pg: number \d+, gloo:all_gather \[\[1000\]\] Float; inside all_gather .*, at .* in test_fault",

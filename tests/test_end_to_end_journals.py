@@ -122,4 +122,4 @@ def test_two_runs_with_one_name(runs, seen):
     text = f"--run-id=first: {first.folder.relative_to(first.suite)} exists; a run never overwrites another"
     assert text in again.output.replace(f"{first.suite}/", "")
     assert (first.folder / "results.json").read_bytes() == before
-    seen.told(ONE_FOLDER, text, 0)
+    seen.told(ONE_FOLDER, text.replace("reports/", ".../"), 0)

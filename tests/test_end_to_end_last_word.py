@@ -5,11 +5,14 @@ import signal
 import time
 
 import pytest
-from suite import PYTHON, finished, make_suite, plain_pytest, processes_in, start, torchrun, torchrun_command
+from faults import Fault, assert_nothing_left
+from suite import PYTHON, finished, make_suite, plain_pytest, start, torchrun, torchrun_command
 
 from gpu_acceptance import cli
 
 pytestmark = pytest.mark.launcher
+
+LAUNCHER_KILLED = Fault("SIGKILL of the launcher, which hosts the control store", "INCOMPLETE (interrupted), exit code 3")
 
 # In the supervisor alone: a worker has hooks, too.
 HOOK = """
@@ -108,14 +111,16 @@ def test_signals_that_a_module_took_at_its_import_still_end_the_run(tmp_path):
     assert "interrupted by SIGTERM" in stopped.row("test_long").message
 
 
-def test_when_the_launcher_is_killed_with_the_store_in_it_rank_0_still_writes_what_it_has(tmp_path):
+def test_when_the_launcher_is_killed_with_the_store_in_it_rank_0_still_writes_what_it_has(tmp_path, seen):
     suite = make_suite(tmp_path, "takes_long")
     process = start(torchrun_command("acceptance/"), suite)
     for rank in (0, 1):
         wait_for(suite / f"begun-{rank}", process)
     process.kill()
+    before = time.monotonic()
     output, _ = process.communicate(timeout=120)
-    assert wait_until(lambda: not processes_in(suite)), processes_in(suite)
+    took_s = time.monotonic() - before
+    assert_nothing_left(suite)
     killed = finished(process.returncode, output, suite)
     assert killed.record.conclusion.verdict == "INCOMPLETE"
     assert killed.record.conclusion.exit_code == 3
@@ -123,6 +128,7 @@ def test_when_the_launcher_is_killed_with_the_store_in_it_rank_0_still_writes_wh
     assert set(killed.outcomes().values()) <= {"not run", "interrupted"}
     assert killed.verdict_line in output
     assert (killed.folder / "report.html").is_file()
+    seen.told(LAUNCHER_KILLED, killed.verdict_line, took_s)
 
 
 def wait_until(is_true, seconds=60):

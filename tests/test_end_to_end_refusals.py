@@ -1,9 +1,13 @@
 """Closed doors: ways to start a run that would make its verdict worth nothing. Each ends with exit code 4 or 5 and one text."""
 
 import pytest
+from faults import Fault
 from suite import make_suite, plain_pytest, torchrun
 
 pytestmark = pytest.mark.launcher
+
+
+RESTARTS = Fault("launcher that restarts failed ranks (--max-restarts=1)", "usage error, exit code 4")
 
 
 def assert_refused(finished, text, *, ranks=2):
@@ -52,7 +56,7 @@ def test_a_profile_of_other_hardware(tmp_path):
     assert not refused.has_results
 
 
-def test_launcher_restarts(tmp_path):
+def test_launcher_restarts(tmp_path, seen):
     refused = torchrun(make_suite(tmp_path, "passes"), launcher=("--max-restarts=1",))
     assert refused.returncode != 0
     assert set(refused.rank_exit_codes.values()) <= {4, -15}, refused.output
@@ -60,6 +64,7 @@ def test_launcher_restarts(tmp_path):
     assert "ERROR: TORCHELASTIC_MAX_RESTARTS=1: a restarted job runs until it passes, which proves nothing; " in refused.output
     assert "start torchrun with --max-restarts=0" in refused.output
     assert not refused.has_results
+    seen.told(RESTARTS, next(line for line in refused.output.splitlines() if "ERROR: TORCHELASTIC_MAX_RESTARTS" in line), 0)
 
 
 def test_ranks_that_collect_different_validations(tmp_path):

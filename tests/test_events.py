@@ -44,6 +44,26 @@ def test_what_a_test_module_did_to_the_signals_is_undone():
     assert ends(code + "os.kill(os.getpid(), signal.SIGTERM); print(stop.poll())") == (0, "SIGTERM")
 
 
+FOREIGN = """
+try:
+    {begin}
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(600)
+except KeyboardInterrupt:
+    os.kill(os.getpid(), signal.SIGHUP)
+    print('raised once', stop.poll())
+"""
+
+
+@pytest.mark.parametrize("begin", ["stop.raise_in_foreign_code()", "os.kill(os.getpid(), signal.SIGTERM); stop.raise_in_foreign_code()"])
+def test_in_foreign_code_the_first_signal_raises_also_one_that_came_before(begin):
+    assert ends(FOREIGN.format(begin=begin)) == (0, "raised once SIGTERM")
+
+
+def test_after_foreign_code_no_signal_raises_any_more():
+    assert ends("stop.raise_in_foreign_code(); stop.arm(); os.kill(os.getpid(), signal.SIGTERM); print(stop.poll())") == (0, "SIGTERM")
+
+
 def test_at_the_very_end_no_signal_is_heard():
     assert ends("stop.ignore(); os.kill(os.getpid(), signal.SIGTERM); print(stop.poll())") == (0, "None")
 

@@ -24,7 +24,7 @@ from suite import Finished, make_suite, torchrun
 FAULTS = {
     "raises": ({"error"}, "exception before a collective"),
     "larger": ({"stuck", "error", "failed", "died"}, "mismatched sizes of collectives"),
-    "other order": ({"stuck", "error", "failed"}, "another order of collectives on one rank"),
+    "other order": ({"stuck", "error", "failed"}, "mismatched order of collectives"),
     "never enters": ({"stuck"}, "one rank never enters a collective"),
     "stopped": ({"stuck"}, "SIGSTOP of a worker"),
     "exits": ({"died"}, "worker ends with exit code 7"),

@@ -1,0 +1,76 @@
+"""docs/faults.md has a row for each fault that some test looks at, and for no other; it names no machine."""
+
+import ast
+import json
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from faults import Fault, Seen, neutral
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "faults.md"
+TOOL = ROOT / "tools" / "make_faults.py"
+NAMES_A_FAULT = {"Fault", "fault", "hang"}  # functions whose first argument is a fault's name
+
+
+def looked_at() -> list[str]:
+    return sorted(
+        call.args[0].value
+        for path in (ROOT / "tests").glob("test_end_to_end_*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in NAMES_A_FAULT
+        if isinstance(call.args[0], ast.Constant)
+    )
+
+
+def rows_of(text: str) -> list[list[str]]:
+    table = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table]
+
+
+def test_the_page_names_exactly_the_faults_that_tests_look_at():
+    assert sorted(row[0] for row in rows_of(PAGE.read_text(encoding="utf-8"))) == looked_at()
+    assert len(looked_at()) > 40
+
+
+def test_no_cell_is_empty():
+    rows = rows_of(PAGE.read_text(encoding="utf-8"))
+    assert [row for row in rows if len(row) != 5 or not all(row)] == []
+
+
+def test_a_text_names_no_machine():
+    text = f"process 4711 of {platform.node()} in /tmp/some/where/results.json:\n 20261120-105204-2486"
+    assert neutral(text) == "process N of node-00 in .../results.json: RUN"
+    assert neutral("\x1b[31mred\udcff") == r"\x1b[31mred\udcff"
+    assert len(neutral("x" * 1000)) < 300
+
+
+@pytest.fixture
+def module(tmp_path):
+    """The tool with a page of its own."""
+    copy = tmp_path / "tools" / "make_faults.py"
+    copy.parent.mkdir()
+    copy.write_text(TOOL.read_text(encoding="utf-8"))
+    (tmp_path / "docs").mkdir()
+    return copy
+
+
+def test_the_tool_writes_one_row_for_a_fault_with_its_longest_time(module, tmp_path):
+    (tmp_path / "seen").mkdir()
+    fault = Fault("a | fault", "died", row="test_fault")
+    for took_s in (4.04, 1.0):
+        Seen(tmp_path / "seen", "test_it").told(fault, "rank 1: `died` | in call", took_s)
+    Seen(tmp_path / "seen", "test_it").told(Fault("another", "exit code 4"), "refused", 0)
+    evidence = tmp_path / "reports" / "evidence"
+    evidence.mkdir(parents=True)
+    on_gpus = {"fault": "another", "verdict": "exit code 4", "says": "refused", "took_s": 2.0}
+    (evidence / "faults-gpu.jsonl").write_text(json.dumps(on_gpus) + "\n")
+    subprocess.run([sys.executable, str(module), f"--from={tmp_path / 'seen'}"], check=True)
+    assert rows_of((tmp_path / "docs" / "faults.md").read_text()) == [
+        ["a \\| fault", "REJECTED (died)", "`rank 1: 'died' \\| in call`", "4.0 s", "not yet run"],
+        ["another", "exit code 4", "`refused`", "-", "2.0 s"],
+    ]

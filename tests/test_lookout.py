@@ -6,6 +6,7 @@ import pytest
 from torch.distributed import TCPStore
 
 from gpu_acceptance import lookout as module
+from gpu_acceptance.control import ControlError
 from gpu_acceptance.lookout import Lookout
 
 
@@ -70,3 +71,12 @@ def test_nobody_is_lost_while_we_ourselves_are_cut_off(make, monkeypatch):
     assert not watcher.is_cut_off
     monkeypatch.setattr(module.time, "monotonic", lambda: now + 30)
     assert watcher.is_cut_off
+
+
+def test_a_store_that_is_gone_before_the_first_beat():
+    class Gone:
+        def set(self, key: str, value: str) -> None:
+            raise RuntimeError("Connection reset by peer\nException raised from ...")
+
+    with pytest.raises(ControlError, match=r"^the control store is gone: Connection reset by peer$"):
+        Lookout(Gone(), 0)

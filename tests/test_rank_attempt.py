@@ -441,3 +441,31 @@ def test_a_crash_before_the_first_word_names_the_validation_before(clock):
     assert host.published[0][0].message == (
         "the worker ended with signal SIGSEGV; the validation before was acceptance/test_a.py::test_before"
     )
+
+
+@pytest.mark.parametrize(("after_s", "outcome"), [(1, Outcome.ERROR), (4.5, Outcome.VICTIM)])
+def test_an_error_while_peers_are_killed_is_their_echo(clock, after_s, outcome):
+    host = FakeHost(FakeWorker())
+    attempt = entered(host, deadline_s=1000.0)
+    attempt.on_control({"type": "peer_bad", "rank": 1, "outcome": "failed"})
+    clock(after_s)
+    attempt.on_worker(done(Outcome.ERROR, phase="call", message="Connection reset by peer"))
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (outcome, "Connection reset by peer")
+
+
+def test_who_forms_is_not_kept_waiting_for_a_peer_that_cannot(clock):
+    host = FakeHost(None)
+    attempt = FormAttempt(host, go(deadline_s=1000.0))
+    attempt.on_control({"type": "peer_bad", "rank": 1, "outcome": "error"})
+    clock(6)
+    attempt.tick()
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "rank 1 error first")
+
+
+def test_a_healthy_worker_that_ends_is_given_its_time_whatever_its_peers_do(clock):
+    host = FakeHost(FakeWorker())
+    attempt = EndAttempt(host, go())
+    attempt.on_control({"type": "peer_bad", "rank": 1, "outcome": "died"})
+    clock(6)
+    attempt.tick()
+    assert not host.published

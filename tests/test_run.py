@@ -80,7 +80,7 @@ def test_a_follower_without_a_control_plane_has_no_verdict(tmp_path):
 def test_what_a_lost_leader_wrote_at_the_last_moment_counts(tmp_path):
     written = write_ending(tmp_path, samples.rejected())
     run = make_run(tmp_path, 1, plan=Mock())
-    assert run._end_as_standby([1]) == written
+    assert run._end_as_standby() == written
 
 
 def test_a_rank_that_goes_wrong_before_the_end_asks_the_leader_to_stop(tmp_path):

@@ -6,9 +6,10 @@ from gpu_acceptance.record import Outcome, RankRecord, Row
 from gpu_acceptance.rows import subject_of
 from gpu_acceptance.stacks import name_who_did_not_arrive
 
+CHANNEL = "channel"  # the phase of an error of a worker that was killed because nothing it says can be trusted
 CAUSES = frozenset({Outcome.DIED, Outcome.STUCK, Outcome.LOST})
 FORMING = "forming the group"
-_ECHOES = frozenset({(Outcome.ERROR, "call"), (Outcome.FAILED, FORMING)})  # what the death of a peer looks like on the others
+_ECHOES = frozenset({(Outcome.ERROR, "call"), (Outcome.FAILED, FORMING)})
 
 
 def is_poison(record: RankRecord) -> bool:
@@ -24,11 +25,16 @@ def causes_before_victims(records: Iterable[RankRecord]) -> tuple[RankRecord, ..
     Of ranks that were stuck together, those that only waited for the others are victims too.
     """
     records = name_who_did_not_arrive(records)
-    if not any(record.outcome in CAUSES for record in records):
+    if not any(record.outcome in CAUSES or record.phase == CHANNEL for record in records):
         return records
     return tuple(
-        record.model_copy(update={"outcome": Outcome.VICTIM}) if (record.outcome, record.phase) in _ECHOES else record for record in records
+        record.model_copy(update={"outcome": Outcome.VICTIM}) if may_echo(record.outcome, record.phase) else record for record in records
     )
+
+
+def may_echo(outcome: Outcome, phase: str) -> bool:
+    """Whether this is what the bad end of a peer looks like to others in the same collective."""
+    return (outcome, phase) in _ECHOES
 
 
 def too_small(min_ranks: int, world_size: int) -> str | None:

@@ -119,7 +119,8 @@ class Events:
             events += self._from_worker(exited="exit" in ready)
         if "control" in ready:
             events += self._from_control()
-        if not self._stop_told and (reason := self._stop.poll()):
+        reason = self._stop.poll()  # each time: what is not taken from it would wake us for ever
+        if reason and not self._stop_told:
             self._stop_told = True
             events.append(Event("stop", {"type": "stop", "reason": reason}))
         return events

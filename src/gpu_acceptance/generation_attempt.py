@@ -37,7 +37,7 @@ class FormAttempt(RankAttempt):
                 self._finish(Outcome.PASSED, "", facts=message["facts"])
             case "form_failed":
                 outcome = Outcome.FAILED if message["failed"] else Outcome.ERROR
-                self._finish(outcome, message["message"], log_tail=self._hold.worker.log_tail())
+                self._finish_told(outcome, message["message"], log_tail=self._hold.worker.log_tail())
 
     def on_exit(self, text: str, log_tail: str) -> None:
         if self._has_started:
@@ -72,6 +72,9 @@ class EndAttempt(RankAttempt):
             self._finish(Outcome.DIED, "the worker was gone before it was asked to end")
         else:
             self._hold.worker.send({"type": "quit", "seq": go["seq"]})
+
+    def on_control(self, message: Message) -> None:
+        """Nobody waits for a peer here."""
 
     def _on_message(self, message: Message) -> None:
         if message["type"] == "bye":

@@ -43,8 +43,8 @@ class LastWord:
     def _end(self, session: pytest.Session) -> None:
         run = self._run
         if run.plan is None:  # the other ranks must not wait for one that will not collect
-            stopped = run.supervisor.stop_signals.reason
-            early = RefusedError("pytest stopped before it had collected; see the lines above", run.exit_code(session.exitstatus))
+            stopped, code = run.supervisor.stop_signals.reason, run.exit_code(session.exitstatus)
+            early = RefusedError(run.problem or "pytest stopped before it had collected; see the lines above", code)
             run.withdraw(interrupted(stopped) if stopped else early)
         elif not run.finished:
             run.go_wrong("pytest ended before the run did")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from torch.distributed import Store
 
+from gpu_acceptance.control import ControlError
+
 BEAT_S = 1.0
 LOST_S = 15.0  # a link cut for 5 s was back within 7 s: TCP sends again at 0.2, 0.4, ... 6.4 s
 _UNREACHABLE_S = 25.0  # more than LOST_S: who is cut off must not take the others for lost first
@@ -33,7 +35,10 @@ class Lookout:
         self._seen: dict[int, _Sight] = {}
         self._own = time.monotonic()  # when the last round over the store ended
         self._ended = threading.Event()
-        self._store.set(_key(rank), "0")
+        try:
+            self._store.set(_key(rank), "0")
+        except RuntimeError as error:
+            raise ControlError(f"the control store is gone: {str(error).splitlines()[0]}") from None
         self._thread = threading.Thread(target=self._run, daemon=True, name="lookout")
         self._thread.start()
 

@@ -7,11 +7,14 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gpu_acceptance.attempts import CHANNEL, may_echo
 from gpu_acceptance.board import GRACE_S
 from gpu_acceptance.control import Message
 from gpu_acceptance.inquiry import Inquiry
 from gpu_acceptance.record import Outcome, RankRecord, clip
 from gpu_acceptance.worker_process import WorkerProcess
+
+_TICK_S = 1.0  # supervisors do not tick together
 
 
 class Hold(Protocol):
@@ -63,9 +66,9 @@ class RankAttempt:
         if self._sentence:
             return
         if message["type"] == "garbled":
-            self._kill(Outcome.ERROR, f"the worker sent something that is no message: {message['message']}")
+            self._distrust(f"the worker sent something that is no message: {message['message']}")
         elif self._hold.worker and message.get("pid") != self._hold.worker.pid:
-            self._kill(Outcome.ERROR, f"process {message.get('pid')} spoke for the worker ({self._hold.worker.pid})")
+            self._distrust(f"process {message.get('pid')} spoke for the worker ({self._hold.worker.pid})")
         elif self.record is None and message.get("seq") in {self.go["seq"], 0}:
             self._on_message(message)
 
@@ -93,13 +96,21 @@ class RankAttempt:
         """Called at least twice a second."""
         if self.record is not None:
             return
-        if self._sentence is None and self._peer_bad and time.monotonic() - self._peer_bad[0] > GRACE_S:
+        if self._sentence is None and self._peer_bad and self._peer_bad_for_s() > GRACE_S:
             peer = self._peer_bad[1]
             self._judge(Outcome.VICTIM, f"rank {peer['rank']} {peer['outcome']} first")
         if self.record is None and self._sentence is None and self._elapsed() > self._longest_s():
             self._judge(Outcome.STUCK, f"deadline of {self.go['deadline_s']:g} s passed{self._progress}")
         if self._sentence and self._sentence.inquiry.poll():
             self._execute()
+
+    def _peer_bad_for_s(self) -> float:
+        return time.monotonic() - self._peer_bad[0] if self._peer_bad else 0.0
+
+    def _finish_told(self, outcome: Outcome, message: str, **fields: Any) -> None:
+        """What a collective says while other supervisors end their workers, whose grace is over as well, is their echo."""
+        echo = may_echo(outcome, fields.get("phase", self.phase)) and self._peer_bad_for_s() > GRACE_S - _TICK_S
+        self._finish(Outcome.VICTIM if echo else outcome, message, **fields)
 
     def _longest_s(self) -> float:
         """Seconds after which this rank counts as stuck."""
@@ -124,6 +135,12 @@ class RankAttempt:
         told = sentence.inquiry.collectives
         message = "; ".join([sentence.message, *(f"last collective on {one}" for one in told)])
         self._kill(sentence.outcome, message, stack=sentence.inquiry.stack, collectives=told, log_tail=log_tail)
+
+    def _distrust(self, message: str) -> None:
+        """Kills a worker that says what cannot be; its generation is spoilt, whatever the phase was."""
+        if self.record is None:
+            self.phase = CHANNEL
+            self._kill(Outcome.ERROR, message)
 
     def _kill(self, outcome: Outcome, message: str, **fields: Any) -> None:
         if self.record is not None:
@@ -209,11 +226,11 @@ class RunAttempt(RankAttempt):
             if self._kept_out:
                 self._finish(Outcome(self._kept_out["outcome"]), self._kept_out["reason"])
             else:
-                self._kill(Outcome.ERROR, "the worker says that it passed, but it was never let into the call")
+                self._distrust("the worker says that it passed, but it was never let into the call")
             return
         bad = message["outcome"] not in {Outcome.PASSED, Outcome.SKIPPED}
         try:
-            self._finish(
+            self._finish_told(
                 Outcome(message["outcome"]),
                 message["message"],
                 phase=message["phase"],
@@ -222,4 +239,4 @@ class RunAttempt(RankAttempt):
                 log_tail=self._hold.worker.log_tail() if bad and self._hold.worker else "",
             )
         except (ValueError, KeyError, TypeError) as error:
-            self._kill(Outcome.ERROR, f"the worker sent a result that is none: {clip(str(error), 500)}")
+            self._distrust(f"the worker sent a result that is none: {clip(str(error), 500)}")

@@ -23,7 +23,7 @@ from gpu_acceptance.run_files import RunFiles
 from gpu_acceptance.run_plan import make_plan
 from gpu_acceptance.run_record import make_run_record
 from gpu_acceptance.settings import Settings
-from gpu_acceptance.standby import elect, rebuild_run, send_journal
+from gpu_acceptance.standby import await_listeners, elect, rebuild_run, send_journal
 from gpu_acceptance.supervisor import LeaderLostError, Supervisor
 from gpu_acceptance.validations import read_validations
 from gpu_acceptance.worker_hold import Suite
@@ -189,11 +189,11 @@ class Run:
             self._tell(self._end_as_leader())
         elif self.problem:
             self.supervisor.tell_leader({"type": "stop_request", "reason": f"rank {self.place.rank}: {self.problem}"})
-        try:
-            self._follow_to_the_end()
-        except LeaderLostError as error:
-            self.alive = elect(self.supervisor, str(error))
-            self._follow_to_the_end()
+        while self.ending is None:
+            try:
+                self._follow_to_the_end()
+            except LeaderLostError as error:  # a standby can be lost as well
+                self.alive = elect(self.supervisor, str(error))
 
     def _finish_alone(self, problem: str) -> None:
         """The leader, where nobody can be told any more: what it has is written, with exit code 3."""
@@ -207,7 +207,8 @@ class Run:
         if self.alive:
             send_journal(self.supervisor)
             if self.supervisor.is_leader:
-                self._tell(self._end_as_standby(self.alive))
+                await_listeners(self.supervisor, self.alive)
+                self._tell(self._end_as_standby())
         self.supervisor.leader_writes = True
         final = self.supervisor.await_cast("final", silence_s=60 if self.alive is None else 20)
         self.ending = Ending(int(final["exit_code"]), final["verdict"], tuple(final["lines"]))
@@ -216,13 +217,13 @@ class Run:
         final = {"exit_code": ending.exit_code, "verdict": ending.verdict, "lines": list(ending.lines)}
         self.supervisor.control.cast({"type": "final", **final})
 
-    def _end_as_standby(self, alive: list[int]) -> Ending:
+    def _end_as_standby(self) -> Ending:
         """Writes what the lost leader can no longer write; where it did so at the last moment, that counts."""
         folder = self.files.folder
         try:
             if (folder / RESULTS).exists():
                 return read_ending(folder)
-            self.record = rebuild_run(self.supervisor, self.files, alive, self.supervisor.ended or "the leading rank was lost")
+            self.record = rebuild_run(self.supervisor, self.files, self.supervisor.ended or "the leading rank was lost")
             return write_ending(folder, self.record)
         except Exception as error:
             return broken(error)

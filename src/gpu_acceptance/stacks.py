@@ -15,6 +15,7 @@ _LIBRARY = re.compile(r"/(site|dist)-packages/|/gpu_acceptance/|/lib/python3|^<f
 _WAITS_IN = re.compile(
     r"/torch/distributed/|/gpu_acceptance/channel\.py$"
 )  # for other ranks, or for its supervisor to say that they are there
+_NEVER_CAME = {Outcome.DIED, Outcome.LOST, Outcome.ERROR, Outcome.FAILED}
 _WAITS_FOR_GPU = {"synchronize", "wait_stream", "wait"}  # torch.cuda.synchronize, Stream.synchronize, Event.wait, Work.wait
 
 
@@ -65,12 +66,13 @@ def where(stack: str) -> str:
 
 
 def name_who_did_not_arrive(records: Iterable[RankRecord]) -> tuple[RankRecord, ...]:
-    """Of ranks that were all stuck, those that only wait are victims; who waits elsewhere than most, or does not wait, is stuck."""
+    """Of ranks that were stuck, those that only wait are victims of who ended badly, or does not wait, or waits elsewhere than most."""
     records = tuple(records)
     stuck = {record.rank: frames(record.stack) for record in records if record.outcome is Outcome.STUCK}
     waiting = _places({record.rank: record for record in records if record.rank in stuck and waits(stuck[record.rank])}, stuck)
-    absent = sorted(stuck.keys() - waiting.keys()) or _elsewhere(waiting)
-    if not absent or len(absent) == len(stuck):
+    gone = [record.rank for record in records if record.outcome in _NEVER_CAME]
+    absent = sorted([*gone, *(stuck.keys() - waiting.keys())]) or _elsewhere(waiting)
+    if not absent:
         return records
     return tuple(
         _as_victim(record, stuck[record.rank], absent) if record.rank in stuck and record.rank not in absent else record

@@ -17,6 +17,8 @@ _RESEND_S = 4.0
 def elect(supervisor: Supervisor, why: str) -> list[int]:
     """Ends the attempt in progress and makes the lowest rank alive the leader; returns who is alive. Collective over the living."""
     lost = supervisor.leader
+    for rank in sorted(set(range(supervisor.place.world_size)) - {lost, supervisor.place.rank}):
+        supervisor.control.send(rank, {"type": "leader_lost", "rank": lost, "reason": why})  # or they would notice at another time
     supervisor.leader = supervisor.place.rank  # nobody else is listened to while we look round
     supervisor.interrupt(why)
     supervisor.ended = supervisor.ended or why
@@ -40,10 +42,14 @@ def send_journal(supervisor: Supervisor) -> None:
         supervisor.tell_leader({"type": "resend", "journal": ""})
 
 
-def rebuild_run(supervisor: Supervisor, files: RunFiles, alive: list[int], why: str) -> RunRecord:
+def await_listeners(supervisor: Supervisor, alive: list[int]) -> None:
+    """The new leader: who has sent its journal has elected us too; what we said before that was said to nobody."""
+    supervisor.await_mail("resend", _RESEND_S, alive)
+
+
+def rebuild_run(supervisor: Supervisor, files: RunFiles, why: str) -> RunRecord:
     """The new leader: puts the journals of the living beside its own and rebuilds the run from all in the folder."""
-    answers = supervisor.await_mail("resend", _RESEND_S, alive)
-    for rank, message in answers.items():
+    for rank, message in supervisor.mail["resend"].items():
         _keep(RunFiles(files.folder, rank).journal, message["journal"])
     return rebuild(read_run_folder(files.folder), ended_at=datetime.now(UTC).isoformat(timespec="seconds"), why=why)
 

@@ -56,6 +56,7 @@ class Supervisor:
         self.leader_writes = False  # files, for as long as that takes: it cannot react to a signal
         self._stop_asked: float | None = None
         self.is_cut_off = False  # from the store, and the launcher is perhaps as well
+        self._taken_for_lost: dict[int, str] = {}  # leaders that another rank gave up, and why
         self._store_lost = ""  # why; nothing can be awaited any more
 
     @property
@@ -94,6 +95,8 @@ class Supervisor:
             raise ControlError(f"the control store at {self._store} does not answer: {self.place.node_name} is cut off from it")
         if self.is_leader:
             return
+        if self.leader in self._taken_for_lost:
+            raise LeaderLostError(self._taken_for_lost[self.leader])
         if self.leader in self.lookout.lost():
             raise LeaderLostError(f"rank {self.leader} lost: no heartbeat for {LOST_S:g} s")
         if self._stop_asked and not self.stopping and not self.leader_writes and time.monotonic() - self._stop_asked > _STOP_S:
@@ -237,6 +240,8 @@ class Supervisor:
                 self.mail.setdefault("clock", {})[sender] = {**message, "heard_s": time.time()}
             case "vote" | "published" | "gather" | "sealable":
                 self._to_board(sender, message)
+            case "leader_lost":
+                self._taken_for_lost[message["rank"]] = message["reason"]
             case "stop_request":
                 if not self.stopping:
                     self.control.cast({"type": "stop", "reason": message["reason"]})

@@ -1,0 +1,135 @@
+"""One fault each in a virtual run: what the protocol's state machine (test_protocol_machine.py) found once."""
+
+import pytest
+from virtual.invariants import check
+from virtual.world import Shape, World, validations
+
+from gpu_acceptance.files import read_results
+from gpu_acceptance.objections import FORMATION
+
+V0, V1 = (one.nodeid for one in validations({}, {}))
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def world(*faults, **shape) -> World:
+        """A world in which these faults will happen: (rank, node id, phase, kind), each in the first attempt."""
+        planned = {(rank, nodeid, 1, phase): kind for rank, nodeid, phase, kind in faults}
+        made.append(World(Shape(**{"world_size": 3, "validations": validations({}, {}), **shape}), tmp_path, planned))
+        return made[-1]
+
+    yield world
+    for one in made:
+        one.close()
+
+
+def outcomes(world: World, nodeid: str) -> list[str]:
+    record = read_results(next(folder for folder in world.run_folders if (folder / "results.json").exists()))
+    row = next(row for row in record.rows if row.nodeid == nodeid)
+    return [str(one.outcome) for one in row.attempts[0].ranks]
+
+
+def codes(world: World) -> dict[int, int]:
+    return {rank: end.exit_code for rank, end in sorted(world.ends.items())}
+
+
+def ended(world: World) -> World:
+    world.finish(5000.0)
+    check(world)
+    return world
+
+
+def test_nothing_happens(make):
+    world = ended(make())
+    assert codes(world) == {0: 0, 1: 0, 2: 0}
+    assert world.ends[2].lines[0] == "ACCEPTED (cpu profile: no GPU was tested)"
+
+
+@pytest.mark.parametrize("kind", ["garbled", "of a fork"])
+def test_a_worker_that_is_killed_for_what_it_says_in_its_set_up_is_replaced(make, kind):
+    world = ended(make((1, V0, "setup", kind)))
+    assert outcomes(world, V0)[1] == "error"
+    assert outcomes(world, V1) == ["passed"] * 3
+    assert codes(world) == {0: 6, 1: 6, 2: 6}
+
+
+def test_the_end_of_a_worker_that_sent_garbage_echoes_in_its_peers(make):
+    world = ended(make((1, V0, "call", "garbled"), (0, V0, "call", "slow")))
+    assert outcomes(world, V0) == ["victim", "error", "victim"]
+
+
+@pytest.mark.parametrize("collectives_tell", [True, False])
+@pytest.mark.parametrize(("phase", "kind", "outcome"), [("start", "exit", "died"), ("form", "signal", "died"), ("form", "error", "error")])
+def test_who_waits_in_a_formation_for_a_rank_that_failed_is_its_victim(make, collectives_tell, phase, kind, outcome):
+    world = ended(make((1, FORMATION, phase, kind), collectives_tell=collectives_tell))
+    assert outcomes(world, FORMATION) == ["victim", outcome, "victim"]
+    assert outcomes(world, V0) == ["passed"] * 3
+
+
+@pytest.mark.parametrize("collectives_tell", [True, False])
+def test_a_deadline_that_passes_before_a_lost_rank_is_missed_blames_nobody_who_waits(make, collectives_tell):
+    world = make(collectives_tell=collectives_tell, launcher_kills=False)
+    world.run_to_the_plan()
+    world.kill(2)
+    assert outcomes(ended(world), FORMATION) == ["victim", "victim", "lost"]
+    assert codes(world) == {0: 5, 1: 5}
+
+
+def test_a_stop_while_ranks_are_awaited_ends_the_run_before_the_launcher_loses_its_patience(make):
+    world = make()
+    world.kill(2)
+    ended(world)
+    assert world.schedule.now - world.began < 10
+    assert {rank: (end.exit_code, end.lines) for rank, end in world.ends.items()} == dict.fromkeys(
+        (0, 1), (2, ("interrupted by SIGTERM before all ranks had joined",))
+    )
+
+
+def test_a_second_signal_does_not_keep_the_event_loop_awake(make):
+    world = make()
+    world.run_to_the_plan()
+    world.signal(1)
+    world.advance(0.2)
+    world.signal(1)
+    assert set(codes(ended(world)).values()) == {2}
+
+
+def test_all_give_up_a_leader_together_though_only_its_own_node_was_signalled(make):
+    world = make(world_size=4, num_nodes=2, shared_disk=False)
+    world.run_next()
+    world.kill(0)
+    ended(world)
+    assert len({end.lines[0] for end in world.ends.values()}) == 1
+    assert world.ends[3].lines[0].startswith("INCOMPLETE: no reporter finished this run: rebuilt from 4 of 4 journals (rank 0 lost: ")
+    assert [(folder / "results.json").exists() for folder in world.run_folders] == [True, False]
+
+
+def test_a_standby_can_be_lost_as_well(make):
+    world = make(launcher_kills=False, shared_disk=False)
+    for _ in ("formation", V0):
+        world.run_next()
+    world.kill(0)
+    world.advance(17.0)
+    world.kill(1)
+    assert codes(ended(world)) == {2: 6}
+    assert outcomes(world, V0) == ["passed"] * 3
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.01])
+def test_a_store_that_is_gone_while_ranks_join_is_one_clear_line(make, after_s):
+    world = make()
+    world.advance(after_s)
+    world.lose_store()
+    assert set(codes(ended(world)).values()) <= {3, 4}
+    assert all("control store" in end.lines[0] for end in world.ends.values())
+
+
+def test_what_a_standby_says_at_once_is_heard_by_those_who_elect_it_a_moment_later(make):
+    """The lost leader had written its results: there was nothing to rebuild, and so nothing to wait for."""
+    world = make(seed=328, world_size=8, validations=validations({"fresh": True}, {}, {}), collectives_tell=False)
+    world.run_to_the_plan()
+    world.cut_off(0, 1e6)
+    world.kill(6)
+    assert set(codes(ended(world)).values()) == {2}

@@ -1,0 +1,218 @@
+"""What must hold at the end of any run, whatever happened to it; told from the faults that fired, not from how the verdict is made."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from virtual.world import Fired, World
+
+from gpu_acceptance.board import GRACE_S, LOST_AFTER_S
+from gpu_acceptance.files import RESULTS, read_journal, read_results
+from gpu_acceptance.generations import MOST_SPOILED
+from gpu_acceptance.joining import JOIN_S
+from gpu_acceptance.lookout import BEAT_S, LOST_S
+from gpu_acceptance.objections import FORMATION
+from gpu_acceptance.ranges import expand
+from gpu_acceptance.record import Row, RunRecord
+from gpu_acceptance.report.build import REPORT
+from gpu_acceptance.run_files import RunFiles
+
+LAUNCHER_S = 30.0  # from torchrun's SIGTERM to its SIGKILL
+_SLACK_S = 3.0  # half a second for each wait of a supervisor, a second for each beat
+_BYE_S = 20.0  # the handshake, and the threads of the control plane
+_REPORT_S = 4 * BEAT_S + 4.0 + 20.0  # who is alive, their journals, the standby's report
+LOSS_S = LOST_S + _REPORT_S + _SLACK_S
+
+REJECTS = {"exit", "signal", "hang", "hang without a stack", "assert", "assert late"}
+HARMLESS = {"slow", "late"}
+BAD_FOR_HEALTHY = {"died", "stuck", "lost", "failed", "error"}
+
+
+@dataclass
+class Checked:
+    """One ended world, and what it left."""
+
+    world: World
+
+    def __post_init__(self) -> None:
+        world = self.world
+        self.ends = world.ends
+        self.undisturbed = not (world.killed or world.stopped or world.cut_s or world.store_gone_at)
+        self.reached = {rank: end for rank, end in world.ends.items() if rank not in world.cut_s}
+        self.record = self._record()
+
+    def _record(self) -> RunRecord | None:
+        """Where nodes share no disk, that of the first node which has one; of a rank that was cut off only where no other wrote."""
+        folders = [self.world.run_folder(rank) for rank in [*sorted(self.reached), *range(self.world.shape.world_size)]]
+        return next((read_results(folder) for folder in folders if (folder / RESULTS).exists()), None)
+
+    @property
+    def agreed(self) -> bool:
+        return any(run.plan for run in self.world.runs.values())
+
+    @property
+    def bad(self) -> list[Fired]:
+        return [one for one in self.world.fired if one.kind not in HARMLESS and not (one.kind == "unstable" and one.attempt == 1)]
+
+    def bad_of(self, nodeid: str, attempt: int | None = None) -> list[Fired]:
+        return [one for one in self.bad if one.nodeid == nodeid and attempt in {None, one.attempt}]
+
+    def rows(self) -> Iterator[Row]:
+        yield from self.record.rows if self.record else ()
+
+
+def check(world: World) -> None:
+    """Raises AssertionError over the first thing that does not hold."""
+    checked = Checked(world)
+    assert not world.crashes, world.crashes
+    it_ended_in_time(checked)
+    live_ranks_agree(checked)
+    a_report_is_written(checked)
+    accepted_only_if_all_held(checked)
+    what_rejects_is_rejected(checked)
+    each_fault_is_named(checked)
+    nobody_healthy_is_blamed(checked)
+    what_follows_runs(checked)
+
+
+def it_ended_in_time(checked: Checked) -> None:
+    """Each step of the run within its bound, and the end within the launcher's patience."""
+    world = checked.world
+    assert not world.live, f"still running: {world.live}"
+    assert not world.killed_by_launcher, f"the launcher lost its patience with {world.killed_by_launcher}"
+    losses = len(world.killed) + len(world.cut_s) + (world.store_gone_at is not None)
+    extra_s = losses * LOSS_S + sum(world.cut_s.values())
+    steps = [*_steps(world), (max((end.at for end in world.ends.values()), default=world.schedule.now), "end", 0.0)]
+    for (begin, what, deadline_s), (end, following, _) in pairwise(steps):
+        bound_s = {
+            "begin": JOIN_S + 30 if losses else _SLACK_S,
+            "welcome": JOIN_S + 30 if losses else _SLACK_S,
+            "go": deadline_s + GRACE_S + LOST_AFTER_S + _SLACK_S,
+            "final": _BYE_S,
+        }.get(what, _SLACK_S) + extra_s
+        assert end - begin <= bound_s, f"{end - begin:.1f} s from {what} to {following}, allowed: {bound_s:.1f}"
+
+
+def _steps(world: World) -> Iterator[tuple[float, str, float]]:
+    """When the run went on: what the leader announced, as the store saw it first."""
+    yield world.began, "begin", 0.0
+    seen = set()
+    for at, _, text in world.store.traffic:
+        if text != "no more":
+            message = json.loads(text)[1]
+            key = message["type"], message.get("seq"), message.get("nodeid")
+            if message["type"] in {"welcome", "agreed", "go", "verdict", "final"} and key not in seen:
+                seen.add(key)
+                yield at, message["type"], message.get("deadline_s", 0.0) if message["type"] == "go" else 0.0
+
+
+def live_ranks_agree(checked: Checked) -> None:
+    """Exit code and verdict line; a rank that was cut off, or any where the store is gone, may say that it has no verdict."""
+    said = {rank: (end.exit_code, end.lines[:1]) for rank, end in checked.ends.items()}
+    assert all(lines and lines[0] for _, lines in said.values()), said
+    may_have_none = checked.ends if checked.world.store_gone_at is not None else checked.world.cut_s
+    for rank in may_have_none:
+        if rank in said and (said[rank][0] in {3, 4} or checked.world.cut_s):
+            said.pop(rank)
+    if not checked.agreed:  # before that a rank may know of the leader's loss by a signal, or by its silence
+        assert {code for code, _ in said.values()} <= {2, 3, 4}, said
+        return
+    if checked.world.cut_s and checked.world.stopped:
+        return  # whose stop the leader did not hear in time takes it for lost, and ends alone
+    assert len(set(said.values())) <= 1, said
+
+
+def a_report_is_written(checked: Checked) -> None:
+    world, record = checked.world, checked.record
+    if not checked.agreed:
+        return
+    for rank in checked.ends:
+        content = read_journal(RunFiles(world.run_folder(rank), rank).journal)
+        assert content.identity, f"no journal of rank {rank}"
+        assert content.plan or not world.runs[rank].plan, f"no plan in the journal of rank {rank}"
+        assert not content.problems, content.problems
+    reporters = [rank for rank in checked.reached if world.store_gone_at is None or rank == 0]
+    if reporters and world.runs[min(reporters)].plan:
+        assert record, f"no results, though rank {min(reporters)} could write: {checked.ends}"
+        assert any((folder / REPORT).exists() for folder in world.run_folders)
+    if record and world.store_gone_at is None:
+        codes = {checked.ends[rank].exit_code for rank in checked.reached}
+        torn = {3} if world.cut_s else set()  # who comes second to a folder that two share does not overwrite, and both fail closed
+        assert codes <= {record.conclusion.exit_code, *torn} or record.conclusion.exit_code in torn, (codes, record.conclusion.line)
+
+
+def accepted_only_if_all_held(checked: Checked) -> None:
+    world = checked.world
+    expected = {one.nodeid for one in world.shape.validations if one.min_ranks <= world.shape.world_size}
+    ranks = range(world.shape.world_size)
+    missing = {(rank, nodeid) for rank in ranks for nodeid in {FORMATION, *expected}} - world.done
+    nothing_wrong = bool(expected) and not checked.bad and not missing
+    for rank, end in checked.ends.items():
+        assert end.exit_code != 0 or nothing_wrong, f"rank {rank} accepts, in spite of {checked.bad or missing}"
+    if checked.record and checked.record.conclusion.verdict == "ACCEPTED":
+        assert nothing_wrong, f"ACCEPTED, in spite of {checked.bad or missing}"
+    if checked.undisturbed and not checked.bad and expected:
+        assert {end.exit_code for end in checked.ends.values()} == {0}, checked.ends
+
+
+def what_rejects_is_rejected(checked: Checked) -> None:
+    """Where nothing but deaths, hangs and assertions happened to a validation, its row says so."""
+    if not checked.undisturbed:
+        return
+    for row in checked.rows():
+        bad = checked.bad_of(row.nodeid)
+        if bad and {one.kind for one in bad} <= REJECTS:
+            assert row.outcome in {"died", "stuck", "failed"}, (row.nodeid, row.outcome, row.message, bad)
+            assert checked.record
+            assert checked.record.conclusion.verdict == "REJECTED"
+
+
+def each_fault_is_named(checked: Checked) -> None:
+    if not checked.undisturbed:
+        return
+    rows = {row.nodeid: row for row in checked.rows()}
+    for one in checked.bad:
+        row = rows.get(one.nodeid)
+        assert row, f"no row for {one}"
+        assert row.outcome != "passed", f"passed in spite of {one}"
+        named = [other for other in checked.bad_of(one.nodeid) if _names(row.message, other.rank)]
+        assert named, f"{one} is not named in {row.message!r}"
+
+
+def _names(message: str, rank: int) -> bool:
+    return any(rank in expand(ranks) for ranks in re.findall(r"\branks? (\d[\d,-]*)", message))
+
+
+def nobody_healthy_is_blamed(checked: Checked) -> None:
+    world = checked.world
+    suspects = {*world.killed, *world.cut_s}
+    if world.cut_s or world.store_gone_at is not None:
+        return  # a link that is down can make anybody wait for ever
+    if not checked.record:
+        return
+    for row in checked.rows():
+        for attempt in row.attempts:
+            faulty = {one.rank for one in checked.bad_of(row.nodeid, attempt.number)}
+            for record in attempt.ranks:
+                # A collective that a hang ended with an error at the deadline lets healthy ranks go on to somewhere else.
+                late = record.outcome == "stuck" and world.shape.collectives_tell and faulty
+                told = not (checked.record.header.rebuilt and record.outcome == "lost")  # it may have had nothing to tell of
+                if record.rank not in faulty | suspects and told and not late:
+                    said = f"{row.nodeid}, attempt {attempt.number}: rank {record.rank} {record.outcome}: {record.message}"
+                    assert record.outcome not in BAD_FOR_HEALTHY, f"{said}; faulty: {faulty}"
+
+
+def what_follows_runs(checked: Checked) -> None:
+    """Where the run was not ended, whatever nothing happened to passed."""
+    spoilt = Counter(one.rank for one in {(one.rank, one.nodeid, one.attempt): one for one in checked.bad}.values())
+    if not checked.undisturbed or max(spoilt.values(), default=0) >= MOST_SPOILED or checked.bad_of(FORMATION):
+        return
+    size = checked.world.shape.world_size
+    sizes = {one.nodeid: one.min_ranks for one in checked.world.shape.validations}
+    for row in checked.rows():
+        if not checked.bad_of(row.nodeid):
+            expected = "not applicable" if sizes.get(row.nodeid, 1) > size else "passed"
+            assert row.outcome == expected, (row.nodeid, row.outcome, row.message)

@@ -1,0 +1,164 @@
+"""What the real modules find in place of threads, queues, selectors, signals and the launcher's store: the same calls on virtual time."""
+
+import os
+import queue
+import selectors
+import socket
+from collections import defaultdict, deque
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+from virtual.schedule import Schedule, Task
+
+from gpu_acceptance.events import StopSignals
+
+
+def virtual_threading(schedule: Schedule) -> SimpleNamespace:
+    """Stands for the module `threading`: a thread belongs to the rank that made it."""
+
+    class Thread:
+        def __init__(self, target: Callable[..., None], args: tuple[Any, ...] = (), daemon: bool = False, name: str = "") -> None:
+            self._target, self._args, self._rank = target, args, schedule.rank
+            self._task: Task | None = None
+
+        def start(self) -> None:
+            self._task = schedule.start(lambda: self._target(*self._args), self._rank)
+
+        def join(self, timeout: float) -> None:
+            schedule.wait(lambda: self._task is None or self._task.over, timeout)
+
+    class Event:
+        def __init__(self) -> None:
+            self._is_set = False
+
+        def set(self) -> None:
+            self._is_set = True
+
+        def wait(self, timeout: float) -> bool:
+            return schedule.wait(lambda: self._is_set, timeout)
+
+    return SimpleNamespace(Thread=Thread, Event=Event)
+
+
+def virtual_queue(schedule: Schedule) -> SimpleNamespace:
+    """Stands for the module `queue`."""
+
+    class SimpleQueue(queue.SimpleQueue):
+        def get(self) -> Any:
+            schedule.wait(lambda: not self.empty())
+            return self.get_nowait()
+
+    return SimpleNamespace(SimpleQueue=SimpleQueue, Empty=queue.Empty)
+
+
+def virtual_selectors(schedule: Schedule) -> SimpleNamespace:
+    """Stands for the module `selectors`: real descriptors, virtual time."""
+
+    class Selector(selectors.DefaultSelector):
+        def select(self, timeout: float | None = None) -> list[Any]:
+            assert timeout is not None
+            poll = super().select
+            schedule.wait(lambda: bool(poll(0)), timeout)
+            return poll(0)
+
+    return SimpleNamespace(DefaultSelector=Selector, EVENT_READ=selectors.EVENT_READ)
+
+
+class VirtualSignals(StopSignals):
+    """Signals that a test sends; the rest is the real class."""
+
+    def __init__(self) -> None:
+        self.reason = None
+        self._interrupts = 0
+        self.ignored = False
+        self.wake, self._wake_write = socket.socketpair()
+        self.wake.setblocking(False)
+        self._launcher = os.getppid()
+
+    def arm(self) -> None:
+        """Nothing to take: no real signal is sent."""
+
+    def ignore(self) -> None:
+        self.ignored = True
+
+    @property
+    def interrupted(self) -> bool:
+        return self._interrupts > 0
+
+    def send(self, number: int) -> None:
+        if not self.ignored:
+            self._note(number, None)
+            self._wake_write.send(b"\0")
+
+    def close(self) -> None:
+        self.wake.close()
+        self._wake_write.close()
+
+
+class VirtualStore:
+    """The launcher's store: everything that was pushed and set, who is cut off from it, and whether it is gone."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.gone = False
+        self.cut_off: set[int | None] = set()
+        self._unsent: dict[int | None, dict[str, bytes]] = defaultdict(dict)  # what a rank set while it was cut off
+        self.latency_s = 0.001
+        self.queues: dict[str, deque[bytes]] = defaultdict(deque)
+        self.values: dict[str, bytes] = {}
+        self.traffic: list[tuple[float, str, str]] = []  # time, key, text
+
+    def client(self, *_address: object, timeout: timedelta, **_options: object) -> "StoreClient":
+        rank = self.schedule.rank
+        self.schedule.wait(lambda: self.gone or rank not in self.cut_off, timeout.total_seconds())
+        if self.gone or rank in self.cut_off:
+            raise RuntimeError("The client socket has failed to connect")
+        return StoreClient(self, rank)
+
+    def heal(self, rank: int) -> None:
+        self.cut_off.discard(rank)
+        self.values |= self._unsent.pop(rank, {})
+
+    def set(self, rank: int | None, key: str, value: bytes) -> None:
+        (self._unsent[rank] if rank in self.cut_off else self.values)[key] = value
+
+
+class StoreClient:
+    """One connection of one rank, with the calls of torch's store that the control plane uses."""
+
+    def __init__(self, store: VirtualStore, rank: int | None) -> None:
+        self._store = store
+        self._rank = rank
+
+    def set_timeout(self, _timeout: object) -> None:
+        """Nobody here waits that long."""
+
+    def set(self, key: str, value: str) -> None:
+        """Waits for no answer, as torch's does not."""
+        if self._store.gone:
+            raise RuntimeError("Connection reset by peer")
+        self._store.set(self._rank, key, value.encode())
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        self._reach(lambda: all(key in self._store.values for key in keys))
+        return [self._store.values[key] for key in keys]
+
+    def queue_push(self, key: str, text: str | bytes) -> None:
+        self._reach()
+        data = text if isinstance(text, bytes) else text.encode()
+        self._store.queues[key].append(data)
+        self._store.traffic.append((self._store.schedule.now, key, data.decode()))
+
+    def queue_pop(self, key: str) -> bytes:
+        self._reach(lambda: bool(self._store.queues[key]))
+        return self._store.queues[key].popleft()
+
+    def _reach(self, answer: Callable[[], bool] = lambda: True) -> None:
+        """Blocks while this rank is cut off and while there is no answer yet."""
+        store = self._store
+        store.schedule.sleep(store.schedule.random.random() * store.latency_s)
+        store.schedule.wait(lambda: store.gone or (self._rank not in store.cut_off and answer()))
+        if store.gone:
+            raise RuntimeError("Connection reset by peer")

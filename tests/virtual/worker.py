@@ -1,0 +1,301 @@
+"""A rank worker that follows the channel's protocol, on virtual time, until a fault says otherwise."""
+
+import os
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from virtual.schedule import Schedule
+
+from gpu_acceptance.channel import LineReader, write_message
+
+Message = dict[str, Any]
+Steps = Generator[Any, Any, Any]  # yields what it waits for, and is sent what it waited for
+_BY_SIGNAL = "signal SIGSEGV"
+_TORCH = '  File "/venv/lib/python3/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
+_CHANNEL = '  File "/suite/src/gpu_acceptance/channel.py", line 28 in read\n'
+
+
+class Faults(Protocol):
+    """What a worker asks its world."""
+
+    schedule: Schedule
+
+    def take(self, rank: int, nodeid: str, phase: str) -> str:
+        """The fault of this phase, or nothing; it counts as having happened."""
+        ...
+
+    def completed(self, rank: int, nodeid: str) -> None: ...
+    def group(self, prefix: str) -> "Group": ...
+
+
+class EndedError(Exception):
+    """The process ends; the text is what its supervisor sees of it."""
+
+
+class CollectiveError(Exception):
+    """A peer went away in the middle of a collective."""
+
+
+@dataclass
+class Group:
+    """The process group of one generation. `tells`: whether a collective ends with an error where a peer died, or never."""
+
+    schedule: Schedule
+    size: int
+    tells: bool
+    broken: bool = False
+    inside: dict[str, list["VirtualWorker"]] = field(default_factory=dict)
+
+    def arrive(self, key: str, worker: "VirtualWorker") -> None:
+        if self.broken:
+            self._tell([worker])
+            return
+        waiting = self.inside.setdefault(key, [])
+        waiting.append(worker)
+        if len(waiting) == self.size:
+            for one in self.inside.pop(key):
+                one.later(None)
+
+    def leave(self, worker: "VirtualWorker") -> None:
+        self.broken = True
+        self._tell([one for waiting in self.inside.values() for one in waiting if one is not worker])
+        self.inside.clear()
+
+    def _tell(self, workers: list["VirtualWorker"]) -> None:
+        for one in workers if self.tells else ():
+            one.later(CollectiveError("Connection reset by peer"))
+
+
+class VirtualWorker:
+    """Its supervisor's hold on it, with the calls of WorkerProcess, and the process itself."""
+
+    def __init__(self, world: Faults, rank: int, pid: int) -> None:
+        self.pid = pid
+        self.rank = rank
+        self._world = world
+        self._schedule = world.schedule
+        read_fd, self._write_fd = os.pipe()
+        self.pidfd, self._exit_fd = os.pipe()
+        os.set_blocking(read_fd, False)
+        self.reader = LineReader(read_fd)
+        self._exit: str | None = None
+        self._inbox: list[Message] = []
+        self._receives = False
+        self._seq = 0
+        self._group: Group | None = None
+        self._has_group = False
+        self._stack = ""
+        self._old: Message | None = None  # to be said again, too late
+        self._steps = self._live()
+        self.later(None)
+
+    # --- as WorkerProcess ----------------------------------------------------------------------------------------------------
+
+    def send(self, message: Message) -> None:
+        self._schedule.call_later(0.001, lambda: self._receive(message))
+
+    def flush(self) -> None:
+        """The pipe never is full."""
+
+    def exit_text(self) -> str | None:
+        return self._exit
+
+    def dump_stack(self) -> str:
+        return self._stack
+
+    def kill(self) -> None:
+        self._schedule.call_later(0.001, lambda: self._end("signal SIGKILL"))
+
+    def log_tail(self) -> str:
+        return "the end of the log"
+
+    def close(self) -> None:
+        self._end("closed")
+        for fd in (self.reader.fd, self.pidfd):
+            os.close(fd)
+
+    # --- the process ---------------------------------------------------------------------------------------------------------
+
+    def later(self, value: object, seconds: float = 0.001) -> None:
+        self._schedule.call_later(seconds, lambda: self._resume(value))
+
+    def _resume(self, value: object) -> None:
+        if self._exit is not None:
+            return
+        try:
+            wanted = self._steps.throw(value) if isinstance(value, Exception) else self._steps.send(value)
+        except EndedError as error:
+            self._end(str(error))
+            return
+        self._wait_for(wanted)
+
+    def _wait_for(self, wanted: tuple[str, Any]) -> None:
+        match wanted:
+            case "sleep", seconds:
+                self.later(None, seconds)
+            case "receive", _:
+                self._receives = True
+                if self._inbox:
+                    self._receive(self._inbox.pop(0))
+            case "arrive", key if self._group:
+                self._group.arrive(key, self)
+
+    def _receive(self, message: Message) -> None:
+        if self._receives:
+            self._receives = False
+            self.later(message)
+        else:
+            self._inbox.append(message)
+
+    def _end(self, text: str) -> None:
+        if self._exit is not None:
+            return
+        self._exit = text
+        for fd in (self._write_fd, self._exit_fd):
+            os.close(fd)
+        if self._group:
+            self._group.leave(self)
+
+    def _tell(self, kind: str, **more: object) -> None:
+        message = {"type": kind, **more, "seq": self._seq, "pid": self.pid}
+        self._write(message)
+
+    def _write(self, message: Message) -> None:
+        write_message(self._write_fd, message)
+
+    # --- what it does --------------------------------------------------------------------------------------------------------
+
+    def _live(self) -> Steps:
+        yield from self._go_through("world_formation", "start")
+        self._tell("ready")
+        while True:
+            command = yield from self._next()
+            self._seq = command["seq"]
+            if self._old:
+                self._write(self._old)
+                self._old = None
+            match command["type"]:
+                case "form":
+                    yield from self._form(command)
+                case "run":
+                    done = yield from self._run(command["nodeid"])
+                    self._tell("done", **done)
+                case "quit":
+                    errors = yield from self._quit()
+                    self._tell("bye", errors=errors, late=[])
+                    raise EndedError("exit code 0")
+
+    def _form(self, command: Message) -> Steps:
+        fault = yield from self._go_through("world_formation", "form")
+        if fault == "error":
+            self._tell("form_failed", message="RuntimeError: no GPU is visible")
+            return
+        self._has_group = command["group"]
+        if self._has_group:
+            self._group = self._world.group(command["world"]["prefix"])
+            try:
+                yield from self._meet("form")
+            except CollectiveError as error:
+                self._tell("form_failed", message=f"RuntimeError: {error}")
+                return
+        self._world.completed(self.rank, "world_formation")
+        self._tell("formed", facts={})
+
+    def _run(self, nodeid: str) -> Steps:
+        """A validation from set-up to what is told of it."""
+        fault = yield from self._go_through(nodeid, "setup")
+        if fault in {"skip", "error"}:
+            outcome = "skipped" if fault == "skip" else "error"
+            self._tell("setup", outcome=outcome, reason=f"{fault} in the set-up")
+            return _done(outcome, "setup", f"{fault} in the set-up")
+        self._tell("setup", outcome="passed")
+        if not (yield from self._next())["ok"]:
+            return _done()
+        result = yield from self._call(nodeid)
+        fault = yield from self._go_through(nodeid, "teardown")
+        if fault == "error" and result["outcome"] == "passed":
+            return _done("error", "teardown", "OSError: not torn down")
+        if result["outcome"] == "passed" and self._has_group:
+            result = yield from self._seal(nodeid, result)
+        if result["outcome"] == "passed":
+            self._world.completed(self.rank, nodeid)
+        return result
+
+    def _call(self, nodeid: str) -> Steps:
+        fault = yield from self._go_through(nodeid, "call")
+        match fault:
+            case "assert":
+                return _done("failed", "call", "E   AssertionError: assert 0 > 0")
+            case "error":
+                return _done("error", "call", "E   ValueError: no such shape")
+        if self._has_group:
+            try:
+                yield from self._meet(f"call {self._seq}")
+            except CollectiveError as error:
+                return _done("error", "call", f"RuntimeError: {error}")
+        if fault == "assert late":
+            return _done("failed", "call", "E   AssertionError: the loss is nan")
+        subject = nodeid.split("/test_")[1].split(".py")[0]
+        figure = {"metric": f"{subject}.value", "value": 0.5 if fault == "miss" else 2.0, "unit": "GB/s", "judged": True}
+        return {**_done(), "figures": [{**figure, "spread_percent": 50.0 if fault == "unstable" else 1.0}]}
+
+    def _seal(self, nodeid: str, result: Message) -> Steps:
+        self._tell("passed")
+        if not (yield from self._next())["ok"]:
+            return result
+        fault = yield from self._go_through(nodeid, "seal")
+        try:
+            yield from self._meet(f"seal {self._seq}")
+        except CollectiveError as error:
+            return _done("error", "call", f"RuntimeError: {error}")
+        return _done("error", "call", "RuntimeError: a collective did not pair") if fault == "error" else result
+
+    def _quit(self) -> Steps:
+        fault = yield from self._go_through("worker_end", "end")
+        if fault != "error":
+            self._world.completed(self.rank, "worker_end")
+        return ["OSError: corrupted"] if fault == "error" else []
+
+    def _go_through(self, nodeid: str, phase: str) -> Steps:
+        """Takes its time; returns the fault of this phase where it is one that the phase itself must act on."""
+        yield from self._pass_time(0.01 + 0.1 * self._schedule.random.random(), nodeid)
+        fault = self._world.take(self.rank, nodeid, phase)
+        match fault:
+            case "exit":
+                raise EndedError("exit code 7")
+            case "signal":
+                raise EndedError(_BY_SIGNAL)
+            case "hang" | "hang without a stack":
+                self._stack = _stack(nodeid) if fault == "hang" else ""
+                yield "hang", None
+            case "slow":
+                yield from self._pass_time(1.0, nodeid)
+            case "garbled":
+                os.write(self._write_fd, b"no message\n")
+            case "of a fork":
+                self._write({"type": "done", **_done(), "seq": self._seq, "pid": self.pid + 1})
+            case "late":
+                self._old = {"type": "done", **_done("failed", "call", "too late"), "seq": self._seq, "pid": self.pid}
+        return fault
+
+    def _pass_time(self, seconds: float, nodeid: str) -> Steps:
+        self._stack = _stack(nodeid)
+        yield "sleep", seconds
+
+    def _next(self) -> Steps:
+        self._stack = f"Current thread 0x1:\n{_CHANNEL}"
+        return (yield "receive", None)
+
+    def _meet(self, key: str) -> Steps:
+        self._stack = f"Current thread 0x1:\n{_TORCH}"
+        yield "arrive", key
+
+
+def _done(outcome: str = "passed", phase: str = "", message: str = "") -> Message:
+    return {"outcome": outcome, "phase": phase, "message": message, "duration_s": 0.1, "figures": []}
+
+
+def _stack(nodeid: str) -> str:
+    name = nodeid.rsplit("::", 1)[-1]
+    return f'Current thread 0x1:\n  File "/suite/acceptance/{name}.py", line 12 in {name}\n'

@@ -1,0 +1,366 @@
+"""A whole run in one process: every rank with the real modules from hello to bye; only what is outside of them is virtual.
+
+Virtual are: time and threads, the launcher and its store, signals, rank workers, and what the machine says of itself. The disk is a folder.
+"""
+
+import contextlib
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from judging import make_identity, make_limit, make_profile
+from virtual.outside import VirtualSignals, VirtualStore, virtual_queue, virtual_selectors, virtual_threading
+from virtual.schedule import Schedule
+from virtual.worker import Group, VirtualWorker
+
+from gpu_acceptance import (
+    board,
+    budget,
+    control,
+    events,
+    generation_attempt,
+    leader,
+    lookout,
+    rank_attempt,
+    run,
+    standby,
+    starting,
+    supervisor,
+    worker_hold,
+)
+from gpu_acceptance.collecting import Collected
+from gpu_acceptance.control import ControlError
+from gpu_acceptance.generations import Validation
+from gpu_acceptance.joining import USAGE, RefusedError
+from gpu_acceptance.launch import Rank
+from gpu_acceptance.objections import FORMATION
+from gpu_acceptance.run import Run
+from gpu_acceptance.settings import Settings
+
+DEADLINE_S = 6.0  # of a validation and of a formation
+_TIMED = (board, budget, generation_attempt, leader, lookout, rank_attempt, standby, supervisor)  # modules that read a clock
+RUN_ID = "20261120-070000-ab12"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a run is made of."""
+
+    seed: int = 0
+    world_size: int = 2
+    num_nodes: int = 1
+    shared_disk: bool = True
+    validations: tuple[Validation, ...] = ()
+    confirm: int = 0
+    collectives_tell: bool = True  # whether a collective ends with an error where a peer died (gloo), or never (NCCL)
+    launcher_kills: bool = True  # torchrun sends SIGTERM to the ranks of a node of which one failed, and SIGKILL 30 s later
+
+    @property
+    def ranks_per_node(self) -> int:
+        return self.world_size // self.num_nodes
+
+    def node_of(self, rank: int) -> int:
+        return rank // self.ranks_per_node
+
+
+def validations(*changes: dict[str, Any]) -> tuple[Validation, ...]:
+    return tuple(
+        Validation(**{"nodeid": f"acceptance/test_v{number}.py::test_v{number}", "deadline_s": DEADLINE_S, **change})
+        for number, change in enumerate(changes)
+    )
+
+
+@dataclass(frozen=True)
+class Fired:
+    """A fault that happened: to whom, where in the run, and when."""
+
+    at: float
+    rank: int
+    nodeid: str
+    attempt: int
+    phase: str
+    kind: str
+
+
+@dataclass
+class RankEnd:
+    """How the process of one rank ended."""
+
+    at: float
+    exit_code: int
+    lines: tuple[str, ...]
+
+
+@dataclass
+class World:
+    """One run of virtual ranks. `faults`: what shall happen, by rank, node id, attempt and phase."""
+
+    shape: Shape
+    folder: Path
+    faults: dict[tuple[int, str, int, str], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.schedule = Schedule(self.shape.seed)
+        self.store = VirtualStore(self.schedule)
+        self.began = self.schedule.now
+        self.fired: list[Fired] = []
+        self.done: set[tuple[int, str]] = set()  # who came to the end of what, as it should be
+        self.ends: dict[int, RankEnd] = {}
+        self.killed: dict[int, float] = {}
+        self.killed_by_launcher: list[int] = []
+        self.stopped: dict[int, float] = {}  # when it got its first signal
+        self.cut_s: Counter[int] = Counter()  # how long it was cut off from the store
+        self.store_gone_at: float | None = None
+        self.runs: dict[int, Run] = {}
+        self.signals: dict[int, VirtualSignals] = {}
+        self.controls: list[Any] = []
+        self._tries: Counter[tuple[int, str]] = Counter()
+        self._groups: dict[str, Group] = {}
+        self._workers: list[VirtualWorker] = []
+        self._tasks: dict[int, Any] = {}
+        self._patch = pytest.MonkeyPatch()
+        self._replace_the_outside()
+        for rank in range(self.shape.world_size):
+            self._tasks[rank] = self.schedule.start(lambda rank=rank: self._process(rank), rank)
+
+    # --- what a test does to it ----------------------------------------------------------------------------------------------
+
+    @property
+    def live(self) -> list[int]:
+        return [rank for rank in range(self.shape.world_size) if rank not in self.killed and rank not in self.ends]
+
+    def advance(self, seconds: float) -> None:
+        self.schedule.wait(lambda: not self.live, seconds)
+
+    def run_to_the_plan(self) -> None:
+        """Until all ranks have agreed on what will run."""
+        self.schedule.wait(lambda: len(self.runs) == self.shape.world_size and all(run.plan for run in self.runs.values()), 10.0)
+
+    def run_next(self) -> None:
+        """Until the next verdict is announced, or the run is over."""
+        told = self._num_verdicts
+        self.schedule.wait(lambda: not self.live or self._num_verdicts > told, 1000.0)
+
+    def finish(self, within_s: float) -> None:
+        self.schedule.wait(lambda: not self.live, within_s)
+
+    def kill(self, rank: int) -> None:
+        """SIGKILL of a supervisor; its worker goes with it."""
+        if rank in self.live:
+            self.killed[rank] = self.schedule.now
+            self._gone(rank, failed=True)
+
+    def kill_node(self, node: int) -> None:
+        for rank in self._ranks_of(node):
+            self.kill(rank)
+        if node == 0:
+            self.lose_store()
+
+    def signal(self, rank: int, number: int = signal.SIGTERM) -> None:
+        if rank in self.live and rank in self.signals and not self.signals[rank].ignored:
+            self.stopped.setdefault(rank, self.schedule.now)
+            if number == signal.SIGINT and self.signals[rank].interrupted:
+                self.kill(rank)  # asked twice it leaves at once
+            else:
+                self.signals[rank].send(number)
+
+    def cut_off(self, rank: int, seconds: float) -> None:
+        """Its way to the store is cut for so long."""
+        if rank in self.live and rank not in self.store.cut_off:
+            self.cut_s[rank] += seconds
+            self.store.cut_off.add(rank)
+            self.schedule.call_later(seconds, lambda: self.store.heal(rank))
+
+    def lose_store(self) -> None:
+        if self.live and not self.store.gone:
+            self.store_gone_at = self.schedule.now
+            self.store.gone = True
+
+    # --- what a worker asks --------------------------------------------------------------------------------------------------
+
+    def take(self, rank: int, nodeid: str, phase: str) -> str:
+        if phase in {"start", "setup", "end"}:
+            self._tries[rank, nodeid] += 1
+            self.done -= {(rank, nodeid)}
+        attempt = self._tries[rank, nodeid]
+        kind = self.faults.get((rank, nodeid, attempt, phase), "")
+        if kind:
+            self.fired.append(Fired(self.schedule.now, rank, nodeid, attempt, phase, kind))
+        return kind
+
+    def completed(self, rank: int, nodeid: str) -> None:
+        self.done.add((rank, nodeid))
+
+    def group(self, prefix: str) -> Group:
+        return self._groups.setdefault(prefix, Group(self.schedule, self.shape.world_size, self.shape.collectives_tell))
+
+    # --- what it leaves ------------------------------------------------------------------------------------------------------
+
+    def run_folder(self, rank: int) -> Path:
+        return self._reports(rank) / RUN_ID
+
+    @property
+    def run_folders(self) -> list[Path]:
+        """Each once, in the order of ranks."""
+        return list(dict.fromkeys(self.run_folder(rank) for rank in range(self.shape.world_size)))
+
+    @property
+    def crashes(self) -> dict[int, BaseException]:
+        return {rank: task.crash for rank, task in self._tasks.items() if task.crash}
+
+    def close(self) -> None:
+        self.schedule.end()
+        for worker in self._workers:
+            worker._end("closed")
+            with contextlib.suppress(OSError):
+                worker.close()
+        for one in self.runs.values():
+            if one.supervisor.journal:
+                one.supervisor.journal.close()
+            one.supervisor.events._selector.close()
+        for one in self.controls:
+            os.close(one.wake_fd)
+        for signals in self.signals.values():
+            signals.close()
+        self._patch.undo()
+
+    # --- one rank ------------------------------------------------------------------------------------------------------------
+
+    def _process(self, rank: int) -> None:
+        """As the hooks of plugin.py and last_word.py do it."""
+        place = self._place(rank)
+        try:
+            one = self.runs[rank] = starting.start_run(self._settings(rank), place, None)
+        except RefusedError as error:
+            return self._exit(rank, error.exit_code, str(error))
+        except ControlError as error:
+            return self._exit(rank, USAGE, str(error))
+        try:
+            self._session(one)
+        except RefusedError:
+            pass
+        except ControlError as error:
+            one.go_wrong(str(error))
+        if one.plan is None:
+            one.withdraw(RefusedError(one.problem or "pytest stopped before it had collected", one.exit_code(3)))
+        else:
+            one.finish()
+        code, lines = one.exit_code(0), one.last_lines
+        one.leave()
+        return self._exit(rank, code, *lines)
+
+    def _session(self, one: Run) -> None:
+        items = [SimpleNamespace(nodeid=validation.nodeid, path=Path("x.py"), validation=validation) for validation in self._validations]
+        order = one.agree(Collected(items=items), self.folder, self.folder / "pyproject.toml")  # type: ignore[arg-type]
+        if one.place.rank == 0:
+            one.lead_with(lambda _line: None)
+        for nodeid in order:
+            one.run(nodeid)
+        one.finish()
+
+    def _exit(self, rank: int, code: int, *lines: str) -> None:
+        self.ends[rank] = RankEnd(self.schedule.now, code, lines)
+        self._gone(rank, failed=code != 0)
+
+    def _gone(self, rank: int, *, failed: bool) -> None:
+        """The process is gone: its threads, its worker; and its launcher notices."""
+        self.schedule.kill(rank)
+        for worker in self._workers:
+            if worker.rank == rank:
+                worker._end("signal SIGKILL")
+        if not failed or not self.shape.launcher_kills:
+            return
+        node = self.shape.node_of(rank)
+        self.schedule.call_later(0.1, lambda: self._all_of(node, self.signal))
+        self.schedule.call_later(30.1, lambda: self._all_of(node, self._launcher_kills))
+
+    def _launcher_kills(self, rank: int) -> None:
+        self.killed_by_launcher += [rank] if rank in self.live else []
+        self.kill(rank)
+
+    def _all_of(self, node: int, do: Callable[[int], None]) -> None:
+        for rank in self._ranks_of(node):
+            do(rank)
+
+    def _ranks_of(self, node: int) -> Iterator[int]:
+        return (rank for rank in range(self.shape.world_size) if self.shape.node_of(rank) == node)
+
+    # --- the outside ---------------------------------------------------------------------------------------------------------
+
+    def _replace_the_outside(self) -> None:
+        replace = self._patch.setattr
+        for module in _TIMED:
+            replace(module, "time", self.schedule.time)
+        for module in (control, lookout):
+            replace(module, "threading", virtual_threading(self.schedule))
+        replace(control, "queue", virtual_queue(self.schedule))
+        replace(control, "TCPStore", self.store.client)
+        replace(control, "PrefixStore", lambda _prefix, client: client)
+        replace(events, "selectors", virtual_selectors(self.schedule))
+        replace(starting, "StopSignals", self._make_signals)
+        replace(starting, "become_subreaper", lambda: None)
+        replace(starting, "Control", self._make_control)
+        replace(starting, "read_identity", self._identity)
+        replace(starting, "choose_profile", lambda _settings, _device: self._profile)
+        replace(run, "read_validations", lambda items, _deadline_s: ({item.nodeid: item.validation for item in items}, []))
+        replace(worker_hold, "WorkerProcess", self._make_worker)
+        replace(worker_hold, "start_janitor", lambda _mark: 0)
+        replace(worker_hold, "kill_marked", lambda _mark, rounds: None)
+        replace(worker_hold, "kill_descendants", lambda **_how: None)
+        replace(os, "fsync", self._fsync)
+
+    def _fsync(self, _fd: int) -> None:
+        """A disk takes its time: whoever is killed may be killed here."""
+        if self.schedule.rank is not None:
+            self.schedule.sleep(0.001)
+
+    def _make_signals(self) -> VirtualSignals:
+        assert self.schedule.rank is not None
+        made = self.signals[self.schedule.rank] = VirtualSignals()
+        return made
+
+    def _make_control(self, place: Rank) -> control.Control:
+        made = control.Control(place)
+        self.controls.append(made)
+        return made
+
+    def _make_worker(self, *_command: object) -> VirtualWorker:
+        assert self.schedule.rank is not None
+        self._workers.append(VirtualWorker(self, self.schedule.rank, pid=100_000 + len(self._workers)))
+        return self._workers[-1]
+
+    def _place(self, rank: int) -> Rank:
+        size = self.shape.ranks_per_node
+        return Rank(rank, rank % size, self.shape.world_size, size, rank // size, self.shape.num_nodes, "127.0.0.1", 29500, "virtual")
+
+    def _identity(self, place: Rank) -> Any:
+        return make_identity(place.rank, self.shape.world_size, self.shape.ranks_per_node, has_gpus=False)
+
+    def _reports(self, rank: int) -> Path:
+        return self.folder if self.shape.shared_disk else self.folder / f"node-{self.shape.node_of(rank)}"
+
+    def _settings(self, rank: int) -> Settings:
+        unset: dict[str, Any] = {"limits": (), "hardware": None, "waivers": {}, "declared_gpus": None, "budget": None}
+        more: dict[str, Any] = {"measure_only": False, "plan": False, "confirm": self.shape.confirm, "profiles": self.folder}
+        return Settings(**unset, **more, report_dir=self._reports(rank), run_id=RUN_ID)
+
+    @property
+    def _profile(self) -> Any:
+        subjects = {f"v{number}": one.min_ranks <= self.shape.world_size for number, one in enumerate(self.shape.validations)}
+        limits = [make_limit(f"{subject}.value", at_least=1, spread_at_most=5.0) for subject, fits in subjects.items() if fits]
+        return make_profile(*limits, name="cpu", device_name=None, requires=frozenset(subjects), deadline_s=DEADLINE_S)
+
+    @property
+    def _validations(self) -> list[Validation]:
+        return [Validation(FORMATION, DEADLINE_S), *self.shape.validations]
+
+    @property
+    def _num_verdicts(self) -> int:
+        last = f"to/{self.shape.world_size - 1}"
+        return sum(key == last and '"type": "verdict"' in text for _, key, text in self.store.traffic)

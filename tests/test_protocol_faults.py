@@ -47,6 +47,12 @@ def test_nothing_happens(make):
     assert world.ends[2].lines[0] == "ACCEPTED (cpu profile: no GPU was tested)"
 
 
+@pytest.mark.parametrize("phase", ["setup", "call"])
+def test_a_message_of_the_attempt_before_is_not_taken(make, phase):
+    world = ended(make((1, V0, phase, "late")))
+    assert (codes(world), outcomes(world, V1)) == ({0: 0, 1: 0, 2: 0}, ["passed"] * 3)
+
+
 @pytest.mark.parametrize("kind", ["garbled", "of a fork"])
 def test_a_worker_that_is_killed_for_what_it_says_in_its_set_up_is_replaced(make, kind):
     world = ended(make((1, V0, "setup", kind)))
@@ -104,6 +110,15 @@ def test_all_give_up_a_leader_together_though_only_its_own_node_was_signalled(ma
     assert len({end.lines[0] for end in world.ends.values()}) == 1
     assert world.ends[3].lines[0].startswith("INCOMPLETE: no reporter finished this run: rebuilt from 4 of 4 journals (rank 0 lost: ")
     assert [(folder / "results.json").exists() for folder in world.run_folders] == [True, False]
+
+
+@pytest.mark.parametrize("shared_disk", [True, False])
+def test_all_that_live_report_with_the_lowest_of_them(make, shared_disk):
+    world = make(world_size=4, launcher_kills=False, shared_disk=shared_disk)
+    world.run_next()
+    world.kill(0)
+    assert codes(ended(world)) == {1: 5, 2: 5, 3: 5}
+    assert len({end.lines[0] for end in world.ends.values()}) == 1
 
 
 def test_a_standby_can_be_lost_as_well(make):

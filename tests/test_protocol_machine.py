@@ -8,6 +8,8 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -31,7 +33,7 @@ SETTINGS = settings(
 ENDLESS_S = 5000.0  # far beyond any bound; only to end a run that does not end
 ENDS = ("exit", "signal", "hang", "hang without a stack")
 KINDS = {
-    "setup": (*ENDS, "skip", "error", "slow", "late", "garbled", "of a fork"),
+    "setup": (*ENDS, "skip", "error", "slow", "late", "late", "late", "garbled", "of a fork"),
     "call": (*ENDS, "miss", "assert", "assert late", "error", "slow", "unstable", "late", "garbled", "of a fork"),
     "teardown": (*ENDS, "error", "slow"),
     "seal": (*ENDS, "error"),
@@ -61,30 +63,48 @@ shapes = st.builds(
 )
 any_rank = st.integers(0, 7)
 seconds = st.sampled_from([0.01, 0.1, 0.5, 3.0, 8.0])
+in_a_validation = st.sampled_from([(phase, kind) for phase, kinds in KINDS.items() for kind in kinds])
+faults = st.tuples(any_rank, st.integers(0, 3), st.sampled_from([1, 1, 1, 2]), in_a_validation)
+
+Fault = tuple[int, int, int, tuple[str, str]]  # rank, validation, attempt, phase and kind
 
 
 class Protocol(RuleBasedStateMachine):
     """Lets a run go on in steps, and does harm to it in between."""
 
-    @initialize(shape=shapes, two_nodes=st.booleans(), has_begun=st.sampled_from([True, True, True, False]))
-    def start(self, shape: Shape, two_nodes: bool, has_begun: bool) -> None:
+    @initialize(
+        shape=shapes,
+        two_nodes=st.booleans(),
+        has_begun=st.sampled_from([True, True, True, False]),
+        faults=st.lists(faults, max_size=3),
+        blows=st.sampled_from([0, 0, 1, 2]),
+    )
+    def start(self, shape: Shape, two_nodes: bool, has_begun: bool, faults: list[Fault], blows: int) -> None:
         if two_nodes and shape.world_size % 2 == 0:
-            shape = Shape(**{**vars(shape), "num_nodes": 2})
+            shape = replace(shape, num_nodes=2)
         self.folder = Path(tempfile.mkdtemp(prefix="virtual-run-"))
         self.world = World(shape, self.folder)
+        for fault in faults:
+            self.plan(fault)
         if has_begun:
             self.world.run_to_the_plan()
-        self.blows = 0  # harm that ends a run, or a rank
+        self.blows_left = blows  # harm that ends a run, or a rank
 
     def rank(self, number: int) -> int:
         return number % self.world.shape.world_size
 
-    @rule(rank=any_rank, number=st.integers(0, 3), attempt=st.sampled_from([1, 1, 1, 2]), data=st.data())
-    def plan_a_fault(self, rank: int, number: int, attempt: int, data: st.DataObject) -> None:
+    def plan(self, fault: Fault) -> None:
+        rank, number, attempt, (phase, kind) = fault
         nodeids = [validation.nodeid for validation in self.world.shape.validations]
-        phase = data.draw(st.sampled_from(list(KINDS)))
-        kind = data.draw(st.sampled_from(KINDS[phase]))
         self.world.faults[self.rank(rank), nodeids[number % len(nodeids)], attempt, phase] = kind
+
+    def strike(self, blow: Callable[..., None], *arguments: object) -> None:
+        self.blows_left -= 1
+        blow(*arguments)
+
+    @rule(fault=faults)
+    def plan_a_fault(self, fault: Fault) -> None:
+        self.plan(fault)
 
     @rule(rank=any_rank, generation=st.sampled_from([1, 2, 2, 3]), fault=st.sampled_from(FORMING))
     def plan_a_fault_of_a_formation(self, rank: int, generation: int, fault: tuple[str, str]) -> None:
@@ -104,35 +124,30 @@ class Protocol(RuleBasedStateMachine):
     def let_time_pass(self, seconds: float) -> None:
         self.world.advance(seconds)
 
-    @precondition(lambda self: self.blows < 2)
+    @precondition(lambda self: self.blows_left)
     @rule(rank=any_rank, number=st.sampled_from([signal.SIGTERM, signal.SIGINT, signal.SIGHUP]))
     def send_a_signal(self, rank: int, number: int) -> None:
-        self.blows += 1
-        self.world.signal(self.rank(rank), number)
+        self.strike(self.world.signal, self.rank(rank), number)
 
-    @precondition(lambda self: self.blows < 2)
-    @rule(rank=any_rank)
+    @precondition(lambda self: self.blows_left)
+    @rule(rank=st.one_of(st.just(0), any_rank))
     def kill_a_supervisor(self, rank: int) -> None:
-        self.blows += 1
-        self.world.kill(self.rank(rank))
+        self.strike(self.world.kill, self.rank(rank))
 
-    @precondition(lambda self: self.blows < 2)
+    @precondition(lambda self: self.blows_left and self.world.shape.num_nodes == 2)
     @rule(node=st.integers(0, 1))
     def kill_a_node(self, node: int) -> None:
-        self.blows += 1
-        self.world.kill_node(node % self.world.shape.num_nodes)
+        self.strike(self.world.kill_node, node)
 
-    @precondition(lambda self: self.blows < 2)
+    @precondition(lambda self: self.blows_left)
     @rule(rank=any_rank, seconds=st.sampled_from([0.5, 5.0, 1e6]))
     def cut_a_link(self, rank: int, seconds: float) -> None:
-        self.blows += 1
-        self.world.cut_off(self.rank(rank), seconds)
+        self.strike(self.world.cut_off, self.rank(rank), seconds)
 
-    @precondition(lambda self: self.blows < 2)
+    @precondition(lambda self: self.blows_left == 2)
     @rule()
     def lose_the_store(self) -> None:
-        self.blows += 1
-        self.world.lose_store()
+        self.strike(self.world.lose_store)
 
     def teardown(self) -> None:
         try:

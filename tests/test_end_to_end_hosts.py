@@ -18,7 +18,8 @@ from gpu_acceptance.deaf_launcher import PATIENCE_S
 from gpu_acceptance.files import read_journal, read_results
 from gpu_acceptance.lookout import _UNREACHABLE_S, LOST_S
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher"), needs_hosts]
+# The first test that asks may wait for all scenarios.
+pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher"), pytest.mark.timeout(900), needs_hosts]
 
 CUT_S = 5.0
 _SAY_BYE_S = 20.0  # the last handshake, and three threads that wait in the store, 5 s each

@@ -60,6 +60,25 @@ def test_torchrun_is_told_the_verdict_or_why_there_is_none(tmp_path, monkeypatch
     assert run.supervisor.hold.kill_everything.called
 
 
+@pytest.mark.parametrize(
+    ("place", "cut_off", "told"),
+    [
+        (Rank(rank=8, store_port=29400), True, [17]),
+        (Rank(rank=8, store_port=29400), False, []),
+        (Rank(rank=9, local_rank=1, store_port=29400), True, []),
+        (Rank(), True, []),  # its parent is a shell
+    ],
+)
+def test_only_a_torchrun_whose_node_is_cut_off_is_told_to_end_and_once(tmp_path, monkeypatch, place, cut_off, told):
+    ended = []
+    monkeypatch.setattr("gpu_acceptance.run.end_launcher_later", ended.append)
+    run = make_run(tmp_path, place=place)
+    run.supervisor.is_cut_off = cut_off
+    run.supervisor.stop_signals.launcher = 17
+    run.leave()
+    assert ended == told
+
+
 def test_what_the_leader_wrote_is_taken_back_when_it_could_not_tell_it(tmp_path):
     run = make_run(tmp_path, plan=Mock(), leader=Mock(rows=[]))
     run._conclude = samples.accepted

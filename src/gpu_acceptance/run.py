@@ -179,8 +179,12 @@ class Run:
             self.supervisor.say_bye(self.alive)
         if self.supervisor.hold:
             self.supervisor.hold.kill_everything()
+        self._end_deaf_launcher()
+
+    def _end_deaf_launcher(self) -> None:
+        """One rank of a node that is cut off sees to it; a parent that is no torchrun is somebody's shell."""
         launcher = self.supervisor.stop_signals.launcher
-        if self.supervisor.is_cut_off and launcher and self.place.local_rank == 0:  # one of each node's ranks is enough
+        if self.supervisor.is_cut_off and self.place.local_rank == 0 and self.place.store_port and launcher:
             end_launcher_later(launcher)
 
     def _finish_together(self) -> None:

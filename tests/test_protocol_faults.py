@@ -67,7 +67,7 @@ def test_the_end_of_a_worker_that_sent_garbage_echoes_in_its_peers(make):
 
 
 @pytest.mark.parametrize("collectives_tell", [True, False])
-@pytest.mark.parametrize(("phase", "kind", "outcome"), [("start", "exit", "died"), ("form", "signal", "died"), ("form", "error", "error")])
+@pytest.mark.parametrize(("phase", "kind", "outcome"), [("start", "exit", "died"), ("form", "signal", "died"), ("form", "error", "failed")])
 def test_who_waits_in_a_formation_for_a_rank_that_failed_is_its_victim(make, collectives_tell, phase, kind, outcome):
     world = ended(make((1, FORMATION, phase, kind), collectives_tell=collectives_tell))
     assert outcomes(world, FORMATION) == ["victim", outcome, "victim"]
@@ -89,7 +89,7 @@ def test_a_stop_while_ranks_are_awaited_ends_the_run_before_the_launcher_loses_i
     ended(world)
     assert world.schedule.now - world.began < 10
     assert {rank: (end.exit_code, end.lines) for rank, end in world.ends.items()} == dict.fromkeys(
-        (0, 1), (2, ("interrupted by SIGTERM before all ranks had joined",))
+        (0, 1), (2, ("interrupted by SIGTERM before the ranks had agreed on what to run",))
     )
 
 
@@ -108,7 +108,7 @@ def test_all_give_up_a_leader_together_though_only_its_own_node_was_signalled(ma
     world.kill(0)
     ended(world)
     assert len({end.lines[0] for end in world.ends.values()}) == 1
-    assert world.ends[3].lines[0].startswith("INCOMPLETE: no reporter finished this run: rebuilt from 4 of 4 journals (rank 0 lost: ")
+    assert world.ends[3].lines[0].startswith("INCOMPLETE: no reporter saw this run whole: rebuilt from 4 of 4 journals (rank 0 lost: ")
     assert [(folder / "results.json").exists() for folder in world.run_folders] == [True, False]
 
 

@@ -71,11 +71,17 @@ class VirtualSignals(StopSignals):
 
     def __init__(self) -> None:
         self.reason = None
+        self._node = "a node"
         self._interrupts = 0
+        self._raises = False
         self.ignored = False
         self.wake, self._wake_write = socket.socketpair()
         self.wake.setblocking(False)
         self._launcher = os.getppid()
+
+    @property
+    def launcher(self) -> None:
+        """Nobody who could be told to end."""
 
     def arm(self) -> None:
         """Nothing to take: no real signal is sent."""

@@ -49,7 +49,7 @@ class Schedule:
     @property
     def time(self) -> SimpleNamespace:
         """Stands for the module `time`."""
-        return SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
+        return SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now, sleep=self.sleep)
 
     def start(self, target: Callable[[], None], rank: int | None) -> Task:
         task = Task(rank)

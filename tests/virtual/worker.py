@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from virtual.schedule import Schedule
 
+from gpu_acceptance.attempts import FORMING
 from gpu_acceptance.channel import LineReader, write_message
 
 Message = dict[str, Any]
@@ -67,6 +68,23 @@ class Group:
             one.later(CollectiveError("Connection reset by peer"))
 
 
+class VirtualInquiry:
+    """A worker that was asked where it is, and takes a second to say so."""
+
+    state = ""
+    collectives = ()
+
+    def __init__(self, schedule: Schedule, stack: str) -> None:
+        self._schedule = schedule
+        self._due = schedule.now + 1.0
+        self.stack = stack
+
+    def poll(self) -> bool:
+        return self._schedule.now >= self._due
+
+    def close(self) -> None: ...
+
+
 class VirtualWorker:
     """Its supervisor's hold on it, with the calls of WorkerProcess, and the process itself."""
 
@@ -101,8 +119,8 @@ class VirtualWorker:
     def exit_text(self) -> str | None:
         return self._exit
 
-    def dump_stack(self) -> str:
-        return self._stack
+    def inquire(self) -> "VirtualInquiry":
+        return VirtualInquiry(self._schedule, self._stack)
 
     def kill(self) -> None:
         self._schedule.call_later(0.001, lambda: self._end("signal SIGKILL"))
@@ -189,15 +207,16 @@ class VirtualWorker:
     def _form(self, command: Message) -> Steps:
         fault = yield from self._go_through("world_formation", "form")
         if fault == "error":
-            self._tell("form_failed", message="RuntimeError: no GPU is visible")
+            self._tell("form_failed", failed=True, message="RuntimeError: no GPU is visible")
             return
         self._has_group = command["group"]
+        self._tell("step", name=FORMING if self._has_group else "opening the device")
         if self._has_group:
             self._group = self._world.group(command["world"]["prefix"])
             try:
                 yield from self._meet("form")
             except CollectiveError as error:
-                self._tell("form_failed", message=f"RuntimeError: {error}")
+                self._tell("form_failed", failed=True, message=f"RuntimeError: {error}")
                 return
         self._world.completed(self.rank, "world_formation")
         self._tell("formed", facts={})

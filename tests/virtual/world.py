@@ -25,6 +25,7 @@ from gpu_acceptance import (
     control,
     events,
     generation_attempt,
+    joining,
     leader,
     lookout,
     rank_attempt,
@@ -37,14 +38,14 @@ from gpu_acceptance import (
 from gpu_acceptance.collecting import Collected
 from gpu_acceptance.control import ControlError
 from gpu_acceptance.generations import Validation
-from gpu_acceptance.joining import USAGE, RefusedError
+from gpu_acceptance.joining import USAGE, RefusedError, interrupted
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.run import Run
 from gpu_acceptance.settings import Settings
 
 DEADLINE_S = 6.0  # of a validation and of a formation
-_TIMED = (board, budget, generation_attempt, leader, lookout, rank_attempt, standby, supervisor)  # modules that read a clock
+_TIMED = (board, budget, generation_attempt, joining, leader, lookout, rank_attempt, standby, supervisor)  # modules that read a clock
 RUN_ID = "20261120-070000-ab12"
 
 
@@ -248,7 +249,9 @@ class World:
         except ControlError as error:
             one.go_wrong(str(error))
         if one.plan is None:
-            one.withdraw(RefusedError(one.problem or "pytest stopped before it had collected", one.exit_code(3)))
+            stopped = one.supervisor.stop_signals.reason
+            early = RefusedError(one.problem or "pytest stopped before it had collected", one.exit_code(3))
+            one.withdraw(interrupted(stopped) if stopped else early)
         else:
             one.finish()
         code, lines = one.exit_code(0), one.last_lines
@@ -320,7 +323,7 @@ class World:
         if self.schedule.rank is not None:
             self.schedule.sleep(0.001)
 
-    def _make_signals(self) -> VirtualSignals:
+    def _make_signals(self, _node: str) -> VirtualSignals:
         assert self.schedule.rank is not None
         made = self.signals[self.schedule.rank] = VirtualSignals()
         return made

@@ -80,3 +80,13 @@ def test_a_store_that_is_gone_before_the_first_beat():
 
     with pytest.raises(ControlError, match=r"^the control store is gone: Connection reset by peer$"):
         Lookout(Gone(), 0)
+
+
+def test_a_time_without_the_store_is_told_while_it_lasts_and_afterwards_but_not_to_later_attempts(make, monkeypatch):
+    watcher, began, real = make(0), time.monotonic(), time.monotonic
+    assert watcher.silent_s(began) == 0.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: real() + 60)
+    assert watcher.silent_s(began) > 59
+    assert wait_until(lambda: watcher._own > began + 60)
+    assert 59 < watcher.silent_s(began) < 70
+    assert watcher.silent_s(real() + 61) == 0.0

@@ -53,6 +53,9 @@ class FakeHost:
     def tell_leader(self, message: dict) -> None:
         self.told.append(message)
 
+    def describe_network(self, since: float) -> str:
+        return ""
+
     def publish(self, record, facts) -> None:
         self.published.append((record, facts))
 

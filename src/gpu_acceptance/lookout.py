@@ -15,6 +15,7 @@ from gpu_acceptance.control import ControlError
 
 BEAT_S = 1.0
 LOST_S = 15.0  # a link cut for 5 s was back within 7 s: TCP sends again at 0.2, 0.4, ... 6.4 s
+_GAP_S = 3 * BEAT_S
 _UNREACHABLE_S = 25.0  # more than LOST_S: who is cut off must not take the others for lost first
 
 
@@ -34,6 +35,7 @@ class Lookout:
         self._watched: frozenset[int] = frozenset()
         self._seen: dict[int, _Sight] = {}
         self._own = time.monotonic()  # when the last round over the store ended
+        self._gap = (self._own, 0.0)  # the last time that it was away for long: until when, for how many seconds
         self._ended = threading.Event()
         try:
             self._store.set(_key(rank), "0")
@@ -50,7 +52,7 @@ class Lookout:
     def lost(self) -> list[int]:
         """Watched ranks whose counter stood still for too long, while our own way to the store was open."""
         now = time.monotonic()
-        if now - self._own > 3 * BEAT_S:
+        if now - self._own > _GAP_S:
             return []
         return sorted(rank for rank, sight in self._seen.copy().items() if now - sight.since > LOST_S)
 
@@ -64,6 +66,12 @@ class Lookout:
         """Whether the store has not answered us for so long that nobody can."""
         return time.monotonic() - self._own > _UNREACHABLE_S
 
+    def silent_s(self, since: float) -> float:
+        """For how long the store did not answer us after the moment `since`; 0 where that is nothing to speak of."""
+        now = time.monotonic()
+        until, seconds = (now, now - self._own) if now - self._own > _GAP_S else self._gap
+        return seconds if until > since else 0.0
+
     def end(self, timeout_s: float = 5.0) -> None:
         """Stops the heart. A thread still in the store while the interpreter shuts down would abort the process."""
         self._ended.set()
@@ -76,9 +84,15 @@ class Lookout:
                 counter += 1
                 self._store.set(_key(self._rank), str(counter))
                 self._look()
-                self._own = time.monotonic()
+                self._note_round()
         except RuntimeError:
             return  # the store is gone; the listener of the control plane says so
+
+    def _note_round(self) -> None:
+        now = time.monotonic()
+        if now - self._own > _GAP_S:
+            self._gap = (now, now - self._own)
+        self._own = now
 
     def _look(self) -> None:
         watched = sorted(self._watched)

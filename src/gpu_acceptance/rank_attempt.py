@@ -34,6 +34,7 @@ class Host(Protocol):
     @property
     def hold(self) -> Hold | None: ...
     def tell_leader(self, message: Message) -> None: ...
+    def describe_network(self, since: float) -> str: ...
     def publish(self, record: RankRecord, facts: dict[str, str]) -> None: ...
 
 
@@ -100,7 +101,7 @@ class RankAttempt:
             peer = self._peer_bad[1]
             self._judge(Outcome.VICTIM, f"rank {peer['rank']} {peer['outcome']} first")
         if self.record is None and self._sentence is None and self._elapsed() > self._longest_s():
-            self._judge(Outcome.STUCK, f"deadline of {self.go['deadline_s']:g} s passed{self._progress}")
+            self._judge(Outcome.STUCK, f"deadline of {self.go['deadline_s']:g} s passed{self._progress}{self._host.describe_network(self._started)}")
         if self._sentence and self._sentence.inquiry.poll():
             self._execute()
 

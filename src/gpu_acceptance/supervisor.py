@@ -181,6 +181,11 @@ class Supervisor:
             short = record.model_copy(update={"outcome": Outcome.ERROR, "message": f"record not sent: {error}", "figures": ()})
             self.tell_leader({**message, "record": encode(short)})
 
+    def describe_network(self, since: float) -> str:
+        """What to add to the report of a rank that is stuck, where its node did not reach the store meanwhile."""
+        silent_s = self.lookout.silent_s(since)
+        return f"; {self.place.node_name} did not reach the store at {self._store} for {silent_s:.0f} s meanwhile" if silent_s else ""
+
     def interrupt(self, reason: str) -> None:
         """Ends the attempt in progress, here and (on the leader) everywhere within seconds."""
         self.stopping = self.stopping or reason

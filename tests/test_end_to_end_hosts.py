@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from faults import Fault
 from hosts import ADDRESSES, PORT, Hosts, faketime, needs_faketime, needs_hosts, two_hosts
 from suite import Finished
 
@@ -19,13 +20,20 @@ from gpu_acceptance.files import read_journal, read_results
 from gpu_acceptance.lookout import _UNREACHABLE_S, LOST_S
 
 # The first test that asks may wait for all scenarios.
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher"), pytest.mark.timeout(900), needs_hosts]
+pytestmark = [pytest.mark.launcher, pytest.mark.timeout(900), needs_hosts]
 
 CUT_S = 5.0
 _SAY_BYE_S = 20.0  # the last handshake, and three threads that wait in the store, 5 s each
 ENDS_WITHIN_S = 2 * (_UNREACHABLE_S + _SAY_BYE_S + 2 * PATIENCE_S)  # twice, on a machine that does other things as well
 RENDEZVOUS_S = 8
 JOIN_S = 8
+
+KILLED = Fault("SIGKILL of a node's launcher", "INCOMPLETE (interrupted), exit code 2")
+KILLED_WITH_STORE = Fault("SIGKILL of the launcher of the node that holds the store", "INCOMPLETE, exit code 3; none on the other node")
+CUT_OFF = Fault("node cut off in mid-validation, not healed", "INCOMPLETE (lost), exit code 6; none there, exit code 3")
+HEALED = Fault("network cut for 5 s and healed, after the deadline", "REJECTED (stuck)")
+NO_HELLO = Fault("node 1 starts and never says hello", "none, exit code 6")
+CLOCK = Fault("host clock 1 h ahead", "unchanged: ACCEPTED")
 
 
 @dataclass
@@ -133,7 +141,7 @@ def journals(one: Finished) -> list[str]:
     return sorted(path.name for path in (one.folder / "journal").iterdir())
 
 
-def test_a_killed_launcher_is_named_with_its_node_and_ranks(scenarios):
+def test_a_killed_launcher_is_named_with_its_node_and_ranks(scenarios, seen):
     killed = scenarios("node 1 killed")
     first, second = killed.hosts
     assert (first.returncode, second.returncode) == (1, -9)
@@ -144,9 +152,10 @@ def test_a_killed_launcher_is_named_with_its_node_and_ranks(scenarios):
     assert "interrupted by the loss of the launcher of node 1 (node-1, rank 1)" in first.row("test_long").message
     assert [journals(one) for one in killed.hosts] == [["rank-00000.jsonl"], ["rank-00001.jsonl"]]
     assert not second.has_results
+    seen.told(KILLED, first.verdict_line, killed.took_s)
 
 
-def test_the_launcher_that_held_the_store_takes_the_run_along_and_both_nodes_say_so(scenarios):
+def test_the_launcher_that_held_the_store_takes_the_run_along_and_both_nodes_say_so(scenarios, seen):
     killed = scenarios("node 0 killed")
     first, second = killed.hosts
     assert first.returncode == -9
@@ -155,11 +164,14 @@ def test_the_launcher_that_held_the_store_takes_the_run_along_and_both_nodes_say
     conclusion = first.record.conclusion
     assert (conclusion.verdict, conclusion.exit_code) == ("INCOMPLETE", 3), first.output
     assert f"internal error: {gone}" in first.reasons
+    assert first.outcomes() == {"test_long": "interrupted", "test_next": "not run"}
+    assert first.row("test_long").message.startswith(f"interrupted: {gone}")
     assert f"traceback : no verdict: {gone}" in second.output
     assert [journals(one) for one in killed.hosts] == [["rank-00000.jsonl"], ["rank-00001.jsonl"]]
+    seen.told(KILLED_WITH_STORE, first.verdict_line, killed.took_s)
 
 
-def test_a_node_that_is_cut_off_is_lost_and_both_sides_end(scenarios):
+def test_a_node_that_is_cut_off_is_lost_and_both_sides_end(scenarios, seen):
     cut = scenarios("cut off")
     first, second = cut.hosts
     assert first.rank_exit_codes == {0: 6}, first.output
@@ -172,6 +184,7 @@ def test_a_node_that_is_cut_off_is_lost_and_both_sides_end(scenarios):
     assert f"\n{said}\n" in second.output
     assert said in second.terminal_of(1)
     assert [journals(one) for one in cut.hosts] == [["rank-00000.jsonl"], ["rank-00001.jsonl"]]
+    seen.told(CUT_OFF, first.row("test_long").message, cut.took_s)
 
 
 @pytest.mark.parametrize("name", ["cut off", "node 0 killed"])
@@ -186,7 +199,7 @@ def test_the_journals_of_both_nodes_make_one_report_that_names_the_lost_one(scen
     assert (tmp_path / "report.html").is_file()
     if name == "cut off":
         (row,) = [row for row in merged.rows if row.nodeid.endswith("::test_long")]
-        assert "rank 1 (node-1): lost: no record of it in its journal" in row.message
+        assert "rank 1 (node-1): interrupted in call: interrupted by a loss: the control store at " in row.message
 
 
 def test_a_launcher_that_does_not_hear_of_it_is_ended(scenarios):
@@ -205,24 +218,31 @@ def test_the_end_is_bounded_and_leaves_no_process(scenarios, name):
     assert scenarios(name).took_s < ENDS_WITHIN_S
 
 
-def test_a_network_that_comes_back_costs_nobody_but_the_validation_whose_deadline_passed(scenarios):
+def test_a_network_that_comes_back_costs_nobody_but_the_validation_whose_deadline_passed(scenarios, seen):
     first, second = scenarios("healed").hosts
     assert (first.rank_exit_codes, second.rank_exit_codes) == ({0: 1}, {1: 1}), first.output
     assert {row.nodeid: row.outcome for row in first.record.rows if row.outcome != "passed"} == {
         "acceptance/test_reduces_in_time.py::test_short": "stuck"
     }
-    assert first.row("test_short").message.startswith("ranks 0-1: stuck in call: deadline of 4 s passed; inside all_reduce ")
+    message = first.row("test_short").message
+    assert re.search(
+        r"^rank 0 \(node-0\): stuck in call: deadline of 4 s passed; last collective .*; inside all_reduce ", message, re.MULTILINE
+    )
+    link = rf"node 1 \(node-1, rank 1\) did not reach the store at {ADDRESSES[0]}:{PORT} for \d+ s meanwhile"
+    assert re.search(rf"^rank 1 \(node-1\): stuck in call: deadline of 4 s passed; {link}; last collective ", message, re.MULTILINE)
     assert first.verdict_line.startswith("REJECTED: 1 of 4 validations stuck")
     assert [first.alone(subject).verdict for subject in ("reduces_on", "sleeps_on")] == ["ACCEPTED", "ACCEPTED"]
+    seen.told(HEALED, message.split("\n")[1], first.row("test_short").duration_s)
 
 
-def test_a_node_that_never_says_hello_is_named_in_one_line(scenarios):
+def test_a_node_that_never_says_hello_is_named_in_one_line(scenarios, seen):
     (first,) = scenarios("no hello").hosts
     said = f"rank 1 (node 1) did not arrive within {JOIN_S} s; see what torchrun said there"
-    assert first.rank_exit_codes == {0: 4}
-    assert f"ERROR: {said}\n" in first.output
+    assert first.rank_exit_codes == {0: 6}
+    assert f"Exit: {said}" in first.output
     assert f"traceback : {said}\n" in first.output
     assert first.folder is None
+    seen.told(NO_HELLO, said, scenarios("no hello").took_s)
 
 
 def test_two_launchers_that_never_meet_end_by_torchruns_own_timeout(scenarios):
@@ -235,7 +255,7 @@ def test_two_launchers_that_never_meet_end_by_torchruns_own_timeout(scenarios):
 
 
 @needs_faketime
-def test_a_clock_that_is_an_hour_ahead_is_told_and_changes_no_verdict(scenarios):
+def test_a_clock_that_is_an_hour_ahead_is_told_and_changes_no_verdict(scenarios, seen):
     first, second = scenarios("clock").hosts
     assert (first.returncode, second.returncode) == (0, 0), first.output
     assert first.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)"
@@ -247,6 +267,7 @@ def test_a_clock_that_is_an_hour_ahead_is_told_and_changes_no_verdict(scenarios)
     assert 3590 < least_s <= 3600 <= most_s < 3610
     assert read_journal(second.folder / "journal" / "rank-00001.jsonl").identity.clock_ahead_s == (least_s, most_s)
     assert all(record.duration_s < 60 for record in read_journal(second.folder / "journal" / "rank-00001.jsonl").records)
+    seen.told(CLOCK, said, 0.0)
 
 
 def test_clocks_that_agree_are_recorded_and_not_talked_about(scenarios):

@@ -66,7 +66,7 @@ def test_a_whole_journal_gives_all_rows_and_no_acceptance(journal):
     built = build(journal.parents[1])
     assert (built.exit_code, built.problems) == (6, [])
     assert outcomes(journal.parents[1])["passes"] == "passed"
-    assert built.said.startswith("INCOMPLETE: no reporter finished this run: rebuilt from 1 of 1 journals")
+    assert built.said.startswith("INCOMPLETE: no reporter saw this run whole: rebuilt from 1 of 1 journals")
 
 
 def test_truncated(journal, seen):

@@ -37,7 +37,8 @@ def test_a_rank_that_cannot_take_part_is_named_first(exit_code):
 
 
 def test_a_rank_that_did_not_answer_is_named():
-    assert str(find_collection_problem({0: collected("a")}, 3)) == "ranks 1-2 did not finish collecting within 120 s"
+    problem = find_collection_problem({0: collected("a")}, 3)
+    assert (str(problem), problem.exit_code) == ("ranks 1-2 did not finish collecting within 120 s", 6)
 
 
 def test_a_node_id_that_is_there_twice_is_named():

@@ -237,7 +237,7 @@ def test_a_peer_that_went_bad_makes_a_victim_after_the_grace(clock):
     assert not host.published
     clock(2)
     attempt.tick()
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "rank 1 died first")
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "rank 1 went bad first (died)")
 
 
 def test_its_own_bad_end_does_not_make_it_a_victim(clock):
@@ -366,7 +366,7 @@ def test_who_waits_to_form_a_group_with_one_that_failed_is_a_victim(clock):
     attempt.on_control({"type": "peer_bad", "rank": 1, "outcome": "failed"})
     clock(6)
     attempt.tick()
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "rank 1 failed first")
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "rank 1 went bad first (failed)")
 
 
 def test_a_healthy_worker_says_goodbye_and_leaves(clock):
@@ -462,7 +462,7 @@ def test_who_forms_is_not_kept_waiting_for_a_peer_that_cannot(clock):
     attempt.on_control({"type": "peer_bad", "rank": 1, "outcome": "error"})
     clock(6)
     attempt.tick()
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "rank 1 error first")
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "rank 1 went bad first (error)")
 
 
 def test_a_healthy_worker_that_ends_is_given_its_time_whatever_its_peers_do(clock):

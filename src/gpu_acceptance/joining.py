@@ -14,7 +14,7 @@ from gpu_acceptance.supervisor import LeaderLostError, Supervisor
 JOIN_S = 120.0  # for all ranks to say hello: nodes of one job start within seconds of each other
 _CLOCK_S = 5.0  # for an answer that takes milliseconds; without one the run goes on
 _MOST_LINES = 20
-USAGE, NOT_WRITABLE, INTERRUPTED = 4, 3, 2  # exit codes
+USAGE, NOT_WRITABLE, INTERRUPTED, INCOMPLETE = 4, 3, 2, 6  # exit codes
 
 
 def interrupted(reason: str) -> "RefusedError":
@@ -63,7 +63,7 @@ def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]
     if absent:
         nodes = named("node", {rank // place.local_world_size for rank in absent})
         text = f"{named('rank', absent)} ({nodes}) did not arrive within {JOIN_S:g} s; see what torchrun said there"
-        return _refused(RefusedError(text))
+        return _refused(RefusedError(text, INCOMPLETE))
     refusals = [hello["refusal"] for _, hello in sorted(hellos.items()) if hello["refusal"]]
     if refusals:
         first: Message = refusals[0]
@@ -106,7 +106,7 @@ def find_collection_problem(answers: dict[int, Message], world_size: int) -> Ref
     """None where all ranks collected the same set; else who cannot take part, or who lacks or adds what against rank 0."""
     absent = [rank for rank in range(world_size) if rank not in answers]
     if absent:
-        return RefusedError(f"{named('rank', absent)} did not finish collecting within {JOIN_S:g} s")
+        return RefusedError(f"{named('rank', absent)} did not finish collecting within {JOIN_S:g} s", INCOMPLETE)
     for rank, answer in sorted(answers.items()):
         for problem in answer["problems"]:
             return RefusedError(f"rank {rank} cannot take part: {problem['message']}", problem["exit_code"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gpu_acceptance.attempts import bare_row, too_small
 from gpu_acceptance.board import Board
 from gpu_acceptance.budget import Budget
+from gpu_acceptance.control import ControlError
 from gpu_acceptance.generations import MOST_SPOILED, WORKER_END, Generations, Validation
 from gpu_acceptance.job import Job
 from gpu_acceptance.judge import wants_repeat
@@ -56,7 +57,11 @@ class Leader:
 
     def run(self, validation: Validation) -> Row:
         """Runs one validation on all ranks and announces its verdict to all. Collective: the others follow."""
-        row = self._row(validation)
+        try:
+            row = self._row(validation)
+        except ControlError as error:
+            self.rows.append(bare_row(validation.nodeid, Outcome.INTERRUPTED, f"interrupted: {error}", validation.deadline_s))
+            raise
         self.rows.append(row)
         self._supervisor.ended = self._supervisor.ended or self._why_end()
         self._supervisor.control.cast(

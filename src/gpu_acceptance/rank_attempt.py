@@ -99,9 +99,11 @@ class RankAttempt:
             return
         if self._sentence is None and self._peer_bad and self._peer_bad_for_s() > GRACE_S:
             peer = self._peer_bad[1]
-            self._judge(Outcome.VICTIM, f"rank {peer['rank']} {peer['outcome']} first")
+            self._judge(Outcome.VICTIM, f"rank {peer['rank']} went bad first ({peer['outcome']})")
         if self.record is None and self._sentence is None and self._elapsed() > self._longest_s():
-            self._judge(Outcome.STUCK, f"deadline of {self.go['deadline_s']:g} s passed{self._progress}{self._host.describe_network(self._started)}")
+            self._judge(
+                Outcome.STUCK, f"deadline of {self.go['deadline_s']:g} s passed{self._progress}{self._host.describe_network(self._started)}"
+            )
         if self._sentence and self._sentence.inquiry.poll():
             self._execute()
 

@@ -115,9 +115,17 @@ class Run:
         if self.supervisor.ended:
             row = self.leader.not_run(self.validations[nodeid], self.supervisor.ended) if self.leader else None
             return Outcome.NOT_RUN, self.supervisor.ended, 0.0, row
-        if self.leader:
-            row = self.leader.run(self.validations[nodeid])
-            return row.outcome, row.message, row.duration_s, row
+        try:
+            return self._lead(nodeid, self.leader) if self.leader else self._follow(nodeid)
+        except ControlError as error:  # nobody is left to agree with; what was in flight is in this rank's journal at least
+            self.supervisor.interrupt(f"a loss: {error}")
+            raise
+
+    def _lead(self, nodeid: str, leader: Leader) -> tuple[Outcome, str, float, Row]:
+        row = leader.run(self.validations[nodeid])
+        return row.outcome, row.message, row.duration_s, row
+
+    def _follow(self, nodeid: str) -> tuple[Outcome, str, float, None]:
         try:
             verdict = self.supervisor.follow()
         except LeaderLostError as error:

@@ -4,7 +4,7 @@ import pytest
 
 from gpu_acceptance.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.rank_attempt import RunAttempt
-from gpu_acceptance.record import Outcome
+from gpu_acceptance.record import LastCollective, Outcome
 
 
 class FakeWorker:
@@ -169,13 +169,15 @@ def sentenced(clock, **worker) -> tuple[FakeHost, RunAttempt]:
 
 
 def test_a_stuck_worker_tells_its_last_collectives_and_that_it_cannot_run(clock):
-    host, attempt = sentenced(clock, collectives=("default_pg: number 7, nccl:all_reduce",), state="stopped")
+    told = LastCollective(group="default_pg", number=7, operation="nccl:all_reduce", finished=False)
+    host, attempt = sentenced(clock, collectives=(told,), state="stopped")
     attempt.tick()
     assert not host.published
     attempt.tick()
     (record, _), *_ = host.published
-    assert record.message == ("deadline of 10 s passed; its process is stopped; last collective on default_pg: number 7, nccl:all_reduce")
-    assert record.collectives == ("default_pg: number 7, nccl:all_reduce",)
+    last = "last collective on default_pg: number 7, nccl:all_reduce, unfinished"
+    assert record.message == f"deadline of 10 s passed; its process is stopped; {last}"
+    assert record.collectives == (told,)
     assert host.worker.killed
 
 

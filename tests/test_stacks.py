@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_acceptance.attempts import causes_before_victims
-from gpu_acceptance.record import Outcome, RankRecord
+from gpu_acceptance.record import LastCollective, Outcome, RankRecord
 from gpu_acceptance.stacks import frames, own_frame, waits, where
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
@@ -40,7 +40,7 @@ def elsewhere(line: int) -> str:
     return IN_ALL_REDUCE.replace("line 15", f"line {line}")
 
 
-def stuck(rank: int, stack: str, *collectives: str) -> RankRecord:
+def stuck(rank: int, stack: str, *collectives: LastCollective) -> RankRecord:
     said = {"message": "deadline of 3 s passed", "stack": stack, "collectives": collectives}
     return RankRecord(nodeid="a", attempt=1, generation=1, rank=rank, outcome=Outcome.STUCK, phase="call", **said)
 
@@ -105,12 +105,49 @@ def test_where_nothing_tells_them_apart_all_are_stuck(stacks):
     assert outcomes(*stacks) == ["stuck", "stuck"]
 
 
+def last(number: int, name: str = "all_reduce", *, finished: bool = False) -> LastCollective:
+    return LastCollective(group="default_pg", number=number, operation=name, finished=finished)
+
+
 def test_who_issued_another_collective_than_most_is_stuck_though_all_wait_at_one_line():
-    told = ["default_pg: number 2, all_reduce"] * 3 + ["default_pg: number 1, all_gather"]
+    told = [last(2)] * 3 + [last(1, "all_gather")]
     records = causes_before_victims([stuck(rank, IN_SYNCHRONIZE, one) for rank, one in enumerate(told)])
     assert [record.outcome for record in records] == ["victim", "victim", "victim", "stuck"]
 
 
-def test_collectives_count_only_where_every_waiting_rank_told_them():
-    records = [stuck(0, IN_ALL_REDUCE, "a: 2"), stuck(1, elsewhere(20), "a: 2"), stuck(2, elsewhere(20))]
+def test_collectives_tell_places_only_where_every_rank_told_them():
+    records = [stuck(0, IN_ALL_REDUCE, last(2)), stuck(1, elsewhere(20), last(2)), stuck(2, elsewhere(20))]
     assert [record.outcome for record in causes_before_victims(records)] == ["stuck", "victim", "victim"]
+
+
+@pytest.mark.parametrize("stack", [ASLEEP, ""], ids=["in a line of its own", "mute"])
+def test_who_waits_in_c_for_a_collective_that_another_never_issued_is_a_victim(stack):
+    """`int(tensor)` and `work.wait()` show the line of the validation, as a loop there does."""
+    records = [stuck(0, stack, last(2)), stuck(1, stack, last(2)), stuck(2, ASLEEP, last(1, finished=True))]
+    first, second, third = causes_before_victims(records)
+    assert [first.outcome, second.outcome, third.outcome] == ["victim", "victim", "stuck"]
+    assert first.message.startswith("waits for rank 2")
+
+
+def test_who_waits_in_c_for_a_rank_that_died_is_its_victim():
+    died = stuck(1, "").model_copy(update={"outcome": Outcome.DIED})
+    assert [record.outcome for record in causes_before_victims([stuck(0, ASLEEP, last(2)), died])] == ["victim", "died"]
+
+
+def test_where_all_came_and_the_collective_hangs_nobody_is_blamed_for_the_way_it_waits():
+    records = [stuck(0, IN_SYNCHRONIZE, last(2)), stuck(1, ASLEEP, last(2))]
+    assert [record.outcome for record in causes_before_victims(records)] == ["stuck", "stuck"]
+
+
+def test_a_rank_whose_collectives_are_all_done_and_that_does_not_wait_is_the_one():
+    records = [stuck(0, IN_ALL_REDUCE, last(2)), stuck(1, ASLEEP, last(1, finished=True)), stuck(2, ASLEEP, last(1, finished=True))]
+    assert [record.outcome for record in causes_before_victims(records)] == ["victim", "stuck", "stuck"]
+
+
+def test_to_wait_for_another_thread_is_not_to_wait_for_a_peer():
+    in_event = 'Current thread 0x1 (most recent call first):\n  File "/usr/lib/python3.11/threading.py", line 331 in wait\n'
+    assert not waits(frames(in_event))
+
+
+def test_a_dump_without_the_line_of_the_thread_that_was_asked_says_nothing():
+    assert frames(IN_ALL_REDUCE.replace("Current thread", "Thread")) == []

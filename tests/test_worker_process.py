@@ -123,9 +123,25 @@ def test_a_stuck_worker_says_where_it_is_and_is_killed(start):
     inquiry = answers(worker)
     assert "in wait_for_ever" in inquiry.stack
     assert inquiry.state == ""
-    assert inquiry.collectives == ("default_pg: number 1, gloo:barrier [] ",)
+    assert [str(one) for one in inquiry.collectives] == ["default_pg: number 1, gloo:barrier [] "]
     worker.kill()
     assert wait_for_exit(worker) == "signal SIGKILL"
+
+
+DEEP = (
+    STUCK.replace('wait_for_ever()\n"', "")
+    .replace("def wait_for_ever():", "def deeper(n):\n    deeper(n - 1) if n else wait_for_ever()\ndef wait_for_ever():")
+    .replace("\nwait_for_ever()\n", "\ndeeper(90)\n")
+)
+
+
+def test_a_deep_stack_keeps_its_innermost_frames(start):
+    worker = start(DEEP)
+    assert read_message(worker) == {"type": "ready"}
+    lines = answers(worker).stack.splitlines()
+    assert lines[0].startswith("Current thread")
+    assert "in wait_for_ever" in lines[1]
+    assert "in deeper" in lines[2]
 
 
 def test_py_spy_adds_the_frames_inside_c_where_it_is_installed(start):

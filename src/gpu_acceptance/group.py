@@ -47,6 +47,7 @@ def form_group(world: World, device: torch.device) -> None:
     )
     present = torch.ones(1, device=device)
     dist.all_reduce(present)
+    wait_for_device()
     if int(present) != world.world_size:
         raise RuntimeError(f"the first all_reduce counted {int(present)} ranks, the launcher promised {world.world_size}")
 
@@ -86,6 +87,7 @@ def seal(number: int, device: torch.device) -> str:
         own = torch.full((1,), number, dtype=torch.int64, device=device)
         every = [torch.zeros_like(own) for _ in range(dist.get_world_size(group))]
         dist.all_gather(every, own, group=group)
+        wait_for_device()
         numbers = [int(one) for one in every]
         if numbers != [number] * len(numbers):
             return f"a collective more on group {name} brought {numbers}, not {number} from every rank: ranks issued different collectives"

@@ -4,7 +4,6 @@ Nothing here waits: the worker may be stopped, hold the GIL, or get no CPU time.
 """
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -13,9 +12,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Annotated
 
-from gpu_acceptance.record import MAX_TEXT, MOST_COLLECTIVES, clip
+from pydantic import Field, TypeAdapter
 
+from gpu_acceptance.record import MAX_TEXT, MOST_COLLECTIVES, LastCollective, clip
+
+_COLLECTIVES = TypeAdapter(Annotated[tuple[LastCollective, ...], Field(max_length=MOST_COLLECTIVES)])
+_MOST_DUMPED_BYTES = 1 << 20  # faulthandler writes at most 100 frames of 100 threads
 LONGEST_S = 4.0  # a worker in torch.cuda.synchronize() answered within 0.5 s; one on a crowded machine needs longer
 _SIGUSR1_BIT = 1 << (signal.SIGUSR1 - 1)
 _MASK = re.compile(r"^(ShdPnd|SigBlk):\s*([0-9a-f]+)$", re.MULTILINE)
@@ -50,16 +54,15 @@ class Inquiry:
     def stack(self) -> str:
         """What faulthandler wrote, then what py-spy said; empty where nobody could tell."""
         native = tail(self._native_file, 0) if self._native else ""
-        return clip("\n".join(filter(None, [tail(self._stack_file, self._start), native])))
+        return clip("\n".join(filter(None, [_from_current_thread(self._stack_file, self._start), native])))
 
     @property
-    def collectives(self) -> tuple[str, ...]:
+    def collectives(self) -> tuple[LastCollective, ...]:
         """The last collective on each group; empty where the process has no group or could not answer."""
         try:
-            told = json.loads(self._collectives_file.read_text(encoding="utf-8", errors="replace")[: MAX_TEXT * 4])
+            return _COLLECTIVES.validate_json(self._collectives_file.read_bytes())
         except (OSError, ValueError):
             return ()
-        return tuple(clip(str(one), 500) for one in told[:MOST_COLLECTIVES]) if isinstance(told, list) else ()
 
     def close(self) -> None:
         if self._native:
@@ -83,6 +86,16 @@ class Inquiry:
         with self._native_file.open("wb") as output:
             dump = [command, "dump", "--native", "--pid", str(self._pid)]
             self._native = subprocess.Popen(dump, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+
+def _from_current_thread(path: Path, start: int) -> str:
+    """A dump from the thread that was asked on, innermost frame first; faulthandler writes the others before it."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(start)
+        text = file.read(_MOST_DUMPED_BYTES).decode("utf-8", "replace")
+    return text[max(text.find("Current thread"), 0) :][: MAX_TEXT // 2]
 
 
 def tail(path: Path, start: int) -> str:

@@ -1,4 +1,4 @@
-"""The last collective that this process issued on each group, from torch's flight recorder.
+"""The last collective that this process issued on each group, from torch's flight recorder; and what another process makes of that.
 
 Asked for by the supervisor while the main thread is stuck, so a thread of its own answers: it needs the GIL, but no GPU and no peer.
 The recorder must be on, as torch has it by default or as `TORCH_FR_BUFFER_SIZE` says; nothing here turns it on, since it is part of
@@ -13,7 +13,7 @@ from typing import Any
 
 from torch._C import _distributed_c10d as c10d
 
-from gpu_acceptance.record import MOST_COLLECTIVES
+from gpu_acceptance.record import MOST_COLLECTIVES, LastCollective
 
 _RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # NCCL's own; every other backend's
 
@@ -23,26 +23,27 @@ def answer_when_asked(bell_fd: int, file: Path) -> None:
     threading.Thread(target=_answer, args=(bell_fd, file), daemon=True, name="last-collectives").start()
 
 
-def last_collectives(dump: dict[str, Any]) -> list[str]:
-    """`default_pg: number 7, gloo:all_reduce [[4]] Float` for every group of a recorder's dump, in the order of their names."""
+def last_collectives(dump: dict[str, Any]) -> list[LastCollective]:
+    """Of every group of a recorder's dump, in the order of their names."""
     last: dict[str, dict[str, Any]] = {}
     for entry in dump.get("entries", []):
         last[entry["process_group"][1] or entry["process_group"][0]] = entry  # entries come oldest first
-    return [f"{group}: {_describe(entry)}" for group, entry in sorted(last.items())]
+    return [_read(group, entry) for group, entry in sorted(last.items())]
 
 
 def _answer(bell_fd: int, file: Path) -> None:
     if not os.read(bell_fd, 1):
         return  # the supervisor is gone
-    told: list[str] = []
+    told: list[LastCollective] = []
     for name in _RECORDERS:
         if dump := getattr(c10d, name, None):
             told += last_collectives(json.loads(dump(True, False)))
     part = file.with_suffix(".part")
-    part.write_text(json.dumps(told[:MOST_COLLECTIVES]), encoding="utf-8")
+    part.write_text(json.dumps([one.model_dump() for one in told[:MOST_COLLECTIVES]]), encoding="utf-8")
     part.replace(file)
 
 
-def _describe(entry: dict[str, Any]) -> str:
+def _read(group: str, entry: dict[str, Any]) -> LastCollective:
     number = entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
-    return f"number {number}, {entry['profiling_name']} {entry['input_sizes']} {' '.join(entry['input_dtypes'])}"
+    operation = f"{entry['profiling_name']} {entry['input_sizes']} {' '.join(entry['input_dtypes'])}"
+    return LastCollective(group=group[:200], number=number, operation=operation[:300], finished=entry["retired"])

@@ -21,7 +21,6 @@ MAX_TEXT = 16_384  # characters of one message, stack or log tail in a record
 MOST_COLLECTIVES = 64  # groups of one rank whose last collective a record names
 
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
-Collective = Annotated[str, Field(max_length=500)]  # `default_pg: number 7, gloo:all_reduce [[4]] Float`
 Bounds = tuple[float, float]  # at least, at most
 
 
@@ -113,6 +112,18 @@ def _spread_anomaly(spread_percent: object) -> str:
     return "" if math.isfinite(spread_percent) else f"spread is {spread_percent}"
 
 
+class LastCollective(Model):
+    """The last collective that a rank issued on one group, as its flight recorder tells."""
+
+    group: str = Field(max_length=200)
+    number: int  # in the order of the group; point to point is counted apart
+    operation: str = Field(max_length=300)  # `gloo:all_reduce [[4]] Float`
+    finished: bool
+
+    def __str__(self) -> str:
+        return f"{self.group}: number {self.number}, {self.operation}{'' if self.finished else ', unfinished'}"
+
+
 class RankRecord(Model):
     """How one attempt of one validation went on one rank: one line of that rank's journal."""
 
@@ -126,7 +137,7 @@ class RankRecord(Model):
     duration_s: float = 0.0
     message: Text = ""  # the exception, the exit code, the reason of a skip
     stack: Text = ""  # of a stuck or killed worker, innermost frame first
-    collectives: tuple[Collective, ...] = Field((), max_length=MOST_COLLECTIVES)  # of a stuck worker: the last one on each group
+    collectives: tuple[LastCollective, ...] = Field((), max_length=MOST_COLLECTIVES)  # of a stuck worker
     log_tail: Text = ""  # end of the worker's output, when the outcome is bad
     figures: tuple[Figure, ...] = ()
 

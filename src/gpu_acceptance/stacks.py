@@ -5,7 +5,7 @@ A rank that stands in a collective, or waits for its GPU to finish one, is not w
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.record import Outcome, RankRecord, clip
@@ -16,7 +16,7 @@ _WAITS_IN = re.compile(
     r"/torch/distributed/|/gpu_acceptance/channel\.py$"
 )  # for other ranks, or for its supervisor to say that they are there
 _NEVER_CAME = {Outcome.DIED, Outcome.LOST, Outcome.ERROR, Outcome.FAILED}
-_WAITS_FOR_GPU = {"synchronize", "wait_stream", "wait"}  # torch.cuda.synchronize, Stream.synchronize, Event.wait, Work.wait
+_WAITS_FOR_GPU = {"synchronize", "wait_stream", "wait"}  # torch.cuda.synchronize, Stream.synchronize, Event.wait
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Frame:
 def frames(stack: str) -> list[Frame]:
     """The main thread's frames, innermost first; empty where the process could not say where it was."""
     lines = stack.splitlines()
-    start = next((index for index, line in enumerate(lines) if line.startswith("Current thread")), 0)
+    start = next((index for index, line in enumerate(lines) if line.startswith("Current thread")), len(lines))
     found = []
     for line in lines[start + 1 :]:
         match = _FRAME.match(line)
@@ -43,8 +43,10 @@ def frames(stack: str) -> list[Frame]:
 
 
 def waits(stack: list[Frame]) -> bool:
-    """Whether the process waits for other ranks, as far as its stack tells."""
-    return bool(stack) and (bool(_WAITS_IN.search(stack[0].file)) or stack[0].function in _WAITS_FOR_GPU)
+    """Whether the process waits for other ranks, as far as its stack tells; `int(tensor)` waits in C, and shows the line that says so."""
+    if not stack:
+        return False
+    return bool(_WAITS_IN.search(stack[0].file)) or ("/torch/" in stack[0].file and stack[0].function in _WAITS_FOR_GPU)
 
 
 def own_frame(stack: list[Frame]) -> Frame | None:
@@ -68,23 +70,37 @@ def where(stack: str) -> str:
 def name_who_did_not_arrive(records: Iterable[RankRecord]) -> tuple[RankRecord, ...]:
     """Of ranks that were stuck, those that only wait are victims of who ended badly, or does not wait, or waits elsewhere than most."""
     records = tuple(records)
-    stuck = {record.rank: frames(record.stack) for record in records if record.outcome is Outcome.STUCK}
-    waiting = _places({record.rank: record for record in records if record.rank in stuck and waits(stuck[record.rank])}, stuck)
+    stuck = {record.rank: record for record in records if record.outcome is Outcome.STUCK}
     gone = [record.rank for record in records if record.outcome in _NEVER_CAME]
-    absent = sorted([*gone, *(stuck.keys() - waiting.keys())]) or _elsewhere(waiting)
+    if not gone and _all_came(stuck.values()):
+        return records
+    waiting = {rank for rank, record in stuck.items() if waits(frames(record.stack)) or _waits_for_others(record, stuck.values(), gone)}
+    absent = sorted([*gone, *(stuck.keys() - waiting)]) or _elsewhere(_places(stuck))
     if not absent:
         return records
-    return tuple(
-        _as_victim(record, stuck[record.rank], absent) if record.rank in stuck and record.rank not in absent else record
-        for record in records
+    return tuple(_as_victim(record, absent) if record.rank in stuck and record.rank not in absent else record for record in records)
+
+
+def _all_came(stuck: Collection[RankRecord]) -> bool:
+    """Whether all stand in the same unfinished collective: then the collective itself hangs, and nobody is to blame for waiting."""
+    told = {record.collectives for record in stuck}
+    return len(told) == 1 and any(not one.finished for one in next(iter(told)))
+
+
+def _waits_for_others(record: RankRecord, stuck: Collection[RankRecord], gone: list[int]) -> bool:
+    """Whether a collective of this rank is unfinished that another has not issued, or cannot issue any more."""
+    unfinished = {one.group: one.number for one in record.collectives if not one.finished}
+    others = [{one.group: one.number for one in other.collectives} for other in stuck if other.rank != record.rank]
+    return bool(unfinished) and (
+        bool(gone) or any(numbers.get(group, -1) < number for numbers in others for group, number in unfinished.items())
     )
 
 
-def _places(records: Mapping[int, RankRecord], stuck: Mapping[int, list[Frame]]) -> dict[int, str]:
+def _places(stuck: Mapping[int, RankRecord]) -> dict[int, str]:
     """Where each waiting rank stands: at which collectives, where all could tell; else at which line."""
-    if all(record.collectives for record in records.values()):
-        return {rank: "; ".join(record.collectives) for rank, record in records.items()}
-    return {rank: str(own_frame(stuck[rank])) for rank in records}
+    if all(record.collectives for record in stuck.values()):
+        return {rank: "; ".join(map(str, record.collectives)) for rank, record in stuck.items()}
+    return {rank: str(own_frame(frames(record.stack))) for rank, record in stuck.items()}
 
 
 def _elsewhere(waiting: dict[int, str]) -> list[int]:
@@ -95,7 +111,8 @@ def _elsewhere(waiting: dict[int, str]) -> list[int]:
     return sorted(rank for rank, place in waiting.items() if place != places[0][0])
 
 
-def _as_victim(record: RankRecord, stack: list[Frame], absent: list[int]) -> RankRecord:
-    ranks = ", ".join(map(str, absent))
-    text = f"waits for rank{'s' if len(absent) > 1 else ''} {ranks} in {stack[0].function}, at {own_frame(stack)}"
+def _as_victim(record: RankRecord, absent: list[int]) -> RankRecord:
+    stack, ranks = frames(record.stack), ", ".join(map(str, absent))
+    place = f" in {stack[0].function}, at {own_frame(stack)}" if stack else ""
+    text = f"waits for rank{'s' if len(absent) > 1 else ''} {ranks}{place}"
     return record.model_copy(update={"outcome": Outcome.VICTIM, "message": clip(text)})

@@ -32,7 +32,8 @@ HANGS = {
         "mismatched order of collectives",
         "order_differs",
         3,
-        r"; last collective on default_pg: number \d+, gloo:all_gather \[\[1000\]\] Float, unfinished; inside all_gather .*, at .* in test_fault",
+        r"; last collective on default_pg: number \d+, gloo:all_gather \[\[1000\]\] Float, unfinished"
+        r"; inside all_gather .*, at .* in test_fault",
     ),
 }
 

@@ -34,6 +34,18 @@ def wait_for_ever():
     time.sleep(600)
 wait_for_ever()
 """
+# Who waits for the child of a vfork is in D; the child sleeps in C, in memory of its own.
+IN_THE_KERNEL = """
+    import ctypes
+    libc, stack = ctypes.CDLL(None), ctypes.create_string_buffer(1 << 16)
+    top = ctypes.c_void_p((ctypes.addressof(stack) + len(stack)) & ~15)
+    libc.clone(libc.sleep, top, 0x4000 | signal.SIGCHLD, ctypes.c_void_p({for_s}))  # CLONE_VFORK
+    time.sleep(600)
+"""
+
+
+def in_the_kernel(for_s: int) -> str:
+    return STUCK.replace("    time.sleep(600)\n", IN_THE_KERNEL.format(for_s=for_s).lstrip("\n"))
 
 
 @pytest.fixture
@@ -165,13 +177,56 @@ def test_a_stopped_worker_is_said_to_be_stopped_and_not_waited_for(start):
     worker = start(STUCK)
     assert read_message(worker) == {"type": "ready"}
     os.kill(worker.pid, signal.SIGSTOP)
-    while "State:\tT" not in Path(f"/proc/{worker.pid}/status").read_text():
-        time.sleep(0.01)
+    wait_for_state(worker, "T")
     inquiry = worker.inquire()
     assert inquiry.state == "stopped (SIGSTOP, a debugger)"
     inquiry.poll()
     assert "Current thread" not in inquiry.stack
     inquiry.close()
+
+
+def wait_for_state(worker: WorkerProcess, letter: str) -> None:
+    while f"State:\t{letter}" not in Path(f"/proc/{worker.pid}/status").read_text():
+        assert worker.exit_text() is None
+        time.sleep(0.01)
+
+
+def test_a_worker_that_comes_back_from_the_kernel_is_waited_for(start, monkeypatch):
+    monkeypatch.setattr("gpu_acceptance.inquiry.LONGEST_S", 60.0)
+    worker = start(in_the_kernel(for_s=2))
+    wait_for_state(worker, "D")
+    inquiry = worker.inquire()
+    assert inquiry.state == "in the kernel and cannot be interrupted (D)"
+    while not inquiry.poll():
+        time.sleep(0.02)
+    inquiry.close()
+    assert "in wait_for_ever" in inquiry.stack
+    assert inquiry.state == ""
+
+
+def test_a_worker_that_stays_in_the_kernel_is_said_to_be_there(start, monkeypatch):
+    monkeypatch.setattr("gpu_acceptance.inquiry.LONGEST_S", 0.5)
+    worker = start(in_the_kernel(for_s=600))
+    wait_for_state(worker, "D")
+    inquiry = worker.inquire()
+    assert not inquiry.poll()
+    while not inquiry.poll():
+        time.sleep(0.02)
+    assert inquiry.state == "in the kernel and cannot be interrupted (D)"
+    inquiry.close()
+
+
+@pytest.mark.parametrize("program", ["no program", "#!/no/such/interpreter"])
+def test_a_py_spy_that_cannot_be_started_is_done_without(start, tmp_path, monkeypatch, program):
+    broken = tmp_path / "py-spy"
+    broken.write_text(program)
+    broken.chmod(0o755)
+    monkeypatch.setattr("gpu_acceptance.inquiry.shutil.which", lambda *_, **__: str(broken))
+    worker = start(STUCK)
+    assert read_message(worker) == {"type": "ready"}
+    inquiry = answers(worker)
+    assert "in wait_for_ever" in inquiry.stack
+    assert len(inquiry.collectives) == 1
 
 
 def test_the_grandchildren_of_its_session_go_with_it(start):

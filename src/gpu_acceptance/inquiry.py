@@ -37,7 +37,7 @@ class Inquiry:
         self._native: subprocess.Popen[bytes] | None = None
         self._next = [self._ask_native]
         self._ends = time.monotonic() + LONGEST_S
-        self.state = _STATES.get(_state(pid), "")  # words for a process that cannot run; empty for one that can
+        self._first_state = _state(pid)
         with contextlib.suppress(OSError):
             os.write(bell_fd, b"?")
             os.kill(pid, signal.SIGUSR1)
@@ -49,6 +49,12 @@ class Inquiry:
         if self._next:
             self._next.pop()()
         return self._native is None or self._native.poll() is not None or time.monotonic() > self._ends
+
+    @property
+    def state(self) -> str:
+        """Words for a process that cannot run; empty for one that can. Many are in D for a moment: it counts if it lasts."""
+        passed = self._first_state == "D" and (self._has_told() or _state(self._pid) != "D")
+        return "" if passed else _STATES.get(self._first_state, "")
 
     @property
     def stack(self) -> str:
@@ -70,7 +76,10 @@ class Inquiry:
             self._native.wait()
 
     def _answered(self) -> bool:
-        return bool(_STATES.get(_state(self._pid), not _state(self._pid))) or (self._has_stack() and self._collectives_file.exists())
+        return _state(self._pid) in {"T", "t", ""} or self._has_told()
+
+    def _has_told(self) -> bool:
+        return self._has_stack() and self._collectives_file.exists()
 
     def _has_stack(self) -> bool:
         """The handler runs with its signal blocked: written to the end once SIGUSR1 is neither pending nor blocked any more."""
@@ -78,14 +87,14 @@ class Inquiry:
         return _size(self._stack_file) > self._start and not any(int(mask, 16) & _SIGUSR1_BIT for mask in masks.values())
 
     def _ask_native(self) -> None:
-        """py-spy, where the extra `debug` is installed: the frames inside C code, without the help of the process."""
+        """py-spy, where the extra `debug` is installed and can be started: the frames inside C code, without the help of the process."""
         command = shutil.which("py-spy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
         if command is None:
             return
-        self._ends = time.monotonic() + LONGEST_S
-        with self._native_file.open("wb") as output:
+        with contextlib.suppress(OSError), self._native_file.open("wb") as output:
             dump = [command, "dump", "--native", "--pid", str(self._pid)]
             self._native = subprocess.Popen(dump, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            self._ends = time.monotonic() + LONGEST_S
 
 
 def _from_current_thread(path: Path, start: int) -> str:

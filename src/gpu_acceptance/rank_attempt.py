@@ -128,15 +128,15 @@ class RankAttempt:
         if worker is None:
             self._finish(outcome, message)
             return
-        inquiry = worker.inquire()
-        self._sentence = _Sentence(outcome, f"{message}; its process is {inquiry.state}" if inquiry.state else message, inquiry)
+        self._sentence = _Sentence(outcome, message, worker.inquire())
 
     def _execute(self, log_tail: str = "") -> None:
         assert self._sentence
         sentence, self._sentence = self._sentence, None
         sentence.inquiry.close()
-        told = sentence.inquiry.collectives
-        message = "; ".join([sentence.message, *(f"last collective on {one}" for one in told)])
+        told, state = sentence.inquiry.collectives, sentence.inquiry.state
+        process = [f"its process is {state}"] if state else []
+        message = "; ".join([sentence.message, *process, *(f"last collective on {one}" for one in told)])
         self._kill(sentence.outcome, message, stack=sentence.inquiry.stack, collectives=told, log_tail=log_tail)
 
     def _distrust(self, message: str) -> None:

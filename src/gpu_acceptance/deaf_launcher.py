@@ -11,12 +11,17 @@ import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
+_PROGRAMS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 PATIENCE_S = 15.0  # a launcher that hears ends within seconds of its first rank
 
 
 def end_launcher_later(launcher_pid: int, patience_s: float = PATIENCE_S) -> None:
-    """Has the launcher get a SIGTERM if it still runs after `patience_s`, and a SIGKILL if it does after as long again."""
+    """Has the launcher get a SIGTERM if it still runs after `patience_s`, and a SIGKILL if it does after as long again.
+
+    Nobody but a torchrun: the parent of a rank can be a shell that has more to do, or who took in the orphans of a launcher that is gone.
+    """
     subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, str(launcher_pid), str(patience_s)],
         stdin=subprocess.DEVNULL,
@@ -29,9 +34,21 @@ def end_launcher_later(launcher_pid: int, patience_s: float = PATIENCE_S) -> Non
 def main(launcher_pid: int, patience_s: float) -> None:
     with contextlib.suppress(ProcessLookupError):
         pidfd = os.pidfd_open(launcher_pid)
+        if not is_torchrun(launcher_pid):
+            return
         for number in (signal.SIGTERM, signal.SIGKILL):
             if not select.select([pidfd], [], [], patience_s)[0]:
                 signal.pidfd_send_signal(pidfd, number)
+
+
+def is_torchrun(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether the process runs torchrun itself, by its own command line: `torchrun ...`, `python torchrun ...`, `python -m ...`."""
+    try:
+        command, *arguments = (proc / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return False
+    program = next((argument for argument in arguments if not argument.startswith("-")), "") if "python" in Path(command).name else command
+    return Path(program).name in _PROGRAMS
 
 
 if __name__ == "__main__":

@@ -190,7 +190,7 @@ class Run:
         self._end_deaf_launcher()
 
     def _end_deaf_launcher(self) -> None:
-        """One rank of a node that is cut off sees to it; a parent that is no torchrun is somebody's shell."""
+        """One rank of a node that is cut off sees to it."""
         launcher = self.supervisor.stop_signals.launcher
         if self.supervisor.is_cut_off and self.place.local_rank == 0 and self.place.store_port and launcher:
             end_launcher_later(launcher)

@@ -1,7 +1,11 @@
 """What a worker takes from a validation, and when it takes no more."""
 
+import json
+import re
+
 import pytest
 
+from gpu_acceptance.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.worker_session import MOST_FIGURES, Figures, check_gathered, worker_session
 
 
@@ -26,7 +30,7 @@ def test_too_many_figures_are_refused():
 
 @pytest.mark.parametrize("value", [1, 1.5, True, "x" * 2000, ""])
 def test_what_may_be_gathered(value):
-    check_gathered("key", value)
+    check_gathered("key", value, 2)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,23 @@ def test_what_may_be_gathered(value):
 )
 def test_what_may_not(key, value, text):
     with pytest.raises(ValueError, match=text):
-        check_gathered(key, value)
+        check_gathered(key, value, 2)
+
+
+@pytest.mark.parametrize("world_size", [90, 1024])
+def test_what_all_ranks_gather_fits_into_one_message(world_size):
+    """Each character outside ASCII is 6 bytes of JSON, one outside the basic plane 12."""
+    with pytest.raises(
+        ValueError, match=rf"gather wants at most \d+ bytes of JSON from each of {world_size} ranks, got 24002: '😀😀"
+    ) as caught:
+        check_gathered("key", "😀" * 2000, world_size)
+    most = int(re.search(r"at most (\d+)", str(caught.value))[1])
+    value = "é" * ((most - 2) // 6)
+    check_gathered("key", value, world_size)
+    with pytest.raises(ValueError, match=f"at most {most} bytes of JSON from each of {world_size} ranks, got {most + 1}: "):
+        check_gathered("key", value + "x" * (most - len(json.dumps(value)) + 1), world_size)
+    message = {"type": "gathered", "seq": 10**9, "values": [value] * world_size}
+    assert MAX_MESSAGE_BYTES * 0.9 < len(json.dumps([world_size, message])) < MAX_MESSAGE_BYTES
 
 
 def test_fixtures_refuse_without_a_supervisor(pytestconfig):

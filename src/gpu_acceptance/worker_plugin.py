@@ -179,7 +179,8 @@ class WorkerPlugin:
         self._tell({"type": "formed", "facts": facts})
 
     def _gather(self, key: str, value: Value) -> list[Value]:
-        check_gathered(key, value)
+        assert self._config is not None
+        check_gathered(key, value, self._config.stash[WORKER_SESSION].world_size)
         self._tell({"type": "gather", "key": key, "value": value})
         values: list[Value] = self._next("gathered")["values"]
         return values

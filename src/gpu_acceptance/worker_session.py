@@ -1,11 +1,13 @@
 """What a rank worker knows while it runs: the state that fixtures hand to a validation."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from gpu_acceptance.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.limit import Value
 from gpu_acceptance.record import Figure, make_figure
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 MOST_GATHERED = 2_000  # characters of a value that one rank gives to all
+_ROOM_BYTES = 1 << 16  # in the message that takes one value of every rank to all, for all else
 MOST_FIGURES = 2_000  # a curve of seven collectives over 31 sizes is 434; the record must fit into one message
 
 
@@ -80,9 +83,12 @@ def worker_session(config: pytest.Config) -> WorkerSession:
     return session
 
 
-def check_gathered(key: object, value: object) -> None:
-    """Refuses what is too large to pass between ranks."""
+def check_gathered(key: object, value: object, world_size: int) -> None:
+    """Refuses what is too large to pass between ranks, where each of them gives as much."""
     if not isinstance(key, str) or not 0 < len(key) <= 100:
         raise ValueError(f"gather wants a key of 1 to 100 characters, got {key!r:.120}")
     if not isinstance(value, bool | int | float | str) or len(str(value)) > MOST_GATHERED:
         raise ValueError(f"gather wants a number, a bool or a text of at most {MOST_GATHERED} characters, got {value!r:.120}")
+    num_bytes, most = len(json.dumps(value)), (MAX_MESSAGE_BYTES - _ROOM_BYTES) // world_size - len(", ")
+    if num_bytes > most:
+        raise ValueError(f"gather wants at most {most} bytes of JSON from each of {world_size} ranks, got {num_bytes}: {value!r:.120}")

@@ -3,6 +3,7 @@
 import subprocess
 
 import pytest
+from faults import assert_nothing_left
 from suite import make_suite, plain_pytest, torchrun
 
 pytestmark = pytest.mark.launcher
@@ -63,6 +64,34 @@ def test_a_process_left_behind_is_an_error_and_gone_before_the_next(left):
     assert "sleep 4321)" in left.row("test_leaves").message
     assert left.row("leaves_a_process.py::test_next").outcome == "passed"
     assert subprocess.run(["pgrep", "--full", "^sleep 4321$"], check=False, stdout=subprocess.DEVNULL).returncode == 1
+
+
+MONITORS = """
+import os, subprocess
+from pathlib import Path
+
+if "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
+    monitor = subprocess.Popen(["sleep", "4477"])
+
+    def pytest_runtest_logfinish(nodeid):
+        with Path("monitored").open("a") as file:
+            print(monitor.poll(), file=file)
+"""
+
+
+def test_what_a_conftest_started_beside_the_run_lives_until_its_end(tmp_path):
+    suite = make_suite(tmp_path, "leaves_a_process")
+    (suite / "acceptance" / "conftest.py").write_text(MONITORS)
+    ended = plain_pytest(suite)
+    assert ended.row("test_leaves").outcome == "error"
+    assert ended.row("leaves_a_process.py::test_next").outcome == "passed"
+    assert set((suite / "monitored").read_text().split()) == {"None"}
+    assert_nothing_left(suite)
+
+
+def test_a_process_that_is_just_ending_is_not_left_behind(tmp_path):
+    ended = plain_pytest(make_suite(tmp_path, "ends_a_moment_later"))
+    assert ended.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)", ended.output
 
 
 def test_a_worker_that_reads_nothing_does_not_hold_its_supervisor(left):

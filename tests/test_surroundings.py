@@ -64,6 +64,20 @@ def test_a_new_thread_and_a_new_process_are_left_behind():
     assert before.found() == []
 
 
+def test_what_is_just_ending_is_not_left_behind():
+    before = Leftovers()
+    thread = threading.Thread(target=time.sleep, args=(0.2,))
+    thread.start()
+    with subprocess.Popen(["sleep", "0.2"]):
+        assert before.found() == []
+    thread.join()
+
+
+def test_where_nothing_is_left_behind_nobody_waits(monkeypatch):
+    monkeypatch.setattr("gpu_acceptance.leftovers.time.sleep", lambda _seconds: pytest.fail("it waits"))
+    assert Leftovers().found() == []
+
+
 def test_what_was_there_before_is_not_left_behind():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert Leftovers().found() == []

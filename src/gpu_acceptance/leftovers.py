@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import psutil
 
 # These stay up on purpose and idle: a pool of compilers, and what Python's multiprocessing keeps for later.
 _MAY_STAY = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+_ENDS_WITHIN_S = 1.0  # what is just ending is no leftover
 
 
 def own_children(proc: Path = Path("/proc/self")) -> set[int]:
@@ -41,7 +44,13 @@ class Leftovers:
         self._threads = set(threading.enumerate())
 
     def found(self) -> list[str]:
-        """New children and new threads that the interpreter would wait for, in words."""
+        """New children and new threads that the interpreter would wait for, in words. One that is there is given a moment to end."""
+        end = time.monotonic() + _ENDS_WITHIN_S
+        while (seen := self._seen()) and time.monotonic() < end:
+            time.sleep(0.02)
+        return seen
+
+    def _seen(self) -> list[str]:
         threads = [thread for thread in threading.enumerate() if thread not in self._threads and not thread.daemon]
         names = [f"thread {thread.name}" for thread in threads if thread.is_alive() and not _idles(thread)]
         return names + sorted(self._processes())

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import signal
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import psutil
@@ -25,14 +26,31 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def kill_descendants(timeout_s: float = 2.0, spare: int = 0) -> list[str]:
-    """SIGKILLs every descendant but one and reaps it; names those still there after `timeout_s` (stuck in the kernel)."""
-    children = [child for child in psutil.Process().children(recursive=True) if child.pid != spare]
+def descendants() -> list[psutil.Process]:
+    """Of this process, as they are now. Two are equal if pid and start time are."""
+    return psutil.Process().children(recursive=True)
+
+
+def kill_descendants(timeout_s: float = 2.0, spare: int = 0, known: Collection[psutil.Process] = ()) -> list[str]:
+    """SIGKILLs every descendant and reaps it; names those still there after `timeout_s` (stuck in the kernel).
+
+    All but one, by its pid, and but those that are known, with all that they started.
+    """
+    found = descendants()
+    spared = set(_with_descendants(known))  # asked second: what one of them starts from here on was not found
+    children = [child for child in found if child.pid != spare and child not in spared]
     for child in children:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
     _, alive = psutil.wait_procs(children, timeout=timeout_s)
     return [f"pid {process.pid}" for process in alive]
+
+
+def _with_descendants(processes: Collection[psutil.Process]) -> Iterator[psutil.Process]:
+    yield from processes
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield from process.children(recursive=True)
 
 
 def count_oom_kills() -> int:

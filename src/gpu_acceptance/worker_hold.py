@@ -6,12 +6,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from gpu_acceptance.control import Control, Message, generation_prefix
 from gpu_acceptance.events import Events
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.janitor import MARK, kill_marked, start_janitor
 from gpu_acceptance.limit import Value
-from gpu_acceptance.processes import kill_descendants
+from gpu_acceptance.processes import descendants, kill_descendants
 from gpu_acceptance.record import RankIdentity
 from gpu_acceptance.run_files import RunFiles
 from gpu_acceptance.worker import worker_command
@@ -40,6 +42,7 @@ class WorkerHold:
         self._events = events
         self._files = files
         self._suite: Suite | None = None
+        self._known: list[psutil.Process] | None = None  # what was here before the first worker: the user's own, from a conftest
         # As they are before the validations are collected here: an import must not reach the workers by this way.
         self._environment, self._folder = dict(os.environ), Path.cwd()
         self._mark = f"{control.prefix}-{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -55,6 +58,8 @@ class WorkerHold:
     def start(self, env: dict[str, str], generation: int) -> None:
         assert self._suite
         assert self.worker is None
+        if self._known is None:
+            self._known = descendants()
         with self._files.worker_log.open("a") as log:
             log.write(f"=== generation {generation} ===\n")
         command = worker_command(sys.executable, self._suite.rootdir, self._suite.ini, self._suite.files)
@@ -114,8 +119,10 @@ class WorkerHold:
 
     def kill_strays(self) -> None:
         """Ends what the last worker left behind: by its mark, and as our child, which orphans of our descendants become."""
+        if self._known is None:  # there was no worker
+            return
         kill_marked(self._mark, rounds=2)
-        kill_descendants(timeout_s=0.2, spare=self._janitor)
+        kill_descendants(timeout_s=0.2, spare=self._janitor, known=self._known)
 
     def kill_everything(self) -> None:
         """SIGKILLs the worker and everything that it ever started."""

@@ -7,10 +7,10 @@ import time
 def test_forks(check):
     check("forks.value", 5.0, "GB/s")
     if os.fork() == 0:
-        time.sleep(2)
+        time.sleep(4)
 
 
 def test_next(check):
-    time.sleep(4)
+    time.sleep(6)
     check("forks.value", 5.0, "GB/s")
     raise OSError("seen, whatever the copy says")

@@ -315,6 +315,7 @@ class World:
         replace(worker_hold, "WorkerProcess", self._make_worker)
         replace(worker_hold, "start_janitor", lambda _mark: 0)
         replace(worker_hold, "kill_marked", lambda _mark, rounds: None)
+        replace(worker_hold, "descendants", list)
         replace(worker_hold, "kill_descendants", lambda **_how: None)
         replace(os, "fsync", self._fsync)
 

@@ -1,5 +1,6 @@
 """What all tests share: no test fails because the machine is slow, and the fixture that checks a row of the fault matrix."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup: what a test starts would ignore it as well
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_addoption(parser):

@@ -11,7 +11,7 @@ from signal import SIGHUP, SIGINT, SIGTERM
 import pytest
 from faults import Fault, assert_nothing_left
 from launching import Ranks
-from suite import Finished, make_suite
+from suite import PYTHON, Finished, make_suite, run
 
 pytestmark = pytest.mark.launcher
 
@@ -135,6 +135,23 @@ def assert_ended_early(stopped, number):
     assert set(stopped.exit_codes.values()) == {2}, stopped.run.output
     assert EARLY.format(number.name) in stopped.run.output
     assert not stopped.run.has_results
+
+
+OUTLIVES_ITS_SHELL = """
+    def pytest_collection_modifyitems():
+        Path("holds").touch()
+
+    def pytest_runtest_logfinish():
+        os.kill(os.getpid(), signal.SIGHUP)
+"""
+
+
+def test_nohup_without_a_launcher_hears_no_hang_up_and_outlives_its_shell(tmp_path):
+    suite = make_suite(tmp_path, "passes")
+    (suite / "acceptance" / "conftest.py").write_text(CONFTEST.format(hook=OUTLIVES_ITS_SHELL))
+    shell = ["sh", "-c", 'nohup "$@" & while [ ! -e holds ]; do sleep 0.1; done', "sh"]
+    ended = run([*shell, PYTHON, "-m", "pytest", "acceptance/"], suite)
+    assert ended.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)", ended.output
 
 
 BETWEEN = Fault("SIGHUP between two validations", STOPPED)

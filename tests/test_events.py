@@ -12,12 +12,16 @@ HEAD = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(SRC)!r})
 from gpu_acceptance.events import StopSignals
-stop = StopSignals('node 1 (node-01, ranks 8-15)')
+stop = StopSignals('node 1 (node-01, ranks 8-15)', has_launcher=True)
 """
 
 
 def ends(code: str) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-c", HEAD + code], capture_output=True, text=True, timeout=60, check=False)
+    return ends_alone(HEAD + code)
+
+
+def ends_alone(code: str) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout.strip()
 
 
@@ -66,6 +70,23 @@ def test_after_foreign_code_no_signal_raises_any_more():
 
 def test_at_the_very_end_no_signal_is_heard():
     assert ends("stop.ignore(); os.kill(os.getpid(), signal.SIGTERM); print(stop.poll())") == (0, "None")
+
+
+def test_a_hang_up_that_was_ignored_stays_so_also_where_a_test_module_took_it():
+    code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)" + HEAD + "signal.signal(signal.SIGHUP, print); stop.arm()\n"
+    hangs_up = "os.kill(os.getpid(), signal.SIGHUP); print(stop.poll())\n"
+    assert ends_alone(code + hangs_up) == (0, "None")
+    assert ends_alone(code + hangs_up + "os.kill(os.getpid(), signal.SIGTERM); print(stop.poll())") == (0, "None\nSIGTERM")
+
+
+def test_a_shell_that_vanished_is_none():
+    code = HEAD.replace("=True", "=False") + "pid = os.getppid()\nprint('up', flush=True)\n"
+    code += "while os.getppid() == pid: time.sleep(0.05)\nprint(stop.poll(), stop.launcher, flush=True)"
+    outer = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {code!r}])\ntime.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout.readline() == "up\n"
+        shell.send_signal(signal.SIGKILL)
+        assert shell.stdout.readline() == "None None\n"
 
 
 def test_a_launcher_that_vanished_is_a_reason():

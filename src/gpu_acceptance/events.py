@@ -29,15 +29,17 @@ class Event:
 class StopSignals:
     """Turns SIGTERM, SIGINT and SIGHUP into events; the first reason counts. From the moment it exists no signal ends the process.
 
-    `node` is for people: whose launcher it is that may vanish.
+    A SIGHUP that was ignored stays so: that is what nohup asks for. `node` is for people: whose launcher it is that may vanish;
+    without one the parent is a shell, which may.
     """
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, *, has_launcher: bool) -> None:
         self.reason: str | None = None
         self._node = node
         self._interrupts = 0
         self._raises = False
-        self._launcher = os.getppid()
+        self._launcher = os.getppid() if has_launcher else None
+        self._hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         self.wake, self._wake_write = socket.socketpair()
         self.wake.setblocking(False)
         self._wake_write.setblocking(False)
@@ -47,7 +49,8 @@ class StopSignals:
         """Takes the signals, again where a module took them when it was imported."""
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
-            signal.signal(number, self._note)
+            heard = number != signal.SIGHUP or self._hangs_up
+            signal.signal(number, self._note if heard else signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         self._raises = False
 
@@ -61,7 +64,7 @@ class StopSignals:
         """The reason to stop, if there is one. A launcher that vanished counts as SIGTERM: nobody else would end the run."""
         with contextlib.suppress(BlockingIOError):
             self.wake.recv(4096)
-        if self.reason is None and os.getppid() != self._launcher:
+        if self.reason is None and self._launcher and os.getppid() != self._launcher:
             self.reason = f"the loss of the launcher of {self._node}"
         return self.reason
 

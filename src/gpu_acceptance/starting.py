@@ -23,7 +23,7 @@ from gpu_acceptance.worker_hold import WorkerHold
 
 def start_run(settings: Settings, place: Rank, refusal: RefusedError | None) -> Run:
     """Joins all ranks. Collective. Raises RefusedError with the same text on every rank, or ControlError."""
-    stop = StopSignals(place.node_name)
+    stop = StopSignals(place.node_name, has_launcher=bool(place.store_port))
     become_subreaper()
     control = Control(place)
     supervisor = Supervisor(place, control, stop)

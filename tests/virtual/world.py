@@ -324,7 +324,7 @@ class World:
         if self.schedule.rank is not None:
             self.schedule.sleep(0.001)
 
-    def _make_signals(self, _node: str) -> VirtualSignals:
+    def _make_signals(self, _node: str, *, has_launcher: bool) -> VirtualSignals:
         assert self.schedule.rank is not None
         made = self.signals[self.schedule.rank] = VirtualSignals()
         return made

@@ -161,8 +161,10 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         before = time.monotonic()
         ended, held = run(Path(folder) / "suite", plan, asked.ranks, most_s=3600)
-        left = survivors(ended.suite)
-    wrong = [*wrong_verdicts(ended, plan), *growth(held), *(f"left behind: {line}" for line in left)]
+        if not ended.has_results:
+            print(f"{ended.output[-5000:]}\nno results, exit code {ended.returncode}")
+            return 1
+        wrong = [*wrong_verdicts(ended, plan), *growth(held), *(f"left behind: {line}" for line in survivors(ended.suite))]
     print(f"{asked.validations} validations on {asked.ranks} ranks, seed {asked.seed}: {time.monotonic() - before:.0f} s on a CPU")
     print(f"faults: {sum(bool(step.fault) for step in plan)}, generations of workers: {generations(ended)}")
     print(f"verdict: {ended.verdict_line}")

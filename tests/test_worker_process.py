@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_acceptance import processes
 from gpu_acceptance.inquiry import Inquiry
 from gpu_acceptance.worker_process import WorkerProcess
 
@@ -259,3 +260,10 @@ def test_what_the_pipe_did_not_take_comes_later(start):
     while worker.exit_text() is None:
         worker.flush()
     assert int(worker.log_tail()) >= 1_000_000
+
+
+def test_where_the_kernel_does_not_tell_what_it_killed_a_worker_starts_and_its_end_is_named(start, monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "_VMSTAT", tmp_path / "vmstat")
+    worker = start("import signal; signal.pause()")
+    worker.kill()
+    assert wait_for_exit(worker) == "signal SIGKILL"

@@ -11,6 +11,7 @@ import psutil
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
+_VMSTAT = Path("/proc/vmstat")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -54,8 +55,15 @@ def _with_descendants(processes: Collection[psutil.Process]) -> Iterator[psutil.
 
 
 def count_oom_kills() -> int:
-    """Processes that the kernel of this machine has killed for want of memory since it booted, in whatever container."""
-    for line in Path("/proc/vmstat").read_text().splitlines():
+    """Processes that the kernel of this machine has killed for want of memory since it booted, in whatever container.
+
+    0 where a container hides that: it only explains a death.
+    """
+    try:
+        lines = _VMSTAT.read_text().splitlines()
+    except OSError:
+        return 0
+    for line in lines:
         name, _, number = line.partition(" ")
         if name == "oom_kill":  # Linux 4.13
             return int(number)

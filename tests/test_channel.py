@@ -57,6 +57,13 @@ def test_what_is_no_message_is_named(pipe, line):
     assert str(caught.value).startswith(f"not a message: {line!r}")
 
 
+def test_what_is_nested_too_deep_is_no_message(pipe):
+    reader, write_fd = pipe
+    os.write(write_fd, b'{"type": ' + b"[" * 20_000 + b"]" * 20_000 + b"}\n")
+    with pytest.raises(ChannelError, match=r"not a message: .*maximum recursion depth exceeded"):
+        reader.read()
+
+
 def test_a_line_without_end_is_refused(pipe, monkeypatch):
     monkeypatch.setattr(channel, "MAX_LINE_BYTES", 100)
     reader, write_fd = pipe

@@ -1,5 +1,6 @@
 """Signals and a vanished launcher, as events: real processes, real signals."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -54,18 +55,57 @@ try:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(600)
 except KeyboardInterrupt:
+    stop.arm()
     os.kill(os.getpid(), signal.SIGHUP)
-    print('raised once', stop.poll())
+    print('raised', stop.poll())
+"""
+SWALLOWS = """
+stop.raise_in_foreign_code()
+for _ in range(3):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(600)
+    except:
+        print('swallowed', end=' ')
+stop.arm()
+print(stop.poll())
+"""
+FLOODED = """
+import selectors
+from pathlib import Path
+from types import SimpleNamespace
+from gpu_acceptance.events import Events
+from gpu_acceptance.worker_process import WorkerProcess
+folder = Path({folder!r})
+worker = WorkerProcess([sys.executable, folder / 'floods.py'], dict(os.environ), folder, folder / 'log', folder / 'stacks')
+events = Events(SimpleNamespace(wake_fd=os.eventfd(0)), stop)
+events.watch(worker)
+{then}
+worker.kill()
+"""
+UNTIL_GARBLED = """
+while (got := events.wait()) == [] or got[-1].message["type"] != "garbled":
+    pass
+print(got[-1].message["message"])
+worker.kill()
+while not got or got[-1].kind != "exit":
+    got = events.wait()
+print(got[-1].message["text"])
 """
 
 
 @pytest.mark.parametrize("begin", ["stop.raise_in_foreign_code()", "os.kill(os.getpid(), signal.SIGTERM); stop.raise_in_foreign_code()"])
-def test_in_foreign_code_the_first_signal_raises_also_one_that_came_before(begin):
-    assert ends(FOREIGN.format(begin=begin)) == (0, "raised once SIGTERM")
+def test_in_foreign_code_a_signal_raises_also_one_that_came_before(begin):
+    assert ends(FOREIGN.format(begin=begin)) == (0, "raised SIGTERM")
 
 
-def test_after_foreign_code_no_signal_raises_any_more():
-    assert ends("stop.raise_in_foreign_code(); stop.arm(); os.kill(os.getpid(), signal.SIGTERM); print(stop.poll())") == (0, "SIGTERM")
+def test_an_import_that_swallows_a_signal_meets_the_next():
+    assert ends(SWALLOWS) == (0, "swallowed swallowed swallowed SIGTERM")
+
+
+@pytest.mark.parametrize("end", ["arm", "raise_no_more"])
+def test_after_foreign_code_no_signal_raises_any_more(end):
+    assert ends(f"stop.raise_in_foreign_code(); stop.{end}(); os.kill(os.getpid(), signal.SIGTERM); print(stop.poll())") == (0, "SIGTERM")
 
 
 def test_at_the_very_end_no_signal_is_heard():
@@ -96,3 +136,23 @@ def test_a_launcher_that_vanished_is_a_reason():
         assert launcher.stdout.readline() == "up\n"
         launcher.send_signal(signal.SIGKILL)
         assert launcher.stdout.readline() == "the loss of the launcher of node 1 (node-01, ranks 8-15)\n"
+
+
+def flooded(folder: Path, message: str, then: str) -> tuple[int, str]:
+    """What the supervisor of a worker does that writes one message for ever."""
+    (folder / "floods.py").write_text(
+        f"import os\nmessage = {message!r}.encode()\nwhile True: os.write(int(os.environ['GPU_ACCEPTANCE_CHANNEL'].split(',')[1]), message)"
+    )
+    return ends(FLOODED.format(folder=str(folder), then=then))
+
+
+def test_a_worker_that_floods_keeps_nobody_and_is_believed_no_more(tmp_path):
+    code, output = flooded(tmp_path, '{"type": "step"}\n' * 1000, UNTIL_GARBLED)
+    first, second = output.splitlines()
+    assert re.fullmatch(r"a flood of \d+ messages at once; allowed: 100", first)
+    assert (code, second) == (0, "signal SIGKILL")
+
+
+def test_a_worker_that_writes_large_messages_without_end_keeps_nobody(tmp_path):
+    then = "for _ in range(20): assert len(events.wait()) <= 3\nprint('still here')"
+    assert flooded(tmp_path, '{"type": "' + "x" * 1_000_000 + '"}\n', then) == (0, "still here")

@@ -47,7 +47,7 @@ def write_message(fd: int, message: Message) -> None:
 def _message(line: bytes) -> Message:
     try:
         message = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ChannelError(f"not a message: {line[:100]!r} ({error})") from None
     if not isinstance(message, dict) or "type" not in message:
         raise ChannelError(f"not a message: {line[:100]!r}")

@@ -43,8 +43,11 @@ class Collection:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection(self) -> Generator[None, object, object]:
-        self._stop.raise_in_foreign_code()
-        return (yield)
+        try:
+            self._stop.raise_in_foreign_code()
+            return (yield)
+        finally:
+            self._stop.raise_no_more()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:

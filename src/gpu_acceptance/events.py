@@ -14,6 +14,8 @@ from gpu_acceptance.channel import ChannelError
 from gpu_acceptance.control import Control, Message
 from gpu_acceptance.worker_process import WorkerProcess
 
+_MOST_READS = 32  # of 64 KiB in one wait; a pipe that its worker left behind holds 1 MiB at most
+_MOST_MESSAGES = 100  # in one wait: the two sides take turns, an honest worker is a few messages ahead
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -47,18 +49,25 @@ class StopSignals:
 
     def arm(self) -> None:
         """Takes the signals, again where a module took them when it was imported."""
+        self.raise_no_more()
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
             heard = number != signal.SIGHUP or self._hangs_up
             signal.signal(number, self._note if heard else signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        self._raises = False
 
     def raise_in_foreign_code(self) -> None:
-        """From here until `arm`, a signal raises KeyboardInterrupt: an import that hangs would never let anybody look at events."""
+        """From here until `raise_no_more` or `arm`, every signal raises KeyboardInterrupt.
+
+        An import that hangs would never let anybody look at events, and one with a bare `except:` swallows the first.
+        """
         self._raises = True
         if self.reason:
             raise KeyboardInterrupt
+
+    def raise_no_more(self) -> None:
+        """However the foreign code ended."""
+        self._raises = False
 
     def poll(self) -> str | None:
         """The reason to stop, if there is one. A launcher that vanished counts as SIGTERM: nobody else would end the run."""
@@ -82,8 +91,8 @@ class StopSignals:
         if number == signal.SIGINT and self._interrupts:
             os._exit(2)  # asked twice: at once and without a report; the kernel takes the worker along, the janitor the rest
         self._interrupts += number == signal.SIGINT
-        first, self.reason = self.reason is None, self.reason or signal.Signals(number).name
-        if first and self._raises:
+        self.reason = self.reason or signal.Signals(number).name
+        if self._raises:
             raise KeyboardInterrupt
 
 
@@ -131,10 +140,15 @@ class Events:
     def _from_worker(self, *, exited: bool) -> list[Event]:
         worker = self._worker
         assert worker is not None
-        events = []
+        events: list[Event] = []
         try:
-            while messages := worker.reader.read():
+            for _ in range(_MOST_READS):  # one that writes faster than we read must not keep us here
+                messages = worker.reader.read()
+                if not messages:
+                    break
                 events += [Event("worker", message) for message in messages]
+                if len(events) > _MOST_MESSAGES:
+                    raise ChannelError(f"a flood of {len(events)} messages at once; allowed: {_MOST_MESSAGES}")
         except ChannelError as error:  # nothing after it can be trusted: as at the end of the stream
             events.append(Event("worker", {"type": "garbled", "message": str(error)}))
             messages = None

@@ -69,6 +69,27 @@ def test_a_hook_that_fails_at_the_end_takes_the_acceptance_back(tmp_path, name):
     assert cli.main(["verdict", str(ended.folder)]) == 3
 
 
+BUG = """
+import os
+
+if "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
+    from gpu_acceptance.board import Board
+
+    Board.vote = lambda *_: {}["a bug"]
+"""
+
+
+def test_workers_that_our_own_bug_left_in_a_validation_are_not_asked_to_end_and_not_blamed(tmp_path):
+    suite = make_suite(tmp_path, "passes")
+    (suite / "acceptance" / "conftest.py").write_text(BUG)
+    ended = plain_pytest(suite)
+    assert ended.returncode == 3, ended.output
+    assert ended.verdict_line.startswith("INCOMPLETE: internal error")
+    assert "KeyError: 'a bug'" in ended.reasons
+    assert [row.subject for row in ended.record.rows if row.attempts] == ["world_formation"]
+    assert_nothing_left(suite)
+
+
 @pytest.mark.parametrize("file", ["report.html", "results.json"])
 def test_a_report_that_cannot_be_written_is_no_acceptance(tmp_path, file):
     suite = make_suite(tmp_path, "spoils_files")

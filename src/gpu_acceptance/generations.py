@@ -120,13 +120,13 @@ class Generations:
     def _attempt(self, validation: Validation, kind: str, **more: object) -> tuple[RankRecord, ...]:
         self._sequence += 1
         go = {"type": "go", "seq": self._sequence, "kind": kind, "nodeid": validation.nodeid, "deadline_s": validation.deadline_s}
+        usable, self.usable = self.usable, False  # where this raises, the workers are left in the middle of something
         board = self._supervisor.lead_attempt({**go, "generation": self._number, **more})
         self._learn(board.facts)
         records = board.records()
         spoilers = [record.rank for record in records if _spoils(record, kind)]
-        if spoilers:
-            self.usable = False
-            self._spoiled_by.update(spoilers)
+        self.usable = usable and not spoilers
+        self._spoiled_by.update(spoilers)
         return records
 
 

@@ -5,6 +5,7 @@ from virtual.invariants import check
 from virtual.world import Shape, World, validations
 
 from gpu_acceptance.files import read_results
+from gpu_acceptance.generations import WORKER_END
 from gpu_acceptance.objections import FORMATION
 
 V0, V1 = (one.nodeid for one in validations({}, {}))
@@ -59,6 +60,16 @@ def test_a_worker_that_is_killed_for_what_it_says_in_its_set_up_is_replaced(make
     assert outcomes(world, V0)[1] == "error"
     assert outcomes(world, V1) == ["passed"] * 3
     assert codes(world) == {0: 6, 1: 6, 2: 6}
+
+
+@pytest.mark.parametrize(("following", "before"), [(V1, V0), (WORKER_END, V1)])
+def test_garbage_after_a_validation_ends_the_next_at_once_and_names_the_one_before(make, following, before):
+    world = ended(make((1, following, "before", "garbled")))
+    assert outcomes(world, before) == ["passed"] * 3
+    assert outcomes(world, following)[1] == "error"
+    assert codes(world) == {0: 6, 1: 6, 2: 6}
+    assert f"after the end of {before}: the worker sent something that is no message" in " ".join(world.ends[2].lines)
+    assert world.schedule.now - world.began < 5
 
 
 def test_the_end_of_a_worker_that_sent_garbage_echoes_in_its_peers(make):

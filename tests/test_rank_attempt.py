@@ -44,6 +44,7 @@ class FakeHost:
     def __init__(self, worker: FakeWorker | None) -> None:
         self.hold = self
         self.worker = worker
+        self.distrusted = ""
         self.told: list[dict] = []
         self.published: list = []
         self.started: list[tuple] = []
@@ -278,12 +279,71 @@ def test_a_worker_that_was_gone_before(clock):
     assert host.published[0][0].message == "the worker was gone before the set-up"
 
 
-@pytest.mark.parametrize("changes", [{"outcome": "splendid"}, {"figures": [{"metric": "a"}]}, {"duration_s": "long"}])
+@pytest.mark.parametrize("changes", [{"outcome": "splendid"}, {"figures": [{"metric": "a"}]}, {"duration_s": "long"}, {"message": 7}])
 def test_a_result_that_is_none(clock, changes):
     host = FakeHost(FakeWorker())
     entered(host).on_worker({**done(), **changes})
     assert host.published[0][0].outcome is Outcome.ERROR
-    assert host.published[0][0].message.startswith("the worker sent a result that is none: ")
+    assert host.published[0][0].message.startswith("the worker sent a message that cannot be read: {'duration_s'")
+    assert host.worker.killed
+
+
+DEEP: list = []
+for _ in range(100_000):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [
+        (said("setup"), "KeyError: 'outcome'"),
+        (said("setup", outcome=["passed"]), "ValueError: ['passed'] is not a valid Outcome"),
+        (said("setup", outcome="passed", reason={}), "AttributeError: 'dict' object has no attribute 'encode'"),
+        (said("gather", key="a"), "KeyError: 'value'"),
+        (said("gather", key="a", value=[1]), "ValueError: gather wants a number, a bool or a text of at most 2000 characters, got [1]"),
+        (said("done"), "KeyError: 'outcome'"),
+        ({**said("done"), "seq": []}, "TypeError: unhashable type: 'list'"),
+    ],
+)
+def test_a_message_that_cannot_be_read_is_shown_and_its_worker_killed(clock, message, what):
+    host = FakeHost(FakeWorker())
+    RunAttempt(host, go()).on_worker(message)
+    (record, _), *_ = host.published
+    assert (record.outcome, record.phase, host.worker.killed) == (Outcome.ERROR, "channel", True)
+    assert record.message.startswith("the worker sent a message that cannot be read: {")
+    assert "'pid': 77" in record.message
+    assert record.message.endswith(f"({what})")
+    assert host.told == []
+
+
+@pytest.mark.parametrize("field", ["seq", "pid"])
+def test_a_message_that_is_nested_too_deep_to_be_shown(clock, field):
+    host = FakeHost(FakeWorker())
+    RunAttempt(host, go()).on_worker({**said("done"), field: DEEP})
+    assert host.published[0][0].message.startswith("the worker sent a message that cannot be read: {'pid': ")
+    assert host.worker.killed
+
+
+@pytest.mark.parametrize("facts", [None, ["gpu_uuid"]])
+def test_facts_that_are_none(clock, facts):
+    host = FakeHost(None)
+    attempt = FormAttempt(host, go())
+    attempt.on_worker(said("formed", facts=facts))
+    assert (host.published[0][0].outcome, host.published[0][1]) == (Outcome.ERROR, {})
+
+
+def test_a_goodbye_that_is_none(clock):
+    host = FakeHost(FakeWorker())
+    EndAttempt(host, go()).on_worker(said("bye", errors=[]))
+    assert host.published[0][0].message.endswith("(KeyError: 'late')")
+
+
+def test_what_we_break_ourselves_is_not_blamed_on_the_worker(clock):
+    host = FakeHost(FakeWorker())
+    host.publish = lambda record, facts: {}["a bug"]
+    with pytest.raises(KeyError, match="a bug"):
+        entered(host).on_worker(done())
+    assert not host.worker.killed
 
 
 def test_garbage_from_the_worker(clock):
@@ -474,3 +534,50 @@ def test_a_healthy_worker_that_ends_is_given_its_time_whatever_its_peers_do(cloc
     clock(6)
     attempt.tick()
     assert not host.published
+
+
+GARBLED = {"type": "garbled", "message": "not a message: b'x'"}
+NO_MESSAGE = "the worker sent something that is no message: not a message: b'x'"
+
+
+@pytest.mark.parametrize("following", [RunAttempt, EndAttempt])
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [(GARBLED, NO_MESSAGE), (said("done", pid=78), "process 78 spoke for the worker (77)")],
+)
+def test_garbage_after_a_validation_ends_the_next_attempt_at_once_and_names_the_one_before(clock, following, message, what):
+    host = FakeHost(FakeWorker())
+    attempt = entered(host)
+    attempt.on_worker(done())
+    attempt.on_worker(message)
+    assert host.worker.killed
+    following(host, go(seq=2, nodeid="acceptance/test_b.py::test_b", previous="acceptance/test_a.py::test_a"))
+    assert [record.outcome for record, _ in host.published] == [Outcome.PASSED, Outcome.ERROR]
+    record = host.published[1][0]
+    assert (record.phase, record.message) == ("channel", f"before it, after the end of acceptance/test_a.py::test_a: {what}")
+    assert host.worker.sent[-1]["type"] == "enter"
+
+
+def test_garbage_after_a_validation_counts_also_when_its_worker_is_gone_by_then(clock):
+    host = FakeHost(FakeWorker())
+    attempt = entered(host)
+    attempt.on_worker(done())
+    attempt.on_worker(GARBLED)
+    host.worker = None
+    attempt.on_exit("signal SIGKILL", "")
+    RunAttempt(host, go(seq=2))
+    assert host.published[1][0].message == f"before it, after the end of acceptance/test_a.py::test_a: {NO_MESSAGE}"
+
+
+def test_garbage_before_the_first_word_names_the_validation_before(clock):
+    host = FakeHost(FakeWorker())
+    RunAttempt(host, go(previous="acceptance/test_a.py::test_before")).on_worker(GARBLED)
+    assert host.published[0][0].message == f"{NO_MESSAGE}; the validation before was acceptance/test_a.py::test_before"
+
+
+def test_a_late_message_of_the_validation_before_is_no_garbage(clock):
+    host = FakeHost(FakeWorker())
+    attempt = entered(host)
+    attempt.on_worker(done())
+    attempt.on_worker(done(Outcome.FAILED))
+    assert (host.worker.killed, host.distrusted) == (False, "")

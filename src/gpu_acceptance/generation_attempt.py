@@ -34,7 +34,7 @@ class FormAttempt(RankAttempt):
             case "step":
                 self.phase = clip(str(message["name"]), 100)
             case "formed":
-                self._finish(Outcome.PASSED, "", facts=message["facts"])
+                self._finish(Outcome.PASSED, "", facts={str(name): clip(str(value)) for name, value in message["facts"].items()})
             case "form_failed":
                 outcome = Outcome.FAILED if message["failed"] else Outcome.ERROR
                 self._finish_told(outcome, message["message"], log_tail=self._hold.worker.log_tail())
@@ -68,7 +68,9 @@ class EndAttempt(RankAttempt):
         super().__init__(host, go)
         self.phase = "teardown"
         self._errors: list[str] | None = None  # what it told before it left; None: it has not said goodbye
-        if self._hold.worker is None:
+        if self._hold.distrusted:
+            self._distrust(self._hold.distrusted)
+        elif self._hold.worker is None:
             self._finish(Outcome.DIED, "the worker was gone before it was asked to end")
         else:
             self._hold.worker.send({"type": "quit", "seq": go["seq"]})
@@ -78,7 +80,7 @@ class EndAttempt(RankAttempt):
 
     def _on_message(self, message: Message) -> None:
         if message["type"] == "bye":
-            self._errors = [*message["errors"], *message["late"]]
+            self._errors = [str(text) for text in (*message["errors"], *message["late"])]
 
     def on_exit(self, text: str, log_tail: str) -> None:
         if text != "exit code 0" or self._errors is None:

@@ -3,6 +3,7 @@
 Deadlines are durations: each supervisor counts on its own clock, because the clocks of nodes differ.
 """
 
+import reprlib
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,8 +14,12 @@ from gpu_acceptance.control import Message
 from gpu_acceptance.inquiry import Inquiry
 from gpu_acceptance.record import Outcome, RankRecord, clip
 from gpu_acceptance.worker_process import WorkerProcess
+from gpu_acceptance.worker_session import check_gathered
 
 _TICK_S = 1.0  # supervisors do not tick together
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)  # what a field that is missing or odd raises
+_SHORT = reprlib.Repr()  # of a message, however deep it is nested
+_SHORT.maxdict = 12
 
 
 class Hold(Protocol):
@@ -22,6 +27,9 @@ class Hold(Protocol):
 
     @property
     def worker(self) -> WorkerProcess | None: ...
+
+    distrusted: str
+
     def start(self, env: dict[str, str], generation: int) -> None: ...
     def form_command(self, generation: int, *, group: bool) -> Message: ...
     def memory_held_bytes(self) -> int | None: ...
@@ -66,8 +74,18 @@ class RankAttempt:
         """Takes a message of the worker: of this attempt, and from the process we started, not from a forked copy of a test."""
         if self._sentence:
             return
+        record = self.record
+        try:
+            self._read(message)
+        except _UNREADABLE as error:
+            if self.record is not record:
+                raise  # no field is read after it was made: the defect is our own
+            what = clip(f"{type(error).__name__}: {error}", 500)
+            self._distrust(f"the worker sent a message that cannot be read: {_SHORT.repr(message)} ({what})")
+
+    def _read(self, message: Message) -> None:
         if message["type"] == "garbled":
-            self._distrust(f"the worker sent something that is no message: {message['message']}")
+            self._distrust(f"the worker sent something that is no message: {message.get('message')}")
         elif self._hold.worker and message.get("pid") != self._hold.worker.pid:
             self._distrust(f"process {message.get('pid')} spoke for the worker ({self._hold.worker.pid})")
         elif self.record is None and message.get("seq") in {self.go["seq"], 0}:
@@ -140,10 +158,16 @@ class RankAttempt:
         self._kill(sentence.outcome, message, stack=sentence.inquiry.stack, collectives=told, log_tail=log_tail)
 
     def _distrust(self, message: str) -> None:
-        """Kills a worker that says what cannot be; its generation is spoilt, whatever the phase was."""
+        """Kills a worker that says what cannot be; its generation is spoilt, whatever the phase was.
+
+        Where this attempt has its record already, the next one of the same worker ends with what is left here.
+        """
         if self.record is None:
             self.phase = CHANNEL
             self._kill(Outcome.ERROR, message)
+        elif self._hold.worker:
+            self._hold.worker.kill()
+            self._hold.distrusted = self._hold.distrusted or f"before it, after the end of {self.go['nodeid']}: {message}"
 
     def _kill(self, outcome: Outcome, message: str, **fields: Any) -> None:
         if self.record is not None:
@@ -175,26 +199,35 @@ class RunAttempt(RankAttempt):
         super().__init__(host, go)
         self._kept_out: Message | None = None
         self._waits_to_enter = False  # a worker whose set-up did not succeed asks for no entry
-        if self._hold.worker is None:
+        if self._hold.distrusted:
+            super()._distrust(self._hold.distrusted)
+        elif self._hold.worker is None:
             self._finish(Outcome.DIED, "the worker was gone before the set-up")
         else:
             self._hold.worker.send({"type": "run", "seq": go["seq"], "nodeid": go["nodeid"], "next": go["next"]})
 
     def on_exit(self, text: str, log_tail: str) -> None:
-        # What crashes before its first word may have been hurt by the one before: name both.
+        super().on_exit(self._naming_both(text), log_tail)
+
+    def _distrust(self, message: str) -> None:
+        super()._distrust(self._naming_both(message) if self.record is None else message)
+
+    def _naming_both(self, text: str) -> str:
+        """What goes bad before its first word may have been hurt by the validation before."""
         before = self.go.get("previous") if self.phase == "setup" and not self._waits_to_enter else None
-        super().on_exit(f"{text}; the validation before was {before}" if before else text, log_tail)
+        return f"{text}; the validation before was {before}" if before else text
 
     def _on_message(self, message: Message) -> None:
         match message["type"]:
             case "setup":
-                self._waits_to_enter = message["outcome"] == Outcome.PASSED
-                vote = {"outcome": message["outcome"], "reason": message.get("reason", "")}
+                vote = {"outcome": Outcome(message["outcome"]), "reason": clip(message.get("reason", ""))}
+                self._waits_to_enter = vote["outcome"] == Outcome.PASSED
                 self._host.tell_leader({"type": "vote", "seq": self.go["seq"], **vote})
             case "passed":
                 self._progress = "; it was through with its call and waited for its peers"
                 self._host.tell_leader({"type": "sealable", "seq": self.go["seq"]})
             case "gather":
+                check_gathered(message["key"], message["value"])
                 gathered = {"key": message["key"], "value": message["value"]}
                 self._host.tell_leader({"type": "gather", "seq": self.go["seq"], **gathered})
             case "done":
@@ -232,14 +265,11 @@ class RunAttempt(RankAttempt):
                 self._distrust("the worker says that it passed, but it was never let into the call")
             return
         bad = message["outcome"] not in {Outcome.PASSED, Outcome.SKIPPED}
-        try:
-            self._finish_told(
-                Outcome(message["outcome"]),
-                message["message"],
-                phase=message["phase"],
-                duration_s=message["duration_s"],
-                figures=tuple(message.get("figures", ())),
-                log_tail=self._hold.worker.log_tail() if bad and self._hold.worker else "",
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            self._distrust(f"the worker sent a result that is none: {clip(str(error), 500)}")
+        self._finish_told(
+            Outcome(message["outcome"]),
+            message["message"],
+            phase=message["phase"],
+            duration_s=message["duration_s"],
+            figures=tuple(message.get("figures", ())),
+            log_tail=self._hold.worker.log_tail() if bad and self._hold.worker else "",
+        )

@@ -179,7 +179,7 @@ class Supervisor:
             self.tell_leader(message)
         except ControlError as error:
             short = record.model_copy(update={"outcome": Outcome.ERROR, "message": f"record not sent: {error}", "figures": ()})
-            self.tell_leader({**message, "record": encode(short)})
+            self.tell_leader({**message, "record": encode(short), "facts": {}})
 
     def describe_network(self, since: float) -> str:
         """What to add to the report of a rank that is stuck, where its node did not reach the store meanwhile."""

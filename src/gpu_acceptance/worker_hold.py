@@ -38,6 +38,7 @@ class WorkerHold:
 
     def __init__(self, control: Control, events: Events, files: RunFiles, identity: RankIdentity) -> None:
         self.worker: WorkerProcess | None = None
+        self.distrusted = ""  # why, where it was killed between two attempts
         self._control = control
         self._events = events
         self._files = files
@@ -60,6 +61,7 @@ class WorkerHold:
         assert self.worker is None
         if self._known is None:
             self._known = descendants()
+        self.distrusted = ""
         with self._files.worker_log.open("a") as log:
             log.write(f"=== generation {generation} ===\n")
         command = worker_command(sys.executable, self._suite.rootdir, self._suite.ini, self._suite.files)

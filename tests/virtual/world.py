@@ -189,7 +189,7 @@ class World:
         if phase in {"start", "setup", "end"}:
             self._tries[rank, nodeid] += 1
             self.done -= {(rank, nodeid)}
-        attempt = self._tries[rank, nodeid]
+        attempt = self._tries[rank, nodeid] + (phase == "before")
         kind = self.faults.get((rank, nodeid, attempt, phase), "")
         if kind:
             self.fired.append(Fired(self.schedule.now, rank, nodeid, attempt, phase, kind))

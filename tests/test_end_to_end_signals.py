@@ -42,6 +42,12 @@ LEAVES_LATE = """
 """
 
 
+BUSY_FOR = """
+    def pytest_runtest_logfinish(nodeid):
+        if nodeid.endswith("::test_before") and os.environ["RANK"] == "0":
+            Path("holds").touch()
+            time.sleep({seconds})
+"""
 STOPPED = "INCOMPLETE (interrupted), exit code 2"
 EARLY = "interrupted by {} before the ranks had agreed on what to run"
 
@@ -72,10 +78,10 @@ class Stopped:
     took_s: float
 
 
-def stop(ranks, *numbers):
-    """Sends the signals to every rank, and waits until all have left."""
+def stop(ranks, *numbers, only=None):
+    """Sends the signals to every rank, or to some only, and waits until all have left."""
     before = time.monotonic()
-    ranks.send(*numbers)
+    ranks.send(*numbers, ranks=only)
     run = ranks.end()
     return Stopped(run, ranks.exit_codes, time.monotonic() - before)
 
@@ -179,6 +185,28 @@ def test_while_the_report_is_written_nobody_takes_rank_0_for_lost(ranks, seen):
     assert not stopped.run.record.header.rebuilt
     assert {stopped.run.row(name).outcome for name in ("test_before", "test_held", "test_next")} == {"passed"}
     seen.told(WRITING, stopped.run.verdict_line, stopped.took_s)
+
+
+def test_one_rank_that_is_signalled_does_not_give_up_a_busy_rank_0(ranks):
+    stopped = stop_one_while_rank_0_is_busy(ranks, 6)
+    assert not stopped.run.record.header.rebuilt
+    assert stopped.run.verdict_line.startswith("INCOMPLETE: interrupted")
+
+
+def test_a_rank_0_that_does_not_react_for_longer_follows_the_standby_that_all_follow(ranks):
+    stopped = stop_one_while_rank_0_is_busy(ranks, 16)
+    assert "(rank 0 lost: it did not react to SIGTERM within 10 s)" in stopped.run.record.header.rebuilt
+    assert stopped.run.verdict_line.startswith("INCOMPLETE: interrupted, no reporter saw this run whole: rebuilt from 3 of 3 journals")
+    assert "another rank finished this run" not in stopped.run.output
+
+
+def stop_one_while_rank_0_is_busy(ranks, seconds):
+    held = ranks(3, conftest=BUSY_FOR.format(seconds=seconds))
+    held.wait_for("holds")
+    stopped = stop(held, SIGTERM, only=(2,))
+    assert stopped.exit_codes == {0: 2, 1: 2, 2: 2}, stopped.run.output
+    assert stopped.run.record.conclusion.exit_code == 2
+    return stopped
 
 
 LEAVING = Fault("SIGTERM while the ranks say bye", "the run's own: the report is written")

@@ -7,7 +7,7 @@ from torch.distributed import TCPStore
 
 from gpu_acceptance import lookout as module
 from gpu_acceptance.control import ControlError
-from gpu_acceptance.lookout import Lookout
+from gpu_acceptance.lookout import Lookout, Loss
 
 
 @pytest.fixture
@@ -90,3 +90,36 @@ def test_a_time_without_the_store_is_told_while_it_lasts_and_afterwards_but_not_
     assert wait_until(lambda: watcher._own > began + 60)
     assert 59 < watcher.silent_s(began) < 70
     assert watcher.silent_s(real() + 61) == 0.0
+
+
+@pytest.mark.usefixtures("beat_fast")
+def test_who_gives_up_the_leader_tells_all_that_watch_it_and_the_leader_itself(make):
+    everybody = leader, second, third = [make(rank) for rank in range(3)]
+    for one in everybody:
+        one.watch([0, 1, 2], 0)
+    assert wait_until(lambda: second.beats(0) and third.beats(0))
+    assert [one.loss_of(0) for one in everybody] == [None] * 3
+    loss = Loss("rank 0 lost: it did not react to SIGTERM within 10 s", "SIGTERM")
+    second.give_up(0, loss)
+    assert wait_until(lambda: leader.loss_of(0) == third.loss_of(0) == loss)
+    third.give_up(0, Loss("no heartbeat"))
+    assert (third.loss_of(0), third._untold) == (loss, {})
+    assert leader.loss_of(1) is None
+
+
+def test_our_way_to_the_store_is_open_since_the_end_of_its_last_gap(make, monkeypatch):
+    began, watcher, real = time.monotonic(), make(0), time.monotonic
+    assert watcher.open_since <= time.monotonic()
+    monkeypatch.setattr(module.time, "monotonic", lambda: real() + 60)
+    assert wait_until(lambda: watcher._own > began + 60)
+    assert began + 60 < watcher.open_since <= real() + 60
+
+
+@pytest.mark.usefixtures("beat_fast")
+def test_a_heart_that_stands_still_does_not_beat(make):
+    watcher, stopping = make(0), make(1)
+    assert not watcher.beats(1)
+    watcher.watch([1])
+    assert wait_until(lambda: watcher.beats(1))
+    stopping.end()
+    assert wait_until(lambda: not watcher.beats(1))

@@ -7,6 +7,7 @@ from virtual.world import Shape, World, validations
 from gpu_acceptance.files import read_results
 from gpu_acceptance.generations import WORKER_END
 from gpu_acceptance.objections import FORMATION
+from gpu_acceptance.record import RunRecord
 
 V0, V1 = (one.nodeid for one in validations({}, {}))
 
@@ -159,3 +160,63 @@ def test_what_a_standby_says_at_once_is_heard_by_those_who_elect_it_a_moment_lat
     world.cut_off(0, 1e6)
     world.kill(6)
     assert set(codes(ended(world)).values()) == {2}
+
+
+def test_a_busy_leader_is_not_given_up(make):
+    world = make()
+    world.keep_busy(0, 6.0)
+    world.run_next()
+    world.advance(0.5)
+    world.signal(2)
+    assert codes(ended(world)) == {0: 2, 1: 2, 2: 2}
+    assert world.ends[0].lines[0].startswith("INCOMPLETE: interrupted")
+    assert not written(world).header.rebuilt
+
+
+@pytest.mark.parametrize("shared_disk", [True, False])
+@pytest.mark.parametrize("seconds", [12.0, 20.0, 28.0])
+def test_a_leader_that_does_not_react_is_given_up_by_all_and_by_itself(make, seconds, shared_disk):
+    world = make(world_size=4, num_nodes=2, shared_disk=shared_disk)
+    world.keep_busy(0, seconds)
+    world.run_next()
+    world.advance(0.5)
+    world.signal(2)
+    assert codes(ended(world)) == dict.fromkeys(range(4), 2)
+    assert "rank 0 lost: it did not react to SIGTERM within 10 s" in written(world).header.rebuilt
+    assert sum((folder / "results.json").exists() for folder in world.run_folders) == 1
+
+
+def test_a_leader_that_was_given_up_and_finds_nobody_alive_reports_alone(make):
+    world = make(world_size=2, launcher_kills=False)
+    world.keep_busy(0, 20.0)
+    world.run_next()
+    world.advance(0.5)
+    world.signal(1)
+    world.advance(11.5)
+    world.kill(1)
+    assert codes(ended(world)) == {0: 3}
+    problem = "internal error: rank 0 lost: it did not react to SIGTERM within 10 s; no other rank is alive"
+    assert problem in written(world).conclusion.reasons
+
+
+def test_who_was_cut_off_itself_gives_up_nobody(make):
+    """It asked the leader to stop, and the leader could not hear it."""
+    world = make(world_size=3)
+    world.run_to_the_plan()
+    world.cut_off(2, 12.0)
+    world.signal(2)
+    ended(world)
+    assert not written(world).header.rebuilt
+
+
+def test_the_lowest_alive_is_found_beyond_the_first_candidates(make):
+    world = make(world_size=8, launcher_kills=False)
+    world.run_next()
+    for rank in (0, 1, 2, 3, 4):
+        world.kill(rank)
+    assert codes(ended(world)) == {5: 5, 6: 5, 7: 5}
+    assert len({end.lines[0] for end in world.ends.values()}) == 1
+
+
+def written(world: World) -> RunRecord:
+    return read_results(next(folder for folder in world.run_folders if (folder / "results.json").exists()))

@@ -144,6 +144,11 @@ class Protocol(RuleBasedStateMachine):
     def cut_a_link(self, rank: int, seconds: float) -> None:
         self.strike(self.world.cut_off, self.rank(rank), seconds)
 
+    @precondition(lambda self: self.blows_left)
+    @rule(seconds=st.sampled_from([2.0, 6.0, 12.0, 20.0]))
+    def keep_the_leader_busy(self, seconds: float) -> None:
+        self.world.keep_busy(0, seconds)
+
     @precondition(lambda self: self.blows_left == 2)
     @rule()
     def lose_the_store(self) -> None:

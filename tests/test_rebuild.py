@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_acceptance.contradictions import find_contradiction
 from gpu_acceptance.files import JournalContent, RecordError, encode, read_journal
 from gpu_acceptance.limit import Peers
 from gpu_acceptance.objections import FORMATION
@@ -69,6 +70,15 @@ def test_a_complete_run_has_the_rows_of_its_own_reporter(run):
     assert record.header.model_copy(update={"rebuilt": ""}) == original.header
     verdict = original.conclusion.verdict
     assert record.conclusion.verdict == ("INCOMPLETE" if verdict == "ACCEPTED" else verdict)
+
+
+@pytest.mark.parametrize(("run", "verdict"), [(told(), "INCOMPLETE"), (told(rank_2=Outcome.DIED), "REJECTED")])
+def test_a_run_that_was_interrupted_before_its_reporter_was_lost_is_interrupted(run, verdict):
+    record = rebuild(run.contents(), ended_at=ENDED, why=WHY, interrupted="SIGTERM")
+    assert (record.conclusion.verdict, record.conclusion.exit_code) == (verdict, 2)
+    assert "interrupted: SIGTERM" in record.conclusion.reasons
+    assert find_contradiction(record) == ""
+    assert record.header.rebuilt == "no reporter saw this run whole: rebuilt from 4 of 4 journals (node-00 lost power)"
 
 
 def test_nobody_accepts_a_run_that_nobody_finished():

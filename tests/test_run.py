@@ -17,7 +17,8 @@ from gpu_acceptance.run_files import RunFiles
 
 
 def make_run(folder, rank=0, **state):
-    run = Run(Mock(budget=None), Rank(rank=rank), Mock(ended=None, is_cut_off=False), Mock(), RunFiles(folder, rank), 60.0, None, [])
+    supervisor = Mock(ended=None, is_cut_off=False, mail={})
+    run = Run(Mock(budget=None), Rank(rank=rank), supervisor, Mock(), RunFiles(folder, rank), 60.0, None, [])
     for name, value in state.items():
         setattr(run, name, value)
     return run

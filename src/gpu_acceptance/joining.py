@@ -38,7 +38,7 @@ def join(
         supervisor.control.cast(_answer_hellos(supervisor, welcome))
     answer = _answer_of_leader(supervisor, "welcome")
     everybody = range(supervisor.place.world_size)
-    supervisor.lookout.watch(everybody if supervisor.is_leader else [supervisor.leader])
+    supervisor.lookout.watch(everybody if supervisor.is_leader else [supervisor.leader], supervisor.leader)
     return answer
 
 

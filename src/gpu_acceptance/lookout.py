@@ -2,8 +2,10 @@
 
 A beat is a counter in the store, so that nobody's clock matters: a rank is silent for as long as its counter stands still here.
 Followers watch the leader, the leader watches all; watching everybody from everywhere would cost the store world_size**2 reads.
+Who gives up the leader writes so to one key, which every rank reads with the heartbeats, the leader too: all know it a beat or two later.
 """
 
+import json
 import threading
 import time
 from collections.abc import Iterable
@@ -17,6 +19,14 @@ BEAT_S = 1.0
 LOST_S = 15.0  # a link cut for 5 s was back within 7 s: TCP sends again at 0.2, 0.4, ... 6.4 s
 _GAP_S = 3 * BEAT_S
 _UNREACHABLE_S = 25.0  # more than LOST_S: who is cut off must not take the others for lost first
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Why a leader was given up."""
+
+    reason: str
+    signal: str = ""  # which it did not react to, though its heart beat
 
 
 @dataclass(frozen=True)
@@ -34,20 +44,34 @@ class Lookout:
         self._rank = rank
         self._watched: frozenset[int] = frozenset()
         self._seen: dict[int, _Sight] = {}
+        self._leader: int | None = None
+        self._losses: dict[int, Loss] = {}  # leaders that were given up, by somebody or by us
+        self._untold: dict[int, Loss] = {}
         self._own = time.monotonic()  # when the last round over the store ended
         self._gap = (self._own, 0.0)  # the last time that it was away for long: until when, for how many seconds
         self._ended = threading.Event()
         try:
+            self._store.set(_loss_key(rank), "null")
             self._store.set(_key(rank), "0")
         except RuntimeError as error:
             raise ControlError(f"the control store is gone: {str(error).splitlines()[0]}") from None
         self._thread = threading.Thread(target=self._run, daemon=True, name="lookout")
         self._thread.start()
 
-    def watch(self, ranks: Iterable[int]) -> None:
-        """From now on these ranks are watched. Each must have begun to beat, or the store would wait for it."""
+    def watch(self, ranks: Iterable[int], leader: int | None = None) -> None:
+        """From now on these ranks are watched, and whether anybody gives up the leader. Each must have begun to beat, or we would wait."""
         self._seen = {}
         self._watched = frozenset(ranks) - {self._rank}
+        self._leader = leader
+
+    def give_up(self, leader: int, loss: Loss) -> None:
+        """Tells everybody, unless somebody did."""
+        if leader not in self._losses:
+            self._losses[leader] = self._untold[leader] = loss
+
+    def loss_of(self, leader: int) -> Loss | None:
+        """Why it was given up, by whomever."""
+        return self._losses.get(leader)
 
     def lost(self) -> list[int]:
         """Watched ranks whose counter stood still for too long, while our own way to the store was open."""
@@ -60,6 +84,17 @@ class Lookout:
         """Watched ranks whose counter was seen to move within the last three beats."""
         now = time.monotonic()
         return sorted(rank for rank, sight in self._seen.copy().items() if sight.moved and now - sight.since <= 3 * BEAT_S)
+
+    def beats(self, rank: int) -> bool:
+        """Whether a watched rank's counter moved, or was seen first, within the last beats."""
+        sight = self._seen.get(rank)
+        return sight is not None and time.monotonic() - sight.since <= _GAP_S
+
+    @property
+    def open_since(self) -> float:
+        """Since when our way to the store is open; now, where it is not."""
+        now = time.monotonic()
+        return now if now - self._own > _GAP_S else self._gap[0]
 
     @property
     def is_cut_off(self) -> bool:
@@ -83,6 +118,7 @@ class Lookout:
             while not self._ended.wait(BEAT_S):
                 counter += 1
                 self._store.set(_key(self._rank), str(counter))
+                self._tell_losses()
                 self._look()
                 self._note_round()
         except RuntimeError:
@@ -94,11 +130,19 @@ class Lookout:
             self._gap = (now, now - self._own)
         self._own = now
 
+    def _tell_losses(self) -> None:
+        while self._untold:
+            leader, loss = self._untold.popitem()
+            self._store.set(_loss_key(leader), json.dumps([loss.reason, loss.signal]))
+
     def _look(self) -> None:
-        watched = sorted(self._watched)
-        if not watched:
+        watched, leader = sorted(self._watched), self._leader
+        keys = [*map(_key, watched), *([] if leader is None else [_loss_key(leader)])]
+        if not keys:
             return
-        counters = self._store.multi_get([_key(rank) for rank in watched])
+        counters = self._store.multi_get(keys)
+        if leader is not None and (told := json.loads(counters.pop())):
+            self._losses.setdefault(leader, Loss(*told))
         now = time.monotonic()
         for rank, counter in zip(watched, counters, strict=True):
             before = self._seen.get(rank)
@@ -108,3 +152,7 @@ class Lookout:
 
 def _key(rank: int) -> str:
     return f"beat/{rank}"
+
+
+def _loss_key(leader: int) -> str:
+    return f"given-up/{leader}"

@@ -49,8 +49,11 @@ def last_written(contents: Sequence[JournalContent]) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
 
-def rebuild(contents: Sequence[JournalContent], *, ended_at: str, why: str) -> RunRecord:
-    """The run as its journals tell it, in whatever order they come. `why` nobody else reports it. Raises RecordError."""
+def rebuild(contents: Sequence[JournalContent], *, ended_at: str, why: str, interrupted: str | None = None) -> RunRecord:
+    """The run as its journals tell it, in whatever order they come. `why` nobody else reports it, `interrupted` by what before that.
+
+    Raises RecordError.
+    """
     usable = _one_per_rank(contents)
     plan = _agreed_plan(usable)
     job = Job(tuple(identity for _, identity in usable))
@@ -62,6 +65,7 @@ def rebuild(contents: Sequence[JournalContent], *, ended_at: str, why: str) -> R
         rows,
         ended_at=ended_at,
         too_small=dict(_too_small_subjects(plan, job)),
+        interrupted=interrupted,
         not_concluded=_not_concluded(contents, job, why),
     )
 

@@ -54,6 +54,7 @@ class Run:
     finished: bool = False
     ending: Ending | None = None
     alive: list[int] | None = None  # after the leading rank was lost: who is left
+    stopped: str | None = None  # what had stopped the run before that
 
     # --- what runs -----------------------------------------------------------------------------------------------------------
 
@@ -121,21 +122,38 @@ class Run:
             self.supervisor.interrupt(f"a loss: {error}")
             raise
 
-    def _lead(self, nodeid: str, leader: Leader) -> tuple[Outcome, str, float, Row]:
-        row = leader.run(self.validations[nodeid])
+    def _lead(self, nodeid: str, leader: Leader) -> tuple[Outcome, str, float, Row | None]:
+        try:
+            row = leader.run(self.validations[nodeid])
+        except LeaderLostError as error:
+            self._elect(error)
+            return Outcome.INTERRUPTED, str(error), 0.0, None
         return row.outcome, row.message, row.duration_s, row
 
     def _follow(self, nodeid: str) -> tuple[Outcome, str, float, None]:
         try:
             verdict = self.supervisor.follow()
         except LeaderLostError as error:
-            self.alive = elect(self.supervisor, str(error))
+            self._elect(error)
             return Outcome.INTERRUPTED, str(error), 0.0, None
         if verdict["type"] == "final":
             return Outcome.NOT_RUN, self.supervisor.ended or "", 0.0, None
         if verdict["nodeid"] != nodeid:
             raise ControlError(f"rank 0 judged {verdict['nodeid']} where this rank was at {nodeid}")
         return Outcome(verdict["outcome"]), verdict["message"], verdict["duration_s"], None
+
+    def _elect(self, error: LeaderLostError) -> None:
+        """From here on another rank leads, or this one as a standby."""
+        if self.alive is None:
+            self.stopped = self._interruption or error.loss.signal or None
+        self.alive = elect(self.supervisor, error.loss)
+        self.leader = None
+
+    @property
+    def _interruption(self) -> str | None:
+        """A budget that is spent is none."""
+        stopped, budget = self.supervisor.stopping, self.settings.budget
+        return None if budget and stopped == budget.text else stopped
 
     # --- the end -------------------------------------------------------------------------------------------------------------
 
@@ -196,16 +214,20 @@ class Run:
             end_launcher_later(launcher)
 
     def _finish_together(self) -> None:
-        if self.leader:
-            self.leader.end_workers()
-            self._tell(self._end_as_leader())
-        elif self.problem:
+        if self.leader is None and self.problem:
             self.supervisor.tell_leader({"type": "stop_request", "reason": f"rank {self.place.rank}: {self.problem}"})
         while self.ending is None:
             try:
+                if self.leader:
+                    self._end_workers_and_report(self.leader)
                 self._follow_to_the_end()
             except LeaderLostError as error:  # a standby can be lost as well
-                self.alive = elect(self.supervisor, str(error))
+                self._elect(error)
+
+    def _end_workers_and_report(self, leader: Leader) -> None:
+        leader.end_workers()
+        self.supervisor.refuse_a_leader_that_was_given_up()  # another rank writes
+        self._tell(self._end_as_leader())
 
     def _finish_alone(self, problem: str) -> None:
         """The leader, where nobody can be told any more: what it has is written, with exit code 3."""
@@ -219,11 +241,15 @@ class Run:
         if self.alive:
             send_journal(self.supervisor)
             if self.supervisor.is_leader:
-                await_listeners(self.supervisor, self.alive)
+                self.alive = await_listeners(self.supervisor, self.alive)
                 self._tell(self._end_as_standby())
         self.supervisor.leader_writes = True
-        final = self.supervisor.await_cast("final", silence_s=60 if self.alive is None else 20)
+        final = self._told_before() or self.supervisor.await_cast("final", silence_s=60 if self.alive is None else 20)
         self.ending = Ending(int(final["exit_code"]), final["verdict"], tuple(final["lines"]))
+
+    def _told_before(self) -> Message | None:
+        """Of a leader that ended the run before we had elected it."""
+        return self.supervisor.mail.get("final", {}).get(self.supervisor.leader)
 
     def _tell(self, ending: Ending) -> None:
         final = {"exit_code": ending.exit_code, "verdict": ending.verdict, "lines": list(ending.lines)}
@@ -235,7 +261,8 @@ class Run:
         try:
             if (folder / RESULTS).exists():
                 return read_ending(folder)
-            self.record = rebuild_run(self.supervisor, self.files, self.supervisor.ended or "the leading rank was lost")
+            why = self.supervisor.ended or "the leading rank was lost"
+            self.record = rebuild_run(self.supervisor, self.files, why, self.stopped)
             return write_ending(folder, self.record)
         except Exception as error:
             return broken(error)
@@ -262,14 +289,13 @@ class Run:
     def _conclude(self) -> RunRecord:
         assert self.leader
         assert self.plan
-        stopped, budget = self.supervisor.stopping, self.settings.budget
         return make_run_record(
             self.plan,
             self.leader.job,
             self.leader.finished_rows(),
             ended_at=_now(),
             too_small=self.leader.too_small,
-            interrupted=None if budget and stopped == budget.text else stopped,
+            interrupted=self._interruption,
             internal_error=self.problem,
         )
 

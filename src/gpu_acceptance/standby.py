@@ -1,35 +1,59 @@
 """When the leading rank is gone: the lowest rank alive writes the report, from every journal that can still be had."""
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gpu_acceptance.control import ControlError
-from gpu_acceptance.lookout import BEAT_S
+from gpu_acceptance.lookout import BEAT_S, Loss
 from gpu_acceptance.rebuild import read_run_folder, rebuild
 from gpu_acceptance.record import RunRecord
 from gpu_acceptance.run_files import RunFiles
 from gpu_acceptance.supervisor import Supervisor
 
+CANDIDATES = 8  # only these lowest ranks watch all others: a look at 1000 heartbeats takes the store a millisecond
 _RESEND_S = 4.0
 
 
-def elect(supervisor: Supervisor, why: str) -> list[int]:
-    """Ends the attempt in progress and makes the lowest rank alive the leader; returns who is alive. Collective over the living."""
+def elect(supervisor: Supervisor, loss: Loss) -> list[int]:
+    """Ends the attempt in progress and makes the lowest rank alive the leader; returns who is alive. Collective over the living.
+
+    A leader that was given up and lives takes part, and is not elected. Raises ControlError where it is alone.
+    """
     lost = supervisor.leader
-    for rank in sorted(set(range(supervisor.place.world_size)) - {lost, supervisor.place.rank}):
-        supervisor.control.send(rank, {"type": "leader_lost", "rank": lost, "reason": why})  # or they would notice at another time
+    supervisor.lookout.give_up(lost, loss)
+    supervisor.given_up.add(lost)
     supervisor.leader = supervisor.place.rank  # nobody else is listened to while we look round
-    supervisor.interrupt(why)
-    supervisor.ended = supervisor.ended or why
-    supervisor.lookout.watch(set(range(supervisor.place.world_size)) - {lost})
+    supervisor.interrupt(loss.signal or loss.reason)
+    supervisor.ended = supervisor.ended or loss.reason
+    alive = sorted(supervisor.mail.get("final", {})) or _find_alive(supervisor)  # who has ended the run leads it
+    if not alive:
+        raise ControlError(f"{loss.reason}; no other rank is alive")
+    supervisor.leader = alive[0]
+    supervisor.lookout.watch(alive if supervisor.is_leader else alive[:1], supervisor.leader)
+    return alive
+
+
+def _find_alive(supervisor: Supervisor) -> list[int]:
+    eligible = sorted(set(range(supervisor.place.world_size)) - supervisor.given_up)
+    for first in range(0, len(eligible), CANDIDATES):
+        candidates = eligible[first : first + CANDIDATES]
+        may_lead = supervisor.place.rank in candidates
+        alive = _look_round(supervisor, eligible[first:] if may_lead else candidates)
+        if may_lead:
+            alive = sorted({supervisor.place.rank, *alive})
+        if alive:
+            return alive
+    return []
+
+
+def _look_round(supervisor: Supervisor, ranks: Sequence[int]) -> list[int]:
+    supervisor.lookout.watch(ranks)
     end = time.monotonic() + 4 * BEAT_S
     while time.monotonic() < end:
         supervisor.pump()
-    alive = sorted({supervisor.place.rank, *supervisor.lookout.alive()})
-    supervisor.leader = alive[0]
-    supervisor.lookout.watch(alive if supervisor.is_leader else alive[:1])
-    return alive
+    return supervisor.lookout.alive()
 
 
 def send_journal(supervisor: Supervisor) -> None:
@@ -42,16 +66,17 @@ def send_journal(supervisor: Supervisor) -> None:
         supervisor.tell_leader({"type": "resend", "journal": ""})
 
 
-def await_listeners(supervisor: Supervisor, alive: list[int]) -> None:
-    """The new leader: who has sent its journal has elected us too; what we said before that was said to nobody."""
-    supervisor.await_mail("resend", _RESEND_S, alive)
+def await_listeners(supervisor: Supervisor, alive: list[int]) -> list[int]:
+    """The new leader: who has sent its journal has elected us too; what we said before that was said to nobody. Returns all who listen."""
+    return sorted({*alive, *supervisor.await_mail("resend", _RESEND_S, alive)})
 
 
-def rebuild_run(supervisor: Supervisor, files: RunFiles, why: str) -> RunRecord:
+def rebuild_run(supervisor: Supervisor, files: RunFiles, why: str, interrupted: str | None) -> RunRecord:
     """The new leader: puts the journals of the living beside its own and rebuilds the run from all in the folder."""
     for rank, message in supervisor.mail["resend"].items():
         _keep(RunFiles(files.folder, rank).journal, message["journal"])
-    return rebuild(read_run_folder(files.folder), ended_at=datetime.now(UTC).isoformat(timespec="seconds"), why=why)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return rebuild(read_run_folder(files.folder), ended_at=now, why=why, interrupted=interrupted)
 
 
 def _keep(path: Path, text: str) -> None:

@@ -14,13 +14,14 @@ from gpu_acceptance.events import Event, Events, StopSignals
 from gpu_acceptance.files import Journal, encode
 from gpu_acceptance.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.launch import Rank
-from gpu_acceptance.lookout import LOST_S, Lookout
+from gpu_acceptance.lookout import LOST_S, Lookout, Loss
 from gpu_acceptance.rank_attempt import RankAttempt, RunAttempt
 from gpu_acceptance.record import Outcome, RankFacts, RankRecord
 from gpu_acceptance.worker_hold import WorkerHold
 
 IDLE_S = 120.0  # for the leader to say what is next
-_STOP_S = 3.0  # for the leader to react to a signal, and then for the ranks to answer: torchrun kills 30 s after its SIGTERM
+_STOP_S = 3.0  # for a leader without a heartbeat to react to a signal, and for the ranks to answer: torchrun kills 30 s after its SIGTERM
+_BUSY_S = 10.0  # for one whose heart beats: it may be inside a hook, or judge a thousand records
 _BYE_S = 5.0
 
 
@@ -28,7 +29,11 @@ _ATTEMPTS: dict[str, type[RankAttempt]] = {"form": FormAttempt, "run": RunAttemp
 
 
 class LeaderLostError(ControlError):
-    """The leading rank is gone: its heart stopped, or it did not react."""
+    """The leading rank is gone: its heart stopped, or it did not react. Raised on that rank too, once it is given up."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(loss.reason)
+        self.loss = loss
 
 
 class Supervisor:
@@ -56,7 +61,7 @@ class Supervisor:
         self.leader_writes = False  # files, for as long as that takes: it cannot react to a signal
         self._stop_asked: float | None = None
         self.is_cut_off = False  # from the store, and the launcher is perhaps as well
-        self._taken_for_lost: dict[int, str] = {}  # leaders that another rank gave up, and why
+        self.given_up: set[int] = set()  # leaders that were followed by another one
         self._store_lost = ""  # why; nothing can be awaited any more
 
     @property
@@ -93,14 +98,32 @@ class Supervisor:
         if self.lookout.is_cut_off:
             self.is_cut_off = True
             raise ControlError(f"the control store at {self._store} does not answer: {self.place.node_name} is cut off from it")
+        self.refuse_a_leader_that_was_given_up()
         if self.is_leader:
             return
-        if self.leader in self._taken_for_lost:
-            raise LeaderLostError(self._taken_for_lost[self.leader])
         if self.leader in self.lookout.lost():
-            raise LeaderLostError(f"rank {self.leader} lost: no heartbeat for {LOST_S:g} s")
-        if self._stop_asked and not self.stopping and not self.leader_writes and time.monotonic() - self._stop_asked > _STOP_S:
-            raise LeaderLostError(f"rank {self.leader} lost: it did not react to {self.stop_signals.reason} within {_STOP_S:g} s")
+            raise self._lost(f"no heartbeat for {LOST_S:g} s")
+        if self._stop_asked and not self.stopping and not self.leader_writes:
+            self._refuse_to_be_ignored(self._stop_asked)
+
+    def refuse_a_leader_that_was_given_up(self) -> None:
+        """Raises LeaderLostError where anybody gave up the leader; that may be this rank."""
+        loss = self.lookout.loss_of(self.leader)
+        if loss and self.leader not in self.given_up:
+            raise LeaderLostError(loss)
+
+    def _refuse_to_be_ignored(self, asked: float) -> None:
+        beats, reason = self.lookout.beats(self.leader), str(self.stop_signals.reason)
+        patience_s = _BUSY_S if beats else _STOP_S
+        if self._waited_s(asked) > patience_s:
+            raise self._lost(f"it did not react to {reason} within {patience_s:g} s", signal=reason if beats else "")
+
+    def _waited_s(self, since: float) -> float:
+        """While our own way to the store is not open, nobody else is late."""
+        return time.monotonic() - max(since, self.lookout.open_since)
+
+    def _lost(self, why: str, signal: str = "") -> LeaderLostError:
+        return LeaderLostError(Loss(f"rank {self.leader} lost: {why}", signal))
 
     def await_cast(self, kind: str, silence_s: float) -> Message:
         """The next cast of this kind (or `refused`). Raises LeaderLostError when the leader stays silent for `silence_s`."""
@@ -110,8 +133,8 @@ class Supervisor:
             if message:
                 return message
             limit = silence_s + (self._attempt.go["deadline_s"] if self._attempt else 0)
-            if time.monotonic() - self._heard_leader > limit:
-                raise LeaderLostError(f"rank {self.leader} lost: silent for {limit:.0f} s where a {kind} message was due")
+            if self._waited_s(self._heard_leader) > limit:
+                raise self._lost(f"silent for {limit:.0f} s where a {kind} message was due")
             self.pump()
 
     def _take_casts(self, wanted: str) -> Message | None:
@@ -245,8 +268,6 @@ class Supervisor:
                 self.mail.setdefault("clock", {})[sender] = {**message, "heard_s": time.time()}
             case "vote" | "published" | "gather" | "sealable":
                 self._to_board(sender, message)
-            case "leader_lost":
-                self._taken_for_lost[message["rank"]] = message["reason"]
             case "stop_request":
                 if not self.stopping:
                     self.control.cast({"type": "stop", "reason": message["reason"]})
@@ -256,6 +277,8 @@ class Supervisor:
                     self.interrupt(message["reason"])
                 else:
                     self._casts.append(message)
+            case "final" if sender not in self.given_up:  # of a leader that others elected before us
+                self.mail.setdefault("final", {})[sender] = message
 
     def _to_board(self, sender: int, message: Message) -> None:
         if self.board is None or message["seq"] != self.board.go["seq"]:

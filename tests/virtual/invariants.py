@@ -84,7 +84,7 @@ def it_ended_in_time(checked: Checked) -> None:
     assert not world.live, f"still running: {world.live}"
     assert not world.killed_by_launcher, f"the launcher lost its patience with {world.killed_by_launcher}"
     losses = len(world.killed) + len(world.cut_s) + (world.store_gone_at is not None)
-    extra_s = losses * LOSS_S + sum(world.cut_s.values())
+    extra_s = losses * LOSS_S + sum(world.cut_s.values()) + sum(world.busy_s.values())
     steps = [*_steps(world), (max((end.at for end in world.ends.values()), default=world.schedule.now), "end", 0.0)]
     for (begin, what, deadline_s), (end, following, _) in pairwise(steps):
         bound_s = {
@@ -117,8 +117,8 @@ def live_ranks_agree(checked: Checked) -> None:
     for rank in may_have_none:
         if rank in said and (said[rank][0] in {3, 4} or checked.world.cut_s):
             said.pop(rank)
-    if not checked.agreed:  # before that a rank may know of the leader's loss by a signal, or by its silence
-        assert {code for code, _ in said.values()} <= {2, 3, 4}, said
+    if not checked.agreed:  # before that a rank may know of the leader's loss by a signal, or by its silence; ranks that never came: 6
+        assert {code for code, _ in said.values()} <= {2, 3, 4, 6}, said
         return
     if checked.world.cut_s and checked.world.stopped:
         return  # whose stop the leader did not hear in time takes it for lost, and ends alone

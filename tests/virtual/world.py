@@ -118,6 +118,8 @@ class World:
         self.stopped: dict[int, float] = {}  # when it got its first signal
         self.cut_s: Counter[int] = Counter()  # how long it was cut off from the store
         self.store_gone_at: float | None = None
+        self.busy_s: Counter[int] = Counter()  # how long its main thread is in foreign code, and hears nothing
+        self._busy_next_s: Counter[int] = Counter()
         self.runs: dict[int, Run] = {}
         self.signals: dict[int, VirtualSignals] = {}
         self.controls: list[Any] = []
@@ -177,6 +179,10 @@ class World:
             self.cut_s[rank] += seconds
             self.store.cut_off.add(rank)
             self.schedule.call_later(seconds, lambda: self.store.heal(rank))
+
+    def keep_busy(self, rank: int, seconds: float) -> None:
+        """A hook of its pytest takes so long, after the validation in progress; its heart beats meanwhile."""
+        self._busy_next_s[rank] += seconds
 
     def lose_store(self) -> None:
         if self.live and not self.store.gone:
@@ -265,7 +271,13 @@ class World:
             one.lead_with(lambda _line: None)
         for nodeid in order:
             one.run(nodeid)
+            self._hook(one.place.rank)
         one.finish()
+
+    def _hook(self, rank: int) -> None:
+        seconds = self._busy_next_s.pop(rank, 0.0)
+        self.busy_s[rank] += seconds
+        self.schedule.sleep(seconds)
 
     def _exit(self, rank: int, code: int, *lines: str) -> None:
         self.ends[rank] = RankEnd(self.schedule.now, code, lines)
@@ -302,6 +314,7 @@ class World:
             replace(module, "time", self.schedule.time)
         for module in (control, lookout):
             replace(module, "threading", virtual_threading(self.schedule))
+        replace(standby, "CANDIDATES", 2)
         replace(control, "queue", virtual_queue(self.schedule))
         replace(control, "TCPStore", self.store.client)
         replace(control, "PrefixStore", lambda _prefix, client: client)

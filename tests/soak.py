@@ -57,7 +57,7 @@ def make_plan(validations: int, generations: int, ranks: int, seed: int) -> list
     renewals = sum(fault in POISONS for fault, _ in faults)
     healthy = [number for number in range(validations) if number % 3 == 0 and number]
     # A fresh one costs two generations: its own, and the one after it.
-    fresh = set(choose.sample(healthy, min(len(healthy), max(0, generations - 1 - renewals) // 2)))
+    fresh = set(choose.sample(healthy, min(len(healthy), max(0, generations - renewals) // 2)))
     at = {3 * place + 1: fault for place, fault in enumerate(faults)}
     return [Step(*at.get(number, ("", 0)), number in fresh) for number in range(validations)]
 

@@ -87,7 +87,15 @@ def clock(monkeypatch):
 
 
 def go(**changes) -> dict:
-    base = {"seq": 1, "nodeid": "acceptance/test_a.py::test_a", "attempt": 1, "generation": 1, "rank": 3, "deadline_s": 10.0}
+    base = {
+        "seq": 1,
+        "nodeid": "acceptance/test_a.py::test_a",
+        "attempt": 1,
+        "generation": 1,
+        "rank": 3,
+        "world_size": 4,
+        "deadline_s": 10.0,
+    }
     return {**base, "next": None, "group": True, "poisoned": True, "env": {}, **changes}
 
 

@@ -227,7 +227,7 @@ class RunAttempt(RankAttempt):
                 self._progress = "; it was through with its call and waited for its peers"
                 self._host.tell_leader({"type": "sealable", "seq": self.go["seq"]})
             case "gather":
-                check_gathered(message["key"], message["value"])
+                check_gathered(message["key"], message["value"], self.go["world_size"])
                 gathered = {"key": message["key"], "value": message["value"]}
                 self._host.tell_leader({"type": "gather", "seq": self.go["seq"], **gathered})
             case "done":

@@ -296,6 +296,6 @@ class Supervisor:
 
     def _begin(self, go: Message) -> None:
         self._seq = go["seq"]
-        self._attempt = _ATTEMPTS[go["kind"]](self, {**go, "rank": self.place.rank})
+        self._attempt = _ATTEMPTS[go["kind"]](self, {**go, "rank": self.place.rank, "world_size": self.place.world_size})
         if self.stopping:
             self._attempt.interrupt(self.stopping)

@@ -1,5 +1,6 @@
 """A run made fit to publish names no machine any more, and still agrees with itself."""
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -27,3 +28,10 @@ def test_no_name_of_a_machine_is_left(tmp_path):
     kept = {f"node-{node:02d}" for node in range(2)}  # what stands for a host may be its name
     assert not [name for name in names - kept for text in texts if name in text]
     assert read_results(tmp_path / "sample").conclusion.coverage == record.conclusion.coverage
+
+
+def test_a_short_host_name_is_not_looked_for_inside_words():
+    spec = importlib.util.spec_from_file_location("make_sample", TOOL)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.replaced("nvml of vm, <b>vm</b>, vm-2", {"vm": "node-00"}) == "nvml of node-00, <b>node-00</b>, node-00-2"

@@ -4,6 +4,7 @@ Serial numbers, UUIDs and host names are replaced, everywhere alike.
 The page is built anew from the replaced results, so that it says what they say.
 """
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from gpu_acceptance.files import read_results
 from gpu_acceptance.record import RunRecord
 from gpu_acceptance.report import write_page
 
-_SUFFIXES = {".json", ".jsonl", ".xml", ".html", ".txt", ".log", ".stacks"}
+_SUFFIXES = {".json", ".jsonl", ".xml", ".html", ".txt", ".log", ".stacks", ".native", ".collectives"}
 
 
 def main(run: Path, sample: Path) -> None:
@@ -41,7 +42,7 @@ def replacements(record: RunRecord) -> dict[str, str]:
 def replaced(text: str, names: dict[str, str]) -> str:
     """The text with every name replaced, the longest first: one may be a part of another."""
     for name in sorted(names, key=len, reverse=True):
-        text = text.replace(name, names[name])
+        text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", names[name], text)  # a host `vm` is no part of `nvml`
     return text
 
 

@@ -7,13 +7,13 @@ A test file lists its faults and asks the fixture `seen` for each: `seen.row(FAU
 import json
 import platform
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 from suite import Finished, processes_in
+from waiting import wait_until
 
 from gpu_acceptance.record import Figure, Row
 from gpu_acceptance.visible import visible
@@ -109,10 +109,13 @@ def _figures_in_journals(ended: Finished) -> Iterator[tuple[tuple[str, int, int]
 
 
 def assert_nothing_left(suite: Path) -> None:
-    end = time.monotonic() + _GONE_WITHIN_S
-    while processes_in(suite) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert processes_in(suite) == []
+    assert left_in(suite) == []
+
+
+def left_in(suite: Path) -> list[str]:
+    """The processes of a run in this folder that do not end within seconds, in words."""
+    wait_until(lambda: not processes_in(suite), _GONE_WITHIN_S)
+    return processes_in(suite)
 
 
 def neutral(text: str) -> str:

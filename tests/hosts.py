@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from suite import HANG_S, PYTHON, Finished, clean_environment, finished, make_suite
+from waiting import wait_until
 
 ADDRESSES = ("192.0.2.1", "192.0.2.2")  # of documentation: routed nowhere
 PORT = 29500
@@ -67,7 +68,7 @@ class Host:
     def wait_for(self, name: str) -> None:
         """Until a validation on this host has made this file."""
         assert self.launcher
-        _until(lambda: (self.suite / name).exists() or self.launcher.poll() is not None)
+        wait_until(lambda: (self.suite / name).exists() or self.launcher.poll() is not None, HANG_S)
         assert (self.suite / name).exists(), self.output
 
     def wait(self) -> Finished:
@@ -78,7 +79,7 @@ class Host:
 
     def is_quiet_within(self, seconds: float) -> bool:
         """Whether every process of this host ends within this time."""
-        return _until(lambda: not self.pids(), seconds)
+        return wait_until(lambda: not self.pids(), seconds)
 
     def close(self) -> None:
         """Kills all that runs on this host; its namespace ends with it."""
@@ -176,15 +177,6 @@ def faketime(offset: str) -> dict[str, str]:
 def _etc(host: Host) -> Path:
     """What `ip netns exec` puts over /etc on this host."""
     return Path("/etc/netns", host.namespace)
-
-
-def _until(condition, seconds: float = HANG_S) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def _ip(*arguments: str) -> str:

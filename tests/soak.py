@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
+from faults import left_in
 from suite import Finished, finished, make_suite, start, torchrun_command
 from torch.distributed import TCPStore
 
@@ -137,15 +138,6 @@ def _second_and_last_third(samples: list[float] | list[int]) -> tuple[float, flo
     return statistics.median(samples[third : 2 * third]), statistics.median(samples[-third:])
 
 
-def survivors(suite: Path) -> list[str]:
-    """Processes that still work in the suite's folder."""
-    found = []
-    for process in psutil.process_iter(["cwd", "cmdline"]):
-        if process.info["cwd"] == str(suite):
-            found.append(" ".join(process.info["cmdline"] or []))
-    return found
-
-
 def generations(ended: Finished) -> int:
     return max(record.generation for row in ended.record.rows for attempt in row.attempts for record in attempt.ranks)
 
@@ -164,7 +156,7 @@ def main() -> int:
         if not ended.has_results:
             print(f"{ended.output[-5000:]}\nno results, exit code {ended.returncode}")
             return 1
-        wrong = [*wrong_verdicts(ended, plan), *growth(held), *(f"left behind: {line}" for line in survivors(ended.suite))]
+        wrong = [*wrong_verdicts(ended, plan), *growth(held), *(f"left behind: {line}" for line in left_in(ended.suite))]
     print(f"{asked.validations} validations on {asked.ranks} ranks, seed {asked.seed}: {time.monotonic() - before:.0f} s on a CPU")
     print(f"faults: {sum(bool(step.fault) for step in plan)}, generations of workers: {generations(ended)}")
     print(f"verdict: {ended.verdict_line}")

@@ -7,6 +7,7 @@ import time
 import pytest
 from faults import Fault, assert_nothing_left
 from suite import PYTHON, finished, make_suite, plain_pytest, start, torchrun, torchrun_command
+from waiting import wait_for
 
 from gpu_acceptance import cli
 
@@ -150,15 +151,3 @@ def test_when_the_launcher_is_killed_with_the_store_in_it_rank_0_still_writes_wh
     assert killed.verdict_line in output
     assert (killed.folder / "report.html").is_file()
     seen.told(LAUNCHER_KILLED, killed.verdict_line, took_s)
-
-
-def wait_until(is_true, seconds=60):
-    end = time.monotonic() + seconds
-    while not is_true() and time.monotonic() < end:
-        time.sleep(0.2)
-    return is_true()
-
-
-def wait_for(path, process):
-    assert wait_until(lambda: path.exists() or process.poll() is not None, 120)
-    assert path.exists(), process.communicate(timeout=60)[0]

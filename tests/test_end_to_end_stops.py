@@ -7,6 +7,7 @@ import time
 import pytest
 from faults import Fault, assert_nothing_left
 from suite import PYTHON, finished, make_suite, start, torchrun, torchrun_command
+from waiting import wait_for
 
 pytestmark = pytest.mark.launcher
 
@@ -16,13 +17,6 @@ TORCHRUN_KILLS_AFTER_S = 30
 LOST = Fault("SIGKILL of a supervisor, not that of rank 0", "INCOMPLETE (lost), exit code 2")
 LOST_LEADER = Fault("SIGKILL of the supervisor of rank 0", "INCOMPLETE (lost), exit code 6")
 LAUNCHER_STOPPED = Fault("SIGTERM to the launcher in a call", "INCOMPLETE (interrupted), exit code 2")
-
-
-def wait_for(path, process):
-    end = time.monotonic() + 120
-    while not path.exists() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.1)
-    assert path.exists(), process.communicate(timeout=60)[0]
 
 
 def test_a_lost_rank_is_named_by_the_report_that_rank_0_still_writes(tmp_path, seen):

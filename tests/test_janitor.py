@@ -5,10 +5,10 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from gpu_acceptance.janitor import MARK, kill_marked, marked
 
@@ -29,15 +29,6 @@ def mark():
     name = f"test-{secrets.token_hex(8)}"
     yield name
     kill_marked(name, rounds=20)
-
-
-def wait_until(condition, seconds: float = 30.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_kill_marked_finds_what_left_its_session(mark):

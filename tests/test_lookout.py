@@ -4,6 +4,7 @@ import time
 
 import pytest
 from torch.distributed import TCPStore
+from waiting import wait_until
 
 from gpu_acceptance import lookout as module
 from gpu_acceptance.control import ControlError
@@ -28,15 +29,6 @@ def make():
     yield lookout
     for one in made:
         one.end()
-
-
-def wait_until(condition, seconds: float = 30.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.mark.usefixtures("beat_fast")

@@ -1,7 +1,8 @@
 """The soak in its short form; `make soak` is the long one."""
 
 import pytest
-from soak import GENTLE, MOST_POISONED, POISONS, Held, growth, make_plan, run, survivors, wrong_verdicts
+from faults import assert_nothing_left
+from soak import GENTLE, MOST_POISONED, POISONS, Held, growth, make_plan, run, wrong_verdicts
 
 pytestmark = pytest.mark.launcher
 
@@ -22,7 +23,7 @@ def test_nothing_grows_and_nothing_is_left(short):
     _, ended, held = short
     assert len(held.keys) > 9
     assert list(growth(held)) == []
-    assert survivors(ended.suite) == []
+    assert_nothing_left(ended.suite)
 
 
 def test_the_long_plan_holds_what_it_promises():

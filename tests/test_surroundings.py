@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from waiting import wait_until
 
 from gpu_acceptance.leftovers import Leftovers, own_children
 from gpu_acceptance.surroundings import Surroundings
@@ -100,14 +101,7 @@ def test_an_idle_pool_of_threads_is_not_left_behind_and_a_busy_one_is():
         assert before.found() == ["thread pool_0"]
         go.set()
         busy.result()
-        wait_until(lambda: before.found() == [])
-
-
-def wait_until(condition):
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+        assert wait_until(lambda: before.found() == [])
 
 
 def test_a_pool_of_compilers_may_stay():

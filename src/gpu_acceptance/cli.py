@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpu_acceptance import __version__
+from gpu_acceptance.ending import INTERNAL_ERROR
 from gpu_acceptance.files import RESULTS, RecordError, read_results, write_results
 from gpu_acceptance.merge import copy_journals, find_journals
 from gpu_acceptance.rebuild import journal_paths, last_written, read_run_folder, rebuild
@@ -24,7 +25,6 @@ from gpu_acceptance.visible import one_line
 
 USAGE = 4
 UNREADABLE = 3
-INTERNAL_ERROR = 3  # of a run
 RUN_ID = re.compile(r"(\d{8}-\d{6})-\w{4}", re.ASCII)
 
 COMMITTED = ("sample", "evidence")  # of `reports/`

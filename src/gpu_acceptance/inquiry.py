@@ -16,6 +16,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
+from gpu_acceptance.processes import process_state
 from gpu_acceptance.record import MAX_TEXT, MOST_COLLECTIVES, LastCollective, clip
 
 _COLLECTIVES = TypeAdapter(Annotated[tuple[LastCollective, ...], Field(max_length=MOST_COLLECTIVES)])
@@ -35,9 +36,9 @@ class Inquiry:
         self._collectives_file = collectives_file
         self._native_file = stack_file.with_suffix(".native")
         self._native: subprocess.Popen[bytes] | None = None
-        self._next = [self._ask_native]
+        self._asked_native = False
         self._ends = time.monotonic() + LONGEST_S
-        self._first_state = _state(pid)
+        self._first_state = process_state(pid)
         with contextlib.suppress(OSError):
             os.write(bell_fd, b"?")
             os.kill(pid, signal.SIGUSR1)
@@ -46,14 +47,15 @@ class Inquiry:
         """Whether all has been told, or nothing more will be. To be called again until then."""
         if not self._answered() and time.monotonic() < self._ends:
             return False
-        if self._next:
-            self._next.pop()()
+        if not self._asked_native:
+            self._asked_native = True
+            self._ask_native()
         return self._native is None or self._native.poll() is not None or time.monotonic() > self._ends
 
     @property
     def state(self) -> str:
         """Words for a process that cannot run; empty for one that can. Many are in D for a moment: it counts if it lasts."""
-        passed = self._first_state == "D" and (self._has_told() or _state(self._pid) != "D")
+        passed = self._first_state == "D" and (self._has_told() or process_state(self._pid) != "D")
         return "" if passed else _STATES.get(self._first_state, "")
 
     @property
@@ -76,7 +78,7 @@ class Inquiry:
             self._native.wait()
 
     def _answered(self) -> bool:
-        return _state(self._pid) in {"T", "t", ""} or self._has_told()
+        return process_state(self._pid) in {"T", "t", ""} or self._has_told()
 
     def _has_told(self) -> bool:
         return self._has_stack() and self._collectives_file.exists()
@@ -119,11 +121,6 @@ def tail(path: Path, start: int) -> str:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _state(pid: int) -> str:
-    """R, S, D, T, Z ...; empty where there is no such process."""
-    return _read(f"/proc/{pid}/stat").rpartition(") ")[2][:1]
 
 
 def _read(path: str) -> str:

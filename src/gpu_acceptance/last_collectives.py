@@ -1,4 +1,4 @@
-"""The last collective that this process issued on each group, from torch's flight recorder; and what another process makes of that.
+"""The last collective that this process issued on each group, from torch's flight recorder.
 
 Asked for by the supervisor while the main thread is stuck, so a thread of its own answers: it needs the GIL, but no GPU and no peer.
 The recorder must be on, as torch has it by default or as `TORCH_FR_BUFFER_SIZE` says; nothing here turns it on, since it is part of

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from gpu_acceptance.processes import process_state
+
 # These stay up on purpose and idle: a pool of compilers, and what Python's multiprocessing keeps for later.
 _MAY_STAY = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
@@ -20,20 +22,13 @@ def own_children(proc: Path = Path("/proc/self")) -> set[int]:
         pids = {int(pid) for task in (proc / "task").iterdir() for pid in (task / "children").read_text().split()}
     except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN, or a thread that just ended: slower, but always there
         pids = {child.pid for child in psutil.Process().children()}
-    return {pid for pid in pids if _is_alive(Path("/proc") / str(pid))}
+    return {pid for pid in pids if process_state(pid) not in {"", "Z", "X"}}
 
 
 def _idles(thread: threading.Thread) -> bool:
     """Whether it is a thread of a pool that waits for work: torch's compiler keeps one."""
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is not None and frame.f_code.co_name == "_worker" and frame.f_code.co_filename.endswith("concurrent/futures/thread.py")
-
-
-def _is_alive(process: Path) -> bool:
-    try:
-        return (process / "stat").read_text().rsplit(")", 1)[-1].split()[0] not in {"Z", "X"}
-    except OSError:
-        return False
 
 
 class Leftovers:

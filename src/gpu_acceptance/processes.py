@@ -54,6 +54,14 @@ def _with_descendants(processes: Collection[psutil.Process]) -> Iterator[psutil.
             yield from process.children(recursive=True)
 
 
+def process_state(pid: int) -> str:
+    """The letter of proc(5): R, S, D, T, Z ...; empty where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2][:1]
+    except OSError:
+        return ""
+
+
 def count_oom_kills() -> int:
     """Processes that the kernel of this machine has killed for want of memory since it booted, in whatever container.
 

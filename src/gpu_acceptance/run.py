@@ -118,24 +118,19 @@ class Run:
             return Outcome.NOT_RUN, self.supervisor.ended, 0.0, row
         try:
             return self._lead(nodeid, self.leader) if self.leader else self._follow(nodeid)
+        except LeaderLostError as error:
+            self._elect(error)
+            return Outcome.INTERRUPTED, str(error), 0.0, None
         except ControlError as error:  # nobody is left to agree with; what was in flight is in this rank's journal at least
             self.supervisor.interrupt(f"a loss: {error}")
             raise
 
-    def _lead(self, nodeid: str, leader: Leader) -> tuple[Outcome, str, float, Row | None]:
-        try:
-            row = leader.run(self.validations[nodeid])
-        except LeaderLostError as error:
-            self._elect(error)
-            return Outcome.INTERRUPTED, str(error), 0.0, None
+    def _lead(self, nodeid: str, leader: Leader) -> tuple[Outcome, str, float, Row]:
+        row = leader.run(self.validations[nodeid])
         return row.outcome, row.message, row.duration_s, row
 
     def _follow(self, nodeid: str) -> tuple[Outcome, str, float, None]:
-        try:
-            verdict = self.supervisor.follow()
-        except LeaderLostError as error:
-            self._elect(error)
-            return Outcome.INTERRUPTED, str(error), 0.0, None
+        verdict = self.supervisor.follow()
         if verdict["type"] == "final":
             return Outcome.NOT_RUN, self.supervisor.ended or "", 0.0, None
         if verdict["nodeid"] != nodeid:

@@ -22,12 +22,12 @@ from suite import Finished, make_suite, torchrun
 
 # fault (tests/examples/gpu_faults.py) -> outcomes that are right, name in docs/faults.md
 FAULTS = {
-    "raises": ({"error"}, "exception before a collective"),
-    "larger": ({"stuck", "error", "failed", "died"}, "mismatched sizes of collectives"),
+    "raises": ({"error"}, "exception on one rank before a collective"),
+    "larger": ({"stuck", "error", "failed", "died"}, "mismatched sizes of a collective (gloo aborts the receiver)"),
     "other order": ({"stuck", "error", "failed"}, "mismatched order of collectives"),
     "never enters": ({"stuck"}, "one rank never enters a collective"),
     "stopped": ({"stuck"}, "SIGSTOP of a worker"),
-    "exits": ({"died"}, "worker ends with exit code 7"),
+    "exits": ({"died"}, "os._exit(7)"),
     "killed inside": ({"died"}, "SIGKILL of a worker inside a collective"),
 }
 NEED_PEERS = {"larger", "other order", "never enters"}

@@ -226,10 +226,10 @@ def test_a_network_that_comes_back_costs_nobody_but_the_validation_whose_deadlin
     }
     message = first.row("test_short").message
     assert re.search(
-        r"^rank 0 \(node-0\): stuck in call: deadline of 4 s passed; last collective .*; inside all_reduce ", message, re.MULTILINE
+        r"^rank 0 \(node-0\): stuck in call: deadline of 4 s passed; unfinished collective .*; inside all_reduce ", message, re.MULTILINE
     )
     link = rf"node 1 \(node-1, rank 1\) did not reach the store at {ADDRESSES[0]}:{PORT} for \d+ s meanwhile"
-    assert re.search(rf"^rank 1 \(node-1\): stuck in call: deadline of 4 s passed; {link}; last collective ", message, re.MULTILINE)
+    assert re.search(rf"^rank 1 \(node-1\): stuck in call: deadline of 4 s passed; {link}; unfinished collective ", message, re.MULTILINE)
     assert first.verdict_line.startswith("REJECTED: 1 of 4 validations stuck")
     assert [first.alone(subject).verdict for subject in ("reduces_on", "sleeps_on")] == ["ACCEPTED", "ACCEPTED"]
     seen.told(HEALED, message.split("\n")[1], first.row("test_short").duration_s)

@@ -4,29 +4,49 @@ from gpu_acceptance.last_collectives import last_collectives
 
 
 def entry(group: str, number: int, name: str, **more) -> dict:
-    base = {"process_group": ["0", group], "collective_seq_id": number, "p2p_seq_id": 0, "is_p2p": False, "profiling_name": name}
+    base = {"process_group": group.split("/"), "collective_seq_id": number, "p2p_seq_id": 0, "is_p2p": False, "profiling_name": name}
     return {**base, "input_sizes": [[4]], "input_dtypes": ["Float"], "retired": True, **more}
 
 
 def test_the_last_one_of_each_group_is_told():
-    dump = {"entries": [entry("world", 1, "nccl:all_reduce"), entry("pair", 1, "nccl:barrier"), entry("world", 2, "nccl:all_gather")]}
+    dump = {
+        "entries": [
+            entry("0/default_pg", 1, "nccl:all_reduce"),
+            entry("1/undefined", 1, "nccl:barrier"),
+            entry("0/default_pg", 2, "nccl:all_gather"),
+        ]
+    }
     told = [str(one) for one in last_collectives(dump)]
-    assert told == ["pair: number 1, nccl:barrier [[4]] Float", "world: number 2, nccl:all_gather [[4]] Float"]
+    ends = ["1: number 1, nccl:barrier [[4]] Float", "default_pg: number 2, nccl:all_gather [[4]] Float"]
+    assert told == [f"last collective on {one}" for one in ends]
 
 
 def test_one_that_has_not_ended_says_so():
-    (told,) = last_collectives({"entries": [entry("world", 1, "nccl:all_reduce", retired=False)]})
-    assert str(told) == "world: number 1, nccl:all_reduce [[4]] Float, unfinished"
+    (told,) = last_collectives({"entries": [entry("0/default_pg", 1, "nccl:all_reduce", retired=False)]})
+    assert str(told) == "unfinished collective on default_pg: number 1, nccl:all_reduce [[4]] Float"
 
 
-def test_a_group_without_a_description_goes_by_its_number():
-    (told,) = last_collectives({"entries": [entry("", 1, "nccl:all_reduce")]})
-    assert told.group == "0"
+def test_of_several_that_have_not_ended_the_first_is_told():
+    """On NCCL a rank issues the next ones without waiting, and torch says `completed` of one that was not launched yet."""
+    ended, hangs = (
+        entry("0/default_pg", 1, "nccl:all_reduce"),
+        entry("0/default_pg", 2, "nccl:all_gather", retired=False, state="scheduled"),
+    )
+    later = entry("0/default_pg", 3, "nccl:broadcast", retired=False, state="completed")
+    (told,) = last_collectives({"entries": [ended, hangs, later]})
+    assert str(told) == "unfinished collective on default_pg: number 2, nccl:all_gather [[4]] Float"
+
+
+def test_groups_of_one_description_are_told_apart():
+    """As torch 2.13 writes them: number and description."""
+    told = last_collectives({"entries": [entry("2/tp", 4, "gloo:barrier"), entry("3/tp", 5, "gloo:barrier")]})
+    assert [one.group for one in told] == ["tp 2", "tp 3"]
 
 
 def test_point_to_point_is_counted_apart():
-    (told,) = last_collectives({"entries": [entry("world", 5, "nccl:send 0->1", is_p2p=True, p2p_seq_id=3)]})
-    assert str(told) == "world: number 3, nccl:send 0->1 [[4]] Float"
+    (told,) = last_collectives({"entries": [entry("0/default_pg", 5, "nccl:send 0->1", is_p2p=True, p2p_seq_id=3)]})
+    assert told.is_p2p
+    assert str(told) == "last collective on default_pg: number 3, nccl:send 0->1 [[4]] Float"
 
 
 def test_an_empty_recorder_tells_nothing():

@@ -10,10 +10,11 @@ from gpu_acceptance.record import LastCollective, Outcome
 class FakeWorker:
     """Notes what it is told; dies when killed."""
 
-    def __init__(self, stack: str = "", collectives: tuple[str, ...] = (), state: str = "") -> None:
+    def __init__(self, stack: str = "its stack", collectives: tuple[str, ...] = (), state: str = "", ras: str = "") -> None:
         self.pid = 77
         self.collectives = collectives
         self.state = state  # of a process that cannot run
+        self.ras = ras
         self.answers_after = 1  # how often it must be polled
         self.sent: list[dict] = []
         self.killed = False
@@ -184,10 +185,24 @@ def test_a_stuck_worker_tells_its_last_collectives_and_that_it_cannot_run(clock)
     assert not host.published
     attempt.tick()
     (record, _), *_ = host.published
-    last = "last collective on default_pg: number 7, nccl:all_reduce, unfinished"
+    last = "unfinished collective on default_pg: number 7, nccl:all_reduce"
     assert record.message == f"deadline of 10 s passed; its process is stopped; {last}"
     assert record.collectives == (told,)
     assert host.worker.killed
+
+
+def test_what_nccl_said_goes_into_the_record(clock):
+    host, attempt = sentenced(clock, ras="2 ranks: AllReduce 4 on rank 0, 3 on rank 1")
+    attempt.tick()
+    attempt.tick()
+    assert host.published[0][0].ras == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
+
+
+def test_a_worker_that_does_not_answer_is_said_not_to(clock):
+    host, attempt = sentenced(clock, stack="")
+    attempt.tick()
+    attempt.tick()
+    assert host.published[0][0].message == "deadline of 10 s passed; asked where it is, it did not answer"
 
 
 def test_whoever_is_asked_where_it_is_is_not_listened_to_any_more(clock):
@@ -203,13 +218,15 @@ def test_one_that_dies_while_it_is_asked_was_stuck(clock):
     host.worker = None
     attempt.on_exit("signal SIGUSR1", "the end of its log")
     (record, _), *_ = host.published
-    assert (record.outcome, record.message, record.log_tail) == (Outcome.STUCK, "deadline of 10 s passed", "the end of its log")
+    ended = "deadline of 10 s passed; while it was asked where it is, it ended with signal SIGUSR1"
+    assert (record.outcome, record.message, record.log_tail) == (Outcome.STUCK, ended, "the end of its log")
 
 
 def test_a_signal_does_not_wait_for_the_answer(clock):
     host, attempt = sentenced(clock)
     attempt.interrupt("SIGTERM")
-    assert [record.outcome for record, _ in host.published] == [Outcome.STUCK]
+    ended = "deadline of 10 s passed; while it was asked where it is, SIGTERM came"
+    assert [(record.outcome, record.message) for record, _ in host.published] == [(Outcome.STUCK, ended)]
     assert host.worker.killed
 
 

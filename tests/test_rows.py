@@ -108,6 +108,15 @@ def test_a_stuck_rank_shows_where_it_stands():
     assert "stuck in call: deadline of 60 s; inside all_reduce (distributed_c10d.py:1), at b.py:2 in outer" in row.message
 
 
+def test_what_nccl_said_is_told_once_after_all_else():
+    waited = said(Outcome.VICTIM, 0, 1, 3, message="waits for rank 2", stack="Current thread 0x1 (most recent call first):")
+    attempt = with_record(waited, make_record(2, Outcome.STUCK, message="deadline passed"))
+    told = "4 ranks: AllReduce 4 on ranks 0-1,3, 3 on rank 2"
+    asked = tuple(record.model_copy(update={"ras": told if record.rank in {0, 2} else ""}) for record in reversed(attempt.ranks))
+    row = row_of(attempt.model_copy(update={"ranks": asked}))
+    assert row.message.splitlines()[1:] == ["ranks 0-1,3: victim: waits for rank 2", f"NCCL RAS, asked by rank 0: {told}"]
+
+
 def test_of_a_traceback_the_error_and_its_line_are_said():
     text = "def test():\n>   assert 1 == 2\nE   AssertionError: wrong\nE   assert 1 == 2\n\nacceptance/test_hbm.py:7: AssertionError"
     row = row_of(said(Outcome.FAILED, 2, phase="call", message=text))

@@ -36,6 +36,19 @@ WAITS_FOR_WORD = """Current thread 0x00007f02 (most recent call first):
 """
 
 
+AFTER_THE_LAST_LINE = f"""Current thread 0x00007f02 (most recent call first):
+  File "{TORCH}/cuda/__init__.py", line 1162 in synchronize
+  File "/suite/src/gpu_acceptance/group.py", line 68 in wait_for_device
+  File "/suite/src/gpu_acceptance/worker_plugin.py", line 139 in _wait_for_device
+  File "/suite/src/gpu_acceptance/worker_plugin.py", line 105 in _run
+"""
+FORMING = f"""Current thread 0x00007f02 (most recent call first):
+  File "{TORCH}/cuda/__init__.py", line 1162 in synchronize
+  File "/suite/src/gpu_acceptance/group.py", line 68 in wait_for_device
+  File "/suite/src/gpu_acceptance/group.py", line 54 in form_group
+"""
+
+
 def elsewhere(line: int) -> str:
     return IN_ALL_REDUCE.replace("line 15", f"line {line}")
 
@@ -75,6 +88,8 @@ def test_the_own_frame_is_no_library_s():
         (ASLEEP, "test_hangs.py:14 in test_hangs"),
         (IN_GATHER, "read (channel.py:25), at test_gathers.py:9 in test_gathers"),
         (WAITS_FOR_WORD, ""),
+        (AFTER_THE_LAST_LINE, "synchronize (__init__.py:1162), after the last line of the validation"),
+        (FORMING, "synchronize (__init__.py:1162)"),
         ("", ""),
     ],
 )
@@ -86,6 +101,13 @@ def test_who_waits_for_the_one_that_never_came_is_a_victim():
     first, second, third = causes_before_victims([stuck(0, IN_ALL_REDUCE), stuck(1, ASLEEP), stuck(2, IN_SYNCHRONIZE)])
     assert [first.outcome, second.outcome, third.outcome] == [Outcome.VICTIM, Outcome.STUCK, Outcome.VICTIM]
     assert first.message == "waits for rank 1 in all_reduce, at test_hangs.py:15 in test_hangs"
+
+
+def test_who_waits_for_its_gpu_says_for_which_collective():
+    """NCCL's collectives return before they are done: the stack shows only that the GPU is not."""
+    first, _ = causes_before_victims([stuck(0, AFTER_THE_LAST_LINE, last(4)), stuck(1, ASLEEP, last(3, finished=True))])
+    place = "waits for rank 1 in synchronize, after the last line of the validation"
+    assert first.message == f"{place}; unfinished collective on default_pg: number 4, all_reduce"
 
 
 def test_one_that_could_not_say_where_it_is_did_not_arrive():
@@ -115,6 +137,14 @@ def test_who_issued_another_collective_than_most_is_stuck_though_all_wait_at_one
     assert [record.outcome for record in records] == ["victim", "victim", "victim", "stuck"]
 
 
+def test_who_was_let_through_a_collective_that_another_mistook_is_not_to_blame():
+    """As 8 ranks were seen on NCCL: rank 2 had issued an all_gather; rank 0 got all that the ring owed it, and stood in the next one."""
+    told = [last(5, "all_gather"), last(4), last(4, "all_gather"), *[last(4)] * 5]
+    records = causes_before_victims([stuck(rank, AFTER_THE_LAST_LINE, one) for rank, one in enumerate(told)])
+    assert [record.rank for record in records if record.outcome == "stuck"] == [2]
+    assert records[0].message.startswith("waits for rank 2 in synchronize")
+
+
 def test_collectives_tell_places_only_where_every_rank_told_them():
     records = [stuck(0, IN_ALL_REDUCE, last(2)), stuck(1, elsewhere(20), last(2)), stuck(2, elsewhere(20))]
     assert [record.outcome for record in causes_before_victims(records)] == ["stuck", "victim", "victim"]
@@ -142,6 +172,29 @@ def test_where_all_came_and_the_collective_hangs_nobody_is_blamed_for_the_way_it
 def test_a_rank_whose_collectives_are_all_done_and_that_does_not_wait_is_the_one():
     records = [stuck(0, IN_ALL_REDUCE, last(2)), stuck(1, ASLEEP, last(1, finished=True)), stuck(2, ASLEEP, last(1, finished=True))]
     assert [record.outcome for record in causes_before_victims(records)] == ["victim", "stuck", "stuck"]
+
+
+def test_of_two_the_one_that_did_not_issue_what_the_other_waits_in_is_stuck():
+    """It was through with its call, and waits for its supervisor's word, which waits for the other."""
+    records = [stuck(0, IN_ALL_REDUCE, last(4)), stuck(1, WAITS_FOR_WORD, last(3, "all_gather", finished=True))]
+    assert [record.outcome for record in causes_before_victims(records)] == ["victim", "stuck"]
+
+
+def test_of_three_the_one_that_issued_one_more_is_stuck():
+    through = [stuck(rank, WAITS_FOR_WORD, last(3, "all_gather", finished=True)) for rank in (1, 2)]
+    assert [record.outcome for record in causes_before_victims([stuck(0, IN_ALL_REDUCE, last(4)), *through])] == [
+        "stuck",
+        "victim",
+        "victim",
+    ]
+
+
+def test_messages_between_two_ranks_are_not_counted_alike_and_leave_nobody_behind():
+    records = [
+        stuck(0, IN_ALL_REDUCE, last(4)),
+        stuck(1, WAITS_FOR_WORD, last(3, "send", finished=True).model_copy(update={"is_p2p": True})),
+    ]
+    assert [record.outcome for record in causes_before_victims(records)] == ["stuck", "stuck"]
 
 
 def test_to_wait_for_another_thread_is_not_to_wait_for_a_peer():

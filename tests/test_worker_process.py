@@ -218,6 +218,20 @@ def test_a_worker_that_stays_in_the_kernel_is_said_to_be_there(start, monkeypatc
     inquiry.close()
 
 
+def test_while_its_supervisor_did_not_run_a_worker_had_no_time_to_answer(start, monkeypatch):
+    """A machine that stands still for a while stops both, and the supervisor may come back first."""
+    monkeypatch.setattr("gpu_acceptance.inquiry.LONGEST_S", 0.6)
+    worker = start("import os, signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); os.write(1, b'up'); signal.pause()")
+    while worker.log_tail() != "up":
+        assert worker.exit_text() is None
+    inquiry = worker.inquire()
+    time.sleep(1.2)
+    assert not inquiry.poll()
+    while not inquiry.poll():
+        time.sleep(0.02)
+    inquiry.close()
+
+
 @pytest.mark.parametrize("program", ["no program", "#!/no/such/interpreter"])
 def test_a_py_spy_that_cannot_be_started_is_done_without(start, tmp_path, monkeypatch, program):
     broken = tmp_path / "py-spy"

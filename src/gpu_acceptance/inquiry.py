@@ -1,4 +1,4 @@
-"""What a stuck worker can still tell before it is killed: its stack and its last collectives. Asked once, then polled.
+"""What a stuck worker can still tell before it is killed: its stack, its last collectives, NCCL's view. Asked once, then polled.
 
 Nothing here waits: the worker may be stopped, hold the GIL, or get no CPU time. A signal may disturb it: only just before a kill.
 """
@@ -16,28 +16,36 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
+from gpu_acceptance.nccl_ras import RasQuery
 from gpu_acceptance.processes import process_state
 from gpu_acceptance.record import MAX_TEXT, MOST_COLLECTIVES, LastCollective, clip
 
 _COLLECTIVES = TypeAdapter(Annotated[tuple[LastCollective, ...], Field(max_length=MOST_COLLECTIVES)])
 _MOST_DUMPED_BYTES = 1 << 20  # faulthandler writes at most 100 frames of 100 threads
 LONGEST_S = 4.0  # a worker in torch.cuda.synchronize() answered within 0.5 s; one on a crowded machine needs longer
+_MOST_BETWEEN_POLLS_S = 0.5  # what is longer, the supervisor did not run: then its worker may not have run either
 _SIGUSR1_BIT = 1 << (signal.SIGUSR1 - 1)
 _MASK = re.compile(r"^(ShdPnd|SigBlk):\s*([0-9a-f]+)$", re.MULTILINE)
 _STATES = {"T": "stopped (SIGSTOP, a debugger)", "t": "stopped (a debugger)", "D": "in the kernel and cannot be interrupted (D)"}
 
 
 class Inquiry:
-    """Asks process `pid`, whose faulthandler writes to `stack_file` and whose listener (last_collectives.py) reads `bell_fd`."""
+    """Asks process `pid`, whose faulthandler writes to `stack_file` and whose listener (last_collectives.py) reads `bell_fd`.
 
-    def __init__(self, pid: int, stack_file: Path, collectives_file: Path, bell_fd: int) -> None:
+    And NCCL's RAS service at `ras_address`, where there is one.
+    """
+
+    def __init__(
+        self, pid: int, stack_file: Path, collectives_file: Path, bell_fd: int, ras_address: tuple[str, int] | None = None
+    ) -> None:
         self._pid = pid
         self._stack_file, self._start = stack_file, _size(stack_file)
         self._collectives_file = collectives_file
         self._native_file = stack_file.with_suffix(".native")
         self._native: subprocess.Popen[bytes] | None = None
         self._asked_native = False
-        self._ends = time.monotonic() + LONGEST_S
+        self._left_s, self._polled = LONGEST_S, time.monotonic()
+        self._ras = RasQuery(ras_address, pid) if ras_address else None
         self._first_state = process_state(pid)
         with contextlib.suppress(OSError):
             os.write(bell_fd, b"?")
@@ -45,12 +53,16 @@ class Inquiry:
 
     def poll(self) -> bool:
         """Whether all has been told, or nothing more will be. To be called again until then."""
-        if not self._answered() and time.monotonic() < self._ends:
+        now = time.monotonic()
+        self._left_s -= min(now - self._polled, _MOST_BETWEEN_POLLS_S)
+        self._polled = now
+        ras_told = self._ras is None or self._ras.poll()
+        if not (self._answered() and ras_told) and self._left_s > 0:
             return False
         if not self._asked_native:
             self._asked_native = True
             self._ask_native()
-        return self._native is None or self._native.poll() is not None or time.monotonic() > self._ends
+        return self._native is None or self._native.poll() is not None or self._left_s <= 0
 
     @property
     def state(self) -> str:
@@ -65,6 +77,11 @@ class Inquiry:
         return clip("\n".join(filter(None, [_from_current_thread(self._stack_file, self._start), native])))
 
     @property
+    def ras(self) -> str:
+        """What NCCL knows of the job of this process; empty where it was not asked or did not answer."""
+        return self._ras.told if self._ras else ""
+
+    @property
     def collectives(self) -> tuple[LastCollective, ...]:
         """The last collective on each group; empty where the process has no group or could not answer."""
         try:
@@ -73,6 +90,8 @@ class Inquiry:
             return ()
 
     def close(self) -> None:
+        if self._ras:
+            self._ras.close()
         if self._native:
             self._native.kill()
             self._native.wait()
@@ -96,7 +115,7 @@ class Inquiry:
         with contextlib.suppress(OSError), self._native_file.open("wb") as output:
             dump = [command, "dump", "--native", "--pid", str(self._pid)]
             self._native = subprocess.Popen(dump, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-            self._ends = time.monotonic() + LONGEST_S
+            self._left_s = LONGEST_S
 
 
 def _from_current_thread(path: Path, start: int) -> str:

@@ -1,4 +1,4 @@
-"""The last collective that this process issued on each group, from torch's flight recorder.
+"""Where this process stands on each group, from torch's flight recorder: at the first unfinished collective, else at the last.
 
 Asked for by the supervisor while the main thread is stuck, so a thread of its own answers: it needs the GIL, but no GPU and no peer.
 The recorder must be on, as torch has it by default or as `TORCH_FR_BUFFER_SIZE` says; nothing here turns it on, since it is part of
@@ -25,10 +25,12 @@ def answer_when_asked(bell_fd: int, file: Path) -> None:
 
 def last_collectives(dump: dict[str, Any]) -> list[LastCollective]:
     """Of every group of a recorder's dump, in the order of their names."""
-    last: dict[str, dict[str, Any]] = {}
-    for entry in dump.get("entries", []):
-        last[entry["process_group"][1] or entry["process_group"][0]] = entry  # entries come oldest first
-    return [_read(group, entry) for group, entry in sorted(last.items())]
+    place: dict[str, dict[str, Any]] = {}
+    for entry in dump.get("entries", []):  # oldest first
+        group = _name(*entry["process_group"])
+        if group not in place or _finished(place[group]):
+            place[group] = entry
+    return [_read(group, entry) for group, entry in sorted(place.items())]
 
 
 def _answer(bell_fd: int, file: Path) -> None:
@@ -43,7 +45,17 @@ def _answer(bell_fd: int, file: Path) -> None:
     part.replace(file)
 
 
+def _name(number: str, description: str) -> str:
+    """One name for one group on all its ranks, and no other's: several groups may share a description."""
+    return description if description == "default_pg" else " ".join(part for part in (description, number) if part != "undefined")
+
+
+def _finished(entry: dict[str, Any]) -> bool:
+    """Whether torch saw its end. Its `state` says `completed` too soon: of a collective that NCCL has not launched yet (seen, 2.11)."""
+    return bool(entry["retired"])
+
+
 def _read(group: str, entry: dict[str, Any]) -> LastCollective:
     number = entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
     operation = f"{entry['profiling_name']} {entry['input_sizes']} {' '.join(entry['input_dtypes'])}"
-    return LastCollective(group=group[:200], number=number, operation=operation[:300], finished=entry["retired"])
+    return LastCollective(group=group[:200], number=number, is_p2p=entry["is_p2p"], operation=operation[:300], finished=_finished(entry))

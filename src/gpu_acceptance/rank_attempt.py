@@ -96,7 +96,7 @@ class RankAttempt:
 
     def on_exit(self, text: str, log_tail: str) -> None:
         if self._sentence:
-            self._execute(log_tail)
+            self._execute(log_tail, f"while it was asked where it is, it ended with {text}")
         else:
             self._finish(Outcome.DIED, f"the worker ended with {text}", log_tail=log_tail)
 
@@ -107,7 +107,7 @@ class RankAttempt:
 
     def interrupt(self, reason: str) -> None:
         if self._sentence:
-            self._execute()
+            self._execute(ended=f"while it was asked where it is, {reason} came")
         else:
             self._kill(Outcome.INTERRUPTED, f"interrupted by {reason}")
 
@@ -148,14 +148,18 @@ class RankAttempt:
             return
         self._sentence = _Sentence(outcome, message, worker.inquire())
 
-    def _execute(self, log_tail: str = "") -> None:
+    def _execute(self, log_tail: str = "", ended: str = "") -> None:
         assert self._sentence
         sentence, self._sentence = self._sentence, None
-        sentence.inquiry.close()
-        told, state = sentence.inquiry.collectives, sentence.inquiry.state
-        process = [f"its process is {state}"] if state else []
-        message = "; ".join([sentence.message, *process, *(f"last collective on {one}" for one in told)])
-        self._kill(sentence.outcome, message, stack=sentence.inquiry.stack, collectives=told, log_tail=log_tail)
+        inquiry = sentence.inquiry
+        inquiry.close()
+        process = ended or (f"its process is {inquiry.state}" if inquiry.state else "")
+        told = [process, *map(str, inquiry.collectives)]
+        if not any([*told, inquiry.stack]):
+            told = ["asked where it is, it did not answer"]
+        message = "; ".join(filter(None, [sentence.message, *told]))
+        fields = {"stack": inquiry.stack, "collectives": inquiry.collectives, "ras": inquiry.ras, "log_tail": log_tail}
+        self._kill(sentence.outcome, message, **fields)
 
     def _distrust(self, message: str) -> None:
         """Kills a worker that says what cannot be; its generation is spoilt, whatever the phase was.

@@ -113,15 +113,16 @@ def _spread_anomaly(spread_percent: object) -> str:
 
 
 class LastCollective(Model):
-    """The last collective that a rank issued on one group, as its flight recorder tells."""
+    """Where a rank stands on one group, as its flight recorder tells: the first unfinished collective, else the last one."""
 
     group: str = Field(max_length=200)
-    number: int  # in the order of the group; point to point is counted apart
+    number: int  # in the order of the group
+    is_p2p: bool = False  # counted apart, and not alike on all ranks
     operation: str = Field(max_length=300)  # `gloo:all_reduce [[4]] Float`
     finished: bool
 
     def __str__(self) -> str:
-        return f"{self.group}: number {self.number}, {self.operation}{'' if self.finished else ', unfinished'}"
+        return f"{'last' if self.finished else 'unfinished'} collective on {self.group}: number {self.number}, {self.operation}"
 
 
 class RankRecord(Model):
@@ -138,6 +139,7 @@ class RankRecord(Model):
     message: Text = ""  # the exception, the exit code, the reason of a skip
     stack: Text = ""  # of a stuck or killed worker, innermost frame first
     collectives: tuple[LastCollective, ...] = Field((), max_length=MOST_COLLECTIVES)  # of a stuck worker
+    ras: Text = ""  # what NCCL's RAS service said then; asked by the first rank of a node
     log_tail: Text = ""  # end of the worker's output, when the outcome is bad
     figures: tuple[Figure, ...] = ()
 

@@ -74,7 +74,7 @@ def make_row(
         nodeid=nodeid,
         subject=subject_of(nodeid),
         outcome=outcome,
-        message=clip("\n".join(_lines(causes, judgements, outcome))),
+        message=clip("\n".join([*_lines(causes, judgements, outcome), *_ras(attempts)])),
         duration_s=sum(max((record.duration_s for record in attempt.ranks), default=0.0) for attempt in attempts),
         deadline_s=deadline_s,
         attempts=tuple(attempts),
@@ -159,6 +159,12 @@ def _lines(causes: Iterable[_Cause], judgements: Iterable[Judgement], outcome: O
     shown = {cause.text: None for cause in sorted(causes, key=lambda cause: _ORDER.index(cause.outcome)) if _is_said(cause, outcome)}
     aside = {Status.WAIVED} | ({Status.NOT_APPLICABLE} if outcome is Outcome.NOT_APPLICABLE else set())
     return [*shown, *(judgement.message for judgement in judgements if judgement.status in aside)]
+
+
+def _ras(attempts: Sequence[Attempt]) -> list[str]:
+    """What NCCL said of the first hang: asked by one rank of each node, it speaks of the whole job."""
+    told = [(attempt.number, record.rank, record.ras) for attempt in attempts for record in attempt.ranks if record.ras]
+    return [f"NCCL RAS, asked by rank {rank}: {text}" for _, rank, text in sorted(told)[:1]]
 
 
 def _is_said(cause: _Cause, outcome: Outcome) -> bool:

@@ -16,6 +16,7 @@ _WAITS_IN = re.compile(
     r"/torch/distributed/|/gpu_acceptance/channel\.py$"
 )  # for other ranks, or for its supervisor to say that they are there
 _NEVER_CAME = {Outcome.DIED, Outcome.LOST, Outcome.ERROR, Outcome.FAILED}
+_AFTER = {"_wait_for_device", "_seal"}  # of worker_plugin.py: what a validation left to its GPU, and that all ranks left the same
 _WAITS_FOR_GPU = {"synchronize", "wait_stream", "wait"}  # torch.cuda.synchronize, Stream.synchronize, Event.wait
 
 
@@ -62,9 +63,17 @@ def where(stack: str) -> str:
     innermost, own = found[0], own_frame(found)
     if own is None and innermost.file.endswith("/gpu_acceptance/channel.py"):
         return ""  # outside its validation, waiting to be told what is next
-    if own is None or own == innermost:
-        return str(own or innermost)
-    return f"{innermost.function} ({innermost.file.rsplit('/', 1)[-1]}:{innermost.line}), at {own}"
+    if own == innermost:
+        return str(own)
+    return f"{innermost.function} ({innermost.file.rsplit('/', 1)[-1]}:{innermost.line}){_of_the_validation(found)}"
+
+
+def _of_the_validation(found: list[Frame]) -> str:
+    """`, at test_hangs.py:15 in test_hangs`: where in the validation; empty where it is none."""
+    if own := own_frame(found):
+        return f", at {own}"
+    after = any(frame.file.endswith("/gpu_acceptance/worker_plugin.py") and frame.function in _AFTER for frame in found)
+    return ", after the last line of the validation" if after else ""
 
 
 def name_who_did_not_arrive(records: Iterable[RankRecord]) -> tuple[RankRecord, ...]:
@@ -75,7 +84,7 @@ def name_who_did_not_arrive(records: Iterable[RankRecord]) -> tuple[RankRecord, 
     if not gone and _all_came(stuck.values()):
         return records
     waiting = {rank for rank, record in stuck.items() if waits(frames(record.stack)) or _waits_for_others(record, stuck.values(), gone)}
-    absent = sorted([*gone, *(stuck.keys() - waiting)]) or _elsewhere(_places(stuck))
+    absent = sorted([*gone, *(stuck.keys() - waiting)]) or _not_ahead(_elsewhere(_places(stuck)), stuck) or _behind(stuck)
     if not absent:
         return records
     return tuple(_as_victim(record, absent) if record.rank in stuck and record.rank not in absent else record for record in records)
@@ -111,8 +120,33 @@ def _elsewhere(waiting: dict[int, str]) -> list[int]:
     return sorted(rank for rank, place in waiting.items() if place != places[0][0])
 
 
+def _not_ahead(ranks: list[int], stuck: Mapping[int, RankRecord]) -> list[int]:
+    """Of ranks that wait elsewhere, those that wait in no later collective than the others: a ring lets one rank through (seen, NCCL)."""
+    others = {(one.group, one.number) for rank, record in stuck.items() if rank not in ranks for one in record.collectives}
+    ahead = {
+        rank
+        for rank in ranks
+        if any(one.group == group and one.number > number for one in stuck[rank].collectives for group, number in others)
+    }
+    return [rank for rank in ranks if rank not in ahead] or ranks
+
+
+def _behind(stuck: Mapping[int, RankRecord]) -> list[int]:
+    """The ranks that are through with all their collectives while another waits in a later one of the same group."""
+    counted = {rank: [one for one in record.collectives if not one.is_p2p] for rank, record in stuck.items()}
+    awaited = {(one.group, one.number) for told in counted.values() for one in told if not one.finished}
+    return sorted(
+        rank
+        for rank, told in counted.items()
+        if all(one.finished for one in stuck[rank].collectives)
+        and any(one.group == group and one.number < number for one in told for group, number in awaited)
+    )
+
+
 def _as_victim(record: RankRecord, absent: list[int]) -> RankRecord:
     stack, ranks = frames(record.stack), ", ".join(map(str, absent))
-    place = f" in {stack[0].function}, at {own_frame(stack)}" if stack else ""
-    text = f"waits for rank{'s' if len(absent) > 1 else ''} {ranks}{place}"
+    place = f" in {stack[0].function}{_of_the_validation(stack)}" if stack else ""
+    says_in_what = stack and "/torch/distributed/" in stack[0].file
+    unfinished = "" if says_in_what else "".join(f"; {one}" for one in record.collectives if not one.finished)
+    text = f"waits for rank{'s' if len(absent) > 1 else ''} {ranks}{place}{unfinished}"
     return record.model_copy(update={"outcome": Outcome.VICTIM, "message": clip(text)})

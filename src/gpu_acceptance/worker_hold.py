@@ -66,7 +66,8 @@ class WorkerHold:
             log.write(f"=== generation {generation} ===\n")
         command = worker_command(sys.executable, self._suite.rootdir, self._suite.ini, self._suite.files)
         environment = {**self._environment, **env, MARK: self._mark}
-        self.worker = WorkerProcess(command, environment, self._folder, self._files.worker_log, self._files.stacks)
+        asks_nccl = self._expects_gpu and self._control.place.local_rank == 0
+        self.worker = WorkerProcess(command, environment, self._folder, self._files.worker_log, self._files.stacks, asks_nccl=asks_nccl)
         self._events.watch(self.worker)
 
     def reap(self) -> str:

@@ -8,14 +8,21 @@ from pathlib import Path
 
 from gpu_acceptance.channel import LineReader, Message, encode_message
 from gpu_acceptance.inquiry import Inquiry, tail
+from gpu_acceptance.nccl_ras import ras_address
 from gpu_acceptance.processes import count_oom_kills
 from gpu_acceptance.worker import worker_environment
 
 
 class WorkerProcess:
-    """One worker of one generation. Exit is seen through a pidfd: a grandchild can hold the pipe open after the worker is gone."""
+    """One worker of one generation. Exit is seen through a pidfd: a grandchild can hold the pipe open after the worker is gone.
 
-    def __init__(self, command: list[str], environment: dict[str, str], folder: Path, log_file: Path, stack_file: Path) -> None:
+    `asks_nccl`: whether an inquiry also asks NCCL's RAS service, which gathers from the whole job.
+    """
+
+    def __init__(
+        self, command: list[str], environment: dict[str, str], folder: Path, log_file: Path, stack_file: Path, *, asks_nccl: bool = False
+    ) -> None:
+        self._ras_address = ras_address(environment) if asks_nccl else None
         self._log_file = log_file
         self._stack_file = stack_file
         self._collectives_file = stack_file.with_suffix(".collectives")
@@ -71,7 +78,7 @@ class WorkerProcess:
 
     def inquire(self) -> Inquiry:
         """Asks a stuck worker where it is. Only just before a kill: the signal may disturb it."""
-        return Inquiry(self.pid, self._stack_file, self._collectives_file, self._bell_fd)
+        return Inquiry(self.pid, self._stack_file, self._collectives_file, self._bell_fd, self._ras_address)
 
     def kill(self) -> None:
         """SIGKILLs the worker and its whole process group; the exit is seen through the pidfd."""

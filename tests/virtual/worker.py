@@ -73,6 +73,7 @@ class VirtualInquiry:
 
     state = ""
     collectives = ()
+    ras = ""
 
     def __init__(self, schedule: Schedule, stack: str) -> None:
         self._schedule = schedule

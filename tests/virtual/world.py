@@ -347,7 +347,7 @@ class World:
         self.controls.append(made)
         return made
 
-    def _make_worker(self, *_command: object) -> VirtualWorker:
+    def _make_worker(self, *_command: object, asks_nccl: bool) -> VirtualWorker:
         assert self.schedule.rank is not None
         self._workers.append(VirtualWorker(self, self.schedule.rank, pid=100_000 + len(self._workers)))
         return self._workers[-1]

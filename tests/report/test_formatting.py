@@ -81,5 +81,13 @@ def test_reproduce_puts_one_validation_in_place_of_the_selection():
     ]
 
 
+def test_reproduce_leaves_out_the_name_of_the_run_which_is_taken():
+    assert reproduce(("pytest", "--run-id=20261120-072000-a1b2", "acceptance/"), "acceptance/test_a.py::b") == [
+        "pytest",
+        "acceptance/test_a.py::b",
+    ]
+    assert reproduce(("pytest", "--run-id=20261120-072000-a1b2", "acceptance/"), "world_formation") == ["pytest", "acceptance/"]
+
+
 def test_the_formation_of_the_world_is_reproduced_by_the_whole_run():
     assert reproduce(("pytest", "acceptance/"), "world_formation") == ["pytest", "acceptance/"]

@@ -7,9 +7,9 @@ import pytest
 
 from gpu_acceptance.files import RecordError, write_results
 from gpu_acceptance.record import Outcome, Status
-from gpu_acceptance.report import build_page, write_page
+from gpu_acceptance.report import build_page, untested, write_page
 from gpu_acceptance.report.problems import ORDER
-from gpu_acceptance.report.validations import BAR_WIDTH, make_bar, name_ranks
+from gpu_acceptance.report.validations import BAR_WIDTH, judgement_lines, make_bar, name_ranks
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, OUTCOME, REMEDY, STATUS
 from tests.report import samples
 from tests.report.pages import parse
@@ -82,8 +82,25 @@ def test_the_verdict_box_says_what_weakens_it():
     box = verdict_box("incomplete")
     for text in ("4 of 8 GPUs not tested", "1 waiver", "1 pattern declared not applicable", "1 limit loosened by an overlay"):
         assert text in box
+    assert "1 limit loosened by an overlay: nccl.all_reduce.busbw_ring at_least, 345 → 330" in box
     assert "no GPU was tested" in verdict_box("cpu")
     assert "What weakens" not in verdict_box("accepted")
+
+
+def weakened_by(*kinds):
+    change = samples.incomplete().changes[0]
+    changes = tuple(change.model_copy(update={"kind": kind, "key": f"m{number}"}) for number, kind in enumerate(kinds))
+    return untested.weaknesses(samples.accepted().model_copy(update={"changes": changes}))
+
+
+def test_what_an_overlay_loosened_comes_first_and_is_spelled_out_up_to_three():
+    assert weakened_by("added", "loosened", "added") == ["1 limit loosened by an overlay: m1, 345 → 330", "2 limits added by an overlay"]
+    many = weakened_by(*["loosened"] * 5)
+    assert many == ["5 limits loosened by an overlay: m0, 345 → 330; m1, 345 → 330; m2, 345 → 330; 2 more"]
+
+
+def test_what_an_overlay_tightened_weakens_nothing():
+    assert weakened_by("tightened") == []
 
 
 def test_the_verdict_box_gives_the_reasons():
@@ -104,6 +121,13 @@ def test_identity_names_hosts_gpus_versions_and_coverage():
     assert "limits expected 5 limits judged 5 limits held 3" in text
     assert "ended 2026-11-20 07:21:40 UTC, after 21 min 40 s" in text
     assert "torchrun --nproc-per-node gpu -m pytest acceptance/" in text
+
+
+def test_the_command_breaks_between_its_words_only():
+    command = next(one for one in parse(PAGES["accepted"]).all("code") if one.attributes.get("class") == "command")
+    assert command.text == "torchrun --nproc-per-node gpu -m pytest acceptance/"
+    words = [one.text for one in parse(PAGES["accepted"]).all("span") if one.path[-1] == "code"]
+    assert words == command.text.split()
 
 
 def test_a_clock_that_is_off_stands_with_its_host():
@@ -190,6 +214,13 @@ def test_a_figure_that_is_no_value_says_what_it_was():
     text = build_page(record.model_copy(update={"rows": (row,)}))
     assert "no value: nan" in text
     assert '<td class="num">none</td>' in text
+
+
+@pytest.mark.parametrize(("value", "unit", "shown"), [("2.28.9", "text", "2.28.9"), (True, "bool", "True"), (132, "count", "132 count")])
+def test_a_text_or_a_truth_has_no_unit(value, unit, shown):
+    judgement = samples.nccl_row().judgements[0].model_copy(update={"value": value, "unit": unit})
+    (line,) = judgement_lines([judgement], {})
+    assert (line.figure, line.figure_exact) == (shown, shown)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "coverage": record.conclusion.coverage,
         "verdict": VERDICT[record.conclusion.verdict],
         "weaknesses": untested.weaknesses(record),
-        "command": shlex.join(header.command),
+        "command": [shlex.quote(word) for word in header.command],
         "elapsed": formatting.elapsed(header.started_at, header.ended_at),
         "models": cluster.gpu_models(header),
         "nodes": cluster.nodes(header),

@@ -87,8 +87,12 @@ def innermost_frame(stack: str) -> str:
 
 
 def reproduce(command: Sequence[str], nodeid: str) -> list[str]:
-    """The run's own command with this one validation in place of what was selected; what is none needs the whole run."""
+    """The run's own command with this one validation in place of what was selected; what is none needs the whole run.
+
+    The name of the run is left out: it is taken.
+    """
+    unnamed = [word for word in command if not word.startswith("--run-id=")]
     if "::" not in nodeid:
-        return list(command)
-    kept = [word for word in command if not word.startswith("acceptance") and "::" not in word]
+        return unnamed
+    kept = [word for word in unnamed if not word.startswith("acceptance") and "::" not in word]
     return [*kept, nodeid]

@@ -1,14 +1,15 @@
 """What was not tested, and everything that weakens the verdict. Silence here would be a claim."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.record import Judgement, Outcome, RunRecord, Status
+from gpu_acceptance.record import ChangeRecord, Judgement, Outcome, RunRecord, Status
 from gpu_acceptance.report.cluster import GpuLine, gpu_lines, hidden_gpus, places
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import OUTCOME, Mark
 
+_NAMED = 3  # loosened limits that the verdict box spells out; a table further down has them all
 _NOT_DONE = frozenset({Outcome.NOT_RUN, Outcome.SKIPPED, Outcome.NOT_APPLICABLE, Outcome.INTERRUPTED})
 
 
@@ -55,9 +56,22 @@ def weaknesses(record: RunRecord) -> list[str]:
         (bool(record.waivers), count(len(record.waivers), "waiver")),
         (bool(record.not_applicable), f"{count(len(record.not_applicable), 'pattern')} declared not applicable"),
     ]
-    kinds = [change.kind for change in record.changes]
-    changed = [f"{count(kinds.count(kind), 'limit')} {kind} by an overlay" for kind in dict.fromkeys(kinds)]
-    return [text for holds, text in found if holds] + changed
+    return [text for holds, text in found if holds] + list(_changes(record))
+
+
+def _changes(record: RunRecord) -> Iterator[str]:
+    """What overlays changed, by kind. A tightened limit weakens nothing."""
+    for kind in ("loosened", "changed", "not applicable", "added"):
+        changes = [change for change in record.changes if change.kind == kind]
+        if changes:
+            yield f"{count(len(changes), 'limit')} {kind} by an overlay" + (_spelled_out(changes) if kind == "loosened" else "")
+
+
+def _spelled_out(changes: Sequence[ChangeRecord]) -> str:
+    """`: KEY, OLD → NEW` of the first of them."""
+    named = [f"{change.key}, {change.old} → {change.new}" for change in changes[:_NAMED]]
+    more = [f"{len(changes) - _NAMED} more"] if len(changes) > _NAMED else []
+    return ": " + "; ".join([*named, *more])
 
 
 def _subjects_left_out(record: RunRecord) -> Iterator[tuple[str, str]]:

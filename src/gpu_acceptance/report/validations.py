@@ -8,6 +8,7 @@ from gpu_acceptance.record import Attempt, Figure, Judgement, RankRecord, Row, R
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import duration, exact, percent, ranks_text, reproduce, rounded
 from gpu_acceptance.report.words import OUTCOME, STATUS, Mark
+from gpu_acceptance.values import with_unit
 
 SCALE = 0.25  # margins are drawn from -25 % to +25 %, all on this one scale
 BAR_WIDTH = 160  # of the drawing, in its own units; the bound is in the middle
@@ -107,8 +108,8 @@ def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float 
     return Line(
         mark=STATUS[judgement.status],
         metric=judgement.metric,
-        figure=with_unit(rounded(judgement.value), judgement.unit),
-        figure_exact=with_unit(exact(judgement.value), judgement.unit),
+        figure=_with_unit(rounded(judgement.value), judgement),
+        figure_exact=_with_unit(exact(judgement.value), judgement),
         need=judgement.need or "–",
         margin="" if judgement.margin is None else percent(judgement.margin),
         bar=None if judgement.margin is None else make_bar(judgement.margin),
@@ -120,8 +121,8 @@ def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float 
     )
 
 
-def with_unit(text: str, unit: str) -> str:
-    return f"{text} {unit}" if unit and text != "none" else text
+def _with_unit(shown: str, judgement: Judgement) -> str:
+    return shown if judgement.value is None else with_unit(shown, judgement.unit)
 
 
 def make_bar(margin: float) -> Bar:

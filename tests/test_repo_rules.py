@@ -18,13 +18,33 @@ PURE = ("verdict", "judge", "rows", "coverage", "objections", "bounds", "peers",
 LIMIT_BOUNDS = ("limit", "thresholds", "judge", "verdict", "bounds", "limits_file", "limits_schema", "rows", "coverage", "objections")
 SHIPPED = profile_names(shipped_dir())
 SELECTED = [name for name in SHIPPED if name in {"cpu", "h200-sxm"}]  # the ones that this suite has run on
+CODE = ("src", "fixtures", "acceptance", "tools", "benchmarks")
+SUFFIXES = {
+    "",
+    ".py",
+    ".sh",
+    ".yaml",
+    ".toml",
+    ".ini",
+    ".md",
+    ".html",
+    ".css",
+    ".svg",
+    ".json",
+    ".jsonl",
+    ".csv",
+    ".xml",
+    ".txt",
+    ".log",
+    ".stacks",
+}
 TEXTS = sorted(
     path
-    for folder in ("src", "fixtures", "acceptance", "thresholds", "tests", "docs", "deploy")
+    for folder in (*CODE, "thresholds", "tests", "docs", "deploy", "reports/sample", "reports/evidence")
     for path in (ROOT / folder).rglob("*")
-    if path.is_file() and path.suffix in {".py", ".yaml", ".md", ".html", ".css", ".json", ".toml", ".ini", ".sh", ".txt", ".svg", ""}
+    if path.is_file() and path.suffix in SUFFIXES
 )
-TEXTS += [path for path in ROOT.glob("*") if path.is_file() and path.suffix in {".py", ".md", ".toml", ".txt", ""}]
+TEXTS += [path for path in ROOT.glob("*") if path.is_file() and path.suffix in SUFFIXES and path.name != ".git"]  # a file in a worktree
 
 
 def parsed(path):

@@ -1,0 +1,129 @@
+"""The committed runs are what their pages and documents say, can be read by the present schema, and name no machine."""
+
+import importlib.util
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from report.pages import parse
+
+from gpu_acceptance.cli import main
+from gpu_acceptance.files import read_results
+from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import REPORT
+from gpu_acceptance.report.formatting import rounded
+
+ROOT = Path(__file__).parents[1]
+SAMPLE = ROOT / "reports" / "sample"
+EVIDENCE = ROOT / "reports" / "evidence"
+RUNS = [SAMPLE, *sorted(path.parent for path in EVIDENCE.rglob("results.json"))]
+FILES = sorted(path for folder in (SAMPLE, EVIDENCE) for path in folder.rglob("*") if path.is_file())
+each_run = pytest.mark.parametrize("run", RUNS, ids=lambda run: str(run.relative_to(ROOT / "reports")))
+
+
+def folded(text):
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def assert_it_says(page, record):
+    """The page gives the verdict line, the coverage, and figure and bound of every limit."""
+    page = parse(page)
+    assert folded(page.all("h1")[0].text).endswith(f" {record.conclusion.line}")
+    tiles = folded(next(one for one in page.all("dl") if one.attributes.get("class") == "tiles").text)
+    for name in ("limits_expected", "limits_judged", "limits_held"):
+        assert f"{name.replace('_', ' ')} {getattr(record.conclusion.coverage, name)} " in f"{tiles} "
+    lines = [folded(one.text) for one in page.all("tr")]
+    for limit in record.conclusion.limits:
+        assert any(line.startswith(f"{limit.metric} ") and rounded(limit.value) in line and limit.need in line for line in lines), (
+            limit.metric
+        )
+
+
+@each_run
+def test_a_committed_run_can_be_read_and_its_page_built(run):
+    record = read_results(run)
+    assert_it_says(build_page(record), record)
+
+
+@each_run
+def test_a_committed_page_says_what_its_results_say(run):
+    """Where it does not, `gpu-acceptance report build FOLDER` builds it anew."""
+    if (run / REPORT).exists():
+        assert_it_says((run / REPORT).read_text(encoding="utf-8"), read_results(run))
+    assert (SAMPLE / REPORT).exists()
+
+
+@pytest.mark.parametrize(
+    ("run", "code", "start"),
+    [
+        ("sample", 0, "ACCEPTED (1 loosened, 6 added, 1 tightened, overlay site-nvls-off.yaml) | run 20261120-130749-0704 |"),
+        ("evidence/h200x8-accept/raised", 1, "REJECTED: 1 limit missed in 1 of 11 validations (2 loosened, "),
+        ("evidence/h200x8-accept/gpus4", 0, "ACCEPTED for 4 of 8 GPUs ("),
+        ("evidence/h200x8-accept/gpus2", 0, "ACCEPTED for 2 of 8 GPUs ("),
+    ],
+)
+def test_the_verdict_of_a_committed_run_can_be_asked_for(capsys, run, code, start):
+    assert main(["verdict", str(ROOT / "reports" / run)]) == code
+    assert capsys.readouterr().out.startswith(start)
+
+
+def test_the_sample_is_of_all_gpus_of_a_node_and_all_its_limits_held():
+    coverage = read_results(SAMPLE).conclusion.coverage
+    assert (coverage.nodes, coverage.ranks, coverage.gpus_tested, coverage.gpus_existing) == (1, 8, 8, 8)
+    assert coverage.limits_expected == coverage.limits_judged == coverage.limits_held == 24
+
+
+def test_the_journals_of_the_sample_tell_the_same(tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(SAMPLE, run)
+    (run / "results.json").unlink()
+    assert main(["report", "build", str(run)]) == 6, capsys.readouterr()
+    assert judged(read_results(run)) == judged(read_results(SAMPLE))
+
+
+def judged(record):
+    return {(one.metric, one.bound): (one.status, one.value, one.need, one.ranks) for one in record.conclusion.limits}
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    spec = importlib.util.spec_from_file_location("make_comparison", ROOT / "tools" / "make_comparison.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_comparison_is_that_of_the_committed_figures(comparison):
+    """Where it is not, tools/make_comparison.py writes it anew."""
+    assert comparison.PAGE.read_text(encoding="utf-8") == comparison.page()
+
+
+@pytest.mark.parametrize(("busbw", "inside"), [(97.9, False), (98.1, True), (105.0, True), (112.1, True), (112.3, False)])
+def test_inside_is_between_the_columns_widened_by_2_percent(comparison, busbw, inside):
+    assert comparison.is_inside(busbw, (110.0, 100.0)) is inside
+
+
+@each_run
+def test_hosts_and_gpus_are_stand_ins(run):
+    for identity in read_results(run).header.ranks:
+        assert re.fullmatch(r"node-\d\d", identity.host)
+        for gpu in identity.gpus:
+            assert re.fullmatch(r"16500000\d{4}", gpu.serial)
+            assert gpu.uuid.startswith("GPU-00000000-0000-0000-")
+
+
+NAMES = {
+    "a UUID": r"(?<![0-9a-f])(?!00000000-0000-)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+    "a serial number": r"serial\W+(?!16500000\d{4}\b)\d{8,}",
+    "a path of its machine": r"(?<![\w.-])/(?:work|home|root|opt|mnt|srv|data|scratch|var|tmp(?!/torchelastic_))/[\w.-]+",
+    "an address": r"(?<![\w.-])(?!127\.|0\.0\.0\.0|192\.0\.2\.)\d{1,3}(?:\.\d{1,3}){3}(?![\w.-])",
+    "a link to outside": r'<a href="https?:[^"]*"',
+}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_no_file_names(kind):
+    assert len(FILES) > 30
+    found = {str(path.relative_to(ROOT)): re.findall(NAMES[kind], path.read_text(encoding="utf-8"), re.IGNORECASE)[:3] for path in FILES}
+    assert {path: hits for path, hits in found.items() if hits} == {}

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "reports" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "thresholds/README.md", "reports/README.md")),
+    *sorted((ROOT / "reports" / "evidence").rglob("*.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 TOP = ("acceptance", "benchmarks", "deploy", "docs", "fixtures", "reports", "src", "tests", "thresholds", "tools")
 _LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 _PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(TOP)})/[\w./-]*")

@@ -7,7 +7,7 @@ from gpu_acceptance.board import Board
 from gpu_acceptance.record import Outcome
 from tests.judging import make_record
 
-GO = {"type": "go", "seq": 7, "nodeid": "acceptance/test_hbm.py::test_triad", "attempt": 1, "generation": 2, "deadline_s": 60}
+GO = {"type": "go", "seq": 7, "nodeid": "acceptance/test_hbm.py::test_triad", "attempt": 1, "generation": 2, "deadline_s": 60, "absent": []}
 PASSED = {"type": "vote", "outcome": Outcome.PASSED}
 
 
@@ -74,6 +74,19 @@ def test_a_rank_that_is_gone_before_its_vote_keeps_all_out(board, casts):
     assert enter["reason"] == "not entered: the set-up of rank 1 did not succeed"
 
 
+def test_a_rank_that_goes_on_without_a_worker_keeps_nobody_out(casts):
+    board = Board({**GO, "absent": [1]}, 3, casts.append)
+    board.vote(0, PASSED)
+    board.vote(2, PASSED)
+    publish(board, 1, Outcome.NOT_RUN)
+    board.advance()
+    (enter,) = casts.of("enter")
+    assert enter["ok"]
+    for rank in (0, 2):
+        board.gather(rank, {"key": "place", "value": rank})
+    assert casts.of("gathered") == [{"type": "gathered", "seq": 7, "values": [0, 2], "absent": [1]}]
+
+
 def test_the_first_vote_and_the_first_record_of_a_rank_count(board, casts):
     board.vote(0, {"outcome": Outcome.ERROR, "reason": "no room"})
     board.vote(0, PASSED)
@@ -137,7 +150,7 @@ def test_gather_answers_in_rank_order_once_all_gave_a_value(board, casts):
         board.gather(rank, {"key": "place", "value": value})
     assert casts == []
     board.gather(1, {"key": "place", "value": "b"})
-    assert casts == [{"type": "gathered", "seq": 7, "values": ["a", "b", "c"]}]
+    assert casts == [{"type": "gathered", "seq": 7, "values": ["a", "b", "c"], "absent": []}]
 
 
 def test_a_key_can_be_gathered_again(board, casts):

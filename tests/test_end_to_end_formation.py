@@ -32,6 +32,16 @@ if os.environ["RANK"] == "1" and "GPU_ACCEPTANCE_SUPERVISOR" in os.environ:
 """
 
 
+SEES_ONE_GPU = """
+import os
+import torch
+
+if os.environ["RANK"] == "1" and "GPU_ACCEPTANCE_SUPERVISOR" in os.environ:
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: 1
+"""
+
+
 def fault(name, ends_in, says):
     says = rf"rank 1 \(.*\): {ends_in} in forming the group of attempt 1: {says}"
     return Fault(name, ends_in, FORMATION, says, (1,), "test_alone")
@@ -72,3 +82,47 @@ def test_the_run_is_rejected(broken):
     _, ended = broken
     assert ended.rank_exit_codes == {0: 1, 1: 1}, ended.output
     assert ended.verdict_line.startswith("REJECTED: ")
+
+
+INVISIBLE = Fault(
+    "one GPU invisible to its rank",
+    "failed",
+    FORMATION,
+    r"rank 1 \(.*\): failed in opening the device of attempt 1: RuntimeError: local rank 1 has no GPU: torch sees 1 on this node",
+    (1,),
+)
+
+
+@pytest.fixture(scope="module")
+def invisible(tmp_path_factory):
+    suite = make_suite(tmp_path_factory.mktemp("invisible"), "passes", "runs_without_group", "gathers_alone")
+    (suite / "acceptance" / "conftest.py").write_text(SEES_ONE_GPU)
+    return torchrun(suite)
+
+
+def test_a_rank_without_its_gpu_is_named_and_its_peers_are_victims(invisible, seen):
+    seen.row(INVISIBLE, invisible, attempt=0)
+    assert [invisible.outcomes_by_rank(FORMATION, attempt) for attempt in range(3)] == [
+        {0: "victim", 1: "failed"},
+        {0: "victim", 1: "failed"},
+        {0: "passed", 1: "failed"},
+    ]
+
+
+def test_what_needs_no_group_is_measured_on_the_others(invisible):
+    assert invisible.outcomes_by_rank("test_alone") == {0: "passed", 1: "not run"}
+    assert [figure.value for record in invisible.row("test_alone").attempts[0].ranks for figure in record.figures] == [5.0]
+    assert invisible.row("test_alone").outcome == "not measured"
+    assert "rank 1" in invisible.row("test_alone").message
+    assert "no worker: none could be started (see world_formation)" in invisible.row("test_alone").message
+
+
+def test_what_gathers_from_a_rank_without_a_worker_says_so(invisible):
+    row = invisible.row("test_gathers_alone")
+    assert row.outcome == "error"
+    assert "RuntimeError: gather of 'rank': rank 1 without a worker, see world_formation" in row.message
+
+
+def test_a_run_with_a_rank_without_its_gpu_is_rejected(invisible):
+    assert invisible.verdict_line.startswith("REJECTED: world formation failed")
+    assert invisible.rank_exit_codes == {0: 1, 1: 1}

@@ -97,7 +97,7 @@ def go(**changes) -> dict:
         "world_size": 4,
         "deadline_s": 10.0,
     }
-    return {**base, "next": None, "group": True, "poisoned": True, "env": {}, **changes}
+    return {**base, "next": None, "group": True, "absent": [], "env": {}, **changes}
 
 
 def said(kind: str, **more) -> dict:
@@ -189,6 +189,23 @@ def test_a_stuck_worker_tells_its_last_collectives_and_that_it_cannot_run(clock)
     assert record.message == f"deadline of 10 s passed; its process is stopped; {last}"
     assert record.collectives == (told,)
     assert host.worker.killed
+
+
+NO_WORKER = "no worker: none could be started (see world_formation)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "message"),
+    [(RunAttempt, Outcome.NOT_RUN, NO_WORKER), (FormAttempt, Outcome.NOT_RUN, NO_WORKER), (EndAttempt, Outcome.PASSED, "")],
+)
+@pytest.mark.parametrize("worker", [FakeWorker, lambda: None], ids=["one that opened no device", "none"])
+def test_a_rank_that_goes_on_without_a_worker_starts_and_asks_none(kind, outcome, message, worker):
+    host = FakeHost(worker())
+    kind(host, go(absent=[1, 3]))
+    (record, _), *more = host.published
+    assert (record.outcome, record.message, more) == (outcome, message, [])
+    assert not host.started
+    assert not (host.worker and host.worker.sent)
 
 
 def test_what_nccl_said_goes_into_the_record(clock):

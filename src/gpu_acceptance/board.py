@@ -63,10 +63,10 @@ class Board:
     def gather(self, rank: int, message: Message) -> None:
         values = self._gathered.setdefault(str(message["key"]), {})
         values[rank] = message["value"]
-        if len(values) == self._world_size:
+        if len(values) + len(self.go["absent"]) == self._world_size:
             self._gathered.pop(str(message["key"]))
-            ordered = [values[peer] for peer in range(self._world_size)]
-            self._cast({"type": "gathered", "seq": self.go["seq"], "values": ordered})
+            ordered = [values[peer] for peer in sorted(values)]
+            self._cast({"type": "gathered", "seq": self.go["seq"], "values": ordered, "absent": self.go["absent"]})
 
     def hurry(self, within_s: float) -> None:
         """The run is to end: wait for answers no longer than this."""
@@ -92,7 +92,7 @@ class Board:
     def _decision(self) -> Message:
         """Nobody enters unless everybody can: one skip is a skip for all, one failed set-up keeps all out."""
         against = {rank: vote for rank, vote in sorted(self._votes.items()) if vote["outcome"] != Outcome.PASSED}
-        gone = [rank for rank in sorted(self._records) if rank not in self._votes]
+        gone = [rank for rank in sorted(self._records) if rank not in self._votes and rank not in self.go["absent"]]
         failed = [rank for rank, vote in against.items() if vote["outcome"] != Outcome.SKIPPED] + gone
         if failed:
             return {"ok": False, "outcome": Outcome.NOT_RUN, "reason": f"not entered: the set-up of rank {failed[0]} did not succeed"}

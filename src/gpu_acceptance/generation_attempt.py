@@ -2,6 +2,7 @@
 
 import time
 
+from gpu_acceptance.attempts import NO_WORKER
 from gpu_acceptance.control import Message
 from gpu_acceptance.rank_attempt import Host, RankAttempt
 from gpu_acceptance.record import Outcome, clip
@@ -19,6 +20,8 @@ class FormAttempt(RankAttempt):
         self._has_started = False  # the new worker
         if self._hold.worker:
             self._hold.worker.kill()  # a healthy one has been ended before, by an attempt of its own
+        if self._is_absent:
+            self._finish(Outcome.NOT_RUN, NO_WORKER)
         self.tick()
 
     def on_worker(self, message: Message) -> None:
@@ -68,7 +71,9 @@ class EndAttempt(RankAttempt):
         super().__init__(host, go)
         self.phase = "teardown"
         self._errors: list[str] | None = None  # what it told before it left; None: it has not said goodbye
-        if self._hold.distrusted:
+        if self._is_absent:
+            self._finish(Outcome.PASSED, "")  # there is nothing to end
+        elif self._hold.distrusted:
             self._distrust(self._hold.distrusted)
         elif self._hold.worker is None:
             self._finish(Outcome.DIED, "the worker was gone before it was asked to end")

@@ -1,7 +1,7 @@
 """Generations of workers, as rank 0 leads them: when a new one is needed, how it forms, who spoiled it, how it ends."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpu_acceptance.attempts import is_poison
@@ -50,11 +50,15 @@ class Generations:
         self._single_use = False  # made for one validation
         self._previous: str | None = None  # what it ran last
         self._failed_in_a_row = 0
+        self._absent: list[int] = []  # ranks that go on without a worker; known once workers came up without a group
         self._spoiled_by: Counter[int] = Counter()
 
     def run(self, validation: Validation, attempt: int, following: str | None) -> tuple[RankRecord, ...]:
         """One attempt of a validation on all ranks."""
         records = self._attempt(validation, "run", attempt=attempt, next=following, previous=self._previous)
+        spoilers = _spoilers(records, "run")
+        self._spoiled_by.update(spoilers)
+        self.usable = not spoilers
         self._previous = validation.nodeid
         return records
 
@@ -90,7 +94,10 @@ class Generations:
         return formed
 
     def form(self, env: Mapping[str, str]) -> bool:
-        """New workers on all ranks, with a group as long as groups could be formed; whether they are usable."""
+        """New workers on all ranks, with a group as long as groups could be formed; whether they are usable.
+
+        Without a group one rank needs no other: who has no worker then is left out from there on, and the others go on.
+        """
         self.end()
         group = self._failed_in_a_row < _MOST_FAILED_FORMATIONS
         self._number += 1
@@ -99,9 +106,15 @@ class Generations:
         records = self._attempt(self._formation, "form", attempt=number, group=group, env=dict(env))
         self._supervisor.control.forget(self._number - 1)  # its workers are gone on all ranks
         self.formations.append(Attempt(number=number, ranks=records))
-        self.usable = all(record.outcome is Outcome.PASSED for record in records)
+        without = [record.rank for record in records if record.outcome is not Outcome.PASSED]
         if group:
+            self.usable = not without
             self._failed_in_a_row = 0 if self.usable else self._failed_in_a_row + 1
+        else:
+            self.usable = len(without) < len(records)
+            self._absent = without if self.usable else []
+        if not self.usable:
+            self._spoiled_by.update(_spoilers(records, "form"))
         return self.usable
 
     def end(self) -> None:
@@ -109,6 +122,7 @@ class Generations:
         if self.usable and not self._supervisor.stopping:
             number = len(self.endings) + 1
             records = self._attempt(Validation(WORKER_END, _END_S), "end", attempt=number)
+            self._spoiled_by.update(_spoilers(records, "end"))
             self.endings.append(Attempt(number=number, ranks=records))
         self.usable = False
 
@@ -120,14 +134,14 @@ class Generations:
     def _attempt(self, validation: Validation, kind: str, **more: object) -> tuple[RankRecord, ...]:
         self._sequence += 1
         go = {"type": "go", "seq": self._sequence, "kind": kind, "nodeid": validation.nodeid, "deadline_s": validation.deadline_s}
-        usable, self.usable = self.usable, False  # where this raises, the workers are left in the middle of something
-        board = self._supervisor.lead_attempt({**go, "generation": self._number, **more})
+        self.usable = False  # where this raises, the workers are left in the middle of something
+        board = self._supervisor.lead_attempt({**go, "generation": self._number, "absent": self._absent, **more})
         self._learn(board.facts)
-        records = board.records()
-        spoilers = [record.rank for record in records if _spoils(record, kind)]
-        self.usable = usable and not spoilers
-        self._spoiled_by.update(spoilers)
-        return records
+        return board.records()
+
+
+def _spoilers(records: Iterable[RankRecord], kind: str) -> list[int]:
+    return [record.rank for record in records if _spoils(record, kind)]
 
 
 def _spoils(record: RankRecord, kind: str) -> bool:

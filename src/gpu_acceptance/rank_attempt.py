@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpu_acceptance.attempts import CHANNEL, may_echo
+from gpu_acceptance.attempts import CHANNEL, NO_WORKER, may_echo
 from gpu_acceptance.board import GRACE_S
 from gpu_acceptance.control import Message
 from gpu_acceptance.inquiry import Inquiry
@@ -69,6 +69,11 @@ class RankAttempt:
         self._sentence: _Sentence | None = None
         self._peer_bad: tuple[float, Message] | None = None
         self._progress = ""  # what a rank that is stuck had done, where its stack does not tell
+
+    @property
+    def _is_absent(self) -> bool:
+        """Whether this rank goes on without a worker, so that the others can."""
+        return self.go["rank"] in self.go["absent"]
 
     def on_worker(self, message: Message) -> None:
         """Takes a message of the worker: of this attempt, and from the process we started, not from a forked copy of a test."""
@@ -203,7 +208,9 @@ class RunAttempt(RankAttempt):
         super().__init__(host, go)
         self._kept_out: Message | None = None
         self._waits_to_enter = False  # a worker whose set-up did not succeed asks for no entry
-        if self._hold.distrusted:
+        if self._is_absent:
+            self._finish(Outcome.NOT_RUN, NO_WORKER)
+        elif self._hold.distrusted:
             super()._distrust(self._hold.distrusted)
         elif self._hold.worker is None:
             self._finish(Outcome.DIED, "the worker was gone before the set-up")
@@ -244,7 +251,7 @@ class RunAttempt(RankAttempt):
             case "seal" if self._hold.worker:
                 self._hold.worker.send({"type": "seal", "ok": message["ok"], "seq": self.go["seq"]})
             case "gathered" if self._hold.worker:
-                self._hold.worker.send({"type": "gathered", "values": message["values"]})
+                self._hold.worker.send({"type": "gathered", "values": message["values"], "absent": message["absent"]})
             case _:
                 super().on_control(message)
 

@@ -15,6 +15,7 @@ from gpu_acceptance.channel import LineReader, Message, write_message
 from gpu_acceptance.group import World, device_facts, form_group, open_device, release_cached_memory, seal, wait_for_device
 from gpu_acceptance.leftovers import Leftovers
 from gpu_acceptance.limit import Value
+from gpu_acceptance.ranges import named
 from gpu_acceptance.record import Outcome, clip
 from gpu_acceptance.surroundings import Surroundings
 from gpu_acceptance.worker_session import FIGURES, WORKER_SESSION, Figures, WorkerSession, check_gathered
@@ -182,7 +183,10 @@ class WorkerPlugin:
         assert self._config is not None
         check_gathered(key, value, self._config.stash[WORKER_SESSION].world_size)
         self._tell({"type": "gather", "key": key, "value": value})
-        values: list[Value] = self._next("gathered")["values"]
+        gathered = self._next("gathered")
+        if gathered["absent"]:
+            raise RuntimeError(f"gather of {key!r}: {named('rank', gathered['absent'])} without a worker, see world_formation")
+        values: list[Value] = gathered["values"]
         return values
 
     def _commands(self) -> Iterator[Message]:

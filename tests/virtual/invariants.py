@@ -185,7 +185,7 @@ def each_fault_is_named(checked: Checked) -> None:
 
 
 def _names(message: str, rank: int) -> bool:
-    return any(rank in expand(ranks) for ranks in re.findall(r"\branks? (\d[\d,-]*)", message))
+    return any(rank in expand(ranks) for ranks in re.findall(r"\branks? (\d+(?:[,-]\d+)*)", message))
 
 
 def nobody_healthy_is_blamed(checked: Checked) -> None:

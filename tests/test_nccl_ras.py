@@ -91,7 +91,12 @@ def test_only_the_communicators_of_the_process_count():
         b'{"a":' * 100_000,
         answer(communicator(of(4, 3)))[:-40],
         b"\xff{\xfe}",
+        b'{"communicators": [{"size": 2, "ranks": [{"rank": -1, "pid": 1000}]}]}',
+        b'{"a"' + b"\n" * 10_000_000,  # to look for a comma at each of them once more would take a day
+        b'{"a"' + b" \n" * 5_000_000,
+        b'{"a"\n"' + b"w" * 10_000_000,
     ],
+    ids=lambda text: f"{text[:20]!r}",
 )
 def test_an_answer_that_is_none_tells_nothing(text):
     assert describe(text, 1000) == ""

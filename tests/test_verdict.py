@@ -26,6 +26,7 @@ from tests.judging import (
 )
 
 PROFILE = make_profile(make_limit())
+OF_THE_JOB = make_profile(make_limit(scope="job"))
 GOOD = make_attempt(all_equal(120.0))
 WORSE = {"ACCEPTED": 2, "INCOMPLETE": 1, "REJECTED": 0}
 
@@ -203,6 +204,8 @@ def test_many_parts_are_counted():
         ([bare_row(Outcome.NOT_RUN), bare_row(Outcome.NOT_RUN)], {}, 5),
         ([bare_row(Outcome.NOT_RUN), row_of()], {}, 6),
         ([row_of()], {"measure_only": True}, 6),
+        ([row_of(with_record(GOOD, make_record(1, Outcome.NOT_RUN)), profile=OF_THE_JOB)], {}, 6),  # the other ranks ran
+        ([row_of(Attempt(number=1, ranks=tuple(make_record(rank, Outcome.NOT_RUN) for rank in range(4))))], {}, 5),
     ],
 )
 def test_exit_code_is_the_first_that_applies(rows, more, code):

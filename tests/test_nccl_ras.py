@@ -162,6 +162,16 @@ def test_a_service_is_asked_and_its_answer_told(serve):
     query.close()
 
 
+def test_localhost_is_asked_without_a_name_server(serve, monkeypatch):
+    (_, port), _ = serve(lambda peer: peer.sendall(answer(communicator(of(4, 3)))))
+    look_up = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more: look_up({"127.0.0.1": host, "::1": host}[host], *more))
+    query = RasQuery(("localhost", port), 1000)
+    assert polled(query)
+    assert query.told == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
+    query.close()
+
+
 def test_one_that_never_answers_is_only_polled(serve):
     done = threading.Event()
     address, _ = serve(lambda peer: done.wait(60))

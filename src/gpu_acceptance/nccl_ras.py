@@ -20,6 +20,7 @@ from gpu_acceptance.visible import one_line
 _DEFAULT = "localhost:28028"
 _QUESTION = b"CLIENT PROTOCOL 2\nTIMEOUT 2\nSET FORMAT json\nVERBOSE STATUS\n"  # it waits so many seconds for the other processes
 _CONNECT_S = 0.2  # to this host
+_LOCALHOST = ("127.0.0.1", "::1")
 _MOST_BYTES = 1 << 20  # some 500 bytes a rank; to read that much may take the supervisor a second, in which nothing else runs
 _MOST_COMMUNICATORS = 4
 # NCCL 2.28.9 leaves the comma out where a rank is missing. Nothing here is tried twice: whoever listens there may send only blanks.
@@ -66,11 +67,11 @@ class RasQuery:
     def __init__(self, address: tuple[str, int], pid: int) -> None:
         self._pid = pid
         self._answer = b""
-        self._socket: socket.socket | None = None
+        self._socket = _connect(address)
         with contextlib.suppress(OSError):
-            self._socket = socket.create_connection(address, timeout=_CONNECT_S)
-            self._socket.sendall(_QUESTION)
-            self._socket.setblocking(False)
+            if self._socket:
+                self._socket.sendall(_QUESTION)
+                self._socket.setblocking(False)
 
     def poll(self) -> bool:
         """Whether the answer is here to its end, or none will come."""
@@ -140,6 +141,15 @@ def _counts(communicator: _Communicator) -> Iterator[str]:
 
 def _ranks(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {compress(ranks)}"
+
+
+def _connect(address: tuple[str, int]) -> socket.socket | None:
+    """By number alone: even `localhost` is a question to a name server where /etc/hosts lacks it."""
+    host, port = address
+    for one in _LOCALHOST if host == "localhost" else (host,):
+        with contextlib.suppress(OSError):
+            return socket.create_connection((one, port), timeout=_CONNECT_S)
+    return None
 
 
 def _is_address(host: str) -> bool:

@@ -3,10 +3,10 @@
 import json
 import socket
 import threading
-import time
 from contextlib import closing
 
 import pytest
+from waiting import wait_until
 
 from gpu_acceptance.nccl_ras import RasQuery, describe, ras_address
 
@@ -149,14 +149,10 @@ def serve():
         server.close()
 
 
-def polled(query: RasQuery, times: int = 500) -> bool:
-    return any(query.poll() or time.sleep(0.01) for _ in range(times))
-
-
 def test_a_service_is_asked_and_its_answer_told(serve):
     address, asked = serve(lambda peer: peer.sendall(answer(communicator(of(4, 3)))))
     query = RasQuery(address, 1000)
-    assert polled(query)
+    assert wait_until(query.poll)
     assert query.told == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
     assert asked == [b"CLIENT PROTOCOL 2\nTIMEOUT 2\nSET FORMAT json\nVERBOSE STATUS\n"]
     query.close()
@@ -167,7 +163,7 @@ def test_localhost_is_asked_without_a_name_server(serve, monkeypatch):
     look_up = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more: look_up({"127.0.0.1": host, "::1": host}[host], *more))
     query = RasQuery(("localhost", port), 1000)
-    assert polled(query)
+    assert wait_until(query.poll)
     assert query.told == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
     query.close()
 
@@ -176,7 +172,7 @@ def test_one_that_never_answers_is_only_polled(serve):
     done = threading.Event()
     address, _ = serve(lambda peer: done.wait(60))
     query = RasQuery(address, 1000)
-    assert not polled(query, times=20)
+    assert not wait_until(query.poll, 0.3)
     assert query.told == ""
     query.close()
     done.set()
@@ -192,7 +188,7 @@ def test_one_that_does_not_stop_is_listened_to_no_more(serve):
 
     address, _ = serve(flood)
     query = RasQuery(address, 1000)
-    assert polled(query)
+    assert wait_until(query.poll)
     assert query.told == ""
     query.close()
 

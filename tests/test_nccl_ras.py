@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from waiting import wait_until
@@ -50,6 +51,12 @@ def test_who_launched_less_than_the_others_is_told():
 
 def test_where_all_launched_the_same_it_says_what():
     assert describe(answer(communicator(of(4, 4))), 1000) == "2 ranks: all have launched the same (AllGather 2, AllReduce 4)"
+
+
+def test_what_nccl_answered_on_two_gpus_is_read():
+    text = (Path(__file__).parents[1] / "reports" / "evidence" / "nccl-ras.txt").read_bytes()
+    real = text[text.index(b"'TIMEOUT 3") : text.index(b"\nFR ")]
+    assert describe(real, 2731) == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
 
 
 def test_before_any_collective():

@@ -1,7 +1,7 @@
 """What NCCL itself knows of a hang, from its RAS service: how many collectives each rank launched, and who does not answer.
 
 Every process that uses NCCL 2.24 or later serves it, in threads that need neither the GPU nor Python; JSON since 2.28.
-Source: NCCL user guide, "RAS"; the answer's form as NCCL 2.28.9 gave it on 2 GPUs (reports/evidence).
+Source: NCCL user guide, "RAS"; the answer's form as NCCL 2.28.9 gave it on 2 GPUs (reports/evidence/nccl-ras.txt).
 """
 
 import contextlib

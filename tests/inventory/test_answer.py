@@ -1,6 +1,5 @@
 """A value that is not there says why."""
 
-
 import pathlib
 
 import pytest

@@ -22,32 +22,32 @@ class NvmlReading:
     problem: str = ""
 
 
-class _NoNvmlError(Exception):
+class NoNvmlError(Exception):
     """The library or the driver behind it is not there."""
 
 
 def read() -> NvmlReading:
     """All GPUs that NVML shows, in its order. A GPU that does not answer is listed with empty fields, never left out."""
     try:
-        with _library() as pynvml:
+        with library() as pynvml:
             asker = _Asker(pynvml)
             count = asker.ask("number of GPUs", 0, pynvml.nvmlDeviceGetCount)
             gpus = tuple(_gpu(asker, index) for index in range(count))
             driver_version = asker.text("driver version", pynvml.nvmlSystemGetDriverVersion)
             return NvmlReading(gpus, driver_version, "; ".join(asker.problems))
-    except _NoNvmlError as error:
+    except NoNvmlError as error:
         return NvmlReading(problem=str(error))
 
 
 def memory_used_bytes(index: int) -> int | None:
     """Bytes in use on one GPU, the driver's own (some 600 MiB on an idle one) included; None where NVML does not answer."""
     try:
-        with _library() as pynvml:
+        with library() as pynvml:
             try:
                 return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index)).used)
             except pynvml.NVMLError:
                 return None
-    except _NoNvmlError:
+    except NoNvmlError:
         return None
 
 
@@ -91,15 +91,15 @@ def _gpu(asker: _Asker, index: int) -> Gpu:
 
 
 @contextmanager
-def _library() -> Iterator[Any]:
+def library() -> Iterator[Any]:
     try:
         import pynvml
     except ImportError as error:
-        raise _NoNvmlError(f"NVML cannot be asked: {error}") from None
+        raise NoNvmlError(f"NVML cannot be asked: {error}") from None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise _NoNvmlError(f"NVML does not start: {error}") from None
+        raise NoNvmlError(f"NVML does not start: {error}") from None
     try:
         yield pynvml
     finally:

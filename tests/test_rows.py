@@ -96,20 +96,20 @@ def test_causes_come_before_victims():
 
 
 def test_a_victim_that_could_say_where_it_waited_says_so():
-    waited = said(Outcome.VICTIM, 0, 1, 3, message="waits for rank 2 in all_reduce", stack="Current thread 0x1 (most recent call first):")
+    waited = said(Outcome.VICTIM, 0, 1, 3, message="waits for rank 2 in all_reduce", stack="Stack (most recent call first):")
     row = row_of(with_record(waited, make_record(2, Outcome.STUCK, message="deadline passed")))
     assert row.message.splitlines()[1] == "ranks 0-1,3: victim: waits for rank 2 in all_reduce"
 
 
 def test_a_stuck_rank_shows_where_it_stands():
     library = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
-    stack = f'Current thread 0x1 (most recent call first):\n  File "{library}", line 1 in all_reduce\n  File "/s/b.py", line 2 in outer\n'
+    stack = f'Stack (most recent call first):\n  File "{library}", line 1 in all_reduce\n  File "/s/b.py", line 2 in outer\n'
     row = row_of(said(Outcome.STUCK, 2, phase="call", message="deadline of 60 s", stack=stack))
     assert "stuck in call: deadline of 60 s; inside all_reduce (distributed_c10d.py:1), at b.py:2 in outer" in row.message
 
 
 def test_what_nccl_said_is_told_once_after_all_else():
-    waited = said(Outcome.VICTIM, 0, 1, 3, message="waits for rank 2", stack="Current thread 0x1 (most recent call first):")
+    waited = said(Outcome.VICTIM, 0, 1, 3, message="waits for rank 2", stack="Stack (most recent call first):")
     attempt = with_record(waited, make_record(2, Outcome.STUCK, message="deadline passed"))
     told = "4 ranks: AllReduce 4 on ranks 0-1,3, 3 on rank 2"
     asked = tuple(record.model_copy(update={"ras": told if record.rank in {0, 2} else ""}) for record in reversed(attempt.ranks))

@@ -7,42 +7,39 @@ from gpu_acceptance.record import LastCollective, Outcome, RankRecord
 from gpu_acceptance.stacks import frames, own_frame, waits, where
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
-IN_ALL_REDUCE = f'''Thread 0x00007f01 (most recent call first):
-  File "/suite/other.py", line 1 in background
-
-Current thread 0x00007f02 (most recent call first):
+IN_ALL_REDUCE = f'''Stack (most recent call first):
   File "{TORCH}/distributed/distributed_c10d.py", line 3252 in all_reduce
   File "{TORCH}/distributed/c10d_logger.py", line 83 in wrapper
   File "/suite/acceptance/test_hangs.py", line 15 in test_hangs
   File "/venv/lib/python3.11/site-packages/_pytest/python.py", line 187 in pytest_pyfunc_call
 '''
-IN_SYNCHRONIZE = f'''Current thread 0x00007f02 (most recent call first):
+IN_SYNCHRONIZE = f'''Stack (most recent call first):
   File "{TORCH}/cuda/__init__.py", line 1085 in synchronize
   File "/suite/src/gpu_acceptance/measure/timing.py", line 118 in _elapsed_s
   File "/suite/acceptance/test_nccl.py", line 15 in test_large
 '''
-IN_GATHER = """Current thread 0x00007f02 (most recent call first):
+IN_GATHER = """Stack (most recent call first):
   File "/suite/src/gpu_acceptance/channel.py", line 25 in read
   File "/suite/src/gpu_acceptance/worker_plugin.py", line 173 in _receive
   File "/suite/acceptance/test_gathers.py", line 9 in test_gathers
 """
-ASLEEP = 'Current thread 0x00007f02 (most recent call first):\n  File "/suite/acceptance/test_hangs.py", line 14 in test_hangs\n'
+ASLEEP = 'Stack (most recent call first):\n  File "/suite/acceptance/test_hangs.py", line 14 in test_hangs\n'
 
 
-WAITS_FOR_WORD = """Current thread 0x00007f02 (most recent call first):
+WAITS_FOR_WORD = """Stack (most recent call first):
   File "/suite/src/gpu_acceptance/channel.py", line 25 in read
   File "/suite/src/gpu_acceptance/worker_plugin.py", line 204 in _receive
   File "<frozen runpy>", line 88 in _run_code
 """
 
 
-AFTER_THE_LAST_LINE = f"""Current thread 0x00007f02 (most recent call first):
+AFTER_THE_LAST_LINE = f"""Stack (most recent call first):
   File "{TORCH}/cuda/__init__.py", line 1162 in synchronize
   File "/suite/src/gpu_acceptance/group.py", line 68 in wait_for_device
   File "/suite/src/gpu_acceptance/worker_plugin.py", line 139 in _wait_for_device
   File "/suite/src/gpu_acceptance/worker_plugin.py", line 105 in _run
 """
-FORMING = f"""Current thread 0x00007f02 (most recent call first):
+FORMING = f"""Stack (most recent call first):
   File "{TORCH}/cuda/__init__.py", line 1162 in synchronize
   File "/suite/src/gpu_acceptance/group.py", line 68 in wait_for_device
   File "/suite/src/gpu_acceptance/group.py", line 54 in form_group
@@ -198,9 +195,11 @@ def test_messages_between_two_ranks_are_not_counted_alike_and_leave_nobody_behin
 
 
 def test_to_wait_for_another_thread_is_not_to_wait_for_a_peer():
-    in_event = 'Current thread 0x1 (most recent call first):\n  File "/usr/lib/python3.11/threading.py", line 331 in wait\n'
+    in_event = 'Stack (most recent call first):\n  File "/usr/lib/python3.11/threading.py", line 331 in wait\n'
     assert not waits(frames(in_event))
 
 
-def test_a_dump_without_the_line_of_the_thread_that_was_asked_says_nothing():
-    assert frames(IN_ALL_REDUCE.replace("Current thread", "Thread")) == []
+def test_frames_end_where_the_frames_inside_c_begin():
+    native = 'Process 17: python\nThread 17 (idle): "MainThread"\n  File "/suite/other.py", line 1 in other\n'
+    assert frames(IN_ALL_REDUCE + native) == frames(IN_ALL_REDUCE)
+    assert frames(native) == []

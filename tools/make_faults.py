@@ -38,8 +38,8 @@ HEAD_ON_GPUS = """
 ## On GPUs
 
 `tests/gpu/faults.py` on 8 NVIDIA H200 of one host, 8 ranks, NCCL 2.28.9, torch 2.11, NVLink multicast off; deadline 20 s. After each
-of them a validation passed on all 8 in a new generation of workers. Another way than on a CPU is NCCL's: its collectives return
-before they are done, so a rank that waits stands after its last line, and what it waits for is told from its collectives.
+fault inside a validation the next one passed on all 8 ranks, in a new generation of workers. What differs from a CPU is NCCL: its
+collectives return before they are done, so a rank that waits stands after its last line, and its collectives tell what it waits for.
 
 | fault | verdict | what the user sees | time |
 |---|---|---|---|

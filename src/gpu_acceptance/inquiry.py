@@ -21,7 +21,7 @@ from gpu_acceptance.processes import process_state
 from gpu_acceptance.record import MAX_TEXT, MOST_COLLECTIVES, LastCollective, clip
 
 _COLLECTIVES = TypeAdapter(Annotated[tuple[LastCollective, ...], Field(max_length=MOST_COLLECTIVES)])
-_MOST_DUMPED_BYTES = 1 << 20  # faulthandler writes at most 100 frames of 100 threads
+_MOST_DUMPED_BYTES = 1 << 20  # faulthandler writes at most 100 frames
 LONGEST_S = 4.0  # a worker in torch.cuda.synchronize() answered within 0.5 s; one on a crowded machine needs longer
 _MOST_BETWEEN_POLLS_S = 0.5  # what is longer, the supervisor did not run: then its worker may not have run either
 _SIGUSR1_BIT = 1 << (signal.SIGUSR1 - 1)
@@ -74,7 +74,7 @@ class Inquiry:
     def stack(self) -> str:
         """What faulthandler wrote, then what py-spy said; empty where nobody could tell."""
         native = tail(self._native_file, 0) if self._native else ""
-        return clip("\n".join(filter(None, [_from_current_thread(self._stack_file, self._start), native])))
+        return clip("\n".join(filter(None, [_python_stack(self._stack_file, self._start), native])))
 
     @property
     def ras(self) -> str:
@@ -118,14 +118,13 @@ class Inquiry:
             self._left_s = LONGEST_S
 
 
-def _from_current_thread(path: Path, start: int) -> str:
-    """A dump from the thread that was asked on, innermost frame first; faulthandler writes the others before it."""
+def _python_stack(path: Path, start: int) -> str:
+    """What faulthandler wrote of the main thread since `start`, innermost frame first."""
     if not path.exists():
         return ""
     with path.open("rb") as file:
         file.seek(start)
-        text = file.read(_MOST_DUMPED_BYTES).decode("utf-8", "replace")
-    return text[max(text.find("Current thread"), 0) :][: MAX_TEXT // 2]
+        return file.read(_MOST_DUMPED_BYTES).decode("utf-8", "replace")[: MAX_TEXT // 2]
 
 
 def tail(path: Path, start: int) -> str:

@@ -33,7 +33,7 @@ class Frame:
 def frames(stack: str) -> list[Frame]:
     """The main thread's frames, innermost first; empty where the process could not say where it was."""
     lines = stack.splitlines()
-    start = next((index for index, line in enumerate(lines) if line.startswith("Current thread")), len(lines))
+    start = next((index for index, line in enumerate(lines) if line.startswith("Stack (most recent call first)")), len(lines))
     found = []
     for line in lines[start + 1 :]:
         match = _FRAME.match(line)

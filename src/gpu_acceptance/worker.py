@@ -39,13 +39,21 @@ def worker_environment(base: dict[str, str], channel_fds: tuple[int, int], stack
     }
 
 
+def tell_stack_when_asked(path: Path) -> None:
+    """SIGUSR1 has the stack of the main thread written to the end of `path`, though it may be stuck in C, or hold the GIL.
+
+    Of that thread alone: to show all, faulthandler walks frames of threads that run on meanwhile, and crashes (1 in 10, CPython 3.11.7).
+    """
+    file = path.open("a")  # for as long as the process lives
+    faulthandler.register(signal.SIGUSR1, file=file, all_threads=False)
+
+
 def main(arguments: list[str]) -> int:
     read_fd, write_fd = map(int, os.environ["GPU_ACCEPTANCE_CHANNEL"].split(","))
     bell_fd = int(os.environ["GPU_ACCEPTANCE_BELL"])
     for fd in (read_fd, write_fd, bell_fd):
         os.set_inheritable(fd, False)  # a child of a test must not hold the channel open
-    stack_file = Path(os.environ["GPU_ACCEPTANCE_STACK_FILE"]).open("a")  # noqa: SIM115  # for as long as the process lives
-    faulthandler.register(signal.SIGUSR1, file=stack_file, all_threads=True)
+    tell_stack_when_asked(Path(os.environ["GPU_ACCEPTANCE_STACK_FILE"]))
 
     import pytest  # only after the lines above: it takes time, in which the supervisor may die
 

@@ -120,7 +120,7 @@ def line_of(ended: Finished, name: str, row: Row, *, right: bool) -> dict[str, o
         "fault": name,
         "right": right,
         "verdict": Fault(name, row.outcome, row=row.nodeid).verdict,
-        "says": neutral(message),
+        "says": neutral(message.split("\n", 1)[0]),
         "took_s": row.duration_s,
         "message": message[:3000],
         "by_rank": ended.outcomes_by_rank(row.nodeid) if row.attempts else {},

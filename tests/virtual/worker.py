@@ -307,11 +307,11 @@ class VirtualWorker:
         yield "sleep", seconds
 
     def _next(self) -> Steps:
-        self._stack = f"Current thread 0x1:\n{_CHANNEL}"
+        self._stack = f"Stack (most recent call first):\n{_CHANNEL}"
         return (yield "receive", None)
 
     def _meet(self, key: str) -> Steps:
-        self._stack = f"Current thread 0x1:\n{_TORCH}"
+        self._stack = f"Stack (most recent call first):\n{_TORCH}"
         yield "arrive", key
 
 
@@ -321,4 +321,4 @@ def _done(outcome: str = "passed", phase: str = "", message: str = "") -> Messag
 
 def _stack(nodeid: str) -> str:
     name = nodeid.rsplit("::", 1)[-1]
-    return f'Current thread 0x1:\n  File "/suite/acceptance/{name}.py", line 12 in {name}\n'
+    return f'Stack (most recent call first):\n  File "/suite/acceptance/{name}.py", line 12 in {name}\n'

@@ -193,13 +193,21 @@ def test_each_parameter_asked_for_is_in_every_profile(path, name):
 
 
 def checked_metrics():
-    return sorted(
-        {
-            (path.stem.removeprefix("test_"), glob_of(call.args[0]), glob_of(call.args[2]))
-            for path in ACCEPTANCE
-            for call in calls(path, "check")
-        }
-    )
+    """Subject, metric and unit of every check in `acceptance/`; what a reader finds is checked as it comes."""
+    written = {
+        (path.stem.removeprefix("test_"), glob_of(call.args[0]), glob_of(call.args[2]))
+        for path in ACCEPTANCE
+        for call in calls(path, "check")
+        if not isinstance(call.args[0], ast.Name)
+    }
+    return sorted(written | set(found_metrics("gpu_health")))
+
+
+def found_metrics(subject):
+    """The findings of `inventory/SUBJECT.py`: `yield metric, answer, unit`."""
+    for node in ast.walk(parsed(SRC / "inventory" / f"{subject}.py")):
+        if isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple) and isinstance(node.value.elts[2], ast.Constant):
+            yield subject, glob_of(node.value.elts[0]), node.value.elts[2].value
 
 
 @pytest.mark.parametrize(("subject", "metric", "unit"), checked_metrics())

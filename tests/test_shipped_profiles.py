@@ -25,11 +25,13 @@ DEVICES = {
 }
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
 REQUIRED = {
-    "a100-pcie": {"environment", "gemm", "hbm"},
-    "a10g": {"environment", "gemm"},
-    "h100-pcie": {"environment", "gemm", "hbm"},
+    "a100-pcie": {"environment", "gemm", "gpu_health", "hbm"},
+    "a10g": {"environment", "gemm", "gpu_health"},
+    "h100-pcie": {"environment", "gemm", "gpu_health", "hbm"},
+    "cpu": {"environment", "gemm", "hbm", "nccl"},
 }
-EVERYTHING = {"environment", "gemm", "hbm", "nccl"}
+EVERYTHING = {"environment", "gemm", "gpu_health", "hbm", "nccl"}
+OF_THE_MACHINE = {"environment", "gpu_health"}  # what is there, not how fast it is
 KERNELS = ("copy", "read", "triad", "write")
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 README = (DIRECTORY / "README.md").read_text()
@@ -65,7 +67,7 @@ def test_required_subjects_have_all_their_limits(name):
         wanted |= {f"hbm.{kernel}.bandwidth" for kernel in KERNELS}
     if "nccl" in profile.requires:
         wanted |= {f"nccl.{collective}.busbw" for collective in COLLECTIVES}
-    found = {metric for metric, limit in profile.limits.items() if limit.subject != "environment"}
+    found = {metric for metric, limit in profile.limits.items() if limit.subject not in OF_THE_MACHINE}
     assert {metric for metric in found if not matching_reason(metric, profile.not_applicable)} == wanted
 
 
@@ -91,7 +93,10 @@ def test_the_cpu_profile_asks_only_for_life():
     profile = load_profile("cpu", DIRECTORY)
     assert profile.device_name is None
     assert profile.deadline_s == 60
-    assert set(profile.not_applicable) == {"environment.gpu*", "environment.driver*", "environment.nccl*", "gemm.bf16*"}
+    assert set(profile.not_applicable) == {
+        *("environment.gpu*", "environment.driver*", "environment.nccl*", "gemm.bf16*"),
+        *("gpu_health.*", "gpu_health.retired_pages*"),
+    }
     speeds = [limit for metric, limit in profile.limits.items() if metric.endswith((".sustained", ".bandwidth", ".busbw"))]
     assert len(speeds) == 8
     for limit in speeds:

@@ -60,7 +60,7 @@ def error_of(text, tmp_path):
 
 WORLD = "the GPUs per node it applies to, a list of whole numbers from 1; without the key: all"
 BOUND = "a finite number, or a mapping from GPUs per node (a whole number from 1) to finite numbers"
-ENTRY_KEYS = "at_least, at_most, equals, uniform, peers, unit, scope, world, nodes, floor, ceiling, spread_at_most, source"
+ENTRY_KEYS = "at_least, at_most, equals, uniform, peers, unit, scope, world, nodes, floor, ceiling, spread_at_most, source, remedy"
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,7 @@ def _judgement(bound: str, limit: Limit, status: Status, message: str, finding: 
         need=finding.need,
         scope=limit.scope,
         source=limit.source,
+        remedy=limit.remedy,
         file=limit.file,
         margin=finding.margin,
         ranks=_sorted(ranks),
@@ -191,7 +192,8 @@ def _problems(bound: str, limit: Limit, readings: Sequence[Reading], sifted: Sif
     scope = _unit_scope(bound, limit)
     tail = _tail(limit, finding)
     if finding.missed:
-        yield _Problem(Status.MISSED, _say(limit, finding, finding.missed, scope, job), _ranks(finding.missed))
+        todo = f"; to do: {limit.remedy}" if limit.remedy else ""
+        yield _Problem(Status.MISSED, f"{_say(limit, finding, finding.missed, scope, job)}{todo}", _ranks(finding.missed))
     faulty = [reading for reading, _ in sifted.faulty]
     if finding.unfit:
         where = job.where(scope, finding.unfit[0].unit, {sample.unit for sample in finding.unfit})

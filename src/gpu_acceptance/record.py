@@ -78,15 +78,16 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _UNIT = re.compile(r"[A-Za-z0-9_%/.*^-]{1,40}")
 
 
-def make_figure(metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None) -> Figure:
+def make_figure(metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None, anomaly: str = "") -> Figure:
     """A figure of whatever a test measured; what is no finite number, text or bool becomes an anomaly, never a value.
 
+    `anomaly`: why there is no value, where that is known; `value` counts for nothing then.
     Raises ValueError over a metric or a unit that cannot be one: that is the test's mistake, not the machine's.
     """
     for what, text, pattern in (("metric", metric, _NAME), ("unit", unit, _UNIT)):
         if not isinstance(text, str) or not pattern.fullmatch(text):
             raise ValueError(f"{what} {text!r:.100} is none; allowed: {pattern.pattern}")
-    anomaly = _anomaly(value) or (_spread_anomaly(spread_percent) if spread_percent is not None else "")
+    anomaly = anomaly or _anomaly(value) or (_spread_anomaly(spread_percent) if spread_percent is not None else "")
     if anomaly:
         return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly)
     assert isinstance(value, bool | int | float | str)
@@ -248,6 +249,7 @@ class Judgement(Model):
     need: str = ""  # ">= 337", "== NVLS", "equal on all"
     scope: Scope = "job"
     source: str = ""
+    remedy: str = ""  # what the limit says is to be done about a miss
     file: str = ""
     margin: float | None = None  # distance to the bound as a part of it; negative: missed
     ranks: tuple[int, ...] = ()  # who missed it, or the worst one where it held

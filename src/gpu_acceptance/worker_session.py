@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from gpu_acceptance.control import MAX_MESSAGE_BYTES
+from gpu_acceptance.figures import figure_of
 from gpu_acceptance.limit import Value
-from gpu_acceptance.record import Figure, make_figure
+from gpu_acceptance.record import Figure
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,7 @@ class Figures:
 
     def add(self, metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None) -> None:
         """Notes a figure. Never raises over a value, never communicates."""
-        figure = make_figure(metric, value, unit, judged=judged, spread_percent=spread_percent)
+        figure = figure_of(metric, value, unit, judged=judged, spread_percent=spread_percent)
         if self._taken is None:
             self._late.append(f"{self._nodeid} gave {metric} after it had ended")
         elif len(self._taken) >= MOST_FIGURES:

@@ -38,10 +38,10 @@ def fill(**members: object) -> Function:
 
 
 def string(value: str) -> Function:
-    """Writes a text into the buffer it is given."""
+    """Writes a text into the buffer it is given; `{}` in it is the number of the GPU, from 1."""
 
-    def function(_device: object, buffer: Any, *_size: object) -> int:
-        buffer.value = value.encode()
+    def function(device: Any, buffer: Any, *_size: object) -> int:
+        buffer.value = value.format(ctypes.cast(device, ctypes.c_void_p).value).encode()
         return SUCCESS
 
     return function
@@ -95,8 +95,9 @@ def _pointers(arguments: tuple[Any, ...]) -> Iterator[Any]:
     return (one._obj for one in arguments if hasattr(one, "_obj"))
 
 
-def _handle(index: object, device: Any) -> int:
-    device._obj.contents = ctypes.cast(ctypes.create_string_buffer(1), type(device._obj)).contents
+def _handle(index: Any, device: Any) -> int:
+    """The pointer to a device is its number: nobody looks behind it."""
+    ctypes.cast(device, ctypes.POINTER(ctypes.c_void_p)).contents.value = index.value + 1
     return SUCCESS
 
 
@@ -112,18 +113,18 @@ FIELDS = {
     "NVML_FI_DEV_NVLINK_GET_SPEED": 26_562,
     "NVML_FI_DEV_NVLINK_ERROR_DL_CRC": 0,
     "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY": 2,
-    "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY": 1,
+    "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY": 0,
 }
 H200: dict[str, Function] = {
     "nvmlInitWithFlags": lambda _flags: SUCCESS,
     "nvmlShutdown": lambda: SUCCESS,
     "nvmlDeviceGetCount_v2": out(2),
     "nvmlDeviceGetHandleByIndex_v2": _handle,
-    "nvmlSystemGetDriverVersion": lambda buffer, _size: string("580.159.04")(None, buffer),
+    "nvmlSystemGetDriverVersion": lambda buffer, _size: string("580.159.04")(1, buffer),
     "nvmlSystemGetCudaDriverVersion_v2": out(13000),
     "nvmlDeviceGetName": string("NVIDIA H200"),
-    "nvmlDeviceGetUUID": string("GPU-00000001-0000-4000-8000-000000000001"),
-    "nvmlDeviceGetSerial": string("1653924100001"),
+    "nvmlDeviceGetUUID": string("GPU-0000000{0}-0000-4000-8000-00000000000{0}"),
+    "nvmlDeviceGetSerial": string("165392410000{}"),
     "nvmlDeviceGetBoardPartNumber": string("692-2G520-0282-001"),
     "nvmlDeviceGetVbiosVersion": string("96.00.A5.00.1A"),
     "nvmlDeviceGetInforomImageVersion": string("G520.0282.02.02"),

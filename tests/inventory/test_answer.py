@@ -46,6 +46,13 @@ def test_an_error_of_the_kernel_has_its_own_reason(tmp_path, error, why):
     assert answer.missing_over(error, tmp_path).missing == why
 
 
+def test_a_file_is_read_whole_or_not_at_all(tmp_path):
+    (tmp_path / "long").write_text("x" * 100_000)
+    assert len(read_text(tmp_path / "long")) == 100_000
+    (tmp_path / "long").write_text("x" * 2_000_000)
+    assert read_text(tmp_path / "long") == Missing(Why.UNREADABLE, f"{tmp_path / 'long'} is longer than 1048576 bytes")
+
+
 def test_a_folder_is_no_file(tmp_path):
     assert read_text(tmp_path) == Missing(Why.UNREADABLE, f"{tmp_path}: Is a directory")
 

@@ -54,7 +54,7 @@ def test_the_values_are_those_of_nvml(monkeypatch):
     assert (gpu.throttling.reasons, gpu.throttling.sw_power_cap_ns) == (("gpu idle",), 1_500_000_000)
     assert (gpu.temperature.gpu_c, gpu.temperature.memory_c, gpu.temperature.margin_c) == (34, 35, 53)
     assert (gpu.pcie.generation, gpu.pcie.width, gpu.pcie.num_replays) == (5, 16, 0)
-    assert gpu.nvlinks[17] == NvLink(17, True, 26_562, "switch", 0, 2, 1)
+    assert gpu.nvlinks[17] == NvLink(17, True, 26_562, "switch", 0, 2, 0)
     assert (gpu.fabric.state, gpu.fabric.status, gpu.fabric.cluster_uuid) == (
         "completed",
         "success",

@@ -9,7 +9,8 @@ from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-_MOST_BYTES = 1 << 20  # of one file; the longest that is read, /proc/self/maps, has some 100 kB
+_MOST_BYTES = 1 << 20  # of one file of /proc or /sys
+_FIRST_BYTES = 4096  # what sysfs gives at most; asking for 1 MiB at once takes three times as long
 _MOST_DETAIL = 200  # characters
 
 
@@ -39,10 +40,15 @@ Answer: TypeAlias = T | Missing
 def read_text(path: Path) -> str | Missing:
     """A small file of /proc or /sys without its last line break."""
     try:
-        with path.open("rb") as file:
-            return file.read(_MOST_BYTES).decode("utf-8", "backslashreplace").rstrip("\n")
+        with path.open("rb", buffering=0) as file:
+            data = file.read(_FIRST_BYTES) or b""
+            while len(data) <= _MOST_BYTES and (more := file.read(_MOST_BYTES)):
+                data += more
     except OSError as error:
         return missing_over(error, path)
+    if len(data) > _MOST_BYTES:
+        return Missing(Why.UNREADABLE, f"{path} is longer than {_MOST_BYTES} bytes"[:_MOST_DETAIL])
+    return data.decode("utf-8", "backslashreplace").rstrip("\n")
 
 
 def read_value(path: Path, parse: Callable[[str], T]) -> T | Missing:

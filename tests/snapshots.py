@@ -2,27 +2,31 @@
 
 import copy
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import pynvml
 import pytest
+from host_root import x86_node
 from inventory.fake_nvml import install, out
 
+from gpu_acceptance.inventory import node
 from gpu_acceptance.inventory.pcie import BusReading
-from gpu_acceptance.snapshot import Snapshot, decode, encode, take
+from gpu_acceptance.snapshot import Snapshot, decode, encode
 
 NUM_GPUS = 8
 Plain = dict[str, Any]
 
 
 def healthy_h200() -> Plain:
-    """As `gpu-acceptance snapshot` writes it, of the stand-in for NVML."""
-    with pytest.MonkeyPatch.context() as patch:
+    """As `gpu-acceptance snapshot` writes it, of the stand-in for NVML and of a folder that looks like a server."""
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as root:
         install(patch, nvmlDeviceGetCount_v2=out(NUM_GPUS))
         patch.setattr("gpu_acceptance.inventory.pcie.gpus_on_bus", lambda _root: BusReading((), ()))
         patch.setattr("gpu_acceptance.inventory.host.hostname", lambda: "node-07")
-        assert pynvml.nvmlInit() is None
-        return json.loads(encode(take()))
+        x86_node(Path(root))
+        reading = node.read(Path(root))
+        return json.loads(encode(Snapshot(1, "2026-11-20T12:00:00+00:00", reading)).replace(root, ""))
 
 
 def changed(plain: Plain, path: str, value: object) -> Plain:

@@ -103,5 +103,5 @@ def test_redacted_it_names_no_machine_and_is_else_the_same():
     assert plain["node"]["host"] == "node-00"
     assert plain["node"]["gpus"]["gpus"][2]["serial"] == "1650000000002"
     different = {path for path, value in leaves(plain).items() if value != LEAVES[path]}
-    assert {path.rsplit(".", 1)[-1] for path in different} == {"host", "serial", "uuid"}
+    assert {path.rsplit(".", 1)[-1] for path in different} == {"host", "serial", "uuid", "product_serial", "chassis_serial", "source"}
     assert module.decode(text) == redact(snapshot_of(HEALTHY))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from snapshots import NUM_GPUS, changed, healthy_h200, leaves, snapshot_of
 
 from gpu_acceptance.record import Outcome
-from gpu_acceptance.snapshot_judge import judge_snapshot
+from gpu_acceptance.snapshot_judge import NoGpusError, judge_snapshot
 from gpu_acceptance.thresholds import load_profile, shipped_dir
 
 HEALTHY = healthy_h200()
@@ -167,7 +167,7 @@ def test_seven_of_eight_gpus_are_not_a_node():
     ],
 )
 def test_a_machine_that_shows_no_gpu_is_never_fine(gpus, says):
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(NoGpusError, match=says):
         rows_of(changed(HEALTHY, "node.gpus.gpus", gpus))
 
 

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.snapshot import read_snapshot, redact, take, write_snapshot
-from gpu_acceptance.snapshot_judge import gpus_of, judge_snapshot
+from gpu_acceptance.snapshot_judge import NoGpusError, gpus_of, judge_snapshot
 from gpu_acceptance.thresholds import load_profile, select_profile, shipped_dir
 from gpu_acceptance.visible import one_line, visible
+
+INCOMPLETE = 6
 
 if TYPE_CHECKING:
     from typing import Any
@@ -50,7 +52,11 @@ def _snapshot(options: argparse.Namespace) -> int:
 
 def _health(options: argparse.Namespace) -> int:
     snapshot, directory = read_snapshot(options.file), shipped_dir()
-    name = gpus_of(snapshot)[0].name
+    try:
+        name = gpus_of(snapshot)[0].name
+    except NoGpusError as error:
+        print(f"INCOMPLETE: {one_line(str(error))} | {one_line(str(options.file))}, taken {one_line(snapshot.taken_at)}")
+        return INCOMPLETE
     if isinstance(name, Missing) and not options.hardware:
         raise ValueError(f"{options.file}: the name of GPU 0 could not be read: {name}; name a profile with --hardware=NAME")
     profile = load_profile(options.hardware or select_profile(str(name), directory), directory, options.limits)

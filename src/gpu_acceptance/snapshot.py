@@ -5,7 +5,8 @@ Format history: 1 (2026-11) first.
 
 import json
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,22 @@ from gpu_acceptance.visible import one_line
 
 SCHEMA_FILE = Path(__file__).with_name("snapshot.schema.json")
 _VERSION = 1
+_NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
+_NAMING = {  # keys whose values name something -> what stands for them
+    "host": "node-{:02d}",
+    "serial": "16500000{:05d}",
+    "uuid": "GPU-00000000-0000-0000-0000-{:012d}",
+    "cluster_uuid": "00000000-0000-0000-0001-{:012d}",
+    "product_serial": "PRODUCT-{:02d}",
+    "chassis_serial": "CHASSIS-{:02d}",
+    "node_guid": "0000:0000:0000:{:04x}",
+    "sys_image_guid": "0000:0000:0001:{:04x}",
+    "source": "server-{:02d}:/export",
+    "mount_point": "/mnt/{:02d}",
+    "tmp_mount_point": "/mnt/{:02d}",
+    "shm_mount_point": "/mnt/{:02d}",
+    "working_folder_mount_point": "/mnt/{:02d}",
+}
 
 
 @dataclass(frozen=True)
@@ -69,13 +86,13 @@ def decode(text: str) -> Snapshot:
 
 
 def redact(snapshot: Snapshot) -> Snapshot:
-    """Without names of machines: serials, UUIDs and hosts replaced, the same name by the same everywhere."""
+    """Without names of machines and people: the same name is replaced by the same everywhere, in other texts too."""
     plain = _adapter().dump_python(snapshot, mode="json")
-    names = dict(_names(plain["node"]))
-    text = json.dumps(plain)
-    for name, other in sorted(names.items(), key=lambda item: -len(item[0])):
-        text = text.replace(json.dumps(name)[1:-1], other)
-    return replace(_adapter().validate_json(text, strict=True), taken_at=snapshot.taken_at)
+    text = json.dumps(plain["node"])
+    for name, other in sorted(_names(plain["node"]).items(), key=lambda item: -len(item[0])):
+        text = re.sub(rf"(?<!\w){re.escape(json.dumps(name)[1:-1])}(?!\w)", other, text)
+    node = {**json.loads(text), "host": "node-00"}  # a name of one or two letters is not looked for in other texts
+    return _adapter().validate_json(json.dumps({**plain, "node": node}), strict=True)
 
 
 def schema_text() -> str:
@@ -89,13 +106,30 @@ def _adapter() -> TypeAdapter[Snapshot]:
     return TypeAdapter(Snapshot)
 
 
-def _names(node: dict[str, Any]) -> list[tuple[str, str]]:
-    gpus = node["gpus"]["gpus"]
-    found = [(node["host"], "node-00")]
-    for number, gpu in enumerate(gpus if isinstance(gpus, list) else []):
-        found += [(gpu["serial"], f"16500000{number:05d}"), (gpu["uuid"], f"GPU-00000000-0000-0000-0000-{number:012d}")]
-        found += [(gpu["fabric"]["cluster_uuid"], "00000000-0000-0000-0000-000000000000")]
-    return [(name, other) for name, other in found if isinstance(name, str) and re.search(r"\w{3}", name)]
+def _names(node: dict[str, Any]) -> dict[str, str]:
+    """What names this machine, its parts, its servers and its people -> what stands for it, numbered by kind."""
+    kinds: dict[str, list[str]] = {}
+    for key, value in _texts(node, ""):
+        kind = _NAMING.get(key)
+        if kind and value not in kinds.setdefault(kind, []) and _names_something(key, value):
+            kinds[kind].append(value)
+    return {name: kind.format(number) for kind, names in kinds.items() for number, name in enumerate(names)}
+
+
+def _names_something(key: str, value: str) -> bool:
+    if key == "source":
+        return not value.startswith("/dev/") and ("/" in value or ":" in value)
+    if key.endswith("mount_point"):
+        return len(Path(value).parts) > 2 and not value.startswith(("/dev/", "/sys/", "/proc/", "/run/"))
+    return len(value) > 2 and value != _NO_CLUSTER
+
+
+def _texts(plain: object, key: str) -> Iterator[tuple[str, str]]:
+    """Every text, with the key that it stands under."""
+    if isinstance(plain, str):
+        yield key, plain
+    for part, value in plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list) else ():
+        yield from _texts(value, part if isinstance(part, str) else key)
 
 
 def _refuse_constant(name: str) -> None:
@@ -121,7 +155,7 @@ def _unknown_key(given: object, known: object, path: str) -> str:
 def _first_problem(error: ValidationError) -> str:
     problems = error.errors(include_url=False)
     for problem in problems:
-        if problem["loc"][:1] == ("schema_version",):
+        if problem["loc"][:1] == ("schema_version",) and problem["type"] != "missing":
             return f"schema_version is {one_line(repr(problem['input']))}; this version reads {_VERSION}"
     first = problems[0]
     where = ".".join(str(part) for part in first["loc"])

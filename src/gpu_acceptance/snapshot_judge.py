@@ -19,13 +19,17 @@ from gpu_acceptance.verdict import conclude, make_row
 SUBJECT = "gpu_health"
 
 
+class NoGpusError(Exception):
+    """The machine showed no GPU: there is nothing to judge, and nothing is fine."""
+
+
 def gpus_of(snapshot: Snapshot) -> tuple[GpuReading, ...]:
-    """Raises ValueError where the machine showed none: then there is nothing to judge, and nothing is fine."""
+    """Raises NoGpusError."""
     gpus = snapshot.node.gpus.gpus
     if isinstance(gpus, Missing):
-        raise ValueError(f"the GPUs of {snapshot.node.host} could not be read: {gpus}")
+        raise NoGpusError(f"the GPUs of {snapshot.node.host} could not be read: {gpus}")
     if not gpus:
-        raise ValueError(f"{snapshot.node.host} has no GPU")
+        raise NoGpusError(f"{snapshot.node.host} has no GPU")
     return gpus
 
 

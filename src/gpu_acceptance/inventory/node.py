@@ -3,24 +3,55 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.inventory import gpu_reader, host, pcie
+from gpu_acceptance.inventory import (
+    allowances,
+    cpu,
+    dmi,
+    gpu_reader,
+    host,
+    infiniband,
+    kernel_log,
+    libraries,
+    memory,
+    mounts,
+    pcie,
+    system,
+    virtualization,
+)
 from gpu_acceptance.inventory.gpu import GpusReading
-from gpu_acceptance.inventory.pcie import BusReading
 
 
 @dataclass(frozen=True)
 class NodeReading:
     host: str
-    kernel: str
-    bus: BusReading
+    system: system.System
+    dmi: dmi.Dmi
+    virtualization: virtualization.Virtualization
+    cpu: cpu.Cpu
+    memory: memory.Memory
+    allowances: allowances.Allowances
+    mounts: mounts.Mounts
+    libraries: libraries.Libraries  # of the process that read this
+    bus: pcie.BusReading
     gpus: GpusReading
+    infiniband: infiniband.InfiniBand
+    kernel_log: kernel_log.KernelLog
 
 
 def read(root: Path = Path("/")) -> NodeReading:
-    """This node; files below `root`, GPUs through NVML."""
+    """This node; files below `root`, GPUs through NVML. Needs no privilege, changes nothing, and waits for no server."""
     return NodeReading(
         host=host.hostname(),
-        kernel=host.kernel(),
+        system=system.read(root),
+        dmi=dmi.read(root),
+        virtualization=virtualization.read(root),
+        cpu=cpu.read(root),
+        memory=memory.read(root),
+        allowances=allowances.read(root),
+        mounts=mounts.read(root),
+        libraries=libraries.read(root),
         bus=pcie.gpus_on_bus(root / "sys"),
         gpus=gpu_reader.read(),
+        infiniband=infiniband.read(root),
+        kernel_log=kernel_log.read(root),
     )

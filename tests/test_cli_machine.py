@@ -1,0 +1,87 @@
+"""`gpu-acceptance snapshot` and `health`, from file to exit code."""
+
+import json
+
+import pytest
+from snapshots import changed, healthy_h200
+
+from gpu_acceptance.cli import main
+
+HEALTHY = healthy_h200()
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(plain):
+        path = tmp_path / "node.json"
+        path.write_text(json.dumps(plain))
+        return str(path)
+
+    return write
+
+
+def test_a_snapshot_of_this_machine_is_written_and_judged(tmp_path, capsys):
+    """Where there is no GPU it says so, and is not fine."""
+    path = tmp_path / "here.json"
+    assert main(["snapshot", str(path), "--redact"]) == 0
+    assert capsys.readouterr().out.startswith(f"{path}: node-00, ")
+    assert json.loads(path.read_text())["node"]["host"] == "node-00"
+    assert main(["health", str(path)]) != 4
+
+
+def test_a_snapshot_that_cannot_be_written(tmp_path, capsys):
+    assert main(["snapshot", str(tmp_path / "no" / "folder.json")]) == 3
+    assert "No such file or directory" in capsys.readouterr().err
+
+
+def test_healthy_gpus(file, capsys):
+    assert main(["health", path := file(HEALTHY)]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("gpu_health.retired_pages")]
+    assert line == f"ACCEPTED (a snapshot: nothing was run) | {path}, taken 2026-11-20T12:00:00+00:00 | h200-sxm"
+
+
+def test_a_sick_gpu(file, capsys):
+    assert main(["health", file(changed(HEALTHY, "node.gpus.gpus.3.remapping.is_pending", True))]) == 1
+    out = capsys.readouterr().out
+    assert "gpu_health.remapping.pending = true, need == false [base.yaml: " in out
+    assert "on rank 3 (node-07, GPU 3, serial 1653924100004); to do: reset the GPU (nvidia-smi -r)" in out
+    assert out.splitlines()[-1].startswith("REJECTED: 1 limit missed in 1 of 15 validations (a snapshot: nothing was run) | ")
+
+
+def test_gpus_that_could_not_be_read(file, capsys):
+    missing = {"missing": "not there", "detail": "NVML does not start: Driver Not Loaded"}
+    assert main(["health", path := file(changed(HEALTHY, "node.gpus.gpus", missing))]) == 6
+    said = "the GPUs of node-07 could not be read: not there (NVML does not start: Driver Not Loaded)"
+    assert capsys.readouterr().out == f"INCOMPLETE: {said} | {path}, taken 2026-11-20T12:00:00+00:00\n"
+
+
+def test_a_name_that_could_not_be_read_needs_a_profile(file, capsys):
+    path = file(changed(HEALTHY, "node.gpus.gpus.0.name", {"missing": "unreadable", "detail": "GPU is lost"}))
+    assert main(["health", path]) == 4
+    assert capsys.readouterr().err == (
+        f"gpu-acceptance: {path}: the name of GPU 0 could not be read: unreadable (GPU is lost); name a profile with --hardware=NAME\n"
+    )
+    assert main(["health", path, "--hardware=h200-sxm"]) == 6
+
+
+def test_a_gpu_without_a_profile(file, capsys):
+    assert main(["health", file(changed(HEALTHY, "node.gpus.gpus.0.name", "NVIDIA Z900"))]) == 4
+    assert "no profile for the GPU 'NVIDIA Z900'" in capsys.readouterr().err
+
+
+def test_an_overlay_is_laid_over_the_profile_and_said(file, tmp_path, capsys):
+    overlay = tmp_path / "ours.yaml"
+    overlay.write_text(
+        "limits:\n  gpu_health.temperature.margin: "
+        '{at_least: 60, unit: C, scope: rank, source: "policy: our room is cold, and so are our GPUs"}\n'
+    )
+    assert main(["health", file(HEALTHY), f"--limits={overlay}"]) == 1
+    out = capsys.readouterr().out
+    assert "gpu_health.temperature.margin = 53 C, need >= 60 C [ours.yaml: policy: our room is cold" in out
+    assert "overlay ours.yaml" in out.splitlines()[-1]
+
+
+def test_a_file_that_is_no_snapshot(tmp_path, capsys):
+    (tmp_path / "x.json").write_text("{}")
+    assert main(["health", str(tmp_path / "x.json")]) == 3
+    assert capsys.readouterr().err == f"gpu-acceptance: {tmp_path / 'x.json'}: schema_version is lacking\n"

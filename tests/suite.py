@@ -109,6 +109,14 @@ def make_suite(folder: Path, *examples: str) -> Path:
     return folder
 
 
+def extend_conftest(suite: Path, *more: str) -> None:
+    """Lines for the root conftest of this suite alone: in every process that is a rank's."""
+    conftest = suite / "conftest.py"
+    text = conftest.read_text()
+    conftest.unlink()  # a link to ours
+    conftest.write_text("\n".join([text, *more]))
+
+
 def _limits_of(example: str) -> dict[str, Any]:
     own = EXAMPLES / f"{example}.yaml"
     text = own.read_text() if own.exists() else re.sub(r"\bexample(?=\.value|\])", example, (EXAMPLES / "default.yaml").read_text())

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance import __version__, cli
-from gpu_acceptance.files import read_results, write_results
+from gpu_acceptance.files import Journal, read_results, write_results
 from gpu_acceptance.record import Outcome
+from gpu_acceptance.refusal import Refusal
 from gpu_acceptance.run_record import make_run_record
 from gpu_acceptance.thresholds import profile_names, shipped_dir
 from tests.journals import LARGE_JOB, RUN_ID, make_plan, told
+from tests.judging import make_identity
 from tests.report import samples
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -102,6 +104,63 @@ def test_a_killed_run_with_a_name_of_its_own_has_no_verdict_either(tmp_path, cap
     code, _, err = run(capsys, "verdict", run_dir)
     assert code == 3
     assert f"{run_dir}: this run left no results.json" in err
+
+
+ABSENT = "rank 1 (node 1) did not arrive within 120 s; see what torchrun said there"
+
+
+def leave_refusal(run_dir, *messages, run_id=None):
+    """The journals of a run that never began: who each rank is, and what it said."""
+    for rank, message in enumerate(messages):
+        with Journal(run_dir / "journal" / f"rank-{rank:05d}.jsonl") as journal:
+            journal.append(make_identity(rank, 2, 1).model_copy(update={"run_id": run_id or run_dir.name}))
+            journal.append(Refusal(message=message, ended_at=datetime.now(UTC).isoformat(timespec="seconds")))
+    return run_dir
+
+
+def test_a_run_whose_ranks_never_met_says_so_and_hides_no_older_one(tmp_path, capsys):
+    leave_run(tmp_path, "20261120-070000-ab12")
+    run_dir = leave_refusal(tmp_path / "20261120-080000-cd34", ABSENT)
+    for folder in (tmp_path, run_dir):
+        code, out, err = run(capsys, "verdict", folder)
+        assert (code, err) == (6, "")
+        assert out.startswith(f"INCOMPLETE: nothing ran: {ABSENT} | run 20261120-080000-cd34 | ended ")
+        assert out.endswith(f" ago | {run_dir}/journal/rank-00000.jsonl\n")
+    assert run(capsys, "verdict", leave_refusal(tmp_path / "named", ABSENT))[0] == 6
+
+
+def test_a_run_whose_ranks_never_met_has_no_report(tmp_path, capsys):
+    run_dir = leave_refusal(tmp_path / RUN_ID, ABSENT)
+    line = f"gpu-acceptance: {run_dir}/journal/rank-00000.jsonl: no report, because nothing ran: {ABSENT}\n"
+    for arguments in ((), ("--from-journals",)):
+        assert run(capsys, "report", "build", *arguments, tmp_path) == (6, "", line)
+    assert [path.name for path in run_dir.iterdir()] == ["journal"]
+
+
+def test_nor_when_the_folders_of_its_nodes_are_joined(tmp_path, capsys):
+    one, other = (leave_refusal(tmp_path / name, ABSENT, "no control store") for name in "ab")
+    (one / "journal" / "rank-00001.jsonl").unlink()
+    (other / "journal" / "rank-00000.jsonl").unlink()
+    code, out, err = run(capsys, "report", "merge", tmp_path / "out", one, other)
+    assert (code, out) == (6, "")
+    why = f'rank 0 said "{ABSENT}", rank 1 said "no control store"'
+    assert err == f"gpu-acceptance: {one}/journal/rank-00000.jsonl: no report, because nothing ran: {why}\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_refusal_of_another_run_gives_no_verdict(tmp_path, capsys):
+    path = leave_refusal(tmp_path / RUN_ID, ABSENT, run_id="20261125-000000-ffff") / "journal" / "rank-00000.jsonl"
+    assert run(capsys, "verdict", tmp_path) == (3, "", f"gpu-acceptance: {path}: is of run 20261125-000000-ffff, not of {RUN_ID}\n")
+
+
+def test_a_refusal_beside_a_plan_is_no_verdict_on_the_others(tmp_path, capsys):
+    run_dir = told().leave(tmp_path / RUN_ID, 0)
+    leave_refusal(run_dir, "no control store")
+    code, _, err = run(capsys, "verdict", tmp_path)
+    assert code == 3
+    assert f"to judge what its journals prove: gpu-acceptance report build {run_dir}" in err
+    assert run(capsys, "report", "build", tmp_path)[0] == 6
+    assert "rank 0 took no part: no control store" in read_results(run_dir).conclusion.reasons
 
 
 def name_it(run_dir, name, started_at):

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from faults import Fault
 from hosts import ADDRESSES, PORT, Hosts, faketime, needs_faketime, needs_hosts, two_hosts
-from suite import Finished
+from suite import Finished, extend_conftest
 
 from gpu_acceptance import cli
 from gpu_acceptance.deaf_launcher import PATIENCE_S
 from gpu_acceptance.files import read_journal, read_results
+from gpu_acceptance.joining import INCOMPLETE
 from gpu_acceptance.lookout import _UNREACHABLE_S, LOST_S
 
 # The first test that asks may wait for all scenarios.
@@ -26,13 +27,30 @@ CUT_S = 5.0
 _SAY_BYE_S = 20.0  # the last handshake, and three threads that wait in the store, 5 s each
 ENDS_WITHIN_S = 2 * (_UNREACHABLE_S + _SAY_BYE_S + 2 * PATIENCE_S)  # twice, on a machine that does other things as well
 RENDEZVOUS_S = 8
-JOIN_S = 8
+MEET_S = 8  # in place of the bounds for a hello and for the store's answer
+IMPATIENT = f"""
+from datetime import timedelta
+
+from gpu_acceptance import control, joining
+
+joining.JOIN_S = {MEET_S}
+control._CONNECT = timedelta(seconds={MEET_S})
+"""
+AFTER_A_WORD = """
+import time
+from pathlib import Path
+
+Path("here").touch()
+while not Path("go").exists():
+    time.sleep(0.1)
+"""
 
 KILLED = Fault("SIGKILL of a node's launcher", "INCOMPLETE (interrupted), exit code 2")
 KILLED_WITH_STORE = Fault("SIGKILL of the launcher of the node that holds the store", "INCOMPLETE, exit code 3; none on the other node")
 CUT_OFF = Fault("node cut off in mid-validation, not healed", "INCOMPLETE (lost), exit code 6; none there, exit code 3")
 HEALED = Fault("network cut for 5 s and healed, after the deadline", "REJECTED (stuck)")
-NO_HELLO = Fault("node 1 starts and never says hello", "none, exit code 6")
+NO_HELLO = Fault("node 1 starts and never says hello", "INCOMPLETE (lost), exit code 6")
+OUT_OF_REACH = Fault("node 1 cannot reach node 0 at the start", "INCOMPLETE (lost), exit code 6; there as well")
 CLOCK = Fault("host clock 1 h ahead", "unchanged: ACCEPTED")
 
 
@@ -95,13 +113,25 @@ def never_there(folder: Path) -> Ended:
         return ended(hosts, since)
 
 
+def out_of_reach(folder: Path, backend: str) -> Ended:
+    """Both torchruns met, and the cable is dead before any supervisor looks for the store."""
+    with two_hosts(folder, "passes") as hosts:
+        for host in hosts.hosts:
+            extend_conftest(host.suite, IMPATIENT, AFTER_A_WORD)
+        hosts.start(backend=backend)
+        for node in (0, 1):
+            hosts[node].wait_for("here")
+        since = time.monotonic()
+        hosts.cut()
+        for host in hosts.hosts:
+            (host.suite / "go").touch()
+        return ended(hosts, since)
+
+
 def never_says_hello(folder: Path) -> Ended:
     """Both torchruns met, and on node 1 no supervisor comes to life."""
     with two_hosts(folder, "passes") as hosts:
-        conftest = hosts[0].suite / "conftest.py"
-        text = conftest.read_text()
-        conftest.unlink()
-        conftest.write_text(f"{text}\nfrom gpu_acceptance import joining\n\njoining.JOIN_S = {JOIN_S}\n")
+        extend_conftest(hosts[0].suite, IMPATIENT)
         since = time.monotonic()
         hosts.start_one(1, script=("--no-python", "sleep", "3600"))
         hosts.start_one(0)
@@ -121,6 +151,8 @@ SCENARIOS = {
     "cut off, c10d": lambda folder: cut_off(folder, "c10d"),
     "node 1 killed": lambda folder: launcher_killed(folder, 1),
     "node 0 killed": lambda folder: launcher_killed(folder, 0),
+    "out of reach": lambda folder: out_of_reach(folder, "static"),
+    "out of reach, c10d": lambda folder: out_of_reach(folder, "c10d"),
     "no hello": never_says_hello,
     "never there": never_there,
     "clock": clock_ahead,
@@ -139,6 +171,20 @@ def journals(one: Finished) -> list[str]:
     """Of whom this host keeps a journal."""
     assert one.folder is not None, one.output
     return sorted(path.name for path in (one.folder / "journal").iterdir())
+
+
+ABSENT = f"rank 1 (node 1) did not arrive within {MEET_S} s; see what torchrun said there"
+
+
+def assert_refused(one: Finished, rank: int, why: str) -> None:
+    """Because ranks did not meet: one line for people, which is all that the run left, and nothing of it is a verdict."""
+    assert one.rank_exit_codes == {rank: INCOMPLETE}, one.output
+    assert f"traceback : {why}\n" in one.output
+    assert [path.name for path in one.folder.iterdir()] == ["journal"]
+    assert journals(one) == [f"rank-{rank:05d}.jsonl"]
+    content = read_journal(one.folder / "journal" / f"rank-{rank:05d}.jsonl")
+    assert (content.identity.host, content.identity.run_id) == (f"node-{rank}", one.folder.name)
+    assert (content.refusal.message, content.plan, content.records, content.problems) == (why, None, (), ())
 
 
 def test_a_killed_launcher_is_named_with_its_node_and_ranks(scenarios, seen):
@@ -212,7 +258,7 @@ def test_a_launcher_that_does_not_hear_of_it_is_ended(scenarios):
     )
 
 
-@pytest.mark.parametrize("name", ["node 1 killed", "node 0 killed", "cut off", "cut off, c10d"])
+@pytest.mark.parametrize("name", ["node 1 killed", "node 0 killed", "cut off", "cut off, c10d", "out of reach", "out of reach, c10d"])
 def test_the_end_is_bounded_and_leaves_no_process(scenarios, name):
     assert scenarios(name).quiet == [True, True]
     assert scenarios(name).took_s < ENDS_WITHIN_S
@@ -237,12 +283,30 @@ def test_a_network_that_comes_back_costs_nobody_but_the_validation_whose_deadlin
 
 def test_a_node_that_never_says_hello_is_named_in_one_line(scenarios, seen):
     (first,) = scenarios("no hello").hosts
-    said = f"rank 1 (node 1) did not arrive within {JOIN_S} s; see what torchrun said there"
-    assert first.rank_exit_codes == {0: 6}
-    assert f"Exit: {said}" in first.output
-    assert f"traceback : {said}\n" in first.output
-    assert first.folder is None
-    seen.told(NO_HELLO, said, scenarios("no hello").took_s)
+    assert_refused(first, 0, ABSENT)
+    assert f"Exit: {ABSENT}\n" in first.output
+    seen.told(NO_HELLO, ABSENT, scenarios("no hello").took_s)
+
+
+def test_nodes_that_cannot_reach_each_other_say_so_in_a_journal_each(scenarios, seen, tmp_path, capsys):
+    first, second = scenarios("out of reach").hosts
+    (no_store,) = re.findall(r"^Exit: (no control store at .*)$", second.output, re.MULTILINE)
+    assert no_store.startswith(f"no control store at {ADDRESSES[0]}:{PORT} within {MEET_S} s: ")
+    assert_refused(first, 0, ABSENT)
+    assert_refused(second, 1, no_store)
+    assert cli.main(["report", "merge", str(tmp_path / "out"), str(first.folder), str(second.folder)]) == INCOMPLETE
+    why = f'rank 0 said "{ABSENT}", rank 1 said "{no_store}"'
+    assert capsys.readouterr().err == f"gpu-acceptance: {first.folder}/journal/rank-00000.jsonl: no report, because nothing ran: {why}\n"
+    assert not (tmp_path / "out").exists()
+    seen.told(OUT_OF_REACH, f"{ABSENT}; on node 1: {no_store}", scenarios("out of reach").took_s)
+
+
+def test_a_launcher_that_does_not_hear_of_that_either_is_ended(scenarios):
+    first, second = scenarios("out of reach, c10d").hosts
+    assert_refused(first, 0, ABSENT)
+    assert second.returncode in {1, -9}
+    assert journals(second) == ["rank-00001.jsonl"]
+    assert "\nExit: no control store at " in second.output
 
 
 def test_two_launchers_that_never_meet_end_by_torchruns_own_timeout(scenarios):

@@ -18,6 +18,7 @@ from gpu_acceptance.files import (
     write_results,
 )
 from gpu_acceptance.record import Outcome, RankFacts, RankRecord, RunPlan
+from gpu_acceptance.refusal import Refusal
 from tests.journals import make_plan
 from tests.report import samples
 
@@ -302,6 +303,34 @@ def test_a_bad_plan_is_named_and_the_first_one_counts(tmp_path, line, message):
     assert (content.plan, content.records) == (make_plan(), (rank_record(),))
     assert len(content.problems) == 1
     assert message in content.problems[0]
+
+
+REFUSAL = Refusal(message="rank 3 did not arrive within 120 s", ended_at="2026-11-20T07:02:00+00:00")
+
+
+def test_a_refusal_comes_back(tmp_path):
+    path = tmp_path / "rank-00005.jsonl"
+    with Journal(path) as journal:
+        journal.append(IDENTITY)
+        journal.append(REFUSAL)
+    assert read_journal(path) == JournalContent(path, IDENTITY, refusal=REFUSAL)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (REFUSAL.model_dump_json().replace("rank 3", "rank 4"), "line 3: a second refusal; a journal has one"),
+        (REFUSAL.model_dump_json().replace('"exit_code":6', '"exit_code":0'), "line 3: refusal.exit_code: Input should be 6, not 0"),
+        (REFUSAL.model_dump_json().replace('"exit_code":6', '"novelty":1'), "line 3: unknown key refusal.novelty"),
+        (REFUSAL.model_dump_json().replace("rank 3", "x" * 20_000), "line 3: refusal.message: String should have at most 16384 characters"),
+    ],
+)
+def test_a_bad_refusal_is_named_and_the_first_one_counts(tmp_path, line, message):
+    path = journal_of(tmp_path, IDENTITY.model_dump_json(), REFUSAL.model_dump_json(), line)
+    content = read_journal(path)
+    assert content.refusal == REFUSAL
+    (problem,) = content.problems
+    assert message in problem
 
 
 def test_text_that_utf8_cannot_carry_does_not_stop_a_plan():

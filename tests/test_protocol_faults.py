@@ -2,9 +2,10 @@
 
 import pytest
 from virtual.invariants import check
-from virtual.world import Shape, World, validations
+from virtual.world import RUN_ID, Shape, World, validations
 
-from gpu_acceptance.files import read_results
+from gpu_acceptance import cli
+from gpu_acceptance.files import read_journal, read_results
 from gpu_acceptance.generations import WORKER_END
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.record import RunRecord
@@ -144,13 +145,82 @@ def test_a_standby_can_be_lost_as_well(make):
     assert outcomes(world, V0) == ["passed"] * 3
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.01])
-def test_a_store_that_is_gone_while_ranks_join_is_one_clear_line(make, after_s):
+@pytest.mark.parametrize(("after_s", "code"), [(0.0, 6), (0.001, 6), (0.01, 3)])
+def test_a_store_that_is_gone_while_ranks_join_or_have_just_agreed_is_one_clear_line(make, after_s, code):
     world = make()
     world.advance(after_s)
     world.lose_store()
-    assert set(codes(ended(world)).values()) <= {3, 4}
+    assert codes(ended(world)) == dict.fromkeys(range(3), code)
     assert all("control store" in end.lines[0] for end in world.ends.values())
+
+
+@pytest.mark.parametrize("shared_disk", [True, False])
+def test_ranks_that_never_come_are_in_the_journals_of_all_that_did_of_one_run(make, shared_disk, capsys):
+    world = make(world_size=4, num_nodes=2, launcher_kills=False, shared_disk=shared_disk)
+    world.kill(3)
+    said = "rank 3 (node 1) did not arrive within 120 s; see what torchrun said there"
+    assert {rank: (end.exit_code, end.lines) for rank, end in ended(world).ends.items()} == dict.fromkeys(range(3), (6, (said,)))
+    for rank in range(3):
+        content = read_journal(world.run_folder(rank) / "journal" / f"rank-{rank:05d}.jsonl")
+        assert (content.identity.rank, content.identity.run_id, content.refusal.message) == (rank, RUN_ID, said)
+        assert cli.main(["verdict", str(world.run_folder(rank).parent)]) == 6
+        assert capsys.readouterr().out.startswith(f"INCOMPLETE: nothing ran: {said} | run {RUN_ID} | ended ")
+
+
+def test_a_rank_that_never_reaches_the_store_says_so_in_a_folder_of_its_own(make):
+    world = make(world_size=4, num_nodes=2, launcher_kills=False, shared_disk=False)
+    world.cut_off(2, 1e6)
+    assert codes(ended(world)) == dict.fromkeys(range(4), 6)
+    assert world.ends[2].lines[0].startswith("no control store at 127.0.0.1:29500 within 60 s: ")
+    assert world.ends[3].lines[0].startswith("rank 2 (node 1) did not arrive within 120 s")
+    assert len({path.parents[1].name for rank in range(4) for path in world.journals(rank)}) == 2
+    assert world.journals(2)[0].parents[1].name != RUN_ID
+
+
+def test_a_leader_that_never_says_hello_is_told_by_each_rank_alone(make):
+    world = make(launcher_kills=False)
+    world.kill(0)
+    assert codes(ended(world)) == {1: 6, 2: 6}
+    assert {end.lines for end in world.ends.values()} == {("rank 0 lost: silent for 150 s where a welcome message was due",)}
+    assert not world.run_folder(1).exists()
+    assert [len(world.journals(rank)) for rank in (1, 2)] == [1, 1]
+
+
+def test_a_leader_that_is_lost_before_the_plan_is_the_last_line_of_journals_that_were_begun(make):
+    world = make(launcher_kills=False)
+    world.schedule.wait(lambda: len(world.runs) == 3, 10.0)
+    world.kill(0)
+    assert codes(ended(world)) == {1: 6, 2: 6}
+    assert {end.lines for end in world.ends.values()} == {("no verdict: rank 0 lost: no heartbeat for 15 s",)}
+    assert [path.parents[1].name for rank in (1, 2) for path in world.journals(rank)] == [RUN_ID] * 2
+
+
+def test_a_rank_that_is_cut_off_before_it_has_collected_and_those_that_miss_it_say_so(make):
+    world = make(launcher_kills=False)
+    world.schedule.wait(lambda: len(world.runs) == 3, 10.0)
+    *others, last = world.runs
+    world.cut_off(last, 1e6)
+    assert codes(ended(world)) == dict.fromkeys(range(3), 6)
+    assert {world.ends[rank].lines for rank in others} == {(f"no verdict: rank {last} did not finish collecting within 120 s",)}
+    assert world.ends[last].lines[0].startswith("no verdict: the control store at 127.0.0.1:29500 does not answer: node 0 (")
+
+
+def test_a_signal_while_ranks_are_missing_leaves_nothing(make):
+    world = make(launcher_kills=False)
+    world.kill(2)
+    world.advance(1.0)
+    world.signal(1)
+    assert codes(ended(world)) == {0: 2, 1: 2}
+    assert [*world.folder.iterdir()] == []
+
+
+def test_a_signal_while_the_store_is_out_of_reach_leaves_nothing_either(make):
+    world = make(launcher_kills=False)
+    world.cut_off(2, 1e6)
+    world.advance(1.0)
+    world.signal(2)
+    assert codes(ended(world)) == {0: 6, 1: 6, 2: 2}
+    assert world.journals(2) == []
 
 
 def test_what_a_standby_says_at_once_is_heard_by_those_who_elect_it_a_moment_later(make):

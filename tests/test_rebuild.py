@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from gpu_acceptance.contradictions import find_contradiction
 from gpu_acceptance.files import JournalContent, RecordError, encode, read_journal
 from gpu_acceptance.limit import Peers
+from gpu_acceptance.never_began import NothingRanError
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.rebuild import last_written, read_run_folder, rebuild
 from gpu_acceptance.record import Outcome, Status
+from gpu_acceptance.refusal import Refusal
 from gpu_acceptance.report import build_page
 from gpu_acceptance.run_record import make_run_record
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
@@ -125,6 +127,27 @@ def test_a_rank_whose_journal_ends_early_is_lost_from_there_on():
     assert row_of(record, FORMATION).outcome is Outcome.PASSED
     text = "rank 1 (node-00, GPU 1, serial 165390001): lost: no record of it in its journal"
     assert row_of(record).message.splitlines()[0] == text
+
+
+def test_a_rank_that_was_lost_before_the_plan_says_why_it_took_no_part():
+    run = told()
+    unmet = replace(run.content(2), plan=None, records=(), refusal=Refusal(message="node 1 is cut off", ended_at=ENDED))
+    record = rebuilt([*run.contents(2), unmet])
+    assert "rank 2 took no part: node 1 is cut off" in record.conclusion.reasons
+    assert row_of(record).outcome is Outcome.LOST
+
+
+def test_a_run_that_never_began_has_no_report():
+    contents = [
+        replace(content, plan=None, records=(), refusal=Refusal(message="rank 3 did not arrive", ended_at=ENDED))
+        for content in told().contents(3)
+    ]
+    with pytest.raises(NothingRanError) as caught:
+        rebuilt(contents)
+    assert (str(caught.value), caught.value.exit_code) == (
+        "run/journal/rank-00000.jsonl: no report, because nothing ran: rank 3 did not arrive",
+        6,
+    )
 
 
 def test_what_no_journal_tells_did_not_run_and_what_is_too_large_for_the_job_does_not_apply():

@@ -15,8 +15,9 @@ from typing import NoReturn
 from gpu_acceptance import __version__
 from gpu_acceptance.cli_machine import add_verbs
 from gpu_acceptance.ending import INTERNAL_ERROR
-from gpu_acceptance.files import RESULTS, RecordError, read_results, write_results
+from gpu_acceptance.files import RESULTS, RecordError, read_journal, read_results, write_results
 from gpu_acceptance.merge import copy_journals, find_journals
+from gpu_acceptance.never_began import NothingRanError, find_why_it_never_began
 from gpu_acceptance.rebuild import journal_paths, last_written, read_run_folder, rebuild
 from gpu_acceptance.record import Outcome, RunRecord
 from gpu_acceptance.report import write_page
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb: Callable[[argparse.Namespace], int] = options.verb
     try:
         return verb(options)
+    except NothingRanError as error:
+        return _fail(error, error.exit_code)
     except RecordError as error:
         return _fail(error, UNREADABLE)
     except OSError as error:
@@ -73,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         "verdict",
         help="print a run's verdict line and return its exit code",
         description="Print one line: verdict, run, how long ago it ended, file. Returns the run's own exit code; "
-        "3 where the run left no results or they cannot be used, 4 where there is no run.",
+        "6 where its ranks never met, 3 where it left no results or they cannot be used, 4 where there is no run.",
     )
     verdict.set_defaults(verb=_verdict)
 
@@ -84,7 +87,8 @@ def _parser() -> argparse.ArgumentParser:
         help="build report.html from results.json, or both from the journals",
         description="Build report.html from the results.json beside it, and from nothing else; print its path. A run that left no "
         "results.json is rebuilt from its journals: results.json and report.html are written, the verdict line is printed, each problem "
-        "of a journal follows on standard error, and the run's exit code is returned. A rebuilt run is never ACCEPTED.",
+        "of a journal follows on standard error, and the run's exit code is returned. A rebuilt run is never ACCEPTED. One whose ranks "
+        "never met has no report: why is said on standard error, and 6 returned.",
     )
     build.add_argument(
         "--from-journals",
@@ -116,18 +120,26 @@ def _parser() -> argparse.ArgumentParser:
 def _verdict(options: argparse.Namespace) -> int:
     run_dir = find_run(options.dir)
     if not (run_dir / RESULTS).exists():
+        never = find_why_it_never_began(map(read_journal, journal_paths(run_dir)))
+        if never:
+            _refuse_another_run(never.run_id, run_dir, never.path)
+            return _say(f"INCOMPLETE: nothing ran: {never.why}", never.run_id, never.ended_at, never.path, never.exit_code)
         hint = f"; to judge what its journals prove: gpu-acceptance report build {run_dir}" if journal_paths(run_dir) else ""
         raise RecordError(f"{run_dir}: this run left no {RESULTS}: it was refused, killed, or is still going on; there is no verdict{hint}")
     record = read_results(run_dir)
-    _refuse_another_run(record, run_dir)
+    _refuse_another_run(record.header.run_id, run_dir, run_dir / RESULTS)
     return _say_verdict(record, run_dir)
 
 
 def _say_verdict(record: RunRecord, run_dir: Path) -> int:
-    conclusion, run_id = record.conclusion, record.header.run_id
-    ago = how_long_ago(record.header.ended_at, datetime.now(UTC))
-    print(f"{one_line(conclusion.line)} | run {one_line(run_id)} | {ago} | {one_line(str(run_dir / RESULTS))}")
-    return conclusion.exit_code
+    conclusion, header = record.conclusion, record.header
+    return _say(conclusion.line, header.run_id, header.ended_at, run_dir / RESULTS, conclusion.exit_code)
+
+
+def _say(line: str, run_id: str, ended_at: str, path: Path, exit_code: int) -> int:
+    ago = how_long_ago(ended_at, datetime.now(UTC))
+    print(f"{one_line(line)} | run {one_line(run_id)} | {ago} | {one_line(str(path))}")
+    return exit_code
 
 
 def _report_build(options: argparse.Namespace) -> int:
@@ -152,7 +164,7 @@ def _rebuild(out: Path, sources: Sequence[Path], why: str) -> int:
     journals = find_journals(sources)
     contents = [content for source in sources for content in read_run_folder(source)]
     record = rebuild(contents, ended_at=last_written(contents), why=why)
-    _refuse_another_run(record, out)
+    _refuse_another_run(record.header.run_id, out, out / RESULTS)
     copy_journals(journals, out)
     write_results(out, record)
     write_page(out)
@@ -245,11 +257,11 @@ def _left_something(folder: Path) -> bool:
     return (folder / RESULTS).exists() or (folder / "journal").is_dir()
 
 
-def _refuse_another_run(record: RunRecord, run_dir: Path) -> None:
+def _refuse_another_run(run_id: str, run_dir: Path, path: Path) -> None:
     """A record copied into another run's folder would answer for a run that it does not describe."""
     name = run_dir.resolve().name
-    if RUN_ID.fullmatch(name) and record.header.run_id != name:
-        raise RecordError(f"{run_dir / RESULTS}: is of run {record.header.run_id}, not of {name}")
+    if RUN_ID.fullmatch(name) and run_id != name:
+        raise RecordError(f"{path}: is of run {run_id}, not of {name}")
 
 
 def how_long_ago(ended_at: str, now: datetime) -> str:

@@ -27,7 +27,11 @@ _CONNECT = timedelta(seconds=60)
 
 
 class ControlError(RuntimeError):
-    """The store went away, or never answered."""
+    """A message did not come to where it belongs."""
+
+
+class UnreachableError(ControlError):
+    """Nor will any other: the store or the leader went away, or never answered."""
 
 
 class Control:
@@ -85,12 +89,12 @@ class Control:
             return
 
     def client(self) -> Store:
-        """A store client of its own for one more thread. Raises ControlError where the store does not answer."""
+        """A store client of its own for one more thread. Raises UnreachableError where the store does not answer."""
         try:
             store = TCPStore(self.place.store_host, self.port, None, is_master=False, timeout=_CONNECT)
         except (DistError, RuntimeError, ValueError) as error:
             first_line = str(error).splitlines()[0]
-            raise ControlError(
+            raise UnreachableError(
                 f"no control store at {self.place.store_host}:{self.port} within {_CONNECT.seconds} s: {first_line}"
             ) from None
         store.set_timeout(_LONGEST_RUN)

@@ -18,12 +18,13 @@ from pydantic_core import PydanticSerializationError
 
 from gpu_acceptance.contradictions import find_contradiction
 from gpu_acceptance.record import SCHEMA_VERSION, Model, RankFacts, RankIdentity, RankRecord, RunPlan, RunRecord
+from gpu_acceptance.refusal import Refusal
 from gpu_acceptance.visible import one_line
 
 RESULTS = "results.json"
 MAX_BYTES = 256 * 2**20
 
-JournalLine = RankIdentity | RunPlan | RankFacts | RankRecord
+JournalLine = RankIdentity | RunPlan | RankFacts | RankRecord | Refusal
 _LINE: TypeAdapter[JournalLine] = TypeAdapter(Annotated[JournalLine, Field(discriminator="kind")])
 
 
@@ -176,6 +177,7 @@ class JournalContent:
     identity: RankIdentity | None = None  # with all facts of the rank's workers
     plan: RunPlan | None = None
     records: tuple[RankRecord, ...] = ()  # in the order they were written
+    refusal: Refusal | None = None
     problems: tuple[str, ...] = ()
 
 
@@ -185,7 +187,7 @@ def read_journal(path: Path) -> JournalContent:
         data = read_regular(path)
     except RecordError as error:
         return JournalContent(path, problems=(str(error),))
-    identity, plan, facts = None, None, dict[str, str]()
+    identity, plan, refusal, facts = None, None, None, dict[str, str]()
     records, problems = list[RankRecord](), list[str]()
     for number, entry in _parse_lines(data):
         problem = ""
@@ -200,6 +202,10 @@ def read_journal(path: Path) -> JournalContent:
                 plan = entry
             case RunPlan():
                 problem = "a second plan; a journal has one"
+            case Refusal() if refusal is None:
+                refusal = entry
+            case Refusal():
+                problem = "a second refusal; a journal has one"
             case _ if identity and entry.rank != identity.rank:
                 problem = f"a record of rank {entry.rank} in the journal of rank {identity.rank}"
             case RankFacts():
@@ -210,7 +216,7 @@ def read_journal(path: Path) -> JournalContent:
             problems.append(f"{path}: line {number}: {problem}")
     if identity is None:
         problems.insert(0, f"{path}: line 1 is not the identity of a rank")
-    return JournalContent(path, identity and identity.with_facts(facts), plan, tuple(records), tuple(problems))
+    return JournalContent(path, identity and identity.with_facts(facts), plan, tuple(records), refusal, tuple(problems))
 
 
 def _parse_lines(data: bytes) -> Iterator[tuple[int, JournalLine | str]]:

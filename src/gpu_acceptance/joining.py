@@ -2,14 +2,15 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from gpu_acceptance.clocks import ahead
-from gpu_acceptance.control import Message
+from gpu_acceptance.control import Message, UnreachableError
 from gpu_acceptance.files import encode
 from gpu_acceptance.ranges import named
 from gpu_acceptance.record import Bounds, RankIdentity, clip
-from gpu_acceptance.supervisor import LeaderLostError, Supervisor
+from gpu_acceptance.supervisor import Supervisor
 
 JOIN_S = 120.0  # for all ranks to say hello: nodes of one job start within seconds of each other
 _CLOCK_S = 5.0  # for an answer that takes milliseconds; without one the run goes on
@@ -22,21 +23,41 @@ def interrupted(reason: str) -> "RefusedError":
 
 
 class RefusedError(ValueError):
-    """The run may not start, said before any GPU is touched, with the same text and exit code on every rank."""
+    """The run may not start, said before any GPU is touched, with the same text and exit code on every rank.
 
-    def __init__(self, message: str, exit_code: int = USAGE) -> None:
+    `run_id`: of the folder in which all ranks leave that they heard it, where rank 0 knew that ranks are missing.
+    """
+
+    def __init__(self, message: str, exit_code: int = USAGE, run_id: str = "") -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.run_id = run_id
+
+
+class UnmetError(RefusedError):
+    """What a rank says to itself where nobody can tell it: it cannot reach the others, or their leader is gone."""
+
+    def __init__(self, message: str, *, is_cut_off: bool) -> None:
+        super().__init__(message, INCOMPLETE)
+        self.is_cut_off = is_cut_off
 
 
 def join(
-    supervisor: Supervisor, identity: RankIdentity, refusal: RefusedError | None, welcome: Callable[[list[RankIdentity]], Message]
+    supervisor: Supervisor,
+    identity: RankIdentity,
+    refusal: RefusedError | None,
+    welcome: Callable[[list[RankIdentity]], Message],
+    unmet_id: str,
 ) -> Message:
-    """Says hello, and returns rank 0's welcome once every rank has. Collective. Raises RefusedError with one text for all."""
+    """Says hello, and returns rank 0's welcome once every rank has. Collective. Raises RefusedError with one text for all.
+
+    `unmet_id`: rank 0's, the run id of a refusal because of ranks that never said hello.
+    """
     supervisor.tell_leader({"type": "hello", "identity": encode(identity), "refusal": refusal and _refused(refusal)})
-    if supervisor.is_leader:
-        supervisor.control.cast(_answer_hellos(supervisor, welcome))
-    answer = _answer_of_leader(supervisor, "welcome")
+    with _refused_where_unmet(supervisor):
+        if supervisor.is_leader:
+            supervisor.control.cast(_answer_hellos(supervisor, welcome, unmet_id))
+        answer = _answer_of_leader(supervisor, "welcome")
     everybody = range(supervisor.place.world_size)
     supervisor.lookout.watch(everybody if supervisor.is_leader else [supervisor.leader], supervisor.leader)
     return answer
@@ -46,15 +67,27 @@ def agree(supervisor: Supervisor, nodeids: list[str], problems: list[RefusedErro
     """Rank 0's `answer`, where all ranks collected the same and none has a problem. Collective. Raises RefusedError."""
     told = [{"message": clip(str(problem), 4000), "exit_code": problem.exit_code} for problem in problems[:3]]
     supervisor.tell_leader({"type": "collected", "nodeids": nodeids, "problems": told})
-    if supervisor.is_leader:
-        answers = supervisor.await_mail("collected", JOIN_S, until_stopped=True)
-        stopped = interrupted(supervisor.stopping) if supervisor.stopping else None
-        problem = stopped or find_collection_problem(answers, supervisor.place.world_size)
-        supervisor.control.cast(_refused(problem) if problem else {"type": "agreed", **answer()})
-    return _answer_of_leader(supervisor, "agreed")
+    with _refused_where_unmet(supervisor):
+        if supervisor.is_leader:
+            answers = supervisor.await_mail("collected", JOIN_S, until_stopped=True)
+            stopped = interrupted(supervisor.stopping) if supervisor.stopping else None
+            problem = stopped or find_collection_problem(answers, supervisor.place.world_size)
+            supervisor.control.cast(_refused(problem) if problem else {"type": "agreed", **answer()})
+        return _answer_of_leader(supervisor, "agreed")
 
 
-def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]], Message]) -> Message:
+@contextmanager
+def _refused_where_unmet(supervisor: Supervisor) -> Iterator[None]:
+    """Nobody can be asked any more, and nobody will answer: this rank refuses by itself."""
+    try:
+        yield
+    except UnreachableError as error:
+        reason = supervisor.stop_signals.reason
+        supervisor.hang_up()
+        raise interrupted(reason) if reason else UnmetError(str(error), is_cut_off=supervisor.is_cut_off) from None
+
+
+def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]], Message], unmet_id: str) -> Message:
     hellos = supervisor.await_mail("hello", JOIN_S, until_stopped=True)
     if supervisor.stopping:
         return _refused(interrupted(supervisor.stopping))
@@ -63,7 +96,7 @@ def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]
     if absent:
         nodes = named("node", {rank // place.local_world_size for rank in absent})
         text = f"{named('rank', absent)} ({nodes}) did not arrive within {JOIN_S:g} s; see what torchrun said there"
-        return _refused(RefusedError(text, INCOMPLETE))
+        return _refused(RefusedError(text, INCOMPLETE, unmet_id))
     refusals = [hello["refusal"] for _, hello in sorted(hellos.items()) if hello["refusal"]]
     if refusals:
         first: Message = refusals[0]
@@ -86,19 +119,14 @@ def _ask_clocks(supervisor: Supervisor, identities: list[RankIdentity]) -> list[
 
 
 def _refused(error: RefusedError) -> Message:
-    return {"type": "refused", "message": str(error), "exit_code": error.exit_code}
+    return {"type": "refused", "message": str(error), "exit_code": error.exit_code, "run_id": error.run_id}
 
 
 def _answer_of_leader(supervisor: Supervisor, kind: str) -> Message:
-    try:
-        message = supervisor.await_cast(kind, JOIN_S + 30)
-    except LeaderLostError:
-        if supervisor.stop_signals.reason is None:
-            raise
-        raise interrupted(supervisor.stop_signals.reason) from None
+    message = supervisor.await_cast(kind, JOIN_S + 30)
     if message["type"] == "refused":
         supervisor.say_bye()
-        raise RefusedError(message["message"], message["exit_code"])
+        raise RefusedError(message["message"], message["exit_code"], message["run_id"])
     return message
 
 

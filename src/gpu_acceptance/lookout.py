@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch.distributed import Store
 
-from gpu_acceptance.control import ControlError
+from gpu_acceptance.control import UnreachableError
 
 BEAT_S = 1.0
 LOST_S = 15.0  # a link cut for 5 s was back within 7 s: TCP sends again at 0.2, 0.4, ... 6.4 s
@@ -54,7 +54,7 @@ class Lookout:
             self._store.set(_loss_key(rank), "null")
             self._store.set(_key(rank), "0")
         except RuntimeError as error:
-            raise ControlError(f"the control store is gone: {str(error).splitlines()[0]}") from None
+            raise UnreachableError(f"the control store is gone: {str(error).splitlines()[0]}") from None
         self._thread = threading.Thread(target=self._run, daemon=True, name="lookout")
         self._thread.start()
 

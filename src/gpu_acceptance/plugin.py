@@ -82,7 +82,7 @@ def find_problem(config: pytest.Config, place: Rank) -> RefusedError | None:
 def refuse(error: RefusedError, place: Rank) -> NoReturn:
     """Ends pytest on every rank with the exit code of the refusal; one rank of each node prints it."""
     tell_torchrun(str(error))
-    text = visible(str(error)) if place.local_rank == 0 else ""
+    text = visible("\n".join([str(error), *getattr(error, "__notes__", ())])) if place.local_rank == 0 else ""
     if error.exit_code == USAGE:
         raise pytest.UsageError(*filter(None, [text])) from None
     pytest.exit(text, returncode=error.exit_code)

@@ -12,6 +12,7 @@ from gpu_acceptance.attempts import bare_row, causes_before_victims, too_small
 from gpu_acceptance.files import JournalContent, RecordError, read_journal
 from gpu_acceptance.job import Job
 from gpu_acceptance.judge import wants_repeat
+from gpu_acceptance.never_began import NothingRanError, find_why_it_never_began
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.record import (
     Attempt,
@@ -55,6 +56,8 @@ def rebuild(contents: Sequence[JournalContent], *, ended_at: str, why: str, inte
     Raises RecordError.
     """
     usable = _one_per_rank(contents)
+    if never := find_why_it_never_began(contents):
+        raise NothingRanError(never)
     plan = _agreed_plan(usable)
     job = Job(tuple(identity for _, identity in usable))
     records = _records(usable)
@@ -85,7 +88,7 @@ def _one_per_rank(contents: Sequence[JournalContent]) -> list[tuple[JournalConte
 
 
 def _said(content: JournalContent) -> tuple[object, ...]:
-    return content.identity, content.plan, content.records, len(content.problems)
+    return content.identity, content.plan, content.records, content.refusal, len(content.problems)
 
 
 def _agreed_plan(usable: Sequence[tuple[JournalContent, RankIdentity]]) -> RunPlan:
@@ -200,4 +203,5 @@ def _not_concluded(contents: Sequence[JournalContent], job: Job, why: str) -> li
     problems = sorted({problem for content in contents for problem in content.problems})
     more = [f"... and {len(problems) - _MOST_PROBLEMS} more problems in journals"] if len(problems) > _MOST_PROBLEMS else []
     found = f"rebuilt from {len(job.by_rank)} of {job.world_size} journals"
-    return [f"no reporter saw this run whole: {found} ({why})", *problems[:_MOST_PROBLEMS], *more]
+    unmet = [f"rank {one.identity.rank} took no part: {one.refusal.message}" for one in contents if one.identity and one.refusal]
+    return [f"no reporter saw this run whole: {found} ({why})", *sorted(set(unmet)), *problems[:_MOST_PROBLEMS], *more]

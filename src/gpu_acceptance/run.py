@@ -13,7 +13,7 @@ from gpu_acceptance.error_file import write_error_file
 from gpu_acceptance.files import RESULTS, encode
 from gpu_acceptance.generations import Validation
 from gpu_acceptance.job import Job
-from gpu_acceptance.joining import USAGE, RefusedError, agree, interrupted
+from gpu_acceptance.joining import USAGE, RefusedError, UnmetError, agree, interrupted
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.leader import Leader, LeaderOptions
 from gpu_acceptance.limit import Profile
@@ -25,6 +25,7 @@ from gpu_acceptance.run_record import make_run_record
 from gpu_acceptance.settings import Settings
 from gpu_acceptance.standby import await_listeners, elect, rebuild_run, send_journal
 from gpu_acceptance.supervisor import LeaderLostError, Supervisor
+from gpu_acceptance.unmet import note_refusal
 from gpu_acceptance.validations import read_validations
 from gpu_acceptance.worker_hold import Suite
 
@@ -85,17 +86,17 @@ class Run:
             return
         try:
             self._agree([], [problem], dict)
+        except UnmetError:
+            self.refused = problem
         except RefusedError:
             return
-        except ControlError:
-            self.refused = problem
-            self.supervisor.say_bye()
 
     def _agree(self, nodeids: list[str], problems: list[RefusedError], answer: Callable[[], Message]) -> Message:
         try:
             return agree(self.supervisor, nodeids, problems, answer)
         except RefusedError as error:
             self.refused = error
+            note_refusal(error, self.supervisor.journal, self.obstacles)
             raise
 
     def _make_plan(self, collected: Collected) -> RunPlan:

@@ -1,12 +1,15 @@
 """Where a run leaves its traces: one folder, named by all ranks alike, never used twice."""
 
 import errno
+import hashlib
 import re
 import secrets
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+import psutil
 
 NEEDED_BYTES = 64 << 20  # a page of 1,024 ranks takes 15 MB, its results 22 MB; logs come on top
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -15,6 +18,18 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def new_run_id() -> str:
     """`20261120-064931-3fa2`: sorts by time, unlike for two runs that start together."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def node_run_id(host: str, launcher: int | None) -> str:
+    """One id for all ranks of a node, none of which hears rank 0: by the start of the launcher that they share."""
+    try:
+        process = psutil.Process(launcher) if launcher else None
+    except psutil.NoSuchProcess:
+        process = None
+    if process is None:
+        return new_run_id()
+    mark = hashlib.sha256(f"{host} {process.pid}".encode()).hexdigest()[:4]
+    return f"{datetime.fromtimestamp(process.create_time(), UTC):%Y%m%d-%H%M%S}-{mark}"
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-from gpu_acceptance.control import Control, Message
+from gpu_acceptance.control import Control, Message, UnreachableError
 from gpu_acceptance.events import StopSignals
 from gpu_acceptance.files import Journal, RecordError
 from gpu_acceptance.identity import read_identity
 from gpu_acceptance.job import Job
-from gpu_acceptance.joining import NOT_WRITABLE, RefusedError, join
+from gpu_acceptance.joining import NOT_WRITABLE, RefusedError, UnmetError, interrupted, join
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.limit import Profile
 from gpu_acceptance.processes import become_subreaper
@@ -18,15 +18,14 @@ from gpu_acceptance.run import Run
 from gpu_acceptance.run_files import RunFiles, new_run_id
 from gpu_acceptance.settings import Settings, choose_profile
 from gpu_acceptance.supervisor import Supervisor
+from gpu_acceptance.unmet import refuse_start
 from gpu_acceptance.worker_hold import WorkerHold
 
 
 def start_run(settings: Settings, place: Rank, refusal: RefusedError | None) -> Run:
-    """Joins all ranks. Collective. Raises RefusedError with the same text on every rank, or ControlError."""
+    """Joins all ranks. Collective. Raises RefusedError, with one text on all ranks that hear rank 0."""
     stop = StopSignals(place.node_name, has_launcher=bool(place.store_port))
     become_subreaper()
-    control = Control(place)
-    supervisor = Supervisor(place, control, stop)
     identity = read_identity(place)
     chosen: dict[str, Profile] = {}
     joined: list[RankIdentity] = []
@@ -36,7 +35,11 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None) -> 
         chosen["profile"] = profile = _profile_for(settings, identities)
         return {"run_id": _fresh_run_id(settings), "deadline_s": profile.deadline_s}
 
-    answer = join(supervisor, identity, refusal, welcome)
+    try:
+        supervisor = _connect(place, stop)
+        answer = join(supervisor, identity, refusal, welcome, _unused_run_id(settings))
+    except RefusedError as error:
+        raise refuse_start(error, refusal, settings.report_dir, identity, stop.launcher) from None
     run_id = answer["run_id"]
     clocks = {node: tuple(bounds) for node, bounds in answer["clocks"]}
 
@@ -45,10 +48,23 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None) -> 
 
     identity = known(identity)
     files = RunFiles(settings.report_dir / run_id, place.rank)
-    supervisor.hold = WorkerHold(control, supervisor.events, files, identity)
+    supervisor.hold = WorkerHold(supervisor.control, supervisor.events, files, identity)
     obstacles = _open_journal(supervisor, files, identity)
     job = Job(tuple(map(known, joined))) if joined else None
     return Run(settings, place, supervisor, identity, files, answer["deadline_s"], chosen.get("profile"), obstacles, job=job)
+
+
+def _connect(place: Rank, stop: StopSignals) -> Supervisor:
+    """To the store of the launcher. Raises RefusedError where that cannot be reached."""
+    try:
+        control = Control(place)
+        try:
+            return Supervisor(place, control, stop)
+        except UnreachableError:
+            control.close(timeout_s=5)
+            raise
+    except UnreachableError as error:
+        raise interrupted(stop.reason) if stop.reason else UnmetError(str(error), is_cut_off=True) from None
 
 
 def _open_journal(supervisor: Supervisor, files: RunFiles, identity: RankIdentity) -> list[RefusedError]:
@@ -84,6 +100,12 @@ def _fresh_run_id(settings: Settings) -> str:
     if os.path.lexists(folder):
         raise RefusedError(f"--run-id={run_id}: {folder} exists; a run never overwrites another")
     return run_id
+
+
+def _unused_run_id(settings: Settings) -> str:
+    """For what ranks leave that were refused because others are missing: no reason to ask for another name."""
+    named = settings.run_id
+    return named if named and not os.path.lexists(settings.report_dir / named) else new_run_id()
 
 
 def _refuse_unwritable(folder: Path) -> None:

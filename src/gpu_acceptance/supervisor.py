@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from gpu_acceptance.board import GRACE_S, Board
-from gpu_acceptance.control import Control, ControlError, Message
+from gpu_acceptance.control import Control, ControlError, Message, UnreachableError
 from gpu_acceptance.events import Event, Events, StopSignals
 from gpu_acceptance.files import Journal, encode
 from gpu_acceptance.generation_attempt import EndAttempt, FormAttempt
@@ -28,7 +28,7 @@ _BYE_S = 5.0
 _ATTEMPTS: dict[str, type[RankAttempt]] = {"form": FormAttempt, "run": RunAttempt, "end": EndAttempt}
 
 
-class LeaderLostError(ControlError):
+class LeaderLostError(UnreachableError):
     """The leading rank is gone: its heart stopped, or it did not react. Raised on that rank too, once it is given up."""
 
     def __init__(self, loss: Loss) -> None:
@@ -78,7 +78,7 @@ class Supervisor:
     # --- waiting -------------------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Handles what happens next; returns within half a second. Raises ControlError when the store or the leader is gone."""
+        """Handles what happens next; returns within half a second. Raises UnreachableError when the store or the leader is gone."""
         for event in self.events.wait():
             self._dispatch(event)
         if self.hold and self.hold.worker:
@@ -94,10 +94,10 @@ class Supervisor:
 
     def _refuse_to_wait_for_nobody(self) -> None:
         if self._store_lost:
-            raise ControlError(self._store_lost)
+            raise UnreachableError(self._store_lost)
         if self.lookout.is_cut_off:
             self.is_cut_off = True
-            raise ControlError(f"the control store at {self._store} does not answer: {self.place.node_name} is cut off from it")
+            raise UnreachableError(f"the control store at {self._store} does not answer: {self.place.node_name} is cut off from it")
         self.refuse_a_leader_that_was_given_up()
         if self.is_leader:
             return
@@ -236,8 +236,13 @@ class Supervisor:
         except ControlError:
             return
         finally:
-            self.lookout.end()
-            self.control.close(timeout_s=5)
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Leaves without the handshake, where nobody is there to say bye to."""
+        self.stop_signals.ignore()
+        self.lookout.end()
+        self.control.close(timeout_s=5)
 
     # --- events --------------------------------------------------------------------------------------------------------------
 

@@ -52,7 +52,10 @@ class Checked:
 
     @property
     def agreed(self) -> bool:
-        return any(run.plan for run in self.world.runs.values())
+        return any(map(self.has_plan, self.world.runs))
+
+    def has_plan(self, rank: int) -> bool:
+        return rank in self.world.runs and self.world.runs[rank].plan is not None
 
     @property
     def bad(self) -> list[Fired]:
@@ -72,6 +75,7 @@ def check(world: World) -> None:
     it_ended_in_time(checked)
     live_ranks_agree(checked)
     a_report_is_written(checked)
+    who_met_nobody_says_so(checked)
     accepted_only_if_all_held(checked)
     what_rejects_is_rejected(checked)
     each_fault_is_named(checked)
@@ -117,10 +121,10 @@ def live_ranks_agree(checked: Checked) -> None:
     assert all(lines and lines[0] for _, lines in said.values()), said
     may_have_none = checked.ends if checked.world.store_gone_at is not None else checked.world.cut_s
     for rank in may_have_none:
-        if rank in said and (said[rank][0] in {3, 4} or checked.world.cut_s):
+        if rank in said and (said[rank][0] == 3 or not checked.has_plan(rank) or checked.world.cut_s):
             said.pop(rank)
     if not checked.agreed:  # before that a rank may know of the leader's loss by a signal, or by its silence; ranks that never came: 6
-        assert {code for code, _ in said.values()} <= {2, 3, 4, 6}, said
+        assert {code for code, _ in said.values()} <= {2, 3, 6}, said
         return
     if checked.world.cut_s and checked.world.stopped:
         return  # whose stop the leader did not hear in time takes it for lost, and ends alone
@@ -144,6 +148,16 @@ def a_report_is_written(checked: Checked) -> None:
         codes = {checked.ends[rank].exit_code for rank in checked.reached}
         torn = {3} if world.cut_s else set()  # who comes second to a folder that two share does not overwrite, and both fail closed
         assert codes <= {record.conclusion.exit_code, *torn} or record.conclusion.exit_code in torn, (codes, record.conclusion.line)
+
+
+def who_met_nobody_says_so(checked: Checked) -> None:
+    """The words of a refusal because of others are in the journal of each rank that heard or said them, and no other refusal is."""
+    for rank, end in checked.ends.items():
+        unmet = end.exit_code == 6 and not checked.has_plan(rank)
+        expected = [end.lines[0].removeprefix("no verdict: ")] if unmet else []
+        found = [content for content in map(read_journal, checked.world.journals(rank)) if content.refusal]
+        assert [content.refusal.message for content in found] == expected, f"rank {rank}"
+        assert [content.identity.run_id for content in found] == [content.path.parents[1].name for content in found]
 
 
 def accepted_only_if_all_held(checked: Checked) -> None:
@@ -185,7 +199,7 @@ def each_fault_is_named(checked: Checked) -> None:
 
 
 def _names(message: str, rank: int) -> bool:
-    return any(rank in expand(ranks) for ranks in re.findall(r"\branks? (\d[\d,-]*)", message))
+    return any(rank in expand(ranks) for ranks in re.findall(r"\branks? (\d+(?:[,-]\d+)*)", message))
 
 
 def nobody_healthy_is_blamed(checked: Checked) -> None:

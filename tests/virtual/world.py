@@ -212,6 +212,10 @@ class World:
     def run_folder(self, rank: int) -> Path:
         return self._reports(rank) / RUN_ID
 
+    def journals(self, rank: int) -> list[Path]:
+        """Of one rank, in whatever folder of its node: where ranks did not meet it may have named that itself."""
+        return sorted(self._reports(rank).glob(f"*/journal/rank-{rank:05d}.jsonl"))
+
     @property
     def run_folders(self) -> list[Path]:
         """Each once, in the order of ranks."""

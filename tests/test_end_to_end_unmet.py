@@ -1,0 +1,71 @@
+"""A rank that waits for others in vain: what it leaves, where, and that no older run answers for it."""
+
+import signal
+
+import pytest
+from launching import Ranks
+from suite import extend_conftest, make_suite, plain_pytest
+
+from gpu_acceptance import cli
+from gpu_acceptance.files import read_journal
+
+pytestmark = pytest.mark.launcher
+
+KILLS_THE_LEADER = """
+import os, signal
+
+if os.environ["RANK"] == "0" and "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
+    def pytest_collection_modifyitems():
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+ABSENT = "rank 1 (node 0) did not arrive within 1 s; see what torchrun said there"
+
+
+@pytest.fixture
+def suite(tmp_path):
+    suite = make_suite(tmp_path / "suite", "passes")
+    extend_conftest(suite, "from gpu_acceptance import joining", "joining.JOIN_S = 1")
+    return suite
+
+
+def wait_in_vain(suite, *arguments) -> str:
+    """What rank 0 of two says that is alone."""
+    with Ranks(suite, 2, *arguments) as ranks:
+        for process in ranks.start(0).processes.values():
+            process.wait(timeout=60)
+        assert ranks.exit_codes == {0: 6}, ranks.outputs
+        return ranks.outputs
+
+
+def test_no_older_run_answers_for_one_that_never_began(suite, capsys):
+    accepted = plain_pytest(suite, "--run-id=first")
+    assert accepted.returncode == 0, accepted.output
+    assert f"Exit: {ABSENT}\n" in wait_in_vain(suite, "--run-id=first")  # whose name it must not take
+    (folder,) = [path for path in (suite / "reports").iterdir() if path.name != "first"]
+    assert read_journal(folder / "journal" / "rank-00000.jsonl").refusal.message == ABSENT
+    assert cli.main(["verdict", str(suite / "reports")]) == 6
+    assert capsys.readouterr().out.startswith(f"INCOMPLETE: nothing ran: {ABSENT} | run {folder.name} | ended ")
+
+
+def test_it_has_the_name_that_was_asked_for(suite):
+    wait_in_vain(suite, "--run-id=second")
+    assert [path.name for path in (suite / "reports").iterdir()] == ["second"]
+
+
+def test_where_nothing_can_be_written_the_line_stays_and_one_more_says_so(suite, tmp_path):
+    (tmp_path / "taken").touch()
+    said = wait_in_vain(suite, f"--report-dir={tmp_path}/taken", "--run-id=third")
+    assert f"Exit: {ABSENT}\nthis rank left no journal: cannot write to {tmp_path}/taken/third: [Errno 20] Not a directory" in said
+    assert f'"{ABSENT}"' in said  # and nothing more for torchrun's own line
+
+
+def test_a_leader_that_is_killed_while_ranks_collect_is_named_by_the_others(suite):
+    (suite / "acceptance" / "conftest.py").write_text(KILLS_THE_LEADER)
+    with Ranks(suite, 2) as ranks:
+        run = ranks.start(0, 1).end()
+        assert ranks.exit_codes == {0: -signal.SIGKILL, 1: 6}, run.output
+    assert '"no verdict: rank 0 lost: no heartbeat for 15 s"' in run.output
+    assert "INTERNALERROR" not in run.terminal_of(1)
+    assert [line["kind"] for line in run.journal_of(0)] == ["identity"]
+    assert [line["kind"] for line in run.journal_of(1)] == ["identity", "refusal"]
+    assert cli.main(["verdict", str(run.folder)]) == 6

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gpu_acceptance.inventory import versions
+from gpu_acceptance.inventory import drift, host, node, versions
 
 pytestmark = pytest.mark.no_group
 
@@ -33,6 +33,12 @@ def _gpus_fit(ranks) -> bool:
     """A rank on a GPU sees its own alone, or one for every rank of its node; a rank on the CPU sees none."""
     num_visible = torch.cuda.device_count()
     return num_visible == 1 or num_visible >= ranks.local_world_size if ranks.device.type == "cuda" else num_visible == 0
+
+
+def test_node(check):
+    """This node is like all others of the job: hardware, software, settings, and what a process may use."""
+    for name, what in drift.facts(node.read(), host.environment()):
+        check(f"environment.node.{name}", what, "text")
 
 
 def test_versions(check):

@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.pci_topology import Distance, chain_of, distance, nearest, numa_node, nvml_bus_id, pci_path, sysfs_address
+from gpu_acceptance.inventory.pci_topology import (
+    Distance,
+    Place,
+    chain_of,
+    distance,
+    nearest,
+    numa_node,
+    nvml_bus_id,
+    pci_path,
+    place,
+    sysfs_address,
+)
 
 # Two sockets. Below the first: a switch with a GPU and a NIC, a second switch behind it, and a NIC on a root port of its own.
 GPU = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0"
@@ -111,6 +122,18 @@ def test_minus_one_is_no_numa_node(tmp_path):
     (tmp_path / "numa_node").write_text("none\n")
     assert numa_node(tmp_path).missing == Why.UNREADABLE
     assert numa_node(tmp_path / "nothing").missing == Why.NOT_THERE
+
+
+def test_the_place_of_a_device_is_its_path_and_its_numa_node(tmp_path):
+    (device(tmp_path, GPU) / "numa_node").write_text("1\n")
+    assert place("00000000:18:00.0", tmp_path) == Place("00000000:18:00.0", GPU, 1)
+
+
+@pytest.mark.parametrize(("address", "why"), [("00000000:3B:00.0", Why.NOT_THERE), ("no address", Why.UNREADABLE)])
+def test_what_is_not_on_the_bus_has_no_place(address, why, tmp_path):
+    nowhere = place(address, tmp_path)
+    assert nowhere.pci_bus_id == address
+    assert nowhere.pci_path.missing == nowhere.numa_node.missing == why
 
 
 def test_the_nearest_are_all_at_the_least_distance():

@@ -14,10 +14,12 @@ from gpu_acceptance.inventory import (
     libraries,
     memory,
     mounts,
+    pci_topology,
     pcie,
     system,
     virtualization,
 )
+from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.gpu import GpusReading
 
 
@@ -34,12 +36,14 @@ class NodeReading:
     libraries: libraries.Libraries  # of the process that read this
     bus: pcie.BusReading
     gpus: GpusReading
+    gpu_places: tuple[pci_topology.Place, ...]  # of these GPUs, by the PCI bus id that NVML gives; of one without an id there is none
     infiniband: infiniband.InfiniBand
     kernel_log: kernel_log.KernelLog
 
 
 def read(root: Path = Path("/")) -> NodeReading:
     """This node; files below `root`, GPUs through NVML. Needs no privilege, changes nothing, and waits for no server."""
+    gpus = gpu_reader.read()
     return NodeReading(
         host=host.hostname(),
         system=system.read(root),
@@ -51,7 +55,15 @@ def read(root: Path = Path("/")) -> NodeReading:
         mounts=mounts.read(root),
         libraries=libraries.read(root),
         bus=pcie.gpus_on_bus(root / "sys"),
-        gpus=gpu_reader.read(),
+        gpus=gpus,
+        gpu_places=_places(gpus, root),
         infiniband=infiniband.read(root),
         kernel_log=kernel_log.read(root),
     )
+
+
+def _places(gpus: GpusReading, root: Path) -> tuple[pci_topology.Place, ...]:
+    if isinstance(gpus.gpus, Missing):
+        return ()
+    bus_ids = dict.fromkeys(gpu.pci_bus_id for gpu in gpus.gpus if not isinstance(gpu.pci_bus_id, Missing))
+    return tuple(pci_topology.place(bus_id, root) for bus_id in bus_ids)

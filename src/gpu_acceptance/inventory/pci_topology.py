@@ -11,6 +11,7 @@ A virtual machine shows the tree that its hypervisor made up: there the distance
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePath
 
@@ -35,6 +36,15 @@ class Distance(StrEnum):
 _ORDER = tuple(Distance)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where one PCI device sits. Sources: /sys/bus/pci/devices, its links and `numa_node`."""
+
+    pci_bus_id: str  # in the spelling in which it was asked for
+    pci_path: Answer[str]  # the bridges above it, for `distance`
+    numa_node: Answer[int]
+
+
 def nvml_bus_id(address: str) -> str:
     """`0000:3b:00.0` as NVML writes it, `00000000:3B:00.0`. ValueError for what is no address."""
     domain, bus, device, function = _parts(address)
@@ -53,6 +63,14 @@ def pci_path(address: str, root: Path = Path("/")) -> Answer[str]:
         return path_behind(root / "sys" / "bus" / "pci" / "devices" / sysfs_address(address))
     except ValueError as error:
         return Missing(Why.UNREADABLE, str(error))
+
+
+def place(address: str, root: Path = Path("/")) -> Place:
+    """The address in either spelling."""
+    path = pci_path(address, root)
+    if isinstance(path, Missing):
+        return Place(address, path, path)
+    return Place(address, path, numa_node(root / "sys" / "bus" / "pci" / "devices" / sysfs_address(address)))
 
 
 def path_behind(link: Path) -> Answer[str]:

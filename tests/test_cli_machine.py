@@ -1,4 +1,4 @@
-"""`gpu-acceptance snapshot` and `health`, from file to exit code."""
+"""`gpu-acceptance inventory`, `snapshot` and `health`, from file to exit code."""
 
 import json
 
@@ -18,6 +18,23 @@ def file(tmp_path):
         return str(path)
 
     return write
+
+
+def test_the_inventory_of_a_snapshot_is_printed_and_judges_nothing(file, capsys):
+    assert main(["inventory", file(changed(HEALTHY, "node.gpus.gpus.3.remapping.is_pending", True))]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("node      node-07, as of 2026-11-20T12:00:00+00:00\n")
+    assert "  3    NVIDIA H200  1653924100004  " in out
+
+
+def test_the_inventory_of_this_machine_is_printed(capsys):
+    assert main(["inventory"]) == 0
+    assert "\nGPUs      " in capsys.readouterr().out
+
+
+def test_the_inventory_of_a_file_that_is_no_snapshot(tmp_path, capsys):
+    assert main(["inventory", str(tmp_path / "none.json")]) == 3
+    assert capsys.readouterr().err == f"gpu-acceptance: {tmp_path / 'none.json'}: no such file\n"
 
 
 def test_a_snapshot_of_this_machine_is_written_and_judged(tmp_path, capsys):

@@ -1,10 +1,11 @@
-"""Verbs about a machine: what it says of itself, and whether that is healthy."""
+"""Verbs about a machine: what it says of itself, kept, shown, and judged."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.inventory_text import inventory_lines
 from gpu_acceptance.snapshot import read_snapshot, redact, take, write_snapshot
 from gpu_acceptance.snapshot_judge import NoGpusError, gpus_of, judge_snapshot
 from gpu_acceptance.thresholds import load_profile, select_profile, shipped_dir
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 
 
 def add_verbs(verbs: "Verbs") -> None:
+    inventory = verbs.add_parser(
+        "inventory",
+        help="print what a machine says of itself, on one screen",
+        description="Print what this machine says of itself, or what a snapshot holds: host, CPUs, memory, GPUs, links, RDMA devices, "
+        "mounts, what a process may use, and the XIDs of the kernel log. It judges nothing. `?` is what the machine would not say.",
+    )
+    inventory.add_argument("file", metavar="FILE", nargs="?", type=Path, help="written by `gpu-acceptance snapshot`")
+    inventory.set_defaults(verb=_inventory)
+
     snapshot = verbs.add_parser(
         "snapshot",
         help="write all that this machine says of itself to a file",
@@ -39,6 +49,11 @@ def add_verbs(verbs: "Verbs") -> None:
     health.add_argument("--hardware", metavar="NAME", help="the profile to judge by (default: the one for the GPUs of the snapshot)")
     health.add_argument("--limits", metavar="FILE", type=Path, action="append", default=[], help="an overlay; may be given several times")
     health.set_defaults(verb=_health)
+
+
+def _inventory(options: argparse.Namespace) -> int:
+    print("\n".join(inventory_lines(read_snapshot(options.file) if options.file else take())))
+    return 0
 
 
 def _snapshot(options: argparse.Namespace) -> int:

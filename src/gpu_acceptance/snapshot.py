@@ -58,8 +58,9 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 def read_snapshot(path: Path) -> Snapshot:
     """Raises RecordError over whatever is no snapshot, with the file and the first thing that is wrong."""
+    data = read_regular(path)
     try:
-        return decode(read_regular(path).decode("utf-8"))
+        return decode(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise RecordError(f"{path}: not UTF-8 at byte {error.start}") from None
     except ValueError as error:

@@ -1,0 +1,124 @@
+"""docs/limits.md explains every row of gpu_health and every metric that a profile limits, as the YAML has it, and nothing else."""
+
+import ast
+import re
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+import pytest
+from snapshots import healthy_h200, snapshot_of
+
+from gpu_acceptance.inventory import gpu_health
+from gpu_acceptance.limit import Limit
+from gpu_acceptance.limits_file import read_file
+from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
+from gpu_acceptance.values import show
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+PROFILES = ["base", *profile_names(shipped_dir())]
+FAMILIES = ("gemm", "hbm", "nccl")  # subjects whose metrics may be named together: `hbm.*.wrong`
+_NAME = re.compile(r"`((?:environment|gpu_health|gemm|hbm|nccl)\.[\w.*]+)`")
+_COMMAND = re.compile(r"(?:nvidia-smi|systemctl) .+?(?=[,;)]| and | of |$)")
+
+
+@cache
+def limits() -> dict[str, dict[str, Limit]]:
+    """Metric -> by the file that sets it; overlays are only listed."""
+    found: dict[str, dict[str, Limit]] = {}
+    for profile in PROFILES:
+        for metric, limit in load_profile(profile, shipped_dir()).limits.items():
+            found.setdefault(metric, {})[limit.file.removesuffix(".yaml")] = limit
+    for overlay in shipped_dir().glob("site-*.yaml"):
+        for metric in read_file(overlay).content.limits:
+            found.setdefault(metric, {})
+    return found
+
+
+@cache
+def found_metrics() -> dict[str, list[str]]:
+    """Row -> the metrics of gpu_health that it checks, whether or not a profile limits them."""
+    gpus = snapshot_of(healthy_h200()).node.gpus
+    rows = {row: [metric for metric, _, _ in findings(gpus.gpus[0])] for row, findings in gpu_health.PER_GPU.items()}
+    return {**rows, "peers": [metric for metric, _, _ in gpu_health.peers(gpus, 0)]}
+
+
+def named() -> set[str]:
+    return set(_NAME.findall(PAGE))
+
+
+def known() -> set[str]:
+    return set(limits()) | {metric for metrics in found_metrics().values() for metric in metrics}
+
+
+def section(title: str) -> str:
+    """From one heading to the next of any level."""
+    return PAGE.split(f"\n### {title}\n", 1)[1].split("\n##", 1)[0]
+
+
+def bound_text(limit: Limit) -> str:
+    bounds = (
+        "same on all" if limit.uniform else "",
+        "" if limit.equals is None else f"= {show(limit.equals)}",
+        "" if limit.at_least is None else f">= {show(limit.at_least)}",
+        "" if limit.at_most is None else f"<= {show(limit.at_most)}",
+    )
+    return ", ".join(bound for bound in bounds if bound)
+
+
+def limit_cell(metric: str) -> str:
+    by_file = sorted(limits().get(metric, {}).items(), key=lambda item: (item[0] != "base", item[0]))
+    return "; ".join(f"{bound_text(limit)} (`{file}`)" for file, limit in by_file) or "none"
+
+
+@pytest.mark.parametrize("metric", sorted(known()))
+def test_every_metric_is_named(metric):
+    family = metric.split(".")[0] in FAMILIES
+    assert any(fnmatchcase(metric, name) if family else metric == name for name in named())
+
+
+def test_no_name_is_of_nothing():
+    parameters = {name for profile in PROFILES for name in load_profile(profile, shipped_dir()).parameters}
+    assert sorted(name for name in named() - parameters if not any(fnmatchcase(metric, name) for metric in known())) == []
+    assert sorted(name for name in named() if "*" in name and name.split(".")[0] not in FAMILIES) == []
+
+
+def test_every_row_of_gpu_health_has_its_heading_in_their_order():
+    tree = ast.parse((ROOT / "acceptance" / "test_gpu_health.py").read_text(encoding="utf-8"))
+    rows = [node.name.removeprefix("test_") for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    assert re.findall(r"^### (\w+)$", PAGE, re.MULTILINE) == rows == list(found_metrics())
+
+
+@pytest.mark.parametrize("row", found_metrics())
+def test_a_row_has_a_line_for_each_of_its_metrics_with_the_limit_as_the_files_have_it(row):
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in section(row).splitlines() if line.startswith("| `")]
+    assert [(cells[0], cells[-1]) for cells in table] == [(f"`{metric}`", limit_cell(metric)) for metric in found_metrics()[row]]
+    assert all(len(cells) == 3 and cells[1] for cells in table)
+
+
+@pytest.mark.parametrize("row", found_metrics())
+def test_a_row_names_the_commands_of_its_remedies(row):
+    remedies = [limit.remedy for metric in found_metrics()[row] for limit in limits().get(metric, {}).values()]
+    commands = {command for remedy in remedies for command in _COMMAND.findall(remedy)}
+    assert sorted(command for command in commands if f"`{command}`" not in " ".join(section(row).split())) == []
+
+
+@pytest.mark.parametrize("row", found_metrics())
+def test_a_row_names_the_profiles_that_declare_it_not_applicable(row):
+    for profile in PROFILES:
+        declared = load_profile(profile, shipped_dir()).not_applicable
+        globs = [glob for glob in declared if glob != "gpu_health.*" and any(fnmatchcase(metric, glob) for metric in found_metrics()[row])]
+        if globs and row != "retired_pages":  # that one is declared by `base`, for all
+            assert f"`{profile}`" in section(row)
+
+
+def test_the_rest_of_the_rows_is_there():
+    for title in ("environment", "gemm", "hbm", "nccl"):
+        assert f"\n## `{title}`\n" in PAGE
+    assert "\n## `world_formation` and `worker_end`\n" in PAGE
+
+
+@pytest.mark.parametrize("document", ["README.md", "thresholds/README.md"])
+def test_it_is_linked(document):
+    assert "docs/limits.md)" in (ROOT / document).read_text(encoding="utf-8")

@@ -30,6 +30,7 @@ def make_identity(rank: int, world_size: int, gpus_per_node: int, *, has_gpus: b
         local_world_size=gpus_per_node,
         world_size=world_size,
         gpus=gpus if has_gpus else (),
+        gpu_uuid=gpus[rank % gpus_per_node].uuid if has_gpus else "",
     )
 
 

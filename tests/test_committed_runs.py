@@ -13,6 +13,7 @@ from gpu_acceptance.files import read_results
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.report.formatting import rounded
+from gpu_acceptance.thresholds import load_profile, shipped_dir
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "reports" / "sample"
@@ -102,6 +103,30 @@ def test_the_comparison_is_that_of_the_committed_figures(comparison):
 @pytest.mark.parametrize(("busbw", "inside"), [(97.9, False), (98.1, True), (105.0, True), (112.1, True), (112.3, False)])
 def test_inside_is_between_the_columns_widened_by_2_percent(comparison, busbw, inside):
     assert comparison.is_inside(busbw, (110.0, 100.0)) is inside
+
+
+def spans(source):
+    """By number of GPUs: lowest and highest of each range that the source of a limit names, the one it was made from first."""
+    parts = re.split(r"\b(\d) GPUs ", source)
+    texts = zip(parts[1::2], parts[2::2], strict=True)
+    return {int(num_gpus): re.findall(r"(\d{3}\.\d)(?:-(\d{3}\.\d))?", text) for num_gpus, text in texts}
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("num_gpus", [2, 4, 8])
+def test_a_limit_of_site_nvls_off_comes_from_readings_that_would_be_judged(comparison, collective, num_gpus):
+    """Each figure of 4 GiB is in a range of its source, and the lowest that counts is no unstable one."""
+    limit = load_profile("h200-sxm", shipped_dir(), [Path("site-nvls-off")]).limits[f"nccl.{collective}.busbw"]
+    ours = [one for one in comparison.readings() if (one.num_gpus, one.collective, one.num_bytes) == (num_gpus, collective, 4 * 2**30)]
+    stable = {round(one.busbw_gb_per_s, 1) for one in ours if one.cv_percent <= limit.spread_at_most}
+    unstable = {round(one.busbw_gb_per_s, 1) for one in ours} - stable
+    theirs = {round(column, 1) for column in comparison.nccl_tests()[num_gpus, collective, 4 * 2**30]}
+    found = [(float(low), float(high or low)) for low, high in spans(limit.source)[num_gpus]]
+    assert [one for one in stable | theirs if not any(low <= one <= high for low, high in found)] == []
+    lowest = found[0][0]
+    assert lowest <= min(stable)
+    assert lowest not in unstable
+    assert limit.at_least[num_gpus] == int(0.95 * lowest)
 
 
 @each_run

@@ -49,5 +49,29 @@ def test_point_to_point_is_counted_apart():
     assert str(told) == "last collective on default_pg: number 3, nccl:send 0->1 [[4]] Float"
 
 
+def in_batch(number: int, *, ends: bool) -> list[dict]:
+    """`batch_isend_irecv` on NCCL, as torch records it: of its messages it never sees the end."""
+    p2p = {"is_p2p": True, "p2p_seq_id": number}
+    messages = [entry("0/default_pg", 1, f"nccl:{name}", **p2p, retired=False) for name in ("send 0->1", "recv 0<-1")]
+    return [*messages, entry("0/default_pg", 1, "nccl:coalesced", **p2p, input_sizes=[], input_dtypes=[], retired=ends)]
+
+
+def test_messages_that_were_sent_as_one_have_ended_with_it():
+    hangs = entry("0/default_pg", 2, "nccl:all_reduce", retired=False)
+    (told,) = last_collectives({"entries": [*in_batch(1, ends=True), *in_batch(2, ends=True), hangs]})
+    assert str(told) == "unfinished collective on default_pg: number 2, nccl:all_reduce [[4]] Float"
+
+
+def test_messages_that_were_sent_as_one_hang_as_one():
+    hangs = entry("0/default_pg", 2, "nccl:all_reduce", retired=False)
+    (told,) = last_collectives({"entries": [*in_batch(1, ends=True), *in_batch(2, ends=False), hangs]})
+    assert (told.is_p2p, told.number, told.operation) == (True, 2, "nccl:coalesced [] ")
+
+
+def test_a_batch_that_was_not_sent_yet_is_told_by_its_last_message():
+    (told,) = last_collectives({"entries": in_batch(1, ends=True)[:2]})
+    assert str(told) == "unfinished collective on default_pg: number 1, nccl:recv 0<-1 [[4]] Float"
+
+
 def test_an_empty_recorder_tells_nothing():
     assert last_collectives({"version": "2.10"}) == []

@@ -91,7 +91,12 @@ def test_only_the_communicators_of_the_process_count():
         b'{"a":' * 100_000,
         answer(communicator(of(4, 3)))[:-40],
         b"\xff{\xfe}",
+        b'{"communicators": [{"size": 2, "ranks": [{"rank": -1, "pid": 1000}]}]}',
+        b'{"a"' + b"\n" * 10_000_000,  # to look for a comma at each of them once more would take a day
+        b'{"a"' + b" \n" * 5_000_000,
+        b'{"a"\n"' + b"w" * 10_000_000,
     ],
+    ids=lambda text: f"{text[:20]!r}",
 )
 def test_an_answer_that_is_none_tells_nothing(text):
     assert describe(text, 1000) == ""
@@ -154,6 +159,16 @@ def test_a_service_is_asked_and_its_answer_told(serve):
     assert polled(query)
     assert query.told == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
     assert asked == [b"CLIENT PROTOCOL 2\nTIMEOUT 2\nSET FORMAT json\nVERBOSE STATUS\n"]
+    query.close()
+
+
+def test_localhost_is_asked_without_a_name_server(serve, monkeypatch):
+    (_, port), _ = serve(lambda peer: peer.sendall(answer(communicator(of(4, 3)))))
+    look_up = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more: look_up({"127.0.0.1": host, "::1": host}[host], *more))
+    query = RasQuery(("localhost", port), 1000)
+    assert polled(query)
+    assert query.told == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
     query.close()
 
 

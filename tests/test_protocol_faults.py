@@ -288,5 +288,55 @@ def test_the_lowest_alive_is_found_beyond_the_first_candidates(make):
     assert len({end.lines[0] for end in world.ends.values()}) == 1
 
 
+ALONE = {"needs_group": False}
+WITHOUT_RANK_1 = {(1, FORMATION, number, "form"): "error" for number in (1, 2, 3)}  # two groups, then its worker
+
+
+@pytest.fixture
+def without_rank_1(tmp_path):
+    """A world in which rank 1 gets no worker, and these faults by rank, node id, attempt and phase."""
+    made = []
+
+    def world(faults, *asked, **shape) -> World:
+        shape = Shape(**{"world_size": 3, "validations": validations(*asked), **shape})
+        made.append(World(shape, tmp_path, {**WITHOUT_RANK_1, **faults}))
+        return ended(made[-1])
+
+    yield world
+    for one in made:
+        one.close()
+
+
+def attempts_at(world: World, nodeid: str) -> list[list[str]]:
+    row = next(row for row in written(world).rows if row.nodeid == nodeid)
+    return [[str(one.outcome) for one in attempt.ranks] for attempt in row.attempts]
+
+
+def test_a_rank_without_a_worker_spoils_no_generation(without_rank_1):
+    """Rank 0 alone spoils the one in which nobody comes up; then both are tried again."""
+    world = without_rank_1({(0, FORMATION, 4, "form"): "error"}, ALONE, {**ALONE, "fresh": True}, ALONE, world_size=2)
+    assert attempts_at(world, FORMATION)[3:] == [["failed", "not run"], ["passed", "passed"]]
+    assert attempts_at(world, validations(ALONE, ALONE, ALONE)[2].nodeid) == [["passed", "passed"]]
+
+
+def test_a_rank_without_a_worker_was_in_no_phase(without_rank_1):
+    world = without_rank_1({}, {**ALONE, "fresh": True}, {**ALONE, "fresh": True})
+    row, validation = written(world).rows[:2]
+    assert "rank 1 (node-00): not run of attempt 4: no worker: none could be started" in row.message
+    assert "rank 1 (node-00): not run: no worker: none could be started" in validation.message
+
+
+def test_what_was_unstable_is_repeated_without_a_rank_that_has_no_worker(without_rank_1):
+    world = without_rank_1({(0, V0, 1, "call"): "unstable"}, ALONE)
+    assert attempts_at(world, V0) == [["passed", "not run", "passed"]] * 2
+    assert next(row for row in written(world).rows if row.nodeid == V0).outcome == "not measured"  # and unstable no more
+
+
+def test_a_miss_is_confirmed_without_a_rank_that_has_no_worker(without_rank_1):
+    world = without_rank_1({(0, V0, number, "call"): "miss" for number in (1, 2)}, ALONE, confirm=1)
+    assert attempts_at(world, V0) == [["passed", "not run", "passed"]] * 2
+    assert "1 limit missed" in written(world).conclusion.line
+
+
 def written(world: World) -> RunRecord:
     return read_results(next(folder for folder in world.run_folders if (folder / "results.json").exists()))

@@ -21,7 +21,7 @@ from gpu_acceptance.report import build_page
 from gpu_acceptance.run_record import make_run_record
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
 from tests.journals import BF16, LARGE_JOB, PROFILE, RUN_ID, TRIAD, Told, attempt_of, checked, make_plan, told
-from tests.judging import make_limit, make_profile
+from tests.judging import make_limit, make_profile, make_record, with_record
 from tests.report.pages import parse
 
 ENDED = "2026-11-20T07:21:40+00:00"
@@ -232,6 +232,14 @@ def test_nobody_is_behind_peers_that_did_not_all_tell(run, left_out, outcome):
     assert all(judgement.status is not Status.MISSED for judgement in (*row.judgements, *record.conclusion.limits))
     if outcome is Outcome.UNSTABLE:
         assert row.message.startswith("not confirmed, because the journals do not tell all attempts: hbm.triad.bandwidth = 80 GB/s")
+
+
+def test_nobody_is_behind_peers_of_which_one_has_no_worker_before_the_repeat_that_was_due():
+    run = peer_run((100.0, 100.0, 80.0, 100.0))
+    (attempt,) = run.attempts[TRIAD]
+    run = replace(run, attempts={**run.attempts, TRIAD: [with_record(attempt, make_record(3, Outcome.NOT_RUN))]})
+    record = rebuilt(run.contents())
+    assert (row_of(record).outcome, record.conclusion.verdict) == (Outcome.UNSTABLE, "INCOMPLETE")
 
 
 def test_a_limit_that_is_missed_beside_an_unconfirmed_peer_still_rejects():

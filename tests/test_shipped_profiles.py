@@ -7,7 +7,7 @@ import pytest
 
 from gpu_acceptance.attempts import bare_row, too_small
 from gpu_acceptance.limit import matching_reason
-from gpu_acceptance.limits_file import read_file
+from gpu_acceptance.limits_file import LimitsError, read_file
 from gpu_acceptance.record import Outcome
 from gpu_acceptance.thresholds import json_schema, load_profile, profile_names, select_profile, shipped_dir
 from gpu_acceptance.verdict import conclude, make_row
@@ -146,6 +146,11 @@ def test_nvls_off_brings_the_rings_and_says_what_it_loosened():
     assert profile.limits["nccl.all_reduce.busbw"].at_least == {2: 326, 4: 343, 8: 347}
     loosened = [(change.key, change.old, change.new) for change in profile.changes if change.kind == "loosened"]
     assert loosened == [("nccl.all_reduce.busbw at_least at 8", "449", "347")]
+
+
+def test_an_overlay_for_a_gpu_does_not_fit_a_machine_without_one():
+    with pytest.raises(LimitsError, match=r"this overlay is for 'NVIDIA H200', and profile cpu is for no GPU$"):
+        load_profile("cpu", DIRECTORY, [Path("site-nvls-off")])
 
 
 LESS = re.compile(r"(?P<reference>[\d.]+)(?:-[\d.]+)?[^\d]*; (?:lowest )?less (?P<percent>\d+) %")

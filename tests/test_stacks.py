@@ -124,8 +124,8 @@ def test_where_nothing_tells_them_apart_all_are_stuck(stacks):
     assert outcomes(*stacks) == ["stuck", "stuck"]
 
 
-def last(number: int, name: str = "all_reduce", *, finished: bool = False) -> LastCollective:
-    return LastCollective(group="default_pg", number=number, operation=name, finished=finished)
+def last(number: int, name: str = "all_reduce", group: str = "default_pg", *, finished: bool = False) -> LastCollective:
+    return LastCollective(group=group, number=number, operation=name, finished=finished)
 
 
 def test_who_issued_another_collective_than_most_is_stuck_though_all_wait_at_one_line():
@@ -140,6 +140,28 @@ def test_who_was_let_through_a_collective_that_another_mistook_is_not_to_blame()
     records = causes_before_victims([stuck(rank, AFTER_THE_LAST_LINE, one) for rank, one in enumerate(told)])
     assert [record.rank for record in records if record.outcome == "stuck"] == [2]
     assert records[0].message.startswith("waits for rank 2 in synchronize")
+
+
+def test_who_came_but_is_not_in_a_group_that_most_are_in_is_not_to_blame():
+    """A cable drops inside an all_reduce of all four, after three of them have used a group of their own."""
+    own = last(7, "all_gather", group="1", finished=True)
+    records = causes_before_victims([*(stuck(rank, IN_SYNCHRONIZE, own, last(9)) for rank in range(3)), stuck(3, IN_SYNCHRONIZE, last(9))])
+    assert [record.outcome for record in records] == ["stuck"] * 4
+
+
+def test_a_group_that_is_done_hides_nobody_who_stands_elsewhere():
+    own = last(7, "all_gather", group="1", finished=True)
+    told = [(own, last(9)), (last(9),), (own, last(9)), (own, last(8, "broadcast"))]
+    records = causes_before_victims([stuck(rank, IN_SYNCHRONIZE, *some) for rank, some in enumerate(told)])
+    assert [record.rank for record in records if record.outcome == "stuck"] == [3]
+
+
+def test_a_message_between_two_ranks_is_not_ahead_of_a_collective():
+    """Rank 2 took a recv for the all_reduce of the others; its messages are counted apart, and it has sent many."""
+    recv = last(90, "recv 2<-3").model_copy(update={"is_p2p": True})
+    told = [last(5, "all_gather"), last(4), recv, *[last(4)] * 5]
+    records = causes_before_victims([stuck(rank, AFTER_THE_LAST_LINE, one) for rank, one in enumerate(told)])
+    assert [record.rank for record in records if record.outcome == "stuck"] == [2]
 
 
 def test_collectives_tell_places_only_where_every_rank_told_them():

@@ -11,7 +11,7 @@ from gpu_acceptance.job import Job
 from gpu_acceptance.limit import Change, Peers
 from gpu_acceptance.objections import _INCOMPLETE, _REJECTING
 from gpu_acceptance.record import Attempt, Outcome, Row, Status, make_figure
-from gpu_acceptance.verdict import conclude, make_row, subject_of, worst_margin
+from gpu_acceptance.verdict import FORMATION, conclude, make_row, subject_of, worst_margin
 from tests.judging import (
     METRIC,
     NODEID,
@@ -26,6 +26,7 @@ from tests.judging import (
 )
 
 PROFILE = make_profile(make_limit())
+OF_THE_JOB = make_profile(make_limit(scope="job"))
 GOOD = make_attempt(all_equal(120.0))
 WORSE = {"ACCEPTED": 2, "INCOMPLETE": 1, "REJECTED": 0}
 
@@ -203,6 +204,8 @@ def test_many_parts_are_counted():
         ([bare_row(Outcome.NOT_RUN), bare_row(Outcome.NOT_RUN)], {}, 5),
         ([bare_row(Outcome.NOT_RUN), row_of()], {}, 6),
         ([row_of()], {"measure_only": True}, 6),
+        ([row_of(with_record(GOOD, make_record(1, Outcome.NOT_RUN)), profile=OF_THE_JOB)], {}, 6),  # the other ranks ran
+        ([row_of(Attempt(number=1, ranks=tuple(make_record(rank, Outcome.NOT_RUN) for rank in range(4))))], {}, 5),
     ],
 )
 def test_exit_code_is_the_first_that_applies(rows, more, code):
@@ -234,14 +237,14 @@ def half_job():
 
 def test_a_gpu_without_a_rank_makes_the_run_incomplete():
     conclusion = verdict_of(job=half_job())
-    assert conclusion.line == "INCOMPLETE: GPUs 4-7 of node-00 had no rank (4 of 8 GPUs)"
-    assert conclusion.reasons == ("GPUs 4-7 of node-00 had no rank",)
+    assert conclusion.line == "INCOMPLETE: no rank opened GPUs 4-7 of node-00 (4 of 8 GPUs)"
+    assert conclusion.reasons == ("no rank opened GPUs 4-7 of node-00",)
 
 
 def test_declared_gpus_excuse_the_others_and_are_shown():
     assert verdict_of(job=half_job(), declared_gpus=4).line == "ACCEPTED for 4 of 8 GPUs"
     conclusion = verdict_of(job=half_job(), declared_gpus=6)
-    assert conclusion.line == "INCOMPLETE: 4 of 6 declared GPUs of node-00 had a rank (4 of 8 GPUs)"
+    assert conclusion.line == "INCOMPLETE: ranks opened 4 of 6 declared GPUs of node-00 (4 of 8 GPUs)"
 
 
 def test_gpus_of_several_nodes_without_rank():
@@ -249,13 +252,16 @@ def test_gpus_of_several_nodes_without_rank():
     ranks = tuple(identity.model_copy(update={"gpus": make_identity(0, 4, 4).gpus}) for identity in job.ranks)
     ranks = tuple(identity.model_copy(update={"gpu_uuid": identity.gpus[identity.local_rank].uuid}) for identity in ranks)
     conclusion = verdict_of(job=Job(ranks))
-    assert conclusion.line == "INCOMPLETE: 4 GPUs of 2 nodes had no rank (4 of 8 GPUs)"
-    assert conclusion.reasons == ("GPUs 2-3 of node-00 had no rank", "GPUs 2-3 of node-01 had no rank")
+    assert conclusion.line == "INCOMPLETE: no rank opened 4 GPUs of 2 nodes (4 of 8 GPUs)"
+    assert conclusion.reasons == ("no rank opened GPUs 2-3 of node-00", "no rank opened GPUs 2-3 of node-01")
 
 
 @pytest.mark.parametrize(
     ("job", "text"),
-    [(make_job(4), "6 GPUs of node-00, unseen by NVML, had no rank"), (half_job(), "GPUs 4-7 of node-00 and 2 unseen by NVML had no rank")],
+    [
+        (make_job(4), "no rank opened 6 GPUs of node-00, unseen by NVML"),
+        (half_job(), "no rank opened GPUs 4-7 of node-00 and 2 unseen by NVML"),
+    ],
 )
 def test_gpus_that_only_the_bus_shows_exist_too(job, text):
     ranks = tuple(identity.model_copy(update={"num_gpus_on_bus": 10}) for identity in job.ranks)
@@ -265,15 +271,33 @@ def test_gpus_that_only_the_bus_shows_exist_too(job, text):
 def test_two_ranks_on_one_gpu_test_one():
     ranks = tuple(identity.model_copy(update={"gpu_uuid": "GPU-0-0"}) for identity in make_job(4).ranks)
     conclusion = verdict_of(job=Job(ranks))
-    assert conclusion.reasons == ("GPUs 1-3 of node-00 had no rank",)
+    assert conclusion.reasons == ("no rank opened GPUs 1-3 of node-00",)
     assert conclusion.coverage.gpus_tested == 1
+
+
+def without_worker(*ranks):
+    """A job of four GPUs in which these ranks never got as far as to open theirs."""
+    return Job(tuple(one.model_copy(update={"gpu_uuid": ""}) if one.rank in ranks else one for one in make_job(4).ranks))
+
+
+def test_a_gpu_that_its_rank_never_opened_was_not_tested():
+    formation = make_row(FORMATION, [Attempt(number=1, ranks=(make_record(1, Outcome.FAILED),))], PROFILE, without_worker(1), {}, 60.0)
+    conclusion = conclude([formation, row_of()], PROFILE, without_worker(1), {})
+    assert conclusion.line == "REJECTED: world formation failed (3 of 4 GPUs)"
+    assert conclusion.coverage.gpus_tested == 3
+    assert "no rank opened GPU 1 of node-00" in conclusion.reasons
+
+
+def test_where_no_worker_came_up_no_gpu_was_tested():
+    conclusion = conclude([bare_row(Outcome.FAILED, FORMATION), bare_row(Outcome.NOT_RUN)], PROFILE, without_worker(0, 1, 2, 3), {})
+    assert conclusion.line == "REJECTED: world formation failed (0 of 4 GPUs, h200-sxm profile: no GPU was tested)"
 
 
 def test_a_silent_rank_is_named():
     conclusion = verdict_of(make_attempt({0: 120.0, 1: 120.0, 2: 120.0}), job=make_job(4, silent=[3]))
     assert conclusion.verdict == "INCOMPLETE"
     assert "no answer from rank 3" in conclusion.reasons
-    assert "GPU 3 of node-00 had no rank" in conclusion.reasons
+    assert "no rank opened GPU 3 of node-00" in conclusion.reasons
 
 
 def test_no_rank_at_all():
@@ -294,7 +318,7 @@ def test_another_gpu_than_the_profile_is_for():
 
 def test_a_gpu_profile_proves_nothing_without_a_gpu():
     conclusion = verdict_of(job=make_job(4, has_gpus=False))
-    assert conclusion.reasons == ("profile h200-sxm is for NVIDIA H200, and no GPU had a rank",)
+    assert conclusion.reasons == ("profile h200-sxm is for NVIDIA H200, and no rank opened a GPU",)
 
 
 CPU = replace(PROFILE, name="cpu", device_name=None)

@@ -48,11 +48,12 @@ CV: over the 7 blocks of our figure.
 
 """
 
-NOTE = """What is outside is one thing: all_gather of 4 GiB on 2 GPUs, in all four of our readings, on two pairs of GPUs. There both tools
-vary most: ours by block (0.6 to 2.2 %; above 2 % a figure is unstable and not judged), nccl-tests by column (at 1 GiB 265.83 and 292.01).
-Of what is known they differ in one point: nccl-tests ran its ranks as threads of one process, which may reach into each other's
-memory; torch runs one process per GPU, as a training job does. Whether that is the cause was not tried. The bound for 2 GPUs is taken
-from our own readings therefore.
+NOTE = """What is outside is one thing: all_gather of 4 GiB on 2 GPUs, in all four of our readings, on three pairs of GPUs of two nodes.
+There both tools vary most: ours by block (0.6 to 2.2 %; above 2 % a figure is unstable and not judged), nccl-tests by column (at 1 GiB
+265.83 and 292.01). Of what is known they differ in one point: nccl-tests ran its ranks as threads of one process, which may reach into
+each other's memory; torch runs one process per GPU, as a training job does. Whether that is the cause was not tried. The bound for 2 GPUs
+is taken from our own stable readings therefore, 275. The runs above were judged before that, by the one read off nccl-tests, 288, which
+held too.
 """
 
 

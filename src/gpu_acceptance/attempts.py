@@ -20,6 +20,12 @@ def is_poison(record: RankRecord) -> bool:
     return record.outcome in {Outcome.FAILED, Outcome.ERROR} and record.phase != "setup"  # nobody entered, nothing was touched
 
 
+def all_passed(records: Iterable[RankRecord]) -> bool:
+    """Whether every rank passed that has a worker at all: some go on without those that have none."""
+    outcomes = {record.outcome for record in records}
+    return Outcome.PASSED in outcomes and outcomes <= {Outcome.PASSED, Outcome.NOT_RUN}
+
+
 def causes_before_victims(records: Iterable[RankRecord]) -> tuple[RankRecord, ...]:
     """An exception in the call, or while the group forms, is the echo of a death elsewhere: gloo raises `Connection reset by peer`.
 

@@ -118,24 +118,24 @@ class NodeGpus:
 
     @property
     def untested(self) -> str | None:
-        """`GPUs 4-7 of node-01 had no rank`, or None where each had one."""
+        """`no rank opened GPUs 4-7 of node-01`, or None where each was opened."""
         if len(self.tested) >= self.existing:
             return None
         indexes = {gpu.index for key, gpu in self.shown.items() if key not in self.tested}
         hidden = self.existing - len(self.tested) - len(indexes)
         if not indexes:
-            return f"{plural(hidden, 'GPU')} of {self.host}, unseen by NVML, had no rank"
+            return f"no rank opened {plural(hidden, 'GPU')} of {self.host}, unseen by NVML"
         also = f" and {hidden} unseen by NVML" if hidden > 0 else ""
-        return f"{named('GPU', indexes)} of {self.host}{also} had no rank"
+        return f"no rank opened {named('GPU', indexes)} of {self.host}{also}"
 
 
 def gpus_by_node(job: Job) -> list[NodeGpus]:
-    """What exists and what had a rank, on each node. Two ranks on one GPU test one GPU."""
+    """What exists and what a worker of some rank opened, on each node. Two ranks on one GPU test one GPU."""
     nodes = []
     for node in job.nodes:
         identities = [identity for identity in job.by_rank.values() if identity.node == node]
         shown = {_key(gpu): gpu for identity in identities for gpu in identity.gpus}
-        opened = {_key(identity.gpu) if identity.gpu else identity.gpu_uuid for identity in identities} - {""}
+        opened = {_key(identity.gpu) if identity.gpu else identity.gpu_uuid for identity in identities if identity.gpu_uuid}
         existing = max(len(shown), len(opened), *(identity.num_gpus for identity in identities))
         nodes.append(NodeGpus(job.host(node), existing, shown, frozenset(opened)))
     return nodes

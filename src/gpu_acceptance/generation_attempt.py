@@ -21,7 +21,7 @@ class FormAttempt(RankAttempt):
         if self._hold.worker:
             self._hold.worker.kill()  # a healthy one has been ended before, by an attempt of its own
         if self._is_absent:
-            self._finish(Outcome.NOT_RUN, NO_WORKER)
+            self._finish(Outcome.NOT_RUN, NO_WORKER, phase="")
         self.tick()
 
     def on_worker(self, message: Message) -> None:

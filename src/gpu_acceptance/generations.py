@@ -145,7 +145,7 @@ def _spoilers(records: Iterable[RankRecord], kind: str) -> list[int]:
 
 
 def _spoils(record: RankRecord, kind: str) -> bool:
-    """Whether this rank is why a generation cannot go on. A victim is not; in forming and ending, whoever did not pass is."""
+    """Whether this rank is why a generation cannot go on. A victim is not; in forming and ending, whoever tried and did not pass is."""
     if kind == "run":
         return is_poison(record) and record.outcome is not Outcome.VICTIM
-    return record.outcome not in {Outcome.PASSED, Outcome.VICTIM}
+    return record.outcome not in {Outcome.PASSED, Outcome.VICTIM, Outcome.NOT_RUN}

@@ -41,7 +41,7 @@ def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapp
 
 
 def wants_repeat(judgements: Iterable[Judgement], attempt_number: int) -> str | None:
-    """The reason for the one announced repeat of a validation, or None. Ask only where all ranks passed.
+    """The reason for the one announced repeat of a validation, or None. Ask only where all ranks passed that have a worker.
 
     A figure was unstable, or a unit was behind its peers, and no other limit was missed: those stay missed.
     """

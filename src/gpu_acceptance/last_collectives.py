@@ -26,11 +26,19 @@ def answer_when_asked(bell_fd: int, file: Path) -> None:
 def last_collectives(dump: dict[str, Any]) -> list[LastCollective]:
     """Of every group of a recorder's dump, in the order of their names."""
     place: dict[str, dict[str, Any]] = {}
-    for entry in dump.get("entries", []):  # oldest first
+    for entry in _launched(dump.get("entries", [])):
         group = _name(*entry["process_group"])
         if group not in place or _finished(place[group]):
             place[group] = entry
     return [_read(group, entry) for group, entry in sorted(place.items())]
+
+
+def _launched(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Oldest first, and of those that went to the device as one, such as `batch_isend_irecv`, the last.
+
+    They share a number, and torch sees the end of the last one alone (pytorch#137969).
+    """
+    return list({(*entry["process_group"], entry["is_p2p"], _number(entry)): entry for entry in entries}.values())
 
 
 def _answer(bell_fd: int, file: Path) -> None:
@@ -56,6 +64,12 @@ def _finished(entry: dict[str, Any]) -> bool:
 
 
 def _read(group: str, entry: dict[str, Any]) -> LastCollective:
-    number = entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
     operation = f"{entry['profiling_name']} {entry['input_sizes']} {' '.join(entry['input_dtypes'])}"
-    return LastCollective(group=group[:200], number=number, is_p2p=entry["is_p2p"], operation=operation[:300], finished=_finished(entry))
+    return LastCollective(
+        group=group[:200], number=_number(entry), is_p2p=entry["is_p2p"], operation=operation[:300], finished=_finished(entry)
+    )
+
+
+def _number(entry: dict[str, Any]) -> int:
+    number: int = entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
+    return number

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.attempts import bare_row, too_small
+from gpu_acceptance.attempts import all_passed, bare_row, too_small
 from gpu_acceptance.board import Board
 from gpu_acceptance.budget import Budget
 from gpu_acceptance.control import ControlError
@@ -138,7 +138,7 @@ class Leader:
 
     def _why_repeat(self, validation: Validation, attempts: list[Attempt]) -> str | None:
         """Why this validation runs again, or None; a confirmation needs workers that know nothing of the first attempt."""
-        if not self._generations.usable or any(record.outcome is not Outcome.PASSED for record in attempts[-1].ranks):
+        if not self._generations.usable or not all_passed(attempts[-1].ranks):
             return None
         row = self._judged(validation, attempts)
         reason = wants_repeat(row.judgements, len(attempts))

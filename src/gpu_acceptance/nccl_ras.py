@@ -11,7 +11,7 @@ import socket
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, NonNegativeInt, ValidationError
 
 from gpu_acceptance.ranges import compress
 from gpu_acceptance.record import clip
@@ -20,9 +20,11 @@ from gpu_acceptance.visible import one_line
 _DEFAULT = "localhost:28028"
 _QUESTION = b"CLIENT PROTOCOL 2\nTIMEOUT 2\nSET FORMAT json\nVERBOSE STATUS\n"  # it waits so many seconds for the other processes
 _CONNECT_S = 0.2  # to this host
-_MOST_BYTES = 8 << 20  # some 500 bytes a rank
+_LOCALHOST = ("127.0.0.1", "::1")
+_MOST_BYTES = 1 << 20  # some 500 bytes a rank; to read that much may take the supervisor a second, in which nothing else runs
 _MOST_COMMUNICATORS = 4
-_NO_COMMA = re.compile(rb'(?<=[\w"\]}])(?=\s*\n\s*"\w+":)')  # NCCL 2.28.9 leaves it out where a rank is missing
+# NCCL 2.28.9 leaves the comma out where a rank is missing. Nothing here is tried twice: whoever listens there may send only blanks.
+_NO_COMMA = re.compile(rb'(?<=[\w"\]}])(?=[^\S\n]*\n\s*+"\w++":)')
 
 
 class _Status(BaseModel):
@@ -30,14 +32,14 @@ class _Status(BaseModel):
 
 
 class _Rank(BaseModel):
-    rank: int
+    rank: NonNegativeInt
     pid: int
     status: _Status = _Status()
     collective_counts: dict[str, int] = {}
 
 
 class _Missing(BaseModel):
-    rank: int
+    rank: NonNegativeInt
 
 
 class _Communicator(BaseModel):
@@ -65,11 +67,11 @@ class RasQuery:
     def __init__(self, address: tuple[str, int], pid: int) -> None:
         self._pid = pid
         self._answer = b""
-        self._socket: socket.socket | None = None
+        self._socket = _connect(address)
         with contextlib.suppress(OSError):
-            self._socket = socket.create_connection(address, timeout=_CONNECT_S)
-            self._socket.sendall(_QUESTION)
-            self._socket.setblocking(False)
+            if self._socket:
+                self._socket.sendall(_QUESTION)
+                self._socket.setblocking(False)
 
     def poll(self) -> bool:
         """Whether the answer is here to its end, or none will come."""
@@ -138,7 +140,16 @@ def _counts(communicator: _Communicator) -> Iterator[str]:
 
 
 def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {compress(rank for rank in ranks if rank >= 0)}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {compress(ranks)}"
+
+
+def _connect(address: tuple[str, int]) -> socket.socket | None:
+    """By number alone: even `localhost` is a question to a name server where /etc/hosts lacks it."""
+    host, port = address
+    for one in _LOCALHOST if host == "localhost" else (host,):
+        with contextlib.suppress(OSError):
+            return socket.create_connection((one, port), timeout=_CONNECT_S)
+    return None
 
 
 def _is_address(host: str) -> bool:

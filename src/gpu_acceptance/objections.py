@@ -141,7 +141,7 @@ def untested(job: Job, profile: Profile, coverage: Coverage, declared_gpus: int 
     if profile.device_name is None and coverage.gpus_existing:
         yield same(f"profile {profile.name} is for no GPU, and {plural(coverage.gpus_existing, 'GPU')} can be seen")
     elif profile.device_name is not None and not coverage.gpus_tested:
-        yield same(f"profile {profile.name} is for {profile.device_name}, and no GPU had a rank")
+        yield same(f"profile {profile.name} is for {profile.device_name}, and no rank opened a GPU")
     else:
         yield from map(same, _other_gpus(job, profile))
 
@@ -161,9 +161,10 @@ def _gpus_without_rank(job: Job, declared_gpus: int | None) -> Iterator[Objectio
     short = [(node, number) for node, number in wanted if len(node.tested) < number]
     num_missing = sum(number - len(node.tested) for node, number in short)
     for node, _ in short:
-        text = node.untested if declared_gpus is None else f"{len(node.tested)} of {declared_gpus} declared GPUs of {node.host} had a rank"
+        tested = f"{len(node.tested)} of {declared_gpus} declared GPUs of {node.host}"
+        text = node.untested if declared_gpus is None else f"ranks opened {tested}"
         assert text is not None, node.host
-        yield Objection(text if len(short) == 1 else f"{plural(num_missing, 'GPU')} of {len(short)} nodes had no rank", text)
+        yield Objection(text if len(short) == 1 else f"no rank opened {plural(num_missing, 'GPU')} of {len(short)} nodes", text)
 
 
 def _other_gpus(job: Job, profile: Profile) -> Iterator[str]:

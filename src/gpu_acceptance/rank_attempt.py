@@ -209,7 +209,7 @@ class RunAttempt(RankAttempt):
         self._kept_out: Message | None = None
         self._waits_to_enter = False  # a worker whose set-up did not succeed asks for no entry
         if self._is_absent:
-            self._finish(Outcome.NOT_RUN, NO_WORKER)
+            self._finish(Outcome.NOT_RUN, NO_WORKER, phase="")
         elif self._hold.distrusted:
             super()._distrust(self._hold.distrusted)
         elif self._hold.worker is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_acceptance.attempts import bare_row, causes_before_victims, too_small
+from gpu_acceptance.attempts import all_passed, bare_row, causes_before_victims, too_small
 from gpu_acceptance.files import JournalContent, RecordError, read_journal
 from gpu_acceptance.job import Job
 from gpu_acceptance.judge import wants_repeat
@@ -162,7 +162,8 @@ def _is_settled(row: Row) -> bool:
     outcomes = {record.outcome for attempt in row.attempts for record in attempt.ranks}
     if Outcome.LOST in outcomes or row.attempts[0].number != 1:
         return False
-    return outcomes != {Outcome.PASSED} or wants_repeat(row.judgements, len(row.attempts)) is None
+    came_through = all(all_passed(attempt.ranks) for attempt in row.attempts)
+    return not came_through or wants_repeat(row.judgements, len(row.attempts)) is None
 
 
 def _unsettled(row: Row) -> Row:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.record import Outcome, RankRecord, clip
+from gpu_acceptance.record import LastCollective, Outcome, RankRecord, clip
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/gpu_acceptance/|/lib/python3|^<frozen ")
@@ -92,13 +92,17 @@ def name_who_did_not_arrive(records: Iterable[RankRecord]) -> tuple[RankRecord, 
 
 def _all_came(stuck: Collection[RankRecord]) -> bool:
     """Whether all stand in the same unfinished collective: then the collective itself hangs, and nobody is to blame for waiting."""
-    told = {record.collectives for record in stuck}
-    return len(told) == 1 and any(not one.finished for one in next(iter(told)))
+    told = {_unfinished(record) for record in stuck}
+    return len(told) == 1 and () not in told
+
+
+def _unfinished(record: RankRecord) -> tuple[LastCollective, ...]:
+    return tuple(one for one in record.collectives if not one.finished)
 
 
 def _waits_for_others(record: RankRecord, stuck: Collection[RankRecord], gone: list[int]) -> bool:
     """Whether a collective of this rank is unfinished that another has not issued, or cannot issue any more."""
-    unfinished = {one.group: one.number for one in record.collectives if not one.finished}
+    unfinished = {one.group: one.number for one in _unfinished(record)}
     others = [{one.group: one.number for one in other.collectives} for other in stuck if other.rank != record.rank]
     return bool(unfinished) and (
         bool(gone) or any(numbers.get(group, -1) < number for numbers in others for group, number in unfinished.items())
@@ -106,9 +110,12 @@ def _waits_for_others(record: RankRecord, stuck: Collection[RankRecord], gone: l
 
 
 def _places(stuck: Mapping[int, RankRecord]) -> dict[int, str]:
-    """Where each waiting rank stands: at which collectives, where all could tell; else at which line."""
+    """Where each waiting rank stands: at which collectives, where all could tell; else at which line.
+
+    What is finished tells where a rank stands only where nothing else does: not every rank is in every group.
+    """
     if all(record.collectives for record in stuck.values()):
-        return {rank: "; ".join(map(str, record.collectives)) for rank, record in stuck.items()}
+        return {rank: "; ".join(map(str, _unfinished(record) or record.collectives)) for rank, record in stuck.items()}
     return {rank: str(own_frame(frames(record.stack))) for rank, record in stuck.items()}
 
 
@@ -122,18 +129,15 @@ def _elsewhere(waiting: dict[int, str]) -> list[int]:
 
 def _not_ahead(ranks: list[int], stuck: Mapping[int, RankRecord]) -> list[int]:
     """Of ranks that wait elsewhere, those that wait in no later collective than the others: a ring lets one rank through (seen, NCCL)."""
-    others = {(one.group, one.number) for rank, record in stuck.items() if rank not in ranks for one in record.collectives}
-    ahead = {
-        rank
-        for rank in ranks
-        if any(one.group == group and one.number > number for one in stuck[rank].collectives for group, number in others)
-    }
+    counted = {rank: _counted(record) for rank, record in stuck.items()}
+    others = {(one.group, one.number) for rank, told in counted.items() if rank not in ranks for one in told}
+    ahead = {rank for rank in ranks if any(one.group == group and one.number > number for one in counted[rank] for group, number in others)}
     return [rank for rank in ranks if rank not in ahead] or ranks
 
 
 def _behind(stuck: Mapping[int, RankRecord]) -> list[int]:
     """The ranks that are through with all their collectives while another waits in a later one of the same group."""
-    counted = {rank: [one for one in record.collectives if not one.is_p2p] for rank, record in stuck.items()}
+    counted = {rank: _counted(record) for rank, record in stuck.items()}
     awaited = {(one.group, one.number) for told in counted.values() for one in told if not one.finished}
     return sorted(
         rank
@@ -143,10 +147,15 @@ def _behind(stuck: Mapping[int, RankRecord]) -> list[int]:
     )
 
 
+def _counted(record: RankRecord) -> list[LastCollective]:
+    """Those whose numbers can be compared between ranks."""
+    return [one for one in record.collectives if not one.is_p2p]
+
+
 def _as_victim(record: RankRecord, absent: list[int]) -> RankRecord:
     stack, ranks = frames(record.stack), ", ".join(map(str, absent))
     place = f" in {stack[0].function}{_of_the_validation(stack)}" if stack else ""
     says_in_what = stack and "/torch/distributed/" in stack[0].file
-    unfinished = "" if says_in_what else "".join(f"; {one}" for one in record.collectives if not one.finished)
+    unfinished = "" if says_in_what else "".join(f"; {one}" for one in _unfinished(record))
     text = f"waits for rank{'s' if len(absent) > 1 else ''} {ranks}{place}{unfinished}"
     return record.model_copy(update={"outcome": Outcome.VICTIM, "message": clip(text)})

@@ -129,9 +129,9 @@ def _overlaid(profile: Profile, file: LimitsFile) -> Profile:
         raise LimitsError(f"{file.name}: extends: not allowed in an overlay; it lies on the profile of the machine")
     match = file.content.match
     if match and match.device_name != profile.device_name:
+        device = "no GPU" if profile.device_name is None else shown(profile.device_name)
         raise LimitsError(
-            f"{file.name}: match.device_name: this overlay is for {shown(match.device_name)}, "
-            f"and profile {profile.name} is for {shown(profile.device_name)}"
+            f"{file.name}: match.device_name: this overlay is for {shown(match.device_name)}, and profile {profile.name} is for {device}"
         )
     after = _laid(profile, file)
     _refuse_incomplete(after, file.name)

@@ -117,6 +117,11 @@ def _line(verdict: Verdict, objections: Sequence[Objection], weaknesses: Sequenc
     return f"{verdict}{said}" + (f" ({', '.join(weaknesses)})" if weaknesses else "")
 
 
+def _ran_nowhere(row: Row) -> bool:
+    """A row also is `not run` where a rank without a worker sat out what the others ran."""
+    return row.outcome is Outcome.NOT_RUN and all(one.outcome is Outcome.NOT_RUN for attempt in row.attempts for one in attempt.ranks)
+
+
 def _exit_code(verdict: Verdict, rows: Sequence[Row], interrupted: str | None, internal_error: str | None) -> int:
     """First that applies; 4, usage, never gets this far."""
     if internal_error is not None:
@@ -125,6 +130,6 @@ def _exit_code(verdict: Verdict, rows: Sequence[Row], interrupted: str | None, i
         return 2
     if verdict == "REJECTED":
         return 1
-    if all(row.outcome is Outcome.NOT_RUN for row in validations(rows)):
+    if all(_ran_nowhere(row) for row in validations(rows)):
         return 5
     return 0 if verdict == "ACCEPTED" else 6

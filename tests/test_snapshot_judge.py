@@ -50,6 +50,7 @@ DAMAGES = {
     "power brake": ("throttling.reasons", ["hw power brake slowdown"], "throttling", "throttling.now = hw power brake slowdown"),
     "a reason nobody knows": ("throttling.reasons", ["bits 0x1000"], "throttling", "throttling.now = bits 0x1000"),
     "no margin to slowdown": ("temperature.margin_c", 2, "temperature", "temperature.margin = 2 C"),
+    "beyond its slowdown": ("temperature.margin_c", -3, "temperature", "temperature.margin = -3 C"),
     "Gen5 at Gen3": ("pcie.generation", 3, "pcie", "pcie.generation = 3 generation"),
     "x8": ("pcie.width", 8, "pcie", "pcie.width = 8 lanes"),
     "a lost NVLink": ("nvlinks.5.is_active", False, "nvlink", "nvlink.active = 17 count"),
@@ -89,6 +90,12 @@ def test_one_damage_fails_one_row_and_names_the_gpu(damage):
     assert (rows[topic].outcome, conclusion.exit_code) == (Outcome.FAILED, 1)
     assert says in rows[topic].message
     assert "on rank 3 (node-07, GPU 3, serial 1653924100004); to do: " in rows[topic].message
+
+
+@pytest.mark.parametrize(("path", "value"), [("clocks.application_sm_mhz", 1995), ("power.enforced_limit_w", 750.0)])
+def test_what_somebody_has_raised_is_not_lowered(path, value):
+    rows, _ = rows_of(changed(HEALTHY, f"{GPU}.{path}", value))
+    assert bad_rows(rows) == set()
 
 
 JUDGED = [path for path, *_ in DAMAGES.values()]

@@ -76,6 +76,7 @@ def _identity(snapshot: Snapshot, gpus: tuple[GpuReading, ...], index: int) -> R
         local_world_size=len(gpus),
         world_size=len(gpus),
         gpus=named,
+        gpu_uuid=named[index].uuid,
         num_gpus_on_bus=len(snapshot.node.bus.gpus) + len(snapshot.node.bus.unreadable),
     )
 

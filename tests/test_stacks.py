@@ -164,6 +164,19 @@ def test_a_message_between_two_ranks_is_not_ahead_of_a_collective():
     assert [record.rank for record in records if record.outcome == "stuck"] == [2]
 
 
+@pytest.mark.parametrize("name", ["scatter", "gather", "all_to_all"])
+def test_where_each_rank_brings_its_own_size_the_sizes_tell_nothing(name):
+    told = [last(4, f"nccl:{name} [[2, 4]] Float"), *[last(4, f"nccl:{name} [] ")] * 3]
+    records = causes_before_victims([stuck(rank, AFTER_THE_LAST_LINE, one) for rank, one in enumerate(told)])
+    assert [record.outcome for record in records] == ["stuck"] * 4
+
+
+def test_where_all_bring_the_same_size_another_one_tells_who_is_elsewhere():
+    told = [last(4, "nccl:reduce_scatter [[8]] Float"), *[last(4, "nccl:reduce_scatter [[4]] Float")] * 3]
+    records = causes_before_victims([stuck(rank, AFTER_THE_LAST_LINE, one) for rank, one in enumerate(told)])
+    assert [record.rank for record in records if record.outcome == "stuck"] == [0]
+
+
 def test_collectives_tell_places_only_where_every_rank_told_them():
     records = [stuck(0, IN_ALL_REDUCE, last(2)), stuck(1, elsewhere(20), last(2)), stuck(2, elsewhere(20))]
     assert [record.outcome for record in causes_before_victims(records)] == ["stuck", "victim", "victim"]

@@ -17,6 +17,7 @@ _WAITS_IN = re.compile(
 )  # for other ranks, or for its supervisor to say that they are there
 _NEVER_CAME = {Outcome.DIED, Outcome.LOST, Outcome.ERROR, Outcome.FAILED}
 _AFTER = {"_wait_for_device", "_seal"}  # of worker_plugin.py: what a validation left to its GPU, and that all ranks left the same
+_SIZES_DIFFER = {"scatter", "gather", "all_to_all"}  # as torch's flight recorder names them
 _WAITS_FOR_GPU = {"synchronize", "wait_stream", "wait"}  # torch.cuda.synchronize, Stream.synchronize, Event.wait
 
 
@@ -92,7 +93,7 @@ def name_who_did_not_arrive(records: Iterable[RankRecord]) -> tuple[RankRecord, 
 
 def _all_came(stuck: Collection[RankRecord]) -> bool:
     """Whether all stand in the same unfinished collective: then the collective itself hangs, and nobody is to blame for waiting."""
-    told = {_unfinished(record) for record in stuck}
+    told = {tuple(map(_place, _unfinished(record))) for record in stuck}
     return len(told) == 1 and () not in told
 
 
@@ -115,8 +116,14 @@ def _places(stuck: Mapping[int, RankRecord]) -> dict[int, str]:
     What is finished tells where a rank stands only where nothing else does: not every rank is in every group.
     """
     if all(record.collectives for record in stuck.values()):
-        return {rank: "; ".join(map(str, _unfinished(record) or record.collectives)) for rank, record in stuck.items()}
+        return {rank: "; ".join(map(_place, _unfinished(record) or record.collectives)) for rank, record in stuck.items()}
     return {rank: str(own_frame(frames(record.stack))) for rank, record in stuck.items()}
+
+
+def _place(one: LastCollective) -> str:
+    """Sizes tell a place, but for collectives to which each rank brings its own."""
+    name = one.operation.split(" ", 1)[0]
+    return f"{one.group} {one.number} {name}" if name.rpartition(":")[2] in _SIZES_DIFFER else str(one)
 
 
 def _elsewhere(waiting: dict[int, str]) -> list[int]:

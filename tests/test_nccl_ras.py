@@ -3,10 +3,11 @@
 import json
 import socket
 import threading
-import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from gpu_acceptance.nccl_ras import RasQuery, describe, ras_address
 
@@ -50,6 +51,12 @@ def test_who_launched_less_than_the_others_is_told():
 
 def test_where_all_launched_the_same_it_says_what():
     assert describe(answer(communicator(of(4, 4))), 1000) == "2 ranks: all have launched the same (AllGather 2, AllReduce 4)"
+
+
+def test_what_nccl_answered_on_two_gpus_is_read():
+    text = (Path(__file__).parents[1] / "reports" / "evidence" / "nccl-ras.txt").read_bytes()
+    real = text[text.index(b"'TIMEOUT 3") : text.index(b"\nFR ")]
+    assert describe(real, 2731) == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
 
 
 def test_before_any_collective():
@@ -149,14 +156,10 @@ def serve():
         server.close()
 
 
-def polled(query: RasQuery, times: int = 500) -> bool:
-    return any(query.poll() or time.sleep(0.01) for _ in range(times))
-
-
 def test_a_service_is_asked_and_its_answer_told(serve):
     address, asked = serve(lambda peer: peer.sendall(answer(communicator(of(4, 3)))))
     query = RasQuery(address, 1000)
-    assert polled(query)
+    assert wait_until(query.poll)
     assert query.told == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
     assert asked == [b"CLIENT PROTOCOL 2\nTIMEOUT 2\nSET FORMAT json\nVERBOSE STATUS\n"]
     query.close()
@@ -167,7 +170,7 @@ def test_localhost_is_asked_without_a_name_server(serve, monkeypatch):
     look_up = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more: look_up({"127.0.0.1": host, "::1": host}[host], *more))
     query = RasQuery(("localhost", port), 1000)
-    assert polled(query)
+    assert wait_until(query.poll)
     assert query.told == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
     query.close()
 
@@ -176,7 +179,7 @@ def test_one_that_never_answers_is_only_polled(serve):
     done = threading.Event()
     address, _ = serve(lambda peer: done.wait(60))
     query = RasQuery(address, 1000)
-    assert not polled(query, times=20)
+    assert not wait_until(query.poll, 0.3)
     assert query.told == ""
     query.close()
     done.set()
@@ -192,7 +195,7 @@ def test_one_that_does_not_stop_is_listened_to_no_more(serve):
 
     address, _ = serve(flood)
     query = RasQuery(address, 1000)
-    assert polled(query)
+    assert wait_until(query.poll)
     assert query.told == ""
     query.close()
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from gpu_acceptance import processes
 from gpu_acceptance.inquiry import Inquiry
@@ -124,9 +125,11 @@ def test_a_worker_that_the_kernel_killed_for_want_of_memory(start, small_memory)
 
 
 def answers(worker: WorkerProcess) -> Inquiry:
-    inquiry = worker.inquire()
-    while not inquiry.poll():
-        time.sleep(0.02)
+    return ended(worker.inquire())
+
+
+def ended(inquiry: Inquiry) -> Inquiry:
+    assert wait_until(inquiry.poll, 120)
     inquiry.close()
     return inquiry
 
@@ -224,9 +227,7 @@ def test_a_worker_that_comes_back_from_the_kernel_is_waited_for(start, monkeypat
     wait_for_state(worker, "D")
     inquiry = worker.inquire()
     assert inquiry.state == "in the kernel and cannot be interrupted (D)"
-    while not inquiry.poll():
-        time.sleep(0.02)
-    inquiry.close()
+    ended(inquiry)
     assert "in wait_for_ever" in inquiry.stack
     assert inquiry.state == ""
 
@@ -237,10 +238,7 @@ def test_a_worker_that_stays_in_the_kernel_is_said_to_be_there(start, monkeypatc
     wait_for_state(worker, "D")
     inquiry = worker.inquire()
     assert not inquiry.poll()
-    while not inquiry.poll():
-        time.sleep(0.02)
-    assert inquiry.state == "in the kernel and cannot be interrupted (D)"
-    inquiry.close()
+    assert ended(inquiry).state == "in the kernel and cannot be interrupted (D)"
 
 
 def test_while_its_supervisor_did_not_run_a_worker_had_no_time_to_answer(start, monkeypatch):
@@ -252,9 +250,7 @@ def test_while_its_supervisor_did_not_run_a_worker_had_no_time_to_answer(start, 
     inquiry = worker.inquire()
     time.sleep(1.2)
     assert not inquiry.poll()
-    while not inquiry.poll():
-        time.sleep(0.02)
-    inquiry.close()
+    ended(inquiry)
 
 
 @pytest.mark.parametrize("program", ["no program", "#!/no/such/interpreter"])

@@ -1,7 +1,7 @@
 """What NCCL itself knows of a hang, from its RAS service: how many collectives each rank launched, and who does not answer.
 
 Every process that uses NCCL 2.24 or later serves it, in threads that need neither the GPU nor Python; JSON since 2.28.
-Source: NCCL user guide, "RAS"; the answer's form as NCCL 2.28.9 gave it on 2 GPUs (reports/evidence).
+Source: NCCL user guide, "RAS"; the answer's form as NCCL 2.28.9 gave it on 2 GPUs (reports/evidence/nccl-ras.txt).
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel, NonNegativeInt, ValidationError
 
-from gpu_acceptance.ranges import compress
+from gpu_acceptance.ranges import named
 from gpu_acceptance.record import clip
 from gpu_acceptance.visible import one_line
 
@@ -115,7 +115,7 @@ def _describe(communicator: _Communicator) -> str:
 
 def _silent(communicator: _Communicator) -> Iterator[str]:
     if communicator.missing_ranks:
-        yield f"no answer from {_ranks([one.rank for one in communicator.missing_ranks])}"
+        yield f"no answer from {named('rank', (one.rank for one in communicator.missing_ranks))}"
 
 
 def _errors(communicator: _Communicator) -> Iterator[str]:
@@ -133,14 +133,11 @@ def _counts(communicator: _Communicator) -> Iterator[str]:
     differ = {operation: counts for operation, counts in launched.items() if len(counts) > 1}
     for operation, counts in differ.items():
         most_first = sorted(counts.items(), key=lambda item: -len(item[1]))
-        yield f"{one_line(operation)} {', '.join(f'{count} on {_ranks(ranks)}' for count, ranks in most_first)}"
+        said = ", ".join(f"{count} on {named('rank', ranks)}" for count, ranks in most_first)
+        yield f"{one_line(operation)} {said}"
     same = [f"{one_line(operation)} {next(iter(counts))}" for operation, counts in launched.items() if any(counts)]
     if same and not differ:
         yield f"all have launched the same ({', '.join(same)})"
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {compress(ranks)}"
 
 
 def _connect(address: tuple[str, int]) -> socket.socket | None:

@@ -158,13 +158,12 @@ class RankAttempt:
         sentence, self._sentence = self._sentence, None
         inquiry = sentence.inquiry
         inquiry.close()
-        process = ended or (f"its process is {inquiry.state}" if inquiry.state else "")
-        told = [process, *map(str, inquiry.collectives)]
-        if not any([*told, inquiry.stack]):
+        state, stack, collectives = inquiry.state, inquiry.stack, inquiry.collectives
+        told = [ended or (f"its process is {state}" if state else ""), *map(str, collectives)]
+        if not any([*told, stack]):
             told = ["asked where it is, it did not answer"]
         message = "; ".join(filter(None, [sentence.message, *told]))
-        fields = {"stack": inquiry.stack, "collectives": inquiry.collectives, "ras": inquiry.ras, "log_tail": log_tail}
-        self._kill(sentence.outcome, message, **fields)
+        self._kill(sentence.outcome, message, stack=stack, collectives=collectives, ras=inquiry.ras, log_tail=log_tail)
 
     def _distrust(self, message: str) -> None:
         """Kills a worker that says what cannot be; its generation is spoilt, whatever the phase was.

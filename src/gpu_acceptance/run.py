@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from gpu_acceptance.collecting import Collected
@@ -19,7 +18,7 @@ from gpu_acceptance.leader import Leader, LeaderOptions
 from gpu_acceptance.limit import Profile
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.record import Outcome, RankIdentity, Row, RunPlan, RunRecord
-from gpu_acceptance.run_files import RunFiles
+from gpu_acceptance.run_files import RunFiles, utc_now
 from gpu_acceptance.run_plan import make_plan
 from gpu_acceptance.run_record import make_run_record
 from gpu_acceptance.settings import Settings
@@ -47,7 +46,7 @@ class Run:
     leader: Leader | None = None  # rank 0, once the validations are agreed on
     job: Job | None = None
     validations: dict[str, Validation] = field(default_factory=dict)
-    started_at: str = field(default_factory=lambda: _now())
+    started_at: str = field(default_factory=utc_now)
     plan: RunPlan | None = None  # once agreed, the same on all ranks
     refused: RefusedError | None = None  # instead of a plan
     problem: str | None = None  # what went wrong on this rank beside its validations
@@ -289,12 +288,8 @@ class Run:
             self.plan,
             self.leader.job,
             self.leader.finished_rows(),
-            ended_at=_now(),
+            ended_at=utc_now(),
             too_small=self.leader.too_small,
             interrupted=self._interruption,
             internal_error=self.problem,
         )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -32,6 +32,11 @@ def node_run_id(host: str, launcher: int | None) -> str:
     return f"{datetime.fromtimestamp(process.create_time(), UTC):%Y%m%d-%H%M%S}-{mark}"
 
 
+def utc_now() -> str:
+    """As a run writes down when something was: ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 @dataclass(frozen=True)
 class RunFiles:
     """The files of one run, seen from one rank. Nodes may share the folder or each have their own."""

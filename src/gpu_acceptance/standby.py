@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from gpu_acceptance.control import ControlError
 from gpu_acceptance.lookout import BEAT_S, Loss
 from gpu_acceptance.rebuild import read_run_folder, rebuild
 from gpu_acceptance.record import RunRecord
-from gpu_acceptance.run_files import RunFiles
+from gpu_acceptance.run_files import RunFiles, utc_now
 from gpu_acceptance.supervisor import Supervisor
 
 CANDIDATES = 8  # only these lowest ranks watch all others: a look at 1000 heartbeats took 50 times as long as one at 8
@@ -75,8 +74,7 @@ def rebuild_run(supervisor: Supervisor, files: RunFiles, why: str, interrupted: 
     """The new leader: puts the journals of the living beside its own and rebuilds the run from all in the folder."""
     for rank, message in supervisor.mail["resend"].items():
         _keep(RunFiles(files.folder, rank).journal, message["journal"])
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return rebuild(read_run_folder(files.folder), ended_at=now, why=why, interrupted=interrupted)
+    return rebuild(read_run_folder(files.folder), ended_at=utc_now(), why=why, interrupted=interrupted)
 
 
 def _keep(path: Path, text: str) -> None:

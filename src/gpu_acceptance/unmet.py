@@ -4,7 +4,6 @@ Of no other refusal is anything kept: a mistyped option must not fill the report
 """
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from gpu_acceptance.deaf_launcher import end_launcher_later
@@ -12,7 +11,7 @@ from gpu_acceptance.files import Journal, RecordError
 from gpu_acceptance.joining import INCOMPLETE, RefusedError, UnmetError
 from gpu_acceptance.record import RankIdentity, clip
 from gpu_acceptance.refusal import Refusal
-from gpu_acceptance.run_files import RunFiles, node_run_id
+from gpu_acceptance.run_files import RunFiles, node_run_id, utc_now
 
 
 def refuse_start(
@@ -55,4 +54,4 @@ def note_refusal(error: RefusedError, journal: Journal | None, obstacles: Iterab
 
 
 def _line(error: RefusedError) -> Refusal:
-    return Refusal(message=clip(str(error)), ended_at=datetime.now(UTC).isoformat(timespec="seconds"))
+    return Refusal(message=clip(str(error)), ended_at=utc_now())

@@ -57,24 +57,30 @@ def main(out: Path, only: list[str]) -> int:
     ranks = torch.cuda.device_count() or 2
     known = {**FAULTS, **(OF_GPUS if torch.cuda.is_available() else {})}
     faults = {fault: what for fault, what in known.items() if (ranks > 1 or fault not in NEED_PEERS) and (not only or fault in only)}
-    plans = batches([(fault, number % ranks) for number, fault in enumerate(faults)], ranks)
     wrong = 0
     with (out / "faults.jsonl").open("w") as lines:
-        for number, plan in enumerate(plans):
-            ended = launch(plan, ranks)
-            shutil.make_archive(str(out / f"faults-{number}"), "gztar", ended.folder or ended.suite)
-            for line in judge(ended, plan, faults):
-                wrong += not line["right"]
-                lines.write(json.dumps(line) + "\n")
-                print(json.dumps(line))
-        if torch.cuda.device_count() > 1:
-            ended = launch([("", 0)], ranks, hides_gpus=True)
-            shutil.make_archive(str(out / "faults-invisible"), "gztar", ended.folder or ended.suite)
-            line = judge_invisible(ended)
+        for line in seen(out, faults, ranks):
             wrong += not line["right"]
             lines.write(json.dumps(line) + "\n")
             print(json.dumps(line))
     return 1 if wrong else 0
+
+
+def seen(out: Path, faults: dict[str, tuple[set[str], str]], ranks: int) -> Iterator[dict[str, object]]:
+    """Launches all, and keeps the folder of each run."""
+    plans = batches([(fault, number % ranks) for number, fault in enumerate(faults)], ranks)
+    for number, plan in enumerate(plans):
+        ended = launch(plan, ranks)
+        keep(ended, out / f"faults-{number}")
+        yield from judge(ended, plan, faults)
+    if torch.cuda.device_count() > 1:
+        ended = launch([("", 0)], ranks, hides_gpus=True)
+        keep(ended, out / "faults-invisible")
+        yield judge_invisible(ended)
+
+
+def keep(ended: Finished, archive: Path) -> None:
+    shutil.make_archive(str(archive), "gztar", ended.folder or ended.suite)
 
 
 def batches(faults: list[tuple[str, int]], size: int) -> Iterator[list[tuple[str, int]]]:

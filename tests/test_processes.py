@@ -1,8 +1,14 @@
 """Whom a supervisor kills: real processes, in a supervisor of their own."""
 
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from gpu_acceptance.processes import signal_main_thread
 
 SRC = Path(__file__).parents[1] / "src"
 SUPERVISOR = f"""
@@ -44,3 +50,33 @@ def test_at_the_end_nobody_is_spared():
 
 def test_one_is_spared_by_its_pid():
     assert lives("kill_descendants(spare=daemon)" + ALIVE + "\nkill_descendants()") == "[False, False, True]"
+
+
+BLOCKS_IN_MAIN = """
+import signal, sys, threading
+waits = threading.Event()
+threading.Thread(target=waits.wait, daemon=True).start()  # would take any signal of the process: it blocks none
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+print("blocked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_signal_to_the_main_thread_is_left_to_no_other():
+    process = subprocess.Popen([sys.executable, "-c", BLOCKS_IN_MAIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "blocked\n"
+        signal_main_thread(process.pid, signal.SIGUSR1)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        pending = int(re.search(r"^SigPnd:\s*(\w+)$", status, re.MULTILINE)[1], 16)
+        assert pending == 1 << (signal.SIGUSR1 - 1)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_process_that_is_gone_cannot_be_signalled():
+    process = subprocess.Popen(["true"])
+    process.wait()
+    with pytest.raises(ProcessLookupError, match=rf"tgkill\({process.pid}, 10\)"):
+        signal_main_thread(process.pid, signal.SIGUSR1)

@@ -17,7 +17,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from gpu_acceptance.nccl_ras import RasQuery
-from gpu_acceptance.processes import process_state
+from gpu_acceptance.processes import process_state, signal_main_thread
 from gpu_acceptance.record import MAX_TEXT, MOST_COLLECTIVES, LastCollective, clip
 
 _COLLECTIVES = TypeAdapter(Annotated[tuple[LastCollective, ...], Field(max_length=MOST_COLLECTIVES)])
@@ -25,7 +25,7 @@ _MOST_DUMPED_BYTES = 1 << 20  # faulthandler writes at most 100 frames
 LONGEST_S = 4.0  # a worker in torch.cuda.synchronize() answered within 0.5 s; one on a crowded machine needs longer
 _MOST_BETWEEN_POLLS_S = 0.5  # what is longer, the supervisor did not run: then its worker may not have run either
 _SIGUSR1_BIT = 1 << (signal.SIGUSR1 - 1)
-_MASK = re.compile(r"^(ShdPnd|SigBlk):\s*([0-9a-f]+)$", re.MULTILINE)
+_MASK = re.compile(r"^(SigPnd|ShdPnd|SigBlk):\s*([0-9a-f]+)$", re.MULTILINE)
 _STATES = {"T": "stopped (SIGSTOP, a debugger)", "t": "stopped (a debugger)", "D": "in the kernel and cannot be interrupted (D)"}
 
 
@@ -47,9 +47,10 @@ class Inquiry:
         self._left_s, self._polled = LONGEST_S, time.monotonic()
         self._ras = RasQuery(ras_address, pid) if ras_address else None
         self._first_state = process_state(pid)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(BrokenPipeError):
             os.write(bell_fd, b"?")
-            os.kill(pid, signal.SIGUSR1)
+        with contextlib.suppress(ProcessLookupError):
+            signal_main_thread(pid, signal.SIGUSR1)  # another thread, of gloo or CUDA, has no Python stack to write
 
     def poll(self) -> bool:
         """Whether all has been told, or nothing more will be. To be called again until then."""

@@ -62,6 +62,15 @@ def process_state(pid: int) -> str:
         return ""
 
 
+def signal_main_thread(pid: int, number: int) -> None:
+    """Sends a signal to the main thread of a process. `os.kill` leaves the choice of the thread to the kernel."""
+    tgkill = getattr(_LIBC, "tgkill", None)  # glibc 2.30
+    if tgkill is None:
+        os.kill(pid, number)
+    elif tgkill(pid, pid, number) != 0:
+        raise OSError(ctypes.get_errno(), f"tgkill({pid}, {number})")
+
+
 def count_oom_kills() -> int:
     """Processes that the kernel of this machine has killed for want of memory since it booted, in whatever container.
 

@@ -19,7 +19,7 @@ def supervisor():
     control = Control(place)
     wake, other = socket.socketpair()
     made = Supervisor(place, control, SimpleNamespace(wake=wake))
-    made.hold, made.journal = Mock(), Mock()
+    made.hold, made.journal = Mock(counters=lambda: ()), Mock()
     yield made
     control.close(timeout_s=5)
     wake.close()

@@ -10,14 +10,15 @@ import math
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gpu_acceptance.limit import ChangeKind, Profile, Scope, Value
+from gpu_acceptance.limit import ChangeKind, Profile, Scope, Value, subject_of_metric
 
 SCHEMA_VERSION = 1
 MAX_TEXT = 16_384  # characters of one message, stack or log tail in a record
+COUNTERS = "counters"  # the subject of what supervisors read round every validation
 MOST_COLLECTIVES = 64  # groups of one rank whose last collective a record names
 
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
@@ -71,6 +72,7 @@ class Figure(Model):
     judged: bool  # True: `check`, asks for judgement. False: `record`, informs
     anomaly: str = ""
     spread_percent: float | None = None  # coefficient of variation of the blocks behind the value
+    detail: str = Field("", max_length=1_000)  # which part of the machine it is of: links, ports, XIDs
 
 
 _MOST_TEXT = 1_000  # characters of a text that is a figure
@@ -78,7 +80,9 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _UNIT = re.compile(r"[A-Za-z0-9_%/.*^-]{1,40}")
 
 
-def make_figure(metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None, anomaly: str = "") -> Figure:
+def make_figure(
+    metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None, anomaly: str = "", detail: str = ""
+) -> Figure:
     """A figure of whatever a test measured; what is no finite number, text or bool becomes an anomaly, never a value.
 
     `anomaly`: why there is no value, where that is known; `value` counts for nothing then.
@@ -92,7 +96,7 @@ def make_figure(metric: str, value: object, unit: str, *, judged: bool, spread_p
         return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly)
     assert isinstance(value, bool | int | float | str)
     spread = None if spread_percent is None else float(spread_percent)
-    return Figure(metric=metric, value=value, unit=unit, judged=judged, spread_percent=spread)
+    return Figure(metric=metric, value=value, unit=unit, judged=judged, spread_percent=spread, detail=detail[:_MOST_TEXT])
 
 
 def _anomaly(value: object) -> str:
@@ -143,6 +147,15 @@ class RankRecord(Model):
     ras: Text = ""  # what NCCL's RAS service said then; asked by the first rank of a node
     log_tail: Text = ""  # end of the worker's output, when the outcome is bad
     figures: tuple[Figure, ...] = ()
+    counters: tuple[Figure, ...] = ()  # what rose on the rank's GPU meanwhile, as its supervisor read it; no figure of a worker is here
+
+    @model_validator(mode="after")
+    def _keep_counters_apart(self) -> Self:
+        """A worker that could write counters could hide what rose."""
+        for figure, are_counters in [*((one, False) for one in self.figures), *((one, True) for one in self.counters)]:
+            if (subject_of_metric(figure.metric) == COUNTERS) != are_counters:
+                raise ValueError(f"{figure.metric} among the {'counters' if are_counters else 'figures'} of a record")
+        return self
 
 
 class Gpu(Model):

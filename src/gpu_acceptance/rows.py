@@ -9,6 +9,7 @@ from gpu_acceptance.job import Job
 from gpu_acceptance.judge import judge
 from gpu_acceptance.limit import Profile, matching_reason
 from gpu_acceptance.record import Attempt, Judgement, Outcome, RankRecord, Row, Status, clip
+from gpu_acceptance.sift import JUDGED_OUTCOMES, quantity
 from gpu_acceptance.stacks import where
 
 # The first of these that some rank or some limit gives is the row's. What rejects comes first: nothing may hide it.
@@ -122,7 +123,16 @@ def _describe(record: RankRecord, again: str) -> str:
     place = where(record.stack) if record.outcome is Outcome.STUCK else ""
     frames = f"; inside {place}" if place else ""
     message = f": {_essence(record.message)}" if record.message else ""
-    return f"{record.outcome}{phase}{message}{frames}"
+    return f"{record.outcome}{phase}{message}{frames}{_risen(record)}"
+
+
+def _risen(record: RankRecord) -> str:
+    """What rose on the GPU of a rank that did not come to its end; of the others the limits speak."""
+    if record.outcome in JUDGED_OUTCOMES:
+        return ""
+    risen = [one for one in record.counters if one.judged and one.value]
+    named = "; ".join(f"{one.metric} = {quantity(one)}{f' ({one.detail})' if one.detail else ''}" for one in risen)
+    return f"; on its GPU meanwhile: {named}" if named else ""
 
 
 def _essence(message: str) -> str:

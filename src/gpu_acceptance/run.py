@@ -17,7 +17,7 @@ from gpu_acceptance.launch import Rank
 from gpu_acceptance.leader import Leader, LeaderOptions
 from gpu_acceptance.limit import Profile
 from gpu_acceptance.objections import FORMATION
-from gpu_acceptance.record import Outcome, RankIdentity, Row, RunPlan, RunRecord
+from gpu_acceptance.record import COUNTERS, Outcome, RankIdentity, Row, RunPlan, RunRecord
 from gpu_acceptance.run_files import RunFiles, utc_now
 from gpu_acceptance.run_plan import make_plan
 from gpu_acceptance.run_record import make_run_record
@@ -75,7 +75,8 @@ class Run:
         self.supervisor.journal.append(plan)
         files = sorted({str(item.path) for item in collected.items if item.nodeid != FORMATION})
         parameters = dict(plan.profile.parameters)
-        self.supervisor.hold.collect_with(Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"]))
+        counters = frozenset(metric for metric, limit in plan.profile.limits.items() if limit.subject == COUNTERS)
+        self.supervisor.hold.collect_with(Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"], counters))
         self.plan = plan
         return [validation.nodeid for validation in plan.validations]
 

@@ -8,7 +8,7 @@ from gpu_acceptance.limit import Limit
 from gpu_acceptance.record import Attempt, Figure, Outcome
 from gpu_acceptance.values import is_number, show, show_apart, typed, with_unit
 
-_KEPT = {Outcome.PASSED, Outcome.FAILED}  # what any other rank measured is thrown away with it
+JUDGED_OUTCOMES = {Outcome.PASSED, Outcome.FAILED}  # what any other rank measured is thrown away with it
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ def readings_by_metric(attempts: Iterable[Attempt], job: Job) -> dict[str, list[
     readings: dict[str, list[Reading]] = {}
     for attempt in attempts:
         for record in attempt.ranks:
-            if record.outcome not in _KEPT or record.rank not in job.by_rank:
+            if record.outcome not in JUDGED_OUTCOMES or record.rank not in job.by_rank:
                 continue
-            for figure in record.figures:
+            for figure in (*record.figures, *record.counters):
                 if figure.judged:
                     readings.setdefault(figure.metric, []).append(Reading(record.rank, attempt.number, figure))
     return {metric: sorted(found, key=_order) for metric, found in readings.items()}

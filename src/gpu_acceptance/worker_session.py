@@ -9,8 +9,8 @@ import pytest
 
 from gpu_acceptance.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.figures import figure_of
-from gpu_acceptance.limit import Value
-from gpu_acceptance.record import Figure
+from gpu_acceptance.limit import Value, subject_of_metric
+from gpu_acceptance.record import COUNTERS, Figure
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +36,8 @@ class Figures:
 
     def add(self, metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None) -> None:
         """Notes a figure. Never raises over a value, never communicates."""
+        if subject_of_metric(str(metric)) == COUNTERS:
+            raise ValueError(f"{metric}: what rises on a GPU is read by its supervisor; a validation measures under its own subject")
         figure = figure_of(metric, value, unit, judged=judged, spread_percent=spread_percent)
         if self._taken is None:
             self._late.append(f"{self._nodeid} gave {metric} after it had ended")

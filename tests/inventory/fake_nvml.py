@@ -81,11 +81,11 @@ def fields(values: dict[str, int]) -> Function:
     """Values by the name of their constant; a field that is not named is not supported."""
     by_number = {getattr(pynvml, name): value for name, value in values.items()}
 
-    def function(_device: object, _count: object, array: Any) -> int:
-        one = array._obj[0]
-        one.nvmlReturn = SUCCESS if one.fieldId in by_number else pynvml.NVML_ERROR_NOT_SUPPORTED
-        one.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
-        one.value.ullVal = by_number.get(one.fieldId, 0)
+    def function(_device: object, count: Any, array: Any) -> int:
+        for one in array._obj[: int(getattr(count, "value", count))]:
+            one.nvmlReturn = SUCCESS if one.fieldId in by_number else pynvml.NVML_ERROR_NOT_SUPPORTED
+            one.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+            one.value.ullVal = by_number.get(one.fieldId, 0)
         return SUCCESS
 
     return function

@@ -65,6 +65,12 @@ _REASONS = (
     (0x100, "display clock setting"),
 )
 _GRAPHICS, _SM, _MEMORY = 0, 1, 2  # clocks
+_OF_LINK = (  # in the order of NvLink
+    "NVML_FI_DEV_NVLINK_GET_SPEED",
+    "NVML_FI_DEV_NVLINK_ERROR_DL_CRC",
+    "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY",
+    "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY",
+)
 
 
 def read() -> GpusReading:
@@ -231,18 +237,22 @@ def _pcie(asker: Asker, handle: object) -> Pcie:
 
 def _nvlinks(asker: Asker, handle: object) -> Answer[tuple[NvLink, ...]]:
     count = asker.field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT")
-    return count if isinstance(count, Missing) else tuple(_nvlink(asker, handle, link) for link in range(count))
+    if isinstance(count, Missing):
+        return count
+    answers = asker.fields(handle, [(field, link) for link in range(count) for field in _OF_LINK])
+    return tuple(_nvlink(asker, handle, link, *answers[link * len(_OF_LINK) : (link + 1) * len(_OF_LINK)]) for link in range(count))
 
 
-def _nvlink(asker: Asker, handle: object, link: int) -> NvLink:
+def _nvlink(asker: Asker, handle: object, link: int, *fields: Answer[int]) -> NvLink:
+    speed_mb_per_s, num_crc_errors, num_replays, num_recoveries = fields
     return NvLink(
         index=link,
         is_active=asker.flag("nvmlDeviceGetNvLinkState", handle, link),
-        speed_mb_per_s=asker.field(handle, "NVML_FI_DEV_NVLINK_GET_SPEED", link),
+        speed_mb_per_s=speed_mb_per_s,
         remote=asker.word(_REMOTES, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link),
-        num_crc_errors=asker.field(handle, "NVML_FI_DEV_NVLINK_ERROR_DL_CRC", link),
-        num_replays=asker.field(handle, "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY", link),
-        num_recoveries=asker.field(handle, "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY", link),
+        num_crc_errors=num_crc_errors,
+        num_replays=num_replays,
+        num_recoveries=num_recoveries,
     )
 
 

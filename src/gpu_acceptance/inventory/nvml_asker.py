@@ -1,7 +1,7 @@
 """Questions to NVML, each answered for itself: a value made plain, or why there is none."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -51,16 +51,28 @@ class Asker:
         return self.ask(name, *arguments, make=lambda value: word(words, int(value)))
 
     def field(self, device: object, name: str, scope: int = 0) -> Answer[int]:
-        """A field value by the name of its constant, of one link where `scope` says so. Each answers for itself."""
-        number = getattr(self.pynvml, name, None)
-        if number is None:
-            return Missing(Why.NOT_SUPPORTED, f"this nvidia-ml-py has no {name}")
-        value = self.ask("nvmlDeviceGetFieldValues", device, [(number, scope)], make=lambda values: values[0])
-        if isinstance(value, Missing):
-            return value
+        """A field value by the name of its constant, of one link where `scope` says so."""
+        return self.fields(device, [(name, scope)])[0]
+
+    def fields(self, device: object, wanted: Sequence[tuple[str, int]]) -> list[Answer[int]]:
+        """Values of many fields at once, by name and scope; each answers for itself. One call costs less than one for each."""
+        known = [(getattr(self.pynvml, name), scope) for name, scope in wanted if hasattr(self.pynvml, name)]
+        values = self.ask("nvmlDeviceGetFieldValues", device, known, make=iter) if known else iter(())
+        answers: list[Answer[int]] = []
+        for name, _ in wanted:
+            if not hasattr(self.pynvml, name):
+                answers.append(Missing(Why.NOT_SUPPORTED, f"this nvidia-ml-py has no {name}"))
+            else:
+                answers.append(values if isinstance(values, Missing) else self._field(name, next(values)))
+        return answers
+
+    def _field(self, name: str, value: Any) -> Answer[int]:
         if value.nvmlReturn:
             return self._why(name, self.pynvml.NVMLError(value.nvmlReturn))
-        return int(getattr(value.value, _MEMBERS[value.valueType]))
+        member = _MEMBERS.get(value.valueType)
+        if member is None:
+            return Missing(Why.UNREADABLE, f"{name}: a value of type {value.valueType}")
+        return int(getattr(value.value, member))
 
     def structure(self, type_name: str, name: str, device: object) -> Any | Missing:
         """What a function writes into a structure that carries its version."""

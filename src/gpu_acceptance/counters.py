@@ -1,0 +1,73 @@
+"""Two readings of a GPU's counters -> what rose in between, as figures of subject `counters`. Pure.
+
+The supervisor takes the readings, a worker is not asked: RankRecord keeps these figures apart from what a validation measured.
+"""
+
+from collections.abc import Iterator
+
+from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.gpu_counters import NAMES, CountersReading
+from gpu_acceptance.inventory.xids import meaning_of
+from gpu_acceptance.record import COUNTERS, Figure, make_figure
+
+_MOST_NAMED = 8  # links or XIDs
+_SECONDS = "throttle."  # NVML counts nanoseconds
+
+
+def risen(before: CountersReading, after: CountersReading, limited: frozenset[str]) -> tuple[Figure, ...]:
+    """One figure for each counter that has a limit (`limited`: their metrics), and for each other one that rose."""
+    figures = [_figure(name, before, after, limited) for name in NAMES]
+    figures.append(_xids(after, limited))
+    return tuple(figure for figure in figures if figure.judged or figure.value)
+
+
+def _figure(name: str, before: CountersReading, after: CountersReading, limited: frozenset[str]) -> Figure:
+    metric = f"{COUNTERS}.{name}"
+    judged = metric in limited
+    rises = dict(_rises(name, before, after))
+    missing = next((rise for rise in rises.values() if isinstance(rise, Missing)), None)
+    if missing:
+        return make_figure(metric, None, _unit(name), judged=judged, anomaly=str(missing))
+    numbers = {link: rise for link, rise in rises.items() if not isinstance(rise, Missing)}
+    total = sum(numbers.values())
+    links = [f"link {link}: {rise}" for link, rise in numbers.items() if rise and link is not None]
+    return make_figure(metric, total / 1e9 if _unit(name) == "s" else total, _unit(name), judged=judged, detail=_named(links))
+
+
+def _unit(name: str) -> str:
+    return "s" if name.startswith(_SECONDS) else "count"
+
+
+def _rises(name: str, before: CountersReading, after: CountersReading) -> Iterator[tuple[int | None, Answer[int]]]:
+    """By link. A counter that is not in both readings is missing: a GPU that lost its links has none to count."""
+    for key in sorted(key for key in before.values.keys() | after.values.keys() if key[0] == name):
+        yield key[1], _rise(key[1], before.values.get(key), after.values.get(key))
+
+
+def _rise(link: int | None, before: Answer[int] | None, after: Answer[int] | None) -> Answer[int]:
+    where = "" if link is None else f"link {link}: "
+    for when, answer in (("before", before), ("after", after)):
+        if answer is None:
+            return Missing(Why.NOT_THERE, f"{where}no counter {when} the validation")
+        if isinstance(answer, Missing):
+            return Missing(answer.missing, f"{where}{answer.detail}".removesuffix(": "))
+    assert isinstance(before, int)
+    assert isinstance(after, int)
+    if after < before:
+        return Missing(Why.UNREADABLE, f"{where}fell from {before} to {after}: the GPU was reset, or the counter began again")
+    return after - before
+
+
+def _xids(after: CountersReading, limited: frozenset[str]) -> Figure:
+    metric, xids = f"{COUNTERS}.xids", after.xids
+    judged = metric in limited
+    if isinstance(xids, Missing):
+        return make_figure(metric, None, "count", judged=judged, anomaly=str(xids))
+    meanings = [meaning_of(number) for number in dict.fromkeys(xids)]
+    named = _named([f"XID {one.number}, {one.name}: {one.remedy}" for one in meanings])
+    return make_figure(metric, len(xids), "count", judged=judged, detail=named)
+
+
+def _named(parts: list[str]) -> str:
+    more = [f"{len(parts) - _MOST_NAMED} more"] if len(parts) > _MOST_NAMED else []
+    return "; ".join([*parts[:_MOST_NAMED], *more])

@@ -1,0 +1,87 @@
+"""Counters of one GPU that only ever rise, read in one go. What rises while a validation runs is a finding about that validation.
+
+Needs no privilege. A call may hang with the driver: counter_watch.py asks from a thread of its own.
+Field ids by name: a CUDA 13 header numbers some of them otherwise than an older one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.nvml_asker import Asker
+
+Counter = tuple[str, int | None]  # name, and of which NVLink
+
+_OF_GPU = {
+    "ecc.corrected": "NVML_FI_DEV_ECC_SBE_VOL_TOTAL",
+    "ecc.uncorrected": "NVML_FI_DEV_ECC_DBE_VOL_TOTAL",
+    "remapping.corrected_rows": "NVML_FI_DEV_REMAPPED_COR",
+    "remapping.uncorrected_rows": "NVML_FI_DEV_REMAPPED_UNC",
+    "pcie.replays": "NVML_FI_DEV_PCIE_REPLAY_COUNTER",
+    "pcie.non_fatal_errors": "NVML_FI_DEV_PCIE_COUNT_NON_FATAL_ERROR",
+    "pcie.fatal_errors": "NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR",
+    "throttle.sw_power_cap": "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP",
+    "throttle.sw_thermal": "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
+    "throttle.hw_thermal": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
+    "throttle.hw_power_brake": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
+}
+_OF_LINK = {
+    "nvlink.crc_errors": "NVML_FI_DEV_NVLINK_ERROR_DL_CRC",
+    "nvlink.replays": "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY",
+    "nvlink.recoveries": "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY",
+}
+NAMES = (*_OF_GPU, *_OF_LINK)
+_MOST_XIDS = 1_000  # in one reading; a GPU that is lost may report without end
+
+
+@dataclass(frozen=True)
+class CountersReading:
+    """All counters at one moment, and the XIDs since the reading before. Of a GPU whose links cannot be counted, link None is missing."""
+
+    values: Mapping[Counter, Answer[int]]
+    xids: Answer[tuple[int, ...]]
+
+
+class GpuCounters:
+    """The counters of one GPU, from the moment it is made: XIDs are events, and those from before are in the kernel log alone."""
+
+    def __init__(self, pynvml: Any, uuid: str) -> None:
+        self._asker = Asker(pynvml)
+        self._handle = self._asker.ask("nvmlDeviceGetHandleByUUID", uuid, make=lambda handle: handle)
+        links = self._asker.field(self._handle, "NVML_FI_DEV_NVLINK_LINK_COUNT")
+        counters: dict[Counter, str] = {(name, None): field for name, field in _OF_GPU.items()}
+        if isinstance(links, Missing):
+            self._without_links: dict[Counter, Answer[int]] = {(name, None): links for name in _OF_LINK}
+        else:
+            self._without_links = {}
+            counters |= {(name, link): field for name, field in _OF_LINK.items() for link in range(links)}
+        self._counters = counters
+        self._events = self._asker.ask("nvmlEventSetCreate", make=lambda events: events)
+        self._registered = self._asker.ask(
+            "nvmlDeviceRegisterEvents", self._handle, getattr(pynvml, "nvmlEventTypeXidCriticalError", 8), self._events, make=bool
+        )
+
+    def read(self) -> CountersReading:
+        answers = self._asker.fields(self._handle, [(field, link or 0) for (_, link), field in self._counters.items()])
+        return CountersReading({**dict(zip(self._counters, answers, strict=True)), **self._without_links}, self._xids())
+
+    def _xids(self) -> Answer[tuple[int, ...]]:
+        if isinstance(self._registered, Missing):
+            return self._registered
+        xids: list[int] = []
+        while len(xids) < _MOST_XIDS:
+            try:
+                event = self._asker.pynvml.nvmlEventSetWait_v2(self._events, 0)
+            except self._asker.pynvml.NVMLError_Timeout:
+                return tuple(xids)
+            except self._asker.pynvml.NVMLError as error:
+                return Missing(Why.UNREADABLE, f"after {len(xids)} XIDs, nvmlEventSetWait_v2: {error}"[:200])
+            xids.append(int(event.eventData))
+        return tuple(xids)
+
+
+def unread(reason: str) -> CountersReading:
+    """What is known where nothing could be read."""
+    missing = Missing(Why.UNREADABLE, reason[:200])
+    return CountersReading(dict.fromkeys(((name, None) for name in NAMES), missing), missing)

@@ -1,4 +1,4 @@
-"""Snapshots for tests: a healthy node of 8 H200, and what becomes of it when one value changes."""
+"""Snapshots for tests: two of a real node with 8 H200, one of a healthy server, and what becomes of them when one value changes."""
 
 import copy
 import json
@@ -15,7 +15,13 @@ from gpu_acceptance.inventory.pcie import BusReading
 from gpu_acceptance.snapshot import Snapshot, decode, encode
 
 NUM_GPUS = 8
+REAL = Path(__file__).with_name("snapshots")  # see its README
+REAL_NAMES = ("h200x8-idle", "h200x8-loaded")
 Plain = dict[str, Any]
+
+
+def real(name: str = "h200x8-idle") -> Plain:
+    return json.loads((REAL / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def healthy_h200() -> Plain:

@@ -3,9 +3,10 @@
 import json
 
 import pytest
-from snapshots import changed, healthy_h200
+from snapshots import REAL, REAL_NAMES, changed, healthy_h200
 
 from gpu_acceptance.cli import main
+from gpu_acceptance.thresholds import shipped_dir
 
 HEALTHY = healthy_h200()
 
@@ -55,6 +56,19 @@ def test_healthy_gpus(file, capsys):
     assert main(["health", path := file(HEALTHY)]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("gpu_health.retired_pages")]
     assert line == f"ACCEPTED (a snapshot: nothing was run) | {path}, taken 2026-11-20T12:00:00+00:00 | h200-sxm"
+
+
+@pytest.mark.parametrize("name", REAL_NAMES)
+@pytest.mark.parametrize("overlay", [None, "site-nvls-off.yaml"])
+def test_a_real_node_is_accepted_idle_and_under_load_with_nothing_waived(name, overlay, capsys):
+    """Of a virtual machine too: there is no row of gpu_health that it cannot show."""
+    path = REAL / f"{name}.json"
+    assert main(["health", str(path), *([f"--limits={shipped_dir() / overlay}"] if overlay else [])]) == 0
+    *told, line = capsys.readouterr().out.splitlines()
+    assert {said.split(":")[0] for said in told} == {f"gpu_health.retired_pages.{one}" for one in ("single_bit", "double_bit", "pending")}
+    assert line.startswith("ACCEPTED (")
+    assert "waived" not in line
+    assert line.endswith(" | h200-sxm")
 
 
 def test_a_sick_gpu(file, capsys):

@@ -5,7 +5,7 @@ import copy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from snapshots import NUM_GPUS, changed, healthy_h200, leaves, snapshot_of
+from snapshots import NUM_GPUS, REAL_NAMES, changed, healthy_h200, leaves, real, snapshot_of
 
 from gpu_acceptance.inventory_text import inventory_lines
 from gpu_acceptance.plain_text import WIDTH
@@ -406,3 +406,25 @@ def test_this_machine():
     lines = inventory_lines(take())
     assert ", as of 20" in lines[0]
     assert [line.split()[0] for line in lines if not line.startswith(" ")][-4:] == ["RDMA", "mounts", "allowed", "log"]
+
+
+@pytest.mark.parametrize("name", REAL_NAMES)
+def test_a_real_node_fits_one_screen_and_shows_who_computes(name):
+    lines = lines_of(real(name))
+    assert len(lines) <= ONE_SCREEN
+    assert max(map(len, lines)) <= MOST_COLUMNS
+    assert ("processes: GPU 0 pid 1607 1.1 GiB, GPU 1 pid 1607" in text_of(real(name))) == (name == "h200x8-loaded")
+
+
+def test_a_real_node_that_logged_xid_79_names_the_gpu_and_what_to_do():
+    nobody = {"missing": "not there", "detail": ""}
+    xid = {
+        "number": 79,
+        "pci_bus_id": "00000000:00:09.0",
+        "at_s": 8.5,
+        "pid": nobody,
+        "process": nobody,
+        "text": "GPU has fallen off the bus.",
+    }
+    text = text_of(changed(real(), "node.kernel_log.xids", [xid]))
+    assert "XID 79 on GPU 3, 1 time, last at 2026-11-20 16:08:58 UTC: GPU has fallen off the bus; to do: reboot the node" in text

@@ -1,6 +1,7 @@
-"""Snapshots of this machine beside `nvidia-smi -q -x` of the same minute, idle and under load: `python tests/gpu/snapshots.py OUT`.
+"""Snapshots of this machine beside `nvidia-smi -q -x` of the same seconds, idle and under load: `python tests/gpu/snapshots.py OUT`.
 
-They hold serial numbers. What the readers took is printed.
+They hold serial numbers; tools/redact_snapshots.py takes them out. Printed is what the readers took, and each value that the two do not
+agree on; the exit code is 1 where there is one.
 """
 
 import subprocess
@@ -12,6 +13,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
+from nvidia_smi import differences
+
 from gpu_acceptance.inventory import gpu_reader
 from gpu_acceptance.snapshot import take, write_snapshot
 
@@ -19,25 +22,32 @@ WARM_S, LOADED_S = 10, 40
 SIDE, COPIED = 8192, 256 << 20
 
 
-def main(out: Path) -> None:
-    keep(out, "idle")
+def main(out: Path) -> int:
+    found = keep(out, "idle")
     load = subprocess.Popen([sys.executable, __file__, "--load"], stdout=subprocess.PIPE)
     assert load.stdout
     assert load.stdout.readline() == b"ready\n"
     time.sleep(WARM_S)
-    keep(out, "loaded")
+    found += keep(out, "loaded")
     load.terminate()
     load.wait()
+    return 1 if found else 0
 
 
-def keep(out: Path, name: str) -> None:
-    (out / f"{name}.xml").write_bytes(subprocess.run(["nvidia-smi", "-q", "-x"], capture_output=True, check=True).stdout)
+def keep(out: Path, name: str) -> list[str]:
+    """Writes the two, and returns what they do not agree on."""
+    shown = subprocess.run(["nvidia-smi", "-q", "-x"], capture_output=True, check=True, text=True).stdout
     start = time.perf_counter()
-    write_snapshot(out / f"{name}.json", take())
+    snapshot = take()
     took = time.perf_counter() - start
+    (out / f"{name}.xml").write_text(shown, encoding="utf-8")
+    write_snapshot(out / f"{name}.json", snapshot)
     start = time.perf_counter()
     gpu_reader.read()
     print(f"{name}: snapshot {took:.3f} s, of that the GPUs {time.perf_counter() - start:.3f} s", flush=True)
+    found = differences(snapshot.node.gpus, shown)
+    print("\n".join([*found, f"{name}: {len(found)} differences from nvidia-smi"]), flush=True)
+    return found
 
 
 def load() -> None:
@@ -74,4 +84,7 @@ class Work:
 
 
 if __name__ == "__main__":
-    load() if sys.argv[1] == "--load" else main(Path(sys.argv[1]))
+    if sys.argv[1] == "--load":
+        load()
+    else:
+        sys.exit(main(Path(sys.argv[1])))

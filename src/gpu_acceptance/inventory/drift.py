@@ -89,13 +89,13 @@ def _rdma_device(device: RdmaDevice) -> str:
 
 
 def _all_alike(found: Answer[tuple[T, ...]], describe: Callable[[T], str]) -> str:
-    """`8 x NVIDIA H200, ...`: each kind with its number, the most frequent first."""
+    """`8 x NVIDIA H200, ...`: each kind with its number, the rarest first: a message that is cut short still shows what is odd."""
     if isinstance(found, Missing):
         return str(found.missing)
     kinds: dict[str, int] = {}
     for one in found:
         kinds[describe(one)] = kinds.get(describe(one), 0) + 1
-    return "; ".join(f"{number} x {kind}" for kind, number in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))) or "none"
+    return "; ".join(f"{number} x {kind}" for kind, number in sorted(kinds.items(), key=lambda item: (item[1], item[0]))) or "none"
 
 
 def _words(found: Answer[tuple[T, ...]], describe: Callable[[T], str]) -> str:

@@ -144,7 +144,7 @@ class GpuReading:
     module_id: Answer[int]  # of the slot on the baseboard
     virtualization: Answer[str]
     total_bytes: Answer[int]
-    used_bytes: Answer[int]
+    used_bytes: Answer[int]  # with what the driver keeps for itself, which nvidia-smi shows as reserved
     free_bytes: Answer[int]
     mig_is_on: Answer[bool]
     mig_is_on_after_reset: Answer[bool]

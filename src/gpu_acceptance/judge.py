@@ -168,7 +168,9 @@ def _judgement(bound: str, limit: Limit, status: Status, message: str, finding: 
 
 def _find(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> Finding:
     scope = _unit_scope(bound, limit)
-    samples = [Sample(job.member_of(reading.rank, scope), reading.rank, reading.attempt, _value(reading)) for reading in readings]
+    samples = [
+        Sample(job.member_of(reading.rank, scope), reading.rank, reading.attempt, _value(reading), reading.place) for reading in readings
+    ]
     if bound in ("at_least", "at_most"):
         asked = bound_at(limit.at_least if bound == "at_least" else limit.at_most, job.gpus_per_node)
         assert asked is not None, f"{limit.metric} has no {bound} at {job.gpus_per_node} GPUs per node"
@@ -212,7 +214,8 @@ def _problems(bound: str, limit: Limit, readings: Sequence[Reading], sifted: Sif
 def _say(limit: Limit, finding: Finding, samples: Sequence[Sample], scope: Scope, job: Job) -> str:
     """`nccl.all_gather.busbw_ring = 262.5 GB/s, need >= 337 GB/s [h200-sxm.yaml: measured ...] (job)`."""
     where = job.where(scope, samples[0].unit, {sample.unit for sample in samples})
-    return f"{limit.metric} = {with_unit(finding.shown, limit.unit)}{finding.detail}{_tail(limit, finding)} {where}"
+    place = f" ({samples[0].place})" if samples[0].place else ""
+    return f"{limit.metric} = {with_unit(finding.shown, limit.unit)}{place}{finding.detail}{_tail(limit, finding)} {where}"
 
 
 def _tail(limit: Limit, finding: Finding) -> str:

@@ -18,6 +18,7 @@ class Reading:
     rank: int
     attempt: int
     figure: Figure
+    place: str = ""  # which part of the rank's machine it is of, where the validation recorded that as text under the metric's own name
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,11 @@ def readings_by_metric(attempts: Iterable[Attempt], job: Job) -> dict[str, list[
         for record in attempt.ranks:
             if record.outcome not in _KEPT or record.rank not in job.by_rank:
                 continue
+            places = {figure.metric: figure.value for figure in record.figures if not figure.judged and isinstance(figure.value, str)}
             for figure in record.figures:
                 if figure.judged:
-                    readings.setdefault(figure.metric, []).append(Reading(record.rank, attempt.number, figure))
+                    reading = Reading(record.rank, attempt.number, figure, places.get(figure.metric, ""))
+                    readings.setdefault(figure.metric, []).append(reading)
     return {metric: sorted(found, key=_order) for metric, found in readings.items()}
 
 

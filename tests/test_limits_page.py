@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from snapshots import healthy_h200, snapshot_of
 
-from gpu_acceptance.inventory import gpu_health, infiniband_health
+from gpu_acceptance.inventory import binding, gpu_health, infiniband_health
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.limit import Limit
 from gpu_acceptance.limits_file import read_file
@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
 PROFILES = ["base", *profile_names(shipped_dir())]
 FAMILIES = ("gemm", "hbm", "nccl")  # subjects whose metrics may be named together: `hbm.*.wrong`
-SUBJECTS = ("gpu_health", "infiniband")  # those of which each row has a heading, in this order
-_NAME = re.compile(r"`((?:environment|gpu_health|infiniband|gemm|hbm|nccl)\.[\w.*]+)`")
+SUBJECTS = ("gpu_health", "infiniband", "binding")  # those of which each row has a heading, in this order
+_NAME = re.compile(r"`((?:environment|gpu_health|infiniband|binding|gemm|hbm|nccl)\.[\w.*]+)`")
 _COMMAND = re.compile(r"(?:nvidia-smi|systemctl) .+?(?=[,;)]| and | of |$)")
 
 
@@ -46,6 +46,7 @@ def found_metrics() -> dict[str, list[str]]:
     rows = {row: findings(node.gpus.gpus[0]) for row, findings in gpu_health.PER_GPU.items()}
     rows |= {"peers": gpu_health.peers(node.gpus, 0), "devices": infiniband_health.devices(node.infiniband, nowhere, nowhere)}
     rows |= {row: findings(node.infiniband) for row, findings in infiniband_health.PER_NODE.items()}
+    rows |= {"gpu": binding.gpu(binding.Opened("GPU-0", 0, 1), [0], nowhere, {}), "affinity": binding.affinity(node.cpu, nowhere)}
     return {row: [metric for metric, *_ in found] for row, found in rows.items()}
 
 
@@ -54,7 +55,7 @@ def named() -> set[str]:
 
 
 def known() -> set[str]:
-    return set(limits()) | {metric for metrics in found_metrics().values() for metric in metrics}
+    return {"binding.map.rank", *limits()} | {metric for metrics in found_metrics().values() for metric in metrics}
 
 
 def section(title: str) -> str:

@@ -203,7 +203,11 @@ def checked_metrics():
     return sorted(written | {found for subject, module in FINDINGS.items() for found in found_metrics(subject, module)})
 
 
-FINDINGS = {"gpu_health": "gpu_health", "infiniband": "infiniband_health"}  # subject -> the module of `inventory` that finds its figures
+FINDINGS = {  # subject -> the module of `inventory` that finds its figures
+    "binding": "binding",
+    "gpu_health": "gpu_health",
+    "infiniband": "infiniband_health",
+}
 
 
 def found_metrics(subject, module):

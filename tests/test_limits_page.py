@@ -1,4 +1,4 @@
-"""docs/limits.md explains every row of gpu_health and every metric that a profile limits, as the YAML has it, and nothing else."""
+"""docs/limits.md explains every row of what is read off a machine and every metric that a profile limits, and nothing else."""
 
 import ast
 import re
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from snapshots import healthy_h200, snapshot_of
 
-from gpu_acceptance.inventory import gpu_health
+from gpu_acceptance.inventory import binding, gpu_health, infiniband_health
+from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.limit import Limit
 from gpu_acceptance.limits_file import read_file
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
@@ -19,7 +20,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
 PROFILES = ["base", *profile_names(shipped_dir())]
 FAMILIES = ("gemm", "hbm", "nccl")  # subjects whose metrics may be named together: `hbm.*.wrong`
-_NAME = re.compile(r"`((?:environment|gpu_health|gemm|hbm|nccl)\.[\w.*]+)`")
+SUBJECTS = ("gpu_health", "infiniband", "binding")  # those of which each row has a heading, in this order
+_NAME = re.compile(r"`((?:environment|gpu_health|infiniband|binding|gemm|hbm|nccl)\.[\w.*]+)`")
 _COMMAND = re.compile(r"(?:nvidia-smi|systemctl) .+?(?=[,;)]| and | of |$)")
 
 
@@ -38,10 +40,14 @@ def limits() -> dict[str, dict[str, Limit]]:
 
 @cache
 def found_metrics() -> dict[str, list[str]]:
-    """Row -> the metrics of gpu_health that it checks, whether or not a profile limits them."""
-    gpus = snapshot_of(healthy_h200()).node.gpus
-    rows = {row: [metric for metric, _, _ in findings(gpus.gpus[0])] for row, findings in gpu_health.PER_GPU.items()}
-    return {**rows, "peers": [metric for metric, _, _ in gpu_health.peers(gpus, 0)]}
+    """Row -> the metrics that it checks, whether or not a profile limits them."""
+    node = snapshot_of(healthy_h200()).node
+    nowhere = Missing(Why.NOT_THERE)
+    rows = {row: findings(node.gpus.gpus[0]) for row, findings in gpu_health.PER_GPU.items()}
+    rows |= {"peers": gpu_health.peers(node.gpus, 0), "devices": infiniband_health.devices(node.infiniband, nowhere, nowhere)}
+    rows |= {row: findings(node.infiniband) for row, findings in infiniband_health.PER_NODE.items()}
+    rows |= {"gpu": binding.gpu(binding.Opened("GPU-0", 0, 1), [0], nowhere, {}), "affinity": binding.affinity(node.cpu, nowhere)}
+    return {row: [metric for metric, *_ in found] for row, found in rows.items()}
 
 
 def named() -> set[str]:
@@ -49,7 +55,7 @@ def named() -> set[str]:
 
 
 def known() -> set[str]:
-    return set(limits()) | {metric for metrics in found_metrics().values() for metric in metrics}
+    return {"binding.map.rank", *limits()} | {metric for metrics in found_metrics().values() for metric in metrics}
 
 
 def section(title: str) -> str:
@@ -84,9 +90,13 @@ def test_no_name_is_of_nothing():
     assert sorted(name for name in named() if "*" in name and name.split(".")[0] not in FAMILIES) == []
 
 
-def test_every_row_of_gpu_health_has_its_heading_in_their_order():
-    tree = ast.parse((ROOT / "acceptance" / "test_gpu_health.py").read_text(encoding="utf-8"))
-    rows = [node.name.removeprefix("test_") for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+def rows_of(subject: str) -> list[str]:
+    tree = ast.parse((ROOT / "acceptance" / f"test_{subject}.py").read_text(encoding="utf-8"))
+    return [node.name.removeprefix("test_") for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+
+
+def test_every_row_has_its_heading_in_their_order():
+    rows = [row for subject in SUBJECTS for row in rows_of(subject)]
     assert re.findall(r"^### (\w+)$", PAGE, re.MULTILINE) == rows == list(found_metrics())
 
 
@@ -108,13 +118,18 @@ def test_a_row_names_the_commands_of_its_remedies(row):
 def test_a_row_names_the_profiles_that_declare_it_not_applicable(row):
     for profile in PROFILES:
         declared = load_profile(profile, shipped_dir()).not_applicable
-        globs = [glob for glob in declared if glob != "gpu_health.*" and any(fnmatchcase(metric, glob) for metric in found_metrics()[row])]
+        globs = [glob for glob in declared if not _whole(glob) and any(fnmatchcase(metric, glob) for metric in found_metrics()[row])]
         if globs and row != "retired_pages":  # that one is declared by `base`, for all
             assert f"`{profile}`" in section(row)
 
 
+def _whole(glob: str) -> bool:
+    """A whole subject is declared once, where the subject is explained."""
+    return glob in {f"{subject}.*" for subject in SUBJECTS}
+
+
 def test_the_rest_of_the_rows_is_there():
-    for title in ("environment", "gemm", "hbm", "nccl"):
+    for title in (*SUBJECTS, "environment", "gemm", "hbm", "nccl"):
         assert f"\n## `{title}`\n" in PAGE
     assert "\n## `world_formation` and `worker_end`\n" in PAGE
 

@@ -200,12 +200,19 @@ def checked_metrics():
         for call in calls(path, "check")
         if not isinstance(call.args[0], ast.Name)
     }
-    return sorted(written | set(found_metrics("gpu_health")))
+    return sorted(written | {found for subject, module in FINDINGS.items() for found in found_metrics(subject, module)})
 
 
-def found_metrics(subject):
-    """The findings of `inventory/SUBJECT.py`: `yield metric, answer, unit`."""
-    for node in ast.walk(parsed(SRC / "inventory" / f"{subject}.py")):
+FINDINGS = {  # subject -> the module of `inventory` that finds its figures
+    "binding": "binding",
+    "gpu_health": "gpu_health",
+    "infiniband": "infiniband_health",
+}
+
+
+def found_metrics(subject, module):
+    """The findings of a module: `yield metric, answer, unit`, and more where a figure has a place."""
+    for node in ast.walk(parsed(SRC / "inventory" / f"{module}.py")):
         if isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple) and isinstance(node.value.elts[2], ast.Constant):
             yield subject, glob_of(node.value.elts[0]), node.value.elts[2].value
 

@@ -25,13 +25,13 @@ DEVICES = {
 }
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
 REQUIRED = {
-    "a100-pcie": {"environment", "gemm", "gpu_health", "hbm"},
-    "a10g": {"environment", "gemm", "gpu_health"},
-    "h100-pcie": {"environment", "gemm", "gpu_health", "hbm"},
+    "a100-pcie": {"binding", "environment", "gemm", "gpu_health", "hbm"},
+    "a10g": {"binding", "environment", "gemm", "gpu_health"},
+    "h100-pcie": {"binding", "environment", "gemm", "gpu_health", "hbm"},
     "cpu": {"environment", "gemm", "hbm", "nccl"},
 }
-EVERYTHING = {"environment", "gemm", "gpu_health", "hbm", "nccl"}
-OF_THE_MACHINE = {"environment", "gpu_health"}  # what is there, not how fast it is
+EVERYTHING = {"binding", "environment", "gemm", "gpu_health", "hbm", "nccl"}
+OF_THE_MACHINE = {"binding", "environment", "gpu_health", "infiniband"}  # what is there, not how fast it is
 KERNELS = ("copy", "read", "triad", "write")
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 README = (DIRECTORY / "README.md").read_text()
@@ -95,7 +95,7 @@ def test_the_cpu_profile_asks_only_for_life():
     assert profile.deadline_s == 60
     assert set(profile.not_applicable) == {
         *("environment.gpu*", "environment.driver*", "environment.nccl*", "gemm.bf16*"),
-        *("gpu_health.*", "gpu_health.retired_pages*"),
+        *("gpu_health.*", "gpu_health.retired_pages*", "infiniband.*", "binding.*"),
     }
     speeds = [limit for metric, limit in profile.limits.items() if metric.endswith((".sustained", ".bandwidth", ".busbw"))]
     assert len(speeds) == 8
@@ -129,7 +129,7 @@ def test_parameters_a_run_needs():
         assert set(parameters) == {
             "timing.num_blocks",
             *("gemm.size", "gemm.dtype", "gemm.preheat_s", "gemm.block_s"),
-            *("hbm.array_bytes", "hbm.block_s", "nccl.num_bytes", "nccl.block_s"),
+            *("hbm.array_bytes", "hbm.block_s", "nccl.num_bytes", "nccl.block_s", "infiniband.devices"),
         }
     assert load_profile("h200-sxm", DIRECTORY).parameters["nccl.num_bytes"] == 4 * 2**30
 

@@ -286,6 +286,26 @@ def test_a_child_inherits_and_replaces_whole_entries(folder):
     assert profile.changes == ()
 
 
+IB = f'limits:\n  ib.ports.state: {{equals: "ACTIVE", unit: text, scope: node, source: "{SOURCE}"}}\n'
+
+
+def test_whoever_requires_a_subject_takes_back_that_it_is_not_applicable(folder):
+    declared = 'not_applicable: {"ib.*": "nobody asks for it", "ib.roce.*": "no RoCE here"}\n'
+    directory = folder(
+        parent=f"extends: base\n{IB}{declared}",
+        leaves='extends: parent\nmatch: {device_name: "L"}\n',
+        asks='extends: parent\nmatch: {device_name: "A"}\nrequires: [ib]\n',
+        site="requires: [ib]\n",
+        site_not='requires: [ib]\nnot_applicable: {"ib.*": "not yet"}\n',
+    )
+    assert set(load_profile("leaves", directory).not_applicable) == {"ib.*", "ib.roce.*"}
+    assert set(load_profile("asks", directory).not_applicable) == {"ib.roce.*"}
+    demanded = load_profile("leaves", directory, [directory / "site.yaml"])
+    assert demanded.not_applicable == {"ib.roce.*": "no RoCE here"}
+    assert [(change.kind, change.key) for change in demanded.changes] == [("added", "requires ib")]
+    assert load_profile("leaves", directory, [directory / "site-not.yaml"]).not_applicable["ib.*"] == "not yet"
+
+
 def test_everything_an_entry_can_say_arrives_in_the_limit(folder):
     text = plain(
         "at_least: {2: 1, 8: 2.5}",

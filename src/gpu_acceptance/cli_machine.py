@@ -42,8 +42,8 @@ def add_verbs(verbs: "Verbs") -> None:
     health = verbs.add_parser(
         "health",
         help="judge the GPUs of a snapshot as a run would",
-        description="Judge the GPUs of a snapshot by the limits of subject gpu_health, as a run on that machine would: print what is "
-        "wrong, then the verdict line, and return its exit code.",
+        description="Judge the GPUs of a snapshot by the limits of subject gpu_health, and its RDMA devices where the profile or an "
+        "overlay requires infiniband, as a run on that machine would: print what is wrong, then the verdict line, return its exit code.",
     )
     health.add_argument("file", metavar="FILE", type=Path, help="written by `gpu-acceptance snapshot`")
     health.add_argument("--hardware", metavar="NAME", help="the profile to judge by (default: the one for the GPUs of the snapshot)")

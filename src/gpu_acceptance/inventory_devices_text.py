@@ -7,9 +7,10 @@ from gpu_acceptance.inventory.fields import all_of
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuReading, GpusReading, NvLink, Pcie, PeerLink
 from gpu_acceptance.inventory.gpudirect import GpuDirectRdma
 from gpu_acceptance.inventory.infiniband import InfiniBand, Port, RdmaDevice
+from gpu_acceptance.inventory.nearness import nearest_devices, place_of
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.inventory.parsing import as_cpu_list
-from gpu_acceptance.inventory.pci_topology import Distance, Place, distance, nearest
+from gpu_acceptance.inventory.pci_topology import Place
 from gpu_acceptance.inventory.pcie import BusReading
 from gpu_acceptance.inventory.virtualization import NONE
 from gpu_acceptance.plain_text import Column, TableRow, form_answer, on_off, say, say_all, say_why, section, size, table, yes_no
@@ -26,7 +27,6 @@ _RDMA_COLUMNS = (
     *(Column("firmware", 16), Column("NUMA", 4), Column("PCI address", 12), Column("interfaces", 24)),
 )
 _NO_PORT = Missing(Why.NOT_THERE, "the device has no port")
-_NO_PLACE = Missing(Why.NOT_THERE, "the PCI bus was not asked for it")
 
 
 def gpu_lines(node: NodeReading) -> list[str]:
@@ -57,10 +57,9 @@ def topology_lines(node: NodeReading) -> list[str]:
     """By the PCI bus: the NUMA node of each GPU and the RDMA devices nearest to it, in the words of `nvidia-smi topo -m`."""
     if isinstance(node.gpus.gpus, Missing) or not node.gpus.gpus:
         return []
-    places = {place.pci_bus_id: place for place in node.gpu_places}
     alike: dict[str, list[int]] = {}
     for gpu in node.gpus.gpus:
-        alike.setdefault(_surroundings(gpu, places, node.infiniband.devices), []).append(gpu.index)
+        alike.setdefault(_surroundings(gpu, node.gpu_places, node.infiniband.devices), []).append(gpu.index)
     hypervisor = node.virtualization.hypervisor
     guest = [] if isinstance(hypervisor, Missing) or hypervisor == NONE else ["in a virtual machine: as its hypervisor shows it"]
     places_text = "; ".join(f"GPU {as_cpu_list(indexes)}: {text}" for text, indexes in alike.items())
@@ -165,28 +164,18 @@ def _all_pairs(links: tuple[PeerLink, ...]) -> str:
     return f"all {count(len(links), 'pair')}"
 
 
-def _surroundings(gpu: GpuReading, places: dict[str, Place], devices: Answer[tuple[RdmaDevice, ...]]) -> str:
-    place = gpu.pci_bus_id if isinstance(gpu.pci_bus_id, Missing) else places.get(gpu.pci_bus_id, _NO_PLACE)
+def _surroundings(gpu: GpuReading, places: tuple[Place, ...], devices: Answer[tuple[RdmaDevice, ...]]) -> str:
+    place = place_of(gpu, places)
     if isinstance(place, Missing):
         return f"{say(place)}, {say(place)}"
     return f"{say(place.numa_node)}, {_nearest(place, devices)}"
 
 
 def _nearest(place: Place, devices: Answer[tuple[RdmaDevice, ...]]) -> str:
-    if isinstance(devices, Missing):
-        return say(devices)
-    distances = {device.name: _distance(place, device) for device in devices}
-    names = nearest(distances)
-    far = "" if isinstance(names, Missing) or not names else f" {say(distances[names[0]])}"
-    return say_all(names, separator=" ") + far
-
-
-def _distance(place: Place, device: RdmaDevice) -> Answer[Distance]:
-    if isinstance(place.pci_path, Missing):
-        return place.pci_path
-    if isinstance(device.pci_path, Missing):
-        return device.pci_path
-    return distance(place.pci_path, device.pci_path, place.numa_node, device.numa_node)
+    if devices == ():
+        return "none"
+    near = nearest_devices(place, devices)
+    return say(near) if isinstance(near, Missing) else f"{say_all(near.names, separator=' ')} {near.distance}"
 
 
 # --- RDMA ----------------------------------------------------------------------------------------------------------------------

@@ -92,11 +92,12 @@ def make_figure(
         if not isinstance(text, str) or not pattern.fullmatch(text):
             raise ValueError(f"{what} {text!r:.100} is none; allowed: {pattern.pattern}")
     anomaly = anomaly or _anomaly(value) or (_spread_anomaly(spread_percent) if spread_percent is not None else "")
+    detail = clip(detail, _MOST_TEXT)
     if anomaly:
-        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly)
+        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly, detail=detail)
     assert isinstance(value, bool | int | float | str)
     spread = None if spread_percent is None else float(spread_percent)
-    return Figure(metric=metric, value=value, unit=unit, judged=judged, spread_percent=spread, detail=detail[:_MOST_TEXT])
+    return Figure(metric=metric, value=value, unit=unit, judged=judged, spread_percent=spread, detail=detail)
 
 
 def _anomaly(value: object) -> str:

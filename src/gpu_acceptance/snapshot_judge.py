@@ -1,22 +1,26 @@
 """A snapshot judged as the run would judge the machine: the same figures, the same limits, the same verdict. Pure.
 
-Each GPU stands for the rank that would run on it.
+Each GPU stands for the rank that would run on it. Subject `infiniband` is judged where the profile or an overlay requires it.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from gpu_acceptance.figures import figure_of
-from gpu_acceptance.inventory import gpu_health
+from gpu_acceptance.inventory import gpu_health, infiniband_health
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.gpu import GpuReading
+from gpu_acceptance.inventory.nearness import place_of
 from gpu_acceptance.job import Job
 from gpu_acceptance.limit import Profile
 from gpu_acceptance.record import Attempt, Conclusion, Figure, Gpu, Outcome, RankIdentity, RankRecord, Row
 from gpu_acceptance.snapshot import Snapshot
 from gpu_acceptance.verdict import conclude, make_row
 
-SUBJECT = "gpu_health"
+GPUS = "gpu_health"
+NETWORK = "infiniband"
+
+_Topics = Iterator[tuple[str, str, list[list[Figure]]]]  # subject, topic, the figures of every GPU
 
 
 class NoGpusError(Exception):
@@ -34,28 +38,41 @@ def gpus_of(snapshot: Snapshot) -> tuple[GpuReading, ...]:
 
 
 def judge_snapshot(snapshot: Snapshot, profile: Profile) -> tuple[Job, list[Row], Conclusion]:
-    """The rows of `gpu_health` over all GPUs of the node, and what they amount to."""
+    """The rows over all GPUs of the node, and what they amount to."""
     gpus = gpus_of(snapshot)
     job = Job(tuple(_identity(snapshot, gpus, index) for index in range(len(gpus))))
-    rows = [_row(topic, profile, job, figures) for topic, figures in _figures(snapshot, gpus)]
-    limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject == SUBJECT}
-    only = replace(profile, requires=frozenset({SUBJECT}), limits=limits)
+    subjects = {GPUS, *profile.requires & {NETWORK}}
+    topics = [*_gpu_figures(snapshot, gpus), *(_network_figures(snapshot, gpus, profile) if NETWORK in subjects else ())]
+    rows = [_row(subject, topic, profile, job, figures) for subject, topic, figures in topics]
+    limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject in subjects}
+    only = replace(profile, requires=frozenset(subjects), limits=limits)
     return job, rows, conclude(rows, only, job, {}, notes=("a snapshot: nothing was run",))
 
 
-def _figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...]) -> Iterator[tuple[str, list[list[Figure]]]]:
-    """By topic: the figures of every GPU."""
+def _gpu_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...]) -> _Topics:
     for topic, findings in gpu_health.PER_GPU.items():
-        yield topic, [_of(findings(gpu)) for gpu in gpus]
-    yield "peers", [_of(gpu_health.peers(snapshot.node.gpus, index)) for index in range(len(gpus))]
+        yield GPUS, topic, [_of(findings(gpu)) for gpu in gpus]
+    yield GPUS, "peers", [_of(gpu_health.peers(snapshot.node.gpus, index)) for index in range(len(gpus))]
+
+
+def _network_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...], profile: Profile) -> _Topics:
+    used = infiniband_health.chosen(snapshot.node.infiniband, str(profile.parameters["infiniband.devices"]))
+    places = [place_of(gpu, snapshot.node.gpu_places) for gpu in gpus]
+    yield NETWORK, "devices", [_with_places(infiniband_health.devices(used, gpus, place)) for place in places]
+    for topic, findings in infiniband_health.PER_NODE.items():
+        yield NETWORK, topic, [_with_places(findings(used))] * len(gpus)
 
 
 def _of(findings: Iterable[gpu_health.Finding]) -> list[Figure]:
     return [figure_of(metric, value, unit, judged=True) for metric, value, unit in findings]
 
 
-def _row(topic: str, profile: Profile, job: Job, figures: list[list[Figure]]) -> Row:
-    nodeid = f"acceptance/test_{SUBJECT}.py::test_{topic}"
+def _with_places(findings: Iterable[infiniband_health.Finding]) -> list[Figure]:
+    return [figure_of(metric, value, unit, judged=True, detail=where) for metric, value, unit, where in findings]
+
+
+def _row(subject: str, topic: str, profile: Profile, job: Job, figures: list[list[Figure]]) -> Row:
+    nodeid = f"acceptance/test_{subject}.py::test_{topic}"
     records = tuple(
         RankRecord(nodeid=nodeid, attempt=1, generation=1, rank=rank, outcome=Outcome.PASSED, figures=tuple(found))
         for rank, found in enumerate(figures)

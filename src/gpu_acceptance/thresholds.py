@@ -110,8 +110,13 @@ def _read_profile(path: Path) -> LimitsFile:
 
 
 def _laid(profile: Profile, file: LimitsFile) -> Profile:
-    """The profile with all that `file` says laid over it; a limit replaces the whole limit of the same metric."""
+    """The profile with all that `file` says laid over it; a limit replaces the whole limit of the same metric.
+
+    Whoever requires a subject takes back that a parent declared the whole of it (`subject.*`) not applicable.
+    """
     content = file.content
+    taken_back = {f"{subject}.*" for subject in content.requires}
+    inherited = {glob: reason for glob, reason in profile.not_applicable.items() if glob not in taken_back}
     return replace(
         profile,
         requires=profile.requires | frozenset(content.requires),
@@ -119,7 +124,7 @@ def _laid(profile: Profile, file: LimitsFile) -> Profile:
         parameters={**profile.parameters, **content.parameters},
         deadline_s=content.deadline_s or profile.deadline_s,
         expected_s={**profile.expected_s, **content.expected_s},
-        not_applicable={**profile.not_applicable, **content.not_applicable},
+        not_applicable={**inherited, **content.not_applicable},
         files=(*profile.files, file.digest),
     )
 

@@ -34,11 +34,11 @@ class Figures:
         self._late = late
         self._taken: list[Figure] | None = []
 
-    def add(self, metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None) -> None:
-        """Notes a figure. Never raises over a value, never communicates."""
+    def add(self, metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None, detail: str = "") -> None:
+        """Notes a figure. Never raises over a value, never communicates. `detail`: which part of the machine it is of."""
         if subject_of_metric(str(metric)) == COUNTERS:
             raise ValueError(f"{metric}: what rises on a GPU is read by its supervisor; a validation measures under its own subject")
-        figure = figure_of(metric, value, unit, judged=judged, spread_percent=spread_percent)
+        figure = figure_of(metric, value, unit, judged=judged, spread_percent=spread_percent, detail=detail)
         if self._taken is None:
             self._late.append(f"{self._nodeid} gave {metric} after it had ended")
         elif len(self._taken) >= MOST_FIGURES:

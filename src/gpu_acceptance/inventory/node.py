@@ -56,13 +56,14 @@ def read(root: Path = Path("/")) -> NodeReading:
         libraries=libraries.read(root),
         bus=pcie.gpus_on_bus(root / "sys"),
         gpus=gpus,
-        gpu_places=_places(gpus, root),
+        gpu_places=places_of(gpus, root),
         infiniband=infiniband.read(root),
         kernel_log=kernel_log.read(root),
     )
 
 
-def _places(gpus: GpusReading, root: Path) -> tuple[pci_topology.Place, ...]:
+def places_of(gpus: GpusReading, root: Path = Path("/")) -> tuple[pci_topology.Place, ...]:
+    """Where these GPUs sit on the PCI bus."""
     if isinstance(gpus.gpus, Missing):
         return ()
     bus_ids = dict.fromkeys(gpu.pci_bus_id for gpu in gpus.gpus if not isinstance(gpu.pci_bus_id, Missing))

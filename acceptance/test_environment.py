@@ -49,10 +49,12 @@ def test_versions(check):
 
 @pytest.mark.usefixtures("gpu")
 def test_gpu(ranks, check):
-    """Every rank has a whole GPU of the expected model to itself, under the expected driver and NCCL."""
+    """Every rank has a whole GPU of the expected model to itself, under the expected driver and libraries."""
     found, properties = versions.read(), torch.cuda.get_device_properties(ranks.device)
     check("environment.gpu.name", properties.name, "text")
     check("environment.gpu.sm_count", properties.multi_processor_count, "count")
     check("environment.gpu.shared", ranks.gather("gpu_uuid", ranks.gpu_uuid).count(ranks.gpu_uuid) - 1, "count")
     check("environment.driver.version", found.get("driver"), "text")
     check("environment.nccl.version", found.get("nccl"), "text")
+    check("environment.cuda.version", found.get("cuda"), "text")
+    check("environment.cudnn.version", found.get("cudnn"), "text")

@@ -94,7 +94,7 @@ def test_the_cpu_profile_asks_only_for_life():
     assert profile.device_name is None
     assert profile.deadline_s == 60
     assert set(profile.not_applicable) == {
-        *("environment.gpu*", "environment.driver*", "environment.nccl*", "gemm.bf16*"),
+        *("environment.gpu*", "environment.cud*", "environment.driver*", "environment.nccl*", "gemm.bf16*"),
         *("gpu_health.*", "gpu_health.retired_pages*"),
     }
     speeds = [limit for metric, limit in profile.limits.items() if metric.endswith((".sustained", ".bandwidth", ".busbw"))]

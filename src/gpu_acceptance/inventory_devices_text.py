@@ -7,9 +7,10 @@ from gpu_acceptance.inventory.fields import all_of
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuReading, GpusReading, NvLink, Pcie, PeerLink
 from gpu_acceptance.inventory.gpudirect import GpuDirectRdma
 from gpu_acceptance.inventory.infiniband import InfiniBand, Port, RdmaDevice
+from gpu_acceptance.inventory.nearness import nearest_devices
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.inventory.parsing import as_cpu_list
-from gpu_acceptance.inventory.pci_topology import Distance, Place, distance, nearest
+from gpu_acceptance.inventory.pci_topology import Place
 from gpu_acceptance.inventory.pcie import BusReading
 from gpu_acceptance.inventory.virtualization import NONE
 from gpu_acceptance.plain_text import Column, TableRow, form_answer, on_off, say, say_all, say_why, section, size, table, yes_no
@@ -175,18 +176,9 @@ def _surroundings(gpu: GpuReading, places: dict[str, Place], devices: Answer[tup
 def _nearest(place: Place, devices: Answer[tuple[RdmaDevice, ...]]) -> str:
     if isinstance(devices, Missing):
         return say(devices)
-    distances = {device.name: _distance(place, device) for device in devices}
-    names = nearest(distances)
-    far = "" if isinstance(names, Missing) or not names else f" {say(distances[names[0]])}"
-    return say_all(names, separator=" ") + far
-
-
-def _distance(place: Place, device: RdmaDevice) -> Answer[Distance]:
-    if isinstance(place.pci_path, Missing):
-        return place.pci_path
-    if isinstance(device.pci_path, Missing):
-        return device.pci_path
-    return distance(place.pci_path, device.pci_path, place.numa_node, device.numa_node)
+    near = nearest_devices(place, devices)
+    far = "" if isinstance(near, Missing) or not near else f" {say(next(iter(near.values())))}"
+    return say_all(near if isinstance(near, Missing) else tuple(near), separator=" ") + far
 
 
 # --- RDMA ----------------------------------------------------------------------------------------------------------------------

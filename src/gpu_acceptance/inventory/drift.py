@@ -6,27 +6,40 @@ An answer that is missing is a word too: that a value cannot be read on one node
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePosixPath
 
 from gpu_acceptance.inventory.allowances import Allowance
 from gpu_acceptance.inventory.answer import Answer, Missing, T
-from gpu_acceptance.inventory.gpu import GpuReading
+from gpu_acceptance.inventory.fields import all_of
+from gpu_acceptance.inventory.gpu import GpuReading, NvLink, PeerLink
 from gpu_acceptance.inventory.infiniband import RdmaDevice
+from gpu_acceptance.inventory.libraries import Libraries, MappedLibrary
+from gpu_acceptance.inventory.nearness import nearest_devices
 from gpu_acceptance.inventory.node import NodeReading
+from gpu_acceptance.inventory.parsing import as_cpu_list
+from gpu_acceptance.inventory.pci_topology import Place
 
 Fact = tuple[str, str]  # name, what is the case
 
 _OF_A_RANK = {"CUDA_VISIBLE_DEVICES"}
-_MOST_TEXT = 900  # characters: what a figure takes, and a message shows
+MOST_TEXT = 900  # characters: what a figure takes, and a message shows
 
 
 def facts(node: NodeReading, variables: Mapping[str, str]) -> Iterator[Fact]:
     """`variables`: the environment variables that change results, by name."""
+    for name, what in _facts(node):
+        yield name, what if len(what) <= MOST_TEXT else _digested(what, what)
+    yield "variables", _variables(variables)
+
+
+def _facts(node: NodeReading) -> Iterator[Fact]:
     yield from _machine(node)
     yield from _software(node)
     yield from _allowed(node)
+    yield "libraries", _libraries(node.libraries)
     yield "gpus", _all_alike(node.gpus.gpus, _gpu)
     yield "rdma_devices", _all_alike(node.infiniband.devices, _rdma_device)
-    yield "variables", _variables(variables)
+    yield "topology", _topology(node)
 
 
 def _machine(node: NodeReading) -> Iterator[Fact]:
@@ -74,6 +87,7 @@ def _gpu(gpu: GpuReading) -> str:
         gpu.part_number,
         gpu.vbios,
         gpu.inforom,
+        gpu.gsp_firmware,
         gpu.ecc.is_on,
         gpu.mig_is_on,
         gpu.persistence_is_on,
@@ -118,8 +132,54 @@ def _allowance(answer: Answer[Allowance]) -> str:
     return str(answer.missing) if isinstance(answer, Missing) else f"{answer.soft} of {answer.hard}"
 
 
+def _libraries(libraries: Libraries) -> str:
+    """By their file names: a folder may be called otherwise on each node. Those that every rank needs; NCCL loads others as it goes."""
+    mapped = {"NCCL": libraries.nccl, "CUDA runtime": libraries.cudart, "CUDA driver": libraries.cuda}
+    return "; ".join(f"{name} {_words(answer, _library)}" for name, answer in mapped.items())
+
+
+def _library(library: MappedLibrary) -> str:
+    return f"{PurePosixPath(library.path).name}{', replaced on disk since' if library.deleted else ''}"
+
+
+def _topology(node: NodeReading) -> str:
+    """`GPU 0-3: NUMA node 0, nearest mlx5_0 PIX, 18 of 18 NVLinks up; GPU 4-7: ...; 56 x read ok, write ok, nvlink ok`."""
+    if isinstance(node.gpus.gpus, Missing):
+        return str(node.gpus.gpus.missing)
+    places = {place.pci_bus_id: place for place in node.gpu_places}
+    alike: dict[str, list[int]] = {}
+    for gpu in node.gpus.gpus:
+        alike.setdefault(f"{_whereabouts(gpu, places, node.infiniband.devices)}, {_links(gpu.nvlinks)}", []).append(gpu.index)
+    gpus = [f"GPU {as_cpu_list(indexes)}: {where}" for where, indexes in alike.items()]
+    return "; ".join([*gpus, _all_alike(node.gpus.peers, _peer)])
+
+
+def _whereabouts(gpu: GpuReading, places: Mapping[str, Place], devices: Answer[tuple[RdmaDevice, ...]]) -> str:
+    place = gpu.pci_bus_id if isinstance(gpu.pci_bus_id, Missing) else places.get(gpu.pci_bus_id)
+    if place is None or isinstance(place, Missing):
+        return "place unknown"
+    near = devices if isinstance(devices, Missing) else nearest_devices(place, devices)
+    found = near if isinstance(near, Missing) else tuple(near.items())
+    return f"NUMA node {_word(place.numa_node)}, nearest {_words(found, ' '.join)}"
+
+
+def _links(links: Answer[tuple[NvLink, ...]]) -> str:
+    if isinstance(links, Missing):
+        return f"NVLinks {links.missing}"
+    active = all_of(link.is_active for link in links)
+    return f"NVLinks {active.missing}" if isinstance(active, Missing) else f"{sum(active)} of {len(active)} NVLinks up"
+
+
+def _peer(link: PeerLink) -> str:
+    return f"read {_word(link.read)}, write {_word(link.write)}, nvlink {_word(link.nvlink)}"
+
+
 def _variables(variables: Mapping[str, str]) -> str:
     """All of them, as far as they fit, behind a digest of all. Which GPUs a rank may see is its own."""
     kept = {name: value for name, value in sorted(variables.items()) if name not in _OF_A_RANK}
-    digest = hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:12]
-    return f"{digest}: {'; '.join(f'{name}={value}' for name, value in kept.items()) or 'none'}"[:_MOST_TEXT]
+    return _digested(json.dumps(kept), "; ".join(f"{name}={value}" for name, value in kept.items()) or "none")
+
+
+def _digested(whole: str, shown: str) -> str:
+    """As much as fits, behind a digest of all: what is cut off counts as well."""
+    return f"{hashlib.sha256(whole.encode('utf-8', 'backslashreplace')).hexdigest()[:12]}: {shown}"[:MOST_TEXT]

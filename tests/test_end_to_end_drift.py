@@ -1,0 +1,47 @@
+"""A rank that is not like the others, in a real run of the shipped environment row: named with both values, and a tie named as one."""
+
+import shutil
+
+import pytest
+from suite import ROOT, extend_conftest, make_suite, torchrun
+
+pytestmark = pytest.mark.launcher
+
+ODD_VARIABLE = """
+import os
+
+os.environ["NCCL_ALGO"] = "Tree" if os.environ.get("RANK") == "1" else "Ring"
+"""
+
+
+def environment_suite(folder, *conftest):
+    """The shipped environment rows and limits, and nothing else."""
+    suite = make_suite(folder)
+    shutil.copy(ROOT / "acceptance" / "test_environment.py", suite / "acceptance")
+    for name in ("base.yaml", "cpu.yaml"):
+        shutil.copy(ROOT / "thresholds" / name, suite / "thresholds")
+    cpu = suite / "thresholds" / "cpu.yaml"
+    cpu.write_text(cpu.read_text().replace("[environment, gemm, hbm, nccl]", "[environment]"))
+    extend_conftest(suite, *conftest)
+    return suite
+
+
+def test_of_three_ranks_the_odd_one_is_named_with_both_values(tmp_path):
+    run = torchrun(environment_suite(tmp_path, ODD_VARIABLE), ranks=3)
+    assert run.returncode == 1, run.output
+    (judgement,) = [one for one in run.row("test_node").judgements if one.status == "missed"]
+    assert (judgement.metric, judgement.ranks) == ("environment.node.variables", (1,))
+    assert "NCCL_ALGO=Tree" in judgement.message.split(" where most have ")[0]
+    assert "NCCL_ALGO=Ring" in judgement.message.split(" where most have ")[1]
+    assert "on ranks 0,2" in judgement.message
+    assert "on rank 1 (" in judgement.message
+
+
+def test_between_two_ranks_nobody_is_the_odd_one_and_both_are_named(tmp_path):
+    run = torchrun(environment_suite(tmp_path, ODD_VARIABLE))
+    assert run.returncode == 1, run.output
+    (judgement,) = [one for one in run.row("test_node").judgements if one.status == "missed"]
+    assert (judgement.metric, judgement.ranks) == ("environment.node.variables", (0, 1))
+    assert "without a majority" in judgement.message
+    assert "NCCL_ALGO=Ring" in judgement.message
+    assert "NCCL_ALGO=Tree" in judgement.message

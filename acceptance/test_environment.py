@@ -41,10 +41,12 @@ def test_node(check):
         check(f"environment.node.{name}", what, "text")
 
 
-def test_versions(check):
-    """Every rank runs the versions of torch and Python that the profile expects."""
+def test_versions(ranks, check):
+    """Every rank runs the same torch, Python, suite and profile."""
     check("environment.torch.version", str(torch.__version__), "text")
     check("environment.python.version", platform.python_version(), "text")
+    check("environment.suite.digest", ranks.digests["suite"], "text")
+    check("environment.profile.digest", ranks.digests["profile"], "text")
 
 
 @pytest.mark.usefixtures("gpu")

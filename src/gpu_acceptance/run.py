@@ -7,6 +7,7 @@ from pathlib import Path
 from gpu_acceptance.collecting import Collected
 from gpu_acceptance.control import ControlError, Message
 from gpu_acceptance.deaf_launcher import end_launcher_later
+from gpu_acceptance.digests import suite_digest
 from gpu_acceptance.ending import INTERNAL_ERROR, Ending, broken, read_ending, spoil, write_ending
 from gpu_acceptance.error_file import write_error_file
 from gpu_acceptance.files import RESULTS, encode
@@ -21,7 +22,7 @@ from gpu_acceptance.record import Outcome, RankIdentity, Row, RunPlan, RunRecord
 from gpu_acceptance.run_files import RunFiles, utc_now
 from gpu_acceptance.run_plan import make_plan
 from gpu_acceptance.run_record import make_run_record
-from gpu_acceptance.settings import Settings
+from gpu_acceptance.settings import Settings, own_digest
 from gpu_acceptance.standby import await_listeners, elect, rebuild_run, send_journal
 from gpu_acceptance.supervisor import LeaderLostError, Supervisor
 from gpu_acceptance.unmet import note_refusal
@@ -75,7 +76,8 @@ class Run:
         self.supervisor.journal.append(plan)
         files = sorted({str(item.path) for item in collected.items if item.nodeid != FORMATION})
         parameters = dict(plan.profile.parameters)
-        self.supervisor.hold.collect_with(Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"]))
+        digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name)}
+        self.supervisor.hold.collect_with(Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"], digests))
         self.plan = plan
         return [validation.nodeid for validation in plan.validations]
 

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.budget import Budget, read_budget
+from gpu_acceptance.digests import profile_digest
 from gpu_acceptance.joining import RefusedError
 from gpu_acceptance.limit import Profile
 from gpu_acceptance.run_files import RUN_ID
 from gpu_acceptance.thresholds import LimitsError, load_profile, profile_names, select_profile, shipped_dir
+from gpu_acceptance.visible import one_line
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,14 @@ def choose_profile(settings: Settings, device_name: str | None) -> Profile:
         if not any(fnmatchcase(metric, glob) for metric in profile.limits):
             raise RefusedError(f"--waive={glob}=...: matches no limit of profile {profile.name}; see --plan for their names")
     return profile
+
+
+def own_digest(settings: Settings, name: str) -> str:
+    """Of the profile of this name as this rank reads it; where it cannot, why."""
+    try:
+        return profile_digest(load_profile(name, settings.profiles, settings.limits))
+    except LimitsError as error:
+        return f"cannot be read: {one_line(str(error))}"
 
 
 def _by_device(settings: Settings, device_name: str | None) -> str:

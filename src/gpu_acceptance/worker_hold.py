@@ -31,6 +31,7 @@ class Suite:
     files: list[str]
     parameters: dict[str, Value]
     group_timeout_s: float
+    digests: dict[str, str]
 
 
 class WorkerHold:
@@ -105,6 +106,7 @@ class WorkerHold:
             "place": {**shape, "node": place.node, "host": place.host, "launcher": shape},
             "world": world,
             "parameters": self._suite.parameters,
+            "digests": self._suite.digests,
         }
 
     def opened(self, gpu_uuid: str) -> None:

@@ -173,6 +173,7 @@ class WorkerPlugin:
             gpu_uuid=facts.get("gpu_uuid", ""),
             has_group=command["group"],
             parameters=command["parameters"],
+            digests=command["digests"],
             gather=self._gather,
         )
         assert self._config is not None

@@ -66,6 +66,7 @@ class WorkerSession:
     gpu_uuid: str  # empty on a CPU
     has_group: bool
     parameters: Mapping[str, Value] = field(repr=False)
+    digests: Mapping[str, str] = field(repr=False)  # of the suite and the profile, as this rank has them
     gather: Gather = field(repr=False)
 
 

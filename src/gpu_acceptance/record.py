@@ -153,6 +153,8 @@ class Gpu(Model):
     uuid: str = ""
     serial: str = ""
     pci_bus_id: str = ""
+    part_number: str = ""
+    vbios: str = ""
     memory_bytes: int = 0
 
 
@@ -175,6 +177,7 @@ class RankIdentity(Model):
     versions: dict[str, str] = {}  # python, torch, cuda, nccl, driver, kernel, ...
     environment: dict[str, str] = {}  # variables that change results
     chassis_serial: str = ""
+    inventory: dict[str, str] = {}  # its node in words; the first rank of a node tells
     clock_ahead_s: Bounds | None = None  # of its node's clock against node 0's; None: nobody asked, or no answer came
 
     @property

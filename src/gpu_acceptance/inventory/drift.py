@@ -7,19 +7,44 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
+from typing import Protocol
 
-from gpu_acceptance.inventory.allowances import Allowance
+from gpu_acceptance.inventory.allowances import Allowance, Allowances
 from gpu_acceptance.inventory.answer import Answer, Missing, T
+from gpu_acceptance.inventory.cpu import Cpu
+from gpu_acceptance.inventory.dmi import Dmi
 from gpu_acceptance.inventory.fields import all_of
 from gpu_acceptance.inventory.gpu import GpuReading, NvLink, PeerLink
-from gpu_acceptance.inventory.infiniband import RdmaDevice
+from gpu_acceptance.inventory.gpudirect import GpuDirectRdma
+from gpu_acceptance.inventory.infiniband import Card, RdmaDevice
 from gpu_acceptance.inventory.libraries import Libraries, MappedLibrary
+from gpu_acceptance.inventory.memory import Memory
 from gpu_acceptance.inventory.nearness import nearest_devices
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.inventory.parsing import as_cpu_list
 from gpu_acceptance.inventory.pci_topology import Place
+from gpu_acceptance.inventory.system import System
+from gpu_acceptance.inventory.virtualization import Virtualization
 
 Fact = tuple[str, str]  # name, what is the case
+
+
+class Host(Protocol):
+    """The part of a node's reading that files alone tell."""
+
+    @property
+    def system(self) -> System: ...
+    @property
+    def dmi(self) -> Dmi: ...
+    @property
+    def virtualization(self) -> Virtualization: ...
+    @property
+    def cpu(self) -> Cpu: ...
+    @property
+    def memory(self) -> Memory: ...
+    @property
+    def allowances(self) -> Allowances: ...
+
 
 _OF_A_RANK = {"CUDA_VISIBLE_DEVICES"}
 MOST_TEXT = 900  # characters: what a figure takes, and a message shows
@@ -33,48 +58,58 @@ def facts(node: NodeReading, variables: Mapping[str, str]) -> Iterator[Fact]:
 
 
 def _facts(node: NodeReading) -> Iterator[Fact]:
-    yield from _machine(node)
-    yield from _software(node)
-    yield from _allowed(node)
+    yield from host_facts(node)
+    yield "driver", f"{_word(node.gpus.driver)}, CUDA {_word(node.gpus.cuda)}"
+    yield "gpudirect", gpudirect_words(node.infiniband.gpudirect)
     yield "libraries", _libraries(node.libraries)
     yield "gpus", _all_alike(node.gpus.gpus, _gpu)
-    yield "rdma_devices", _all_alike(node.infiniband.devices, _rdma_device)
+    yield "rdma_devices", rdma_words(_cards(node.infiniband.devices))
     yield "topology", _topology(node)
 
 
-def _machine(node: NodeReading) -> Iterator[Fact]:
-    yield "product", f"{_word(node.dmi.sys_vendor)}, {_word(node.dmi.product_name)}"
-    yield "bios", f"{_word(node.dmi.bios_version)} of {_word(node.dmi.bios_date)}"
-    sockets, cores, threads = (_word(number) for number in (node.cpu.num_sockets, node.cpu.num_cores, node.cpu.num_threads))
-    yield "cpu", f"{sockets} x {_word(node.cpu.model)}, {cores} cores, {threads} threads"
-    yield "governor", _words(node.cpu.scaling_governors, lambda one: one.name)
-    yield "numa", _words(node.cpu.numa_nodes, lambda one: f"{one.number}: CPUs {_word(one.cpu_list)}")
-    yield "memory", _gibibytes(node.memory.total_bytes)
-    yield "virtualization", f"hypervisor {_word(node.virtualization.hypervisor)}, container {_word(node.virtualization.container)}"
+def host_facts(host: Host) -> Iterator[Fact]:
+    """What files alone tell: no GPU and no NIC is asked."""
+    yield from _machine(host)
+    yield from _software(host)
+    yield from _allowed(host)
 
 
-def _software(node: NodeReading) -> Iterator[Fact]:
-    yield "os", f"{_word(node.system.os_name)} {_word(node.system.os_version)}"
-    yield "kernel", _word(node.system.kernel_release)
-    yield "kernel_parameters", _words(node.system.kernel_parameters, str)
-    yield "clock_source", _word(node.system.clock_source)
-    yield "transparent_hugepages", _word(node.memory.transparent_hugepages)
-    yield "numa_balancing", _word(node.memory.numa_balancing_mode)
-    yield "driver", f"{_word(node.gpus.driver)}, CUDA {_word(node.gpus.cuda)}"
-    yield (
-        "gpudirect",
-        ", ".join(
-            f"{name} {_word(answer)}"
-            for name, answer in (
-                ("peermem", node.infiniband.gpudirect.peermem_module),
-                ("open kernel modules", node.infiniband.gpudirect.has_open_kernel_modules),
-            )
-        ),
-    )
+def gpudirect_words(direct: GpuDirectRdma) -> str:
+    return f"peermem {_word(direct.peermem_module)}, open kernel modules {_word(direct.has_open_kernel_modules)}"
 
 
-def _allowed(node: NodeReading) -> Iterator[Fact]:
-    allowed = node.allowances
+def rdma_words(cards: Answer[tuple[Card, ...]]) -> str:
+    return _all_alike(cards, lambda card: ", ".join(_word(part) for part in (card.hca_type, card.board_id, card.firmware)))
+
+
+def _cards(devices: Answer[tuple[RdmaDevice, ...]]) -> Answer[tuple[Card, ...]]:
+    if isinstance(devices, Missing):
+        return devices
+    return tuple(Card(device.hca_type, device.board_id, device.firmware) for device in devices)
+
+
+def _machine(host: Host) -> Iterator[Fact]:
+    yield "product", f"{_word(host.dmi.sys_vendor)}, {_word(host.dmi.product_name)}"
+    yield "bios", f"{_word(host.dmi.bios_version)} of {_word(host.dmi.bios_date)}"
+    sockets, cores, threads = (_word(number) for number in (host.cpu.num_sockets, host.cpu.num_cores, host.cpu.num_threads))
+    yield "cpu", f"{sockets} x {_word(host.cpu.model)}, {cores} cores, {threads} threads"
+    yield "governor", _words(host.cpu.scaling_governors, lambda one: one.name)
+    yield "numa", _words(host.cpu.numa_nodes, lambda one: f"{one.number}: CPUs {_word(one.cpu_list)}")
+    yield "memory", _gibibytes(host.memory.total_bytes)
+    yield "virtualization", f"hypervisor {_word(host.virtualization.hypervisor)}, container {_word(host.virtualization.container)}"
+
+
+def _software(host: Host) -> Iterator[Fact]:
+    yield "os", f"{_word(host.system.os_name)} {_word(host.system.os_version)}"
+    yield "kernel", _word(host.system.kernel_release)
+    yield "kernel_parameters", _words(host.system.kernel_parameters, str)
+    yield "clock_source", _word(host.system.clock_source)
+    yield "transparent_hugepages", _word(host.memory.transparent_hugepages)
+    yield "numa_balancing", _word(host.memory.numa_balancing_mode)
+
+
+def _allowed(host: Host) -> Iterator[Fact]:
+    allowed = host.allowances
     yield "memlock", _allowance(allowed.memlock_bytes)
     yield "nofile", _allowance(allowed.nofile)
     yield "shm", _gibibytes(allowed.shm if isinstance(allowed.shm, Missing) else allowed.shm.size_bytes)
@@ -96,10 +131,6 @@ def _gpu(gpu: GpuReading) -> str:
         gpu.clocks.application_sm_mhz,
     )
     return ", ".join(_word(part) for part in parts)
-
-
-def _rdma_device(device: RdmaDevice) -> str:
-    return ", ".join(_word(part) for part in (device.hca_type, device.board_id, device.firmware))
 
 
 def _all_alike(found: Answer[tuple[T, ...]], describe: Callable[[T], str]) -> str:

@@ -1,9 +1,12 @@
 """A rank that is not like the others, in a real run of the shipped environment row: named with both values, and a tie named as one."""
 
+import platform
 import shutil
 
 import pytest
 from suite import ROOT, extend_conftest, make_suite, torchrun, two_nodes
+
+from gpu_acceptance.files import read_journal
 
 pytestmark = pytest.mark.launcher
 
@@ -39,6 +42,11 @@ def test_of_three_ranks_the_odd_one_is_named_with_both_values(tmp_path):
     assert "NCCL_ALGO=Ring" in judgement.message.split(" where most have ")[1]
     assert "on ranks 0,2" in judgement.message
     assert "on rank 1 (" in judgement.message
+    first, *others = run.record.header.ranks
+    assert first.inventory["kernel"] == platform.release()
+    assert [identity.inventory for identity in others] == [{}, {}]
+    assert read_journal(run.folder / "journal" / "rank-00000.jsonl").identity == first
+    assert platform.release() in (run.folder / "report.html").read_text()
 
 
 def test_between_two_ranks_nobody_is_the_odd_one_and_both_are_named(tmp_path):

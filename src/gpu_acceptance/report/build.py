@@ -13,7 +13,7 @@ from markupsafe import Markup
 from gpu_acceptance.clocks import clock_sentences
 from gpu_acceptance.files import read_results, write_atomically
 from gpu_acceptance.record import RunRecord
-from gpu_acceptance.report import cluster, formatting, problems, untested, validations
+from gpu_acceptance.report import cluster, formatting, inventory, problems, untested, validations
 from gpu_acceptance.report.words import VERDICT
 from gpu_acceptance.visible import visible
 
@@ -73,6 +73,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "nodes": cluster.nodes(header),
         "clocks": list(clock_sentences(header.ranks)),
         "gpus": cluster.gpu_lines(header),
+        "inventory": inventory.inventory(header),
         "versions": cluster.versions(header),
         "variables": cluster.variables(header),
         "problems": problems.problems(record),

@@ -145,6 +145,18 @@ class RankRecord(Model):
     figures: tuple[Figure, ...] = ()
 
 
+class DeclaredNode(Model):
+    """A node that `--site` says there must be."""
+
+    host: str
+    gpus: int  # that exist on it
+    rack: str = ""
+
+    @property
+    def place(self) -> str:
+        return place_of(self.host, self.rack)
+
+
 class Gpu(Model):
     """One GPU as NVML names it. A text NVML would not give is empty, never invented."""
 
@@ -177,6 +189,7 @@ class RankIdentity(Model):
     versions: dict[str, str] = {}  # python, torch, cuda, nccl, driver, kernel, ...
     environment: dict[str, str] = {}  # variables that change results
     chassis_serial: str = ""
+    rack: str = ""  # where --site says that it stands
     inventory: dict[str, str] = {}  # its node in words; the first rank of a node tells
     clock_ahead_s: Bounds | None = None  # of its node's clock against node 0's; None: nobody asked, or no answer came
 
@@ -193,9 +206,14 @@ class RankIdentity(Model):
         return self.gpus[self.local_rank] if self.local_rank < len(self.gpus) else None
 
     @property
+    def node_place(self) -> str:
+        """`node-03`, or `node-03, rack B2` where somebody said so."""
+        return place_of(self.host, self.rack)
+
+    @property
     def place(self) -> str:
         """`node-03, GPU 5, serial 1653924100006`: where to send the technician."""
-        parts = [self.host]
+        parts = [self.node_place]
         if self.gpu:
             parts.append(f"GPU {self.gpu.index}")
             parts.append(f"serial {self.gpu.serial}" if self.gpu.serial else f"UUID {self.gpu.uuid}")
@@ -233,6 +251,7 @@ class RunPlan(Model):
     profile: Profile
     waivers: dict[str, str] = {}
     declared_gpus: int | None = None  # --gpus
+    declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
     measure_only: bool = False
     num_deselected: int = 0
     selection: str = ""  # where less than the whole suite was asked for: what; it weakens the verdict
@@ -320,6 +339,7 @@ class Header(Model):
     required: tuple[str, ...]
     parameters: dict[str, Value]
     declared_gpus: int | None = None  # --gpus
+    declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
     measure_only: bool = False
     gpu_acceptance_version: str
     ranks: tuple[RankIdentity, ...]
@@ -336,6 +356,11 @@ class RunRecord(Model):
     changes: tuple[ChangeRecord, ...] = ()
     not_applicable: dict[str, str] = {}
     waivers: dict[str, str] = {}
+
+
+def place_of(host: str, rack: str) -> str:
+    """`node-03, rack B2`: where to find a node."""
+    return f"{host}, rack {rack}" if rack else host
 
 
 def clip(text: str, limit: int = MAX_TEXT) -> str:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gpu_acceptance.inventory import drift, host, node, versions
+from gpu_acceptance.inventory import declared, drift, host, node, versions
 
 pytestmark = pytest.mark.no_group
 
@@ -33,6 +33,13 @@ def _gpus_fit(ranks) -> bool:
     """A rank on a GPU sees its own alone, or one for every rank of its node; a rank on the CPU sees none."""
     num_visible = torch.cuda.device_count()
     return num_visible == 1 or num_visible >= ranks.local_world_size if ranks.device.type == "cuda" else num_visible == 0
+
+
+def test_site(ranks, declared_nodes, check):
+    """The nodes are those that the site's file declares, each with its GPUs, and no others."""
+    answers = (ranks.gather(name, getattr(ranks, name)) for name in ("node", "host", "num_gpus"))
+    seen = [declared.Seen(*answer) for answer in zip(*answers, strict=True)]
+    check("environment.site.difference", declared.difference(declared_nodes, seen), "text")
 
 
 def test_node(check):

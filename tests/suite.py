@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -108,6 +109,18 @@ def make_suite(folder: Path, *examples: str) -> Path:
     (folder / "thresholds" / "cpu.yaml").write_text(yaml.safe_dump(profile, width=1000))
     (folder / "thresholds" / "base.yaml").write_text("deadline_s: 60\n")
     return folder
+
+
+def environment_suite(folder, *conftest):
+    """The shipped environment rows and limits, and nothing else."""
+    suite = make_suite(folder)
+    shutil.copy(ROOT / "acceptance" / "test_environment.py", suite / "acceptance")
+    for name in ("base.yaml", "cpu.yaml"):
+        shutil.copy(ROOT / "thresholds" / name, suite / "thresholds")
+    cpu = suite / "thresholds" / "cpu.yaml"
+    cpu.write_text(cpu.read_text().replace("[environment, gemm, hbm, nccl]", "[environment]"))
+    extend_conftest(suite, *conftest)
+    return suite
 
 
 def extend_conftest(suite: Path, *more: str) -> None:

@@ -1,10 +1,9 @@
 """A rank that is not like the others, in a real run of the shipped environment row: named with both values, and a tie named as one."""
 
 import platform
-import shutil
 
 import pytest
-from suite import ROOT, extend_conftest, make_suite, torchrun, two_nodes
+from suite import environment_suite, torchrun, two_nodes
 
 from gpu_acceptance.files import read_journal
 
@@ -15,18 +14,6 @@ import os
 
 os.environ["NCCL_ALGO"] = "Tree" if os.environ.get("RANK") == "1" else "Ring"
 """
-
-
-def environment_suite(folder, *conftest):
-    """The shipped environment rows and limits, and nothing else."""
-    suite = make_suite(folder)
-    shutil.copy(ROOT / "acceptance" / "test_environment.py", suite / "acceptance")
-    for name in ("base.yaml", "cpu.yaml"):
-        shutil.copy(ROOT / "thresholds" / name, suite / "thresholds")
-    cpu = suite / "thresholds" / "cpu.yaml"
-    cpu.write_text(cpu.read_text().replace("[environment, gemm, hbm, nccl]", "[environment]"))
-    extend_conftest(suite, *conftest)
-    return suite
 
 
 def missed(run, row):

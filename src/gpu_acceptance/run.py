@@ -23,6 +23,7 @@ from gpu_acceptance.run_files import RunFiles, utc_now
 from gpu_acceptance.run_plan import make_plan
 from gpu_acceptance.run_record import make_run_record
 from gpu_acceptance.settings import Settings, own_digest
+from gpu_acceptance.site_file import SiteFile
 from gpu_acceptance.standby import await_listeners, elect, rebuild_run, send_journal
 from gpu_acceptance.supervisor import LeaderLostError, Supervisor
 from gpu_acceptance.unmet import note_refusal
@@ -56,6 +57,7 @@ class Run:
     ending: Ending | None = None
     alive: list[int] | None = None  # after the leading rank was lost: who is left
     stopped: str | None = None  # what had stopped the run before that
+    site: SiteFile | None = None  # this rank's copy
 
     # --- what runs -----------------------------------------------------------------------------------------------------------
 
@@ -76,8 +78,8 @@ class Run:
         self.supervisor.journal.append(plan)
         files = sorted({str(item.path) for item in collected.items if item.nodeid != FORMATION})
         parameters = dict(plan.profile.parameters)
-        digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name)}
-        self.supervisor.hold.collect_with(Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"], digests))
+        digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name, self.site)}
+        self.supervisor.hold.collect_with(Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"], digests, plan.declared_nodes))
         self.plan = plan
         return [validation.nodeid for validation in plan.validations]
 
@@ -103,7 +105,8 @@ class Run:
     def _make_plan(self, collected: Collected) -> RunPlan:
         assert self.profile
         run_id, validations = self.files.folder.name, self.validations.values()
-        return make_plan(run_id, self.started_at, self.place, self.settings, self.profile, collected, validations)
+        nodes = self.site.nodes if self.site else ()
+        return make_plan(run_id, self.started_at, self.place, self.settings, self.profile, collected, validations, nodes)
 
     def lead_with(self, note: Callable[[str], None]) -> None:
         """Rank 0 becomes the leader once the validations are agreed on."""

@@ -71,6 +71,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "elapsed": formatting.elapsed(header.started_at, header.ended_at),
         "models": cluster.gpu_models(header),
         "nodes": cluster.nodes(header),
+        "declared": cluster.declared(header),
         "clocks": list(clock_sentences(header.ranks)),
         "gpus": cluster.gpu_lines(header),
         "inventory": inventory.inventory(header),

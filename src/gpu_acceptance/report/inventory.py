@@ -41,7 +41,7 @@ class Inventory:
 
 def inventory(header: Header) -> Inventory:
     members = {number: _teller(ranks) for number, ranks in by_node(header.ranks).items()}
-    names = {number: f"node {number} ({identity.host})" for number, identity in members.items()}
+    names = {number: f"node {number} ({identity.node_place})" for number, identity in members.items()}
     said = {number: identity.inventory for number, identity in members.items() if identity.inventory}
     shared = [name for name in dict.fromkeys(name for table in said.values() for name in table) if name not in _OWN]
     usual = {name: _usual([table.get(name, "not told") for table in said.values()]) for name in shared}

@@ -159,6 +159,18 @@ class RankRecord(Model):
         return self
 
 
+class DeclaredNode(Model):
+    """A node that `--site` says there must be."""
+
+    host: str
+    gpus: int  # that exist on it
+    rack: str = ""
+
+    @property
+    def place(self) -> str:
+        return place_of(self.host, self.rack)
+
+
 class Gpu(Model):
     """One GPU as NVML names it. A text NVML would not give is empty, never invented."""
 
@@ -167,6 +179,8 @@ class Gpu(Model):
     uuid: str = ""
     serial: str = ""
     pci_bus_id: str = ""
+    part_number: str = ""
+    vbios: str = ""
     memory_bytes: int = 0
 
 
@@ -189,6 +203,8 @@ class RankIdentity(Model):
     versions: dict[str, str] = {}  # python, torch, cuda, nccl, driver, kernel, ...
     environment: dict[str, str] = {}  # variables that change results
     chassis_serial: str = ""
+    rack: str = ""  # where --site says that it stands
+    inventory: dict[str, str] = {}  # its node in words; the first rank of a node tells
     clock_ahead_s: Bounds | None = None  # of its node's clock against node 0's; None: nobody asked, or no answer came
 
     @property
@@ -204,9 +220,14 @@ class RankIdentity(Model):
         return self.gpus[self.local_rank] if self.local_rank < len(self.gpus) else None
 
     @property
+    def node_place(self) -> str:
+        """`node-03`, or `node-03, rack B2` where somebody said so."""
+        return place_of(self.host, self.rack)
+
+    @property
     def place(self) -> str:
         """`node-03, GPU 5, serial 1653924100006`: where to send the technician."""
-        parts = [self.host]
+        parts = [self.node_place]
         if self.gpu:
             parts.append(f"GPU {self.gpu.index}")
             parts.append(f"serial {self.gpu.serial}" if self.gpu.serial else f"UUID {self.gpu.uuid}")
@@ -244,6 +265,7 @@ class RunPlan(Model):
     profile: Profile
     waivers: dict[str, str] = {}
     declared_gpus: int | None = None  # --gpus
+    declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
     measure_only: bool = False
     num_deselected: int = 0
     selection: str = ""  # where less than the whole suite was asked for: what; it weakens the verdict
@@ -331,6 +353,7 @@ class Header(Model):
     required: tuple[str, ...]
     parameters: dict[str, Value]
     declared_gpus: int | None = None  # --gpus
+    declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
     measure_only: bool = False
     gpu_acceptance_version: str
     ranks: tuple[RankIdentity, ...]
@@ -347,6 +370,11 @@ class RunRecord(Model):
     changes: tuple[ChangeRecord, ...] = ()
     not_applicable: dict[str, str] = {}
     waivers: dict[str, str] = {}
+
+
+def place_of(host: str, rack: str) -> str:
+    """`node-03, rack B2`: where to find a node."""
+    return f"{host}, rack {rack}" if rack else host
 
 
 def clip(text: str, limit: int = MAX_TEXT) -> str:

@@ -10,7 +10,7 @@ import pytest
 from gpu_acceptance.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.figures import figure_of
 from gpu_acceptance.limit import Value, subject_of_metric
-from gpu_acceptance.record import COUNTERS, Figure
+from gpu_acceptance.record import COUNTERS, DeclaredNode, Figure
 
 if TYPE_CHECKING:
     import torch
@@ -63,11 +63,14 @@ class WorkerSession:
     node: int
     num_nodes: int
     host: str
+    num_gpus: int  # that exist on this node, whatever this process may see
     launcher: Mapping[str, int]  # what the launcher promised, by the names of its variables
     device: "torch.device"
     gpu_uuid: str  # empty on a CPU
     has_group: bool
     parameters: Mapping[str, Value] = field(repr=False)
+    digests: Mapping[str, str] = field(repr=False)  # of the suite and the profile, as this rank has them
+    declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
     gather: Gather = field(repr=False)
 
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from gpu_acceptance.clocks import clock_sentences
 from gpu_acceptance.files import read_results, write_atomically
 from gpu_acceptance.record import RunRecord
-from gpu_acceptance.report import cluster, formatting, problems, untested, validations
+from gpu_acceptance.report import cluster, formatting, inventory, problems, untested, validations
 from gpu_acceptance.report.words import VERDICT
 from gpu_acceptance.visible import visible
 
@@ -71,8 +71,10 @@ def _context(record: RunRecord) -> dict[str, object]:
         "elapsed": formatting.elapsed(header.started_at, header.ended_at),
         "models": cluster.gpu_models(header),
         "nodes": cluster.nodes(header),
+        "declared": cluster.declared(header),
         "clocks": list(clock_sentences(header.ranks)),
         "gpus": cluster.gpu_lines(header),
+        "inventory": inventory.inventory(header),
         "versions": cluster.versions(header),
         "variables": cluster.variables(header),
         "problems": problems.problems(record),

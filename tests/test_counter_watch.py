@@ -49,7 +49,7 @@ def answer(watch):
 
 
 def ask(watch, uuid=FIRST):
-    watch.ask(uuid, REPLAYS)
+    watch.ask(uuid, REPLAYS, each_link=False)
     return answer(watch)
 
 
@@ -65,7 +65,7 @@ def test_the_first_reading_is_what_later_ones_are_compared_with(nvml):
 
 def test_of_no_gpu_there_is_nothing_to_wait_for():
     watch = CounterWatch()
-    watch.ask("", REPLAYS)
+    watch.ask("", REPLAYS, each_link=True)
     assert watch.figures() == ()
 
 
@@ -85,7 +85,7 @@ def test_a_driver_that_hangs_is_not_waited_for_and_what_rose_is_told_later(nvml,
     ask(watch)
     nvml.may_answer.clear()
     assert ask(watch) == {"pcie.replays": (None, late), "xids": (None, late)}
-    watch.ask(FIRST, REPLAYS)
+    watch.ask(FIRST, REPLAYS, each_link=False)
     assert [figure.value for figure in watch.figures()] == [None, None]  # at once: it would wait behind the first
     nvml.replay(2)
     nvml.events.xids.append(31)

@@ -57,6 +57,30 @@ def test_many_are_counted():
     assert figure.detail.endswith("; 3 more")
 
 
+def summed(number):
+    """A reading of sums alone."""
+    values = {(name, None): 5 for name in NAMES if not name.startswith("nvlink")}
+    return CountersReading({**values, **{(name, None): number for name in NAMES if name.startswith("nvlink")}}, ())
+
+
+def with_sum(number, **changes):
+    made = reading(**changes)
+    return CountersReading({**made.values, ("nvlink.replays", None): number}, ())
+
+
+def test_where_only_sums_were_read_they_are_compared():
+    figure = figures(summed(15), summed(17))["counters.nvlink.replays"]
+    assert (figure.value, figure.detail) == (2, "")
+
+
+def test_links_and_their_sum_must_agree():
+    figure = figures(with_sum(15), with_sum(17, nvlink_replays_2=7))["counters.nvlink.replays"]
+    assert (figure.value, figure.detail) == (2, "link 2: 2")
+    figure = figures(with_sum(15), with_sum(15, nvlink_replays_2=7))["counters.nvlink.replays"]
+    assert figure.value is None
+    assert figure.anomaly == "unreadable (the links add up to 17, and their sum is told as 15)"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "anomaly"),
     [

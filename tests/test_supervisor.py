@@ -67,3 +67,11 @@ def test_a_record_waits_for_nothing_once_the_run_is_to_end(supervisor):
     assert published(supervisor) == ()
     supervisor.pump()
     assert published(supervisor) is None
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "each_link"), [("world_formation", True), ("worker_end", True), ("acceptance/test_a.py::test_b", False)]
+)
+def test_each_link_is_read_at_both_ends_of_the_workers(supervisor, nodeid, each_link):
+    supervisor.publish(make_record(0, Outcome.PASSED, nodeid=nodeid), {})
+    assert supervisor.hold.read_counters.call_args.kwargs == {"each_link": each_link}

@@ -15,6 +15,7 @@ from gpu_acceptance.record import Figure
 
 LONGEST_S = 2.0  # for one reading: 17 ms where 8 ranks read at once (H200, driver 580, median 12 ms)
 
+_Question = tuple[str, bool]  # UUID, whether each link is read
 _Answer = tuple[str, CountersReading]
 
 
@@ -23,7 +24,7 @@ class CounterWatch:
 
     def __init__(self) -> None:
         self.wake_fd, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._questions: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._questions: queue.SimpleQueue[_Question] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._uuid = ""
@@ -33,10 +34,10 @@ class CounterWatch:
         self._figures: tuple[Figure, ...] | None = ()
         self._limited: frozenset[str] = frozenset()
 
-    def ask(self, uuid: str, limited: frozenset[str]) -> None:
+    def ask(self, uuid: str, limited: frozenset[str], *, each_link: bool) -> None:
         """Has the counters of a GPU read. Of another one than before there is nothing to compare with; without one nothing to read.
 
-        `limited`: the metrics of which there must be a figure, whatever they did.
+        `limited`: the metrics of which there must be a figure, whatever they did. `each_link`: see GpuCounters.read.
         """
         self._figures, self._limited = None, limited
         if not uuid:
@@ -45,7 +46,7 @@ class CounterWatch:
         if uuid != self._uuid:
             self._uuid, self._before, self._late_xids = uuid, None, ()
         if self._asked_at is None:
-            self._send()
+            self._send(each_link=each_link)
         else:
             self._give_up()  # it hangs, and every later one would wait behind it
 
@@ -59,13 +60,13 @@ class CounterWatch:
             self._give_up()
         return self._figures
 
-    def _send(self) -> None:
+    def _send(self, *, each_link: bool) -> None:
         if self._thread is None:
             arguments = (self._questions, self._answers, self._wake_write)
             self._thread = threading.Thread(target=_serve, args=arguments, daemon=True, name="counters")
             self._thread.start()
         self._asked_at = time.monotonic()
-        self._questions.put(self._uuid)
+        self._questions.put((self._uuid, each_link))
 
     def _take(self, uuid: str, reading: CountersReading) -> None:
         self._asked_at = None
@@ -91,7 +92,7 @@ class CounterWatch:
             self._figures = risen(nothing, nothing, self._limited)
 
 
-def _serve(questions: "queue.SimpleQueue[str]", answers: "queue.SimpleQueue[_Answer]", wake: int) -> None:
+def _serve(questions: "queue.SimpleQueue[_Question]", answers: "queue.SimpleQueue[_Answer]", wake: int) -> None:
     """Answers each question in its turn, for as long as the process lives."""
     with contextlib.ExitStack() as stack:
         pynvml, problem = None, ""
@@ -101,9 +102,9 @@ def _serve(questions: "queue.SimpleQueue[str]", answers: "queue.SimpleQueue[_Ans
             problem = str(error)
         known: dict[str, GpuCounters] = {}
         while True:
-            uuid = questions.get()
+            uuid, each_link = questions.get()
             if pynvml and uuid not in known:
                 known[uuid] = GpuCounters(pynvml, uuid)
-            answers.put((uuid, known[uuid].read() if pynvml else unread(problem)))
+            answers.put((uuid, known[uuid].read(each_link=each_link) if pynvml else unread(problem)))
             with contextlib.suppress(BlockingIOError):  # full: it is awake
                 os.write(wake, b"!")

@@ -39,9 +39,16 @@ def _unit(name: str) -> str:
 
 
 def _rises(name: str, before: CountersReading, after: CountersReading) -> Iterator[tuple[int | None, Answer[int]]]:
-    """By link. A counter that is not in both readings is missing: a GPU that lost its links has none to count."""
-    for key in sorted(key for key in before.values.keys() | after.values.keys() if key[0] == name):
-        yield key[1], _rise(key[1], before.values.get(key), after.values.get(key))
+    """By link where links were read, else the sum. A counter that is not in both readings is missing."""
+    links = {link: value for (one, link), value in after.values.items() if one == name and link is not None}
+    if not links:
+        yield None, _rise(None, before.values.get((name, None)), after.values.get((name, None)))
+        return
+    for link in sorted(links | {link: 0 for one, link in before.values if one == name and link is not None}):
+        yield link, _rise(link, before.values.get((name, link)), links.get(link))
+    counts, told = [value for value in links.values() if not isinstance(value, Missing)], after.values.get((name, None))
+    if isinstance(told, int) and len(counts) == len(links) and sum(counts) != told:
+        yield None, Missing(Why.UNREADABLE, f"the links add up to {sum(counts)}, and their sum is told as {told}")
 
 
 def _rise(link: int | None, before: Answer[int] | None, after: Answer[int] | None) -> Answer[int]:

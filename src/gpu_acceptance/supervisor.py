@@ -193,7 +193,7 @@ class Supervisor:
         if "gpu_uuid" in facts:
             self.hold.opened(facts["gpu_uuid"])
         self._unpublished = record, facts
-        self.hold.read_counters()
+        self.hold.read_counters(each_link="::" not in record.nodeid)  # at both ends of the workers
         self._publish_with_counters()
 
     def _publish_with_counters(self) -> None:

@@ -122,10 +122,10 @@ class WorkerHold:
         self._gpu_index = self._indexes.get(gpu_uuid, self._gpu_index)
         self._gpu_uuid = gpu_uuid
 
-    def read_counters(self) -> None:
+    def read_counters(self, *, each_link: bool) -> None:
         """Asks what rose on the GPU since it was asked last; `counters` has the answer."""
         assert self._suite
-        self._counters.ask(self._gpu_uuid, self._suite.counters)
+        self._counters.ask(self._gpu_uuid, self._suite.counters, each_link=each_link)
 
     def counters(self) -> tuple[Figure, ...] | None:
         """What rose; None while NVML has not answered, which does not take long. Nothing where the worker opened no GPU."""

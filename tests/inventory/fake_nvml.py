@@ -77,15 +77,23 @@ def processes(*found: tuple[int, int]) -> Function:
     return function
 
 
-def fields(values: dict[str, int]) -> Function:
-    """Values by the name of their constant; a field that is not named is not supported."""
+NUM_LINKS, ALL_LINKS = 18, 0xFFFFFFFF
+
+
+def fields(values: dict[str, int], changed: dict[tuple[str, int], int] | None = None) -> Function:
+    """Values by the name of their constant; a field that is not named is not supported. Of all links together: their sum.
+
+    `changed`: of one scope, by name and scope.
+    """
+    by_scope = {(getattr(pynvml, name), scope): value for (name, scope), value in (changed or {}).items()}
     by_number = {getattr(pynvml, name): value for name, value in values.items()}
 
     def function(_device: object, count: Any, array: Any) -> int:
         for one in array._obj[: int(getattr(count, "value", count))]:
             one.nvmlReturn = SUCCESS if one.fieldId in by_number else pynvml.NVML_ERROR_NOT_SUPPORTED
             one.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
-            one.value.ullVal = by_number.get(one.fieldId, 0)
+            in_all = NUM_LINKS if one.scopeId == ALL_LINKS else 1
+            one.value.ullVal = by_scope.get((one.fieldId, one.scopeId), in_all * by_number.get(one.fieldId, 0))
         return SUCCESS
 
     return function

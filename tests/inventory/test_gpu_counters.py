@@ -15,42 +15,66 @@ def opened(monkeypatch, **changes):
     return GpuCounters(pynvml, UUID)
 
 
+def read(monkeypatch, each_link=False, **changes):
+    return opened(monkeypatch, **changes).read(each_link=each_link)
+
+
 def test_a_healthy_gpu_tells_all_of_them(monkeypatch):
-    reading = opened(monkeypatch).read()
+    reading = read(monkeypatch)
     assert {name for name, _ in reading.values} == set(NAMES)
     assert not [counter for counter, value in reading.values.items() if isinstance(value, Missing)]
-    assert sorted(link for name, link in reading.values if name == "nvlink.replays") == list(range(18))
+    assert links_of(reading) == list(range(18))
     assert reading.values["nvlink.replays", 17] == FIELDS["NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY"]
+    assert reading.values["nvlink.replays", None] == 18 * FIELDS["NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY"]
     assert reading.values["throttle.sw_power_cap", None] == FIELDS["NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP"]
     assert reading.values["ecc.corrected", None] == COUNTERS["NVML_FI_DEV_ECC_SBE_VOL_TOTAL"]
     assert reading.xids == ()
 
 
+def links_of(reading):
+    return sorted(link for name, link in reading.values if name == "nvlink.replays" and link is not None)
+
+
+def test_links_are_read_again_where_their_sum_has_changed_or_somebody_asks(monkeypatch):
+    counters = opened(monkeypatch)
+    assert links_of(counters.read(each_link=False)) == list(range(18))
+    assert links_of(counters.read(each_link=False)) == []
+    assert links_of(counters.read(each_link=True)) == list(range(18))
+    risen = {("NVML_FI_DEV_NVLINK_ERROR_DL_CRC", 0xFFFFFFFF): 1, ("NVML_FI_DEV_NVLINK_ERROR_DL_CRC", 7): 1}
+    install(monkeypatch, nvmlDeviceGetFieldValues=fields({**FIELDS, **COUNTERS}, risen))
+    reading = counters.read(each_link=False)
+    assert [key for key, value in reading.values.items() if key[0] == "nvlink.crc_errors" and value] == [
+        ("nvlink.crc_errors", 7),
+        ("nvlink.crc_errors", None),
+    ]
+    assert links_of(counters.read(each_link=False)) == []
+
+
 def test_each_xid_is_told_once(monkeypatch):
     events = EventQueue()
     counters = opened(monkeypatch, nvmlEventSetWait_v2=events.wait)
-    assert counters.read().xids == ()
+    assert counters.read(each_link=False).xids == ()
     events.xids += [79, 31]
-    assert counters.read().xids == (79, 31)
-    assert counters.read().xids == ()
+    assert counters.read(each_link=False).xids == (79, 31)
+    assert counters.read(each_link=False).xids == ()
 
 
 def test_a_gpu_that_reports_without_end_does_not_keep_its_reader(monkeypatch):
     events = EventQueue()
     events.xids += [79] * 5_000
-    assert len(opened(monkeypatch, nvmlEventSetWait_v2=events.wait).read().xids) == 1_000
+    assert len(read(monkeypatch, nvmlEventSetWait_v2=events.wait).xids) == 1_000
 
 
 def test_a_gpu_without_nvlink_has_no_links_to_count(monkeypatch):
     without = {name: value for name, value in {**FIELDS, **COUNTERS}.items() if "NVLINK" not in name}
-    reading = opened(monkeypatch, nvmlDeviceGetFieldValues=fields(without)).read()
+    reading = read(monkeypatch, nvmlDeviceGetFieldValues=fields(without))
     assert reading.values["nvlink.replays", None] == Missing(Why.NOT_SUPPORTED)
     assert reading.values["pcie.replays", None] == 0
 
 
 def test_one_field_that_is_not_told_leaves_the_others(monkeypatch):
     without = {name: value for name, value in {**FIELDS, **COUNTERS}.items() if name != "NVML_FI_DEV_PCIE_REPLAY_COUNTER"}
-    reading = opened(monkeypatch, nvmlDeviceGetFieldValues=fields(without)).read()
+    reading = read(monkeypatch, nvmlDeviceGetFieldValues=fields(without))
     assert [counter for counter, value in reading.values.items() if isinstance(value, Missing)] == [("pcie.replays", None)]
 
 
@@ -61,14 +85,14 @@ def test_a_gpu_that_fell_off_the_bus_has_no_counters(monkeypatch):
         nvmlDeviceGetFieldValues=fails(pynvml.NVML_ERROR_GPU_IS_LOST),
         nvmlEventSetWait_v2=fails(pynvml.NVML_ERROR_GPU_IS_LOST),
     )
-    reading = counters.read()
+    reading = counters.read(each_link=False)
     assert {value.detail for value in reading.values.values()} == {"nvmlDeviceGetFieldValues: GPU is lost"}
     assert reading.xids == Missing(Why.UNREADABLE, "after 0 XIDs, nvmlEventSetWait_v2: GPU is lost")
 
 
 @pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlDeviceGetHandleByUUID"])
 def test_events_that_cannot_be_asked_for_are_not_told(monkeypatch, function):
-    reading = opened(monkeypatch, **{function: fails(pynvml.NVML_ERROR_NO_PERMISSION)}).read()
+    reading = read(monkeypatch, **{function: fails(pynvml.NVML_ERROR_NO_PERMISSION)})
     assert reading.xids == Missing(Why.NOT_PERMITTED, f"{function}: Insufficient Permissions")
 
 

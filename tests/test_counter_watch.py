@@ -9,6 +9,7 @@ import pytest
 from inventory.fake_nvml import COUNTERS, FIELDS, EventQueue, fields, install
 
 from gpu_acceptance.counter_watch import CounterWatch
+from gpu_acceptance.inventory import port_counters
 
 FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
 REPLAYS = frozenset({"counters.pcie.replays", "counters.xids"})
@@ -54,7 +55,7 @@ def ask(watch, uuid=FIRST):
 
 
 def test_the_first_reading_is_what_later_ones_are_compared_with(nvml):
-    watch = CounterWatch()
+    watch = CounterWatch(reads_ports=False)
     assert ask(watch) == {}
     assert ask(watch) == {"pcie.replays": (0, ""), "xids": (0, "")}
     nvml.replay(3)
@@ -64,13 +65,13 @@ def test_the_first_reading_is_what_later_ones_are_compared_with(nvml):
 
 
 def test_of_no_gpu_there_is_nothing_to_wait_for():
-    watch = CounterWatch()
+    watch = CounterWatch(reads_ports=False)
     watch.ask("", REPLAYS, each_link=True)
     assert watch.figures() == ()
 
 
 def test_of_another_gpu_there_is_nothing_to_compare_with(nvml):
-    watch = CounterWatch()
+    watch = CounterWatch(reads_ports=False)
     ask(watch, FIRST)
     nvml.replay(3)
     assert ask(watch, SECOND) == {}
@@ -81,7 +82,7 @@ def test_of_another_gpu_there_is_nothing_to_compare_with(nvml):
 def test_a_driver_that_hangs_is_not_waited_for_and_what_rose_is_told_later(nvml, monkeypatch):
     monkeypatch.setattr("gpu_acceptance.counter_watch.LONGEST_S", 0.2)
     late = "unreadable (NVML has not answered for 0.2 s)"
-    watch = CounterWatch()
+    watch = CounterWatch(reads_ports=False)
     ask(watch)
     nvml.may_answer.clear()
     assert ask(watch) == {"pcie.replays": (None, late), "xids": (None, late)}
@@ -99,7 +100,7 @@ def test_a_driver_that_hangs_is_not_waited_for_and_what_rose_is_told_later(nvml,
 
 
 def test_a_counter_that_was_not_read_once_rises_with_the_next_reading(nvml):
-    watch = CounterWatch()
+    watch = CounterWatch(reads_ports=False)
     ask(watch)
     known = nvml.values.pop("NVML_FI_DEV_PCIE_REPLAY_COUNTER")
     assert ask(watch)["pcie.replays"] == (None, "not supported")
@@ -109,7 +110,24 @@ def test_a_counter_that_was_not_read_once_rises_with_the_next_reading(nvml):
 
 def test_a_machine_whose_nvml_is_gone_has_no_values(monkeypatch):
     install(monkeypatch, nvmlInitWithFlags=lambda _flags: pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    watch = CounterWatch()
+    watch = CounterWatch(reads_ports=False)
     ask(watch)
     why = "unreadable (NVML does not start: Driver Not Loaded)"
     assert ask(watch) == {"pcie.replays": (None, why), "xids": (None, why)}
+
+
+def test_the_first_rank_of_a_node_also_reads_its_ports(nvml, tmp_path, monkeypatch):
+    counters = tmp_path / "sys/class/infiniband/mlx5_0/ports/1/counters"
+    counters.mkdir(parents=True)
+    for name in ("link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors", "port_xmit_discards"):
+        (counters / name).write_text("3\n")
+    real = port_counters.read
+    monkeypatch.setattr(port_counters, "read", lambda devices: real(devices, tmp_path))
+    watch, limited = CounterWatch(reads_ports=True), frozenset({"counters.infiniband.link_downed"})
+    watch.ask(FIRST, limited, devices="mlx5_*", each_link=False)
+    assert answer(watch) == {}
+    (counters / "link_downed").write_text("4\n")
+    watch.ask(FIRST, limited, devices="mlx5_*", each_link=False)
+    assert answer(watch) == {"infiniband.link_downed": (1, "mlx5_0 port 1: 1")}
+    watch.ask(FIRST, limited, devices="mlx4_*", each_link=False)
+    assert answer(watch)["infiniband.link_downed"][0] is None

@@ -7,15 +7,15 @@ from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu_counters import NAMES, CountersReading, unread
 
 ALL = frozenset({"counters.xids", *(f"counters.{name}" for name in NAMES)})
-LINKS = range(3)
+LINKS = [f"link {number}" for number in range(3)]
 
 
 def reading(xids=(), **changes):
     """All at 5, but for `nvlink_replays_2=7` or `pcie_replays=6`."""
-    values = {(name, link): 5 for name in NAMES for link in (LINKS if name.startswith("nvlink") else [None])}
+    values = {(name, part): 5 for name in NAMES for part in (LINKS if name.startswith("nvlink") else [""])}
     for change, value in changes.items():
         kind, name, *link = change.replace("__", "-").split("_")
-        values[f"{kind}.{name.replace('-', '_')}", int(link[0]) if link else None] = value
+        values[f"{kind}.{name.replace('-', '_')}", f"link {link[0]}" if link else ""] = value
     return CountersReading(values, xids)
 
 
@@ -59,13 +59,13 @@ def test_many_are_counted():
 
 def summed(number):
     """A reading of sums alone."""
-    values = {(name, None): 5 for name in NAMES if not name.startswith("nvlink")}
-    return CountersReading({**values, **{(name, None): number for name in NAMES if name.startswith("nvlink")}}, ())
+    values = {(name, ""): 5 for name in NAMES if not name.startswith("nvlink")}
+    return CountersReading({**values, **{(name, ""): number for name in NAMES if name.startswith("nvlink")}}, ())
 
 
 def with_sum(number, **changes):
     made = reading(**changes)
-    return CountersReading({**made.values, ("nvlink.replays", None): number}, ())
+    return CountersReading({**made.values, ("nvlink.replays", ""): number}, ())
 
 
 def test_where_only_sums_were_read_they_are_compared():
@@ -129,3 +129,12 @@ def test_where_nothing_was_read_each_limit_has_a_figure_without_a_value():
     found = figures(unread("NVML is gone"), unread("NVML is gone"))
     assert found.keys() == ALL
     assert {(figure.value, figure.anomaly) for figure in found.values()} == {(None, "unreadable (NVML is gone)")}
+
+
+def test_ports_are_added_up_and_named():
+    def counted(*numbers):
+        return CountersReading({("infiniband.link_downed", f"mlx5_{port} port 1"): number for port, number in enumerate(numbers)}, ())
+
+    limited = frozenset({"counters.infiniband.link_downed"})
+    (figure,) = [one for one in risen(counted(1, 0), counted(1, 2), limited, ["infiniband.link_downed"]) if "infiniband" in one.metric]
+    assert (figure.value, figure.detail) == (2, "mlx5_1 port 1: 2")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from snapshots import healthy_h200, snapshot_of
 
-from gpu_acceptance.inventory import binding, gpu_counters, gpu_health, infiniband_health
+from gpu_acceptance.inventory import binding, gpu_counters, gpu_health, infiniband_health, port_counters
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.limit import Limit
 from gpu_acceptance.limits_file import read_file
@@ -55,7 +55,7 @@ def named() -> set[str]:
     return set(_NAME.findall(PAGE))
 
 
-COUNTED = {f"{COUNTERS}.{name}" for name in ("xids", *gpu_counters.NAMES)}
+COUNTED = {f"{COUNTERS}.{name}" for name in ("xids", *gpu_counters.NAMES, *port_counters.NAMES)}
 
 
 def known() -> set[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.inventory import gpu_counters
+from gpu_acceptance.inventory import gpu_counters, port_counters
 from gpu_acceptance.record import COUNTERS
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
 
@@ -236,7 +236,7 @@ def test_each_required_limit_is_checked_somewhere(name):
     globs = [
         *(metric for _, metric, _ in checked_metrics()),
         f"{COUNTERS}.xids",
-        *(f"{COUNTERS}.{counter}" for counter in gpu_counters.NAMES),
+        *(f"{COUNTERS}.{counter}" for counter in (*gpu_counters.NAMES, *port_counters.NAMES)),
     ]
     required = [metric for metric, limit in profile.limits.items() if limit.subject in profile.requires]
     assert [metric for metric in required if not any(fnmatchcase(metric, glob) for glob in globs)] == []

@@ -95,7 +95,15 @@ def test_the_cpu_profile_asks_only_for_life():
     assert profile.deadline_s == 60
     assert set(profile.not_applicable) == {
         *("environment.gpu*", "environment.cud*", "environment.driver*", "environment.nccl*", "gemm.bf16*"),
-        *("counters.*", "gpu_health.*", "gpu_health.retired_pages*", "infiniband.*", "binding.*", "environment.site*"),
+        *(
+            "counters.*",
+            "gpu_health.*",
+            "gpu_health.retired_pages*",
+            "infiniband.*",
+            "counters.infiniband.*",
+            "binding.*",
+            "environment.site*",
+        ),
     }
     speeds = [limit for metric, limit in profile.limits.items() if metric.endswith((".sustained", ".bandwidth", ".busbw"))]
     assert len(speeds) == 8

@@ -1,12 +1,13 @@
-"""Two readings of a GPU's counters -> what rose in between, as figures of subject `counters`. Pure.
+"""Two readings of counters -> what rose in between, as figures of subject `counters`. Pure.
 
 The supervisor takes the readings, a worker is not asked: RankRecord keeps these figures apart from what a validation measured.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from gpu_acceptance.inventory import gpu_counters
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.inventory.gpu_counters import NAMES, CountersReading
+from gpu_acceptance.inventory.gpu_counters import CountersReading
 from gpu_acceptance.inventory.xids import meaning_of
 from gpu_acceptance.record import COUNTERS, Figure, make_figure
 
@@ -14,9 +15,11 @@ _MOST_NAMED = 8  # links or XIDs
 _SECONDS = "throttle."  # NVML counts nanoseconds
 
 
-def risen(before: CountersReading, after: CountersReading, limited: frozenset[str]) -> tuple[Figure, ...]:
-    """One figure for each counter that has a limit (`limited`: their metrics), and for each other one that rose."""
-    figures = [_figure(name, before, after, limited) for name in NAMES]
+def risen(
+    before: CountersReading, after: CountersReading, limited: frozenset[str], names: Collection[str] = gpu_counters.NAMES
+) -> tuple[Figure, ...]:
+    """One figure for each of these counters that has a limit (`limited`: their metrics), and for each other one that rose."""
+    figures = [_figure(name, before, after, limited) for name in names]
     figures.append(_xids(after, limited))
     return tuple(figure for figure in figures if figure.judged or figure.value)
 
@@ -28,31 +31,31 @@ def _figure(name: str, before: CountersReading, after: CountersReading, limited:
     missing = next((rise for rise in rises.values() if isinstance(rise, Missing)), None)
     if missing:
         return make_figure(metric, None, _unit(name), judged=judged, anomaly=str(missing))
-    numbers = {link: rise for link, rise in rises.items() if not isinstance(rise, Missing)}
+    numbers = {part: rise for part, rise in rises.items() if not isinstance(rise, Missing)}
     total = sum(numbers.values())
-    links = [f"link {link}: {rise}" for link, rise in numbers.items() if rise and link is not None]
-    return make_figure(metric, total / 1e9 if _unit(name) == "s" else total, _unit(name), judged=judged, detail=_named(links))
+    parts = [f"{part}: {rise}" for part, rise in numbers.items() if rise and part]
+    return make_figure(metric, total / 1e9 if _unit(name) == "s" else total, _unit(name), judged=judged, detail=_named(parts))
 
 
 def _unit(name: str) -> str:
     return "s" if name.startswith(_SECONDS) else "count"
 
 
-def _rises(name: str, before: CountersReading, after: CountersReading) -> Iterator[tuple[int | None, Answer[int]]]:
-    """By link where links were read, else the sum. A counter that is not in both readings is missing."""
-    links = {link: value for (one, link), value in after.values.items() if one == name and link is not None}
-    if not links:
-        yield None, _rise(None, before.values.get((name, None)), after.values.get((name, None)))
+def _rises(name: str, before: CountersReading, after: CountersReading) -> Iterator[tuple[str, Answer[int]]]:
+    """By link or port where those were read, else the sum. A counter that is not in both readings is missing."""
+    parts = {part: value for (one, part), value in after.values.items() if one == name and part}
+    if not parts:
+        yield "", _rise("", before.values.get((name, "")), after.values.get((name, "")))
         return
-    for link in sorted(links | {link: 0 for one, link in before.values if one == name and link is not None}):
-        yield link, _rise(link, before.values.get((name, link)), links.get(link))
-    counts, told = [value for value in links.values() if not isinstance(value, Missing)], after.values.get((name, None))
-    if isinstance(told, int) and len(counts) == len(links) and sum(counts) != told:
-        yield None, Missing(Why.UNREADABLE, f"the links add up to {sum(counts)}, and their sum is told as {told}")
+    for part in dict.fromkeys([*parts, *(part for one, part in before.values if one == name and part)]):
+        yield part, _rise(part, before.values.get((name, part)), parts.get(part))
+    counts, told = [value for value in parts.values() if not isinstance(value, Missing)], after.values.get((name, ""))
+    if isinstance(told, int) and len(counts) == len(parts) and sum(counts) != told:
+        yield "", Missing(Why.UNREADABLE, f"the links add up to {sum(counts)}, and their sum is told as {told}")
 
 
-def _rise(link: int | None, before: Answer[int] | None, after: Answer[int] | None) -> Answer[int]:
-    where = "" if link is None else f"link {link}: "
+def _rise(part: str, before: Answer[int] | None, after: Answer[int] | None) -> Answer[int]:
+    where = f"{part}: " if part else ""
     for when, answer in (("before", before), ("after", after)):
         if answer is None:
             return Missing(Why.NOT_THERE, f"{where}no counter {when} the validation")

@@ -16,7 +16,7 @@ from gpu_acceptance.job import Job
 from gpu_acceptance.joining import USAGE, RefusedError, UnmetError, agree, interrupted
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.leader import Leader, LeaderOptions
-from gpu_acceptance.limit import Profile
+from gpu_acceptance.limit import Limit, Profile, matching_reason
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.record import COUNTERS, Outcome, RankIdentity, Row, RunPlan, RunRecord
 from gpu_acceptance.run_files import RunFiles, utc_now
@@ -78,7 +78,7 @@ class Run:
         self.supervisor.journal.append(plan)
         files = sorted({str(item.path) for item in collected.items if item.nodeid != FORMATION})
         parameters = dict(plan.profile.parameters)
-        counters = frozenset(metric for metric, limit in plan.profile.limits.items() if limit.subject == COUNTERS)
+        counters = frozenset(limit.metric for limit in plan.profile.limits.values() if _counts(limit, plan.profile))
         digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name, self.site)}
         suite = Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"], counters, digests, plan.declared_nodes)
         self.supervisor.hold.collect_with(suite)
@@ -300,3 +300,7 @@ class Run:
             interrupted=self._interruption,
             internal_error=self.problem,
         )
+
+
+def _counts(limit: Limit, profile: Profile) -> bool:
+    return limit.subject == COUNTERS and matching_reason(limit.metric, profile.not_applicable) is None

@@ -12,6 +12,7 @@ from gpu_acceptance.limit import FileDigest, Profile
 from gpu_acceptance.limit_changes import changes_between
 from gpu_acceptance.limits_file import MAX_PATH, LimitsError, LimitsFile, did_you_mean, file_name, read_file
 from gpu_acceptance.limits_schema import json_schema
+from gpu_acceptance.record import COUNTERS
 from gpu_acceptance.strict_yaml import shown
 
 __all__ = ["LimitsError", "json_schema", "load_profile", "profile_names", "select_profile", "shipped_dir", "with_site"]
@@ -120,10 +121,10 @@ def _read_profile(path: Path) -> LimitsFile:
 def _laid(profile: Profile, file: LimitsFile) -> Profile:
     """The profile with all that `file` says laid over it; a limit replaces the whole limit of the same metric.
 
-    Whoever requires a subject takes back that a parent declared the whole of it (`subject.*`) not applicable.
+    Whoever requires a subject takes back that a parent declared the whole of it not applicable (`subject.*`), and its counters.
     """
     content = file.content
-    taken_back = {f"{subject}.*" for subject in content.requires}
+    taken_back = {glob for subject in content.requires for glob in (f"{subject}.*", f"{COUNTERS}.{subject}.*")}
     inherited = {glob: reason for glob, reason in profile.not_applicable.items() if glob not in taken_back}
     return replace(
         profile,

@@ -32,7 +32,7 @@ class Suite:
     files: list[str]
     parameters: dict[str, Value]
     group_timeout_s: float
-    counters: frozenset[str]  # the metrics of counters that have a limit
+    counters: frozenset[str]  # the metrics of counters that are judged here
     digests: dict[str, str]
     declared_nodes: tuple[DeclaredNode, ...]
 
@@ -56,7 +56,7 @@ class WorkerHold:
         self._indexes = {gpu.uuid: gpu.index for gpu in identity.gpus}
         self._gpu_index = identity.gpu.index if identity.gpu else None
         self._gpu_uuid = ""  # of the GPU that the worker opened
-        self._counters = CounterWatch()
+        self._counters = CounterWatch(reads_ports=identity.local_rank == 0)
         events.listen(self._counters.wake_fd)
         self._janitor = start_janitor(self._mark)
         self._memory_before = {index: nvml.memory_used_bytes(index) for index in self._indexes.values()}
@@ -125,7 +125,8 @@ class WorkerHold:
     def read_counters(self, *, each_link: bool) -> None:
         """Asks what rose on the GPU since it was asked last; `counters` has the answer."""
         assert self._suite
-        self._counters.ask(self._gpu_uuid, self._suite.counters, each_link=each_link)
+        devices = str(self._suite.parameters.get("infiniband.devices", "*"))
+        self._counters.ask(self._gpu_uuid, self._suite.counters, devices=devices, each_link=each_link)
 
     def counters(self) -> tuple[Figure, ...] | None:
         """What rose; None while NVML has not answered, which does not take long. Nothing where the worker opened no GPU."""

@@ -4,14 +4,14 @@ Needs no privilege. A call may hang with the driver: counter_watch.py asks from 
 Field ids by name: a CUDA 13 header numbers some of them otherwise than an older one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.nvml_asker import Asker
 
-Counter = tuple[str, int | None]  # name, and of which NVLink
+Counter = tuple[str, str]  # name, and which part of the machine: "link 7", "" for the GPU or the sum over all links
 
 _OF_GPU = {
     "ecc.corrected": "NVML_FI_DEV_ECC_SBE_VOL_TOTAL",
@@ -40,7 +40,7 @@ _MOST_XIDS = 1_000  # in one reading; a GPU that is lost may report without end
 class CountersReading:
     """All counters at one moment, and the XIDs since the reading before.
 
-    Of NVLink errors the sum over all links (link None), and those of each link where they were read.
+    Of NVLink errors the sum over all links, and those of each link where they were read.
     """
 
     values: Mapping[Counter, Answer[int]]
@@ -62,23 +62,24 @@ class GpuCounters:
 
     def read(self, *, each_link: bool) -> CountersReading:
         """Each link costs a call into the driver: unless `each_link`, links are read only where a sum has changed or is not told."""
-        values = self._read(_OF_GPU, None)
+        values = self._read(_OF_GPU, 0)
         sums = self._read(_OF_LINK, ALL_LINKS)
         if each_link or sums != self._sums or any(isinstance(value, Missing) for value in sums.values()):
             self._sums = sums
             values |= self._links()
         return CountersReading({**values, **sums}, self._xids())
 
-    def _read(self, fields: Mapping[str, str], scope: int | None) -> dict[Counter, Answer[int]]:
-        answers = self._asker.fields(self._handle, [(field, scope or 0) for field in fields.values()])
-        return {(name, None): answer for name, answer in zip(fields, answers, strict=True)}
+    def _read(self, fields: Mapping[str, str], scope: int) -> dict[Counter, Answer[int]]:
+        answers = self._asker.fields(self._handle, [(field, scope) for field in fields.values()])
+        return {(name, ""): answer for name, answer in zip(fields, answers, strict=True)}
 
     def _links(self) -> dict[Counter, Answer[int]]:
         """Link by link: in this order NVML asked the driver once for all three counters of a link (16 ms on an H200, 38 in the other)."""
         if isinstance(self._num_links, Missing):
             return {}
-        keys = [(name, link) for link in range(self._num_links) for name in _OF_LINK]
-        return dict(zip(keys, self._asker.fields(self._handle, [(_OF_LINK[name], link) for name, link in keys]), strict=True))
+        links = [(name, link) for link in range(self._num_links) for name in _OF_LINK]
+        answers = self._asker.fields(self._handle, [(_OF_LINK[name], link) for name, link in links])
+        return {(name, f"link {link}"): answer for (name, link), answer in zip(links, answers, strict=True)}
 
     def _xids(self) -> Answer[tuple[int, ...]]:
         if isinstance(self._registered, Missing):
@@ -95,7 +96,7 @@ class GpuCounters:
         return tuple(xids)
 
 
-def unread(reason: str) -> CountersReading:
+def unread(reason: str, names: Collection[str] = NAMES) -> CountersReading:
     """What is known where nothing could be read."""
     missing = Missing(Why.UNREADABLE, reason[:200])
-    return CountersReading(dict.fromkeys(((name, None) for name in NAMES), missing), missing)
+    return CountersReading({(name, ""): missing for name in names}, missing)

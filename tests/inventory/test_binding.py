@@ -39,10 +39,7 @@ def row(topic, findings_by_rank):
     """The row of a job in which each rank found this."""
     records = []
     for rank, findings in enumerate(findings_by_rank):
-        figures = []
-        for metric, value, unit, where in findings:
-            figures.append(figure_of(metric, value, unit, judged=True))
-            figures += [figure_of(metric, where, "text", judged=False)] if where else []
+        figures = [figure_of(metric, value, unit, judged=True, detail=where) for metric, value, unit, where in findings]
         records.append(make_record(rank, figures=tuple(figures)))
     attempts = [Attempt(number=1, ranks=tuple(records))]
     return make_row(f"acceptance/test_binding.py::test_{topic}", attempts, PROFILE, make_job(len(records)), {}, 60.0)

@@ -44,7 +44,8 @@ def found_metrics() -> dict[str, list[str]]:
     node = snapshot_of(healthy_h200()).node
     nowhere = Missing(Why.NOT_THERE)
     rows = {row: findings(node.gpus.gpus[0]) for row, findings in gpu_health.PER_GPU.items()}
-    rows |= {"peers": gpu_health.peers(node.gpus, 0), "devices": infiniband_health.devices(node.infiniband, nowhere, nowhere)}
+    rows |= {"peers": gpu_health.peers(node.gpus, 0), "processes": gpu_health.processes(node.gpus.gpus[0])}
+    rows |= {"devices": infiniband_health.devices(node.infiniband, nowhere, nowhere)}
     rows |= {row: findings(node.infiniband) for row, findings in infiniband_health.PER_NODE.items()}
     rows |= {"gpu": binding.gpu(binding.Opened("GPU-0", 0, 1), [0], nowhere, {}), "affinity": binding.affinity(node.cpu, nowhere)}
     return {row: [metric for metric, *_ in found] for row, found in rows.items()}
@@ -55,7 +56,8 @@ def named() -> set[str]:
 
 
 def known() -> set[str]:
-    return {"binding.map.rank", *limits()} | {metric for metrics in found_metrics().values() for metric in metrics}
+    informing = [metric for metric, *_ in gpu_health.corrected(snapshot_of(healthy_h200()).node.gpus.gpus[0])]
+    return {"binding.map.rank", *informing, *limits()} | {metric for metrics in found_metrics().values() for metric in metrics}
 
 
 def section(title: str) -> str:

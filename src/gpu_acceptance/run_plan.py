@@ -28,6 +28,7 @@ def make_plan(
         waivers=dict(settings.waivers),
         declared_gpus=settings.declared_gpus,
         measure_only=settings.measure_only,
+        allow_busy=settings.allow_busy,
         num_deselected=collected.num_deselected,
         selection=collected.selection,
         not_collected=tuple(collected.not_collected),

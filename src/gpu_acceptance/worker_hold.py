@@ -50,6 +50,7 @@ class WorkerHold:
         self._environment, self._folder = dict(os.environ), Path.cwd()
         self._mark = f"{control.prefix}-{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
         self._expects_gpu = identity.num_gpus > 0
+        self._gpus = identity.gpus  # as they were before the first worker
         self._indexes = {gpu.uuid: gpu.index for gpu in identity.gpus}
         self._gpu_index = identity.gpu.index if identity.gpu else None
         self._gpu_uuid = ""  # of the GPU that the worker opened
@@ -110,6 +111,7 @@ class WorkerHold:
             "place": {**shape, "node": place.node, "host": place.host, "launcher": shape},
             "world": world,
             "parameters": self._suite.parameters,
+            "gpus": [gpu.model_dump(mode="json") for gpu in self._gpus],
         }
 
     def opened(self, gpu_uuid: str) -> None:

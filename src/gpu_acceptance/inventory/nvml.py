@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from gpu_acceptance.inventory.gpu_use import read_use
+from gpu_acceptance.inventory.nvml_asker import Asker
 from gpu_acceptance.record import Gpu
 
 T = TypeVar("T")
@@ -87,6 +89,7 @@ def _gpu(asker: _Asker, index: int) -> Gpu:
         serial=asker.text(f"{name} serial", pynvml.nvmlDeviceGetSerial, handle),
         pci_bus_id="" if pci is None else asker.text(f"{name} PCI address", lambda: pci.busId),
         memory_bytes=0 if memory is None else int(memory.total),
+        use=read_use(Asker(pynvml), handle),
     )
 
 

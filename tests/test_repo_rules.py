@@ -218,6 +218,7 @@ FINDINGS = {  # subject -> the module of `inventory` that finds its figures
     "binding": "binding",
     "gpu_health": "gpu_health",
     "infiniband": "infiniband_health",
+    "kernel_log": "kernel_log_health",
 }
 
 

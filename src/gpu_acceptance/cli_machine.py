@@ -42,8 +42,9 @@ def add_verbs(verbs: "Verbs") -> None:
     health = verbs.add_parser(
         "health",
         help="judge the GPUs of a snapshot as a run would",
-        description="Judge the GPUs of a snapshot by the limits of subject gpu_health, and its RDMA devices where the profile or an "
-        "overlay requires infiniband, as a run on that machine would: print what is wrong, then the verdict line, return its exit code.",
+        description="Judge the GPUs of a snapshot by the limits of subject gpu_health, and its RDMA devices and its kernel log where the "
+        "profile or an overlay requires infiniband or kernel_log, as a run on that machine would: print what is wrong, then the verdict "
+        "line, return its exit code.",
     )
     health.add_argument("file", metavar="FILE", type=Path, help="written by `gpu-acceptance snapshot`")
     health.add_argument("--hardware", metavar="NAME", help="the profile to judge by (default: the one for the GPUs of the snapshot)")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gpu_acceptance import busy
 from gpu_acceptance.figures import figure_of
-from gpu_acceptance.inventory import gpu_health, infiniband_health
+from gpu_acceptance.inventory import gpu_health, infiniband_health, kernel_log_health
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.nearness import place_of
@@ -21,6 +21,7 @@ from gpu_acceptance.verdict import conclude, make_row
 
 GPUS = "gpu_health"
 NETWORK = "infiniband"
+LOG = "kernel_log"
 
 _Topics = Iterator[tuple[str, str, list[list[Figure]]]]  # subject, topic, the figures of every GPU
 
@@ -43,8 +44,10 @@ def judge_snapshot(snapshot: Snapshot, profile: Profile, *, allow_busy: bool = F
     """The rows over all GPUs of the node, and what they amount to. `allow_busy`: as a run would with --allow-busy."""
     gpus = gpus_of(snapshot)
     job = Job(tuple(_identity(snapshot, gpus, index) for index in range(len(gpus))))
-    subjects = {GPUS, *profile.requires & {NETWORK}}
-    topics = [*_gpu_figures(snapshot, gpus), *(_network_figures(snapshot, gpus, profile) if NETWORK in subjects else ())]
+    subjects = {GPUS, *profile.requires & {NETWORK, LOG}}
+    topics = list(_gpu_figures(snapshot, gpus))
+    topics += _network_figures(snapshot, gpus, profile) if NETWORK in subjects else ()
+    topics += _log_figures(snapshot, gpus) if LOG in subjects else ()
     waivers = busy.WAIVERS if allow_busy else {}
     rows = [_row(subject, topic, profile, job, figures, waivers) for subject, topic, figures in topics]
     limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject in subjects}
@@ -66,6 +69,12 @@ def _network_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...], profile: 
     yield NETWORK, "devices", [_with_places(infiniband_health.devices(used, gpus, place)) for place in places]
     for topic, findings in infiniband_health.PER_NODE.items():
         yield NETWORK, topic, [_with_places(findings(used))] * len(gpus)
+
+
+def _log_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...]) -> _Topics:
+    log, places = snapshot.node.kernel_log, snapshot.node.gpu_places
+    yield LOG, "errors", [_with_places(kernel_log_health.errors(log, gpu, place_of(gpu, places))) for gpu in gpus]
+    yield LOG, "elsewhere", [_with_places(kernel_log_health.elsewhere(log, gpus))] * len(gpus)
 
 
 def _of(findings: Iterable[gpu_health.Finding]) -> list[Figure]:

@@ -1,5 +1,6 @@
 """Binding: does every rank have the GPU that it was given, for itself, and CPUs beside it?"""
 
+import functools
 import os
 
 import pytest
@@ -10,10 +11,13 @@ from gpu_acceptance.inventory import binding, cpu, gpu_health, gpu_reader, infin
 pytestmark = pytest.mark.no_group
 
 
-@pytest.fixture(scope="module")
-def gpus():
-    """All GPUs of this node, as NVML shows them once."""
-    return gpu_reader.read()
+read = functools.cache(gpu_reader.read)
+
+
+@pytest.fixture
+def gpus(gpu):
+    """This rank's GPU, as NVML shows it once, and the names of the others."""
+    return read(gpu.gpu_uuid)
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 """GPU health: does every GPU say of itself that it is whole, as delivered, and set up as it should be?"""
 
+import functools
+from dataclasses import replace
+
 import pytest
 
 from gpu_acceptance.inventory import gpu_health, gpu_reader
@@ -8,18 +11,21 @@ from gpu_acceptance.measure.pcie import copying
 pytestmark = pytest.mark.no_group
 
 
-@pytest.fixture(scope="module")
-def node():
-    """All GPUs of this node, as NVML shows them once."""
-    return gpu_reader.read()
+read = functools.cache(gpu_reader.read)
+
+
+@pytest.fixture
+def node(gpu):
+    """This rank's GPU, as NVML shows it once."""
+    return read(gpu.gpu_uuid)
 
 
 @pytest.fixture
 def judge(node, gpu, check):
     """Checks one topic of this rank's GPU, which is known by the UUID that its process opened."""
 
-    def judge_topic(topic, reading=node):
-        for metric, value, unit in topic(gpu_health.gpu_of(reading, gpu.gpu_uuid)):
+    def judge_topic(topic):
+        for metric, value, unit in topic(gpu_health.gpu_of(node, gpu.gpu_uuid)):
             check(metric, value, unit)
 
     return judge_topic
@@ -77,10 +83,14 @@ def test_temperature(judge):
     judge(gpu_health.temperature)
 
 
-def test_pcie(judge, gpu):
+def test_pcie(gpu, node, check):
     """Under load its link runs at full generation and width. An idle link may rest."""
-    with copying(gpu.device):
-        judge(gpu_health.pcie, gpu_reader.read())
+    with copying(gpu.device) as still_copies:
+        link = gpu_reader.read_pcie(gpu.gpu_uuid)
+        if not still_copies():
+            raise RuntimeError("the copies ended before the link had been read")
+    for metric, value, unit in gpu_health.pcie(replace(gpu_health.gpu_of(node, gpu.gpu_uuid), pcie=link)):
+        check(metric, value, unit)
 
 
 def test_nvlink(judge):

@@ -27,7 +27,7 @@ def judge(network, parameter, check):
 
 def test_devices(judge, gpu):
     """There is one for each GPU, and this GPU has its own as near as the others have theirs."""
-    gpus = gpu_reader.read()
+    gpus = gpu_reader.read(gpu.gpu_uuid)
     place = nearness.place_of(gpu_health.gpu_of(gpus, gpu.gpu_uuid), node.places_of(gpus))
     judge(infiniband_health.devices, gpus.gpus, place)
 

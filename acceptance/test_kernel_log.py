@@ -13,10 +13,10 @@ def log():
     return kernel_log.read()
 
 
-@pytest.fixture(scope="module")
-def gpus():
-    """All GPUs of this node, as NVML shows them once."""
-    return gpu_reader.read()
+@pytest.fixture
+def gpus(gpu):
+    """This rank's GPU, and the addresses of the others."""
+    return gpu_reader.read(gpu.gpu_uuid)
 
 
 def test_errors(gpu, log, gpus, check):

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from snapshots import healthy_h200, snapshot_of
 
-from gpu_acceptance.inventory import binding, gpu_health, infiniband_health, kernel_log_health
+from gpu_acceptance.inventory import binding, gpu_counters, gpu_health, infiniband_health, kernel_log_health
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.limit import Limit
 from gpu_acceptance.limits_file import read_file
+from gpu_acceptance.record import COUNTERS
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
 from gpu_acceptance.values import show
 
@@ -21,7 +22,7 @@ PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
 PROFILES = ["base", *profile_names(shipped_dir())]
 FAMILIES = ("gemm", "hbm", "nccl")  # subjects whose metrics may be named together: `hbm.*.wrong`
 SUBJECTS = ("gpu_health", "infiniband", "kernel_log", "binding")  # those of which each row has a heading, in this order
-_NAME = re.compile(r"`((?:environment|gpu_health|infiniband|kernel_log|binding|gemm|hbm|nccl)\.[\w.*]+)`")
+_NAME = re.compile(r"`((?:environment|gpu_health|infiniband|kernel_log|binding|gemm|hbm|nccl|counters)\.[\w.*]+)`")
 _COMMAND = re.compile(r"(?:nvidia-smi|systemctl) .+?(?=[,;)]| and | of |$)")
 
 
@@ -57,9 +58,12 @@ def named() -> set[str]:
     return set(_NAME.findall(PAGE))
 
 
+COUNTED = {f"{COUNTERS}.{name}" for name in ("xids", *gpu_counters.NAMES)}
+
+
 def known() -> set[str]:
     informing = [metric for metric, *_ in gpu_health.corrected(snapshot_of(healthy_h200()).node.gpus.gpus[0])]
-    return {"binding.map.rank", *informing, *limits()} | {metric for metrics in found_metrics().values() for metric in metrics}
+    return {"binding.map.rank", *informing, *COUNTED, *limits()} | {metric for metrics in found_metrics().values() for metric in metrics}
 
 
 def section(title: str) -> str:
@@ -109,6 +113,12 @@ def test_a_row_has_a_line_for_each_of_its_metrics_with_the_limit_as_the_files_ha
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in section(row).splitlines() if line.startswith("| `")]
     assert [(cells[0], cells[-1]) for cells in table] == [(f"`{metric}`", limit_cell(metric)) for metric in found_metrics()[row]]
     assert all(len(cells) == 3 and cells[1] for cells in table)
+
+
+@pytest.mark.parametrize("metric", sorted(COUNTED))
+def test_a_counter_has_a_line_with_its_limit(metric):
+    table = PAGE.split("\n## `counters`\n", 1)[1].split("\n## ", 1)[0]
+    assert any(line.startswith(f"| `{metric}` | ") and line.endswith(f" | {limit_cell(metric)} |") for line in table.splitlines())
 
 
 @pytest.mark.parametrize("row", found_metrics())

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from fixtures import limits
+from gpu_acceptance.inventory import gpu_counters
+from gpu_acceptance.record import COUNTERS
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
 
 ROOT = Path(__file__).parents[1]
@@ -166,8 +168,8 @@ def test_the_root_conftest_finds_the_checkout_and_names_plugin_and_fixtures_and_
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_each_required_subject_is_a_file(name):
-    subjects = {path.stem.removeprefix("test_") for path in ACCEPTANCE}
+def test_each_required_subject_is_a_file_or_read_by_supervisors(name):
+    subjects = {COUNTERS, *(path.stem.removeprefix("test_") for path in ACCEPTANCE)}
     assert load_profile(name, shipped_dir()).requires - subjects == set()
 
 
@@ -243,7 +245,11 @@ def test_each_checked_metric_is_of_its_subject_and_has_a_limit_in_its_unit(subje
 @pytest.mark.parametrize("name", SELECTED)
 def test_each_required_limit_is_checked_somewhere(name):
     profile = load_profile(name, shipped_dir())
-    globs = [metric for _, metric, _ in checked_metrics()]
+    globs = [
+        *(metric for _, metric, _ in checked_metrics()),
+        f"{COUNTERS}.xids",
+        *(f"{COUNTERS}.{counter}" for counter in gpu_counters.NAMES),
+    ]
     required = [metric for metric, limit in profile.limits.items() if limit.subject in profile.requires]
     assert [metric for metric in required if not any(fnmatchcase(metric, glob) for glob in globs)] == []
 

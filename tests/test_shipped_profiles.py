@@ -25,13 +25,13 @@ DEVICES = {
 }
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
 REQUIRED = {
-    "a100-pcie": {"binding", "environment", "gemm", "gpu_health", "hbm"},
-    "a10g": {"binding", "environment", "gemm", "gpu_health"},
-    "h100-pcie": {"binding", "environment", "gemm", "gpu_health", "hbm"},
+    "a100-pcie": {"binding", "counters", "environment", "gemm", "gpu_health", "hbm"},
+    "a10g": {"binding", "counters", "environment", "gemm", "gpu_health"},
+    "h100-pcie": {"binding", "counters", "environment", "gemm", "gpu_health", "hbm"},
     "cpu": {"environment", "gemm", "hbm", "nccl"},
 }
-EVERYTHING = {"binding", "environment", "gemm", "gpu_health", "hbm", "nccl"}
-OF_THE_MACHINE = {"binding", "environment", "gpu_health", "infiniband", "kernel_log"}  # what is there, not how fast it is
+EVERYTHING = {"binding", "counters", "environment", "gemm", "gpu_health", "hbm", "nccl"}
+OF_THE_MACHINE = {"binding", "counters", "environment", "gpu_health", "infiniband", "kernel_log"}  # what is there, not how fast it is
 KERNELS = ("copy", "read", "triad", "write")
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 README = (DIRECTORY / "README.md").read_text()
@@ -94,8 +94,8 @@ def test_the_cpu_profile_asks_only_for_life():
     assert profile.device_name is None
     assert profile.deadline_s == 60
     assert set(profile.not_applicable) == {
-        *("environment.gpu*", "environment.driver*", "environment.nccl*", "gemm.bf16*"),
-        *("gpu_health.*", "gpu_health.retired_pages*", "infiniband.*", "kernel_log.*", "binding.*"),
+        *("environment.gpu*", "environment.cud*", "environment.driver*", "environment.nccl*", "gemm.bf16*"),
+        *("counters.*", "gpu_health.*", "gpu_health.retired_pages*", "infiniband.*", "kernel_log.*", "binding.*", "environment.site*"),
     }
     speeds = [limit for metric, limit in profile.limits.items() if metric.endswith((".sustained", ".bandwidth", ".busbw"))]
     assert len(speeds) == 8

@@ -160,6 +160,18 @@ class RankRecord(Model):
         return self
 
 
+class DeclaredNode(Model):
+    """A node that `--site` says there must be."""
+
+    host: str
+    gpus: int  # that exist on it
+    rack: str = ""
+
+    @property
+    def place(self) -> str:
+        return place_of(self.host, self.rack)
+
+
 class Gpu(Model):
     """One GPU as NVML names it. A text NVML would not give is empty, never invented."""
 
@@ -168,6 +180,8 @@ class Gpu(Model):
     uuid: str = ""
     serial: str = ""
     pci_bus_id: str = ""
+    part_number: str = ""
+    vbios: str = ""
     memory_bytes: int = 0
     use: GpuUse | None = None  # when its node was first asked: before this run put anything on it
 
@@ -196,6 +210,8 @@ class RankIdentity(Model):
     versions: dict[str, str] = {}  # python, torch, cuda, nccl, driver, kernel, ...
     environment: dict[str, str] = {}  # variables that change results
     chassis_serial: str = ""
+    rack: str = ""  # where --site says that it stands
+    inventory: dict[str, str] = {}  # its node in words; the first rank of a node tells
     clock_ahead_s: Bounds | None = None  # of its node's clock against node 0's; None: nobody asked, or no answer came
 
     @property
@@ -211,9 +227,14 @@ class RankIdentity(Model):
         return self.gpus[self.local_rank] if self.local_rank < len(self.gpus) else None
 
     @property
+    def node_place(self) -> str:
+        """`node-03`, or `node-03, rack B2` where somebody said so."""
+        return place_of(self.host, self.rack)
+
+    @property
     def place(self) -> str:
         """`node-03, GPU 5, serial 1653924100006`: where to send the technician."""
-        return f"{self.host}, {self.gpu.label}" if self.gpu else self.host
+        return f"{self.node_place}, {self.gpu.label}" if self.gpu else self.node_place
 
     def with_facts(self, facts: Mapping[str, str]) -> "RankIdentity":
         """The same rank, with what its worker found when it opened its device: `gpu_uuid`, and versions by name."""
@@ -247,6 +268,7 @@ class RunPlan(Model):
     profile: Profile
     waivers: dict[str, str] = {}
     declared_gpus: int | None = None  # --gpus
+    declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
     measure_only: bool = False
     allow_busy: bool = False  # --allow-busy
     num_deselected: int = 0
@@ -335,6 +357,7 @@ class Header(Model):
     required: tuple[str, ...]
     parameters: dict[str, Value]
     declared_gpus: int | None = None  # --gpus
+    declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
     measure_only: bool = False
     allow_busy: bool = False
     gpu_acceptance_version: str
@@ -352,6 +375,11 @@ class RunRecord(Model):
     changes: tuple[ChangeRecord, ...] = ()
     not_applicable: dict[str, str] = {}
     waivers: dict[str, str] = {}
+
+
+def place_of(host: str, rack: str) -> str:
+    """`node-03, rack B2`: where to find a node."""
+    return f"{host}, rack {rack}" if rack else host
 
 
 def clip(text: str, limit: int = MAX_TEXT) -> str:

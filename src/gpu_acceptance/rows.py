@@ -7,8 +7,8 @@ from pathlib import PurePosixPath
 
 from gpu_acceptance.job import Job
 from gpu_acceptance.judge import judge
-from gpu_acceptance.limit import Profile, matching_reason
-from gpu_acceptance.record import Attempt, Judgement, Outcome, RankRecord, Row, Status, clip
+from gpu_acceptance.limit import Profile, matching_reason, subject_of_metric
+from gpu_acceptance.record import COUNTERS, Attempt, Judgement, Outcome, RankRecord, Row, Status, clip
 from gpu_acceptance.sift import JUDGED_OUTCOMES, quantity
 from gpu_acceptance.stacks import where
 
@@ -69,7 +69,8 @@ def make_row(
     answers = list(_answers(attempts, job, _declared(nodeid, profile)))
     causes = [*_causes_of_ranks(answers, job), *_causes_of_limits(judgements)]
     outcome = min((cause.outcome for cause in causes), key=_ORDER.index, default=Outcome.NOT_RUN)
-    if outcome is Outcome.PASSED and judgements and all(judgement.status is not Status.HELD for judgement in judgements):
+    own = [judgement for judgement in judgements if subject_of_metric(judgement.metric) != COUNTERS]
+    if outcome is Outcome.PASSED and own and all(judgement.status is not Status.HELD for judgement in own):
         outcome = Outcome.NOT_APPLICABLE  # nothing was left to hold
     return Row(
         nodeid=nodeid,

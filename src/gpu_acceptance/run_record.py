@@ -67,6 +67,7 @@ def _header(plan: RunPlan, job: Job, ended_at: str, *, rebuilt: str) -> Header:
         required=tuple(sorted(profile.requires)),
         parameters=dict(profile.parameters),
         declared_gpus=plan.declared_gpus,
+        declared_nodes=plan.declared_nodes,
         measure_only=plan.measure_only,
         allow_busy=plan.allow_busy,
         gpu_acceptance_version=plan.gpu_acceptance_version,

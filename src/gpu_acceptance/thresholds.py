@@ -14,12 +14,13 @@ from gpu_acceptance.limits_file import MAX_PATH, LimitsError, LimitsFile, did_yo
 from gpu_acceptance.limits_schema import json_schema
 from gpu_acceptance.strict_yaml import shown
 
-__all__ = ["LimitsError", "json_schema", "load_profile", "profile_names", "select_profile", "shipped_dir"]
+__all__ = ["LimitsError", "json_schema", "load_profile", "profile_names", "select_profile", "shipped_dir", "with_site"]
 
 CPU = "cpu"  # the profile of a machine without GPUs
 BASE = "base"  # what is true of any GPU: no machine's profile, but what --measure-only loads where no profile matches
 _NO_GPU = (CPU, BASE)
 _OVERLAY = "site-"
+_NO_SITE = "environment.site*"  # what base.yaml declares not applicable for as long as no file says which nodes there must be
 
 
 def shipped_dir() -> Path:
@@ -63,6 +64,13 @@ def load_profile(name: str, directory: Path, overlays: Sequence[Path] = ()) -> P
     for overlay in overlays:
         profile = _overlaid(profile, read_file(_overlay_path(overlay, directory)))
     return replace(profile, digest=_digest(profile.files))
+
+
+def with_site(profile: Profile, site: FileDigest) -> Profile:
+    """The profile of a run whose nodes are declared: the file counts into its digest, and what it declares is judged."""
+    aside = {glob: reason for glob, reason in profile.not_applicable.items() if glob != _NO_SITE}
+    files = (*profile.files, site)
+    return replace(profile, not_applicable=aside, files=files, digest=_digest(files))
 
 
 def _profile_paths(directory: Path) -> dict[str, Path]:

@@ -15,7 +15,7 @@ from gpu_acceptance.inventory import nvml
 from gpu_acceptance.janitor import MARK, kill_marked, start_janitor
 from gpu_acceptance.limit import Value
 from gpu_acceptance.processes import descendants, kill_descendants
-from gpu_acceptance.record import Figure, RankIdentity
+from gpu_acceptance.record import DeclaredNode, Figure, RankIdentity
 from gpu_acceptance.run_files import RunFiles
 from gpu_acceptance.worker import worker_command
 from gpu_acceptance.worker_process import WorkerProcess
@@ -33,6 +33,8 @@ class Suite:
     parameters: dict[str, Value]
     group_timeout_s: float
     counters: frozenset[str]  # the metrics of counters that have a limit
+    digests: dict[str, str]
+    declared_nodes: tuple[DeclaredNode, ...]
 
 
 class WorkerHold:
@@ -49,6 +51,7 @@ class WorkerHold:
         # As they are before the validations are collected here: an import must not reach the workers by this way.
         self._environment, self._folder = dict(os.environ), Path.cwd()
         self._mark = f"{control.prefix}-{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._host, self._num_gpus = identity.host, identity.num_gpus
         self._expects_gpu = identity.num_gpus > 0
         self._gpus = identity.gpus  # as they were before the first worker
         self._indexes = {gpu.uuid: gpu.index for gpu in identity.gpus}
@@ -108,10 +111,12 @@ class WorkerHold:
             "type": "form",
             "group": group,
             "expects_gpu": self._expects_gpu,
-            "place": {**shape, "node": place.node, "host": place.host, "launcher": shape},
+            "place": {**shape, "node": place.node, "host": self._host, "num_gpus": self._num_gpus, "launcher": shape},
             "world": world,
             "parameters": self._suite.parameters,
             "gpus": [gpu.model_dump(mode="json") for gpu in self._gpus],
+            "digests": self._suite.digests,
+            "declared_nodes": [node.model_dump() for node in self._suite.declared_nodes],
         }
 
     def opened(self, gpu_uuid: str) -> None:

@@ -12,7 +12,7 @@ from gpu_acceptance.figures import figure_of
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import GpuUse
 from gpu_acceptance.limit import Value, subject_of_metric
-from gpu_acceptance.record import COUNTERS, Figure, Gpu
+from gpu_acceptance.record import COUNTERS, DeclaredNode, Figure, Gpu
 
 if TYPE_CHECKING:
     import torch
@@ -65,12 +65,15 @@ class WorkerSession:
     node: int
     num_nodes: int
     host: str
+    num_gpus: int  # that exist on this node, whatever this process may see
     launcher: Mapping[str, int]  # what the launcher promised, by the names of its variables
     device: "torch.device"
     gpu_uuid: str  # empty on a CPU
     has_group: bool
     parameters: Mapping[str, Value] = field(repr=False)
     use_before: GpuUse  # who was on this GPU before the first worker of the run
+    digests: Mapping[str, str] = field(repr=False)  # of the suite and the profile, as this rank has them
+    declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
     gather: Gather = field(repr=False)
 
 

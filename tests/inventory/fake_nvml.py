@@ -115,6 +115,30 @@ FIELDS = {
     "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY": 2,
     "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY": 0,
 }
+COUNTERS = {
+    "NVML_FI_DEV_ECC_SBE_VOL_TOTAL": 1,
+    "NVML_FI_DEV_ECC_DBE_VOL_TOTAL": 0,
+    "NVML_FI_DEV_REMAPPED_COR": 0,
+    "NVML_FI_DEV_REMAPPED_UNC": 0,
+    "NVML_FI_DEV_PCIE_REPLAY_COUNTER": 0,
+    "NVML_FI_DEV_PCIE_COUNT_NON_FATAL_ERROR": 0,
+    "NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR": 0,
+}
+
+
+class EventQueue:
+    """XIDs that wait to be heard."""
+
+    def __init__(self) -> None:
+        self.xids: list[int] = []
+
+    def wait(self, _events: object, data: Any, _timeout: object) -> int:
+        if not self.xids:
+            return int(pynvml.NVML_ERROR_TIMEOUT)
+        data._obj.eventType, data._obj.eventData = pynvml.nvmlEventTypeXidCriticalError, self.xids.pop(0)
+        return SUCCESS
+
+
 H200: dict[str, Function] = {
     "nvmlInitWithFlags": lambda _flags: SUCCESS,
     "nvmlShutdown": lambda: SUCCESS,
@@ -138,7 +162,11 @@ H200: dict[str, Function] = {
     "nvmlDeviceGetUnrepairableMemoryFlag_v1": fill(unrepairableMemory=0),
     "nvmlDeviceGetPersistenceMode": out(1),
     "nvmlDeviceGetComputeMode": out(0),
-    "nvmlDeviceGetFieldValues": fields(FIELDS),
+    "nvmlDeviceGetFieldValues": fields({**FIELDS, **COUNTERS}),
+    "nvmlDeviceGetHandleByUUID": lambda uuid, device: _handle(ctypes.c_uint(int(uuid.value.decode()[-1]) - 1), device),
+    "nvmlEventSetCreate": out(1),
+    "nvmlDeviceRegisterEvents": lambda _device, _kinds, _events: SUCCESS,
+    "nvmlEventSetWait_v2": EventQueue().wait,
     "nvmlDeviceGetEccMode": out(1, 1),
     "nvmlDeviceGetMemoryErrorCounter": by(*(((kind, counter, place), 0) for kind in (0, 1) for counter in (0, 1) for place in (2, 7))),
     "nvmlDeviceGetSramEccErrorStatus": fill(bThresholdExceeded=0),

@@ -163,3 +163,23 @@ def test_a_fabric_that_is_not_ready_says_so(monkeypatch):
     fabric = read_gpu(monkeypatch, nvmlDeviceGetGpuFabricInfoV=info).fabric
     assert (fabric.state, fabric.health) == ("in progress", "unhealthy")
     assert fabric.status != "success"
+
+
+UUIDS = [f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2)]
+
+
+def test_of_the_gpus_of_other_ranks_only_the_names_are_asked(monkeypatch):
+    install(monkeypatch)
+    whole, own = gpu_reader.read(), gpu_reader.read(UUIDS[1])
+    assert own.gpus[1] == whole.gpus[1]
+    other = own.gpus[0]
+    assert [other.uuid, other.serial, other.pci_bus_id] == [UUIDS[0], "1653924100001", "00000000:00:06.0"]
+    assert other.ecc.is_on == Missing(Why.NOT_THERE, "only this rank's GPU was asked")
+    assert own.peers == (PeerLink(1, 0, "ok", "ok", "ok"),)
+
+
+def test_the_link_of_one_gpu_is_read_alone(monkeypatch):
+    install(monkeypatch)
+    assert gpu_reader.read_pcie(UUIDS[1]) == gpu_reader.read().gpus[1].pcie
+    install(monkeypatch, nvmlInitWithFlags=fails(pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
+    assert gpu_reader.read_pcie(UUIDS[1]).generation == Missing(Why.NOT_THERE, "NVML does not start: Driver Not Loaded")

@@ -67,6 +67,13 @@ class FakeNvml(ModuleType):
         self._called("nvmlDeviceGetPciInfo", index)
         return SimpleNamespace(busId=self._text(f"00000000:0{index}:00.0"))
 
+    def nvmlDeviceGetBoardPartNumber(self, index):
+        self._called("nvmlDeviceGetBoardPartNumber", index)
+        return self._text("692-2G520-0282-001")
+
+    def nvmlDeviceGetVbiosVersion(self, index):
+        return self._text("96.00.A5.00.1A")
+
     def nvmlDeviceGetMemoryInfo(self, index):
         self._called("nvmlDeviceGetMemoryInfo", index)
         return SimpleNamespace(total=150_754_820_096, used=648_019_968)
@@ -86,7 +93,8 @@ IDLE = GpuUse((), 648_019_968)
 
 
 def h200(index, **differing):
-    known = {"uuid": f"GPU-{index}", "serial": f"165392410000{index}", "pci_bus_id": f"00000000:0{index}:00.0", "use": IDLE}
+    board = {"part_number": "692-2G520-0282-001", "vbios": "96.00.A5.00.1A"}
+    known = {**board, "uuid": f"GPU-{index}", "serial": f"165392410000{index}", "pci_bus_id": f"00000000:0{index}:00.0", "use": IDLE}
     return Gpu(index=index, name="NVIDIA H200", memory_bytes=150_754_820_096, **{**known, **differing})
 
 
@@ -100,6 +108,11 @@ def test_both_kinds_of_text_are_read(texts, monkeypatch):
 def test_a_serial_that_is_not_supported_is_empty_and_no_problem(monkeypatch):
     fake(monkeypatch, fails={"nvmlDeviceGetSerial": FakeNvml.NVMLError_NotSupported("Not Supported")})
     assert nvml.read() == nvml.NvmlReading((h200(0, serial=""), h200(1, serial="")), "580.159.04", "")
+
+
+def test_a_virtual_gpu_has_no_board(monkeypatch):
+    fake(monkeypatch, fails={"nvmlDeviceGetBoardPartNumber": FakeNvml.NVMLError_NotSupported("Not Supported")})
+    assert nvml.read() == nvml.NvmlReading((h200(0, part_number=""), h200(1, part_number="")), "580.159.04", "")
 
 
 def test_a_field_that_fails_is_empty_and_named(monkeypatch):

@@ -41,7 +41,7 @@ def tainted(value, taint, key=""):
     if isinstance(value, str):
         return value if key in FIXED or not value else taint + value
     if isinstance(value, dict):
-        free = key in {"versions", "environment", "parameters", "profile_files", "not_applicable", "waivers"}
+        free = key in {"versions", "environment", "inventory", "parameters", "profile_files", "not_applicable", "waivers"}
         return {(taint + name if free else name): tainted(entry, taint, "" if free else name) for name, entry in value.items()}
     if isinstance(value, list | tuple):
         return tuple(tainted(entry, taint, key) for entry in value)

@@ -4,6 +4,7 @@ What NVML would not answer is `Missing` with NVML's own reason. Source: NVML API
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -73,25 +74,43 @@ _OF_LINK = (  # in the order of NvLink
 )
 
 
-def read() -> GpusReading:
-    """All GPUs of this node."""
+_OTHERS = Missing(Why.NOT_THERE, "only this rank's GPU was asked")
+
+
+def read(uuid: str = "") -> GpusReading:
+    """All GPUs of this node. With a `uuid` all of that one and its peers, of the others their names alone: 8 ranks ask at once."""
     try:
         with library() as pynvml:
-            return _read(Asker(pynvml))
+            return _read(Asker(pynvml), uuid)
+    except NoNvmlError as error:
+        return not_read(Missing(Why.NOT_THERE, str(error)))
+
+
+def read_pcie(uuid: str) -> Pcie:
+    """The link of one GPU alone: it takes no longer than a copy that keeps the link awake."""
+    try:
+        with library() as pynvml:
+            asker = Asker(pynvml)
+            return _pcie(asker, asker.ask("nvmlDeviceGetHandleByUUID", uuid, make=lambda handle: handle))
     except NoNvmlError as error:
         missing = Missing(Why.NOT_THERE, str(error))
-        return GpusReading(missing, missing, missing, ())
+        return Pcie(missing, missing, missing, missing, missing, missing)
 
 
-def _read(asker: Asker) -> GpusReading:
+def not_read(why: Missing) -> GpusReading:
+    return GpusReading(why, why, why, ())
+
+
+def _read(asker: Asker, only: str) -> GpusReading:
     count = asker.integer("nvmlDeviceGetCount")
     driver = asker.text("nvmlSystemGetDriverVersion")
     cuda = asker.ask("nvmlSystemGetCudaDriverVersion_v2", make=lambda version: f"{version // 1000}.{version % 1000 // 10}")
     if isinstance(count, Missing):
         return GpusReading(driver, cuda, count, ())
     handles = [asker.ask("nvmlDeviceGetHandleByIndex", index, make=lambda handle: handle) for index in range(count)]
-    gpus = tuple(_gpu(asker, index, handle) for index, handle in enumerate(handles))
-    pairs = [(source, target) for source in range(count) for target in range(count) if source != target]
+    asked = [not only or asker.text("nvmlDeviceGetUUID", handle) == only for handle in handles]
+    gpus = tuple((_gpu if asked[index] else _named)(asker, index, handle) for index, handle in enumerate(handles))
+    pairs = [(source, target) for source in range(count) for target in range(count) if source != target and asked[source]]
     return GpusReading(driver, cuda, gpus, tuple(_peer_link(asker, source, target, handles) for source, target in pairs))
 
 
@@ -108,7 +127,7 @@ def _gpu(asker: Asker, index: int, handle: object) -> GpuReading:
         vbios=asker.text("nvmlDeviceGetVbiosVersion", handle),
         inforom=asker.text("nvmlDeviceGetInforomImageVersion", handle),
         gsp_firmware=asker.text("nvmlDeviceGetGspFirmwareVersion", handle),
-        pci_bus_id=asker.ask("nvmlDeviceGetPciInfo", handle, make=lambda info: text(info.busId)),
+        pci_bus_id=_pci_bus_id(asker, handle),
         module_id=asker.integer("nvmlDeviceGetModuleId", handle),
         virtualization=asker.word(_VIRTUALIZATION, "nvmlDeviceGetVirtualizationMode", handle),
         total_bytes=_part(memory, 0),
@@ -134,6 +153,21 @@ def _gpu(asker: Asker, index: int, handle: object) -> GpuReading:
         fabric=_fabric(asker, handle),
         processes=read_processes(asker, handle),
     )
+
+
+def _named(asker: Asker, index: int, handle: object) -> GpuReading:
+    """Of a GPU that another rank asks."""
+    return replace(
+        _gpu(asker, index, _OTHERS),
+        name=asker.text("nvmlDeviceGetName", handle),
+        uuid=asker.text("nvmlDeviceGetUUID", handle),
+        serial=asker.text("nvmlDeviceGetSerial", handle),
+        pci_bus_id=_pci_bus_id(asker, handle),
+    )
+
+
+def _pci_bus_id(asker: Asker, handle: object) -> Answer[str]:
+    return asker.ask("nvmlDeviceGetPciInfo", handle, make=lambda info: text(info.busId))
 
 
 def _ecc(asker: Asker, handle: object) -> Ecc:

@@ -76,6 +76,15 @@ class RdmaDevice:
 
 
 @dataclass(frozen=True)
+class Card:
+    """What an RDMA device is; the fields are those of `RdmaDevice`."""
+
+    hca_type: Answer[str]
+    board_id: Answer[str]
+    firmware: Answer[str]
+
+
+@dataclass(frozen=True)
 class InfiniBand:
     """`devices` is Missing, not there, where no RDMA driver is loaded: sysfs has no such class then."""
 
@@ -86,6 +95,16 @@ class InfiniBand:
 def read(root: Path = Path("/")) -> InfiniBand:
     folder = root / "sys" / "class" / "infiniband"
     return InfiniBand(_each(folder, partial(_device, root=root)), gpudirect.read(root))
+
+
+def read_cards(root: Path = Path("/")) -> Answer[tuple[Card, ...]]:
+    """Of each device what its driver keeps: no port and no counter is asked, which a sick one answers late or never."""
+    return _each(root / "sys" / "class" / "infiniband", _card)
+
+
+def _card(folder: Path) -> Card:
+    hca_type, board_id, firmware = (read_value(folder / name, _word) for name in ("hca_type", "board_id", "fw_ver"))
+    return Card(hca_type, board_id, firmware)
 
 
 def _device(folder: Path, root: Path) -> RdmaDevice:

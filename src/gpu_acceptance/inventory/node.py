@@ -41,9 +41,9 @@ class NodeReading:
     kernel_log: kernel_log.KernelLog
 
 
-def read(root: Path = Path("/")) -> NodeReading:
-    """This node; files below `root`, GPUs through NVML. Needs no privilege, changes nothing, and waits for no server."""
-    gpus = gpu_reader.read()
+def read(root: Path = Path("/"), gpus: GpusReading | None = None) -> NodeReading:
+    """This node; files below `root`, GPUs through NVML unless they have been read. Needs no privilege and changes nothing."""
+    gpus = gpu_reader.read() if gpus is None else gpus
     return NodeReading(
         host=host.hostname(),
         system=system.read(root),

@@ -88,6 +88,8 @@ def _gpu(asker: _Asker, index: int) -> Gpu:
         uuid=asker.text(f"{name} UUID", pynvml.nvmlDeviceGetUUID, handle),
         serial=asker.text(f"{name} serial", pynvml.nvmlDeviceGetSerial, handle),
         pci_bus_id="" if pci is None else asker.text(f"{name} PCI address", lambda: pci.busId),
+        part_number=asker.text(f"{name} part number", pynvml.nvmlDeviceGetBoardPartNumber, handle),
+        vbios=asker.text(f"{name} VBIOS", pynvml.nvmlDeviceGetVbiosVersion, handle),
         memory_bytes=0 if memory is None else int(memory.total),
         use=read_use(Asker(pynvml), handle),
     )

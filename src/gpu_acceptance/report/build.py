@@ -14,7 +14,7 @@ from gpu_acceptance.busy import use_text
 from gpu_acceptance.clocks import clock_sentences
 from gpu_acceptance.files import read_results, write_atomically
 from gpu_acceptance.record import RunRecord
-from gpu_acceptance.report import cluster, formatting, problems, untested, validations
+from gpu_acceptance.report import cluster, formatting, inventory, problems, untested, validations
 from gpu_acceptance.report.words import VERDICT
 from gpu_acceptance.visible import visible
 
@@ -74,9 +74,11 @@ def _context(record: RunRecord) -> dict[str, object]:
         "elapsed": formatting.elapsed(header.started_at, header.ended_at),
         "models": cluster.gpu_models(header),
         "nodes": cluster.nodes(header),
+        "declared": cluster.declared(header),
         "clocks": list(clock_sentences(header.ranks)),
         "gpus": gpus,
         "uses_known": any(line.gpu.use for line in gpus),  # what was recorded by an earlier version has none
+        "inventory": inventory.inventory(header),
         "versions": cluster.versions(header),
         "variables": cluster.variables(header),
         "problems": problems.problems(record),

@@ -41,9 +41,11 @@ def test_memory(judge):
     judge(gpu_health.memory)
 
 
-def test_ecc(judge):
+def test_ecc(judge, node, gpu, record):
     """Memory errors are corrected, and none was beyond correction."""
     judge(gpu_health.ecc)
+    for metric, value, unit in gpu_health.corrected(gpu_health.gpu_of(node, gpu.gpu_uuid)):
+        record(metric, value, unit)
 
 
 def test_remapping(judge):
@@ -110,3 +112,9 @@ def test_peers(node, gpu, check):
     """It reaches every other GPU of its node directly."""
     for metric, value, unit in gpu_health.peers(node, gpu_health.gpu_of(node, gpu.gpu_uuid).index):
         check(metric, value, unit)
+
+
+def test_processes(gpu, check):
+    """Nobody else was on it before this run put anything there."""
+    for metric, value, unit, who in gpu_health.processes(gpu.use_before):
+        check(metric, value, unit, detail=who)

@@ -35,7 +35,8 @@ def judged_fields(snapshot: Snapshot, index: int) -> Iterator[tuple[str, str, st
     gpu = Watched(snapshot.node.gpus.gpus[index], f"node.gpus.gpus.{index}", asked)
     reading = Watched(snapshot.node.gpus, "node.gpus", asked)
     topics = {topic: findings(gpu) for topic, findings in gpu_health.PER_GPU.items()}
-    for topic, findings in {**topics, "peers": gpu_health.peers(reading, index)}.items():
-        for metric, _, _ in findings:
+    topics |= {"peers": gpu_health.peers(reading, index), "processes": gpu_health.processes(gpu)}
+    for topic, findings in topics.items():
+        for metric, *_ in findings:
             yield from ((topic, metric, path) for path in sorted(asked))
             asked.clear()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from snapshots import healthy_h200, snapshot_of
 
-from gpu_acceptance.inventory import binding, gpu_counters, gpu_health, infiniband_health, port_counters
+from gpu_acceptance.inventory import binding, gpu_counters, gpu_health, infiniband_health, kernel_log_health, port_counters
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.limit import Limit
 from gpu_acceptance.limits_file import read_file
@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
 PROFILES = ["base", *profile_names(shipped_dir())]
 FAMILIES = ("gemm", "hbm", "nccl")  # subjects whose metrics may be named together: `hbm.*.wrong`
-SUBJECTS = ("gpu_health", "infiniband", "binding")  # those of which each row has a heading, in this order
-_NAME = re.compile(r"`((?:environment|gpu_health|infiniband|binding|gemm|hbm|nccl|counters)\.[\w.*]+)`")
+SUBJECTS = ("gpu_health", "infiniband", "kernel_log", "binding")  # those of which each row has a heading, in this order
+_NAME = re.compile(r"`((?:environment|gpu_health|infiniband|kernel_log|binding|gemm|hbm|nccl|counters)\.[\w.*]+)`")
 _COMMAND = re.compile(r"(?:nvidia-smi|systemctl) .+?(?=[,;)]| and | of |$)")
 
 
@@ -45,8 +45,11 @@ def found_metrics() -> dict[str, list[str]]:
     node = snapshot_of(healthy_h200()).node
     nowhere = Missing(Why.NOT_THERE)
     rows = {row: findings(node.gpus.gpus[0]) for row, findings in gpu_health.PER_GPU.items()}
-    rows |= {"peers": gpu_health.peers(node.gpus, 0), "devices": infiniband_health.devices(node.infiniband, nowhere, nowhere)}
+    rows |= {"peers": gpu_health.peers(node.gpus, 0), "processes": gpu_health.processes(node.gpus.gpus[0])}
+    rows |= {"devices": infiniband_health.devices(node.infiniband, nowhere, nowhere)}
     rows |= {row: findings(node.infiniband) for row, findings in infiniband_health.PER_NODE.items()}
+    rows |= {"errors": kernel_log_health.errors(node.kernel_log, node.gpus.gpus[0], nowhere)}
+    rows |= {"elsewhere": kernel_log_health.elsewhere(node.kernel_log, node.gpus.gpus)}
     rows |= {"gpu": binding.gpu(binding.Opened("GPU-0", 0, 1), [0], nowhere, {}), "affinity": binding.affinity(node.cpu, nowhere)}
     return {row: [metric for metric, *_ in found] for row, found in rows.items()}
 
@@ -59,7 +62,8 @@ COUNTED = {f"{COUNTERS}.{name}" for name in ("xids", *gpu_counters.NAMES, *port_
 
 
 def known() -> set[str]:
-    return {"binding.map.rank", *COUNTED, *limits()} | {metric for metrics in found_metrics().values() for metric in metrics}
+    informing = [metric for metric, *_ in gpu_health.corrected(snapshot_of(healthy_h200()).node.gpus.gpus[0])]
+    return {"binding.map.rank", *informing, *COUNTED, *limits()} | {metric for metrics in found_metrics().values() for metric in metrics}
 
 
 def section(title: str) -> str:

@@ -1,14 +1,17 @@
 """What the repository promises of itself: who may import whom, and that profiles and acceptance files know each other."""
 
 import ast
+import inspect
 import re
 import sys
+import textwrap
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from fixtures import limits
 from gpu_acceptance.inventory import gpu_counters, port_counters
 from gpu_acceptance.record import COUNTERS
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
@@ -178,6 +181,14 @@ def calls(path, function):
     ]
 
 
+@pytest.mark.parametrize("path", ACCEPTANCE, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("function", "fixture"), [("check", limits.check), ("record", limits.record)])
+def test_each_figure_is_given_as_its_fixture_takes_it(path, function, fixture):
+    (inner,) = [node for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(fixture)))) if isinstance(node, ast.FunctionDef)][1:]
+    taken = {argument.arg for argument in inner.args.args}
+    assert {keyword.arg for call in calls(path, function) for keyword in call.keywords} <= taken
+
+
 def glob_of(node):
     """The text of a literal; what an f-string fills in is a `*`."""
     if isinstance(node, ast.Constant):
@@ -209,6 +220,7 @@ FINDINGS = {  # subject -> the module of `inventory` that finds its figures
     "binding": "binding",
     "gpu_health": "gpu_health",
     "infiniband": "infiniband_health",
+    "kernel_log": "kernel_log_health",
 }
 
 

@@ -33,6 +33,7 @@ def settings(suite, started_in=None, **options):
         "limits": [],
         "waive": [],
         "measure_only": False,
+        "allow_busy": False,
         "plan": False,
     }
     invocation = SimpleNamespace(dir=started_in or suite)
@@ -94,6 +95,14 @@ def test_waivers_and_gpus(suite):
     found = settings(suite, waive=["hbm.*= agreed = on Monday "], gpus="4")
     assert found.waivers == {"hbm.*": "agreed = on Monday"}
     assert found.declared_gpus == 4
+
+
+def test_busy_gpus_are_allowed_by_a_waiver_of_their_limits_that_every_profile_takes(suite):
+    found = settings(suite, allow_busy=True, waive=["hbm.*=agreed"])
+    assert found.allow_busy
+    assert found.waivers == {"gpu_health.processes.*": "GPUs that somebody else uses are allowed (--allow-busy)", "hbm.*": "agreed"}
+    assert choose_profile(found, None).name == "cpu"
+    assert not settings(suite).allow_busy
 
 
 @pytest.mark.parametrize("text", ["hbm.*", "hbm.*=", "hbm.*= ", "=agreed", ""])

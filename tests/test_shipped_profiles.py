@@ -31,7 +31,7 @@ REQUIRED = {
     "cpu": {"environment", "gemm", "hbm", "nccl"},
 }
 EVERYTHING = {"binding", "counters", "environment", "gemm", "gpu_health", "hbm", "nccl"}
-OF_THE_MACHINE = {"binding", "counters", "environment", "gpu_health", "infiniband"}  # what is there, not how fast it is
+OF_THE_MACHINE = {"binding", "counters", "environment", "gpu_health", "infiniband", "kernel_log"}  # what is there, not how fast it is
 KERNELS = ("copy", "read", "triad", "write")
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 README = (DIRECTORY / "README.md").read_text()
@@ -95,15 +95,8 @@ def test_the_cpu_profile_asks_only_for_life():
     assert profile.deadline_s == 60
     assert set(profile.not_applicable) == {
         *("environment.gpu*", "environment.cud*", "environment.driver*", "environment.nccl*", "gemm.bf16*"),
-        *(
-            "counters.*",
-            "gpu_health.*",
-            "gpu_health.retired_pages*",
-            "infiniband.*",
-            "counters.infiniband.*",
-            "binding.*",
-            "environment.site*",
-        ),
+        *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
+        *("infiniband.*", "kernel_log.*", "binding.*"),
     }
     speeds = [limit for metric, limit in profile.limits.items() if metric.endswith((".sustained", ".bandwidth", ".busbw"))]
     assert len(speeds) == 8

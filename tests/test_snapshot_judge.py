@@ -5,19 +5,20 @@ import re
 
 import pytest
 from judged_fields import judged_fields
-from snapshots import REAL_NAMES, changed, real, snapshot_of
+from snapshots import changed, real, snapshot_of
 
 from gpu_acceptance.record import Outcome
 from gpu_acceptance.snapshot_judge import NoGpusError, judge_snapshot
 from gpu_acceptance.thresholds import load_profile, shipped_dir
 
-HEALTHY = real()
+HEALTHY, LOADED = real(), real("h200x8-loaded")
 PROFILE = load_profile("h200-sxm", shipped_dir())
 BAD = 3
 GPU = f"node.gpus.gpus.{BAD}"
 UNDAMAGED = {"retired_pages", "peers"}  # an H200 has none; peers have tests of their own
 ASKED = [(topic, metric, path.removeprefix(f"{GPU}.")) for topic, metric, path in judged_fields(snapshot_of(HEALTHY), BAD)]
 ANY_LINK = re.compile(r"nvlinks\.\d+")
+NOT_SUPPORTED = {"missing": "not supported", "detail": ""}
 FINE = {Outcome.PASSED, Outcome.NOT_APPLICABLE}
 
 # what is wrong -> path, value, the row that fails, its words
@@ -67,6 +68,11 @@ DAMAGES = {
     "MIG on": ("mig_is_on", True, "modes", "modes.mig = true"),
     "MIG on after reset": ("mig_is_on_after_reset", True, "modes", "modes.mig_after_reset = true"),
     "persistence off": ("persistence_is_on", False, "modes", "modes.persistence = false"),
+    "somebody else's process": (
+        *("processes", [{"pid": 1607, "used_bytes": 1_262_485_504}, {"pid": 1700, "used_bytes": NOT_SUPPORTED}], "processes"),
+        "processes.foreign = 2 count (pid 1607: 1204 MiB, pid 1700: memory not supported), need <= 0",
+    ),
+    "memory of a process that a container hides": ("used_bytes", 1_920_860_160, "processes", "processes.memory_used = 1831 MiB"),
     "exclusive process": ("compute_mode", "exclusive process", "modes", "modes.compute = exclusive process"),
 }
 
@@ -80,13 +86,32 @@ def bad_rows(rows):
     return {topic for topic, row in rows.items() if row.outcome not in FINE}
 
 
-@pytest.mark.parametrize("name", REAL_NAMES)
-def test_a_healthy_node_is_accepted(name):
-    rows, conclusion = rows_of(real(name))
+def test_a_healthy_node_is_accepted():
+    rows, conclusion = rows_of(HEALTHY)
     assert bad_rows(rows) == set()
     assert conclusion.line == "ACCEPTED (a snapshot: nothing was run)"
     assert conclusion.exit_code == 0
-    assert len(rows) == 15
+    assert len(rows) == 16
+
+
+def test_a_healthy_node_under_load_fails_by_who_is_on_it_and_nothing_else():
+    rows, conclusion = rows_of(LOADED)
+    assert bad_rows(rows) == {"processes"}
+    assert (conclusion.verdict, conclusion.exit_code) == ("REJECTED", 1)
+    foreign, memory = (line.partition("; to do: ")[0] for line in rows["processes"].message.splitlines())
+    all_of_them = "on rank 0 (node-00, GPU 0, serial 1650000000000) and 7 more: ranks 1-7"
+    assert foreign.startswith("gpu_health.processes.foreign = 1 count (pid 1607: 1204 MiB), need <= 0 count [base.yaml: policy: ")
+    assert memory.startswith("gpu_health.processes.memory_used = 1831 MiB, need <= 1024 MiB [base.yaml: policy: what a driver keeps ")
+    assert foreign.endswith(all_of_them)
+    assert memory.endswith(all_of_them)
+
+
+def test_under_load_it_is_accepted_where_busy_gpus_are_allowed_and_that_is_said():
+    _, rows, conclusion = judge_snapshot(snapshot_of(LOADED), PROFILE, allow_busy=True)
+    assert conclusion.line == "ACCEPTED (2 waived, a snapshot: nothing was run, busy GPUs allowed)"
+    (row,) = [row for row in rows if row.nodeid.endswith("::test_processes")]
+    said = "waived (GPUs that somebody else uses are allowed (--allow-busy)): gpu_health.processes.foreign = 1 count (pid 1607: 1204 MiB)"
+    assert row.message.startswith(said)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

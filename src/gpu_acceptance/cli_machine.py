@@ -42,12 +42,14 @@ def add_verbs(verbs: "Verbs") -> None:
     health = verbs.add_parser(
         "health",
         help="judge the GPUs of a snapshot as a run would",
-        description="Judge the GPUs of a snapshot by the limits of subject gpu_health, and its RDMA devices where the profile or an "
-        "overlay requires infiniband, as a run on that machine would: print what is wrong, then the verdict line, return its exit code.",
+        description="Judge the GPUs of a snapshot by the limits of subject gpu_health, and its RDMA devices and its kernel log where the "
+        "profile or an overlay requires infiniband or kernel_log, as a run on that machine would: print what is wrong, then the verdict "
+        "line, return its exit code.",
     )
     health.add_argument("file", metavar="FILE", type=Path, help="written by `gpu-acceptance snapshot`")
     health.add_argument("--hardware", metavar="NAME", help="the profile to judge by (default: the one for the GPUs of the snapshot)")
     health.add_argument("--limits", metavar="FILE", type=Path, action="append", default=[], help="an overlay; may be given several times")
+    health.add_argument("--allow-busy", action="store_true", help="judge a snapshot that was taken under load; shown in the verdict line")
     health.set_defaults(verb=_health)
 
 
@@ -75,7 +77,7 @@ def _health(options: argparse.Namespace) -> int:
     if isinstance(name, Missing) and not options.hardware:
         raise ValueError(f"{options.file}: the name of GPU 0 could not be read: {name}; name a profile with --hardware=NAME")
     profile = load_profile(options.hardware or select_profile(str(name), directory), directory, options.limits)
-    _, rows, conclusion = judge_snapshot(snapshot, profile)
+    _, rows, conclusion = judge_snapshot(snapshot, profile, allow_busy=options.allow_busy)
     for row in rows:
         if row.message:
             print(visible(row.message))

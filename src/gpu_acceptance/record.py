@@ -14,6 +14,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gpu_acceptance.inventory.gpu import GpuUse
 from gpu_acceptance.limit import ChangeKind, Profile, Scope, Value, subject_of_metric
 
 SCHEMA_VERSION = 1
@@ -182,6 +183,12 @@ class Gpu(Model):
     part_number: str = ""
     vbios: str = ""
     memory_bytes: int = 0
+    use: GpuUse | None = None  # when its node was first asked: before this run put anything on it
+
+    @property
+    def label(self) -> str:
+        """`GPU 5, serial 1653924100006`."""
+        return f"GPU {self.index}, {f'serial {self.serial}' if self.serial else f'UUID {self.uuid}'}"
 
 
 class RankIdentity(Model):
@@ -227,11 +234,7 @@ class RankIdentity(Model):
     @property
     def place(self) -> str:
         """`node-03, GPU 5, serial 1653924100006`: where to send the technician."""
-        parts = [self.node_place]
-        if self.gpu:
-            parts.append(f"GPU {self.gpu.index}")
-            parts.append(f"serial {self.gpu.serial}" if self.gpu.serial else f"UUID {self.gpu.uuid}")
-        return ", ".join(parts)
+        return f"{self.node_place}, {self.gpu.label}" if self.gpu else self.node_place
 
     def with_facts(self, facts: Mapping[str, str]) -> "RankIdentity":
         """The same rank, with what its worker found when it opened its device: `gpu_uuid`, and versions by name."""
@@ -267,6 +270,7 @@ class RunPlan(Model):
     declared_gpus: int | None = None  # --gpus
     declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
     measure_only: bool = False
+    allow_busy: bool = False  # --allow-busy
     num_deselected: int = 0
     selection: str = ""  # where less than the whole suite was asked for: what; it weakens the verdict
     not_collected: tuple[str, ...] = ()  # a sentence for each test file of which no validations are known
@@ -355,6 +359,7 @@ class Header(Model):
     declared_gpus: int | None = None  # --gpus
     declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
     measure_only: bool = False
+    allow_busy: bool = False
     gpu_acceptance_version: str
     ranks: tuple[RankIdentity, ...]
     rebuilt: str = ""  # from which journals and why, where no reporter finished the run; such a run is never ACCEPTED

@@ -36,6 +36,7 @@ def make_plan(
         declared_gpus=settings.declared_gpus,
         declared_nodes=declared_nodes,
         measure_only=settings.measure_only,
+        allow_busy=settings.allow_busy,
         num_deselected=collected.num_deselected,
         selection=collected.selection,
         not_collected=tuple(collected.not_collected),

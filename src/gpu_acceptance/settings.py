@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_acceptance import busy
 from gpu_acceptance.budget import Budget, read_budget
 from gpu_acceptance.digests import profile_digest
 from gpu_acceptance.joining import RefusedError
@@ -26,6 +27,7 @@ class Settings:
     waivers: Mapping[str, str]
     declared_gpus: int | None
     measure_only: bool
+    allow_busy: bool
     plan: bool
     report_dir: Path
     run_id: str | None
@@ -41,6 +43,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--hardware", metavar="NAME", help="profile to judge by; refused where the machine has other GPUs")
     group.addoption("--waive", metavar="METRIC-GLOB=reason", action="append", default=[], help="accept without these limits; shown")
     group.addoption("--gpus", metavar="N", help="only N GPUs of each node are under test; without it a GPU without a rank is a gap")
+    group.addoption("--allow-busy", action="store_true", help="run on GPUs that somebody else uses as well; shown in the verdict line")
     group.addoption("--site", metavar="FILE", help="which nodes there must be, their GPUs and racks; a node that differs fails by name")
     group.addoption("--measure-only", action="store_true", help="run and record everything, judge nothing; the run is INCOMPLETE")
     group.addoption("--plan", action="store_true", help="print what would run, its limits and its time; touches no GPU; exit code 5")
@@ -61,9 +64,10 @@ def read_settings(config: pytest.Config) -> Settings:
     return Settings(
         limits=tuple(_overlay(config.invocation_params.dir, name) for name in option.limits),
         hardware=_not_empty("--hardware", option.hardware, "the name of a profile"),
-        waivers=dict(_waiver(text) for text in option.waive),
+        waivers={**(busy.WAIVERS if option.allow_busy else {}), **dict(_waiver(text) for text in option.waive)},
         declared_gpus=_count("--gpus", option.gpus, "the number of GPUs of each node that are under test"),
         measure_only=option.measure_only,
+        allow_busy=option.allow_busy,
         plan=option.plan,
         report_dir=_report_dir(config),
         run_id=_run_id(option.run_id),
@@ -94,7 +98,7 @@ def choose_profile(settings: Settings, device_name: str | None, site: SiteFile |
         profile = _load(settings, name, site)
     except LimitsError as error:
         raise RefusedError(str(error)) from None
-    for glob in settings.waivers:
+    for glob in settings.waivers.keys() - busy.WAIVERS.keys():
         if not any(fnmatchcase(metric, glob) for metric in profile.limits):
             raise RefusedError(f"--waive={glob}=...: matches no limit of profile {profile.name}; see --plan for their names")
     return profile

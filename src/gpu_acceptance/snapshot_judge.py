@@ -1,13 +1,15 @@
 """A snapshot judged as the run would judge the machine: the same figures, the same limits, the same verdict. Pure.
 
-Each GPU stands for the rank that would run on it. Subject `infiniband` is judged where the profile or an overlay requires it.
+Each GPU stands for the rank that would run on it. Subjects that not every machine has are judged where the profile or an overlay
+requires them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from gpu_acceptance import busy
 from gpu_acceptance.figures import figure_of
-from gpu_acceptance.inventory import gpu_health, infiniband_health
+from gpu_acceptance.inventory import gpu_health, infiniband_health, kernel_log_health
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.nearness import place_of
@@ -19,6 +21,7 @@ from gpu_acceptance.verdict import conclude, make_row
 
 GPUS = "gpu_health"
 NETWORK = "infiniband"
+LOG = "kernel_log"
 
 _Topics = Iterator[tuple[str, str, list[list[Figure]]]]  # subject, topic, the figures of every GPU
 
@@ -37,22 +40,27 @@ def gpus_of(snapshot: Snapshot) -> tuple[GpuReading, ...]:
     return gpus
 
 
-def judge_snapshot(snapshot: Snapshot, profile: Profile) -> tuple[Job, list[Row], Conclusion]:
-    """The rows over all GPUs of the node, and what they amount to."""
+def judge_snapshot(snapshot: Snapshot, profile: Profile, *, allow_busy: bool = False) -> tuple[Job, list[Row], Conclusion]:
+    """The rows over all GPUs of the node, and what they amount to. `allow_busy`: as a run would with --allow-busy."""
     gpus = gpus_of(snapshot)
     job = Job(tuple(_identity(snapshot, gpus, index) for index in range(len(gpus))))
-    subjects = {GPUS, *profile.requires & {NETWORK}}
-    topics = [*_gpu_figures(snapshot, gpus), *(_network_figures(snapshot, gpus, profile) if NETWORK in subjects else ())]
-    rows = [_row(subject, topic, profile, job, figures) for subject, topic, figures in topics]
+    subjects = {GPUS, *profile.requires & {NETWORK, LOG}}
+    topics = list(_gpu_figures(snapshot, gpus))
+    topics += _network_figures(snapshot, gpus, profile) if NETWORK in subjects else ()
+    topics += _log_figures(snapshot, gpus) if LOG in subjects else ()
+    waivers = busy.WAIVERS if allow_busy else {}
+    rows = [_row(subject, topic, profile, job, figures, waivers) for subject, topic, figures in topics]
     limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject in subjects}
     only = replace(profile, requires=frozenset(subjects), limits=limits)
-    return job, rows, conclude(rows, only, job, {}, notes=("a snapshot: nothing was run",))
+    notes = ("a snapshot: nothing was run", *([busy.NOTE] if allow_busy else []))
+    return job, rows, conclude(rows, only, job, waivers, notes=notes)
 
 
 def _gpu_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...]) -> _Topics:
     for topic, findings in gpu_health.PER_GPU.items():
         yield GPUS, topic, [_of(findings(gpu)) for gpu in gpus]
     yield GPUS, "peers", [_of(gpu_health.peers(snapshot.node.gpus, index)) for index in range(len(gpus))]
+    yield GPUS, "processes", [_with_places(gpu_health.processes(gpu)) for gpu in gpus]
 
 
 def _network_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...], profile: Profile) -> _Topics:
@@ -63,6 +71,12 @@ def _network_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...], profile: 
         yield NETWORK, topic, [_with_places(findings(used))] * len(gpus)
 
 
+def _log_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...]) -> _Topics:
+    log, places = snapshot.node.kernel_log, snapshot.node.gpu_places
+    yield LOG, "errors", [_with_places(kernel_log_health.errors(log, gpu, place_of(gpu, places))) for gpu in gpus]
+    yield LOG, "elsewhere", [_with_places(kernel_log_health.elsewhere(log, gpus))] * len(gpus)
+
+
 def _of(findings: Iterable[gpu_health.Finding]) -> list[Figure]:
     return [figure_of(metric, value, unit, judged=True) for metric, value, unit in findings]
 
@@ -71,13 +85,13 @@ def _with_places(findings: Iterable[infiniband_health.Finding]) -> list[Figure]:
     return [figure_of(metric, value, unit, judged=True, detail=where) for metric, value, unit, where in findings]
 
 
-def _row(subject: str, topic: str, profile: Profile, job: Job, figures: list[list[Figure]]) -> Row:
+def _row(subject: str, topic: str, profile: Profile, job: Job, figures: list[list[Figure]], waivers: Mapping[str, str]) -> Row:
     nodeid = f"acceptance/test_{subject}.py::test_{topic}"
     records = tuple(
         RankRecord(nodeid=nodeid, attempt=1, generation=1, rank=rank, outcome=Outcome.PASSED, figures=tuple(found))
         for rank, found in enumerate(figures)
     )
-    return make_row(nodeid, [Attempt(number=1, ranks=records)], profile, job, {}, profile.deadline_s)
+    return make_row(nodeid, [Attempt(number=1, ranks=records)], profile, job, waivers, profile.deadline_s)
 
 
 def _identity(snapshot: Snapshot, gpus: tuple[GpuReading, ...], index: int) -> RankIdentity:

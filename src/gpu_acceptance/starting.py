@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from gpu_acceptance.busy import find_busy
 from gpu_acceptance.control import Control, Message, UnreachableError
 from gpu_acceptance.events import StopSignals
 from gpu_acceptance.files import Journal, RecordError
@@ -100,6 +101,9 @@ def _profile_for(settings: Settings, identities: list[RankIdentity], site: SiteF
     wrong = find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
     if wrong:
         raise RefusedError(wrong)
+    in_use = None if settings.allow_busy else find_busy(identities, profile)
+    if in_use:
+        raise RefusedError(in_use)
     return profile
 
 

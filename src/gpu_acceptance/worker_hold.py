@@ -53,6 +53,7 @@ class WorkerHold:
         self._mark = f"{control.prefix}-{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
         self._host, self._num_gpus = identity.host, identity.num_gpus
         self._expects_gpu = identity.num_gpus > 0
+        self._gpus = identity.gpus  # as they were before the first worker
         self._indexes = {gpu.uuid: gpu.index for gpu in identity.gpus}
         self._gpu_index = identity.gpu.index if identity.gpu else None
         self._gpu_uuid = ""  # of the GPU that the worker opened
@@ -113,6 +114,7 @@ class WorkerHold:
             "place": {**shape, "node": place.node, "host": self._host, "num_gpus": self._num_gpus, "launcher": shape},
             "world": world,
             "parameters": self._suite.parameters,
+            "gpus": [gpu.model_dump(mode="json") for gpu in self._gpus],
             "digests": self._suite.digests,
             "declared_nodes": [node.model_dump() for node in self._suite.declared_nodes],
         }

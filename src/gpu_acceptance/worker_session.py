@@ -1,7 +1,7 @@
 """What a rank worker knows while it runs: the state that fixtures hand to a validation."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,8 +9,10 @@ import pytest
 
 from gpu_acceptance.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.figures import figure_of
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.gpu import GpuUse
 from gpu_acceptance.limit import Value, subject_of_metric
-from gpu_acceptance.record import COUNTERS, DeclaredNode, Figure
+from gpu_acceptance.record import COUNTERS, DeclaredNode, Figure, Gpu
 
 if TYPE_CHECKING:
     import torch
@@ -69,9 +71,17 @@ class WorkerSession:
     gpu_uuid: str  # empty on a CPU
     has_group: bool
     parameters: Mapping[str, Value] = field(repr=False)
+    use_before: GpuUse  # who was on this GPU before the first worker of the run
     digests: Mapping[str, str] = field(repr=False)  # of the suite and the profile, as this rank has them
     declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
     gather: Gather = field(repr=False)
+
+
+def use_before(told: Sequence[Mapping[str, object]], gpu_uuid: str) -> GpuUse:
+    """Of one GPU, among all that the supervisor tells of."""
+    gpus = [Gpu.model_validate_json(json.dumps(one)) for one in told]
+    unknown = Missing(Why.NOT_THERE, "NVML did not show this GPU before the run began")
+    return next((gpu.use for gpu in gpus if gpu.uuid == gpu_uuid and gpu.use), GpuUse(unknown, unknown))
 
 
 WORKER_SESSION = pytest.StashKey[WorkerSession]()

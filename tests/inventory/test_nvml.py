@@ -4,6 +4,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from gpu_acceptance.inventory import nvml
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.gpu import GpuProcess, GpuUse
 from gpu_acceptance.record import Gpu
 
 
@@ -13,11 +15,15 @@ class FakeNvml(ModuleType):
     class NVMLError(Exception):
         pass
 
+    NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_FOUND = 3, 4, 6
+    NVML_ERROR_FUNCTION_NOT_FOUND, NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 13, 25
+
     class NVMLError_NotSupported(NVMLError):  # noqa: N801, N818
         pass
 
-    def __init__(self, *, texts=str, fails=None):
+    def __init__(self, *, texts=str, fails=None, processes=()):
         super().__init__("pynvml")
+        self._processes = [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in processes]
         self._texts, self._fails, self.num_open = texts, fails or {}, 0
 
     def _text(self, text):
@@ -72,6 +78,10 @@ class FakeNvml(ModuleType):
         self._called("nvmlDeviceGetMemoryInfo", index)
         return SimpleNamespace(total=150_754_820_096, used=648_019_968)
 
+    def nvmlDeviceGetComputeRunningProcesses(self, index):
+        self._called("nvmlDeviceGetComputeRunningProcesses", index)
+        return self._processes
+
 
 def fake(monkeypatch, **options):
     module = FakeNvml(**options)
@@ -79,9 +89,12 @@ def fake(monkeypatch, **options):
     return module
 
 
+IDLE = GpuUse((), 648_019_968)
+
+
 def h200(index, **differing):
     board = {"part_number": "692-2G520-0282-001", "vbios": "96.00.A5.00.1A"}
-    known = {**board, "uuid": f"GPU-{index}", "serial": f"165392410000{index}", "pci_bus_id": f"00000000:0{index}:00.0"}
+    known = {**board, "uuid": f"GPU-{index}", "serial": f"165392410000{index}", "pci_bus_id": f"00000000:0{index}:00.0", "use": IDLE}
     return Gpu(index=index, name="NVIDIA H200", memory_bytes=150_754_820_096, **{**known, **differing})
 
 
@@ -120,6 +133,21 @@ def test_a_lost_gpu_is_listed_without_a_name(monkeypatch):
 def test_a_driver_that_does_not_count_is_a_problem(monkeypatch):
     fake(monkeypatch, fails={"nvmlDeviceGetCount": FakeNvml.NVMLError("Driver/library version mismatch")})
     assert nvml.read() == nvml.NvmlReading((), "580.159.04", "number of GPUs: Driver/library version mismatch")
+
+
+def test_who_is_on_a_gpu_is_told_by_pid(monkeypatch):
+    fake(monkeypatch, processes=[(1700, None), (1607, 1_262_485_504)])
+    found = (GpuProcess(1607, 1_262_485_504), GpuProcess(1700, Missing(Why.NOT_SUPPORTED)))
+    assert nvml.read().gpus[1].use == GpuUse(found, 648_019_968)
+
+
+def test_processes_that_nvml_does_not_tell_are_missing_and_no_problem_of_the_node(monkeypatch):
+    error = FakeNvml.NVMLError("Insufficient Permissions")
+    error.value = 4
+    fake(monkeypatch, fails={"nvmlDeviceGetComputeRunningProcesses": error})
+    reading = nvml.read()
+    why = Missing(Why.NOT_PERMITTED, "nvmlDeviceGetComputeRunningProcesses: Insufficient Permissions")
+    assert (reading.gpus[0].use, reading.problem) == (GpuUse(why, 648_019_968), "")
 
 
 def test_a_missing_library_is_told(monkeypatch):

@@ -371,7 +371,7 @@ class World:
     def _settings(self, rank: int) -> Settings:
         unset: dict[str, Any] = {"limits": (), "hardware": None, "waivers": {}, "declared_gpus": None, "budget": None}
         more: dict[str, Any] = {"measure_only": False, "plan": False, "confirm": self.shape.confirm, "profiles": self.folder}
-        return Settings(**unset, **more, report_dir=self._reports(rank), run_id=RUN_ID)
+        return Settings(**unset, **more, allow_busy=False, report_dir=self._reports(rank), run_id=RUN_ID)
 
     @property
     def _profile(self) -> Any:

@@ -66,7 +66,7 @@ def describe(gpu: GpuReading, cpu: Cpu, place: Answer[Place], devices: Answer[tu
 def _broken_promises(opened: Opened, gpus: tuple[GpuReading, ...], environ: Mapping[str, str]) -> Iterator[str]:
     """CUDA leaves out what it does not find in CUDA_VISIBLE_DEVICES, and all that comes after, without a word."""
     uuids = [gpu.uuid for gpu in gpus if not isinstance(gpu.uuid, Missing)]  # one that may not be used by this process has none
-    listed = _listed(environ)
+    listed = named_devices(environ)
     source = f"NVML shows {len(uuids)}" if listed is None else f"{_VISIBLE}={environ[_VISIBLE]} names {len(listed)}"
     if opened.num_visible != (len(uuids) if listed is None else len(listed)):
         yield f"CUDA shows {opened.num_visible} GPUs, {source}"
@@ -75,7 +75,7 @@ def _broken_promises(opened: Opened, gpus: tuple[GpuReading, ...], environ: Mapp
         yield f"opened {opened.uuid}, and local rank {opened.local_rank} was given {promised}"
 
 
-def _listed(environ: Mapping[str, str]) -> list[str] | None:
+def named_devices(environ: Mapping[str, str]) -> list[str] | None:
     """What CUDA_VISIBLE_DEVICES names; None where it says nothing. -1 ends the list (CUDA C++ Programming Guide, environment variables)."""
     if _VISIBLE not in environ:
         return None

@@ -129,6 +129,14 @@ class GpuProcess:
 
 
 @dataclass(frozen=True)
+class GpuUse:
+    """Who is on a GPU, and how much of its memory is in use."""
+
+    processes: Answer[tuple[GpuProcess, ...]]
+    used_bytes: Answer[int]  # with what the driver keeps for itself
+
+
+@dataclass(frozen=True)
 class GpuReading:
     """One GPU at one moment. `index` is NVML's, which CUDA_VISIBLE_DEVICES does not change."""
 

@@ -6,10 +6,13 @@ An answer that is missing is handed on as it is: whoever judges it has no value,
 from collections.abc import Callable, Iterator
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.inventory.gpu import EccCounts, GpuReading, GpusReading, NvLink
+from gpu_acceptance.inventory.gpu import EccCounts, GpuProcess, GpuReading, GpusReading, GpuUse, NvLink
 
 Finding = tuple[str, Answer[bool] | Answer[int] | Answer[float] | Answer[str], str]  # metric, value, unit
 Findings = Iterator[Finding]
+FindingsWithDetail = Iterator[tuple[*Finding, str]]
+
+_MOST_PROCESSES = 8  # that are named
 
 # What lowers clocks and is no ordinary state of a healthy GPU: idling, working at the power limit and clocks that somebody set are.
 _BAD_REASONS = {"hw slowdown", "sw thermal slowdown", "hw thermal slowdown", "hw power brake slowdown"}
@@ -50,6 +53,17 @@ def ecc(gpu: GpuReading) -> Findings:
 def _ecc_counts(name: str, counts: EccCounts) -> Findings:
     yield f"gpu_health.ecc.{name}_sram_uncorrected", counts.sram_uncorrected, "count"
     yield f"gpu_health.ecc.{name}_dram_uncorrected", counts.dram_uncorrected, "count"
+
+
+def corrected(gpu: GpuReading) -> tuple[Finding, ...]:
+    """Memory errors that lost no data, and the rows that were replaced because of them. They inform, and are not judged."""
+    return (
+        ("gpu_health.ecc.volatile_sram_corrected", gpu.ecc.volatile.sram_corrected, "count"),
+        ("gpu_health.ecc.volatile_dram_corrected", gpu.ecc.volatile.dram_corrected, "count"),
+        ("gpu_health.ecc.aggregate_sram_corrected", gpu.ecc.aggregate.sram_corrected, "count"),
+        ("gpu_health.ecc.aggregate_dram_corrected", gpu.ecc.aggregate.dram_corrected, "count"),
+        ("gpu_health.remapping.corrected_rows", gpu.remapping.num_corrected_rows, "count"),
+    )
 
 
 def remapping(gpu: GpuReading) -> Findings:
@@ -126,6 +140,24 @@ def peers(reading: GpusReading, index: int) -> Findings:
         answers = [getattr(link, name) for link in links]
         missing = next((answer for answer in answers if isinstance(answer, Missing)), None)
         yield f"gpu_health.peers.without_{name}", missing or sum(answer != "ok" for answer in answers), "count"
+
+
+def processes(gpu: GpuUse | GpuReading) -> FindingsWithDetail:
+    """To be read before the run puts anything on the GPU: whatever is there then is somebody else's."""
+    found = gpu.processes
+    told = "" if isinstance(found, Missing) else process_list(found)
+    yield "gpu_health.processes.foreign", found if isinstance(found, Missing) else len(found), "count", told
+    yield "gpu_health.processes.memory_used", _mebibytes(gpu.used_bytes), "MiB", ""
+
+
+def process_list(found: tuple[GpuProcess, ...]) -> str:
+    """`pid 1607: 1204 MiB, pid 1700: memory not supported`."""
+    texts = [f"pid {one.pid}: {_memory_of(one)}" for one in found]
+    return ", ".join([*texts[:_MOST_PROCESSES], *([f"{len(texts) - _MOST_PROCESSES} more"] if len(texts) > _MOST_PROCESSES else [])])
+
+
+def _memory_of(process: GpuProcess) -> str:
+    return f"memory {process.used_bytes}" if isinstance(process.used_bytes, Missing) else f"{_mebibytes(process.used_bytes)} MiB"
 
 
 PER_GPU: dict[str, Callable[[GpuReading], Findings]] = {

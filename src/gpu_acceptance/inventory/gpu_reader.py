@@ -14,7 +14,6 @@ from gpu_acceptance.inventory.gpu import (
     Ecc,
     EccCounts,
     Fabric,
-    GpuProcess,
     GpuReading,
     GpusReading,
     NvLink,
@@ -26,6 +25,7 @@ from gpu_acceptance.inventory.gpu import (
     Temperature,
     Throttling,
 )
+from gpu_acceptance.inventory.gpu_use import read_processes
 from gpu_acceptance.inventory.nvml import NoNvmlError, library
 from gpu_acceptance.inventory.nvml_asker import Asker, text, word
 
@@ -151,7 +151,7 @@ def _gpu(asker: Asker, index: int, handle: object) -> GpuReading:
         pcie=_pcie(asker, handle),
         nvlinks=_nvlinks(asker, handle),
         fabric=_fabric(asker, handle),
-        processes=asker.ask("nvmlDeviceGetComputeRunningProcesses", handle, make=_processes),
+        processes=read_processes(asker, handle),
     )
 
 
@@ -313,15 +313,6 @@ def _peer_link(asker: Asker, source: int, target: int, handles: list[object]) ->
         asker.word(_P2P, "nvmlDeviceGetP2PStatus", handles[source], handles[target], capability) for capability in (0, 1, 2)
     )
     return PeerLink(source, target, read, write, nvlink)
-
-
-def _processes(found: list[Any]) -> tuple[GpuProcess, ...]:
-    """Sorted by pid. NVML does not know the memory of a process under some driver models, and in a container."""
-    unknown = Missing(Why.NOT_SUPPORTED)
-    return tuple(
-        GpuProcess(int(one.pid), unknown if one.usedGpuMemory is None else int(one.usedGpuMemory))
-        for one in sorted(found, key=lambda one: int(one.pid))
-    )
 
 
 def _reasons(bits: int) -> tuple[str, ...]:

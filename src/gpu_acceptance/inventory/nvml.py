@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from gpu_acceptance.inventory.gpu_use import read_use
+from gpu_acceptance.inventory.nvml_asker import Asker
 from gpu_acceptance.record import Gpu
 
 T = TypeVar("T")
@@ -89,6 +91,7 @@ def _gpu(asker: _Asker, index: int) -> Gpu:
         part_number=asker.text(f"{name} part number", pynvml.nvmlDeviceGetBoardPartNumber, handle),
         vbios=asker.text(f"{name} VBIOS", pynvml.nvmlDeviceGetVbiosVersion, handle),
         memory_bytes=0 if memory is None else int(memory.total),
+        use=read_use(Asker(pynvml), handle),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from gpu_acceptance.busy import use_text
 from gpu_acceptance.clocks import clock_sentences
 from gpu_acceptance.files import read_results, write_atomically
 from gpu_acceptance.record import RunRecord
@@ -47,6 +48,7 @@ def _environment() -> Environment:
         exact=formatting.exact,
         gibibytes=formatting.gibibytes,
         moment=formatting.moment,
+        use_text=use_text,
         scale_percent=f"{100 * validations.SCALE:.0f}",
         bar_width=validations.BAR_WIDTH,
     )
@@ -60,6 +62,7 @@ def _show(value: object) -> object:
 
 def _context(record: RunRecord) -> dict[str, object]:
     header = record.header
+    gpus = cluster.gpu_lines(header)
     return {
         "record": record,
         "header": header,
@@ -73,7 +76,8 @@ def _context(record: RunRecord) -> dict[str, object]:
         "nodes": cluster.nodes(header),
         "declared": cluster.declared(header),
         "clocks": list(clock_sentences(header.ranks)),
-        "gpus": cluster.gpu_lines(header),
+        "gpus": gpus,
+        "uses_known": any(line.gpu.use for line in gpus),  # what was recorded by an earlier version has none
         "inventory": inventory.inventory(header),
         "versions": cluster.versions(header),
         "variables": cluster.variables(header),

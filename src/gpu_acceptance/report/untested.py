@@ -50,6 +50,7 @@ def weaknesses(record: RunRecord) -> list[str]:
     """What a reader of the verdict has to know before believing it."""
     found = [
         (record.header.measure_only, "measured only: nothing was judged"),
+        (record.header.allow_busy, "GPUs that somebody else uses were allowed (--allow-busy)"),
         (record.conclusion.coverage.gpus_existing == 0, "no GPU was tested"),
         (bool(_gpus_left_out(record)), _gpus_left_out(record)),
         *((True, f"{subject} not applicable: {reason}") for subject, reason in _subjects_left_out(record)),

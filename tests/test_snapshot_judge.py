@@ -153,6 +153,23 @@ def test_peers_that_are_not_reached_are_counted_on_the_gpu_that_asks():
     assert conclusion.exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("kept", "silent"),
+    [
+        (lambda peer: False, "1, 2, 3, 4, 5, 6, 7"),
+        (lambda peer: peer["source"] != BAD, "0, 1, 2, 4, 5, 6, 7"),
+        (lambda peer: (peer["source"], peer["target"]) != (BAD, 5), "5"),
+    ],
+    ids=["no pair", "none of one GPU", "one pair"],
+)
+def test_peers_that_nothing_is_told_of_are_not_reached(kept, silent):
+    peers = [peer for peer in HEALTHY["node"]["gpus"]["peers"] if kept(peer)]
+    rows, conclusion = rows_of(changed(HEALTHY, "node.gpus.peers", peers))
+    assert bad_rows(rows) == {"peers"}
+    assert f"peers.without_read is no value but not there (nothing is told of the way to GPU {silent})" in rows["peers"].message
+    assert conclusion.verdict == "INCOMPLETE"
+
+
 def test_a_gpu_that_fell_off_the_bus_fails_every_row():
     gpu = {path: {"missing": "unreadable", "detail": "GPU is lost"} for path in HEALTHY["node"]["gpus"]["gpus"][BAD]}
     plain = json.loads(json.dumps(HEALTHY))

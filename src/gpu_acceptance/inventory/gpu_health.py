@@ -134,12 +134,20 @@ def modes(gpu: GpuReading) -> Findings:
 
 
 def peers(reading: GpusReading, index: int) -> Findings:
-    """How many other GPUs of the node this one cannot reach directly."""
+    """How many other GPUs of the node this one cannot reach directly; missing where of one of them nothing is told."""
     links = [link for link in reading.peers if link.source == index]
+    untold = _untold(reading.gpus, {index, *(link.target for link in links)})
     for name in ("read", "write", "nvlink"):
         answers = [getattr(link, name) for link in links]
-        missing = next((answer for answer in answers if isinstance(answer, Missing)), None)
+        missing = next((answer for answer in answers if isinstance(answer, Missing)), untold)
         yield f"gpu_health.peers.without_{name}", missing or sum(answer != "ok" for answer in answers), "count"
+
+
+def _untold(gpus: Answer[tuple[GpuReading, ...]], told: set[int]) -> Missing | None:
+    if isinstance(gpus, Missing):
+        return gpus
+    silent = [gpu.index for gpu in gpus if gpu.index not in told]
+    return Missing(Why.NOT_THERE, f"nothing is told of the way to GPU {', '.join(map(str, silent))}"[:200]) if silent else None
 
 
 def processes(gpu: GpuUse | GpuReading) -> FindingsWithDetail:

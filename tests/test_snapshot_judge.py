@@ -53,6 +53,7 @@ DAMAGES = {
     "heat": ("throttling.reasons", ["sw power cap", "hw thermal slowdown"], "throttling", "throttling.now = hw thermal slowdown"),
     "power brake": ("throttling.reasons", ["hw power brake slowdown"], "throttling", "throttling.now = hw power brake slowdown"),
     "a reason nobody knows": ("throttling.reasons", ["bits 0x1000"], "throttling", "throttling.now = bits 0x1000"),
+    "a word nobody knows": ("throttling.reasons", ["gpu idle", "memory slowdown"], "throttling", "throttling.now = memory slowdown"),
     "no margin to slowdown": ("temperature.margin_c", 2, "temperature", "temperature.margin = 2 C"),
     "beyond its slowdown": ("temperature.margin_c", -3, "temperature", "temperature.margin = -3 C"),
     "Gen5 at Gen3": ("pcie.generation", 3, "pcie", "pcie.generation = 3 generation"),

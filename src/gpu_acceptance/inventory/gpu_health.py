@@ -14,8 +14,8 @@ FindingsWithDetail = Iterator[tuple[*Finding, str]]
 
 _MOST_PROCESSES = 8  # that are named
 
-# What lowers clocks and is no ordinary state of a healthy GPU: idling, working at the power limit and clocks that somebody set are.
-_BAD_REASONS = {"hw slowdown", "sw thermal slowdown", "hw thermal slowdown", "hw power brake slowdown"}
+# What lowers the clocks of a healthy GPU; lowered clocks have a limit of their own. Any other word, of a later NVML too, is a finding.
+_ORDINARY_REASONS = {"gpu idle", "application clocks setting", "sw power cap", "sync boost", "display clock setting"}
 
 
 def gpu_of(reading: GpusReading, uuid: str) -> GpuReading:
@@ -96,7 +96,7 @@ def power(gpu: GpuReading) -> Findings:
 
 def throttling(gpu: GpuReading) -> Findings:
     reasons = gpu.throttling.reasons
-    bad = reasons if isinstance(reasons, Missing) else ", ".join(reason for reason in reasons if _is_bad(reason)) or "none"
+    bad = reasons if isinstance(reasons, Missing) else ", ".join(reason for reason in reasons if reason not in _ORDINARY_REASONS) or "none"
     yield "gpu_health.throttling.now", bad, "text"
 
 
@@ -175,10 +175,6 @@ PER_GPU: dict[str, Callable[[GpuReading], Findings]] = {
         *(throttling, temperature, pcie, nvlink, fabric, modes),
     )
 }
-
-
-def _is_bad(reason: str) -> bool:
-    return reason in _BAD_REASONS or reason.startswith("bits ")
 
 
 def _mebibytes(num_bytes: Answer[int]) -> Answer[int]:

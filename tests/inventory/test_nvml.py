@@ -122,6 +122,15 @@ def test_a_field_that_fails_is_empty_and_named(monkeypatch):
     assert reading.problem == "GPU 1 PCI address: Unknown Error"
 
 
+def test_a_text_that_is_none_is_empty_and_named(monkeypatch):
+    """As nvidia-ml-py decodes it."""
+    error = UnicodeDecodeError("utf-8", b"\xff\xff", 0, 1, "invalid start byte")
+    fake(monkeypatch, fails={("nvmlDeviceGetSerial", 1): error})
+    reading = nvml.read()
+    assert reading.gpus == (h200(0), h200(1, serial=""))
+    assert reading.problem == "GPU 1 serial: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"
+
+
 def test_a_lost_gpu_is_listed_without_a_name(monkeypatch):
     module = fake(monkeypatch, fails={("nvmlDeviceGetHandleByIndex", 1): FakeNvml.NVMLError("GPU is lost")})
     reading = nvml.read()

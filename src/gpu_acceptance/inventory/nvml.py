@@ -65,7 +65,7 @@ class _Asker:
             return function(*arguments)
         except self.pynvml.NVMLError_NotSupported:
             return missing
-        except self.pynvml.NVMLError as error:
+        except (self.pynvml.NVMLError, UnicodeDecodeError) as error:  # nvidia-ml-py decodes as UTF-8 what a damaged inforom holds
             self.problems.append(f"{what}: {error}")
             return missing
 

@@ -39,6 +39,7 @@ class FakeNvml(ModuleType):
         self.num_open += 1
 
     def nvmlShutdown(self):
+        self._called("nvmlShutdown")
         self.num_open -= 1
 
     def nvmlSystemGetDriverVersion(self):
@@ -157,6 +158,12 @@ def test_processes_that_nvml_does_not_tell_are_missing_and_no_problem_of_the_nod
     reading = nvml.read()
     why = Missing(Why.NOT_PERMITTED, "nvmlDeviceGetComputeRunningProcesses: Insufficient Permissions")
     assert (reading.gpus[0].use, reading.problem) == (GpuUse(why, 648_019_968), "")
+
+
+def test_a_library_that_does_not_close_has_told_what_it_told(monkeypatch):
+    fake(monkeypatch, fails={"nvmlShutdown": FakeNvml.NVMLError("GPU is lost")})
+    assert nvml.read() == nvml.NvmlReading((h200(0), h200(1)), "580.159.04", "")
+    assert nvml.memory_used_bytes(0) == 648_019_968
 
 
 def test_a_missing_library_is_told(monkeypatch):

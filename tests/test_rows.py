@@ -282,6 +282,14 @@ def test_of_a_rank_that_died_what_rose_is_said_beside_it():
     assert row.message.splitlines()[0].endswith(said)
 
 
+def test_of_a_victim_too_since_its_gpu_may_be_why_the_peer_failed():
+    row = counted({0: (QUIET,), 1: (LOST,)}, Outcome.VICTIM)
+    said = (
+        "victim: a peer failed first; on its GPU meanwhile: counters.xids = 1 count (XID 79, GPU has fallen off the bus: reboot the node)"
+    )
+    assert [line for line in row.message.splitlines() if line.endswith(said)]
+
+
 def test_counters_that_held_are_nothing_that_a_validation_measured():
     nothing = make_figure("hbm.odd", None, "us", judged=True, anomaly="not supported")
     profile = replace(make_profile(make_limit(metric="hbm.odd", unit="us"), XIDS), not_applicable={"hbm.odd": "no such thing here"})

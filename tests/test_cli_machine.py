@@ -1,6 +1,8 @@
 """`gpu-acceptance inventory`, `snapshot` and `health`, from file to exit code."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 from snapshots import REAL, changed, healthy_h200
@@ -31,6 +33,17 @@ def test_the_inventory_of_a_snapshot_is_printed_and_judges_nothing(file, capsys)
 def test_the_inventory_of_this_machine_is_printed(capsys):
     assert main(["inventory"]) == 0
     assert "\nGPUs      " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("kept.json")], ids=["pipe", "folder", "link"])
+def test_a_snapshot_replaces_a_file_and_nothing_else(tmp_path, capsys, make):
+    path = tmp_path / "node.json"
+    make(path)
+    kind = path.lstat().st_mode
+    assert main(["snapshot", str(path)]) == 3
+    assert capsys.readouterr().err == f"gpu-acceptance: {path}: not a regular file, so it is not replaced\n"
+    assert path.lstat().st_mode == kind
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_inventory_of_a_file_that_is_no_snapshot(tmp_path, capsys):

@@ -138,3 +138,10 @@ def test_ports_are_added_up_and_named():
     limited = frozenset({"counters.infiniband.link_downed"})
     (figure,) = [one for one in risen(counted(1, 0), counted(1, 2), limited, ["infiniband.link_downed"]) if "infiniband" in one.metric]
     assert (figure.value, figure.detail) == (2, "mlx5_1 port 1: 2")
+
+
+def test_where_all_ports_are_gone_it_is_said_why():
+    name, gone = "infiniband.link_downed", Missing(Why.NOT_THERE, "/sys/class/infiniband")
+    before, after = CountersReading({(name, "mlx5_0 port 1"): 0}, ()), CountersReading({(name, ""): gone}, ())
+    (figure,) = risen(before, after, frozenset({f"counters.{name}"}), [name])
+    assert (figure.value, figure.anomaly) == (None, "not there (/sys/class/infiniband)")

@@ -347,6 +347,14 @@ def test_uniform_over_one_figure_proves_nothing():
     assert the_one(judge_values({0: math.nan}, make_limit(uniform=True))).status is Status.INVALID
 
 
+@pytest.mark.parametrize(("scope", "values"), [("rank", {0: 3}), ("node", {0: 3, 1: 3})])
+def test_uniform_compares_a_unit_with_others_and_not_with_itself(scope, values):
+    """The second attempt of a rank, and the second rank of a node, are no second unit."""
+    attempts = tuple(make_attempt(values, number) for number in (1, 2))
+    judgement = the_one(judge(attempts, make_profile(make_limit(uniform=True, scope=scope)), make_job(len(values)), {}, "hbm"))
+    assert judgement.status is Status.NOT_APPLICABLE
+
+
 # Attempts
 
 

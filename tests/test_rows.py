@@ -186,6 +186,29 @@ def test_a_declared_skip_is_not_applicable():
     assert (row.outcome, row.message) == (Outcome.NOT_APPLICABLE, "ranks 0-3: not applicable: none here (no fabric)")
 
 
+def skipped_while(xids):
+    """A declared skip on all ranks, while XIDs were reported of the last one's GPU; whatever they are None of could not be read."""
+    figures = [make_figure("counters.xids", number, "count", judged=True, anomaly="" if number is not None else "lost") for number in xids]
+    ranks = tuple(make_record(rank, Outcome.SKIPPED, (figure,), message="no fabric") for rank, figure in enumerate(figures))
+    limit = make_limit("counters.xids", at_most=0, unit="count")
+    return row_of(Attempt(number=1, ranks=ranks), profile=make_profile(limit, not_applicable={"hbm.triad": "none here"}))
+
+
+def test_what_rose_before_a_declared_skip_is_judged():
+    row = skipped_while([0, 0, 0, 1])
+    assert row.outcome is Outcome.FAILED
+    assert row.message.startswith("counters.xids = 1 count, need <= 0 count [h200-sxm.yaml: measured 2026-11-20] on rank 3 (node-00, GPU 3")
+
+
+def test_counters_that_could_not_be_read_before_a_declared_skip_are_no_pass():
+    assert skipped_while([0, 0, 0, None]).outcome is Outcome.ERROR
+
+
+def test_where_nothing_rose_a_declared_skip_stays_one():
+    row = skipped_while([0, 0, 0, 0])
+    assert (row.outcome, row.message) == (Outcome.NOT_APPLICABLE, "ranks 0-3: not applicable: none here (no fabric)")
+
+
 def test_a_waiver_names_metrics_and_excuses_no_skip():
     row = row_of(skipped(0, 1, 2, 3), waivers={"hbm.tri*": "later"})
     assert (row.outcome, row.message) == (Outcome.SKIPPED, "ranks 0-3: skipped: no fabric")
@@ -257,6 +280,14 @@ def test_of_a_rank_that_died_what_rose_is_said_beside_it():
     assert row.outcome is Outcome.DIED
     said = "; on its GPU meanwhile: counters.xids = 1 count (XID 79, GPU has fallen off the bus: reboot the node)"
     assert row.message.splitlines()[0].endswith(said)
+
+
+def test_of_a_victim_too_since_its_gpu_may_be_why_the_peer_failed():
+    row = counted({0: (QUIET,), 1: (LOST,)}, Outcome.VICTIM)
+    said = (
+        "victim: a peer failed first; on its GPU meanwhile: counters.xids = 1 count (XID 79, GPU has fallen off the bus: reboot the node)"
+    )
+    assert [line for line in row.message.splitlines() if line.endswith(said)]
 
 
 def test_counters_that_held_are_nothing_that_a_validation_measured():

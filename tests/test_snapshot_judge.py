@@ -53,6 +53,7 @@ DAMAGES = {
     "heat": ("throttling.reasons", ["sw power cap", "hw thermal slowdown"], "throttling", "throttling.now = hw thermal slowdown"),
     "power brake": ("throttling.reasons", ["hw power brake slowdown"], "throttling", "throttling.now = hw power brake slowdown"),
     "a reason nobody knows": ("throttling.reasons", ["bits 0x1000"], "throttling", "throttling.now = bits 0x1000"),
+    "a word nobody knows": ("throttling.reasons", ["gpu idle", "memory slowdown"], "throttling", "throttling.now = memory slowdown"),
     "no margin to slowdown": ("temperature.margin_c", 2, "temperature", "temperature.margin = 2 C"),
     "beyond its slowdown": ("temperature.margin_c", -3, "temperature", "temperature.margin = -3 C"),
     "Gen5 at Gen3": ("pcie.generation", 3, "pcie", "pcie.generation = 3 generation"),
@@ -151,6 +152,23 @@ def test_peers_that_are_not_reached_are_counted_on_the_gpu_that_asks():
     assert bad_rows(rows) == {"peers"}
     assert "gpu_health.peers.without_nvlink = 1 count" in rows["peers"].message
     assert conclusion.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("kept", "silent"),
+    [
+        (lambda peer: False, "1, 2, 3, 4, 5, 6, 7"),
+        (lambda peer: peer["source"] != BAD, "0, 1, 2, 4, 5, 6, 7"),
+        (lambda peer: (peer["source"], peer["target"]) != (BAD, 5), "5"),
+    ],
+    ids=["no pair", "none of one GPU", "one pair"],
+)
+def test_peers_that_nothing_is_told_of_are_not_reached(kept, silent):
+    peers = [peer for peer in HEALTHY["node"]["gpus"]["peers"] if kept(peer)]
+    rows, conclusion = rows_of(changed(HEALTHY, "node.gpus.peers", peers))
+    assert bad_rows(rows) == {"peers"}
+    assert f"peers.without_read is no value but not there (nothing is told of the way to GPU {silent})" in rows["peers"].message
+    assert conclusion.verdict == "INCOMPLETE"
 
 
 def test_a_gpu_that_fell_off_the_bus_fails_every_row():

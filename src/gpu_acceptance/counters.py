@@ -56,11 +56,12 @@ def _rises(name: str, before: CountersReading, after: CountersReading) -> Iterat
 
 def _rise(part: str, before: Answer[int] | None, after: Answer[int] | None) -> Answer[int]:
     where = f"{part}: " if part else ""
+    for answer in (before, after):
+        if isinstance(answer, Missing):  # says more than that there is none in the other reading
+            return Missing(answer.missing, f"{where}{answer.detail}".removesuffix(": "))
     for when, answer in (("before", before), ("after", after)):
         if answer is None:
             return Missing(Why.NOT_THERE, f"{where}no counter {when} the validation")
-        if isinstance(answer, Missing):
-            return Missing(answer.missing, f"{where}{answer.detail}".removesuffix(": "))
     assert isinstance(before, int)
     assert isinstance(after, int)
     if after < before:

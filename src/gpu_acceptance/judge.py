@@ -122,7 +122,7 @@ def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job
     if problems:
         status, ranks = problems[0].status, problems[0].ranks
         message = "; also: ".join(problem.text for problem in problems)
-    elif bound == "uniform" and len(sifted.usable) < 2:
+    elif bound == "uniform" and len({job.member_of(reading.rank, scope) for reading in sifted.usable}) < 2:
         status, ranks, message = Status.NOT_APPLICABLE, (), f"{limit.metric}: not applicable: one figure has nothing to be equal to"
     else:
         assert finding.worst is not None, f"{limit.metric} {bound}: no figure, and nobody said so"

@@ -119,7 +119,8 @@ def _answers(attempts: Sequence[Attempt], job: Job, declared: str | None) -> Ite
 def _describe(record: RankRecord, again: str) -> str:
     """`died in call: exit code -11`; of a stuck rank also where it stands."""
     if record.outcome is Outcome.VICTIM:
-        return _essence(record.message) if record.stack else "a peer failed first"  # an exception of its own is an echo
+        said = _essence(record.message) if record.stack else "a peer failed first"  # an exception of its own is an echo
+        return f"{said}{_risen(record)}"  # what its GPU reports may be why the peer failed
     phase = f" in {record.phase}{again}" if record.phase else again
     place = where(record.stack) if record.outcome is Outcome.STUCK else ""
     frames = f"; inside {place}" if place else ""

@@ -4,7 +4,9 @@ Format history: 1 (2026-11) first.
 """
 
 import json
+import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -53,6 +55,9 @@ def take() -> Snapshot:
 
 
 def write_snapshot(path: Path, snapshot: Snapshot) -> None:
+    """Replaces a file, and nothing else: root who names /dev/null would take it from the whole machine. Raises RecordError."""
+    if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+        raise RecordError(f"{path}: not a regular file, so it is not replaced")
     write_atomically(path, encode(snapshot))
 
 

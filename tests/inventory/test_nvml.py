@@ -39,6 +39,7 @@ class FakeNvml(ModuleType):
         self.num_open += 1
 
     def nvmlShutdown(self):
+        self._called("nvmlShutdown")
         self.num_open -= 1
 
     def nvmlSystemGetDriverVersion(self):
@@ -122,6 +123,15 @@ def test_a_field_that_fails_is_empty_and_named(monkeypatch):
     assert reading.problem == "GPU 1 PCI address: Unknown Error"
 
 
+def test_a_text_that_is_none_is_empty_and_named(monkeypatch):
+    """As nvidia-ml-py decodes it."""
+    error = UnicodeDecodeError("utf-8", b"\xff\xff", 0, 1, "invalid start byte")
+    fake(monkeypatch, fails={("nvmlDeviceGetSerial", 1): error})
+    reading = nvml.read()
+    assert reading.gpus == (h200(0), h200(1, serial=""))
+    assert reading.problem == "GPU 1 serial: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"
+
+
 def test_a_lost_gpu_is_listed_without_a_name(monkeypatch):
     module = fake(monkeypatch, fails={("nvmlDeviceGetHandleByIndex", 1): FakeNvml.NVMLError("GPU is lost")})
     reading = nvml.read()
@@ -148,6 +158,12 @@ def test_processes_that_nvml_does_not_tell_are_missing_and_no_problem_of_the_nod
     reading = nvml.read()
     why = Missing(Why.NOT_PERMITTED, "nvmlDeviceGetComputeRunningProcesses: Insufficient Permissions")
     assert (reading.gpus[0].use, reading.problem) == (GpuUse(why, 648_019_968), "")
+
+
+def test_a_library_that_does_not_close_has_told_what_it_told(monkeypatch):
+    fake(monkeypatch, fails={"nvmlShutdown": FakeNvml.NVMLError("GPU is lost")})
+    assert nvml.read() == nvml.NvmlReading((h200(0), h200(1)), "580.159.04", "")
+    assert nvml.memory_used_bytes(0) == 648_019_968
 
 
 def test_a_missing_library_is_told(monkeypatch):

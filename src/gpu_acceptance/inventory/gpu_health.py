@@ -14,8 +14,8 @@ FindingsWithDetail = Iterator[tuple[*Finding, str]]
 
 _MOST_PROCESSES = 8  # that are named
 
-# What lowers clocks and is no ordinary state of a healthy GPU: idling, working at the power limit and clocks that somebody set are.
-_BAD_REASONS = {"hw slowdown", "sw thermal slowdown", "hw thermal slowdown", "hw power brake slowdown"}
+# What lowers the clocks of a healthy GPU; lowered clocks have a limit of their own. Any other word, of a later NVML too, is a finding.
+_ORDINARY_REASONS = {"gpu idle", "application clocks setting", "sw power cap", "sync boost", "display clock setting"}
 
 
 def gpu_of(reading: GpusReading, uuid: str) -> GpuReading:
@@ -96,7 +96,7 @@ def power(gpu: GpuReading) -> Findings:
 
 def throttling(gpu: GpuReading) -> Findings:
     reasons = gpu.throttling.reasons
-    bad = reasons if isinstance(reasons, Missing) else ", ".join(reason for reason in reasons if _is_bad(reason)) or "none"
+    bad = reasons if isinstance(reasons, Missing) else ", ".join(reason for reason in reasons if reason not in _ORDINARY_REASONS) or "none"
     yield "gpu_health.throttling.now", bad, "text"
 
 
@@ -134,12 +134,20 @@ def modes(gpu: GpuReading) -> Findings:
 
 
 def peers(reading: GpusReading, index: int) -> Findings:
-    """How many other GPUs of the node this one cannot reach directly."""
+    """How many other GPUs of the node this one cannot reach directly; missing where of one of them nothing is told."""
     links = [link for link in reading.peers if link.source == index]
+    untold = _untold(reading.gpus, {index, *(link.target for link in links)})
     for name in ("read", "write", "nvlink"):
         answers = [getattr(link, name) for link in links]
-        missing = next((answer for answer in answers if isinstance(answer, Missing)), None)
+        missing = next((answer for answer in answers if isinstance(answer, Missing)), untold)
         yield f"gpu_health.peers.without_{name}", missing or sum(answer != "ok" for answer in answers), "count"
+
+
+def _untold(gpus: Answer[tuple[GpuReading, ...]], told: set[int]) -> Missing | None:
+    if isinstance(gpus, Missing):
+        return gpus
+    silent = [gpu.index for gpu in gpus if gpu.index not in told]
+    return Missing(Why.NOT_THERE, f"nothing is told of the way to GPU {', '.join(map(str, silent))}"[:200]) if silent else None
 
 
 def processes(gpu: GpuUse | GpuReading) -> FindingsWithDetail:
@@ -167,10 +175,6 @@ PER_GPU: dict[str, Callable[[GpuReading], Findings]] = {
         *(throttling, temperature, pcie, nvlink, fabric, modes),
     )
 }
-
-
-def _is_bad(reason: str) -> bool:
-    return reason in _BAD_REASONS or reason.startswith("bits ")
 
 
 def _mebibytes(num_bytes: Answer[int]) -> Answer[int]:

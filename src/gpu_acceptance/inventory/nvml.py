@@ -4,7 +4,7 @@ Opens no CUDA context, so that a supervisor may ask.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -65,7 +65,7 @@ class _Asker:
             return function(*arguments)
         except self.pynvml.NVMLError_NotSupported:
             return missing
-        except self.pynvml.NVMLError as error:
+        except (self.pynvml.NVMLError, UnicodeDecodeError) as error:  # nvidia-ml-py decodes as UTF-8 what a damaged inforom holds
             self.problems.append(f"{what}: {error}")
             return missing
 
@@ -108,4 +108,5 @@ def library() -> Iterator[Any]:
     try:
         yield pynvml
     finally:
-        pynvml.nvmlShutdown()
+        with suppress(pynvml.NVMLError):  # of a GPU that was lost meanwhile; what was read has been read
+            pynvml.nvmlShutdown()

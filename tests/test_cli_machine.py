@@ -68,7 +68,7 @@ def test_a_snapshot_that_cannot_be_written(tmp_path, capsys):
 def test_healthy_gpus(file, capsys):
     assert main(["health", path := file(HEALTHY)]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("gpu_health.retired_pages")]
-    assert line == f"ACCEPTED (a snapshot: nothing was run) | {path}, taken 2026-11-20T12:00:00+00:00 | h200-sxm"
+    assert line == f"ACCEPTED (a snapshot of 8 GPUs: nothing was run) | {path}, taken 2026-11-20T12:00:00+00:00 | h200-sxm"
 
 
 @pytest.mark.parametrize("overlay", [None, "site-nvls-off.yaml"])
@@ -86,11 +86,11 @@ def test_a_real_idle_node_is_accepted_with_nothing_waived(overlay, capsys):
 def test_a_node_under_load_is_rejected_unless_busy_gpus_are_allowed(capsys):
     path = str(REAL / "h200x8-loaded.json")
     assert main(["health", path]) == 1
-    assert "REJECTED: 2 limits missed in 1 of 16 validations (a snapshot: nothing was run) | " in capsys.readouterr().out
+    assert "REJECTED: 2 limits missed in 1 of 16 validations (a snapshot of 8 GPUs: nothing was run) | " in capsys.readouterr().out
     assert main(["health", path, "--allow-busy"]) == 0
     out = capsys.readouterr().out
     assert "gpu_health.processes.foreign = 1 count (pid 1607: 1204 MiB), need <= 0 count" in out
-    assert out.splitlines()[-1].startswith("ACCEPTED (2 waived, a snapshot: nothing was run, busy GPUs allowed) | ")
+    assert out.splitlines()[-1].startswith("ACCEPTED (2 waived, a snapshot of 8 GPUs: nothing was run, busy GPUs allowed) | ")
 
 
 def test_a_sick_gpu(file, capsys):
@@ -98,7 +98,7 @@ def test_a_sick_gpu(file, capsys):
     out = capsys.readouterr().out
     assert "gpu_health.remapping.pending = true, need == false [base.yaml: " in out
     assert "on rank 3 (node-07, GPU 3, serial 1653924100004); to do: reset the GPU (nvidia-smi -r)" in out
-    assert out.splitlines()[-1].startswith("REJECTED: 1 limit missed in 1 of 16 validations (a snapshot: nothing was run) | ")
+    assert out.splitlines()[-1].startswith("REJECTED: 1 limit missed in 1 of 16 validations (a snapshot of 8 GPUs: nothing was run) | ")
 
 
 def test_gpus_that_could_not_be_read(file, capsys):

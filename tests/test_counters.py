@@ -87,7 +87,7 @@ def test_links_and_their_sum_must_agree():
         (
             reading(nvlink_replays_2=7),
             reading(nvlink_replays_2=3),
-            "unreadable (link 2: fell from 7 to 3: the GPU was reset, or the counter began again)",
+            "unreadable (link 2: fell from 7 to 3: it was reset, or began again)",
         ),
         (
             reading(),

@@ -89,4 +89,4 @@ def test_three_nodes_that_all_differ_are_a_failure_and_no_coin_is_tossed():
     row = row_of([LIKE_ITS_NEIGHBOURS, *(changed(LIKE_ITS_NEIGHBOURS, "node.gpus.driver", one) for one in ("570.86.15", "575.57.08"))])
     assert row.outcome is Outcome.FAILED
     assert "environment.node.driver = 580.159.04, CUDA 13.0 without a majority (" in row.message
-    assert "575.57.08, CUDA 13.0 on rank 2), need equal on all" in row.message
+    assert "575.57.08, CUDA 13.0 on node 2), need equal on all" in row.message

@@ -296,14 +296,12 @@ def test_whoever_requires_a_subject_takes_back_that_it_is_not_applicable(folder)
         leaves='extends: parent\nmatch: {device_name: "L"}\n',
         asks='extends: parent\nmatch: {device_name: "A"}\nrequires: [ib]\n',
         site="requires: [ib]\n",
-        site_not='requires: [ib]\nnot_applicable: {"ib.*": "not yet"}\n',
     )
     assert set(load_profile("leaves", directory).not_applicable) == {"ib.*", "ib.roce.*"}
     assert set(load_profile("asks", directory).not_applicable) == {"ib.roce.*"}
     demanded = load_profile("leaves", directory, [directory / "site.yaml"])
     assert demanded.not_applicable == {"ib.roce.*": "no RoCE here"}
     assert [(change.kind, change.key) for change in demanded.changes] == [("added", "requires ib")]
-    assert load_profile("leaves", directory, [directory / "site-not.yaml"]).not_applicable["ib.*"] == "not yet"
 
 
 def test_everything_an_entry_can_say_arrives_in_the_limit(folder):
@@ -691,3 +689,9 @@ def test_mutations_of_the_shipped_files_are_refused_in_words(tmp_path):
         chance = random.Random(seed)
         refused += not refuses_or_reads(mutated(chance.choice(contents), chance), tmp_path / "f.yaml")
     assert refused > 1000
+
+
+def test_a_file_cannot_require_what_it_declares_not_applicable(folder):
+    directory = folder(parent="extends: base\n", site='requires: [ib]\nnot_applicable: {"ib.*": "not yet"}\n')
+    with pytest.raises(LimitsError, match=r"requires ib, and declares ib\.\* not applicable"):
+        load_profile("parent", directory, [directory / "site.yaml"])

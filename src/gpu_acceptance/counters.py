@@ -65,7 +65,7 @@ def _rise(part: str, before: Answer[int] | None, after: Answer[int] | None) -> A
     assert isinstance(before, int)
     assert isinstance(after, int)
     if after < before:
-        return Missing(Why.UNREADABLE, f"{where}fell from {before} to {after}: the GPU was reset, or the counter began again")
+        return Missing(Why.UNREADABLE, f"{where}fell from {before} to {after}: it was reset, or began again")
     return after - before
 
 

@@ -17,6 +17,7 @@ from gpu_acceptance.job import Job
 from gpu_acceptance.limit import Profile
 from gpu_acceptance.record import Attempt, Conclusion, Figure, Gpu, Outcome, RankIdentity, RankRecord, Row
 from gpu_acceptance.snapshot import Snapshot
+from gpu_acceptance.values import plural
 from gpu_acceptance.verdict import conclude, make_row
 
 GPUS = "gpu_health"
@@ -52,7 +53,7 @@ def judge_snapshot(snapshot: Snapshot, profile: Profile, *, allow_busy: bool = F
     rows = [_row(subject, topic, profile, job, figures, waivers) for subject, topic, figures in topics]
     limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject in subjects}
     only = replace(profile, requires=frozenset(subjects), limits=limits)
-    notes = ("a snapshot: nothing was run", *([busy.NOTE] if allow_busy else []))
+    notes = (f"a snapshot of {plural(len(gpus), 'GPU')}: nothing was run", *([busy.NOTE] if allow_busy else []))
     return job, rows, conclude(rows, only, job, waivers, notes=notes)
 
 

@@ -53,7 +53,7 @@ class GpuCounters:
     def __init__(self, pynvml: Any, uuid: str) -> None:
         self._asker = Asker(pynvml)
         self._handle = self._asker.ask("nvmlDeviceGetHandleByUUID", uuid, make=lambda handle: handle)
-        self._num_links = self._asker.field(self._handle, "NVML_FI_DEV_NVLINK_LINK_COUNT")
+        self._num_links = self._asker.num_links(self._handle)
         self._sums: dict[Counter, Answer[int]] = {}  # as they were when each link was last read
         self._events = self._asker.ask("nvmlEventSetCreate", make=lambda events: events)
         self._registered = self._asker.ask(

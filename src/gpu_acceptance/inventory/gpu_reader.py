@@ -270,7 +270,7 @@ def _pcie(asker: Asker, handle: object) -> Pcie:
 
 
 def _nvlinks(asker: Asker, handle: object) -> Answer[tuple[NvLink, ...]]:
-    count = asker.field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT")
+    count = asker.num_links(handle)
     if isinstance(count, Missing):
         return count
     answers = asker.fields(handle, [(field, link) for link in range(count) for field in _OF_LINK])

@@ -6,10 +6,12 @@ Opens no CUDA context, so that a supervisor may ask.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from gpu_acceptance.inventory.gpu_use import read_use
 from gpu_acceptance.inventory.nvml_asker import Asker
+from gpu_acceptance.inventory.patience import Patience
 from gpu_acceptance.record import Gpu
 
 T = TypeVar("T")
@@ -24,12 +26,21 @@ class NvmlReading:
     problem: str = ""
 
 
+_READ_S = 60.0  # a driver without persistence sets up each GPU when it is asked first: seconds for each
+_READ: Patience[NvmlReading] = Patience(_READ_S, NvmlReading(problem=f"NVML has not answered for {_READ_S:g} s"))
+_MEMORY: Patience[int | None] = Patience(2.0, None)
+
+
 class NoNvmlError(Exception):
     """The library or the driver behind it is not there."""
 
 
 def read() -> NvmlReading:
     """All GPUs that NVML shows, in its order. A GPU that does not answer is listed with empty fields, never left out."""
+    return _READ.call(_read)
+
+
+def _read() -> NvmlReading:
     try:
         with library() as pynvml:
             asker = _Asker(pynvml)
@@ -43,6 +54,10 @@ def read() -> NvmlReading:
 
 def memory_used_bytes(index: int) -> int | None:
     """Bytes in use on one GPU, the driver's own (some 600 MiB on an idle one) included; None where NVML does not answer."""
+    return _MEMORY.call(partial(_memory_used_bytes, index))
+
+
+def _memory_used_bytes(index: int) -> int | None:
     try:
         with library() as pynvml:
             try:

@@ -9,6 +9,7 @@ from gpu_acceptance.inventory.answer import Answer, Missing, Why
 
 T = TypeVar("T")
 
+_MOST_LINKS = 64  # 18 on Hopper and Blackwell; NVML_NVLINK_MAX_LINKS grew with each generation
 _MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # of nvmlValue_t, by nvmlValueType_t
 
 
@@ -73,6 +74,13 @@ class Asker:
         if member is None:
             return Missing(Why.UNREADABLE, f"{name}: a value of type {value.valueType}")
         return int(getattr(value.value, member))
+
+    def num_links(self, device: object) -> Answer[int]:
+        """NVLinks of a GPU."""
+        count = self.field(device, "NVML_FI_DEV_NVLINK_LINK_COUNT")
+        if isinstance(count, int) and count > _MOST_LINKS:
+            return Missing(Why.UNREADABLE, f"NVML_FI_DEV_NVLINK_LINK_COUNT: {count} links, more than any GPU has")
+        return count
 
     def structure(self, type_name: str, name: str, device: object) -> Any | Missing:
         """What a function writes into a structure that carries its version."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from gpu_acceptance.inventory.gpu import GpuUse
 from gpu_acceptance.limit import ChangeKind, Profile, Scope, Value, subject_of_metric
@@ -64,6 +64,9 @@ class Status(StrEnum):
     WAIVED = "waived"
 
 
+_OPTIONAL = frozenset({"anomaly", "spread_percent", "detail"})
+
+
 class Figure(Model):
     """One measured value of a metric on one rank. `value` is None when what was measured is no value; `anomaly` says what it was."""
 
@@ -74,6 +77,11 @@ class Figure(Model):
     anomaly: str = ""
     spread_percent: float | None = None  # coefficient of variation of the blocks behind the value
     detail: str = Field("", max_length=1_000)  # which part of the machine it is of: links, ports, XIDs
+
+    @model_serializer(mode="wrap")
+    def _write_what_is_there(self, write: SerializerFunctionWrapHandler) -> dict[str, Value | None]:
+        """Every rank writes a dozen counters in every validation, and most of them have nothing to say but 0."""
+        return {name: value for name, value in write(self).items() if name not in _OPTIONAL or value not in {"", None}}
 
 
 _MOST_TEXT = 1_000  # characters of a text that is a figure

@@ -84,5 +84,6 @@ def _context(record: RunRecord) -> dict[str, object]:
         "problems": problems.problems(record),
         "beyond": problems.limits_beyond_rows(record),
         "subjects": validations.by_subject(record),
+        "counters": validations.counter_lines(record),
         "untested": untested.untested(record),
     }

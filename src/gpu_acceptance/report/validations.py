@@ -102,6 +102,11 @@ def _validation(anchor: str, row: Row, names: Mapping[int, str], command: tuple[
     )
 
 
+def counter_lines(record: RunRecord) -> tuple[Line, ...]:
+    """The limits on counters, each by the worst of all validations."""
+    return judgement_lines([one for one in record.conclusion.limits if subject_of_metric(one.metric) == COUNTERS], places(record.header))
+
+
 def judgement_lines(judgements: Iterable[Judgement], names: Mapping[int, str], attempts: tuple[Attempt, ...] = ()) -> tuple[Line, ...]:
     """Judgements in words; the spread is that of the widest rank in any attempt."""
     spreads = _widest_spreads(attempts)

@@ -691,7 +691,11 @@ def test_mutations_of_the_shipped_files_are_refused_in_words(tmp_path):
     assert refused > 1000
 
 
-def test_a_file_cannot_require_what_it_declares_not_applicable(folder):
-    directory = folder(parent="extends: base\n", site='requires: [ib]\nnot_applicable: {"ib.*": "not yet"}\n')
+def test_an_overlay_cannot_require_what_it_declares_not_applicable(folder):
+    directory = folder(
+        parent=f"extends: base\n{IB}",
+        leaves='extends: parent\nmatch: {device_name: "L"}\n',
+        site='requires: [ib]\nnot_applicable: {"ib.*": "not yet"}\n',
+    )
     with pytest.raises(LimitsError, match=r"requires ib, and declares ib\.\* not applicable"):
-        load_profile("parent", directory, [directory / "site.yaml"])
+        load_profile("leaves", directory, [directory / "site.yaml"])

@@ -218,13 +218,6 @@ class Content(_Model):
         {}, description="a mapping from globs to a reason, a text on one line"
     )
 
-    @model_validator(mode="after")
-    def _require_what_applies(self) -> Self:
-        for subject in self.requires:
-            if f"{subject}.*" in self.not_applicable:
-                raise ValueError(f"requires {subject}, and declares {subject}.* not applicable")
-        return self
-
 
 def json_schema() -> dict[str, Any]:
     """The format as a JSON schema, for editors. It knows single keys; what must agree between keys only loading knows."""

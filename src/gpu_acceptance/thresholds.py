@@ -147,6 +147,9 @@ def _overlaid(profile: Profile, file: LimitsFile) -> Profile:
         raise LimitsError(
             f"{file.name}: match.device_name: this overlay is for {shown(match.device_name)}, and profile {profile.name} is for {device}"
         )
+    for subject in file.content.requires:
+        if f"{subject}.*" in file.content.not_applicable:
+            raise LimitsError(f"{file.name}: requires {subject}, and declares {subject}.* not applicable: it can ask for one of both")
     after = _laid(profile, file)
     _refuse_incomplete(after, file.name)
     return replace(after, changes=profile.changes + changes_between(profile, after, file.digest))

@@ -33,7 +33,7 @@ HEAD = """# 8, 4 and 2 NVIDIA H200 of one node
 
 | run | outcome | files |
 |---|---|---|
-| `make accept`, 8 GPUs, with `gpu_health`, `binding` and `counters` | ACCEPTED, 107 of 107 limits held | [the sample](../../sample), `terminal.txt` |
+| `make accept`, 8 GPUs, with all subjects of today | ACCEPTED, 107 of 107 limits held | [the sample](../../sample), `terminal.txt` |
 | one bound raised out of reach (`--limits=FILE`) | REJECTED, exit code 1 of each rank; 23 of 24 held | `raised/` |
 | `RANKS=4 ARGS="--gpus=4"` | ACCEPTED for 4 of 8 GPUs, 24 of 24 held | `gpus4/` |
 | `RANKS=2 ARGS="--gpus=2"` | ACCEPTED for 2 of 8 GPUs, 24 of 24 held | `gpus2/` |
@@ -54,13 +54,13 @@ CV: over the 7 blocks of our figure.
 
 """
 
-NOTE = """What is outside is one thing: all_gather of 4 GiB on 2 GPUs out of place, in all four of our readings, on three pairs of GPUs of two
-nodes. It is not the tool: NCCL called by itself as nccl-tests calls it (a thread for each GPU, 5 and 20 operations, buffers of 8 GiB) read
-291.7-293.8 out of place and 309.8-311.1 in place on a pair of another node; other buffers there, 286 and 307
-([all-gather-2-gpus.jsonl](../all-gather-2-gpus.jsonl)). So where two GPUs' buffers lie moves this figure by more than the 2 % that are allowed
-here, and nccl-tests' columns are one sample of it. The tool measures all_gather in place since: how FSDP calls it, and less moved by that.
-In place it read 324.4 on 2 GPUs, 351.6 on 4 and 359.1-360.2 on 8; reduce_scatter read 302.5 on the same 2 GPUs, and 285.5-293.6 elsewhere.
-The bounds for 2 GPUs stay those of our lowest stable readings less 5 %.
+NOTE = """What is outside is one thing: all_gather of 4 GiB on 2 GPUs out of place, in all four of our readings, on three pairs of GPUs of
+two nodes. It is not the tool: NCCL called by itself as nccl-tests calls it (a thread for each GPU, 5 and 20 operations, buffers of
+8 GiB) read 291.7-293.8 out of place and 309.8-311.1 in place on a pair of another node; other buffers there, 286 and 307
+([all-gather-2-gpus.jsonl](../all-gather-2-gpus.jsonl)). So where two GPUs' buffers lie moves this figure by more than the 2 % that
+are allowed here, and nccl-tests' columns are one sample of it. The tool measures all_gather in place since: how FSDP calls it, and
+less moved by that. In place it read 324.4 on 2 GPUs, 351.6 on 4 and 359.1-360.2 on 8; reduce_scatter read 302.5 on the same 2 GPUs,
+and 285.5-293.6 elsewhere. The bounds for 2 GPUs stay those of our lowest stable readings less 5 %.
 """
 
 

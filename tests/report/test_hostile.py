@@ -58,7 +58,7 @@ def construct(model, data):
     filled = {}
     for name, field in model.model_fields.items():
         inner = next((one for one in (field.annotation, *getattr(field.annotation, "__args__", ())) if hasattr(one, "model_fields")), None)
-        value = data[name] if name in data else field.default
+        value = data.get(name, field.default)
         if inner and isinstance(value, tuple):
             value = tuple(construct(inner, entry) for entry in value)
         elif inner and isinstance(value, dict):

@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gpu_acceptance.inventory import versions
+from gpu_acceptance.inventory import declared, drift, gpu_reader, host, node, versions
+from gpu_acceptance.inventory.answer import Missing, Why
 
 pytestmark = pytest.mark.no_group
 
@@ -35,18 +36,38 @@ def _gpus_fit(ranks) -> bool:
     return num_visible == 1 or num_visible >= ranks.local_world_size if ranks.device.type == "cuda" else num_visible == 0
 
 
-def test_versions(check):
-    """Every rank runs the versions of torch and Python that the profile expects."""
+def test_site(ranks, declared_nodes, check):
+    """The nodes are those that the site's file declares, each with its GPUs, and no others."""
+    answers = (ranks.gather(name, getattr(ranks, name)) for name in ("node", "host", "num_gpus"))
+    seen = [declared.Seen(*answer) for answer in zip(*answers, strict=True)]
+    check("environment.site.difference", declared.difference(declared_nodes, seen), "text")
+
+
+def test_node(ranks, check):
+    """This node is like all others of the job: hardware, software, settings, and what a process may use."""
+    first = ranks.gather("node", ranks.node).index(ranks.node)
+    gpus = gpu_reader.read() if ranks.rank == first else gpu_reader.not_read(Missing(Why.NOT_THERE, f"rank {first} asks"))
+    for name, what in drift.facts(node.read(gpus=gpus), host.environment()):
+        told = ranks.gather(name, what)[first] if name in drift.OF_GPUS else what
+        check(f"environment.node.{name}", told, "text")
+
+
+def test_versions(ranks, check):
+    """Every rank runs the same torch, Python, suite and profile."""
     check("environment.torch.version", str(torch.__version__), "text")
     check("environment.python.version", platform.python_version(), "text")
+    check("environment.suite.digest", ranks.digests["suite"], "text")
+    check("environment.profile.digest", ranks.digests["profile"], "text")
 
 
 @pytest.mark.usefixtures("gpu")
 def test_gpu(ranks, check):
-    """Every rank has a whole GPU of the expected model to itself, under the expected driver and NCCL."""
+    """Every rank has a whole GPU of the expected model to itself, under the expected driver and libraries."""
     found, properties = versions.read(), torch.cuda.get_device_properties(ranks.device)
     check("environment.gpu.name", properties.name, "text")
     check("environment.gpu.sm_count", properties.multi_processor_count, "count")
     check("environment.gpu.shared", ranks.gather("gpu_uuid", ranks.gpu_uuid).count(ranks.gpu_uuid) - 1, "count")
     check("environment.driver.version", found.get("driver"), "text")
     check("environment.nccl.version", found.get("nccl"), "text")
+    check("environment.cuda.version", found.get("cuda"), "text")
+    check("environment.cudnn.version", found.get("cudnn"), "text")

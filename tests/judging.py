@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpu_acceptance.job import Job
-from gpu_acceptance.limit import Limit, Profile
-from gpu_acceptance.record import Attempt, Figure, Gpu, Outcome, RankIdentity, RankRecord, Value, make_figure
+from gpu_acceptance.limit import Limit, Profile, subject_of_metric
+from gpu_acceptance.record import COUNTERS, Attempt, Figure, Gpu, Outcome, RankIdentity, RankRecord, Value, make_figure
 
 NODEID = "acceptance/test_hbm.py::test_triad"
 METRIC = "hbm.triad.bandwidth"
@@ -58,8 +58,12 @@ def make_attempt(
 def make_record(
     rank: int, outcome: Outcome = Outcome.PASSED, figures: tuple[Figure, ...] = (), attempt: int = 1, **more: object
 ) -> RankRecord:
-    fields = {"nodeid": NODEID, "attempt": attempt, "generation": 1, "rank": rank, "outcome": outcome, "figures": figures, **more}
-    return RankRecord.model_validate(fields)
+    """What is a counter goes where a supervisor puts it."""
+    counters = tuple(figure for figure in figures if subject_of_metric(figure.metric) == COUNTERS)
+    apart = {"figures": tuple(figure for figure in figures if figure not in counters), "counters": counters}
+    return RankRecord.model_validate(
+        {"nodeid": NODEID, "attempt": attempt, "generation": 1, "rank": rank, "outcome": outcome, **apart, **more}
+    )
 
 
 def with_record(attempt: Attempt, record: RankRecord) -> Attempt:

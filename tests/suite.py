@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -109,6 +111,18 @@ def make_suite(folder: Path, *examples: str) -> Path:
     return folder
 
 
+def environment_suite(folder, *conftest):
+    """The shipped environment rows and limits, and nothing else."""
+    suite = make_suite(folder)
+    shutil.copy(ROOT / "acceptance" / "test_environment.py", suite / "acceptance")
+    for name in ("base.yaml", "cpu.yaml"):
+        shutil.copy(ROOT / "thresholds" / name, suite / "thresholds")
+    cpu = suite / "thresholds" / "cpu.yaml"
+    cpu.write_text(cpu.read_text().replace("[environment, gemm, hbm, nccl]", "[environment]"))
+    extend_conftest(suite, *conftest)
+    return suite
+
+
 def extend_conftest(suite: Path, *more: str) -> None:
     """Lines for the root conftest of this suite alone: in every process that is a rank's."""
     conftest = suite / "conftest.py"
@@ -134,6 +148,21 @@ def torchrun(
 ) -> Finished:
     """`torchrun --nproc-per-node RANKS -m pytest acceptance/ ARGUMENTS` in the suite's folder."""
     return run(torchrun_command("acceptance/", *arguments, ranks=ranks, launcher=launcher), suite, env)
+
+
+def two_nodes(*nodes: tuple[Path, tuple[str, ...], Mapping[str, str]], ranks: int = 1) -> list[Finished]:
+    """A torchrun for each node, all on this machine: the node's suite, what else stands on its command line, and in its environment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    meeting = (f"--nnodes={len(nodes)}", "--master-addr=127.0.0.1", f"--master-port={port}", f"--nproc-per-node={ranks}")
+    launchers = []
+    for number, (suite, arguments, env) in enumerate(nodes):
+        command = [PYTHON, "-m", "torch.distributed.run", *meeting, f"--node-rank={number}", "-m", "pytest", "acceptance/", *arguments]
+        launchers.append(start(command, suite, {"OMP_NUM_THREADS": "1", **env}))
+    outputs = [launcher.communicate(timeout=HANG_S)[0] for launcher in launchers]
+    ended = zip(launchers, outputs, nodes, strict=True)
+    return [finished(launcher.returncode, output, suite) for launcher, output, (suite, _, _) in ended]
 
 
 def plain_pytest(suite: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Finished:

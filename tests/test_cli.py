@@ -498,6 +498,9 @@ def test_usage_errors_end_with_4(capsys, arguments, message):
         ("report", "build", "--help"),
         ("report", "merge", "-h"),
         ("profiles", "-h"),
+        ("inventory", "-h"),
+        ("snapshot", "-h"),
+        ("health", "-h"),
     ],
 )
 def test_every_verb_has_help(capsys, arguments):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report import samples
 
-from gpu_acceptance.clocks import ahead, clock_sentences
+from gpu_acceptance.clocks import ahead, clock_offset, clock_sentences
 
 durations = st.floats(0, 1e4)
 
@@ -41,3 +41,9 @@ def test_what_is_not_provably_off_is_not_talked_about(bounds):
 def test_a_job_whose_first_node_never_said_who_it_is():
     (sentence,) = clock_sentences(two_nodes((10.0, 10.0))[:1])
     assert sentence.startswith("clock of node 1 (node-02.example) is 10.0 s ahead of that of node 0, give or take ")
+
+
+def test_an_offset_is_told_however_small():
+    assert clock_offset((-0.0001, 0.0005)) == "+0.200 ms, give or take 0.300 ms"
+    assert clock_offset((-62.0, -58.0)) == "-60000.000 ms, give or take 2000.000 ms"
+    assert clock_offset(None) == "not known: no answer came"

@@ -69,10 +69,10 @@ def test_what_cannot_be_collected_rightly_is_one_usage_error(tmp_path, example, 
     assert not ended.has_results
 
 
-@pytest.mark.parametrize("name", ["world_formation", "worker_end"])
-def test_names_of_the_runs_own_rows_are_reserved(tmp_path, name):
+@pytest.mark.parametrize("name", ["world_formation", "worker_end", "counters"])
+def test_names_of_what_the_run_itself_finds_are_reserved(tmp_path, name):
     suite = make_suite(tmp_path, "passes")
     (suite / "acceptance" / "test_passes.py").rename(suite / "acceptance" / f"test_{name}.py")
     ended = plain_pytest(suite)
     assert ended.returncode == 4, ended.output
-    assert f"test_{name}.py: its name is reserved, the run has a row of its own of that name; rename it" in ended.output
+    assert f"test_{name}.py: its name is reserved for what the run itself finds; rename it" in ended.output

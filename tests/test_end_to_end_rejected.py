@@ -136,6 +136,9 @@ def test_a_dead_rank_is_named_with_its_signal(rejected):
     assert row.outcome == "died"
     assert re.match(r"rank 1 \(.*\): died in call: the worker ended with signal SIGSEGV\n", row.message)
     assert rejected.outcomes_by_rank("test_segfaults") == {0: "passed", 1: "died"}
+    log_tail = row.attempts[0].ranks[1].log_tail
+    assert "Fatal Python error: Segmentation fault" in log_tail
+    assert "in test_segfaults" in log_tail
 
 
 def test_a_stuck_rank_is_named_with_the_frame_it_is_in(rejected):

@@ -46,6 +46,16 @@ def test_a_missed_limit_of_a_job():
     assert judgement.message == f"nccl.all_gather.busbw_ring = 262.5 GB/s, need >= 337 GB/s {SOURCE} (job)"
 
 
+def test_the_detail_of_a_figure_says_which_part_of_the_machine_it_is():
+    def record(rank, value, detail):
+        return make_record(rank, figures=(make_figure(METRIC, value, "GB/s", judged=True, detail=detail),))
+
+    attempt = Attempt(number=1, ranks=(record(0, 110, "link 3"), record(1, 50, "link 7"), record(2, 120, "link 1")))
+    judgement = the_one(judge((attempt,), make_profile(make_limit()), make_job(3), {}))
+    where = "on rank 1 (node-00, GPU 1, serial 165390001)"
+    assert judgement.message == f"{METRIC} = 50 GB/s (link 7), need >= 100 GB/s {SOURCE} {where}"
+
+
 def test_the_worst_of_several_ranks_is_shown_and_the_others_are_named():
     judgement = the_one(judge_values({**all_equal(120, 8), 1: 99, 5: 50.0, 7: 80}, make_limit()))
     where = "on rank 5 (node-00, GPU 5, serial 165390005) and 2 more: ranks 1, 7"
@@ -335,6 +345,14 @@ def test_uniform_over_one_figure_proves_nothing():
     assert judgement.status is Status.NOT_APPLICABLE
     assert judgement.message == f"{METRIC}: not applicable: one figure has nothing to be equal to"
     assert the_one(judge_values({0: math.nan}, make_limit(uniform=True))).status is Status.INVALID
+
+
+@pytest.mark.parametrize(("scope", "values"), [("rank", {0: 3}), ("node", {0: 3, 1: 3})])
+def test_uniform_compares_a_unit_with_others_and_not_with_itself(scope, values):
+    """The second attempt of a rank, and the second rank of a node, are no second unit."""
+    attempts = tuple(make_attempt(values, number) for number in (1, 2))
+    judgement = the_one(judge(attempts, make_profile(make_limit(uniform=True, scope=scope)), make_job(len(values)), {}, "hbm"))
+    assert judgement.status is Status.NOT_APPLICABLE
 
 
 # Attempts

@@ -36,7 +36,8 @@ def test_no_name_of_a_machine_is_left(tmp_path):
     record = samples.rejected()
     names = {gpu.serial for identity in record.header.ranks for gpu in identity.gpus}
     names |= {gpu.uuid for identity in record.header.ranks for gpu in identity.gpus} | {identity.host for identity in record.header.ranks}
-    assert len(names) == 17
+    names |= {identity.inventory["product_serial"] for identity in record.header.ranks if identity.inventory}
+    assert len(names) == 18
     sample = sample_of(tmp_path, record, log="\n".join(sorted(names)))
     texts = [path.read_text() for path in sample.rglob("*") if path.is_file()]
     assert len(texts) == 3

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from gpu_acceptance.limit import Change, FileDigest, Limit, Peers, Profile
 from gpu_acceptance.record import (
+    COUNTERS,
     MAX_TEXT,
     Attempt,
     ChangeRecord,
@@ -22,6 +23,7 @@ from gpu_acceptance.record import (
     Gpu,
     Header,
     Judgement,
+    Outcome,
     PlannedValidation,
     RankFacts,
     RankIdentity,
@@ -50,6 +52,8 @@ def build(model):
 
 
 def field_strategy(model, name):
+    if (model, name) == (RankRecord, "counters"):
+        return st.lists(build(Figure).map(as_counter), max_size=2).map(tuple)
     special = {
         ("Figure", "value"): st.none() | values,
         ("Judgement", "value"): st.none() | values,
@@ -58,6 +62,10 @@ def field_strategy(model, name):
     if (model.__name__, name) in special:
         return special[model.__name__, name]
     return resolve(model.model_fields[name].annotation)
+
+
+def as_counter(figure):
+    return figure.model_copy(update={"metric": f"{COUNTERS}.{figure.metric}"})
 
 
 def resolve(annotation):
@@ -112,6 +120,22 @@ def test_every_model_refuses_an_unknown_key(model, data):
     document = json.loads(data.draw(build(model)).model_dump_json())
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         model.model_validate_json(json.dumps({**document, "novelty": 1}))
+
+
+COUNTER = Figure(metric="counters.xids", value=0, unit="count", judged=True)
+SPEED = Figure(metric="gemm.rate", value=1.0, unit="TFLOP/s", judged=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"figures": (COUNTER,)}, "counters.xids among the figures of a record"),
+        ({"counters": (COUNTER, SPEED)}, "gemm.rate among the counters of a record"),
+    ],
+)
+def test_counters_and_figures_are_kept_apart(fields, text):
+    with pytest.raises(ValidationError, match=text):
+        RankRecord(nodeid="a", attempt=1, generation=1, rank=0, outcome=Outcome.PASSED, **fields)
 
 
 @pytest.mark.parametrize(("key", "text"), [("attempt", '"1"'), ("rank", "1.0"), ("duration_s", '"1.5"'), ("outcome", '"PASSED"')])

@@ -1,14 +1,19 @@
 """What the repository promises of itself: who may import whom, and that profiles and acceptance files know each other."""
 
 import ast
+import inspect
 import re
 import sys
+import textwrap
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from fixtures import limits
+from gpu_acceptance.inventory import gpu_counters, port_counters
+from gpu_acceptance.record import COUNTERS
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
 
 ROOT = Path(__file__).parents[1]
@@ -163,8 +168,8 @@ def test_the_root_conftest_finds_the_checkout_and_names_plugin_and_fixtures_and_
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_each_required_subject_is_a_file(name):
-    subjects = {path.stem.removeprefix("test_") for path in ACCEPTANCE}
+def test_each_required_subject_is_a_file_or_read_by_supervisors(name):
+    subjects = {COUNTERS, *(path.stem.removeprefix("test_") for path in ACCEPTANCE)}
     assert load_profile(name, shipped_dir()).requires - subjects == set()
 
 
@@ -174,6 +179,14 @@ def calls(path, function):
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function
     ]
+
+
+@pytest.mark.parametrize("path", ACCEPTANCE, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("function", "fixture"), [("check", limits.check), ("record", limits.record)])
+def test_each_figure_is_given_as_its_fixture_takes_it(path, function, fixture):
+    (inner,) = [node for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(fixture)))) if isinstance(node, ast.FunctionDef)][1:]
+    taken = {argument.arg for argument in inner.args.args}
+    assert {keyword.arg for call in calls(path, function) for keyword in call.keywords} <= taken
 
 
 def glob_of(node):
@@ -193,13 +206,29 @@ def test_each_parameter_asked_for_is_in_every_profile(path, name):
 
 
 def checked_metrics():
-    return sorted(
-        {
-            (path.stem.removeprefix("test_"), glob_of(call.args[0]), glob_of(call.args[2]))
-            for path in ACCEPTANCE
-            for call in calls(path, "check")
-        }
-    )
+    """Subject, metric and unit of every check in `acceptance/`; what a reader finds is checked as it comes."""
+    written = {
+        (path.stem.removeprefix("test_"), glob_of(call.args[0]), glob_of(call.args[2]))
+        for path in ACCEPTANCE
+        for call in calls(path, "check")
+        if not isinstance(call.args[0], ast.Name)
+    }
+    return sorted(written | {found for subject, module in FINDINGS.items() for found in found_metrics(subject, module)})
+
+
+FINDINGS = {  # subject -> the module of `inventory` that finds its figures
+    "binding": "binding",
+    "gpu_health": "gpu_health",
+    "infiniband": "infiniband_health",
+    "kernel_log": "kernel_log_health",
+}
+
+
+def found_metrics(subject, module):
+    """The findings of a module: `yield metric, answer, unit`, and more where a figure has a place."""
+    for node in ast.walk(parsed(SRC / "inventory" / f"{module}.py")):
+        if isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple) and isinstance(node.value.elts[2], ast.Constant):
+            yield subject, glob_of(node.value.elts[0]), node.value.elts[2].value
 
 
 @pytest.mark.parametrize(("subject", "metric", "unit"), checked_metrics())
@@ -216,7 +245,11 @@ def test_each_checked_metric_is_of_its_subject_and_has_a_limit_in_its_unit(subje
 @pytest.mark.parametrize("name", SELECTED)
 def test_each_required_limit_is_checked_somewhere(name):
     profile = load_profile(name, shipped_dir())
-    globs = [metric for _, metric, _ in checked_metrics()]
+    globs = [
+        *(metric for _, metric, _ in checked_metrics()),
+        f"{COUNTERS}.xids",
+        *(f"{COUNTERS}.{counter}" for counter in (*gpu_counters.NAMES, *port_counters.NAMES)),
+    ]
     required = [metric for metric, limit in profile.limits.items() if limit.subject in profile.requires]
     assert [metric for metric in required if not any(fnmatchcase(metric, glob) for glob in globs)] == []
 

@@ -1,8 +1,10 @@
 """One row over all ranks: what decides, and what is said."""
 
+from dataclasses import replace
+
 import pytest
 
-from gpu_acceptance.record import Attempt, Outcome, make_figure
+from gpu_acceptance.record import Attempt, Outcome, Status, make_figure
 from gpu_acceptance.rows import make_row, subject_of, validation_of
 from tests.judging import METRIC, NODEID, all_equal, make_attempt, make_job, make_limit, make_profile, make_record, with_record
 
@@ -184,6 +186,29 @@ def test_a_declared_skip_is_not_applicable():
     assert (row.outcome, row.message) == (Outcome.NOT_APPLICABLE, "ranks 0-3: not applicable: none here (no fabric)")
 
 
+def skipped_while(xids):
+    """A declared skip on all ranks, while XIDs were reported of the last one's GPU; whatever they are None of could not be read."""
+    figures = [make_figure("counters.xids", number, "count", judged=True, anomaly="" if number is not None else "lost") for number in xids]
+    ranks = tuple(make_record(rank, Outcome.SKIPPED, (figure,), message="no fabric") for rank, figure in enumerate(figures))
+    limit = make_limit("counters.xids", at_most=0, unit="count")
+    return row_of(Attempt(number=1, ranks=ranks), profile=make_profile(limit, not_applicable={"hbm.triad": "none here"}))
+
+
+def test_what_rose_before_a_declared_skip_is_judged():
+    row = skipped_while([0, 0, 0, 1])
+    assert row.outcome is Outcome.FAILED
+    assert row.message.startswith("counters.xids = 1 count, need <= 0 count [h200-sxm.yaml: measured 2026-11-20] on rank 3 (node-00, GPU 3")
+
+
+def test_counters_that_could_not_be_read_before_a_declared_skip_are_no_pass():
+    assert skipped_while([0, 0, 0, None]).outcome is Outcome.ERROR
+
+
+def test_where_nothing_rose_a_declared_skip_stays_one():
+    row = skipped_while([0, 0, 0, 0])
+    assert (row.outcome, row.message) == (Outcome.NOT_APPLICABLE, "ranks 0-3: not applicable: none here (no fabric)")
+
+
 def test_a_waiver_names_metrics_and_excuses_no_skip():
     row = row_of(skipped(0, 1, 2, 3), waivers={"hbm.tri*": "later"})
     assert (row.outcome, row.message) == (Outcome.SKIPPED, "ranks 0-3: skipped: no fabric")
@@ -215,3 +240,59 @@ def test_what_was_waived_is_said_and_nothing_held():
 def test_measure_only_judges_nothing():
     row = row_of(make_attempt(all_equal(50.0)), measure_only=True)
     assert (row.outcome, row.judgements) == (Outcome.PASSED, ())
+
+
+# --- counters ------------------------------------------------------------------------------------------------------------------
+
+XIDS = make_limit(metric="counters.xids", at_least=None, at_most=0, unit="count", remedy="do what stands beside the XID")
+LOST = make_figure("counters.xids", 1, "count", judged=True, detail="XID 79, GPU has fallen off the bus: reboot the node")
+QUIET = make_figure("counters.xids", 0, "count", judged=True)
+SPEED = make_figure(METRIC, 200, "GB/s", judged=True)
+
+
+def counted(counters, outcome=Outcome.PASSED, figures=(SPEED,), **more):
+    ranks = tuple(
+        make_record(rank, outcome if rank == 1 else Outcome.PASSED, figures, counters=one, **more) for rank, one in counters.items()
+    )
+    return row_of(Attempt(number=1, ranks=ranks), job=make_job(len(counters)), profile=make_profile(make_limit(), XIDS))
+
+
+def test_what_rose_fails_the_validation_though_its_speed_was_fine():
+    row = counted({0: (QUIET,), 1: (LOST,)})
+    assert row.outcome is Outcome.FAILED
+    assert row.message.startswith("counters.xids = 1 count (XID 79, GPU has fallen off the bus: reboot the node), need <= 0 count [")
+    assert row.message.endswith("on rank 1 (node-00, GPU 1, serial 165390001); to do: do what stands beside the XID")
+
+
+def test_what_stood_still_is_held():
+    row = counted({0: (QUIET,), 1: (QUIET,)})
+    assert (row.outcome, {one.metric: one.status for one in row.judgements}["counters.xids"]) == (Outcome.PASSED, Status.HELD)
+
+
+def test_counters_of_one_rank_alone_are_not_enough():
+    row = counted({0: (QUIET,), 1: ()})
+    assert row.outcome is Outcome.NOT_MEASURED
+    assert row.message.startswith("counters.xids: no figure, need <= 0 count [")
+
+
+def test_of_a_rank_that_died_what_rose_is_said_beside_it():
+    row = counted({0: (QUIET,), 1: (LOST,)}, Outcome.DIED, message="the worker ended with signal SIGSEGV", phase="call")
+    assert row.outcome is Outcome.DIED
+    said = "; on its GPU meanwhile: counters.xids = 1 count (XID 79, GPU has fallen off the bus: reboot the node)"
+    assert row.message.splitlines()[0].endswith(said)
+
+
+def test_of_a_victim_too_since_its_gpu_may_be_why_the_peer_failed():
+    row = counted({0: (QUIET,), 1: (LOST,)}, Outcome.VICTIM)
+    said = (
+        "victim: a peer failed first; on its GPU meanwhile: counters.xids = 1 count (XID 79, GPU has fallen off the bus: reboot the node)"
+    )
+    assert [line for line in row.message.splitlines() if line.endswith(said)]
+
+
+def test_counters_that_held_are_nothing_that_a_validation_measured():
+    nothing = make_figure("hbm.odd", None, "us", judged=True, anomaly="not supported")
+    profile = replace(make_profile(make_limit(metric="hbm.odd", unit="us"), XIDS), not_applicable={"hbm.odd": "no such thing here"})
+    ranks = tuple(make_record(rank, Outcome.PASSED, (nothing,), counters=(QUIET,)) for rank in (0, 1))
+    row = row_of(Attempt(number=1, ranks=ranks), job=make_job(2), profile=profile)
+    assert row.outcome is Outcome.NOT_APPLICABLE

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_acceptance.joining import RefusedError
-from gpu_acceptance.settings import choose_profile, read_settings
+from gpu_acceptance.settings import choose_profile, own_digest, read_declared, read_settings
 from gpu_acceptance.thresholds import shipped_dir
 
 LIMIT = """\
@@ -29,10 +29,11 @@ def suite(tmp_path):
 
 
 def settings(suite, started_in=None, **options):
-    defaults = dict.fromkeys(("hardware", "gpus", "report_dir", "run_id", "confirm", "budget")) | {
+    defaults = dict.fromkeys(("hardware", "gpus", "report_dir", "run_id", "confirm", "budget", "site")) | {
         "limits": [],
         "waive": [],
         "measure_only": False,
+        "allow_busy": False,
         "plan": False,
     }
     invocation = SimpleNamespace(dir=started_in or suite)
@@ -63,6 +64,29 @@ def test_paths_are_meant_from_where_pytest_was_started(suite, tmp_path):
     assert found.report_dir == tmp_path / "all my runs"
 
 
+def test_the_sites_file_is_meant_from_where_pytest_was_started(suite, tmp_path):
+    assert settings(suite).site is None
+    assert settings(suite, tmp_path, site="ours.yaml").site == tmp_path / "ours.yaml"
+    with pytest.raises(pytest.UsageError, match=r"^--site= : wants the file that says which nodes there must be$"):
+        settings(suite, site=" ")
+
+
+def test_a_sites_file_that_is_wrong_is_refused(suite, tmp_path):
+    (tmp_path / "ours.yaml").write_text("nodes: {a: {}}")
+    with pytest.raises(RefusedError, match=r"^--site: ours\.yaml: the file: nodes\.a has no gpus, and there is no gpus_per_node"):
+        read_declared(settings(suite, tmp_path, site="ours.yaml"))
+
+
+def test_a_site_counts_into_the_digest_of_the_own_profile(suite, tmp_path):
+    (tmp_path / "ours.yaml").write_text("gpus_per_node: 8\nnodes: {a: {}}")
+    found = settings(suite, tmp_path, site="ours.yaml")
+    site = read_declared(found)
+    assert choose_profile(found, None, site).files[-1] == site.digest
+    assert own_digest(found, "cpu", site).endswith(f", ours.yaml {site.digest.sha256[:8]}")
+    assert own_digest(found, "cpu", None) != own_digest(found, "cpu", site)
+    assert own_digest(found, "no-such", None).startswith("cannot be read: no profile 'no-such'")
+
+
 def test_an_absolute_report_folder_stays(suite, tmp_path):
     assert settings(suite, report_dir=str(tmp_path / "runs")).report_dir == tmp_path / "runs"
 
@@ -71,6 +95,14 @@ def test_waivers_and_gpus(suite):
     found = settings(suite, waive=["hbm.*= agreed = on Monday "], gpus="4")
     assert found.waivers == {"hbm.*": "agreed = on Monday"}
     assert found.declared_gpus == 4
+
+
+def test_busy_gpus_are_allowed_by_a_waiver_of_their_limits_that_every_profile_takes(suite):
+    found = settings(suite, allow_busy=True, waive=["hbm.*=agreed"])
+    assert found.allow_busy
+    assert found.waivers == {"gpu_health.processes.*": "GPUs that somebody else uses are allowed (--allow-busy)", "hbm.*": "agreed"}
+    assert choose_profile(found, None).name == "cpu"
+    assert not settings(suite).allow_busy
 
 
 @pytest.mark.parametrize("text", ["hbm.*", "hbm.*=", "hbm.*= ", "=agreed", ""])

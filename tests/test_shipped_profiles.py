@@ -25,11 +25,13 @@ DEVICES = {
 }
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
 REQUIRED = {
-    "a100-pcie": {"environment", "gemm", "hbm"},
-    "a10g": {"environment", "gemm"},
-    "h100-pcie": {"environment", "gemm", "hbm"},
+    "a100-pcie": {"binding", "counters", "environment", "gemm", "gpu_health", "hbm"},
+    "a10g": {"binding", "counters", "environment", "gemm", "gpu_health"},
+    "h100-pcie": {"binding", "counters", "environment", "gemm", "gpu_health", "hbm"},
+    "cpu": {"environment", "gemm", "hbm", "nccl"},
 }
-EVERYTHING = {"environment", "gemm", "hbm", "nccl"}
+EVERYTHING = {"binding", "counters", "environment", "gemm", "gpu_health", "hbm", "nccl"}
+OF_THE_MACHINE = {"binding", "counters", "environment", "gpu_health", "infiniband", "kernel_log"}  # what is there, not how fast it is
 KERNELS = ("copy", "read", "triad", "write")
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 README = (DIRECTORY / "README.md").read_text()
@@ -65,7 +67,7 @@ def test_required_subjects_have_all_their_limits(name):
         wanted |= {f"hbm.{kernel}.bandwidth" for kernel in KERNELS}
     if "nccl" in profile.requires:
         wanted |= {f"nccl.{collective}.busbw" for collective in COLLECTIVES}
-    found = {metric for metric, limit in profile.limits.items() if limit.subject != "environment"}
+    found = {metric for metric, limit in profile.limits.items() if limit.subject not in OF_THE_MACHINE}
     assert {metric for metric in found if not matching_reason(metric, profile.not_applicable)} == wanted
 
 
@@ -91,7 +93,11 @@ def test_the_cpu_profile_asks_only_for_life():
     profile = load_profile("cpu", DIRECTORY)
     assert profile.device_name is None
     assert profile.deadline_s == 60
-    assert set(profile.not_applicable) == {"environment.gpu*", "environment.driver*", "environment.nccl*", "gemm.bf16*"}
+    assert set(profile.not_applicable) == {
+        *("environment.gpu*", "environment.cud*", "environment.driver*", "environment.nccl*", "gemm.bf16*"),
+        *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
+        *("infiniband.*", "kernel_log.*", "binding.*"),
+    }
     speeds = [limit for metric, limit in profile.limits.items() if metric.endswith((".sustained", ".bandwidth", ".busbw"))]
     assert len(speeds) == 8
     for limit in speeds:
@@ -124,7 +130,7 @@ def test_parameters_a_run_needs():
         assert set(parameters) == {
             "timing.num_blocks",
             *("gemm.size", "gemm.dtype", "gemm.preheat_s", "gemm.block_s"),
-            *("hbm.array_bytes", "hbm.block_s", "nccl.num_bytes", "nccl.block_s"),
+            *("hbm.array_bytes", "hbm.block_s", "nccl.num_bytes", "nccl.block_s", "infiniband.devices"),
         }
     assert load_profile("h200-sxm", DIRECTORY).parameters["nccl.num_bytes"] == 4 * 2**30
 

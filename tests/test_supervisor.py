@@ -1,5 +1,6 @@
 """What one supervisor tells its leader, over a real control store."""
 
+import queue
 import socket
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -9,7 +10,7 @@ from judging import make_record
 
 from gpu_acceptance.control import Control
 from gpu_acceptance.launch import Rank
-from gpu_acceptance.record import Outcome, RankRecord
+from gpu_acceptance.record import Figure, Outcome, RankRecord
 from gpu_acceptance.supervisor import Supervisor
 
 
@@ -18,8 +19,8 @@ def supervisor():
     place = Rank()
     control = Control(place)
     wake, other = socket.socketpair()
-    made = Supervisor(place, control, SimpleNamespace(wake=wake))
-    made.hold, made.journal = Mock(), Mock()
+    made = Supervisor(place, control, SimpleNamespace(wake=wake, poll=lambda: None))
+    made.hold, made.journal = Mock(counters=lambda: ()), Mock()
     yield made
     control.close(timeout_s=5)
     wake.close()
@@ -32,3 +33,45 @@ def test_facts_that_are_too_large_to_send_are_an_error_of_the_rank_and_end_no_ru
     record = RankRecord.model_validate_json(message["record"])
     assert (record.outcome, message["facts"]) == (Outcome.ERROR, {})
     assert record.message.startswith("record not sent: a published message of ")
+
+
+RISEN = (Figure(metric="counters.xids", value=1, unit="count", judged=True, detail="XID 79"),)
+
+
+def published(supervisor):
+    """The counters of the next record that was told, or None."""
+    try:
+        _, message = supervisor.control.incoming.get_nowait()
+    except queue.Empty:
+        return None
+    return RankRecord.model_validate_json(message["record"]).counters
+
+
+def test_a_record_waits_for_what_rose_meanwhile(supervisor):
+    answers = [None, None, RISEN]
+    supervisor.hold.counters = lambda: answers.pop(0)
+    supervisor.publish(make_record(0, Outcome.PASSED), {})
+    assert published(supervisor) is None
+    supervisor.pump()
+    assert published(supervisor) is None
+    assert not supervisor.journal.append.called
+    supervisor.pump()
+    assert published(supervisor) == RISEN
+    assert supervisor.journal.append.call_args.args[0].counters == RISEN
+
+
+def test_a_record_waits_for_nothing_once_the_run_is_to_end(supervisor):
+    supervisor.hold.counters = lambda: None
+    supervisor.publish(make_record(0, Outcome.PASSED), {})
+    supervisor.interrupt("SIGTERM")
+    assert published(supervisor) == ()
+    supervisor.pump()
+    assert published(supervisor) is None
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "each_link"), [("world_formation", True), ("worker_end", True), ("acceptance/test_a.py::test_b", False)]
+)
+def test_each_link_is_read_at_both_ends_of_the_workers(supervisor, nodeid, each_link):
+    supervisor.publish(make_record(0, Outcome.PASSED, nodeid=nodeid), {})
+    assert supervisor.hold.read_counters.call_args.kwargs == {"each_link": each_link}

@@ -60,7 +60,7 @@ def error_of(text, tmp_path):
 
 WORLD = "the GPUs per node it applies to, a list of whole numbers from 1; without the key: all"
 BOUND = "a finite number, or a mapping from GPUs per node (a whole number from 1) to finite numbers"
-ENTRY_KEYS = "at_least, at_most, equals, uniform, peers, unit, scope, world, nodes, floor, ceiling, spread_at_most, source"
+ENTRY_KEYS = "at_least, at_most, equals, uniform, peers, unit, scope, world, nodes, floor, ceiling, spread_at_most, source, remedy"
 
 
 @pytest.mark.parametrize(
@@ -284,6 +284,24 @@ def test_a_child_inherits_and_replaces_whole_entries(folder):
     )
     assert [file.file for file in profile.files] == ["base.yaml", "parent.yaml", "grand.yaml"]
     assert profile.changes == ()
+
+
+IB = f'limits:\n  ib.ports.state: {{equals: "ACTIVE", unit: text, scope: node, source: "{SOURCE}"}}\n'
+
+
+def test_whoever_requires_a_subject_takes_back_that_it_is_not_applicable(folder):
+    declared = 'not_applicable: {"ib.*": "nobody asks for it", "ib.roce.*": "no RoCE here"}\n'
+    directory = folder(
+        parent=f"extends: base\n{IB}{declared}",
+        leaves='extends: parent\nmatch: {device_name: "L"}\n',
+        asks='extends: parent\nmatch: {device_name: "A"}\nrequires: [ib]\n',
+        site="requires: [ib]\n",
+    )
+    assert set(load_profile("leaves", directory).not_applicable) == {"ib.*", "ib.roce.*"}
+    assert set(load_profile("asks", directory).not_applicable) == {"ib.roce.*"}
+    demanded = load_profile("leaves", directory, [directory / "site.yaml"])
+    assert demanded.not_applicable == {"ib.roce.*": "no RoCE here"}
+    assert [(change.kind, change.key) for change in demanded.changes] == [("added", "requires ib")]
 
 
 def test_everything_an_entry_can_say_arrives_in_the_limit(folder):
@@ -671,3 +689,13 @@ def test_mutations_of_the_shipped_files_are_refused_in_words(tmp_path):
         chance = random.Random(seed)
         refused += not refuses_or_reads(mutated(chance.choice(contents), chance), tmp_path / "f.yaml")
     assert refused > 1000
+
+
+def test_an_overlay_cannot_require_what_it_declares_not_applicable(folder):
+    directory = folder(
+        parent=f"extends: base\n{IB}",
+        leaves='extends: parent\nmatch: {device_name: "L"}\n',
+        site='requires: [ib]\nnot_applicable: {"ib.*": "not yet"}\n',
+    )
+    with pytest.raises(LimitsError, match=r"requires ib, and declares ib\.\* not applicable"):
+        load_profile("leaves", directory, [directory / "site.yaml"])

@@ -6,7 +6,10 @@ import re
 import pytest
 
 from gpu_acceptance.control import MAX_MESSAGE_BYTES
-from gpu_acceptance.worker_session import MOST_FIGURES, Figures, check_gathered, worker_session
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.gpu import GpuProcess, GpuUse
+from gpu_acceptance.record import Gpu
+from gpu_acceptance.worker_session import MOST_FIGURES, Figures, check_gathered, use_before, worker_session
 
 
 def test_figures_are_taken_until_the_end_and_noted_after_it():
@@ -67,3 +70,19 @@ def test_what_all_ranks_gather_fits_into_one_message(world_size):
 def test_fixtures_refuse_without_a_supervisor(pytestconfig):
     with pytest.raises(pytest.UsageError, match="no supervisor started this process, so nothing here would be judged"):
         worker_session(pytestconfig)
+
+
+TAKEN = GpuUse((GpuProcess(1607, 2**30), GpuProcess(1700, Missing(Why.NOT_SUPPORTED))), Missing(Why.NOT_PERMITTED, "nvml"))
+
+
+def test_who_was_on_a_gpu_before_the_run_is_known_by_its_uuid_in_every_worker():
+    gpus = [Gpu(index=0, name="NVIDIA H200", uuid="GPU-0", use=GpuUse((), 0)), Gpu(index=1, name="NVIDIA H200", uuid="GPU-1", use=TAKEN)]
+    told = json.loads(json.dumps([gpu.model_dump(mode="json") for gpu in gpus]))
+    assert use_before(told, "GPU-1") == TAKEN
+    assert use_before(told, "GPU-0") == GpuUse((), 0)
+
+
+@pytest.mark.parametrize("told", [[], [{"index": 0, "name": ""}], [{"index": 0, "name": "", "uuid": "GPU-0", "use": None}]])
+def test_who_was_on_a_gpu_that_nvml_did_not_show_is_not_known(told):
+    unknown = Missing(Why.NOT_THERE, "NVML did not show this GPU before the run began")
+    assert use_before(told, "GPU-0") == GpuUse(unknown, unknown)

@@ -15,6 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from gpu_acceptance.files import read_results
+from gpu_acceptance.inventory.answer import Why
 from gpu_acceptance.record import RunRecord
 from gpu_acceptance.report import write_page
 
@@ -45,10 +46,16 @@ def replacements(record: RunRecord) -> dict[str, str]:
     for identity in record.header.ranks:
         names[identity.host] = f"node-{identity.node:02d}"
         names[identity.chassis_serial] = f"CHASSIS-{identity.node:02d}"
+        names |= {text: f"{fact.upper()}-{identity.node:02d}" for fact, text in identity.inventory.items() if _is_a_serial(fact, text)}
         for gpu in identity.gpus:
             names[gpu.serial] = f"16500000{identity.node:02d}{gpu.index:02d}"
             names[gpu.uuid] = f"GPU-00000000-0000-0000-{identity.node:04d}-{gpu.index:012d}"
     return {name: other for name, other in names.items() if name}
+
+
+def _is_a_serial(fact: str, text: str) -> bool:
+    """Where a machine does not tell its own, the reason stands in its place."""
+    return fact in {"product_serial", "chassis_serial"} and not text.startswith(tuple(Why))
 
 
 def found(texts: Iterable[str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ class Sample:
     rank: int
     attempt: int
     value: Value
+    detail: str = ""  # which part of the unit it is of, where that is known
 
     @property
     def number(self) -> int | float:

@@ -1,4 +1,4 @@
-"""`gpu-acceptance`: what can be asked of finished runs and shipped profiles. Needs no GPU.
+"""`gpu-acceptance`: what can be asked of finished runs, of shipped profiles, and of this machine. Touches no GPU.
 
 Every verb prints its answer on standard output, and any trouble as one line on standard error.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpu_acceptance import __version__
+from gpu_acceptance.cli_machine import add_verbs
 from gpu_acceptance.ending import INTERNAL_ERROR
 from gpu_acceptance.files import RESULTS, RecordError, read_journal, read_results, write_results
 from gpu_acceptance.merge import copy_journals, find_journals
@@ -106,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     merge.add_argument("dirs", metavar="DIR", nargs="+", type=Path, help="a run folder, as one of the nodes has it")
     merge.set_defaults(verb=_report_merge)
 
+    add_verbs(verbs)
     profiles = verbs.add_parser("profiles", help="list the shipped profiles", description="List the shipped profiles.")
     profiles.set_defaults(verb=_profiles)
 

@@ -12,11 +12,12 @@ from gpu_acceptance.events import StopSignals
 from gpu_acceptance.generations import WORKER_END
 from gpu_acceptance.joining import RefusedError
 from gpu_acceptance.objections import FORMATION
+from gpu_acceptance.record import COUNTERS
 from gpu_acceptance.values import plural
 from gpu_acceptance.visible import one_line
 
 FOLDER = "acceptance"  # of the suite: one file is one subject
-RESERVED = (FORMATION, WORKER_END)  # rows of the run itself
+RESERVED = (FORMATION, WORKER_END, COUNTERS)  # what the run itself finds
 _MOST_NAMES = 3
 
 
@@ -83,7 +84,7 @@ class Collection:
 
     def _reserved(self, items: Sequence[pytest.Item]) -> list[RefusedError]:
         paths = sorted({item.path for item in items if item.path.stem.removeprefix("test_") in RESERVED})
-        return [RefusedError(f"{path}: its name is reserved, the run has a row of its own of that name; rename it") for path in paths]
+        return [RefusedError(f"{path}: its name is reserved for what the run itself finds; rename it") for path in paths]
 
     def _selection(self, *, nothing: bool) -> str:
         """Where less than the whole suite was asked for: what was asked for, or which files gave nothing."""

@@ -7,7 +7,7 @@ from gpu_acceptance.coverage import make_coverage
 from gpu_acceptance.job import Job
 from gpu_acceptance.limit import matching_reason, subject_of_metric
 from gpu_acceptance.objections import absent, incomplete_rows, rejecting_rows
-from gpu_acceptance.record import Coverage, Judgement, Outcome, Row, RunRecord, Status
+from gpu_acceptance.record import COUNTERS, Coverage, Judgement, Outcome, Row, RunRecord, Status
 from gpu_acceptance.visible import one_line
 
 # Where two codes apply the first one of the list in the design wins, so an interrupted run may have found a rejection as well.
@@ -91,7 +91,7 @@ def _against_row(row: Row, record: RunRecord) -> Iterator[str]:
             yield from (f"{row.nodeid} passed, skipped on rank {one.rank}" for one in attempt.ranks if one.outcome is Outcome.SKIPPED)
     for judgement in row.judgements:
         yield from _against_judgement(judgement, record)
-        if judgement.status is Status.HELD and subject_of_metric(judgement.metric) != row.subject:
+        if judgement.status is Status.HELD and subject_of_metric(judgement.metric) not in {row.subject, COUNTERS}:
             yield f"{judgement.metric} held by subject {row.subject}"
 
 

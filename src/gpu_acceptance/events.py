@@ -110,6 +110,10 @@ class Events:
         self._selector.register(control.wake_fd, selectors.EVENT_READ, "control")
         self._selector.register(stop.wake, selectors.EVENT_READ, "stop")
 
+    def listen(self, wake_fd: int) -> None:
+        """Wakes up, with no event, while this can be read: whoever is called after each wait reads it."""
+        self._selector.register(wake_fd, selectors.EVENT_READ, "other")
+
     def watch(self, worker: WorkerProcess) -> None:
         assert self._worker is None
         self._worker = worker

@@ -6,6 +6,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from gpu_acceptance.inventory import libraries
+from gpu_acceptance.inventory.answer import Missing
+
 
 @dataclass(frozen=True)
 class World:
@@ -58,8 +61,15 @@ def device_facts(device: torch.device) -> dict[str, str]:
     if device.type == "cuda":
         facts["gpu_uuid"] = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
         facts["cuda"] = torch.version.cuda or ""
+        facts["libnccl"] = _mapped_nccl()
         facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return facts
+
+
+def _mapped_nccl() -> str:
+    """The files that this process really has mapped, whatever was installed or meant to be found."""
+    nccl = libraries.read().nccl
+    return str(nccl) if isinstance(nccl, Missing) else ", ".join(library.path for library in nccl)
 
 
 def wait_for_device() -> None:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gpu_acceptance.inventory import host, nvml, pcie, versions
+from gpu_acceptance.inventory import brief, host, nvml, pcie, versions
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.record import RankIdentity
 
@@ -29,4 +29,5 @@ def read_identity(place: Rank) -> RankIdentity:
         versions={**versions.read(), **versions.checkout()},
         environment=host.environment(),
         chassis_serial=host.chassis_serial(),
+        inventory=brief.read() if place.local_rank == 0 else {},
     )

@@ -60,7 +60,8 @@ class Job:
         return self.by_rank[rank].place if rank in self.by_rank else "never said who it is"
 
     def host(self, node: int) -> str:
-        return next((identity.host for identity in self.by_rank.values() if identity.node == node), "unknown host")
+        """`node-03`, or `node-03, rack B2`."""
+        return next((identity.node_place for identity in self.by_rank.values() if identity.node == node), "unknown host")
 
     def who(self, ranks: Collection[int]) -> str:
         """`rank 5 (node-03, GPU 5, serial ...)`, `ranks 0-6,8`."""

@@ -10,7 +10,7 @@ from gpu_acceptance.bounds import Finding, Sample, bounds_of, find_beyond, find_
 from gpu_acceptance.job import Job
 from gpu_acceptance.limit import Limit, Profile, Scope, bound_at, matching_reason, subject_of_metric
 from gpu_acceptance.peers import MIN_UNITS, find_behind, peer_factor
-from gpu_acceptance.record import Attempt, Judgement, Status, clip
+from gpu_acceptance.record import COUNTERS, Attempt, Judgement, Status, clip
 from gpu_acceptance.sift import Reading, Sifted, quantity, readings_by_metric, sift, unsteady
 from gpu_acceptance.values import plural, with_unit
 
@@ -27,13 +27,14 @@ class _Problem:
 def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapping[str, str], subject: str) -> tuple[Judgement, ...]:
     """One judgement per bound of every metric that some rank checked, sorted by metric.
 
-    `subject` is that of the validation: what it checks of another one proves nothing, whatever is waived or declared.
+    `subject` is that of the validation: what it checks of another one proves nothing, whatever is waived or declared. What its
+    supervisors read of counters is judged in every validation.
     A miss of the peer rule in a first attempt is provisional: see `wants_repeat`.
     """
     found = readings_by_metric(attempts, job)
     judgements: list[Judgement] = []
     for metric in sorted(found):
-        if subject_of_metric(metric) == subject:
+        if subject_of_metric(metric) in {subject, COUNTERS}:
             judgements += _judge_metric(metric, found[metric], profile, job, waivers)
         else:
             judgements.append(_astray(metric, found[metric], subject))
@@ -121,7 +122,7 @@ def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job
     if problems:
         status, ranks = problems[0].status, problems[0].ranks
         message = "; also: ".join(problem.text for problem in problems)
-    elif bound == "uniform" and len(sifted.usable) < 2:
+    elif bound == "uniform" and len({job.member_of(reading.rank, scope) for reading in sifted.usable}) < 2:
         status, ranks, message = Status.NOT_APPLICABLE, (), f"{limit.metric}: not applicable: one figure has nothing to be equal to"
     else:
         assert finding.worst is not None, f"{limit.metric} {bound}: no figure, and nobody said so"
@@ -158,6 +159,7 @@ def _judgement(bound: str, limit: Limit, status: Status, message: str, finding: 
         need=finding.need,
         scope=limit.scope,
         source=limit.source,
+        remedy=limit.remedy,
         file=limit.file,
         margin=finding.margin,
         ranks=_sorted(ranks),
@@ -167,7 +169,10 @@ def _judgement(bound: str, limit: Limit, status: Status, message: str, finding: 
 
 def _find(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> Finding:
     scope = _unit_scope(bound, limit)
-    samples = [Sample(job.member_of(reading.rank, scope), reading.rank, reading.attempt, _value(reading)) for reading in readings]
+    samples = [
+        Sample(job.member_of(reading.rank, scope), reading.rank, reading.attempt, _value(reading), reading.figure.detail)
+        for reading in readings
+    ]
     if bound in ("at_least", "at_most"):
         asked = bound_at(limit.at_least if bound == "at_least" else limit.at_most, job.gpus_per_node)
         assert asked is not None, f"{limit.metric} has no {bound} at {job.gpus_per_node} GPUs per node"
@@ -191,7 +196,8 @@ def _problems(bound: str, limit: Limit, readings: Sequence[Reading], sifted: Sif
     scope = _unit_scope(bound, limit)
     tail = _tail(limit, finding)
     if finding.missed:
-        yield _Problem(Status.MISSED, _say(limit, finding, finding.missed, scope, job), _ranks(finding.missed))
+        todo = f"; to do: {limit.remedy}" if limit.remedy else ""
+        yield _Problem(Status.MISSED, f"{_say(limit, finding, finding.missed, scope, job)}{todo}", _ranks(finding.missed))
     faulty = [reading for reading, _ in sifted.faulty]
     if finding.unfit:
         where = job.where(scope, finding.unfit[0].unit, {sample.unit for sample in finding.unfit})
@@ -210,7 +216,8 @@ def _problems(bound: str, limit: Limit, readings: Sequence[Reading], sifted: Sif
 def _say(limit: Limit, finding: Finding, samples: Sequence[Sample], scope: Scope, job: Job) -> str:
     """`nccl.all_gather.busbw_ring = 262.5 GB/s, need >= 337 GB/s [h200-sxm.yaml: measured ...] (job)`."""
     where = job.where(scope, samples[0].unit, {sample.unit for sample in samples})
-    return f"{limit.metric} = {with_unit(finding.shown, limit.unit)}{finding.detail}{_tail(limit, finding)} {where}"
+    detail = f" ({samples[0].detail})" if samples[0].detail else ""
+    return f"{limit.metric} = {with_unit(finding.shown, limit.unit)}{detail}{finding.detail}{_tail(limit, finding)} {where}"
 
 
 def _tail(limit: Limit, finding: Finding) -> str:

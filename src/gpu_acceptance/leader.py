@@ -93,8 +93,9 @@ class Leader:
         formations, endings = self._generations.formations, self._generations.endings
         if formations:
             rows.insert(0, self._judged(Validation(FORMATION, self._profile.deadline_s), formations))
-        if any(record.outcome is not Outcome.PASSED for attempt in endings for record in attempt.ranks):
-            rows.append(self._judged(Validation(WORKER_END, self._profile.deadline_s), endings))
+        if endings:
+            ending = self._judged(Validation(WORKER_END, self._profile.deadline_s), endings)
+            rows += [ending] if ending.outcome not in {Outcome.PASSED, Outcome.NOT_APPLICABLE} else []
         return rows
 
     def _row(self, validation: Validation) -> Row:

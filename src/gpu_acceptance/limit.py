@@ -49,6 +49,7 @@ class Limit:
     floor: float = 0.0  # physically possible: a reading below it is a measuring error
     ceiling: float | None = None  # physically possible: a reading above it is a measuring error
     spread_at_most: float | None = None  # percent; above it a figure is unstable and is not judged
+    remedy: str = ""  # what to do about a miss, where the limit knows
 
     @property
     def subject(self) -> str:

@@ -3,16 +3,18 @@
 import difflib
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from gpu_acceptance.limit import FileDigest
 from gpu_acceptance.limits_schema import Content, Entry, Match, PeersEntry, number_hint
 from gpu_acceptance.strict_yaml import MAX_BYTES, Document, Key, StrictYamlError, parse, shown
+
+M = TypeVar("M", bound=BaseModel)
 
 MAX_PROBLEMS = 10
 MAX_PATH = 500  # characters of a path in a message
@@ -39,6 +41,11 @@ class LimitsFile:
 
 def read_file(path: Path) -> LimitsFile:
     """The file at `path`, every entry found right by itself; what only holds after merging is not looked at."""
+    return LimitsFile(*read_validated(path, Content, _problems))
+
+
+def read_validated(path: Path, model: type[M], problems: Callable[[str, Document, ValidationError], list[str]]) -> tuple[FileDigest, M]:
+    """A YAML file as `model` has it. LimitsError, with what `problems` makes of what is wrong."""
     name = file_name(path)
     content = _read_bytes(path, name)
     try:
@@ -46,10 +53,10 @@ def read_file(path: Path) -> LimitsFile:
     except StrictYamlError as error:
         raise LimitsError(f"{name}: {error}") from None
     try:
-        model = Content.model_validate(document.data)
+        found = model.model_validate(document.data)
     except ValidationError as error:
-        raise LimitsError(_problems(name, document, error)) from None
-    return LimitsFile(FileDigest(name, hashlib.sha256(content).hexdigest()), model)
+        raise LimitsError(problems(name, document, error)) from None
+    return FileDigest(name, hashlib.sha256(content).hexdigest()), found
 
 
 def file_name(path: Path) -> str:
@@ -88,7 +95,7 @@ def _problems(file: str, document: Document, error: ValidationError) -> list[str
     for detail in error.errors(include_url=False):
         path = _path(detail["loc"])
         if path not in lines or detail["type"] == "value_error":  # of the branches of a union, the one that says why
-            lines[path] = f"{file}: {_dotted(path)}{_line(document, path)}: {_what(detail, path)}"
+            lines[path] = f"{file}: {dotted(path)}{line_of(document, path)}: {_what(detail, path)}"
     return list(lines.values())
 
 
@@ -103,11 +110,13 @@ def _path(loc: tuple[Key, ...]) -> tuple[Key, ...]:
     return loc[:-1] if loc and loc[-1] == "[key]" else loc
 
 
-def _dotted(path: tuple[Key, ...]) -> str:
+def dotted(path: tuple[Key, ...]) -> str:
+    """`limits.gemm.bf16.sustained.unit`: where in the file."""
     return ".".join(str(key) if re.fullmatch(r"[\w.*/-]{1,80}", str(key), re.ASCII) else shown(key) for key in path) or "the file"
 
 
-def _line(document: Document, path: tuple[Key, ...]) -> str:
+def line_of(document: Document, path: tuple[Key, ...]) -> str:
+    """` (line 7)`, of the key itself or of what it belongs into; nothing where no line is known."""
     known = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in document.lines), ())
     return f" (line {document.lines[known]})" if known else ""
 

@@ -107,6 +107,8 @@ class Entry(_Model):
         description="a sentence of 20 characters or more that begins with measured, datasheet, derived, published or policy and a colon"
     )
 
+    remedy: Annotated[Text, Field(min_length=10)] | Literal[""] = Field("", description="what to do about a miss, in a sentence")
+
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
         problems = [*_bound_problems(self), *_unit_problems(self), *_order_problems(self), *_size_problems(self)]

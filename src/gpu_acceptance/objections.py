@@ -69,8 +69,13 @@ def _only_missed(row: Row) -> bool:
 
 
 def incomplete_rows(rows: Sequence[Row]) -> Iterator[Objection]:
+    """One sentence for all that say the same: a counter that a machine does not have is missing from every validation."""
+    alike: dict[tuple[Outcome, str], list[Row]] = {}
     for row in _by_severity(rows, _INCOMPLETE):
-        yield Objection(_part_of(row, rows, _INCOMPLETE), _sentence(row))
+        alike.setdefault((row.outcome, _first_line(row)), []).append(row)
+    for first, *others in alike.values():
+        more = f" and {plural(len(others), 'other')}" if others else ""
+        yield Objection(_part_of(first, rows, _INCOMPLETE), f"{_name(first)}{more}: {_first_line(first) or first.outcome}")
 
 
 def _by_severity(rows: Sequence[Row], words: Mapping[Outcome, str]) -> list[Row]:

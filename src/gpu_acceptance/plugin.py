@@ -23,7 +23,7 @@ from gpu_acceptance.outputs import direct_outputs, figure_properties, find_unwri
 from gpu_acceptance.plan import plan_lines, planned_shape
 from gpu_acceptance.refusals import find_refusal, refuse_inside_a_worker
 from gpu_acceptance.run import Run
-from gpu_acceptance.settings import Settings, add_options, choose_profile, read_settings
+from gpu_acceptance.settings import Settings, add_options, choose_profile, read_declared, read_settings
 from gpu_acceptance.starting import start_run
 from gpu_acceptance.validations import FormationItem, read_validation
 from gpu_acceptance.visible import visible
@@ -111,7 +111,7 @@ class Dry:
     def _plan(self, items: list[pytest.Item]) -> Iterator[str]:
         identity = read_identity(self._place)
         try:
-            profile = choose_profile(self._settings, identity.gpu.name if identity.gpu else None)
+            profile = choose_profile(self._settings, identity.gpu.name if identity.gpu else None, read_declared(self._settings))
         except RefusedError as error:
             raise pytest.UsageError(str(error)) from None
         validations = [read_validation(item, profile.deadline_s) for item in items]

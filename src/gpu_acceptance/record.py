@@ -10,14 +10,16 @@ import math
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from gpu_acceptance.limit import ChangeKind, Profile, Scope, Value
+from gpu_acceptance.inventory.gpu import GpuUse
+from gpu_acceptance.limit import ChangeKind, Profile, Scope, Value, subject_of_metric
 
 SCHEMA_VERSION = 1
 MAX_TEXT = 16_384  # characters of one message, stack or log tail in a record
+COUNTERS = "counters"  # the subject of what supervisors read round every validation
 MOST_COLLECTIVES = 64  # groups of one rank whose last collective a record names
 
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
@@ -62,6 +64,9 @@ class Status(StrEnum):
     WAIVED = "waived"
 
 
+_OPTIONAL = frozenset({"anomaly", "spread_percent", "detail"})
+
+
 class Figure(Model):
     """One measured value of a metric on one rank. `value` is None when what was measured is no value; `anomaly` says what it was."""
 
@@ -71,6 +76,12 @@ class Figure(Model):
     judged: bool  # True: `check`, asks for judgement. False: `record`, informs
     anomaly: str = ""
     spread_percent: float | None = None  # coefficient of variation of the blocks behind the value
+    detail: str = Field("", max_length=1_000)  # which part of the machine it is of: links, ports, XIDs
+
+    @model_serializer(mode="wrap")
+    def _write_what_is_there(self, write: SerializerFunctionWrapHandler) -> dict[str, Value | None]:
+        """Every rank writes a dozen counters in every validation, and most of them have nothing to say but 0."""
+        return {name: value for name, value in write(self).items() if name not in _OPTIONAL or value not in {"", None}}
 
 
 _MOST_TEXT = 1_000  # characters of a text that is a figure
@@ -78,20 +89,24 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _UNIT = re.compile(r"[A-Za-z0-9_%/.*^-]{1,40}")
 
 
-def make_figure(metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None) -> Figure:
+def make_figure(
+    metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None, anomaly: str = "", detail: str = ""
+) -> Figure:
     """A figure of whatever a test measured; what is no finite number, text or bool becomes an anomaly, never a value.
 
+    `anomaly`: why there is no value, where that is known; `value` counts for nothing then.
     Raises ValueError over a metric or a unit that cannot be one: that is the test's mistake, not the machine's.
     """
     for what, text, pattern in (("metric", metric, _NAME), ("unit", unit, _UNIT)):
         if not isinstance(text, str) or not pattern.fullmatch(text):
             raise ValueError(f"{what} {text!r:.100} is none; allowed: {pattern.pattern}")
-    anomaly = _anomaly(value) or (_spread_anomaly(spread_percent) if spread_percent is not None else "")
+    anomaly = anomaly or _anomaly(value) or (_spread_anomaly(spread_percent) if spread_percent is not None else "")
+    detail = clip(detail, _MOST_TEXT)
     if anomaly:
-        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly)
+        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly, detail=detail)
     assert isinstance(value, bool | int | float | str)
     spread = None if spread_percent is None else float(spread_percent)
-    return Figure(metric=metric, value=value, unit=unit, judged=judged, spread_percent=spread)
+    return Figure(metric=metric, value=value, unit=unit, judged=judged, spread_percent=spread, detail=detail)
 
 
 def _anomaly(value: object) -> str:
@@ -142,6 +157,27 @@ class RankRecord(Model):
     ras: Text = ""  # what NCCL's RAS service said then; asked by the first rank of a node
     log_tail: Text = ""  # end of the worker's output, when the outcome is bad
     figures: tuple[Figure, ...] = ()
+    counters: tuple[Figure, ...] = ()  # what rose on the rank's GPU meanwhile, as its supervisor read it; no figure of a worker is here
+
+    @model_validator(mode="after")
+    def _keep_counters_apart(self) -> Self:
+        """A worker that could write counters could hide what rose."""
+        for figure, are_counters in [*((one, False) for one in self.figures), *((one, True) for one in self.counters)]:
+            if (subject_of_metric(figure.metric) == COUNTERS) != are_counters:
+                raise ValueError(f"{figure.metric} among the {'counters' if are_counters else 'figures'} of a record")
+        return self
+
+
+class DeclaredNode(Model):
+    """A node that `--site` says there must be."""
+
+    host: str
+    gpus: int  # that exist on it
+    rack: str = ""
+
+    @property
+    def place(self) -> str:
+        return place_of(self.host, self.rack)
 
 
 class Gpu(Model):
@@ -152,7 +188,15 @@ class Gpu(Model):
     uuid: str = ""
     serial: str = ""
     pci_bus_id: str = ""
+    part_number: str = ""
+    vbios: str = ""
     memory_bytes: int = 0
+    use: GpuUse | None = None  # when its node was first asked: before this run put anything on it
+
+    @property
+    def label(self) -> str:
+        """`GPU 5, serial 1653924100006`."""
+        return f"GPU {self.index}, {f'serial {self.serial}' if self.serial else f'UUID {self.uuid}'}"
 
 
 class RankIdentity(Model):
@@ -174,6 +218,8 @@ class RankIdentity(Model):
     versions: dict[str, str] = {}  # python, torch, cuda, nccl, driver, kernel, ...
     environment: dict[str, str] = {}  # variables that change results
     chassis_serial: str = ""
+    rack: str = ""  # where --site says that it stands
+    inventory: dict[str, str] = {}  # its node in words; the first rank of a node tells
     clock_ahead_s: Bounds | None = None  # of its node's clock against node 0's; None: nobody asked, or no answer came
 
     @property
@@ -189,13 +235,14 @@ class RankIdentity(Model):
         return self.gpus[self.local_rank] if self.local_rank < len(self.gpus) else None
 
     @property
+    def node_place(self) -> str:
+        """`node-03`, or `node-03, rack B2` where somebody said so."""
+        return place_of(self.host, self.rack)
+
+    @property
     def place(self) -> str:
         """`node-03, GPU 5, serial 1653924100006`: where to send the technician."""
-        parts = [self.host]
-        if self.gpu:
-            parts.append(f"GPU {self.gpu.index}")
-            parts.append(f"serial {self.gpu.serial}" if self.gpu.serial else f"UUID {self.gpu.uuid}")
-        return ", ".join(parts)
+        return f"{self.node_place}, {self.gpu.label}" if self.gpu else self.node_place
 
     def with_facts(self, facts: Mapping[str, str]) -> "RankIdentity":
         """The same rank, with what its worker found when it opened its device: `gpu_uuid`, and versions by name."""
@@ -229,7 +276,9 @@ class RunPlan(Model):
     profile: Profile
     waivers: dict[str, str] = {}
     declared_gpus: int | None = None  # --gpus
+    declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
     measure_only: bool = False
+    allow_busy: bool = False  # --allow-busy
     num_deselected: int = 0
     selection: str = ""  # where less than the whole suite was asked for: what; it weakens the verdict
     not_collected: tuple[str, ...] = ()  # a sentence for each test file of which no validations are known
@@ -248,6 +297,7 @@ class Judgement(Model):
     need: str = ""  # ">= 337", "== NVLS", "equal on all"
     scope: Scope = "job"
     source: str = ""
+    remedy: str = ""  # what the limit says is to be done about a miss
     file: str = ""
     margin: float | None = None  # distance to the bound as a part of it; negative: missed
     ranks: tuple[int, ...] = ()  # who missed it, or the worst one where it held
@@ -315,7 +365,9 @@ class Header(Model):
     required: tuple[str, ...]
     parameters: dict[str, Value]
     declared_gpus: int | None = None  # --gpus
+    declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
     measure_only: bool = False
+    allow_busy: bool = False
     gpu_acceptance_version: str
     ranks: tuple[RankIdentity, ...]
     rebuilt: str = ""  # from which journals and why, where no reporter finished the run; such a run is never ACCEPTED
@@ -331,6 +383,11 @@ class RunRecord(Model):
     changes: tuple[ChangeRecord, ...] = ()
     not_applicable: dict[str, str] = {}
     waivers: dict[str, str] = {}
+
+
+def place_of(host: str, rack: str) -> str:
+    """`node-03, rack B2`: where to find a node."""
+    return f"{host}, rack {rack}" if rack else host
 
 
 def clip(text: str, limit: int = MAX_TEXT) -> str:

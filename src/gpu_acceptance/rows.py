@@ -7,8 +7,9 @@ from pathlib import PurePosixPath
 
 from gpu_acceptance.job import Job
 from gpu_acceptance.judge import judge
-from gpu_acceptance.limit import Profile, matching_reason
-from gpu_acceptance.record import Attempt, Judgement, Outcome, RankRecord, Row, Status, clip
+from gpu_acceptance.limit import Profile, matching_reason, subject_of_metric
+from gpu_acceptance.record import COUNTERS, Attempt, Judgement, Outcome, RankRecord, Row, Status, clip
+from gpu_acceptance.sift import JUDGED_OUTCOMES, quantity
 from gpu_acceptance.stacks import where
 
 # The first of these that some rank or some limit gives is the row's. What rejects comes first: nothing may hide it.
@@ -68,7 +69,8 @@ def make_row(
     answers = list(_answers(attempts, job, _declared(nodeid, profile)))
     causes = [*_causes_of_ranks(answers, job), *_causes_of_limits(judgements)]
     outcome = min((cause.outcome for cause in causes), key=_ORDER.index, default=Outcome.NOT_RUN)
-    if outcome is Outcome.PASSED and judgements and all(judgement.status is not Status.HELD for judgement in judgements):
+    own = [judgement for judgement in judgements if subject_of_metric(judgement.metric) != COUNTERS]
+    if outcome is Outcome.PASSED and own and all(judgement.status is not Status.HELD for judgement in own):
         outcome = Outcome.NOT_APPLICABLE  # nothing was left to hold
     return Row(
         nodeid=nodeid,
@@ -117,12 +119,22 @@ def _answers(attempts: Sequence[Attempt], job: Job, declared: str | None) -> Ite
 def _describe(record: RankRecord, again: str) -> str:
     """`died in call: exit code -11`; of a stuck rank also where it stands."""
     if record.outcome is Outcome.VICTIM:
-        return _essence(record.message) if record.stack else "a peer failed first"  # an exception of its own is an echo
+        said = _essence(record.message) if record.stack else "a peer failed first"  # an exception of its own is an echo
+        return f"{said}{_risen(record)}"  # what its GPU reports may be why the peer failed
     phase = f" in {record.phase}{again}" if record.phase else again
     place = where(record.stack) if record.outcome is Outcome.STUCK else ""
     frames = f"; inside {place}" if place else ""
     message = f": {_essence(record.message)}" if record.message else ""
-    return f"{record.outcome}{phase}{message}{frames}"
+    return f"{record.outcome}{phase}{message}{frames}{_risen(record)}"
+
+
+def _risen(record: RankRecord) -> str:
+    """What rose on the GPU of a rank that did not come to its end; of the others the limits speak."""
+    if record.outcome in JUDGED_OUTCOMES:
+        return ""
+    risen = [one for one in record.counters if one.judged and one.value]
+    named = "; ".join(f"{one.metric} = {quantity(one)}{f' ({one.detail})' if one.detail else ''}" for one in risen)
+    return f"; on its GPU meanwhile: {named}" if named else ""
 
 
 def _essence(message: str) -> str:

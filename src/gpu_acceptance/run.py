@@ -7,6 +7,7 @@ from pathlib import Path
 from gpu_acceptance.collecting import Collected
 from gpu_acceptance.control import ControlError, Message
 from gpu_acceptance.deaf_launcher import end_launcher_later
+from gpu_acceptance.digests import suite_digest
 from gpu_acceptance.ending import INTERNAL_ERROR, Ending, broken, read_ending, spoil, write_ending
 from gpu_acceptance.error_file import write_error_file
 from gpu_acceptance.files import RESULTS, encode
@@ -15,13 +16,14 @@ from gpu_acceptance.job import Job
 from gpu_acceptance.joining import USAGE, RefusedError, UnmetError, agree, interrupted
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.leader import Leader, LeaderOptions
-from gpu_acceptance.limit import Profile
+from gpu_acceptance.limit import Limit, Profile, matching_reason
 from gpu_acceptance.objections import FORMATION
-from gpu_acceptance.record import Outcome, RankIdentity, Row, RunPlan, RunRecord
+from gpu_acceptance.record import COUNTERS, Outcome, RankIdentity, Row, RunPlan, RunRecord
 from gpu_acceptance.run_files import RunFiles, utc_now
 from gpu_acceptance.run_plan import make_plan
 from gpu_acceptance.run_record import make_run_record
-from gpu_acceptance.settings import Settings
+from gpu_acceptance.settings import Settings, own_digest
+from gpu_acceptance.site_file import SiteFile
 from gpu_acceptance.standby import await_listeners, elect, rebuild_run, send_journal
 from gpu_acceptance.supervisor import LeaderLostError, Supervisor
 from gpu_acceptance.unmet import note_refusal
@@ -55,6 +57,7 @@ class Run:
     ending: Ending | None = None
     alive: list[int] | None = None  # after the leading rank was lost: who is left
     stopped: str | None = None  # what had stopped the run before that
+    site: SiteFile | None = None  # this rank's copy
 
     # --- what runs -----------------------------------------------------------------------------------------------------------
 
@@ -75,7 +78,10 @@ class Run:
         self.supervisor.journal.append(plan)
         files = sorted({str(item.path) for item in collected.items if item.nodeid != FORMATION})
         parameters = dict(plan.profile.parameters)
-        self.supervisor.hold.collect_with(Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"]))
+        counters = frozenset(limit.metric for limit in plan.profile.limits.values() if _counts(limit, plan.profile))
+        digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name, self.site)}
+        suite = Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"], counters, digests, plan.declared_nodes)
+        self.supervisor.hold.collect_with(suite)
         self.plan = plan
         return [validation.nodeid for validation in plan.validations]
 
@@ -101,7 +107,8 @@ class Run:
     def _make_plan(self, collected: Collected) -> RunPlan:
         assert self.profile
         run_id, validations = self.files.folder.name, self.validations.values()
-        return make_plan(run_id, self.started_at, self.place, self.settings, self.profile, collected, validations)
+        nodes = self.site.nodes if self.site else ()
+        return make_plan(run_id, self.started_at, self.place, self.settings, self.profile, collected, validations, nodes)
 
     def lead_with(self, note: Callable[[str], None]) -> None:
         """Rank 0 becomes the leader once the validations are agreed on."""
@@ -293,3 +300,7 @@ class Run:
             interrupted=self._interruption,
             internal_error=self.problem,
         )
+
+
+def _counts(limit: Limit, profile: Profile) -> bool:
+    return limit.subject == COUNTERS and matching_reason(limit.metric, profile.not_applicable) is None

@@ -12,12 +12,19 @@ from gpu_acceptance.collecting import Collected
 from gpu_acceptance.generations import Validation
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.limit import Profile
-from gpu_acceptance.record import PlannedValidation, RunPlan
+from gpu_acceptance.record import DeclaredNode, PlannedValidation, RunPlan
 from gpu_acceptance.settings import Settings
 
 
 def make_plan(
-    run_id: str, started_at: str, place: Rank, settings: Settings, profile: Profile, collected: Collected, validations: Iterable[Validation]
+    run_id: str,
+    started_at: str,
+    place: Rank,
+    settings: Settings,
+    profile: Profile,
+    collected: Collected,
+    validations: Iterable[Validation],
+    declared_nodes: tuple[DeclaredNode, ...] = (),
 ) -> RunPlan:
     """The plan of a run, as rank 0 makes it for all."""
     return RunPlan(
@@ -27,7 +34,9 @@ def make_plan(
         profile=profile,
         waivers=dict(settings.waivers),
         declared_gpus=settings.declared_gpus,
+        declared_nodes=declared_nodes,
         measure_only=settings.measure_only,
+        allow_busy=settings.allow_busy,
         num_deselected=collected.num_deselected,
         selection=collected.selection,
         not_collected=tuple(collected.not_collected),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpu_acceptance import busy
 from gpu_acceptance.job import Job
 from gpu_acceptance.record import ChangeRecord, Header, Row, RunPlan, RunRecord
 from gpu_acceptance.values import plural
@@ -45,6 +46,8 @@ def make_run_record(
 
 
 def _notes(plan: RunPlan) -> Iterator[str]:
+    if plan.allow_busy:
+        yield busy.NOTE
     if plan.selection:
         yield plan.selection
     if plan.num_deselected:
@@ -64,7 +67,9 @@ def _header(plan: RunPlan, job: Job, ended_at: str, *, rebuilt: str) -> Header:
         required=tuple(sorted(profile.requires)),
         parameters=dict(profile.parameters),
         declared_gpus=plan.declared_gpus,
+        declared_nodes=plan.declared_nodes,
         measure_only=plan.measure_only,
+        allow_busy=plan.allow_busy,
         gpu_acceptance_version=plan.gpu_acceptance_version,
         ranks=tuple(job.by_rank.values()),
         rebuilt=rebuilt,

@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from gpu_acceptance import busy
 from gpu_acceptance.budget import Budget, read_budget
+from gpu_acceptance.digests import profile_digest
 from gpu_acceptance.joining import RefusedError
 from gpu_acceptance.limit import Profile
 from gpu_acceptance.run_files import RUN_ID
-from gpu_acceptance.thresholds import LimitsError, load_profile, profile_names, select_profile, shipped_dir
+from gpu_acceptance.site_file import SiteFile, read_site
+from gpu_acceptance.thresholds import LimitsError, load_profile, profile_names, select_profile, shipped_dir, with_site
+from gpu_acceptance.visible import one_line
 
 
 @dataclass(frozen=True)
@@ -23,12 +27,14 @@ class Settings:
     waivers: Mapping[str, str]
     declared_gpus: int | None
     measure_only: bool
+    allow_busy: bool
     plan: bool
     report_dir: Path
     run_id: str | None
     confirm: int
     budget: Budget | None
     profiles: Path
+    site: Path | None = None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -37,6 +43,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--hardware", metavar="NAME", help="profile to judge by; refused where the machine has other GPUs")
     group.addoption("--waive", metavar="METRIC-GLOB=reason", action="append", default=[], help="accept without these limits; shown")
     group.addoption("--gpus", metavar="N", help="only N GPUs of each node are under test; without it a GPU without a rank is a gap")
+    group.addoption("--allow-busy", action="store_true", help="run on GPUs that somebody else uses as well; shown in the verdict line")
+    group.addoption("--site", metavar="FILE", help="which nodes there must be, their GPUs and racks; a node that differs fails by name")
     group.addoption("--measure-only", action="store_true", help="run and record everything, judge nothing; the run is INCOMPLETE")
     group.addoption("--plan", action="store_true", help="print what would run, its limits and its time; touches no GPU; exit code 5")
     group.addoption(
@@ -56,32 +64,57 @@ def read_settings(config: pytest.Config) -> Settings:
     return Settings(
         limits=tuple(_overlay(config.invocation_params.dir, name) for name in option.limits),
         hardware=_not_empty("--hardware", option.hardware, "the name of a profile"),
-        waivers=dict(_waiver(text) for text in option.waive),
+        waivers={**(busy.WAIVERS if option.allow_busy else {}), **dict(_waiver(text) for text in option.waive)},
         declared_gpus=_count("--gpus", option.gpus, "the number of GPUs of each node that are under test"),
         measure_only=option.measure_only,
+        allow_busy=option.allow_busy,
         plan=option.plan,
         report_dir=_report_dir(config),
         run_id=_run_id(option.run_id),
         confirm=_count("--confirm", option.confirm, "how often a missed limit is measured again") or 0,
         budget=_budget(option.budget),
+        site=_site(config),
         profiles=own_profiles if (own_profiles / "base.yaml").is_file() else shipped_dir(),
     )
 
 
-def choose_profile(settings: Settings, device_name: str | None) -> Profile:
+def read_declared(settings: Settings) -> SiteFile | None:
+    """This rank's own copy of the site's file, where one was named. Raises RefusedError."""
+    if settings.site is None:
+        return None
+    try:
+        return read_site(settings.site)
+    except LimitsError as error:
+        raise RefusedError(f"--site: {error}") from None
+
+
+def choose_profile(settings: Settings, device_name: str | None, site: SiteFile | None = None) -> Profile:
     """The profile for this machine with the overlays on it. Raises RefusedError."""
     try:
         name = settings.hardware or _by_device(settings, device_name)
         if name not in (*profile_names(settings.profiles), "base") or settings.hardware == "base":
             known = ", ".join(profile_names(settings.profiles))
             raise RefusedError(f"--hardware={name}: no such profile; profiles: {known}")
-        profile = load_profile(name, settings.profiles, settings.limits)
+        profile = _load(settings, name, site)
     except LimitsError as error:
         raise RefusedError(str(error)) from None
-    for glob in settings.waivers:
+    for glob in settings.waivers.keys() - busy.WAIVERS.keys():
         if not any(fnmatchcase(metric, glob) for metric in profile.limits):
             raise RefusedError(f"--waive={glob}=...: matches no limit of profile {profile.name}; see --plan for their names")
     return profile
+
+
+def _load(settings: Settings, name: str, site: SiteFile | None) -> Profile:
+    profile = load_profile(name, settings.profiles, settings.limits)
+    return with_site(profile, site.digest) if site else profile
+
+
+def own_digest(settings: Settings, name: str, site: SiteFile | None) -> str:
+    """Of the profile of this name as this rank reads it; where it cannot, why."""
+    try:
+        return profile_digest(_load(settings, name, site))
+    except LimitsError as error:
+        return f"cannot be read: {one_line(str(error))}"
 
 
 def _by_device(settings: Settings, device_name: str | None) -> str:
@@ -102,6 +135,11 @@ def _overlay(folder: Path, name: str) -> Path:
     except OSError as error:
         raise pytest.UsageError(f"--limits={name}: cannot be read: {error.strerror}") from None
     return path if is_there or "/" in name or name.endswith(".yaml") else Path(name)
+
+
+def _site(config: pytest.Config) -> Path | None:
+    name = _not_empty("--site", config.option.site, "the file that says which nodes there must be")
+    return None if name is None else config.invocation_params.dir / name
 
 
 def _report_dir(config: pytest.Config) -> Path:

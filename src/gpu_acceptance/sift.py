@@ -8,7 +8,8 @@ from gpu_acceptance.limit import Limit
 from gpu_acceptance.record import Attempt, Figure, Outcome
 from gpu_acceptance.values import is_number, show, show_apart, typed, with_unit
 
-_KEPT = {Outcome.PASSED, Outcome.FAILED}  # what any other rank measured is thrown away with it
+JUDGED_OUTCOMES = {Outcome.PASSED, Outcome.FAILED}  # what any other rank measured is thrown away with it
+_COUNTED_OUTCOMES = {*JUDGED_OUTCOMES, Outcome.SKIPPED}  # a declared skip is no objection: what rose until then is judged nowhere else
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,15 @@ class Sifted:
 
 
 def readings_by_metric(attempts: Iterable[Attempt], job: Job) -> dict[str, list[Reading]]:
-    """Checked figures of ranks of this job that came to their end; by rank, whatever order they arrived in."""
+    """Checked figures of ranks of this job that came to their end, and counters of those that skipped; by rank, whatever order they had."""
     readings: dict[str, list[Reading]] = {}
     for attempt in attempts:
         for record in attempt.ranks:
-            if record.outcome not in _KEPT or record.rank not in job.by_rank:
+            if record.rank not in job.by_rank:
                 continue
-            for figure in record.figures:
+            figures = record.figures if record.outcome in JUDGED_OUTCOMES else ()
+            counters = record.counters if record.outcome in _COUNTED_OUTCOMES else ()
+            for figure in (*figures, *counters):
                 if figure.judged:
                     readings.setdefault(figure.metric, []).append(Reading(record.rank, attempt.number, figure))
     return {metric: sorted(found, key=_order) for metric, found in readings.items()}

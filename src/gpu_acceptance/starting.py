@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from gpu_acceptance.busy import find_busy
 from gpu_acceptance.control import Control, Message, UnreachableError
 from gpu_acceptance.events import StopSignals
 from gpu_acceptance.files import Journal, RecordError
@@ -16,7 +17,8 @@ from gpu_acceptance.record import RankIdentity
 from gpu_acceptance.refusals import find_mismatch, find_wrong_hardware
 from gpu_acceptance.run import Run
 from gpu_acceptance.run_files import RunFiles, new_run_id
-from gpu_acceptance.settings import Settings, choose_profile
+from gpu_acceptance.settings import Settings, choose_profile, read_declared
+from gpu_acceptance.site_file import SiteFile
 from gpu_acceptance.supervisor import Supervisor
 from gpu_acceptance.unmet import refuse_start
 from gpu_acceptance.worker_hold import WorkerHold
@@ -27,12 +29,13 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None) -> 
     stop = StopSignals(place.node_name, has_launcher=bool(place.store_port))
     become_subreaper()
     identity = read_identity(place)
+    site, refusal = _own_site(settings, place, refusal)
     chosen: dict[str, Profile] = {}
     joined: list[RankIdentity] = []
 
     def welcome(identities: list[RankIdentity]) -> Message:
         joined.extend(identities)
-        chosen["profile"] = profile = _profile_for(settings, identities)
+        chosen["profile"] = profile = _profile_for(settings, identities, site)
         return {"run_id": _fresh_run_id(settings), "deadline_s": profile.deadline_s}
 
     try:
@@ -44,14 +47,15 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None) -> 
     clocks = {node: tuple(bounds) for node, bounds in answer["clocks"]}
 
     def known(one: RankIdentity) -> RankIdentity:
-        return one.model_copy(update={"run_id": run_id, "clock_ahead_s": clocks.get(one.node)})
+        rack = site.racks.get(one.host, "") if site else ""
+        return one.model_copy(update={"run_id": run_id, "clock_ahead_s": clocks.get(one.node), "rack": rack})
 
     identity = known(identity)
     files = RunFiles(settings.report_dir / run_id, place.rank)
     supervisor.hold = WorkerHold(supervisor.control, supervisor.events, files, identity)
     obstacles = _open_journal(supervisor, files, identity)
     job = Job(tuple(map(known, joined))) if joined else None
-    return Run(settings, place, supervisor, identity, files, answer["deadline_s"], chosen.get("profile"), obstacles, job=job)
+    return Run(settings, place, supervisor, identity, files, answer["deadline_s"], chosen.get("profile"), obstacles, job=job, site=site)
 
 
 def _connect(place: Rank, stop: StopSignals) -> Supervisor:
@@ -79,16 +83,27 @@ def _open_journal(supervisor: Supervisor, files: RunFiles, identity: RankIdentit
     return []
 
 
-def _profile_for(settings: Settings, identities: list[RankIdentity]) -> Profile:
+def _own_site(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[SiteFile | None, RefusedError | None]:
+    """This rank's copy of the site's file; where it cannot be used, all ranks hear on which node."""
+    try:
+        return read_declared(settings), refusal
+    except RefusedError as error:
+        return None, refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)
+
+
+def _profile_for(settings: Settings, identities: list[RankIdentity], site: SiteFile | None) -> Profile:
     """The profile of rank 0's machine rules; a node that is not like it fails by name."""
     first = identities[0]
     mismatch = find_mismatch(identities, settings.declared_gpus)
     if mismatch:
         raise RefusedError(mismatch)
-    profile = choose_profile(settings, first.gpu.name if first.gpu else None)
+    profile = choose_profile(settings, first.gpu.name if first.gpu else None, site)
     wrong = find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
     if wrong:
         raise RefusedError(wrong)
+    in_use = None if settings.allow_busy else find_busy(identities, profile)
+    if in_use:
+        raise RefusedError(in_use)
     return profile
 
 

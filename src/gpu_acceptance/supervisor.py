@@ -16,7 +16,7 @@ from gpu_acceptance.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.lookout import LOST_S, Lookout, Loss
 from gpu_acceptance.rank_attempt import RankAttempt, RunAttempt
-from gpu_acceptance.record import Outcome, RankFacts, RankRecord
+from gpu_acceptance.record import Figure, Outcome, RankFacts, RankRecord
 from gpu_acceptance.worker_hold import WorkerHold
 
 IDLE_S = 120.0  # for the leader to say what is next
@@ -56,6 +56,7 @@ class Supervisor:
         self.on_tick: Callable[[], None] = lambda: None
         self._attempt: RankAttempt | None = None
         self._seq = 0  # of the attempt in progress
+        self._unpublished: tuple[RankRecord, dict[str, str]] | None = None  # waits for the counters
         self._casts: deque[Message] = deque()
         self._heard_leader = time.monotonic()
         self.leader_writes = False  # files, for as long as that takes: it cannot react to a signal
@@ -85,6 +86,7 @@ class Supervisor:
             self.hold.worker.flush()
         if self._attempt:
             self._attempt.tick()
+        self._publish_with_counters()
         if self.board:
             for rank in self.lookout.lost():
                 self.board.lose(rank, f"no heartbeat for {LOST_S:g} s: its supervisor or node is gone")
@@ -186,8 +188,27 @@ class Supervisor:
         return board
 
     def publish(self, record: RankRecord, facts: dict[str, str]) -> None:
-        """Keeps the record in this rank's journal, then tells the leader. A full disk costs the line, not the run."""
+        """Keeps the record in this rank's journal and tells the leader, once it is known what rose on the GPU meanwhile."""
         assert self.hold
+        if "gpu_uuid" in facts:
+            self.hold.opened(facts["gpu_uuid"])
+        self._unpublished = record, facts
+        self.hold.read_counters(each_link="::" not in record.nodeid)  # at both ends of the workers
+        self._publish_with_counters()
+
+    def _publish_with_counters(self) -> None:
+        counters = self.hold.counters() if self.hold and self._unpublished else None
+        if counters is not None:
+            self._publish_now(counters)
+
+    def _publish_now(self, counters: tuple[Figure, ...] = ()) -> None:
+        """What still waits for its counters. Without them a limit on one counts as not measured."""
+        if self._unpublished:
+            (record, facts), self._unpublished = self._unpublished, None
+            self._keep_and_tell(record.model_copy(update={"counters": counters}), facts)
+
+    def _keep_and_tell(self, record: RankRecord, facts: dict[str, str]) -> None:
+        """A full disk costs the line, not the run."""
         assert self.journal
         try:
             self.journal.append(record)
@@ -195,8 +216,6 @@ class Supervisor:
                 self.journal.append(RankFacts(rank=self.place.rank, facts=facts))
         except OSError as error:
             self.journal_problem = self.journal_problem or f"{self.journal.path} could not be written: {error.strerror}"
-        if "gpu_uuid" in facts:
-            self.hold.opened(facts["gpu_uuid"])
         message = {"type": "published", "seq": self._seq, "record": encode(record), "facts": facts, "problem": self.journal_problem}
         try:
             self.tell_leader(message)
@@ -214,6 +233,7 @@ class Supervisor:
         self.stopping = self.stopping or reason
         if self._attempt:
             self._attempt.interrupt(reason)
+        self._publish_now()
         if self.board:
             self.board.hurry(_STOP_S)
 
@@ -300,6 +320,7 @@ class Supervisor:
                 self.board.gather(sender, message)
 
     def _begin(self, go: Message) -> None:
+        self._publish_now()
         self._seq = go["seq"]
         self._attempt = _ATTEMPTS[go["kind"]](self, {**go, "rank": self.place.rank, "world_size": self.place.world_size})
         if self.stopping:

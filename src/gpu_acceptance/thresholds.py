@@ -12,14 +12,16 @@ from gpu_acceptance.limit import FileDigest, Profile
 from gpu_acceptance.limit_changes import changes_between
 from gpu_acceptance.limits_file import MAX_PATH, LimitsError, LimitsFile, did_you_mean, file_name, read_file
 from gpu_acceptance.limits_schema import json_schema
+from gpu_acceptance.record import COUNTERS
 from gpu_acceptance.strict_yaml import shown
 
-__all__ = ["LimitsError", "json_schema", "load_profile", "profile_names", "select_profile", "shipped_dir"]
+__all__ = ["LimitsError", "json_schema", "load_profile", "profile_names", "select_profile", "shipped_dir", "with_site"]
 
 CPU = "cpu"  # the profile of a machine without GPUs
 BASE = "base"  # what is true of any GPU: no machine's profile, but what --measure-only loads where no profile matches
 _NO_GPU = (CPU, BASE)
 _OVERLAY = "site-"
+_NO_SITE = "environment.site*"  # what base.yaml declares not applicable for as long as no file says which nodes there must be
 
 
 def shipped_dir() -> Path:
@@ -63,6 +65,13 @@ def load_profile(name: str, directory: Path, overlays: Sequence[Path] = ()) -> P
     for overlay in overlays:
         profile = _overlaid(profile, read_file(_overlay_path(overlay, directory)))
     return replace(profile, digest=_digest(profile.files))
+
+
+def with_site(profile: Profile, site: FileDigest) -> Profile:
+    """The profile of a run whose nodes are declared: the file counts into its digest, and what it declares is judged."""
+    aside = {glob: reason for glob, reason in profile.not_applicable.items() if glob != _NO_SITE}
+    files = (*profile.files, site)
+    return replace(profile, not_applicable=aside, files=files, digest=_digest(files))
 
 
 def _profile_paths(directory: Path) -> dict[str, Path]:
@@ -110,8 +119,13 @@ def _read_profile(path: Path) -> LimitsFile:
 
 
 def _laid(profile: Profile, file: LimitsFile) -> Profile:
-    """The profile with all that `file` says laid over it; a limit replaces the whole limit of the same metric."""
+    """The profile with all that `file` says laid over it; a limit replaces the whole limit of the same metric.
+
+    Whoever requires a subject takes back that a parent declared the whole of it not applicable (`subject.*`), and its counters.
+    """
     content = file.content
+    taken_back = {glob for subject in content.requires for glob in (f"{subject}.*", f"{COUNTERS}.{subject}.*")}
+    inherited = {glob: reason for glob, reason in profile.not_applicable.items() if glob not in taken_back}
     return replace(
         profile,
         requires=profile.requires | frozenset(content.requires),
@@ -119,7 +133,7 @@ def _laid(profile: Profile, file: LimitsFile) -> Profile:
         parameters={**profile.parameters, **content.parameters},
         deadline_s=content.deadline_s or profile.deadline_s,
         expected_s={**profile.expected_s, **content.expected_s},
-        not_applicable={**profile.not_applicable, **content.not_applicable},
+        not_applicable={**inherited, **content.not_applicable},
         files=(*profile.files, file.digest),
     )
 
@@ -133,6 +147,9 @@ def _overlaid(profile: Profile, file: LimitsFile) -> Profile:
         raise LimitsError(
             f"{file.name}: match.device_name: this overlay is for {shown(match.device_name)}, and profile {profile.name} is for {device}"
         )
+    for subject in file.content.requires:
+        if f"{subject}.*" in file.content.not_applicable:
+            raise LimitsError(f"{file.name}: requires {subject}, and declares {subject}.* not applicable: it can ask for one of both")
     after = _laid(profile, file)
     _refuse_incomplete(after, file.name)
     return replace(after, changes=profile.changes + changes_between(profile, after, file.digest))

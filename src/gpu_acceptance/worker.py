@@ -48,12 +48,18 @@ def tell_stack_when_asked(path: Path) -> None:
     faulthandler.register(signal.SIGUSR1, file=file, all_threads=False)
 
 
+def tell_stack_of_a_crash() -> None:
+    """SIGSEGV, SIGABRT and their kin write the Python frames of the thread that crashed into the log of the worker."""
+    faulthandler.enable(all_threads=False)
+
+
 def main(arguments: list[str]) -> int:
     read_fd, write_fd = map(int, os.environ["GPU_ACCEPTANCE_CHANNEL"].split(","))
     bell_fd = int(os.environ["GPU_ACCEPTANCE_BELL"])
     for fd in (read_fd, write_fd, bell_fd):
         os.set_inheritable(fd, False)  # a child of a test must not hold the channel open
     tell_stack_when_asked(Path(os.environ["GPU_ACCEPTANCE_STACK_FILE"]))
+    tell_stack_of_a_crash()
 
     import pytest  # only after the lines above: it takes time, in which the supervisor may die
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import psutil
 
 from gpu_acceptance.control import Control, Message, generation_prefix
+from gpu_acceptance.counter_watch import CounterWatch
 from gpu_acceptance.events import Events
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.janitor import MARK, kill_marked, start_janitor
 from gpu_acceptance.limit import Value
 from gpu_acceptance.processes import descendants, kill_descendants
-from gpu_acceptance.record import RankIdentity
+from gpu_acceptance.record import DeclaredNode, Figure, RankIdentity
 from gpu_acceptance.run_files import RunFiles
 from gpu_acceptance.worker import worker_command
 from gpu_acceptance.worker_process import WorkerProcess
@@ -31,6 +32,9 @@ class Suite:
     files: list[str]
     parameters: dict[str, Value]
     group_timeout_s: float
+    counters: frozenset[str]  # the metrics of counters that are judged here
+    digests: dict[str, str]
+    declared_nodes: tuple[DeclaredNode, ...]
 
 
 class WorkerHold:
@@ -47,9 +51,14 @@ class WorkerHold:
         # As they are before the validations are collected here: an import must not reach the workers by this way.
         self._environment, self._folder = dict(os.environ), Path.cwd()
         self._mark = f"{control.prefix}-{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._host, self._num_gpus = identity.host, identity.num_gpus
         self._expects_gpu = identity.num_gpus > 0
+        self._gpus = identity.gpus  # as they were before the first worker
         self._indexes = {gpu.uuid: gpu.index for gpu in identity.gpus}
         self._gpu_index = identity.gpu.index if identity.gpu else None
+        self._gpu_uuid = ""  # of the GPU that the worker opened
+        self._counters = CounterWatch(reads_ports=identity.local_rank == 0)
+        events.listen(self._counters.wake_fd)
         self._janitor = start_janitor(self._mark)
         self._memory_before = {index: nvml.memory_used_bytes(index) for index in self._indexes.values()}
 
@@ -102,14 +111,28 @@ class WorkerHold:
             "type": "form",
             "group": group,
             "expects_gpu": self._expects_gpu,
-            "place": {**shape, "node": place.node, "host": place.host, "launcher": shape},
+            "place": {**shape, "node": place.node, "host": self._host, "num_gpus": self._num_gpus, "launcher": shape},
             "world": world,
             "parameters": self._suite.parameters,
+            "gpus": [gpu.model_dump(mode="json") for gpu in self._gpus],
+            "digests": self._suite.digests,
+            "declared_nodes": [node.model_dump() for node in self._suite.declared_nodes],
         }
 
     def opened(self, gpu_uuid: str) -> None:
-        """The worker told which GPU it opened: the one whose memory is watched from now on."""
+        """The worker told which GPU it opened: the one whose memory and counters are watched from now on."""
         self._gpu_index = self._indexes.get(gpu_uuid, self._gpu_index)
+        self._gpu_uuid = gpu_uuid
+
+    def read_counters(self, *, each_link: bool) -> None:
+        """Asks what rose on the GPU since it was asked last; `counters` has the answer."""
+        assert self._suite
+        devices = str(self._suite.parameters.get("infiniband.devices", "*"))
+        self._counters.ask(self._gpu_uuid, self._suite.counters, devices=devices, each_link=each_link)
+
+    def counters(self) -> tuple[Figure, ...] | None:
+        """What rose; None while NVML has not answered, which does not take long. Nothing where the worker opened no GPU."""
+        return self._counters.figures()
 
     def memory_held_bytes(self) -> int | None:
         """GPU memory in use beyond what was in use before the first worker; 0 where that is nothing to speak of; None: unknown."""

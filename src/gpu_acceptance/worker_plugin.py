@@ -16,9 +16,9 @@ from gpu_acceptance.group import World, device_facts, form_group, open_device, r
 from gpu_acceptance.leftovers import Leftovers
 from gpu_acceptance.limit import Value
 from gpu_acceptance.ranges import named
-from gpu_acceptance.record import Outcome, clip
+from gpu_acceptance.record import DeclaredNode, Outcome, clip
 from gpu_acceptance.surroundings import Surroundings
-from gpu_acceptance.worker_session import FIGURES, WORKER_SESSION, Figures, WorkerSession, check_gathered
+from gpu_acceptance.worker_session import FIGURES, WORKER_SESSION, Figures, WorkerSession, check_gathered, use_before
 
 
 class NotEnteredError(Exception):
@@ -173,6 +173,9 @@ class WorkerPlugin:
             gpu_uuid=facts.get("gpu_uuid", ""),
             has_group=command["group"],
             parameters=command["parameters"],
+            use_before=use_before(command["gpus"], facts.get("gpu_uuid", "")),
+            digests=command["digests"],
+            declared_nodes=tuple(DeclaredNode(**node) for node in command["declared_nodes"]),
             gather=self._gather,
         )
         assert self._config is not None

@@ -1,15 +1,18 @@
 """What a rank worker knows while it runs: the state that fixtures hand to a validation."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
 from gpu_acceptance.control import MAX_MESSAGE_BYTES
-from gpu_acceptance.limit import Value
-from gpu_acceptance.record import Figure, make_figure
+from gpu_acceptance.figures import figure_of
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.gpu import GpuUse
+from gpu_acceptance.limit import Value, subject_of_metric
+from gpu_acceptance.record import COUNTERS, DeclaredNode, Figure, Gpu
 
 if TYPE_CHECKING:
     import torch
@@ -33,9 +36,11 @@ class Figures:
         self._late = late
         self._taken: list[Figure] | None = []
 
-    def add(self, metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None) -> None:
-        """Notes a figure. Never raises over a value, never communicates."""
-        figure = make_figure(metric, value, unit, judged=judged, spread_percent=spread_percent)
+    def add(self, metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None, detail: str = "") -> None:
+        """Notes a figure. Never raises over a value, never communicates. `detail`: which part of the machine it is of."""
+        if subject_of_metric(str(metric)) == COUNTERS:
+            raise ValueError(f"{metric}: what rises on a GPU is read by its supervisor; a validation measures under its own subject")
+        figure = figure_of(metric, value, unit, judged=judged, spread_percent=spread_percent, detail=detail)
         if self._taken is None:
             self._late.append(f"{self._nodeid} gave {metric} after it had ended")
         elif len(self._taken) >= MOST_FIGURES:
@@ -60,12 +65,23 @@ class WorkerSession:
     node: int
     num_nodes: int
     host: str
+    num_gpus: int  # that exist on this node, whatever this process may see
     launcher: Mapping[str, int]  # what the launcher promised, by the names of its variables
     device: "torch.device"
     gpu_uuid: str  # empty on a CPU
     has_group: bool
     parameters: Mapping[str, Value] = field(repr=False)
+    use_before: GpuUse  # who was on this GPU before the first worker of the run
+    digests: Mapping[str, str] = field(repr=False)  # of the suite and the profile, as this rank has them
+    declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
     gather: Gather = field(repr=False)
+
+
+def use_before(told: Sequence[Mapping[str, object]], gpu_uuid: str) -> GpuUse:
+    """Of one GPU, among all that the supervisor tells of."""
+    gpus = [Gpu.model_validate_json(json.dumps(one)) for one in told]
+    unknown = Missing(Why.NOT_THERE, "NVML did not show this GPU before the run began")
+    return next((gpu.use for gpu in gpus if gpu.uuid == gpu_uuid and gpu.use), GpuUse(unknown, unknown))
 
 
 WORKER_SESSION = pytest.StashKey[WorkerSession]()

@@ -15,7 +15,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import torch
-import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
@@ -25,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 from faults import Fault, neutral
 from make_sample import replaced, replacements
 from suite import Finished, make_suite, torchrun
+from this_gpu import for_this_gpu
 
 from gpu_acceptance.record import Row
 from gpu_acceptance.verdict import FORMATION
@@ -94,12 +94,7 @@ def launch(plan: list[tuple[str, int]], ranks: int, *, hides_gpus: bool = False)
     if hides_gpus:
         (suite / "acceptance" / "conftest.py").write_text(HIDES_GPUS)
     (suite / "plan.json").write_text(json.dumps(plan))
-    if torch.cuda.is_available():
-        profile = yaml.safe_load((suite / "thresholds" / "cpu.yaml").read_text())
-        profile["match"] = {"device_name": torch.cuda.get_device_name()}
-        (suite / "thresholds" / "cpu.yaml").unlink()
-        (suite / "thresholds" / "this-gpu.yaml").write_text(yaml.safe_dump(profile))
-    return torchrun(suite, ranks=ranks)
+    return torchrun(for_this_gpu(suite), ranks=ranks)
 
 
 def judge(ended: Finished, plan: list[tuple[str, int]], faults: dict[str, tuple[set[str], str]]) -> Iterator[dict[str, object]]:

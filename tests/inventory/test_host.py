@@ -1,3 +1,5 @@
+import pytest
+
 from gpu_acceptance.inventory import host
 
 
@@ -33,3 +35,18 @@ def test_long_and_foreign_values_fit_a_record():
 def test_the_real_environment_is_the_default(monkeypatch):
     monkeypatch.setenv("NCCL_TEST_VARIABLE", "1")
     assert host.environment()["NCCL_TEST_VARIABLE"] == "1"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_LOG_LEVEL", "CUDNN_LOGLEVEL_DBG", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"),
+        *("NVIDIA_TF32_OVERRIDE", "TORCHINDUCTOR_MAX_AUTOTUNE", "UCX_TLS", "FI_PROVIDER", "SHARP_COLL_ENABLE_SAT", "MKL_NUM_THREADS"),
+    ],
+)
+def test_a_variable_of_a_library_that_computes_is_kept(name):
+    assert host.environment({name: "1"}) == {name: "1"}
+
+
+def test_variables_of_the_container_toolkit_are_not():
+    assert host.environment({"NVIDIA_REQUIRE_CUDA": "cuda>=13.0", "KUBERNETES_PORT": "tcp://192.0.2.1:443"}) == {}

@@ -34,6 +34,22 @@ def test_nccl_is_told_with_all_its_parts(monkeypatch):
     assert versions.read()["nccl"] == "2.28.9"
 
 
+@pytest.mark.parametrize(("number", "version"), [(91002, "9.10.2"), (90100, "9.1.0"), (8907, "8.9.7")])
+def test_cudnn_is_told_as_it_is_written(monkeypatch, number, version):
+    monkeypatch.setattr("torch.backends.cudnn.is_available", lambda: True)
+    monkeypatch.setattr("torch.backends.cudnn.version", lambda: number)
+    assert versions.read()["cudnn"] == version
+
+
+def test_a_cudnn_that_torch_refuses_has_no_version(monkeypatch):
+    def refuse():
+        raise RuntimeError("cuDNN version incompatibility")
+
+    monkeypatch.setattr("torch.backends.cudnn.is_available", lambda: True)
+    monkeypatch.setattr("torch.backends.cudnn.version", refuse)
+    assert "cudnn" not in versions.read()
+
+
 def test_without_torch_the_rest_is_read(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "torch" not in versions.read()

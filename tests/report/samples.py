@@ -35,8 +35,22 @@ def gpu(index, node=0):
         uuid=f"GPU-{number:08x}-0000-4000-8000-{number:012x}",
         serial=f"1653924100{number:03d}",
         pci_bus_id=f"00000000:{6 + index:02X}:00.0",
+        part_number="692-2G520-0282-001",
+        vbios="96.00.A5.00.1A",
         memory_bytes=150_754_820_096,
     )
+
+
+def inventory(node, **changes):
+    """A node in words."""
+    facts = {"product_serial": f"PR-EXAMPLE-{node + 1:03d}", "chassis_serial": f"CH-EXAMPLE-{node + 1:03d}"}
+    return {
+        **facts,
+        "cpu": "2 x Example CPU, 96 cores, 192 threads",
+        "kernel": "6.8.0-45-generic",
+        "mounts": "/ ext4; /scratch lustre",
+        **changes,
+    }
 
 
 def identity(rank, gpus_per_node=8, nodes=1, local_world_size=None):
@@ -60,6 +74,7 @@ def identity(rank, gpus_per_node=8, nodes=1, local_world_size=None):
         else {"python": "3.11.9", "torch": "2.11.0+cpu"},
         environment={"NCCL_DEBUG": "WARN", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
         chassis_serial=f"CH-EXAMPLE-{node + 1:03d}",
+        inventory=inventory(node) if local_rank == 0 else {},
     )
 
 

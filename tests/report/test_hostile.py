@@ -41,7 +41,7 @@ def tainted(value, taint, key=""):
     if isinstance(value, str):
         return value if key in FIXED or not value else taint + value
     if isinstance(value, dict):
-        free = key in {"versions", "environment", "parameters", "profile_files", "not_applicable", "waivers"}
+        free = key in {"versions", "environment", "inventory", "parameters", "profile_files", "not_applicable", "waivers"}
         return {(taint + name if free else name): tainted(entry, taint, "" if free else name) for name, entry in value.items()}
     if isinstance(value, list | tuple):
         return tuple(tainted(entry, taint, key) for entry in value)
@@ -58,7 +58,7 @@ def construct(model, data):
     filled = {}
     for name, field in model.model_fields.items():
         inner = next((one for one in (field.annotation, *getattr(field.annotation, "__args__", ())) if hasattr(one, "model_fields")), None)
-        value = data[name]
+        value = data.get(name, field.default)
         if inner and isinstance(value, tuple):
             value = tuple(construct(inner, entry) for entry in value)
         elif inner and isinstance(value, dict):

@@ -6,6 +6,8 @@ from itertools import pairwise
 import pytest
 
 from gpu_acceptance.files import RecordError, write_results
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.gpu import GpuProcess, GpuUse
 from gpu_acceptance.record import Outcome, Status
 from gpu_acceptance.report import build_page, untested, write_page
 from gpu_acceptance.report.problems import ORDER
@@ -85,6 +87,27 @@ def test_the_verdict_box_says_what_weakens_it():
     assert "1 limit loosened by an overlay: nccl.all_reduce.busbw_ring at_least, 345 → 330" in box
     assert "no GPU was tested" in verdict_box("cpu")
     assert "What weakens" not in verdict_box("accepted")
+
+
+def with_uses(record, **header):
+    """Each GPU as it was before the run: the last one of a node had a process on it."""
+    uses = {7: GpuUse((GpuProcess(1607, 1204 * 2**20),), 1831 * 2**20)}
+    idle = GpuUse((), Missing(Why.NOT_PERMITTED, "<nvml>"))
+
+    def known(rank):
+        return rank.model_copy(update={"gpus": tuple(gpu.model_copy(update={"use": uses.get(gpu.index, idle)}) for gpu in rank.gpus)})
+
+    return record.model_copy(
+        update={"header": record.header.model_copy(update={"ranks": tuple(map(known, record.header.ranks)), **header})}
+    )
+
+
+def test_who_was_on_a_gpu_before_the_run_stands_beside_it():
+    page = build_page(with_uses(samples.accepted(), allow_busy=True))
+    assert "<td>1 process (pid 1607: 1204 MiB), 1831 MiB in use</td>" in page
+    assert "<td>no process that NVML shows, memory not permitted (&lt;nvml&gt;)</td>" in page
+    assert "GPUs that somebody else uses were allowed (--allow-busy)" in page
+    assert "In use before the run" not in build_page(samples.accepted())  # nobody asked
 
 
 def weakened_by(*kinds):

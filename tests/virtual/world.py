@@ -327,7 +327,9 @@ class World:
         replace(starting, "become_subreaper", lambda: None)
         replace(starting, "Control", self._make_control)
         replace(starting, "read_identity", self._identity)
-        replace(starting, "choose_profile", lambda _settings, _device: self._profile)
+        replace(starting, "choose_profile", lambda _settings, _device, _site: self._profile)
+        replace(run, "suite_digest", lambda _rootdir: "")
+        replace(run, "own_digest", lambda _settings, _name, _site: "")
         replace(run, "read_validations", lambda items, _deadline_s: ({item.nodeid: item.validation for item in items}, []))
         replace(worker_hold, "WorkerProcess", self._make_worker)
         replace(worker_hold, "start_janitor", lambda _mark: 0)
@@ -369,7 +371,7 @@ class World:
     def _settings(self, rank: int) -> Settings:
         unset: dict[str, Any] = {"limits": (), "hardware": None, "waivers": {}, "declared_gpus": None, "budget": None}
         more: dict[str, Any] = {"measure_only": False, "plan": False, "confirm": self.shape.confirm, "profiles": self.folder}
-        return Settings(**unset, **more, report_dir=self._reports(rank), run_id=RUN_ID)
+        return Settings(**unset, **more, allow_busy=False, report_dir=self._reports(rank), run_id=RUN_ID)
 
     @property
     def _profile(self) -> Any:

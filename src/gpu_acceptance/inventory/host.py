@@ -7,10 +7,10 @@ from pathlib import Path
 
 from gpu_acceptance.record import clip
 
-# The names, or beginnings of names, of what goes into the record.
+# The names, or beginnings of names, of what goes into the record. CUBLAS: cuBLAS and cuBLASLt; GOMP, KMP: OpenMP of GCC and of Intel.
 PREFIXES = (
-    *("CUDA_", "FI_", "GLOO_", "LD_LIBRARY_PATH", "LD_PRELOAD", "MKL_", "NCCL_"),
-    *("NVSHMEM_", "OMP_", "PYTORCH_", "SHARP_", "TORCH_", "UCX_"),
+    *("CUBLAS", "CUDA_", "CUDNN_", "FI_", "GLOO_", "GOMP_", "KMP_", "LD_LIBRARY_PATH", "LD_PRELOAD", "MKL_", "NCCL_"),
+    *("NVIDIA_TF32_OVERRIDE", "NVSHMEM_", "OMP_", "PYTORCH_", "SHARP_", "TORCHINDUCTOR_", "TORCH_", "UCX_"),
 )
 MAX_VALUE = 1_000  # characters of one value
 

@@ -10,7 +10,7 @@ _ROOT = Path(__file__).resolve().parents[3]  # where this file is part of a chec
 
 
 def read() -> dict[str, str]:
-    """python, torch, cuda, nccl, driver, kernel: those that are there, by name."""
+    """python, torch, cuda, cudnn, nccl, driver, kernel: those that are there, by name."""
     found = {
         "python": platform.python_version(),
         **_torch(),
@@ -38,7 +38,21 @@ def _torch() -> dict[str, str]:
         import torch
     except ImportError:
         return {}
-    return {"torch": str(torch.__version__), "cuda": torch.version.cuda or "", "nccl": _nccl()}
+    return {"torch": str(torch.__version__), "cuda": torch.version.cuda or "", "cudnn": _cudnn(), "nccl": _nccl()}
+
+
+def _cudnn() -> str:
+    """`9.10.2` of 91002; before cuDNN 9 the first step was 1000: `8.9.7` of 8907 (cudnn_version.h)."""
+    from torch.backends import cudnn
+
+    try:
+        number = cudnn.version() if cudnn.is_available() else None  # type: ignore[no-untyped-call]
+    except RuntimeError:  # torch refuses a version that it was not built for
+        return ""
+    if number is None:
+        return ""
+    major, rest = divmod(number, 10_000 if number >= 90_000 else 1_000)
+    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def _nccl() -> str:

@@ -65,16 +65,26 @@ def measure(collective: str, *, num_bytes: int, device: torch.device, block_s: f
 
 
 class _Buffers:
-    """What one collective reads and writes, and the call itself. all_reduce works in place: its input is its output."""
+    """What one collective reads and writes, and the call itself.
+
+    all_reduce and all_gather work in place: the input is the output, or this rank's part of it. That is how FSDP calls all_gather
+    (`all_gather_copy_in`), and it keeps a local copy out of a figure about links: on 2 GPUs, where that copy counts most, another
+    placement of the buffers alone moved the figure from 292 to 286 GB/s out of place, from 310 to 307 in place
+    (reports/evidence/all-gather-2-gpus.jsonl). reduce_scatter in place would sum up what it has summed.
+    """
 
     def __init__(self, collective: str, num_bytes: int, world_size: int, device: torch.device) -> None:
         num_elements = num_bytes // 4 // world_size * world_size
         if num_elements < 1:
             raise ValueError(f"num_bytes={num_bytes}: less than one fp32 element for each of {world_size} ranks")
         full_N = torch.empty(num_elements, device=device)
-        shard_S = full_N if collective == "all_reduce" else torch.empty(num_elements // world_size, device=device)
         self.collective, self.num_bytes, self.device = collective, 4 * num_elements, device
-        self.input, self.output = (shard_S, full_N) if collective == "all_gather" else (full_N, shard_S)
+        if collective == "all_gather":
+            self.input, self.output = full_N.chunk(world_size)[dist.get_rank()], full_N
+        elif collective == "reduce_scatter":
+            self.input, self.output = full_N, torch.empty(num_elements // world_size, device=device)
+        else:
+            self.input = self.output = full_N
 
     def run(self) -> None:
         if self.collective == "all_gather":
@@ -123,7 +133,7 @@ def _over_ranks(blocks: Blocks, device: torch.device) -> tuple[float, float, flo
 def _count_wrong(buffers: _Buffers, rank: int, world_size: int) -> int:
     """Elements that differ, bit for bit, from the exact result, summed over ranks. Collective."""
     num_elements = buffers.num_bytes // 4
-    buffers.output.fill_(math.nan)  # in place, the input overwrites this: all its elements differ from the result
+    buffers.output.fill_(math.nan)  # in place, the input overwrites (its part of) this, all of whose elements differ from the result
     message.write(buffers.input, message.given(buffers.collective, num_elements, rank, world_size))
     buffers.run()
     own = message.num_different(buffers.output, message.expected(buffers.collective, num_elements, rank, world_size))

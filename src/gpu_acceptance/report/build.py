@@ -10,10 +10,11 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from gpu_acceptance.busy import use_text
 from gpu_acceptance.clocks import clock_sentences
 from gpu_acceptance.files import read_results, write_atomically
 from gpu_acceptance.record import RunRecord
-from gpu_acceptance.report import cluster, formatting, problems, untested, validations
+from gpu_acceptance.report import cluster, formatting, inventory, problems, untested, validations
 from gpu_acceptance.report.words import VERDICT
 from gpu_acceptance.visible import visible
 
@@ -47,6 +48,7 @@ def _environment() -> Environment:
         exact=formatting.exact,
         gibibytes=formatting.gibibytes,
         moment=formatting.moment,
+        use_text=use_text,
         scale_percent=f"{100 * validations.SCALE:.0f}",
         bar_width=validations.BAR_WIDTH,
     )
@@ -60,6 +62,7 @@ def _show(value: object) -> object:
 
 def _context(record: RunRecord) -> dict[str, object]:
     header = record.header
+    gpus = cluster.gpu_lines(header)
     return {
         "record": record,
         "header": header,
@@ -71,12 +74,16 @@ def _context(record: RunRecord) -> dict[str, object]:
         "elapsed": formatting.elapsed(header.started_at, header.ended_at),
         "models": cluster.gpu_models(header),
         "nodes": cluster.nodes(header),
+        "declared": cluster.declared(header),
         "clocks": list(clock_sentences(header.ranks)),
-        "gpus": cluster.gpu_lines(header),
+        "gpus": gpus,
+        "uses_known": any(line.gpu.use for line in gpus),  # what was recorded by an earlier version has none
+        "inventory": inventory.inventory(header),
         "versions": cluster.versions(header),
         "variables": cluster.variables(header),
         "problems": problems.problems(record),
         "beyond": problems.limits_beyond_rows(record),
         "subjects": validations.by_subject(record),
+        "counters": validations.counter_lines(record),
         "untested": untested.untested(record),
     }

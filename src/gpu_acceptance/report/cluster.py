@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.record import Gpu, Header, RankIdentity
-from gpu_acceptance.report.formatting import ranks_text
+from gpu_acceptance.report.formatting import count, ranks_text
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def nodes(header: Header) -> list[Node]:
     return [
         Node(
             number=number,
-            host=members[0].host,
+            host=members[0].node_place,
             chassis_serial=members[0].chassis_serial,
             num_gpus=max(len(_shown(members)), *(identity.num_gpus for identity in members)),
             ranks=ranks_text(identity.rank for identity in members),
@@ -63,6 +63,12 @@ def nodes(header: Header) -> list[Node]:
         )
         for number, members in by_node(header.ranks).items()
     ]
+
+
+def declared(header: Header) -> list[tuple[str, str]]:
+    """Each node that --site says there must be, and its GPUs; those of which no rank came are marked."""
+    hosts = {identity.host for identity in header.ranks}
+    return [(node.place, count(node.gpus, "GPU") + ("" if node.host in hosts else ": ! NO RANK")) for node in header.declared_nodes]
 
 
 def _shown(members: Iterable[RankIdentity]) -> list[Gpu]:
@@ -82,7 +88,7 @@ def gpu_lines(header: Header) -> list[GpuLine]:
     lines = []
     for number, members in by_node(header.ranks).items():
         rank_of = {_key(identity.gpu): identity.rank for identity in members if identity.gpu}
-        lines += [GpuLine(number, members[0].host, gpu, rank_of.get(_key(gpu))) for gpu in _shown(members)]
+        lines += [GpuLine(number, members[0].node_place, gpu, rank_of.get(_key(gpu))) for gpu in _shown(members)]
     return lines
 
 
@@ -93,9 +99,9 @@ def hidden_gpus(header: Header) -> list[str]:
         shown = len(_shown(members))
         on_bus = max(identity.num_gpus_on_bus for identity in members)
         said = dict.fromkeys(identity.nvml_problem for identity in members if identity.nvml_problem)
-        texts += [f"node {number} ({members[0].host}): NVML: {problem}" for problem in said]
+        texts += [f"node {number} ({members[0].node_place}): NVML: {problem}" for problem in said]
         if on_bus > shown:
-            texts.append(f"node {number} ({members[0].host}): the PCI bus shows {on_bus} GPUs, NVML shows {shown}")
+            texts.append(f"node {number} ({members[0].node_place}): the PCI bus shows {on_bus} GPUs, NVML shows {shown}")
     return texts
 
 

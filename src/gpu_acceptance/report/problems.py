@@ -130,6 +130,7 @@ def _is_culprit(rank: RankRecord) -> bool:
 
 def _remedies(row: Row, bad: list[Judgement]) -> tuple[Remedy, ...]:
     outcomes = {row.outcome} | {rank.outcome for attempt in row.attempts for rank in attempt.ranks}
-    texts = [Remedy(OUTCOME[outcome].word, REMEDY[outcome]) for outcome in ORDER if outcome in outcomes and outcome in REMEDY]
+    texts = [Remedy(one.metric, one.remedy) for one in bad if one.remedy]
+    texts += [Remedy(OUTCOME[outcome].word, REMEDY[outcome]) for outcome in ORDER if outcome in outcomes and outcome in REMEDY]
     texts += [Remedy(status.value.upper(), text) for status, text in STATUS_REMEDY.items() if any(one.status is status for one in bad)]
     return tuple(texts)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gpu_acceptance.limit import subject_of_metric
 from gpu_acceptance.record import ChangeRecord, Judgement, Outcome, RunRecord, Status
 from gpu_acceptance.report.cluster import GpuLine, gpu_lines, hidden_gpus, places
 from gpu_acceptance.report.formatting import count
@@ -34,6 +35,7 @@ class Untested:
 
 def untested(record: RunRecord) -> Untested:
     subjects = {row.subject for row in record.rows}
+    subjects |= {subject_of_metric(judgement.metric) for row in record.rows for judgement in row.judgements}  # counters have no rows
     return Untested(
         never_measured=_limits(record, Status.NOT_MEASURED),
         without_limit=_limits(record, Status.NO_LIMIT),
@@ -50,6 +52,7 @@ def weaknesses(record: RunRecord) -> list[str]:
     """What a reader of the verdict has to know before believing it."""
     found = [
         (record.header.measure_only, "measured only: nothing was judged"),
+        (record.header.allow_busy, "GPUs that somebody else uses were allowed (--allow-busy)"),
         (record.conclusion.coverage.gpus_existing == 0, "no GPU was tested"),
         (bool(_gpus_left_out(record)), _gpus_left_out(record)),
         *((True, f"{subject} not applicable: {reason}") for subject, reason in _subjects_left_out(record)),

@@ -4,11 +4,12 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.record import Attempt, Figure, Judgement, RankRecord, Row, RunRecord
+from gpu_acceptance.limit import subject_of_metric
+from gpu_acceptance.record import COUNTERS, Attempt, Figure, Judgement, RankRecord, Row, RunRecord, Status
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import duration, exact, percent, ranks_text, reproduce, rounded
 from gpu_acceptance.report.words import OUTCOME, STATUS, Mark
-from gpu_acceptance.values import with_unit
+from gpu_acceptance.values import plural, with_unit
 
 SCALE = 0.25  # margins are drawn from -25 % to +25 %, all on this one scale
 BAR_WIDTH = 160  # of the drawing, in its own units; the bound is in the middle
@@ -69,6 +70,7 @@ class Validation:
     duration: str
     deadline: str
     lines: tuple[Line, ...]
+    quiet_counters: str  # those that held have no line of their own
     attempts: tuple[AttemptTable, ...]
     command: str
 
@@ -84,6 +86,7 @@ def by_subject(record: RunRecord) -> dict[str, list[Validation]]:
 
 
 def _validation(anchor: str, row: Row, names: Mapping[int, str], command: tuple[str, ...]) -> Validation:
+    quiet = [one for one in row.judgements if subject_of_metric(one.metric) == COUNTERS and one.status is Status.HELD]
     return Validation(
         anchor=anchor,
         nodeid=row.nodeid,
@@ -92,10 +95,16 @@ def _validation(anchor: str, row: Row, names: Mapping[int, str], command: tuple[
         message=row.message,
         duration=duration(row.duration_s),
         deadline=duration(row.deadline_s) if row.deadline_s else "",
-        lines=judgement_lines(row.judgements, names, row.attempts),
+        lines=judgement_lines([one for one in row.judgements if one not in quiet], names, row.attempts),
+        quiet_counters=f"{plural(len(quiet), 'counter')} of each GPU read before and after: within limits." if quiet else "",
         attempts=tuple(_attempt_table(attempt, names) for attempt in row.attempts),
         command=shlex.join(reproduce(command, row.nodeid)),
     )
+
+
+def counter_lines(record: RunRecord) -> tuple[Line, ...]:
+    """The limits on counters, each by the worst of all validations."""
+    return judgement_lines([one for one in record.conclusion.limits if subject_of_metric(one.metric) == COUNTERS], places(record.header))
 
 
 def judgement_lines(judgements: Iterable[Judgement], names: Mapping[int, str], attempts: tuple[Attempt, ...] = ()) -> tuple[Line, ...]:
@@ -149,7 +158,7 @@ def _widest_spreads(attempts: tuple[Attempt, ...]) -> dict[str, float]:
 
 
 def _attempt_table(attempt: Attempt, names: Mapping[int, str]) -> AttemptTable:
-    metrics = tuple(dict.fromkeys((figure.metric, figure.unit) for rank in attempt.ranks for figure in rank.figures))
+    metrics = tuple(dict.fromkeys((figure.metric, figure.unit) for rank in attempt.ranks for figure in _shown(rank)))
     return AttemptTable(
         number=attempt.number,
         columns=tuple(f"{metric} ({unit})" if unit else metric for metric, unit in metrics),
@@ -159,7 +168,7 @@ def _attempt_table(attempt: Attempt, names: Mapping[int, str]) -> AttemptTable:
 
 def _rank_line(rank: RankRecord, metrics: tuple[tuple[str, str], ...], names: Mapping[int, str]) -> RankLine:
     figures: dict[tuple[str, str], list[str]] = {metric: [] for metric in metrics}
-    for figure in rank.figures:
+    for figure in _shown(rank):
         figures[figure.metric, figure.unit].append(_cell(figure))
     return RankLine(
         rank=rank.rank,
@@ -170,8 +179,13 @@ def _rank_line(rank: RankRecord, metrics: tuple[tuple[str, str], ...], names: Ma
     )
 
 
+def _shown(rank: RankRecord) -> tuple[Figure, ...]:
+    """What it measured, and the counters that rose or could not be read."""
+    return (*rank.figures, *(counter for counter in rank.counters if counter.value != 0))
+
+
 def _cell(figure: Figure) -> str:
     if figure.value is None:
         return f"no value: {figure.anomaly or 'unknown'}"
     spread = "" if figure.spread_percent is None else f" (spread {figure.spread_percent:.3g} %)"
-    return rounded(figure.value) + spread
+    return rounded(figure.value) + spread + (f" ({figure.detail})" if figure.detail else "")

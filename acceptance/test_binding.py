@@ -1,0 +1,46 @@
+"""Binding: does every rank have the GPU that it was given, for itself, and CPUs beside it?"""
+
+import functools
+import os
+
+import pytest
+import torch
+
+from gpu_acceptance.inventory import binding, cpu, gpu_health, gpu_reader, infiniband, nearness, node
+
+pytestmark = pytest.mark.no_group
+
+
+read = functools.cache(gpu_reader.read)
+
+
+@pytest.fixture
+def gpus(gpu):
+    """This rank's GPU, as NVML shows it once, and the names of the others."""
+    return read(gpu.gpu_uuid)
+
+
+@pytest.fixture
+def judge(check):
+    """Checks one topic, and tells what a figure is of."""
+
+    def judge_topic(findings):
+        for metric, value, unit, where in findings:
+            check(metric, value, unit, detail=where)
+
+    return judge_topic
+
+
+def test_gpu(gpu, gpus, judge):
+    """No other rank has opened this GPU, and it is the one that the launcher gave to this rank."""
+    owners = [rank for rank, uuid in enumerate(gpu.gather("gpu_uuid", gpu.gpu_uuid)) if uuid == gpu.gpu_uuid]
+    opened = binding.Opened(gpu.gpu_uuid, gpu.local_rank, torch.cuda.device_count())
+    judge(binding.gpu(opened, owners, gpus.gpus, os.environ))
+
+
+def test_affinity(gpu, gpus, judge, record):
+    """This rank may run on the CPUs of its GPU's own NUMA node."""
+    own, cpus = gpu_health.gpu_of(gpus, gpu.gpu_uuid), cpu.read()
+    place = nearness.place_of(own, node.places_of(gpus))
+    judge(binding.affinity(cpus, place))
+    record("binding.map.rank", binding.describe(own, cpus, place, infiniband.read().devices), "text")

@@ -1,0 +1,52 @@
+"""InfiniBand and RoCE: is every port that the job uses up, as fast as ordered and without errors, and near to its GPU?"""
+
+import pytest
+
+from gpu_acceptance.inventory import gpu_health, gpu_reader, infiniband, infiniband_health, nearness, node
+
+pytestmark = pytest.mark.no_group
+
+
+@pytest.fixture(scope="module")
+def network():
+    """All RDMA devices of this node, as sysfs shows them once."""
+    return infiniband.read()
+
+
+@pytest.fixture
+def judge(network, parameter, check):
+    """Checks one topic of the devices that the job uses, and tells which port or device a figure is of."""
+
+    def judge_topic(topic, *more):
+        used = infiniband_health.chosen(network, str(parameter("infiniband.devices")))
+        for metric, value, unit, where in topic(used, *more):
+            check(metric, value, unit, detail=where)
+
+    return judge_topic
+
+
+def test_devices(judge, gpu):
+    """There is one for each GPU, and this GPU has its own as near as the others have theirs."""
+    gpus = gpu_reader.read(gpu.gpu_uuid)
+    place = nearness.place_of(gpu_health.gpu_of(gpus, gpu.gpu_uuid), node.places_of(gpus))
+    judge(infiniband_health.devices, gpus.gpus, place)
+
+
+def test_ports(judge):
+    """Every port is up, at its full rate and width."""
+    judge(infiniband_health.ports)
+
+
+def test_counters(judge):
+    """No link has gone down, and none has damaged or dropped a packet."""
+    judge(infiniband_health.counters)
+
+
+def test_roce(judge):
+    """RoCE: no packet was lost, came out of order, or was damaged."""
+    judge(infiniband_health.roce)
+
+
+def test_gpudirect(judge):
+    """A network card can read and write the memory of a GPU."""
+    judge(infiniband_health.gpudirect)

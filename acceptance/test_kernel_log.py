@@ -1,0 +1,33 @@
+"""Kernel log: since the node has booted, has the driver reported nothing of its GPUs that asks for a repair?"""
+
+import pytest
+
+from gpu_acceptance.inventory import gpu_health, gpu_reader, kernel_log, kernel_log_health, nearness, node
+
+pytestmark = pytest.mark.no_group
+
+
+@pytest.fixture(scope="module")
+def log():
+    """All that the kernel has logged of GPUs, switches and PCIe, read once."""
+    return kernel_log.read()
+
+
+@pytest.fixture
+def gpus(gpu):
+    """This rank's GPU, and the addresses of the others."""
+    return gpu_reader.read(gpu.gpu_uuid)
+
+
+def test_errors(gpu, log, gpus, check):
+    """No XID of this GPU asks for a repair, it never fell off the bus, and no PCIe error on its way was beyond correction."""
+    own = gpu_health.gpu_of(gpus, gpu.gpu_uuid)
+    for metric, value, unit, what in kernel_log_health.errors(log, own, nearness.place_of(own, node.places_of(gpus))):
+        check(metric, value, unit, detail=what)
+
+
+def test_elsewhere(gpu, log, gpus, check):
+    """Nothing of that kind is told of a GPU that is not there any more, nor of a switch."""
+    gpu_health.gpu_of(gpus, gpu.gpu_uuid)  # else nothing is known of any
+    for metric, value, unit, what in kernel_log_health.elsewhere(log, gpus.gpus):
+        check(metric, value, unit, detail=what)

@@ -1,0 +1,85 @@
+"""Verbs about a machine: what it says of itself, kept, shown, and judged."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.inventory_text import inventory_lines
+from gpu_acceptance.snapshot import read_snapshot, redact, take, write_snapshot
+from gpu_acceptance.snapshot_judge import NoGpusError, gpus_of, judge_snapshot
+from gpu_acceptance.thresholds import load_profile, select_profile, shipped_dir
+from gpu_acceptance.visible import one_line, visible
+
+INCOMPLETE = 6
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    Verbs = argparse._SubParsersAction[Any]
+
+
+def add_verbs(verbs: "Verbs") -> None:
+    inventory = verbs.add_parser(
+        "inventory",
+        help="print what a machine says of itself, on one screen",
+        description="Print what this machine says of itself, or what a snapshot holds: host, CPUs, memory, GPUs, links, RDMA devices, "
+        "mounts, what a process may use, and the XIDs of the kernel log. It judges nothing. `?` is what the machine would not say.",
+    )
+    inventory.add_argument("file", metavar="FILE", nargs="?", type=Path, help="written by `gpu-acceptance snapshot`")
+    inventory.set_defaults(verb=_inventory)
+
+    snapshot = verbs.add_parser(
+        "snapshot",
+        help="write all that this machine says of itself to a file",
+        description="Write all that the readers see of this node (GPUs through NVML, PCI bus, kernel) to FILE, as JSON. Touches no GPU "
+        "and needs no privilege. What the machine would not say is in the file as well, with the reason.",
+    )
+    snapshot.add_argument("file", metavar="FILE", type=Path, help="is replaced where it exists")
+    snapshot.add_argument("--redact", action="store_true", help="replace serial numbers, UUIDs and host names")
+    snapshot.set_defaults(verb=_snapshot)
+
+    health = verbs.add_parser(
+        "health",
+        help="judge the GPUs of a snapshot as a run would",
+        description="Judge the GPUs of a snapshot by the limits of subject gpu_health, and its RDMA devices and its kernel log where the "
+        "profile or an overlay requires infiniband or kernel_log, as a run on that machine would: print what is wrong, then the verdict "
+        "line, return its exit code.",
+    )
+    health.add_argument("file", metavar="FILE", type=Path, help="written by `gpu-acceptance snapshot`")
+    health.add_argument("--hardware", metavar="NAME", help="the profile to judge by (default: the one for the GPUs of the snapshot)")
+    health.add_argument("--limits", metavar="FILE", type=Path, action="append", default=[], help="an overlay; may be given several times")
+    health.add_argument("--allow-busy", action="store_true", help="judge a snapshot that was taken under load; shown in the verdict line")
+    health.set_defaults(verb=_health)
+
+
+def _inventory(options: argparse.Namespace) -> int:
+    print("\n".join(inventory_lines(read_snapshot(options.file) if options.file else take())))
+    return 0
+
+
+def _snapshot(options: argparse.Namespace) -> int:
+    snapshot = take()
+    write_snapshot(options.file, redact(snapshot) if options.redact else snapshot)
+    gpus = snapshot.node.gpus.gpus
+    seen = f"GPUs: {gpus}" if isinstance(gpus, Missing) else f"{len(gpus)} GPUs"
+    print(f"{one_line(str(options.file))}: {one_line(snapshot.node.host) if not options.redact else 'node-00'}, {one_line(seen)}")
+    return 0
+
+
+def _health(options: argparse.Namespace) -> int:
+    snapshot, directory = read_snapshot(options.file), shipped_dir()
+    try:
+        name = gpus_of(snapshot)[0].name
+    except NoGpusError as error:
+        print(f"INCOMPLETE: {one_line(str(error))} | {one_line(str(options.file))}, taken {one_line(snapshot.taken_at)}")
+        return INCOMPLETE
+    if isinstance(name, Missing) and not options.hardware:
+        raise ValueError(f"{options.file}: the name of GPU 0 could not be read: {name}; name a profile with --hardware=NAME")
+    profile = load_profile(options.hardware or select_profile(str(name), directory), directory, options.limits)
+    _, rows, conclusion = judge_snapshot(snapshot, profile, allow_busy=options.allow_busy)
+    for row in rows:
+        if row.message:
+            print(visible(row.message))
+    print(f"{one_line(conclusion.line)} | {one_line(str(options.file))}, taken {one_line(snapshot.taken_at)} | {profile.name}")
+    return conclusion.exit_code

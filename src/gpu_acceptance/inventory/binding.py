@@ -1,0 +1,111 @@
+"""Which GPU and which CPUs a rank really has, and what of that is judged: metric, answer, unit, and what it is of. Pure.
+
+The bounds are in the profiles; docs/limits.md explains each. An answer that is missing is handed on as it is, and is never fine.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.cpu import Cpu, NumaNode
+from gpu_acceptance.inventory.gpu import GpuReading
+from gpu_acceptance.inventory.infiniband import RdmaDevice
+from gpu_acceptance.inventory.infiniband_health import Findings
+from gpu_acceptance.inventory.nearness import nearest_devices
+from gpu_acceptance.inventory.parsing import as_cpu_list, cpus_in
+from gpu_acceptance.inventory.pci_topology import Place
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_MOST_TEXT = 900  # characters: what a figure takes, and a message shows
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What the process of one rank opened, and how many GPUs CUDA lets it see."""
+
+    uuid: str
+    local_rank: int
+    num_visible: int
+
+
+def gpu(opened: Opened, ranks: Sequence[int], gpus: Answer[tuple[GpuReading, ...]], environ: Mapping[str, str]) -> Findings:
+    """`ranks`: all that opened this GPU."""
+    yield "binding.gpu.ranks", len(ranks), "count", f"ranks {as_cpu_list(ranks)}" if len(ranks) > 1 else ""
+    broken = gpus if isinstance(gpus, Missing) else list(_broken_promises(opened, gpus, environ))
+    told = "" if isinstance(broken, Missing) else "; ".join(broken)[:_MOST_TEXT]
+    yield "binding.gpu.unexpected", broken if isinstance(broken, Missing) else len(broken), "count", told
+
+
+def affinity(cpu: Cpu, place: Answer[Place]) -> Findings:
+    own = own_node(cpu, place)
+    told = "" if isinstance(own, Missing) else f"CPUs {cpu.affinity_cpu_list}; NUMA node {own.number} has {own.cpu_list}"
+    yield "binding.affinity.own_node", _share(cpu.affinity_cpu_list, own), "%", told[:_MOST_TEXT]
+
+
+def own_node(cpu: Cpu, place: Answer[Place]) -> Answer[NumaNode]:
+    """The NUMA node of a GPU. Where the kernel does not know it and only one node has CPUs, there is no other that it could be."""
+    if isinstance(cpu.numa_nodes, Missing):
+        return cpu.numa_nodes
+    number = place if isinstance(place, Missing) else place.numa_node
+    if isinstance(number, Missing):
+        with_cpus = [node for node in cpu.numa_nodes if node.cpu_list != ""]
+        return with_cpus[0] if len(with_cpus) == 1 else Missing(number.missing, f"{number.detail}; there are {_named(with_cpus)}"[:200])
+    unknown = Missing(Why.UNREADABLE, f"NUMA node {number} is none of {_named(cpu.numa_nodes)}")
+    return next((node for node in cpu.numa_nodes if node.number == number), unknown)
+
+
+def describe(gpu: GpuReading, cpu: Cpu, place: Answer[Place], devices: Answer[tuple[RdmaDevice, ...]]) -> str:
+    """From rank to network in one line: `GPU 3, NUMA node 0, CPUs 0-47, nearest RDMA device mlx5_3 PIX`. It informs, and is not judged."""
+    own = own_node(cpu, place)
+    node = own if isinstance(own, Missing) else own.number
+    return (f"GPU {gpu.index}, NUMA node {node}, CPUs {cpu.affinity_cpu_list}, nearest RDMA device {nearest_devices(place, devices)}")[
+        :_MOST_TEXT
+    ]
+
+
+def _broken_promises(opened: Opened, gpus: tuple[GpuReading, ...], environ: Mapping[str, str]) -> Iterator[str]:
+    """CUDA leaves out what it does not find in CUDA_VISIBLE_DEVICES, and all that comes after, without a word."""
+    uuids = [gpu.uuid for gpu in gpus if not isinstance(gpu.uuid, Missing)]  # one that may not be used by this process has none
+    listed = named_devices(environ)
+    source = f"NVML shows {len(uuids)}" if listed is None else f"{_VISIBLE}={environ[_VISIBLE]} names {len(listed)}"
+    if opened.num_visible != (len(uuids) if listed is None else len(listed)):
+        yield f"CUDA shows {opened.num_visible} GPUs, {source}"
+    promised = _promised(opened.local_rank, listed, uuids, environ)
+    if promised and not opened.uuid.startswith(promised):
+        yield f"opened {opened.uuid}, and local rank {opened.local_rank} was given {promised}"
+
+
+def named_devices(environ: Mapping[str, str]) -> list[str] | None:
+    """What CUDA_VISIBLE_DEVICES names; None where it says nothing. -1 ends the list (CUDA C++ Programming Guide, environment variables)."""
+    if _VISIBLE not in environ:
+        return None
+    entries = [entry.strip() for entry in environ[_VISIBLE].split(",")]
+    entries = entries[: entries.index("-1")] if "-1" in entries else entries
+    return [entry for entry in entries if entry]
+
+
+def _promised(local_rank: int, listed: list[str] | None, uuids: list[str], environ: Mapping[str, str]) -> str | None:
+    """The GPU of a local rank, or how its UUID begins. A number names no certain one unless CUDA counts along the PCI bus, as NVML does."""
+    if listed is not None and local_rank >= len(listed):
+        return None  # told by the number of GPUs
+    entry = str(local_rank) if listed is None else listed[local_rank]
+    if not entry.isdecimal():
+        return entry
+    in_bus_order = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" and int(entry) < len(uuids)
+    return uuids[int(entry)] if in_bus_order else None
+
+
+def _share(affinity_cpu_list: Answer[str], own: Answer[NumaNode]) -> Answer[float]:
+    """Percent of the CPUs that the process may run on."""
+    if isinstance(own, Missing):
+        return own
+    if isinstance(own.cpu_list, Missing):
+        return own.cpu_list
+    if isinstance(affinity_cpu_list, Missing):
+        return affinity_cpu_list
+    allowed, near = set(cpus_in(affinity_cpu_list)), set(cpus_in(own.cpu_list))
+    return 100 * len(allowed & near) / len(allowed) if allowed else Missing(Why.UNREADABLE, "the process may run on no CPU")
+
+
+def _named(nodes: Sequence[NumaNode]) -> str:
+    return f"NUMA nodes {as_cpu_list(node.number for node in nodes)}"

@@ -1,0 +1,160 @@
+"""What the cgroups of this process allow it: CPU time, memory, and which CPUs and NUMA nodes.
+
+A bound on a cgroup holds for all below it, so the tightest one from the process's own up to the top counts. Inside a container the top
+is the container's own cgroup: what lies above is not to be seen from there.
+Formats: cgroups(7), Documentation/admin-guide/cgroup-v2.rst, Documentation/admin-guide/cgroup-v1 (memory.rst, cpusets.rst),
+Documentation/scheduler/sched-bwc.rst.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+from gpu_acceptance.inventory import mountinfo
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_text, read_value
+from gpu_acceptance.inventory.mountinfo import MountEntry
+from gpu_acceptance.inventory.parsing import UNLIMITED, Unlimited, cpu_list, signed_number, whole_number, words
+
+T = TypeVar("T", int, float)
+
+# Version 1 says "no bound" with the largest multiple of the page size below 2**63; the largest pages (ARM) have 64 KiB.
+_V1_UNLIMITED = 2**63 - 2**16
+
+
+@dataclass(frozen=True)
+class Cgroup:
+    """Both versions of cgroups, a node with some controllers on each (hybrid) included."""
+
+    cpu_quota_cpus: Answer[float | Unlimited]  # CPU time a second: 2.5 is two and a half CPUs
+    memory_bytes: Answer[int | Unlimited]
+    cpuset_cpu_list: Answer[str]  # those that the cpuset leaves, before the affinity of the process itself
+    cpuset_node_list: Answer[str]  # NUMA nodes whose memory it may use
+
+
+@dataclass(frozen=True)
+class _Hierarchy:
+    version: int
+    folders: tuple[Path, ...]  # from the process's own cgroup up to the mount
+
+
+def read(root: Path = Path("/")) -> Cgroup:
+    paths, mounts = _paths(root / "proc/self/cgroup"), mountinfo.read(root)
+    if isinstance(paths, Missing):
+        return Cgroup(paths, paths, paths, paths)
+    if isinstance(mounts, Missing):
+        return Cgroup(mounts, mounts, mounts, mounts)
+    cpu, memory, cpuset = (_hierarchy(controller, paths, mounts, root) for controller in ("cpu", "memory", "cpuset"))
+    return Cgroup(
+        cpu_quota_cpus=_tightest(cpu, {1: _quota_v1, 2: _quota_v2}),
+        memory_bytes=_tightest(memory, {1: _memory_v1, 2: _memory_v2}),
+        cpuset_cpu_list=_nearest(cpuset, {1: "cpuset.effective_cpus", 2: "cpuset.cpus.effective"}),
+        cpuset_node_list=_nearest(cpuset, {1: "cpuset.effective_mems", 2: "cpuset.mems.effective"}),
+    )
+
+
+def _paths(file: Path) -> Answer[dict[str, PurePosixPath]]:
+    """The cgroup of this process by controller, and by "" the one of version 2: lines `4:memory:/a/b` and `0::/a/b`."""
+    text = read_text(file)
+    if isinstance(text, Missing):
+        return text
+    paths: dict[str, PurePosixPath] = {}
+    for line in text.split("\n"):
+        hierarchy, _, rest = line.partition(":")
+        controllers, found, path = rest.partition(":")
+        if not (hierarchy.isdecimal() and found and path.startswith("/")) or "\0" in path:
+            return Missing(Why.UNREADABLE, f"{file} says {line!r:.80}")
+        paths |= dict.fromkeys(controllers.split(","), PurePosixPath(path))
+    return paths
+
+
+def _hierarchy(controller: str, paths: dict[str, PurePosixPath], mounts: tuple[MountEntry, ...], root: Path) -> Answer[_Hierarchy]:
+    """Version 1 where it has this controller, else version 2: the kernel gives it to one of them."""
+    version_1 = [mount for mount in mounts if mount.fs_type == "cgroup" and controller in mount.super_options]
+    if controller in paths:
+        return _below(paths[controller], version_1, root, 1)
+    version_2 = [mount for mount in mounts if mount.fs_type == "cgroup2" and controller in _controllers(mount, root)]
+    if "" in paths and version_2:
+        return _below(paths[""], version_2, root, 2)
+    return Missing(Why.NOT_SUPPORTED, f"no cgroup of this process has the {controller} controller")
+
+
+def _controllers(mount: MountEntry, root: Path) -> tuple[str, ...]:
+    found = read_value(_folder(mount, root) / "cgroup.controllers", words)
+    return () if isinstance(found, Missing) else found
+
+
+def _below(path: PurePosixPath, mounts: list[MountEntry], root: Path, version: int) -> Answer[_Hierarchy]:
+    """The folders of a cgroup under the mount that shows it. A mount may show a part only: `folder` is where it starts."""
+    for mount in mounts:
+        if ".." in path.parts or not path.is_relative_to(mount.folder):
+            continue
+        top, inner = _folder(mount, root), path.relative_to(mount.folder)
+        if not isinstance(names_in(top / inner), Missing):
+            return _Hierarchy(version, (top / inner, *(top / parent for parent in inner.parents)))
+    return Missing(Why.NOT_THERE, f"no mount shows the cgroup {str(path)!r:.80}")
+
+
+def _folder(mount: MountEntry, root: Path) -> Path:
+    return root / mount.mount_point.relative_to("/")
+
+
+def _tightest(hierarchy: Answer[_Hierarchy], by_version: dict[int, Callable[[Path], Answer[T | Unlimited]]]) -> Answer[T | Unlimited]:
+    """The smallest bound; the top of a hierarchy has no such file, and neither has a cgroup without the controller."""
+    if isinstance(hierarchy, Missing):
+        return hierarchy
+    answers = [by_version[hierarchy.version](folder) for folder in hierarchy.folders]
+    for answer in answers:
+        if isinstance(answer, Missing) and answer.missing is not Why.NOT_THERE:
+            return answer
+    return min((answer for answer in answers if not isinstance(answer, Missing | str)), default=UNLIMITED)
+
+
+def _nearest(hierarchy: Answer[_Hierarchy], by_version: dict[int, str]) -> Answer[str]:
+    """The first that is there, going up: what it says already holds what is above it."""
+    if isinstance(hierarchy, Missing):
+        return hierarchy
+    name = by_version[hierarchy.version]
+    answers = [read_value(folder / name, cpu_list) for folder in hierarchy.folders]
+    there = (answer for answer in answers if not (isinstance(answer, Missing) and answer.missing is Why.NOT_THERE))
+    return next(there, answers[0])
+
+
+def _quota_v1(folder: Path) -> Answer[float | Unlimited]:
+    quota = read_value(folder / "cpu.cfs_quota_us", signed_number)
+    period = read_value(folder / "cpu.cfs_period_us", _some)
+    if isinstance(quota, Missing):
+        return quota
+    if quota < 0:
+        return UNLIMITED
+    return Missing(Why.UNREADABLE, f"a quota without a period: {period}") if isinstance(period, Missing) else quota / period
+
+
+def _quota_v2(folder: Path) -> Answer[float | Unlimited]:
+    return read_value(folder / "cpu.max", _parse_quota)
+
+
+def _parse_quota(text: str) -> float | Unlimited:
+    """`max 100000` or `250000 100000`: microseconds in a period of as many."""
+    quota, period = text.split(" ")
+    return UNLIMITED if quota == "max" else whole_number(quota) / _some(period)
+
+
+def _memory_v1(folder: Path) -> Answer[int | Unlimited]:
+    return read_value(folder / "memory.limit_in_bytes", _parse_memory_v1)
+
+
+def _parse_memory_v1(text: str) -> int | Unlimited:
+    number = whole_number(text)
+    return UNLIMITED if number >= _V1_UNLIMITED else number
+
+
+def _memory_v2(folder: Path) -> Answer[int | Unlimited]:
+    return read_value(folder / "memory.max", lambda text: UNLIMITED if text == "max" else whole_number(text))
+
+
+def _some(text: str) -> int:
+    number = whole_number(text)
+    if number == 0:
+        raise ValueError("a period of 0")
+    return number

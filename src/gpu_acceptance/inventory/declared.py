@@ -1,0 +1,47 @@
+"""The nodes that a site's file declares against those that are here."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gpu_acceptance.record import DeclaredNode
+
+NONE = "none"
+_MOST_TEXT = 900  # characters: what a figure takes, and a message shows
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one rank says of its node."""
+
+    node: int
+    host: str
+    num_gpus: int
+
+
+def difference(declared: Sequence[DeclaredNode], seen: Iterable[Seen]) -> str:
+    """`none`, or in words which node is not there, not declared, or has another number of GPUs."""
+    found: dict[str, dict[int, int]] = {}
+    for one in seen:
+        numbers = found.setdefault(one.host, {})
+        numbers[one.node] = max(one.num_gpus, numbers.get(one.node, 0))
+    return _as_much_as_fits(list(_differences({node.host: node for node in declared}, found))) or NONE
+
+
+def _differences(declared: dict[str, DeclaredNode], found: dict[str, dict[int, int]]) -> Iterator[str]:
+    """By host name: the number of GPUs of each node that calls itself so."""
+    for host, node in declared.items():
+        if host not in found:
+            yield f"{node.place} is declared and has no rank"
+    for host, numbers in found.items():
+        if host not in declared:
+            yield f"{host} is not declared"
+            continue
+        if len(numbers) > 1:
+            yield f"{declared[host].place} is there {len(numbers)} times, as nodes {', '.join(map(str, sorted(numbers)))}"
+        for num_gpus in sorted({number for number in numbers.values() if number != declared[host].gpus}):
+            yield f"{declared[host].place} has {num_gpus} GPUs, not {declared[host].gpus}"
+
+
+def _as_much_as_fits(texts: list[str]) -> str:
+    shown = next((number for number in range(len(texts), 0, -1) if len("; ".join(texts[:number])) <= _MOST_TEXT), 0)
+    return "; ".join([*texts[:shown], *([f"and {len(texts) - shown} more"] if shown < len(texts) else [])])

@@ -1,0 +1,196 @@
+"""RDMA devices, InfiniBand and RoCE alike, as sysfs shows them.
+
+Sources: Linux Documentation/ABI/stable/sysfs-class-infiniband, and drivers/infiniband/core/sysfs.c for what the files look like.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from gpu_acceptance.inventory import gpudirect
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_value
+from gpu_acceptance.inventory.gpudirect import GpuDirectRdma
+from gpu_acceptance.inventory.parsers import parser
+from gpu_acceptance.inventory.pci_topology import numa_node, path_behind
+
+T = TypeVar("T")
+
+_MOST_GIDS = 16  # entries of a port's GID table that are looked at; RoCE has 256, and its types are all among the first
+
+
+@dataclass(frozen=True)
+class Counter:
+    """One number of `counters` or `hw_counters`, since the driver was loaded or somebody reset it. How far it counts: rdma_counters.py."""
+
+    name: str
+    value: Answer[int]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What the link runs at now: `400 Gb/sec (4X NDR)`. A speed that the kernel does not know, as of a port that is down, reads as SDR."""
+
+    gbit_per_s: float
+    width: str  # 4X: the number of lanes
+    speed: Answer[str]  # SDR, QDR, EDR, HDR, NDR, XDR: of one lane; on RoCE the InfiniBand speed that comes to the same
+
+
+@dataclass(frozen=True)
+class Port:
+    number: int
+    link_layer: Answer[str]  # InfiniBand, or Ethernet for RoCE
+    state: Answer[str]  # ACTIVE; DOWN, INIT (waits for the subnet manager), ARMED, ACTIVE_DEFER
+    phys_state: Answer[str]  # LinkUp; Sleep, Polling (no partner), Disabled, PortConfigurationTraining, LinkErrorRecovery, Phy Test
+    rate: Answer[Rate]
+    lid: Answer[int]  # given by the subnet manager; 0 on RoCE
+    sm_lid: Answer[int]  # the subnet manager's own; 0 where no one has come by
+    gid_types: Answer[tuple[str, ...]]  # IB/RoCE v1, RoCE v2
+    counters: Answer[tuple[Counter, ...]]
+    hw_counters: Answer[tuple[Counter, ...]]
+
+
+@dataclass(frozen=True)
+class Netdev:
+    """A network interface on the same PCI function: RoCE's own, or IP over InfiniBand. sysfs has no MTU of an InfiniBand link."""
+
+    name: str
+    mtu_bytes: Answer[int]
+
+
+@dataclass(frozen=True)
+class RdmaDevice:
+    name: str  # mlx5_0
+    hca_type: Answer[str]  # MT4129 is a ConnectX-7
+    board_id: Answer[str]  # MT_0000000838: the card as it is sold
+    firmware: Answer[str]
+    node_guid: Answer[str]
+    sys_image_guid: Answer[str]  # the same for all devices of one card
+    pci_address: Answer[str]  # as sysfs writes it, 0000:3b:00.0
+    pci_path: Answer[str]  # the bridges above it, for pci_topology.distance
+    numa_node: Answer[int]
+    netdevs: Answer[tuple[Netdev, ...]]
+    ports: Answer[tuple[Port, ...]]
+    hw_counters: Answer[tuple[Counter, ...]]  # of the device as a whole; most drivers have them at the port
+
+
+@dataclass(frozen=True)
+class Card:
+    """What an RDMA device is; the fields are those of `RdmaDevice`."""
+
+    hca_type: Answer[str]
+    board_id: Answer[str]
+    firmware: Answer[str]
+
+
+@dataclass(frozen=True)
+class InfiniBand:
+    """`devices` is Missing, not there, where no RDMA driver is loaded: sysfs has no such class then."""
+
+    devices: Answer[tuple[RdmaDevice, ...]]
+    gpudirect: GpuDirectRdma
+
+
+def read(root: Path = Path("/")) -> InfiniBand:
+    folder = root / "sys" / "class" / "infiniband"
+    return InfiniBand(_each(folder, partial(_device, root=root)), gpudirect.read(root))
+
+
+def read_cards(root: Path = Path("/")) -> Answer[tuple[Card, ...]]:
+    """Of each device what its driver keeps: no port and no counter is asked, which a sick one answers late or never."""
+    return _each(root / "sys" / "class" / "infiniband", _card)
+
+
+def _card(folder: Path) -> Card:
+    hca_type, board_id, firmware = (read_value(folder / name, _word) for name in ("hca_type", "board_id", "fw_ver"))
+    return Card(hca_type, board_id, firmware)
+
+
+def _device(folder: Path, root: Path) -> RdmaDevice:
+    path = path_behind(folder / "device")  # a device made of software (rxe, siw) has no such link
+    address = path if isinstance(path, Missing) else path.rsplit("/", 1)[-1]
+    pci_device = folder / "device" if isinstance(address, Missing) else root / "sys" / "bus" / "pci" / "devices" / address
+    return RdmaDevice(
+        name=folder.name,
+        hca_type=read_value(folder / "hca_type", _word),
+        board_id=read_value(folder / "board_id", _word),
+        firmware=read_value(folder / "fw_ver", _word),
+        node_guid=read_value(folder / "node_guid", _guid),
+        sys_image_guid=read_value(folder / "sys_image_guid", _guid),
+        pci_address=address,
+        pci_path=path,
+        numa_node=numa_node(pci_device),
+        netdevs=_each(pci_device / "net", _netdev),
+        ports=_ports(folder / "ports"),
+        hw_counters=_counters(folder / "hw_counters"),
+    )
+
+
+def _netdev(folder: Path) -> Netdev:
+    return Netdev(folder.name, read_value(folder / "mtu", _count))
+
+
+def _ports(folder: Path) -> Answer[tuple[Port, ...]]:
+    ports = _each(folder, _port)
+    return ports if isinstance(ports, Missing) else tuple(sorted(ports, key=lambda port: port.number))
+
+
+def _port(folder: Path) -> Port:
+    return Port(
+        number=_count(folder.name),
+        link_layer=read_value(folder / "link_layer", _word),
+        state=read_value(folder / "state", _state),
+        phys_state=read_value(folder / "phys_state", _state),
+        rate=read_value(folder / "rate", _rate),
+        lid=read_value(folder / "lid", _lid),
+        sm_lid=read_value(folder / "sm_lid", _lid),
+        gid_types=_gid_types(folder / "gid_attrs" / "types"),
+        counters=_counters(folder / "counters"),
+        hw_counters=_counters(folder / "hw_counters"),
+    )
+
+
+def _gid_types(folder: Path) -> Answer[tuple[str, ...]]:
+    """Of the entries that are in use: the others cannot be read."""
+    answers = [read_value(folder / str(index), _word) for index in range(_MOST_GIDS)]
+    in_use = {answer for answer in answers if isinstance(answer, str)}
+    return tuple(sorted(in_use)) or next(answer for answer in answers if isinstance(answer, Missing))
+
+
+def _counters(folder: Path) -> Answer[tuple[Counter, ...]]:
+    return _each(folder, _counter, besides={"lifespan"})  # that one sets how long the others are cached
+
+
+def _counter(path: Path) -> Counter:
+    return Counter(path.name, read_value(path, _counter_value))
+
+
+def _each(folder: Path, read_one: Callable[[Path], T], besides: frozenset[str] | set[str] = frozenset()) -> Answer[tuple[T, ...]]:
+    names = names_in(folder)
+    if isinstance(names, Missing):
+        return names
+    try:
+        return tuple(read_one(folder / name) for name in names if name not in besides)
+    except ValueError as error:
+        return Missing(Why.UNREADABLE, f"{folder}: {error}"[:200])
+
+
+# --- what the files say --------------------------------------------------------------------------------------------------------
+
+
+def _make_rate(number: str, width: str, speed: str | None) -> Rate:
+    return Rate(float(number), width, speed or Missing(Why.NOT_THERE, "older kernels name no speed for SDR"))
+
+
+def _make_count(digits: str | None) -> Answer[int]:
+    return Missing(Why.NOT_SUPPORTED, "the device does not count it") if digits is None else int(digits)
+
+
+_word = parser(r"([ -~]{1,100})", str)
+_guid = parser(r"([0-9a-f]{4}(?::[0-9a-f]{4}){3})", str)
+_count = parser(r"([0-9]{1,20})", int)
+_counter_value = parser(r"([0-9]{1,20})|N/A \(no PMA\)", _make_count)  # older kernels say so of a device without performance management
+_lid = parser(r"0x([0-9a-f]{1,8})", lambda digits: int(digits, 16))
+_state = parser(r"[0-9]+: ([ -~]{1,40})", str)  # `4: ACTIVE`
+_rate = parser(r"([0-9]{1,6}(?:\.5)?) Gb/sec \(([0-9]{1,3}X)(?: ([A-Z0-9]{1,10}))?\)", _make_rate)

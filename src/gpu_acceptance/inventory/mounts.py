@@ -1,0 +1,97 @@
+"""The file systems that a training job works on: the root, /tmp, /dev/shm, the working folder's, and those behind a network.
+
+Size and free room are asked of local file systems only. statvfs on a file system whose server is dead can block in the kernel for ever:
+a thread caught there keeps its process from ending, and a child caught there cannot be killed. An inventory is not worth that.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from gpu_acceptance.inventory import mountinfo, space
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, missing_over
+from gpu_acceptance.inventory.mountinfo import MountEntry
+from gpu_acceptance.inventory.space import Space
+
+# Network, parallel and cluster file systems, by the kernel's names for them; FUSE (`fuse`, `fuse.NAME`) has a process behind it.
+_REMOTE = {
+    *("9p", "afs", "beegfs", "ceph", "cifs", "fuse", "gfs2", "gpfs", "lustre", "nfs", "nfs4"),
+    *("ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "virtiofs", "wekafs"),
+}
+_TRIGGER = "autofs"  # asking it mounts what it stands for
+_NOT_ASKED = "not asked: this file system, or one on the way to it, needs a server, and a dead one would block for ever"
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One mounted file system, seen from this process."""
+
+    mount_point: str
+    fs_type: str  # `ext4`, `tmpfs`, `nfs4`, `lustre`, `fuse.sshfs`
+    source: str  # `/dev/nvme0n1p2`, `server:/export`
+    read_only: bool
+    space: Answer[Space]
+
+
+@dataclass(frozen=True)
+class Mounts:
+    """Sources: /proc/self/mountinfo, /proc/self/cwd, statvfs(3). The last three name the mount point that a folder is on.
+
+    Symbolic links are not followed, for the same reason: a /tmp that is a link is given as the file system of the link.
+    """
+
+    mounts: Answer[tuple[Mount, ...]]
+    tmp_mount_point: Answer[str]
+    shm_mount_point: Answer[str]
+    working_folder_mount_point: Answer[str]
+
+
+def read(root: Path = Path("/")) -> Mounts:
+    entries = mountinfo.read(root)
+    if isinstance(entries, Missing):
+        return Mounts(entries, entries, entries, entries)
+    tmp, shm = _holder(entries, PurePosixPath("/tmp")), _holder(entries, PurePosixPath("/dev/shm"))  # noqa: S108
+    working_folder = _working_folder_holder(entries, root)
+    wanted = {"/", tmp, shm, working_folder}
+    visible = {str(entry.mount_point): entry for entry in entries}.values()
+    return Mounts(
+        mounts=tuple(_mount(entry, entries, root) for entry in visible if str(entry.mount_point) in wanted or _is_remote(entry)),
+        tmp_mount_point=tmp,
+        shm_mount_point=shm,
+        working_folder_mount_point=working_folder,
+    )
+
+
+def _holder(entries: tuple[MountEntry, ...], folder: PurePosixPath) -> Answer[str]:
+    above = [entry.mount_point for entry in entries if folder.is_relative_to(entry.mount_point)]
+    if not above:
+        return Missing(Why.NOT_THERE, f"nothing is mounted at or above {folder}")
+    return str(max(above, key=lambda mount_point: len(mount_point.parts)))
+
+
+def _working_folder_holder(entries: tuple[MountEntry, ...], root: Path) -> Answer[str]:
+    link = root / "proc/self/cwd"
+    try:
+        return _holder(entries, PurePosixPath(link.readlink()))
+    except OSError as error:
+        return missing_over(error, link)
+
+
+def _mount(entry: MountEntry, entries: tuple[MountEntry, ...], root: Path) -> Mount:
+    return Mount(
+        mount_point=str(entry.mount_point),
+        fs_type=entry.fs_type,
+        source=entry.source,
+        read_only="ro" in entry.options or "ro" in entry.super_options,
+        space=_space(entry.mount_point, entries, root),
+    )
+
+
+def _space(mount_point: PurePosixPath, entries: tuple[MountEntry, ...], root: Path) -> Answer[Space]:
+    on_the_way = [entry for entry in entries if mount_point.is_relative_to(entry.mount_point)]
+    if any(_is_remote(entry) or entry.fs_type == _TRIGGER for entry in on_the_way):
+        return Missing(Why.NOT_SUPPORTED, _NOT_ASKED)
+    return space.of(root / mount_point.relative_to("/"))
+
+
+def _is_remote(entry: MountEntry) -> bool:
+    return entry.fs_type in _REMOTE or entry.fs_type.startswith("fuse.")

@@ -1,0 +1,142 @@
+"""Where PCI devices sit: their addresses in the two spellings in use, and how far two of them are apart.
+
+In sysfs the path of a device is the chain of bridges above it (Linux Documentation/PCI/sysfs-pci.rst):
+
+    pci0000:15 / 0000:15:01.0 / 0000:16:00.0     / 0000:17:02.0      / 0000:1a:00.0
+    host bridge  root port      switch, upstream   switch, downstream  the device
+
+A virtual machine shows the tree that its hypervisor made up: there the distance says nothing of the real board.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePath
+
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, missing_over, read_value
+from gpu_acceptance.inventory.parsers import parser
+
+_ADDRESS = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+_node = parser(r"(-?[0-9]{1,4})", int)
+_HOST_BRIDGE = re.compile(r"pci[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}")
+
+
+class Distance(StrEnum):
+    """In the words of `nvidia-smi topo -m`, nearest first."""
+
+    PIX = "PIX"  # at most a single PCIe bridge or switch between them
+    PXB = "PXB"  # several bridges, none of them a host bridge
+    PHB = "PHB"  # through one PCIe host bridge, typically the CPU
+    NODE = "NODE"  # through several host bridges of one NUMA node
+    SYS = "SYS"  # through the interconnect between NUMA nodes
+
+
+_ORDER = tuple(Distance)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one PCI device sits. Sources: /sys/bus/pci/devices, its links and `numa_node`."""
+
+    pci_bus_id: str  # in the spelling in which it was asked for
+    pci_path: Answer[str]  # the bridges above it, for `distance`
+    numa_node: Answer[int]
+
+
+def nvml_bus_id(address: str) -> str:
+    """`0000:3b:00.0` as NVML writes it, `00000000:3B:00.0`. ValueError for what is no address."""
+    domain, bus, device, function = _parts(address)
+    return f"{domain:08X}:{bus:02X}:{device:02X}.{function}"
+
+
+def sysfs_address(address: str) -> str:
+    """`00000000:3B:00.0` as sysfs writes it, `0000:3b:00.0`. ValueError for what is no address."""
+    domain, bus, device, function = _parts(address)
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
+
+
+def pci_path(address: str, root: Path = Path("/")) -> Answer[str]:
+    """The chain above a device, from its host bridge down to itself, with slashes. The address in either spelling."""
+    try:
+        return path_behind(root / "sys" / "bus" / "pci" / "devices" / sysfs_address(address))
+    except ValueError as error:
+        return Missing(Why.UNREADABLE, str(error))
+
+
+def place(address: str, root: Path = Path("/")) -> Place:
+    """The address in either spelling."""
+    path = pci_path(address, root)
+    if isinstance(path, Missing):
+        return Place(address, path, path)
+    return Place(address, path, numa_node(root / "sys" / "bus" / "pci" / "devices" / sysfs_address(address)))
+
+
+def path_behind(link: Path) -> Answer[str]:
+    """The same for any link of sysfs that leads to a PCI device."""
+    try:
+        return chain_of(PurePath(os.path.realpath(link, strict=True)))
+    except OSError as error:
+        return missing_over(error, link)
+
+
+def chain_of(real: PurePath) -> Answer[str]:
+    """The part of a real path of sysfs that names PCI devices, from the last host bridge on; what lies below the last one is left out."""
+    names = list(real.parts)
+    start = max((index for index, name in enumerate(names) if _HOST_BRIDGE.fullmatch(name)), default=len(names))
+    chain = names[start : start + 1]
+    for name in names[start + 1 :]:
+        if not _ADDRESS.fullmatch(name):
+            break
+        chain.append(name)
+    return "/".join(chain) if len(chain) > 1 else Missing(Why.UNREADABLE, f"no PCI device in {str(real)[:120]}")
+
+
+def numa_node(device: Path) -> Answer[int]:
+    """Of a PCI device's folder in sysfs. -1 there means that the firmware has not said (sysfs-bus-pci)."""
+    node = read_value(device / "numa_node", _node)
+    return Missing(Why.NOT_SUPPORTED, f"{device.name}: the kernel knows no NUMA node of it") if node == -1 else node
+
+
+def distance(path_a: str, path_b: str, numa_a: Answer[int], numa_b: Answer[int]) -> Answer[Distance]:
+    """Between two devices by the chains above them. The NUMA nodes count only where the host bridges differ."""
+    (bridge_a, *chain_a), (bridge_b, *chain_b) = path_a.split("/"), path_b.split("/")
+    if bridge_a != bridge_b:
+        return _between_host_bridges(numa_a, numa_b)
+    shared = _num_shared(chain_a, chain_b)
+    if shared == 0:
+        return Distance.PHB
+    # Below a switch's upstream port each device has the downstream port and itself; two functions of one slot only themselves.
+    longest = max(len(chain_a), len(chain_b)) - shared
+    return Distance.PIX if longest <= 2 else Distance.PXB
+
+
+def nearest(distances: Mapping[str, Answer[Distance]]) -> Answer[tuple[str, ...]]:
+    """The names at the least distance. One that nobody knows is of no account where another lies below the same host bridge."""
+    known = {name: _ORDER.index(far) for name, far in distances.items() if not isinstance(far, Missing)}
+    unknown = next((far for far in distances.values() if isinstance(far, Missing)), None)
+    least = min(known.values(), default=len(_ORDER))
+    if unknown is not None and least > _ORDER.index(Distance.PHB):
+        return unknown
+    return tuple(sorted(name for name, far in known.items() if far == least))
+
+
+def _between_host_bridges(numa_a: Answer[int], numa_b: Answer[int]) -> Answer[Distance]:
+    for numa in (numa_a, numa_b):
+        if isinstance(numa, Missing):
+            return numa
+    return Distance.NODE if numa_a == numa_b else Distance.SYS
+
+
+def _num_shared(chain_a: list[str], chain_b: list[str]) -> int:
+    """How many bridges two chains have in common, from the top."""
+    return next((index for index, (a, b) in enumerate(zip(chain_a, chain_b, strict=False)) if a != b), min(len(chain_a), len(chain_b)))
+
+
+def _parts(address: str) -> tuple[int, int, int, int]:
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        raise ValueError(f"no PCI address: {address!r:.80}; allowed: 0000:3b:00.0 or 00000000:3B:00.0")
+    domain, bus, device, function = (int(part, 16) for part in match.groups())
+    return domain, bus, device, function

@@ -1,0 +1,44 @@
+"""Errors that the ports of this node's RDMA devices have counted, as sysfs shows them: files alone, no port is asked for its state.
+
+Sources: Linux Documentation/ABI/stable/sysfs-class-infiniband; InfiniBand Architecture Specification, PortCounters.
+"""
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_int
+from gpu_acceptance.inventory.rdma_counters import is_full
+
+_FILES = ("link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors", "port_xmit_discards")
+NAMES = tuple(f"infiniband.{name}" for name in _FILES)
+
+
+def read(devices: str, root: Path = Path("/")) -> dict[tuple[str, str], Answer[int]]:
+    """By name and port (`mlx5_3 port 1`), of the devices that match one of these globs; without any port each is missing."""
+    folder = root / "sys/class/infiniband"
+    names = names_in(folder)
+    if isinstance(names, Missing):
+        return _none(names)
+    values: dict[tuple[str, str], Answer[int]] = {}
+    for device in (name for name in names if any(fnmatchcase(name, glob) for glob in devices.split())):
+        ports = names_in(folder / device / "ports")
+        if isinstance(ports, Missing):
+            return _none(ports)
+        for port in ports:
+            values |= _of_port(folder / device / "ports" / port / "counters", f"{device} port {port}")
+    return values or _none(Missing(Why.NOT_THERE, f"no RDMA device here is one of {devices}"[:200]))
+
+
+def _of_port(folder: Path, port: str) -> dict[tuple[str, str], Answer[int]]:
+    return {(f"infiniband.{name}", port): _count(folder / name, name) for name in _FILES}
+
+
+def _count(path: Path, name: str) -> Answer[int]:
+    count = read_int(path)
+    if not isinstance(count, Missing) and is_full(name, count):
+        return Missing(Why.UNREADABLE, f"it stands at its highest value, {count}, until somebody resets it")
+    return count
+
+
+def _none(why: Missing) -> dict[tuple[str, str], Answer[int]]:
+    return {(name, ""): why for name in NAMES}

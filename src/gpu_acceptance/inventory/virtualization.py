@@ -1,0 +1,138 @@
+"""Whether this process runs in a virtual machine, and whether in a container, in the words of systemd-detect-virt(1).
+
+Both are told by traces, and `none` is said only where every trace could be looked for.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from gpu_acceptance.inventory import dmi, mountinfo
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, missing_over, read_text, read_value
+from gpu_acceptance.inventory.dmi import Dmi
+from gpu_acceptance.inventory.fields import all_of, read_fields
+from gpu_acceptance.inventory.parsing import one_line, words
+
+NONE = "none"
+
+# The beginnings of what hypervisors write into the DMI of their guests: systemd, src/basic/virt.c.
+_GUESTS = {
+    "KVM": "kvm",
+    "OpenStack": "kvm",
+    "KubeVirt": "kvm",
+    "Amazon EC2": "amazon",
+    "QEMU": "qemu",
+    "VMware": "vmware",
+    "VirtualBox": "oracle",
+    "innotek GmbH": "oracle",
+    "Xen": "xen",
+    "Bochs": "bochs",
+    "Parallels": "parallels",
+    "BHYVE": "bhyve",
+    "Apple Virtualization": "apple",
+    "Google Compute Engine": "google",
+}
+_HYPER_V = ("Microsoft Corporation", "Virtual Machine")  # vendor and product: the vendor makes machines, too
+
+# What an engine leaves in a container: a file, and parts of the paths of its cgroup or of what it mounted on the root and into /etc.
+_MARKS = {
+    "var/run/secrets/kubernetes.io": "kubernetes",
+    ".singularity.d": "singularity",  # Apptainer keeps the name
+    "run/.containerenv": "podman",
+    ".dockerenv": "docker",
+}
+_HINTS = {
+    r"/kubepods[./-]|/kubelet/pods/": "kubernetes",
+    r"/libpod-[0-9a-f]{12}|/containers/storage/": "podman",
+    r"/docker[/-][0-9a-f]{12}|/docker/(containers|overlay2|rootfs)/": "docker",
+    r"/lxc/|/lxc\.payload": "lxc",
+    r"/enroot/|/pyxis_": "enroot",
+    r"io\.containerd\.": "containerd",
+}
+_ENGINE_MOUNTS = {PurePosixPath(path) for path in ("/", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf")}
+_OTHER_CONTAINER = "container-other"
+_OTHER_VM = "vm-other"
+
+
+@dataclass(frozen=True)
+class Virtualization:
+    """Sources: /proc/cpuinfo, /sys/hypervisor, DMI; the variable `container`, marker files, /proc/self/cgroup and mountinfo."""
+
+    hypervisor: Answer[str]  # `kvm`, `qemu` (with KVM or without), `amazon`, ..., `vm-other` where it has no known name, `none`
+    container: Answer[str]  # `docker`, `podman`, `kubernetes`, `singularity`, `enroot`, ..., `container-other`, `none`
+
+
+def read(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> Virtualization:
+    return Virtualization(_hypervisor(root), _container(root, variables))
+
+
+def _hypervisor(root: Path) -> Answer[str]:
+    """x86 has a CPU flag for it, and it alone decides; ARM has none, so there only a name says that there is one."""
+    name = _hypervisor_name(root)
+    flags = read_fields(root / "proc/cpuinfo").get("flags", words)
+    if not isinstance(flags, Missing):
+        return (name or _OTHER_VM) if "hypervisor" in flags else NONE
+    if flags.missing is not Why.NOT_THERE:
+        return flags
+    return name or Missing(Why.NOT_SUPPORTED, "this CPU has no flag for it, and neither /sys/hypervisor nor DMI names one")
+
+
+def _hypervisor_name(root: Path) -> str | None:
+    kind = read_value(root / "sys/hypervisor/type", one_line)
+    return _named_by_firmware(dmi.read(root)) if isinstance(kind, Missing) else kind
+
+
+def _named_by_firmware(firmware: Dmi) -> str | None:
+    vendor, product = firmware.sys_vendor, firmware.product_name
+    if (vendor, product) == _HYPER_V:
+        return "microsoft"
+    if isinstance(product, str) and re.search(r"\.metal(-|$)", product):  # Amazon's name for a machine without a hypervisor
+        return None
+    texts = [text for text in (product, vendor) if isinstance(text, str)]
+    return next((name for text in texts for begin, name in _GUESTS.items() if text.startswith(begin)), None)
+
+
+def _container(root: Path, variables: Mapping[str, str]) -> Answer[str]:
+    marks = {kind: _is_there(root / mark) for mark, kind in _MARKS.items()}
+    found = next((kind for kind, there in marks.items() if there is True), None) or _declared(variables)
+    if found:
+        return found
+    traces = all_of([_traces(root), *marks.values()])
+    if isinstance(traces, Missing):
+        return traces
+    return next((kind for hint, kind in _HINTS.items() if re.search(hint, str(traces[0]))), NONE)
+
+
+def _is_there(path: Path) -> Answer[bool]:
+    try:
+        path.lstat()
+    except OSError as error:
+        answer = missing_over(error, path)
+        return False if answer.missing is Why.NOT_THERE else answer
+    return True
+
+
+def _declared(variables: Mapping[str, str]) -> str | None:
+    """The variable that the container interface of systemd asks an engine to set."""
+    declared = variables.get("container")
+    if not declared:
+        return None
+    return declared if re.fullmatch(r"[a-z0-9-]{1,32}", declared) else _OTHER_CONTAINER
+
+
+def _traces(root: Path) -> Answer[str]:
+    """Mounts elsewhere are no trace: a host has those of the containers that it runs."""
+    cgroups, mounts = read_text(root / "proc/self/cgroup"), mountinfo.read(root)
+    if isinstance(cgroups, Missing):
+        return cgroups
+    if isinstance(mounts, Missing):
+        return mounts
+    return "\n".join([cgroups, *_texts(mounts)])
+
+
+def _texts(mounts: tuple[mountinfo.MountEntry, ...]) -> Iterator[str]:
+    for mount in mounts:
+        if mount.mount_point in _ENGINE_MOUNTS:
+            yield f"{mount.folder} {mount.source} {' '.join(mount.super_options)}"

@@ -1,0 +1,102 @@
+"""The counters of one GPU through nvidia-ml-py, over a stand-in for the C library."""
+
+import pynvml
+import pytest
+from inventory.fake_nvml import COUNTERS, FIELDS, EventQueue, fails, fields, install
+
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.gpu_counters import NAMES, GpuCounters, unread
+
+UUID = "GPU-00000001-0000-4000-8000-000000000001"
+
+
+def opened(monkeypatch, **changes):
+    install(monkeypatch, **changes)
+    return GpuCounters(pynvml, UUID)
+
+
+def read(monkeypatch, each_link=False, **changes):
+    return opened(monkeypatch, **changes).read(each_link=each_link)
+
+
+def test_a_healthy_gpu_tells_all_of_them(monkeypatch):
+    reading = read(monkeypatch)
+    assert {name for name, _ in reading.values} == set(NAMES)
+    assert not [counter for counter, value in reading.values.items() if isinstance(value, Missing)]
+    assert links_of(reading) == [f"link {number}" for number in range(18)]
+    assert reading.values["nvlink.replays", "link 17"] == FIELDS["NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY"]
+    assert reading.values["nvlink.replays", ""] == 18 * FIELDS["NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY"]
+    assert reading.values["throttle.sw_power_cap", ""] == FIELDS["NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP"]
+    assert reading.values["ecc.corrected", ""] == COUNTERS["NVML_FI_DEV_ECC_SBE_VOL_TOTAL"]
+    assert reading.xids == ()
+
+
+def links_of(reading):
+    return [part for name, part in reading.values if name == "nvlink.replays" and part]
+
+
+def test_links_are_read_again_where_their_sum_has_changed_or_somebody_asks(monkeypatch):
+    counters = opened(monkeypatch)
+    assert links_of(counters.read(each_link=False)) == [f"link {number}" for number in range(18)]
+    assert links_of(counters.read(each_link=False)) == []
+    assert links_of(counters.read(each_link=True)) == [f"link {number}" for number in range(18)]
+    risen = {("NVML_FI_DEV_NVLINK_ERROR_DL_CRC", 0xFFFFFFFF): 1, ("NVML_FI_DEV_NVLINK_ERROR_DL_CRC", 7): 1}
+    install(monkeypatch, nvmlDeviceGetFieldValues=fields({**FIELDS, **COUNTERS}, risen))
+    reading = counters.read(each_link=False)
+    assert [key for key, value in reading.values.items() if key[0] == "nvlink.crc_errors" and value] == [
+        ("nvlink.crc_errors", "link 7"),
+        ("nvlink.crc_errors", ""),
+    ]
+    assert links_of(counters.read(each_link=False)) == []
+
+
+def test_each_xid_is_told_once(monkeypatch):
+    events = EventQueue()
+    counters = opened(monkeypatch, nvmlEventSetWait_v2=events.wait)
+    assert counters.read(each_link=False).xids == ()
+    events.xids += [79, 31]
+    assert counters.read(each_link=False).xids == (79, 31)
+    assert counters.read(each_link=False).xids == ()
+
+
+def test_a_gpu_that_reports_without_end_does_not_keep_its_reader(monkeypatch):
+    events = EventQueue()
+    events.xids += [79] * 5_000
+    assert len(read(monkeypatch, nvmlEventSetWait_v2=events.wait).xids) == 1_000
+
+
+def test_a_gpu_without_nvlink_has_no_links_to_count(monkeypatch):
+    without = {name: value for name, value in {**FIELDS, **COUNTERS}.items() if "NVLINK" not in name}
+    reading = read(monkeypatch, nvmlDeviceGetFieldValues=fields(without))
+    assert reading.values["nvlink.replays", ""] == Missing(Why.NOT_SUPPORTED)
+    assert reading.values["pcie.replays", ""] == 0
+
+
+def test_one_field_that_is_not_told_leaves_the_others(monkeypatch):
+    without = {name: value for name, value in {**FIELDS, **COUNTERS}.items() if name != "NVML_FI_DEV_PCIE_REPLAY_COUNTER"}
+    reading = read(monkeypatch, nvmlDeviceGetFieldValues=fields(without))
+    assert [counter for counter, value in reading.values.items() if isinstance(value, Missing)] == [("pcie.replays", "")]
+
+
+def test_a_gpu_that_fell_off_the_bus_has_no_counters(monkeypatch):
+    counters = opened(monkeypatch)
+    install(
+        monkeypatch,
+        nvmlDeviceGetFieldValues=fails(pynvml.NVML_ERROR_GPU_IS_LOST),
+        nvmlEventSetWait_v2=fails(pynvml.NVML_ERROR_GPU_IS_LOST),
+    )
+    reading = counters.read(each_link=False)
+    assert {value.detail for value in reading.values.values()} == {"nvmlDeviceGetFieldValues: GPU is lost"}
+    assert reading.xids == Missing(Why.UNREADABLE, "after 0 XIDs, nvmlEventSetWait_v2: GPU is lost")
+
+
+@pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlDeviceGetHandleByUUID"])
+def test_events_that_cannot_be_asked_for_are_not_told(monkeypatch, function):
+    reading = read(monkeypatch, **{function: fails(pynvml.NVML_ERROR_NO_PERMISSION)})
+    assert reading.xids == Missing(Why.NOT_PERMITTED, f"{function}: Insufficient Permissions")
+
+
+def test_of_nothing_that_was_read_every_counter_is_missing():
+    reading = unread("why")
+    assert {name for name, _ in reading.values} == set(NAMES)
+    assert {*reading.values.values(), reading.xids} == {Missing(Why.UNREADABLE, "why")}

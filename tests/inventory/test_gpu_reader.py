@@ -1,0 +1,185 @@
+"""What is read of GPUs through nvidia-ml-py, over a stand-in for the C library."""
+
+import dataclasses
+
+import pynvml
+import pytest
+from inventory.fake_nvml import FIELDS, MiB, by, fails, fields, fill, install, out, processes
+
+from gpu_acceptance.inventory import gpu_reader
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.gpu import GpuProcess, NvLink, PeerLink
+
+UNSUPPORTED = Missing(Why.NOT_SUPPORTED)
+
+
+def missing_in(value, path=""):
+    """Every answer that is missing, by its path."""
+    if isinstance(value, Missing):
+        return {path: value.missing}
+    if dataclasses.is_dataclass(value):
+        parts = ((f"{path}.{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))
+    elif isinstance(value, tuple):
+        parts = ((f"{path}[{index}]", one) for index, one in enumerate(value))
+    else:
+        return {}
+    return {key: why for name, part in parts for key, why in missing_in(part, name).items()}
+
+
+def read_gpu(monkeypatch, **changes):
+    install(monkeypatch, **changes)
+    return gpu_reader.read().gpus[0]
+
+
+def test_a_healthy_h200_answers_all_but_what_it_does_not_have(monkeypatch):
+    install(monkeypatch)
+    reading = gpu_reader.read()
+    assert (reading.driver, reading.cuda, len(reading.gpus)) == ("580.159.04", "13.0", 2)
+    assert missing_in(reading.gpus[0]) == {
+        ".retired_pages.num_single_bit": Why.NOT_SUPPORTED,
+        ".retired_pages.num_double_bit": Why.NOT_SUPPORTED,
+        ".retired_pages.is_pending": Why.NOT_SUPPORTED,
+        ".fabric.health": Why.NOT_SUPPORTED,
+    }
+
+
+def test_the_values_are_those_of_nvml(monkeypatch):
+    gpu = read_gpu(monkeypatch)
+    assert (gpu.name, gpu.serial, gpu.pci_bus_id, gpu.module_id) == ("NVIDIA H200", "1653924100001", "00000000:00:06.0", 2)
+    assert (gpu.total_bytes, gpu.used_bytes, gpu.free_bytes) == (143_771 * MiB, 616 * MiB, 143_155 * MiB)
+    assert (gpu.ecc.is_on, gpu.ecc.aggregate.dram_uncorrected, gpu.ecc.sram_threshold_exceeded) == (True, 0, False)
+    assert (gpu.remapping.is_pending, gpu.remapping.num_banks_full) == (False, 3072)
+    assert (gpu.clocks.sm_mhz, gpu.clocks.max_sm_mhz, gpu.clocks.max_memory_mhz) == (345, 1980, 3201)
+    assert (gpu.power.draw_w, gpu.power.limit_w, gpu.power.default_limit_w, gpu.power.max_limit_w) == (79.78, 700.0, 700.0, 700.0)
+    assert (gpu.throttling.reasons, gpu.throttling.sw_power_cap_ns) == (("gpu idle",), 1_500_000_000)
+    assert (gpu.temperature.gpu_c, gpu.temperature.memory_c, gpu.temperature.margin_c) == (34, 35, 53)
+    assert (gpu.pcie.generation, gpu.pcie.width, gpu.pcie.num_replays) == (5, 16, 0)
+    assert gpu.nvlinks[17] == NvLink(17, True, 26_562, "switch", 0, 2, 0)
+    assert (gpu.fabric.state, gpu.fabric.status, gpu.fabric.cluster_uuid) == (
+        "completed",
+        "success",
+        "00000000-0000-0000-0000-000000000000",
+    )
+    assert (gpu.virtualization, gpu.compute_mode, gpu.recovery_action, gpu.processes) == ("pass-through", "default", "none", ())
+
+
+def test_every_counter_of_memory_errors_is_its_own(monkeypatch):
+    """Error type, counter, place: as nvml.h numbers them."""
+    counts = {(kind, counter, place): 100 * kind + 10 * counter + place for kind in (0, 1) for counter in (0, 1) for place in (2, 7)}
+    ecc = read_gpu(monkeypatch, nvmlDeviceGetMemoryErrorCounter=by(*counts.items())).ecc
+    assert dataclasses.astuple(ecc.volatile) == (7, 107, 2, 102)  # sram corrected, uncorrected; dram corrected, uncorrected
+    assert dataclasses.astuple(ecc.aggregate) == (17, 117, 12, 112)
+
+
+def test_what_the_driver_asks_for_and_why_clocks_are_low_are_words(monkeypatch):
+    recovery = fields({**FIELDS, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION": 1})
+    gpu = read_gpu(monkeypatch, nvmlDeviceGetFieldValues=recovery, nvmlDeviceGetCurrentClocksEventReasons=out(0x1044))
+    assert gpu.recovery_action == "reset the GPU"
+    assert gpu.throttling.reasons == ("sw power cap", "hw thermal slowdown", "bits 0x1000")
+
+
+def test_a_number_that_nobody_knows_yet_is_said_to_be_unknown(monkeypatch):
+    assert read_gpu(monkeypatch, nvmlDeviceGetComputeMode=out(9)).compute_mode == "unknown (9)"
+
+
+def test_processes_come_with_their_memory(monkeypatch):
+    unknown = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
+    gpu = read_gpu(monkeypatch, nvmlDeviceGetComputeRunningProcesses_v3=processes((900, 3 * MiB), (17, unknown)))
+    assert gpu.processes == (GpuProcess(17, UNSUPPORTED), GpuProcess(900, 3 * MiB))
+
+
+def test_peers_are_asked_in_both_directions(monkeypatch):
+    install(monkeypatch, nvmlDeviceGetP2PStatus=out(3))
+    text = "topology not supported"
+    assert gpu_reader.read().peers == (PeerLink(0, 1, text, text, text), PeerLink(1, 0, text, text, text))
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (pynvml.NVML_ERROR_NOT_SUPPORTED, Why.NOT_SUPPORTED),
+        (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, Why.NOT_SUPPORTED),
+        (pynvml.NVML_ERROR_NO_PERMISSION, Why.NOT_PERMITTED),
+        (pynvml.NVML_ERROR_GPU_IS_LOST, Why.UNREADABLE),
+        (pynvml.NVML_ERROR_UNKNOWN, Why.UNREADABLE),
+    ],
+)
+def test_an_error_of_nvml_is_a_reason_and_touches_nothing_else(monkeypatch, code, why):
+    gpu = read_gpu(monkeypatch, nvmlDeviceGetPcieReplayCounter=fails(code))
+    assert gpu.pcie.num_replays.missing == why
+    assert gpu.pcie.width == 16
+
+
+def test_an_unreadable_answer_names_the_question(monkeypatch):
+    gpu = read_gpu(monkeypatch, nvmlDeviceGetPcieReplayCounter=fails(pynvml.NVML_ERROR_GPU_IS_LOST))
+    assert gpu.pcie.num_replays == Missing(Why.UNREADABLE, "nvmlDeviceGetPcieReplayCounter: GPU is lost")
+
+
+def test_values_that_come_together_are_missing_together(monkeypatch):
+    gone = missing_in(read_gpu(monkeypatch, nvmlDeviceGetMigMode=fails(pynvml.NVML_ERROR_UNKNOWN)))
+    assert [path for path, why in gone.items() if why is Why.UNREADABLE] == [".mig_is_on", ".mig_is_on_after_reset"]
+
+
+def test_functions_that_an_older_driver_lacks_are_not_supported(monkeypatch):
+    old = dict.fromkeys(("nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1", "nvmlDeviceGetMarginTemperature"))
+    gpu = read_gpu(monkeypatch, **old)
+    assert (gpu.channel_repair_is_pending, gpu.has_unrepairable_memory, gpu.temperature.margin_c) == (UNSUPPORTED,) * 3
+
+
+def test_functions_that_an_older_nvidia_ml_py_lacks_are_not_supported(monkeypatch):
+    for name in ("nvmlDeviceGetRepairStatus", "NVML_FI_DEV_MEMORY_TEMP", "c_nvmlEccSramErrorStatus_v1_t"):
+        monkeypatch.delattr(pynvml, name)
+    gpu = read_gpu(monkeypatch)
+    assert gpu.tpc_repair_is_pending == Missing(Why.NOT_SUPPORTED, "this nvidia-ml-py has no nvmlDeviceGetRepairStatus")
+    assert gpu.temperature.memory_c == Missing(Why.NOT_SUPPORTED, "this nvidia-ml-py has no NVML_FI_DEV_MEMORY_TEMP")
+    assert gpu.ecc.sram_threshold_exceeded == Missing(Why.NOT_SUPPORTED, "this nvidia-ml-py has no c_nvmlEccSramErrorStatus_v1_t")
+
+
+def test_a_gpu_that_does_not_answer_at_all_is_listed_with_nothing(monkeypatch):
+    install(monkeypatch, nvmlDeviceGetHandleByIndex_v2=fails(pynvml.NVML_ERROR_GPU_IS_LOST))
+    reading = gpu_reader.read()
+    assert len(reading.gpus) == 2
+    gpu = reading.gpus[1]
+    assert gpu.index == 1
+    assert gpu.name == Missing(Why.UNREADABLE, "nvmlDeviceGetHandleByIndex: GPU is lost")
+    assert set(missing_in(gpu).values()) == {Why.UNREADABLE}
+
+
+def test_without_nvml_everything_is_not_there(monkeypatch):
+    install(monkeypatch, nvmlInitWithFlags=lambda _flags: pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    reading = gpu_reader.read()
+    assert reading.gpus == reading.driver == Missing(Why.NOT_THERE, "NVML does not start: Driver Not Loaded")
+
+
+def test_a_number_of_gpus_that_cannot_be_had_is_no_number(monkeypatch):
+    install(monkeypatch, nvmlDeviceGetCount_v2=fails(pynvml.NVML_ERROR_UNKNOWN))
+    reading = gpu_reader.read()
+    assert reading.gpus == Missing(Why.UNREADABLE, "nvmlDeviceGetCount: Unknown Error")
+    assert reading.driver == "580.159.04"
+
+
+def test_a_fabric_that_is_not_ready_says_so(monkeypatch):
+    info = fill(state=2, status=pynvml.NVML_ERROR_NOT_READY, cliqueId=0, healthMask=0, healthSummary=2)
+    fabric = read_gpu(monkeypatch, nvmlDeviceGetGpuFabricInfoV=info).fabric
+    assert (fabric.state, fabric.health) == ("in progress", "unhealthy")
+    assert fabric.status != "success"
+
+
+UUIDS = [f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2)]
+
+
+def test_of_the_gpus_of_other_ranks_only_the_names_are_asked(monkeypatch):
+    install(monkeypatch)
+    whole, own = gpu_reader.read(), gpu_reader.read(UUIDS[1])
+    assert own.gpus[1] == whole.gpus[1]
+    other = own.gpus[0]
+    assert [other.uuid, other.serial, other.pci_bus_id] == [UUIDS[0], "1653924100001", "00000000:00:06.0"]
+    assert other.ecc.is_on == Missing(Why.NOT_THERE, "only this rank's GPU was asked")
+    assert own.peers == (PeerLink(1, 0, "ok", "ok", "ok"),)
+
+
+def test_the_link_of_one_gpu_is_read_alone(monkeypatch):
+    install(monkeypatch)
+    assert gpu_reader.read_pcie(UUIDS[1]) == gpu_reader.read().gpus[1].pcie
+    install(monkeypatch, nvmlInitWithFlags=fails(pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
+    assert gpu_reader.read_pcie(UUIDS[1]).generation == Missing(Why.NOT_THERE, "NVML does not start: Driver Not Loaded")

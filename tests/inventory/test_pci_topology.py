@@ -1,0 +1,164 @@
+"""Addresses in both spellings, and how far two devices are apart by the bridges above them."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.pci_topology import (
+    Distance,
+    Place,
+    chain_of,
+    distance,
+    nearest,
+    numa_node,
+    nvml_bus_id,
+    pci_path,
+    place,
+    sysfs_address,
+)
+
+# Two sockets. Below the first: a switch with a GPU and a NIC, a second switch behind it, and a NIC on a root port of its own.
+GPU = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0"
+NIC_SAME_SWITCH = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1a:00.0"
+NIC_NEXT_SWITCH = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:03.0/0000:1b:00.0/0000:1c:00.0/0000:1d:00.0"
+NIC_SAME_HOST_BRIDGE = "pci0000:15/0000:15:05.0/0000:2a:00.0"
+NIC_OTHER_HOST_BRIDGE = "pci0000:37/0000:37:01.0/0000:38:00.0"
+
+
+@pytest.mark.parametrize(
+    ("sysfs", "nvml"),
+    [("0000:3b:00.0", "00000000:3B:00.0"), ("0000:00:0a.0", "00000000:00:0A.0"), ("10000:e1:1f.7", "00010000:E1:1F.7")],
+)
+def test_an_address_in_both_spellings(sysfs, nvml):
+    assert nvml_bus_id(sysfs) == nvml == nvml_bus_id(nvml)
+    assert sysfs_address(nvml) == sysfs == sysfs_address(sysfs)
+
+
+@pytest.mark.parametrize("address", ["", "3b:00.0", "0000:3b:00", "0000:3b:00.8", "0000:3b:00.0\n", "0000:3g:00.0", "0000:3b:00.0/.."])
+def test_what_is_no_address_is_named(address):
+    with pytest.raises(ValueError, match=r"no PCI address: .*; allowed: 0000:3b:00\.0 or 00000000:3B:00\.0"):
+        nvml_bus_id(address)
+    assert pci_path(address).missing == Why.UNREADABLE
+
+
+def device(root, path):
+    folder = root / "sys" / "devices" / path
+    folder.mkdir(parents=True)
+    links = root / "sys" / "bus" / "pci" / "devices"
+    links.mkdir(parents=True, exist_ok=True)
+    (links / folder.name).symlink_to(f"../../../devices/{path}")
+    return folder
+
+
+def test_the_path_of_a_device_is_the_chain_of_bridges_above_it(tmp_path):
+    device(tmp_path, GPU)
+    assert pci_path("00000000:18:00.0", tmp_path) == pci_path("0000:18:00.0", tmp_path) == GPU
+
+
+def test_a_device_that_is_not_there(tmp_path):
+    link = tmp_path / "sys/bus/pci/devices/0000:18:00.0"
+    assert pci_path("0000:18:00.0", tmp_path) == Missing(Why.NOT_THERE, str(link))
+    link.parent.mkdir(parents=True)
+    link.symlink_to(link)
+    assert pci_path("0000:18:00.0", tmp_path).missing == Why.UNREADABLE
+
+
+@pytest.mark.parametrize(
+    ("real", "chain"),
+    [
+        ("/sys/devices/pci0000:00/0000:00:03.0/virtio2/net/eth0", "pci0000:00/0000:00:03.0"),
+        # A domain of its own behind a volume management device, and one that Hyper-V passes through.
+        ("/sys/devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0/10000:e1:00.0", "pci10000:e0/10000:e0:06.0/10000:e1:00.0"),
+        ("/sys/devices/LNXSYSTM:00/VMBUS:00/1a2b/pci0001:00/0001:00:00.0", "pci0001:00/0001:00:00.0"),
+    ],
+)
+def test_the_chain_begins_at_the_last_host_bridge(real, chain, tmp_path):
+    assert chain_of(tmp_path / real.removeprefix("/")) == chain
+
+
+def test_a_path_without_a_pci_device_is_none(tmp_path):
+    assert chain_of(tmp_path / "virtual/net/lo").missing == Why.UNREADABLE
+    assert chain_of(tmp_path / "pci0000:00").missing == Why.UNREADABLE
+
+
+@pytest.mark.parametrize(
+    ("path", "numa", "expected"),
+    [
+        (GPU.removesuffix("0") + "1", 0, Distance.PIX),  # another function of the same slot
+        (NIC_SAME_SWITCH, 0, Distance.PIX),
+        (NIC_NEXT_SWITCH, 0, Distance.PXB),
+        (NIC_SAME_HOST_BRIDGE, 0, Distance.PHB),
+        (NIC_OTHER_HOST_BRIDGE, 0, Distance.NODE),
+        (NIC_OTHER_HOST_BRIDGE, 1, Distance.SYS),
+    ],
+)
+def test_distances_are_those_of_nvidia_smi_topo(path, numa, expected):
+    assert distance(GPU, path, 0, numa) == expected == distance(path, GPU, numa, 0)
+
+
+def test_in_a_flat_virtual_machine_all_share_the_host_bridge():
+    assert distance("pci0000:00/0000:00:06.0", "pci0000:00/0000:00:0a.0", Missing(Why.NOT_SUPPORTED), 0) == Distance.PHB
+
+
+def test_without_numa_nodes_two_host_bridges_are_at_no_known_distance():
+    unknown = Missing(Why.NOT_SUPPORTED, "0000:18:00.0: the kernel knows no NUMA node of it")
+    assert distance(GPU, NIC_OTHER_HOST_BRIDGE, unknown, 0) == unknown
+    assert distance(GPU, NIC_OTHER_HOST_BRIDGE, 0, unknown) == unknown
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0\n", 0), ("1\n", 1)])
+def test_a_numa_node(text, expected, tmp_path):
+    (tmp_path / "numa_node").write_text(text)
+    assert numa_node(tmp_path) == expected
+
+
+def test_minus_one_is_no_numa_node(tmp_path):
+    (tmp_path / "numa_node").write_text("-1\n")
+    assert numa_node(tmp_path) == Missing(Why.NOT_SUPPORTED, f"{tmp_path.name}: the kernel knows no NUMA node of it")
+    (tmp_path / "numa_node").write_text("none\n")
+    assert numa_node(tmp_path).missing == Why.UNREADABLE
+    assert numa_node(tmp_path / "nothing").missing == Why.NOT_THERE
+
+
+def test_the_place_of_a_device_is_its_path_and_its_numa_node(tmp_path):
+    (device(tmp_path, GPU) / "numa_node").write_text("1\n")
+    assert place("00000000:18:00.0", tmp_path) == Place("00000000:18:00.0", GPU, 1)
+
+
+@pytest.mark.parametrize(("address", "why"), [("00000000:3B:00.0", Why.NOT_THERE), ("no address", Why.UNREADABLE)])
+def test_what_is_not_on_the_bus_has_no_place(address, why, tmp_path):
+    nowhere = place(address, tmp_path)
+    assert nowhere.pci_bus_id == address
+    assert nowhere.pci_path.missing == nowhere.numa_node.missing == why
+
+
+def test_the_nearest_are_all_at_the_least_distance():
+    assert nearest({"mlx5_0": Distance.SYS, "mlx5_2": Distance.PIX, "mlx5_1": Distance.PIX}) == ("mlx5_1", "mlx5_2")
+    assert nearest({"mlx5_0": Distance.NODE, "mlx5_1": Distance.SYS}) == ("mlx5_0",)
+    assert nearest({}) == ()
+
+
+def test_an_unknown_distance_counts_only_where_nothing_is_known_to_be_nearer():
+    unknown = Missing(Why.NOT_SUPPORTED)
+    assert nearest({"mlx5_0": unknown, "mlx5_1": Distance.PHB}) == ("mlx5_1",)
+    assert nearest({"mlx5_0": unknown, "mlx5_1": Distance.NODE}) == unknown
+    assert nearest({"mlx5_0": unknown}) == unknown
+
+
+@given(st.text())
+def test_no_text_breaks_the_addresses(text):
+    with suppress(ValueError):
+        assert sysfs_address(nvml_bus_id(text)) == sysfs_address(text)
+
+
+def test_every_device_of_this_machine_has_a_path():
+    devices = Path("/sys/bus/pci/devices")
+    for link in devices.iterdir() if devices.is_dir() else ():
+        path = pci_path(link.name)
+        assert isinstance(path, str)
+        assert path.startswith("pci")
+        assert path.endswith(f"/{link.name}")

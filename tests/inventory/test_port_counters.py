@@ -1,0 +1,50 @@
+"""Error counters of RDMA ports from a tree of files."""
+
+import pytest
+
+from gpu_acceptance.inventory import port_counters
+from gpu_acceptance.inventory.answer import Missing, Why
+
+FILES = [name.removeprefix("infiniband.") for name in port_counters.NAMES]
+
+
+def port(root, device, number, **counts):
+    folder = root / f"sys/class/infiniband/{device}/ports/{number}/counters"
+    folder.mkdir(parents=True)
+    for name in FILES:
+        (folder / name).write_text(f"{counts.get(name, 0)}\n")
+    return folder
+
+
+def test_every_port_of_the_devices_that_the_job_uses(tmp_path):
+    port(tmp_path, "mlx5_0", 1, link_downed=2)
+    port(tmp_path, "mlx5_0", 2)
+    port(tmp_path, "mlx5_storage", 1, link_downed=9)
+    values = port_counters.read("mlx5_[0-9]", tmp_path)
+    assert {part for _, part in values} == {"mlx5_0 port 1", "mlx5_0 port 2"}
+    assert {name for name, _ in values} == set(port_counters.NAMES)
+    assert values["infiniband.link_downed", "mlx5_0 port 1"] == 2
+
+
+@pytest.mark.parametrize("devices", ["mlx5_9", ""])
+def test_without_a_port_every_counter_is_missing(tmp_path, devices):
+    port(tmp_path, "mlx5_0", 1)
+    values = port_counters.read(devices, tmp_path)
+    assert set(values) == {(name, "") for name in port_counters.NAMES}
+    assert set(values.values()) == {Missing(Why.NOT_THERE, f"no RDMA device here is one of {devices}")}
+
+
+def test_without_rdma_every_counter_is_missing(tmp_path):
+    assert {value.missing for value in port_counters.read("*", tmp_path).values()} == {Why.NOT_THERE}
+
+
+def test_a_counter_that_cannot_count_on_is_no_number(tmp_path):
+    port(tmp_path, "mlx5_0", 1, link_downed=255)
+    value = port_counters.read("*", tmp_path)["infiniband.link_downed", "mlx5_0 port 1"]
+    assert value == Missing(Why.UNREADABLE, "it stands at its highest value, 255, until somebody resets it")
+
+
+def test_a_counter_that_is_not_there_leaves_the_others(tmp_path):
+    (port(tmp_path, "mlx5_0", 1) / "symbol_error").unlink()
+    values = port_counters.read("*", tmp_path)
+    assert [name for (name, _), value in values.items() if isinstance(value, Missing)] == ["infiniband.symbol_error"]

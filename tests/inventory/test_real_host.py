@@ -1,0 +1,52 @@
+"""The machine that runs the tests, whichever it is: answers that other ways of asking give as well."""
+
+import os
+import platform
+import resource
+import shutil
+
+import psutil
+import pytest
+from pydantic import TypeAdapter
+
+from gpu_acceptance.inventory import allowances, cpu, dmi, libraries, memory, mounts, system, virtualization
+from gpu_acceptance.inventory.allowances import Allowance
+from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.inventory.parsing import cpus_in
+
+pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="/proc and /sys are Linux's")
+
+
+def amount(number):
+    return "unlimited" if number == resource.RLIM_INFINITY else number
+
+
+@pytest.mark.parametrize("module", [allowances, cpu, dmi, libraries, memory, mounts, system, virtualization])
+def test_each_reader_answers_and_its_answer_survives_json(module):
+    found = module.read()
+    adapter = TypeAdapter(type(found))
+    assert adapter.validate_json(adapter.dump_json(found)) == found
+
+
+def test_this_process():
+    assert set(cpus_in(cpu.read().affinity_cpu_list)) == os.sched_getaffinity(0)
+    found = allowances.read()
+    asked = {
+        "memlock_bytes": resource.RLIMIT_MEMLOCK,
+        "nofile": resource.RLIMIT_NOFILE,
+        "nproc": resource.RLIMIT_NPROC,
+        "stack_bytes": resource.RLIMIT_STACK,
+    }
+    for name, number in asked.items():
+        assert getattr(found, name) == Allowance(*map(amount, resource.getrlimit(number))), name
+
+
+def test_this_machine():
+    assert memory.read().total_bytes == psutil.virtual_memory().total
+    assert system.read().kernel_release == platform.release()
+    assert system.read().boot_time_s == pytest.approx(psutil.boot_time(), abs=1)  # the kernel's own answer moves with the clock
+
+
+def test_file_systems_have_the_size_that_statvfs_gives():
+    for mount in mounts.read().mounts:
+        assert isinstance(mount.space, Missing) or mount.space.size_bytes == shutil.disk_usage(mount.mount_point).total

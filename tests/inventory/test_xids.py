@@ -1,0 +1,105 @@
+"""One table of XIDs: nothing that NVIDIA takes for a fault is called harmless, and nothing unknown is."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_acceptance.inventory.xids import MEANINGS, Remedy, meaning_of
+
+APPLICATION = {13, 25, 31, 43, 45, 137}
+# RESET_GPU or RESTART_BM in the catalogue's column of immediate actions, or one of its workflows that ends in one.
+RESET_BY_THE_CATALOGUE = {46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 150, 155, 156, 158, 79, 74}
+
+
+@pytest.mark.parametrize("number", range(144, 174))
+def test_the_newest_numbers_are_all_there(number):
+    assert meaning_of(number) is MEANINGS[number]
+
+
+@pytest.mark.parametrize("number", MEANINGS)
+def test_each_meaning_is_a_name_a_remedy_and_one_sentence(number):
+    meaning = MEANINGS[number]
+    assert meaning.number == number
+    assert meaning.name
+    assert isinstance(meaning.remedy, Remedy)
+    assert meaning.advice.endswith(".")
+    assert ". " not in meaning.advice
+
+
+def test_only_what_every_source_blames_on_the_application_is_its_own_fault():
+    assert {number for number, meaning in MEANINGS.items() if meaning.is_application} == APPLICATION
+
+
+def test_nothing_is_to_be_ignored_but_what_an_application_or_a_person_did():
+    assert {number for number, meaning in MEANINGS.items() if meaning.remedy == Remedy.IGNORE} == {43, 45, 106, 107}
+
+
+@pytest.mark.parametrize("number", sorted(RESET_BY_THE_CATALOGUE))
+def test_the_remedy_is_never_weaker_than_the_catalogues(number):
+    assert meaning_of(number).remedy in {Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.CHECK_LINK}
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (13, Remedy.RESTART_APPLICATION),
+        (48, Remedy.RESET_GPU),
+        (54, Remedy.CHECK_SEATING),
+        (63, Remedy.RESET_GPU),
+        (64, Remedy.REBOOT_NODE),
+        (74, Remedy.CHECK_LINK),
+        (79, Remedy.REBOOT_NODE),
+        (92, Remedy.FIELD_DIAGNOSTICS),
+        (94, Remedy.RESTART_APPLICATION),
+        (95, Remedy.REBOOT_NODE),
+        (119, Remedy.RESET_GPU),
+        (149, Remedy.CHECK_LINK),
+        (172, Remedy.FIELD_DIAGNOSTICS),
+    ],
+)
+def test_remedies_of_the_most_common(number, remedy):
+    assert meaning_of(number).remedy == remedy
+
+
+@pytest.mark.parametrize("number", [0, 5, 51, 138, 174, 185, 999_999_999])
+def test_an_unknown_number_is_no_reason_to_be_calm(number):
+    meaning = meaning_of(number)
+    assert (meaning.number, meaning.name, meaning.remedy, meaning.is_application) == (
+        number,
+        "not in the table",
+        Remedy.CONTACT_SUPPORT,
+        False,
+    )
+    assert meaning.advice.startswith("In no source of this table: hold it for a fault of the GPU or its driver")
+    assert "harmless" not in str(meaning)
+
+
+@pytest.mark.parametrize(
+    ("action", "remedy"),
+    [
+        ("0x1 (GPU Reset Required)", Remedy.RESET_GPU),
+        ("0x2 (Node Reboot Required)", Remedy.REBOOT_NODE),
+        ("0x2 (OS Reboot)", Remedy.REBOOT_NODE),
+        ("0x1 (PF FLR)", Remedy.RESET_GPU),
+        ("0x4 (Drain and Reset)", Remedy.RESET_GPU),
+        ("0x0 (None)", Remedy.IGNORE),
+    ],
+)
+def test_xid_154_says_itself_what_the_gpu_needs(action, remedy):
+    meaning = meaning_of(154, f"GPU recovery action changed from 0x0 (None) to {action}")
+    assert meaning.remedy == remedy
+    assert meaning.advice == "It sums up the XIDs beside it, which say why."
+
+
+@pytest.mark.parametrize("text", ["", "GPU recovery action changed from 0x0 (None) to 0x9 (Pray)", "to 0x0 (None)", "None"])
+def test_an_xid_154_in_other_words_is_one_for_support(text):
+    assert meaning_of(154, text).remedy == Remedy.CONTACT_SUPPORT
+
+
+def test_the_text_of_another_xid_changes_nothing():
+    assert meaning_of(79, "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)") is MEANINGS[79]
+
+
+@given(st.integers(), st.text())
+def test_every_number_and_text_has_a_meaning(number, text):
+    assert meaning_of(number, text).number == number

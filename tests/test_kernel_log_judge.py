@@ -1,0 +1,207 @@
+"""The kernel's log of a snapshot, where a site requires it: one message more, and exactly that row fails, and names GPU, XID and remedy."""
+
+import re
+from pathlib import Path
+
+import pytest
+from snapshots import changed, real, snapshot_of
+
+from gpu_acceptance.record import Outcome
+from gpu_acceptance.snapshot_judge import judge_snapshot
+from gpu_acceptance.thresholds import load_profile, shipped_dir
+
+PAGE = (Path(__file__).parents[1] / "docs" / "limits.md").read_text(encoding="utf-8")
+IDLE = real()
+BAD = 3
+ADDRESS = IDLE["node"]["gpus"]["gpus"][BAD]["pci_bus_id"]
+PORT = "00000000:00:1E.0"
+LOG = "node.kernel_log"
+NOT_PERMITTED = {"missing": "not permitted", "detail": "/dev/kmsg"}
+NOBODY = {"missing": "not there", "detail": "the line names none"}
+NO_SEVERITY = {"missing": "not there", "detail": "the line names no severity"}
+FINE = {Outcome.PASSED, Outcome.NOT_APPLICABLE}
+GPU = f"on rank {BAD} (node-00, GPU {BAD}, serial 1650000000003)"
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
+    """With the overlay of the page, word for word."""
+    (text,) = re.findall(r"```yaml\n(# for --limits=FILE: the log .*?)```", PAGE, re.DOTALL)
+    path = tmp_path_factory.mktemp("site") / "site-log.yaml"
+    path.write_text(text)
+    return load_profile("h200-sxm", shipped_dir(), [path])
+
+
+@pytest.fixture
+def judged(profile):
+    def judge(plain):
+        _, rows, conclusion = judge_snapshot(snapshot_of(plain), profile)
+        found = {row.nodeid.rsplit("test_", 1)[-1]: row for row in rows}
+        return found, {topic for topic, row in found.items() if row.outcome not in FINE}, conclusion
+
+    return judge
+
+
+def xid(number, text="", address=ADDRESS):
+    return {"number": number, "pci_bus_id": address, "at_s": 71.5, "pid": NOBODY, "process": NOBODY, "text": text}
+
+
+def pcie(severity, address=ADDRESS):
+    return {"pci_bus_id": address, "severity": severity, "at_s": 71.5, "text": "a line"}
+
+
+def sxid(number, is_fatal):
+    return {"number": number, "switch": "nvidia-nvswitch0", "pci_bus_id": PORT, "at_s": 9.0, "is_fatal": is_fatal, "text": ""}
+
+
+# what is in the log -> list, messages, the row that fails, its words, whose
+DAMAGES = {
+    "XID 79": (
+        *("xids", [xid(79, "GPU has fallen off the bus.")], "errors"),
+        *("errors.xids = 1 count (XID 79, GPU has fallen off the bus: reboot the node), need <= 0 count", GPU),
+    ),
+    "several XIDs, and one of a program": (
+        *("xids", [xid(48), xid(63), xid(48), xid(31)], "errors"),
+        "errors.xids = 3 count (XID 48, double bit ECC error: reset the GPU (2 times); "
+        "XID 63, row remapping or page retirement: reset the GPU), need <= 0 count",
+        GPU,
+    ),
+    "XID 154 that asks for a reset": (
+        *("xids", [xid(154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")], "errors"),
+        *("errors.xids = 1 count (XID 154, GPU recovery action changed: reset the GPU), need", GPU),
+    ),
+    "an XID that nobody knows": (
+        *("xids", [xid(9999)], "errors"),
+        *("errors.xids = 1 count (XID 9999, not in the table: contact the vendor's support), need", GPU),
+    ),
+    "a GPU off the bus": (
+        *("lost_gpus", [{"pci_bus_id": ADDRESS, "at_s": 71.5}], "errors"),
+        *("errors.lost = 1 count (72 s after boot), need <= 0 count", GPU),
+    ),
+    "a fatal PCIe error": (
+        *("pcie_errors", [pcie("fatal"), pcie("corrected")], "errors"),
+        *(f"errors.pcie = 1 count ({ADDRESS} fatal), need <= 0 count", GPU),
+    ),
+    "a non-fatal one": ("pcie_errors", [pcie("non-fatal")], "errors", f"errors.pcie = 1 count ({ADDRESS} non-fatal), need", GPU),
+    "an XID of a GPU that is not there": (
+        *("xids", [xid(79, address="00000000:FE:00.0")], "elsewhere"),
+        *("elsewhere.gpus = 1 count (00000000:FE:00.0), need <= 0 count", "on node 0 (node-00)"),
+    ),
+    "a lost GPU that is not there": (
+        *("lost_gpus", [{"pci_bus_id": "00000000:FE:00.0", "at_s": 3.0}], "elsewhere"),
+        *("elsewhere.gpus = 1 count (00000000:FE:00.0), need", "on node 0 (node-00)"),
+    ),
+    "a fatal error of a switch": (
+        *("sxids", [sxid(20034, True), sxid(12028, False)], "elsewhere"),
+        *("elsewhere.sxids = 1 count (SXid 20034 of nvidia-nvswitch0), need <= 0 count", "on node 0 (node-00)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["h200x8-idle", "h200x8-loaded"])
+def test_a_healthy_log_holds(name, profile):
+    _, rows, conclusion = judge_snapshot(snapshot_of(real(name)), profile, allow_busy=True)
+    assert {row.outcome for row in rows if row.subject == "kernel_log"} == {Outcome.PASSED}
+    assert conclusion.exit_code == 0
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_one_message_fails_one_row_and_says_whose_and_what_to_do(damage, judged, profile):
+    name, messages, topic, says, where = DAMAGES[damage]
+    rows, bad, conclusion = judged(changed(IDLE, f"{LOG}.{name}", messages))
+    assert bad == {topic}
+    assert (rows[topic].outcome, conclusion.exit_code) == (Outcome.FAILED, 1)
+    metric = f"kernel_log.{says.split(' ')[0]}"
+    assert f"kernel_log.{says}" in rows[topic].message
+    assert f"{where}; to do: {profile.limits[metric].remedy}" in rows[topic].message
+
+
+@pytest.mark.parametrize(
+    ("name", "messages"),
+    [
+        ("xids", [xid(31), xid(43), xid(13)]),
+        ("pcie_errors", [pcie("corrected")]),
+        ("pcie_errors", [pcie("fatal", "00000000:FE:00.0")]),  # of a device that no GPU is behind
+        ("sxids", [sxid(12028, False)]),
+    ],
+)
+def test_what_asks_for_no_repair_of_a_gpu_is_not_counted(name, messages, judged):
+    _, bad, conclusion = judged(changed(IDLE, f"{LOG}.{name}", messages))
+    assert (bad, conclusion.verdict) == (set(), "ACCEPTED")
+
+
+def with_path(plain, path):
+    index = next(index for index, place in enumerate(plain["node"]["gpu_places"]) if place["pci_bus_id"] == ADDRESS)
+    return changed(plain, f"node.gpu_places.{index}.pci_path", path)
+
+
+def test_an_error_of_a_port_above_a_gpu_is_its_own(judged):
+    plain = with_path(changed(IDLE, f"{LOG}.pcie_errors", [pcie("fatal", PORT)]), "pci0000:00/0000:00:1e.0/0000:8b:00.0")
+    rows, bad, _ = judged(plain)
+    assert bad == {"errors"}
+    assert f"kernel_log.errors.pcie = 1 count ({PORT} fatal), need <= 0 count" in rows["errors"].message
+    assert GPU in rows["errors"].message
+
+
+def incomplete(judged, plain, topics, *says):
+    rows, bad, conclusion = judged(plain)
+    assert (bad, conclusion.verdict) == (topics, "INCOMPLETE")
+    for text in says:
+        assert any(text in row.message for row in rows.values())
+
+
+def test_a_port_error_where_nobody_knows_what_is_behind_it(judged):
+    plain = with_path(changed(IDLE, f"{LOG}.pcie_errors", [pcie("fatal", PORT)]), NOT_PERMITTED)
+    incomplete(judged, plain, {"errors"}, "kernel_log.errors.pcie is no value but not permitted (/dev/kmsg), need <= 0 count")
+
+
+def test_an_error_without_a_severity(judged):
+    said = f"kernel_log.errors.pcie is no value but unreadable ({ADDRESS}: not there (the line names no severity)), need"
+    incomplete(judged, changed(IDLE, f"{LOG}.pcie_errors", [pcie(NO_SEVERITY)]), {"errors"}, said)
+
+
+def test_a_switch_that_does_not_say_whether_it_is_fatal(judged):
+    doubtful = sxid(10002, {"missing": "not there", "detail": "the line says neither"})
+    said = "kernel_log.elsewhere.sxids is no value but unreadable (SXid 10002 of nvidia-nvswitch0: not there (the line says neither)), need"
+    incomplete(judged, changed(IDLE, f"{LOG}.sxids", [doubtful]), {"elsewhere"}, said)
+
+
+def test_a_line_that_nobody_understands_may_be_of_any_gpu(judged):
+    plain = changed(IDLE, f"{LOG}.unreadable", [{"at_s": 9.0, "text": "NVRM: Xid ???"}])
+    said = "kernel_log.errors.xids is no value but unreadable (in no known form: NVRM: Xid ???), need <= 0 count"
+    incomplete(judged, plain, {"errors", "elsewhere"}, said, "on rank 0 (node-00, GPU 0, serial 1650000000000) and 7 more")
+
+
+def test_a_log_that_does_not_reach_back_to_boot_proves_nothing_good(judged):
+    reach = IDLE["node"]["kernel_log"]["reach"] | {"first_sequence": 900, "first_s": 86400.4, "is_since_boot": False}
+    plain = changed(IDLE, f"{LOG}.reach", reach)
+    said = "is no value but not there (not all of the kernel log since boot is there: it begins 86400 s after it), need <= 0 count"
+    incomplete(judged, plain, {"errors", "elsewhere"}, f"kernel_log.errors.xids {said}", f"kernel_log.elsewhere.sxids {said}")
+
+
+def test_and_all_that_is_bad(judged):
+    reach = IDLE["node"]["kernel_log"]["reach"] | {"first_sequence": 900, "is_since_boot": False}
+    rows, _, conclusion = judged(changed(changed(IDLE, f"{LOG}.reach", reach), f"{LOG}.xids", [xid(79)]))
+    assert conclusion.exit_code == 1
+    assert "kernel_log.errors.xids = 1 count (XID 79, " in rows["errors"].message
+
+
+def test_a_log_that_may_not_be_read_is_not_measured(judged):
+    plain = changed(IDLE, LOG, dict.fromkeys(IDLE["node"]["kernel_log"], NOT_PERMITTED))
+    incomplete(judged, plain, {"errors", "elsewhere"}, "kernel_log.errors.lost is no value but not permitted (/dev/kmsg), need <= 0 count")
+
+
+def test_a_gpu_without_an_address_has_no_messages_and_is_not_fine(judged):
+    plain = changed(IDLE, f"node.gpus.gpus.{BAD}.pci_bus_id", {"missing": "unreadable", "detail": "GPU is lost"})
+    incomplete(judged, plain, {"errors"}, "kernel_log.errors.xids is no value but unreadable (GPU is lost), need <= 0 count")
+    incomplete(
+        judged, changed(plain, f"{LOG}.xids", [xid(79)]), {"errors", "elsewhere"}, "kernel_log.elsewhere.gpus is no value but unreadable"
+    )
+
+
+def test_nobody_asks_for_it_by_default():
+    profile = load_profile("h200-sxm", shipped_dir())
+    assert "kernel_log" not in profile.requires
+    _, rows, conclusion = judge_snapshot(snapshot_of(changed(IDLE, f"{LOG}.xids", [xid(79)])), profile)
+    assert {row.subject for row in rows} == {"gpu_health"}
+    assert conclusion.verdict == "ACCEPTED"

@@ -1,23 +1,13 @@
 """Binding: does every rank have the GPU that it was given, for itself, and CPUs beside it?"""
 
-import functools
 import os
 
 import pytest
 import torch
 
-from gpu_acceptance.inventory import binding, cpu, gpu_health, gpu_reader, infiniband, nearness, node
+from gpu_acceptance.inventory import binding, cpu, gpu_health, infiniband, nearness, node
 
 pytestmark = pytest.mark.no_group
-
-
-read = functools.cache(gpu_reader.read)
-
-
-@pytest.fixture
-def gpus(gpu):
-    """This rank's GPU, as NVML shows it once, and the names of the others."""
-    return read(gpu.gpu_uuid)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """GPU health: does every GPU say of itself that it is whole, as delivered, and set up as it should be?"""
 
-import functools
 from dataclasses import replace
 
 import pytest
@@ -11,21 +10,12 @@ from gpu_acceptance.measure.pcie import copying
 pytestmark = pytest.mark.no_group
 
 
-read = functools.cache(gpu_reader.read)
-
-
 @pytest.fixture
-def node(gpu):
-    """This rank's GPU, as NVML shows it once."""
-    return read(gpu.gpu_uuid)
-
-
-@pytest.fixture
-def judge(node, gpu, check):
+def judge(gpus, gpu, check):
     """Checks one topic of this rank's GPU, which is known by the UUID that its process opened."""
 
     def judge_topic(topic):
-        for metric, value, unit in topic(gpu_health.gpu_of(node, gpu.gpu_uuid)):
+        for metric, value, unit in topic(gpu_health.gpu_of(gpus, gpu.gpu_uuid)):
             check(metric, value, unit)
 
     return judge_topic
@@ -41,10 +31,10 @@ def test_memory(judge):
     judge(gpu_health.memory)
 
 
-def test_ecc(judge, node, gpu, record):
+def test_ecc(judge, gpus, gpu, record):
     """Memory errors are corrected, and none was beyond correction."""
     judge(gpu_health.ecc)
-    for metric, value, unit in gpu_health.corrected(gpu_health.gpu_of(node, gpu.gpu_uuid)):
+    for metric, value, unit in gpu_health.corrected(gpu_health.gpu_of(gpus, gpu.gpu_uuid)):
         record(metric, value, unit)
 
 
@@ -83,13 +73,13 @@ def test_temperature(judge):
     judge(gpu_health.temperature)
 
 
-def test_pcie(gpu, node, check):
+def test_pcie(gpu, gpus, check):
     """Under load its link runs at full generation and width. An idle link may rest."""
     with copying(gpu.device) as still_copies:
         link = gpu_reader.read_pcie(gpu.gpu_uuid)
         if not still_copies():
             raise RuntimeError("the copies ended before the link had been read")
-    for metric, value, unit in gpu_health.pcie(replace(gpu_health.gpu_of(node, gpu.gpu_uuid), pcie=link)):
+    for metric, value, unit in gpu_health.pcie(replace(gpu_health.gpu_of(gpus, gpu.gpu_uuid), pcie=link)):
         check(metric, value, unit)
 
 
@@ -108,9 +98,9 @@ def test_modes(judge):
     judge(gpu_health.modes)
 
 
-def test_peers(node, gpu, check):
+def test_peers(gpus, gpu, check):
     """It reaches every other GPU of its node directly."""
-    for metric, value, unit in gpu_health.peers(node, gpu_health.gpu_of(node, gpu.gpu_uuid).index):
+    for metric, value, unit in gpu_health.peers(gpus, gpu_health.gpu_of(gpus, gpu.gpu_uuid).index):
         check(metric, value, unit)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.inventory import gpu_health, gpu_reader, infiniband, infiniband_health, nearness, node
+from gpu_acceptance.inventory import gpu_health, infiniband, infiniband_health, nearness, node
 
 pytestmark = pytest.mark.no_group
 
@@ -25,9 +25,8 @@ def judge(network, parameter, check):
     return judge_topic
 
 
-def test_devices(judge, gpu):
+def test_devices(judge, gpu, gpus):
     """There is one for each GPU, and this GPU has its own as near as the others have theirs."""
-    gpus = gpu_reader.read(gpu.gpu_uuid)
     place = nearness.place_of(gpu_health.gpu_of(gpus, gpu.gpu_uuid), node.places_of(gpus))
     judge(infiniband_health.devices, gpus.gpus, place)
 

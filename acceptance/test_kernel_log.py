@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.inventory import gpu_health, gpu_reader, kernel_log, kernel_log_health, nearness, node
+from gpu_acceptance.inventory import gpu_health, kernel_log, kernel_log_health, nearness, node
 
 pytestmark = pytest.mark.no_group
 
@@ -11,12 +11,6 @@ pytestmark = pytest.mark.no_group
 def log():
     """All that the kernel has logged of GPUs, switches and PCIe, read once."""
     return kernel_log.read()
-
-
-@pytest.fixture
-def gpus(gpu):
-    """This rank's GPU, and the addresses of the others."""
-    return gpu_reader.read(gpu.gpu_uuid)
 
 
 def test_errors(gpu, log, gpus, check):

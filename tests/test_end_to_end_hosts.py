@@ -45,7 +45,7 @@ while not Path("go").exists():
     time.sleep(0.1)
 """
 
-KILLED = Fault("SIGKILL of a node's launcher", "INCOMPLETE (interrupted), exit code 2")
+KILLED = Fault("SIGKILL of a node's launcher", "INCOMPLETE (lost), exit code 2")
 KILLED_WITH_STORE = Fault("SIGKILL of the launcher of the node that holds the store", "INCOMPLETE, exit code 3; none on the other node")
 CUT_OFF = Fault("node cut off in mid-validation, not healed", "INCOMPLETE (lost), exit code 6; none there, exit code 3")
 HEALED = Fault("network cut for 5 s and healed, after the deadline", "REJECTED (stuck)")
@@ -193,9 +193,11 @@ def test_a_killed_launcher_is_named_with_its_node_and_ranks(scenarios, seen):
     assert (first.returncode, second.returncode) == (1, -9)
     conclusion = first.record.conclusion
     assert (conclusion.verdict, conclusion.exit_code) == ("INCOMPLETE", 2), first.output
-    assert first.outcomes() == {"test_long": "interrupted", "test_next": "not run"}
+    assert first.outcomes() == {"test_long": "lost", "test_next": "not run"}
     assert "interrupted: the loss of the launcher of node 1 (node-1, rank 1)" in first.reasons
-    assert "interrupted by the loss of the launcher of node 1 (node-1, rank 1)" in first.row("test_long").message
+    lost, other = first.row("test_long").message.splitlines()
+    assert lost == "rank 1 (node-1): lost in call: the loss of the launcher of node 1 (node-1, rank 1)"
+    assert other.endswith("interrupted by the loss of the launcher of node 1 (node-1, rank 1)")
     assert [journals(one) for one in killed.hosts] == [["rank-00000.jsonl"], ["rank-00001.jsonl"]]
     assert not second.has_results
     seen.told(KILLED, first.verdict_line, killed.took_s)

@@ -19,7 +19,7 @@ def supervisor():
     place = Rank()
     control = Control(place)
     wake, other = socket.socketpair()
-    made = Supervisor(place, control, SimpleNamespace(wake=wake, poll=lambda: None))
+    made = Supervisor(place, control, SimpleNamespace(wake=wake, poll=lambda: None, has_lost_launcher=False))
     made.hold, made.journal = Mock(counters=lambda: ()), Mock()
     yield made
     control.close(timeout_s=5)

@@ -82,6 +82,10 @@ class StopSignals:
         """Its process id, while it is there."""
         return self._launcher if os.getppid() == self._launcher else None
 
+    @property
+    def has_lost_launcher(self) -> bool:
+        return self._launcher is not None and self.launcher is None
+
     def ignore(self) -> None:
         """From here on the run is over and the report is written: a late SIGTERM must not lose it."""
         for number in _SIGNALS:

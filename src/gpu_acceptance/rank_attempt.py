@@ -110,9 +110,12 @@ class RankAttempt:
         if message["type"] == "peer_bad" and self._peer_bad is None and message["rank"] != self.go["rank"]:
             self._peer_bad = (time.monotonic(), message)
 
-    def interrupt(self, reason: str) -> None:
+    def interrupt(self, reason: str, *, lost: bool = False) -> None:
+        """`lost`: its launcher is gone, and its node perhaps with it."""
         if self._sentence:
             self._execute(ended=f"while it was asked where it is, {reason} came")
+        elif lost:
+            self._kill(Outcome.LOST, reason)
         else:
             self._kill(Outcome.INTERRUPTED, f"interrupted by {reason}")
 

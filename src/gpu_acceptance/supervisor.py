@@ -232,7 +232,7 @@ class Supervisor:
         """Ends the attempt in progress, here and (on the leader) everywhere within seconds."""
         self.stopping = self.stopping or reason
         if self._attempt:
-            self._attempt.interrupt(reason)
+            self._attempt.interrupt(reason, lost=self.stop_signals.has_lost_launcher)
         self._publish_now()
         if self.board:
             self.board.hurry(_STOP_S)

@@ -83,6 +83,10 @@ class VirtualSignals(StopSignals):
     def launcher(self) -> None:
         """Nobody who could be told to end."""
 
+    @property
+    def has_lost_launcher(self) -> bool:
+        return False
+
     def arm(self) -> None:
         """Nothing to take: no real signal is sent."""
 

@@ -1,7 +1,7 @@
 """SIGTERM, SIGINT and SIGHUP in every state of a run: acted on at once, exit code 2, what was in flight is named. SIGINT twice: gone.
 
-A rank that is held stays for an hour, so a run that ends has acted on the signal. Which signal meets which state changes from row to
-row: all three take one way through the code (events.py). Where nothing is agreed yet there are no results.
+A rank that is held stays for an hour, so a run that ends has acted on the signal. Every state meets SIGTERM and SIGINT; the page of the
+fault matrix has one of them for each. Where nothing is agreed yet there are no results.
 """
 
 import time
@@ -26,7 +26,7 @@ if "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
 SIGNALS_ITSELF = """
     def pytest_runtest_logfinish(nodeid):
         if nodeid.endswith("::test_before"):
-            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), {number})
 """
 WRITES_FOR_LONG = """
     def pytest_sessionfinish():
@@ -98,6 +98,26 @@ def stop(ranks, *numbers, only=None):
     ids=str,
 )
 def test_what_is_in_flight_is_interrupted_by_name(fault, world_size, at, number, row, ranks, seen):
+    stopped = stop_in_flight(ranks, world_size, at, number, row)
+    seen.told(fault, stopped.run.row(row).message, stopped.took_s)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "at", "number", "row"),
+    [
+        (1, "import of the worker", SIGTERM, "world_formation"),
+        (2, "set-up", SIGINT, "test_held"),
+        (1, "call", SIGTERM, "test_held"),
+        (1, "call", SIGINT, "test_held"),
+        (2, "teardown", SIGTERM, "test_held"),
+        (1, "end of the worker", SIGINT, "worker_end"),
+    ],
+)
+def test_what_is_in_flight_is_interrupted_by_the_other_signals_alike(world_size, at, number, row, ranks):
+    stop_in_flight(ranks, world_size, at, number, row)
+
+
+def stop_in_flight(ranks, world_size, at, number, row):
     held = ranks(world_size, at)
     held.wait_for("holds")
     stopped = stop(held, number)
@@ -106,7 +126,7 @@ def test_what_is_in_flight_is_interrupted_by_name(fault, world_size, at, number,
     assert stopped.run.verdict_line.startswith("INCOMPLETE: interrupted")
     assert stopped.run.row(row).outcome == "interrupted"
     assert f"interrupted by {number.name}" in stopped.run.row(row).message
-    seen.told(fault, stopped.run.row(row).message, stopped.took_s)
+    return stopped
 
 
 @pytest.mark.parametrize(
@@ -118,23 +138,42 @@ def test_what_is_in_flight_is_interrupted_by_name(fault, world_size, at, number,
     ids=str,
 )
 def test_in_hello(fault, only, number, ranks, seen):
+    stopped = stop_in_hello(ranks, only, number)
+    seen.told(fault, EARLY.format(number.name), stopped.took_s)
+
+
+@pytest.mark.parametrize(("only", "number"), [(0, SIGINT), (1, SIGTERM), (1, SIGINT)])
+def test_in_hello_by_the_other_signals_alike(only, number, ranks):
+    stop_in_hello(ranks, only, number)
+
+
+def stop_in_hello(ranks, only, *numbers):
     held = ranks(2, only=[only])
     held.wait_for_hello(only)
-    stopped = stop(held, number)
-    assert_ended_early(stopped, number)
-    seen.told(fault, EARLY.format(number.name), stopped.took_s)
+    stopped = stop(held, *numbers)
+    assert_ended_early(stopped, numbers[0])
+    return stopped
 
 
 COLLECTING = Fault("SIGINT while one rank collects and its peers wait for that", STOPPED)
 
 
 def test_in_collection(ranks, seen):
+    stopped = stop_in_collection(ranks, SIGINT)
+    seen.told(COLLECTING, EARLY.format("SIGINT"), stopped.took_s)
+
+
+def test_in_collection_by_the_other_signal_alike(ranks):
+    stop_in_collection(ranks, SIGTERM)
+
+
+def stop_in_collection(ranks, number):
     held = ranks(2, "collection")
     held.wait_for("holds")
     held.wait_for_hello(0)
-    stopped = stop(held, SIGINT)
-    assert_ended_early(stopped, SIGINT)
-    seen.told(COLLECTING, EARLY.format("SIGINT"), stopped.took_s)
+    stopped = stop(held, number)
+    assert_ended_early(stopped, number)
+    return stopped
 
 
 def assert_ended_early(stopped, number):
@@ -164,27 +203,46 @@ BETWEEN = Fault("SIGHUP between two validations", STOPPED)
 
 
 def test_between_validations(ranks, seen):
-    stopped = stop(ranks(1, conftest=SIGNALS_ITSELF))
+    stopped = stop_between(ranks, SIGHUP)
+    seen.told(BETWEEN, stopped.run.row("test_held").message, stopped.run.row("test_held").duration_s)
+
+
+@pytest.mark.parametrize("number", [SIGTERM, SIGINT])
+def test_between_validations_by_the_other_signals_alike(number, ranks):
+    stop_between(ranks, number)
+
+
+def stop_between(ranks, number):
+    stopped = stop(ranks(1, conftest=SIGNALS_ITSELF.format(number=int(number))))
     assert stopped.exit_codes == {0: 2}, stopped.run.output
     assert stopped.run.row("test_before").outcome == "passed"
     assert stopped.run.row("test_held").outcome in {"interrupted", "not run"}
-    assert "interrupted by SIGHUP" in stopped.run.row("test_held").message
-    assert stopped.run.row("test_next").message == "interrupted by SIGHUP"
-    seen.told(BETWEEN, stopped.run.row("test_held").message, stopped.run.row("test_held").duration_s)
+    assert f"interrupted by {number.name}" in stopped.run.row("test_held").message
+    assert stopped.run.row("test_next").message == f"interrupted by {number.name}"
+    return stopped
 
 
 WRITING = Fault("SIGTERM while rank 0 writes the report", STOPPED)
 
 
 def test_while_the_report_is_written_nobody_takes_rank_0_for_lost(ranks, seen):
+    stopped = stop_while_the_report_is_written(ranks, SIGTERM)
+    seen.told(WRITING, stopped.run.verdict_line, stopped.took_s)
+
+
+def test_while_the_report_is_written_sigint_does_alike(ranks):
+    stop_while_the_report_is_written(ranks, SIGINT)
+
+
+def stop_while_the_report_is_written(ranks, number):
     held = ranks(2, conftest=WRITES_FOR_LONG)
     held.wait_for("holds")
-    stopped = stop(held, SIGTERM)
+    stopped = stop(held, number)
     assert stopped.exit_codes == {0: 2, 1: 2}, stopped.run.output
     assert stopped.run.record.conclusion.exit_code == 2
     assert not stopped.run.record.header.rebuilt
     assert {stopped.run.row(name).outcome for name in ("test_before", "test_held", "test_next")} == {"passed"}
-    seen.told(WRITING, stopped.run.verdict_line, stopped.took_s)
+    return stopped
 
 
 def test_one_rank_that_is_signalled_does_not_give_up_a_busy_rank_0(ranks):
@@ -212,11 +270,12 @@ def stop_one_while_rank_0_is_busy(ranks, seconds):
 LEAVING = Fault("SIGTERM while the ranks say bye", "the run's own: the report is written")
 
 
-def test_a_signal_in_the_last_handshake_changes_nothing_any_more(ranks, seen):
+@pytest.mark.parametrize("number", [SIGTERM, SIGINT])
+def test_a_signal_in_the_last_handshake_changes_nothing_any_more(number, ranks, seen):
     held = ranks(2, conftest=LEAVES_LATE)
     held.wait_for("holds")
     time.sleep(1)  # for rank 0 to get there as well
-    stopped = stop(held, SIGTERM)
+    stopped = stop(held, number)
     assert stopped.exit_codes == {0: 0, 1: 0}, stopped.run.output
     assert stopped.run.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)"
     seen.told(LEAVING, stopped.run.verdict_line, stopped.took_s)
@@ -225,7 +284,7 @@ def test_a_signal_in_the_last_handshake_changes_nothing_any_more(ranks, seen):
 TWICE = Fault("SIGINT twice", "exit code 2, without a report unless the first one had led to it already")
 
 
-@pytest.mark.parametrize("at", ["collection", "import of the worker", "call", "end of the worker"])
+@pytest.mark.parametrize("at", ["collection", "import of the worker", "set-up", "call", "teardown", "end of the worker"])
 def test_sigint_twice_ends_all_at_once(at, ranks, seen):
     held = ranks(1, at)
     held.wait_for("holds")

@@ -86,3 +86,9 @@ def test_who_was_on_a_gpu_before_the_run_is_known_by_its_uuid_in_every_worker():
 def test_who_was_on_a_gpu_that_nvml_did_not_show_is_not_known(told):
     unknown = Missing(Why.NOT_THERE, "NVML did not show this GPU before the run began")
     assert use_before(told, "GPU-0") == GpuUse(unknown, unknown)
+
+
+def test_a_validation_cannot_write_what_its_supervisor_reads():
+    text = "counters.xids: what rises on a GPU is read by its supervisor; a validation measures under its own subject"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        Figures("a", []).add("counters.xids", 0, "count", judged=True)

@@ -6,6 +6,7 @@ from inventory.fake_nvml import COUNTERS, FIELDS, EventQueue, fails, fields, ins
 
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu_counters import NAMES, GpuCounters, unread
+from gpu_acceptance.inventory.nvml_asker import Asker
 
 UUID = "GPU-00000001-0000-4000-8000-000000000001"
 
@@ -100,3 +101,23 @@ def test_of_nothing_that_was_read_every_counter_is_missing():
     reading = unread("why")
     assert {name for name, _ in reading.values} == set(NAMES)
     assert {*reading.values.values(), reading.xids} == {Missing(Why.UNREADABLE, "why")}
+
+
+@pytest.mark.parametrize("number", [65, 2**32])
+def test_more_links_than_any_gpu_has_are_no_number(monkeypatch, number):
+    told = fields({**FIELDS, **COUNTERS, "NVML_FI_DEV_NVLINK_LINK_COUNT": number})
+    install(monkeypatch, nvmlDeviceGetFieldValues=told)
+    links = Asker(pynvml).num_links(pynvml.nvmlDeviceGetHandleByUUID(UUID))
+    assert links == Missing(Why.UNREADABLE, f"NVML_FI_DEV_NVLINK_LINK_COUNT: {number} links, more than any GPU has")
+    assert links_of(read(monkeypatch, nvmlDeviceGetFieldValues=told)) == []
+
+
+def test_a_value_of_a_type_that_nobody_knows_is_no_value(monkeypatch):
+    def odd(device, count, array):
+        fields(FIELDS)(device, count, array)
+        array._obj[0].valueType = 99
+        return 0
+
+    install(monkeypatch, nvmlDeviceGetFieldValues=odd)
+    value = Asker(pynvml).field(pynvml.nvmlDeviceGetHandleByUUID(UUID), "NVML_FI_DEV_MEMORY_TEMP")
+    assert value == Missing(Why.UNREADABLE, "NVML_FI_DEV_MEMORY_TEMP: a value of type 99")

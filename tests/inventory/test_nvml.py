@@ -1,4 +1,5 @@
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -189,3 +190,20 @@ def test_memory_that_nobody_tells_is_unknown(function, monkeypatch):
     module = fake(monkeypatch, fails={function: FakeNvml.NVMLError("Unknown Error")})
     assert nvml.memory_used_bytes(0) is None
     assert module.num_open == 0
+
+
+def test_a_driver_that_hangs_is_a_problem_in_words(monkeypatch):
+    may_go = threading.Event()
+
+    class Hangs(FakeNvml):
+        def nvmlInit(self):
+            assert may_go.wait(60)
+            super().nvmlInit()
+
+    monkeypatch.setitem(sys.modules, "pynvml", Hangs())
+    monkeypatch.setattr(nvml._READ, "_timeout_s", 0.1)
+    try:
+        assert nvml.read() == nvml.NvmlReading(problem="NVML has not answered for 60 s")
+    finally:
+        may_go.set()
+        nvml._READ._hanging.join(60)

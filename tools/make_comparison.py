@@ -42,8 +42,9 @@ HEAD = """# 8, 4 and 2 NVIDIA H200 of one node
 | the same on its GPUs 0-1, the others idle | " | `readings-gpus0-1-alone.jsonl` |
 | the same on 8 GPUs of a third node, all_gather in place | " | `readings-in-place.jsonl` |
 
-The run on 8 GPUs came later than the others and measures all_gather in place, as all runs do since. Its terminal ends before the line of
-`gpu-acceptance verdict`, which refused the record: it did not know yet that counters may be held by any validation. Now it says ACCEPTED.
+The run on 8 GPUs came later than the others, on another such node, and measures all_gather in place, as all runs do since. Its
+terminal ends before the line of `gpu-acceptance verdict`, which refused the record: it did not know yet that counters may be held by
+any validation. Now it says ACCEPTED.
 
 ## Collectives beside nccl-tests
 

@@ -10,27 +10,16 @@ from gpu_acceptance.inventory import binding, cpu, gpu_health, infiniband, nearn
 pytestmark = pytest.mark.no_group
 
 
-@pytest.fixture
-def judge(check):
-    """Checks one topic, and tells what a figure is of."""
-
-    def judge_topic(findings):
-        for metric, value, unit, where in findings:
-            check(metric, value, unit, detail=where)
-
-    return judge_topic
-
-
-def test_gpu(gpu, gpus, judge):
+def test_gpu(gpu, gpus, check_all):
     """No other rank has opened this GPU, and it is the one that the launcher gave to this rank."""
     owners = [rank for rank, uuid in enumerate(gpu.gather("gpu_uuid", gpu.gpu_uuid)) if uuid == gpu.gpu_uuid]
     opened = binding.Opened(gpu.gpu_uuid, gpu.local_rank, torch.cuda.device_count())
-    judge(binding.gpu(opened, owners, gpus.gpus, os.environ))
+    check_all(binding.gpu(opened, owners, gpus.gpus, os.environ))
 
 
-def test_affinity(gpu, gpus, judge, record):
+def test_affinity(gpu, gpus, check_all, record):
     """This rank may run on the CPUs of its GPU's own NUMA node."""
     own, cpus = gpu_health.gpu_of(gpus, gpu.gpu_uuid), cpu.read()
     place = nearness.place_of(own, node.places_of(gpus))
-    judge(binding.affinity(cpus, place))
+    check_all(binding.affinity(cpus, place))
     record("binding.map.rank", binding.describe(own, cpus, place, infiniband.read().devices), "text")

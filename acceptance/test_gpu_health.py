@@ -11,12 +11,11 @@ pytestmark = pytest.mark.no_group
 
 
 @pytest.fixture
-def judge(gpus, gpu, check):
+def judge(gpus, gpu, check_all):
     """Checks one topic of this rank's GPU, which is known by the UUID that its process opened."""
 
     def judge_topic(topic):
-        for metric, value, unit in topic(gpu_health.gpu_of(gpus, gpu.gpu_uuid)):
-            check(metric, value, unit)
+        check_all(topic(gpu_health.gpu_of(gpus, gpu.gpu_uuid)))
 
     return judge_topic
 
@@ -73,14 +72,13 @@ def test_temperature(judge):
     judge(gpu_health.temperature)
 
 
-def test_pcie(gpu, gpus, check):
+def test_pcie(gpu, gpus, check_all):
     """Under load its link runs at full generation and width. An idle link may rest."""
     with copying(gpu.device) as still_copies:
         link = gpu_reader.read_pcie(gpu.gpu_uuid)
         if not still_copies():
             raise RuntimeError("the copies ended before the link had been read")
-    for metric, value, unit in gpu_health.pcie(replace(gpu_health.gpu_of(gpus, gpu.gpu_uuid), pcie=link)):
-        check(metric, value, unit)
+    check_all(gpu_health.pcie(replace(gpu_health.gpu_of(gpus, gpu.gpu_uuid), pcie=link)))
 
 
 def test_nvlink(judge):
@@ -98,13 +96,11 @@ def test_modes(judge):
     judge(gpu_health.modes)
 
 
-def test_peers(gpus, gpu, check):
+def test_peers(gpus, gpu, check_all):
     """It reaches every other GPU of its node directly."""
-    for metric, value, unit in gpu_health.peers(gpus, gpu_health.gpu_of(gpus, gpu.gpu_uuid).index):
-        check(metric, value, unit)
+    check_all(gpu_health.peers(gpus, gpu_health.gpu_of(gpus, gpu.gpu_uuid).index))
 
 
-def test_processes(gpu, check):
+def test_processes(gpu, check_all):
     """Nobody else was on it before this run put anything there."""
-    for metric, value, unit, who in gpu_health.processes(gpu.use_before):
-        check(metric, value, unit, detail=who)
+    check_all(gpu_health.processes(gpu.use_before))

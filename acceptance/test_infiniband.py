@@ -14,13 +14,12 @@ def network():
 
 
 @pytest.fixture
-def judge(network, parameter, check):
+def judge(network, parameter, check_all):
     """Checks one topic of the devices that the job uses, and tells which port or device a figure is of."""
 
     def judge_topic(topic, *more):
         used = infiniband_health.chosen(network, str(parameter("infiniband.devices")))
-        for metric, value, unit, where in topic(used, *more):
-            check(metric, value, unit, detail=where)
+        check_all(topic(used, *more))
 
     return judge_topic
 

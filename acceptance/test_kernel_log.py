@@ -13,15 +13,13 @@ def log():
     return kernel_log.read()
 
 
-def test_errors(gpu, log, gpus, check):
+def test_errors(gpu, log, gpus, check_all):
     """No XID of this GPU asks for a repair, it never fell off the bus, and no PCIe error on its way was beyond correction."""
     own = gpu_health.gpu_of(gpus, gpu.gpu_uuid)
-    for metric, value, unit, what in kernel_log_health.errors(log, own, nearness.place_of(own, node.places_of(gpus))):
-        check(metric, value, unit, detail=what)
+    check_all(kernel_log_health.errors(log, own, nearness.place_of(own, node.places_of(gpus))))
 
 
-def test_elsewhere(gpu, log, gpus, check):
+def test_elsewhere(gpu, log, gpus, check_all):
     """Nothing of that kind is told of a GPU that is not there any more, nor of a switch."""
     gpu_health.gpu_of(gpus, gpu.gpu_uuid)  # else nothing is known of any
-    for metric, value, unit, what in kernel_log_health.elsewhere(log, gpus.gpus):
-        check(metric, value, unit, detail=what)
+    check_all(kernel_log_health.elsewhere(log, gpus.gpus))

@@ -74,8 +74,7 @@ def _xids(after: CountersReading, limited: frozenset[str]) -> Figure:
     judged = metric in limited
     if isinstance(xids, Missing):
         return make_figure(metric, None, "count", judged=judged, anomaly=str(xids))
-    meanings = [meaning_of(number) for number in dict.fromkeys(xids)]
-    named = _named([f"XID {one.number}, {one.name}: {one.remedy}" for one in meanings])
+    named = _named([str(meaning_of(number)) for number in dict.fromkeys(xids)])
     return make_figure(metric, len(xids), "count", judged=judged, detail=named)
 
 

@@ -4,11 +4,11 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from gpu_acceptance.inventory.answer import MOST_TEXT
 from gpu_acceptance.limit import Profile
 
 _OF_THE_CHECKOUT = ("acceptance", "conftest.py", "fixtures", "pyproject.toml")
 _PACKAGE = Path(__file__).parent
-_MOST_TEXT = 900  # characters: a figure takes 1,000
 
 
 def suite_digest(rootdir: Path) -> str:
@@ -24,7 +24,7 @@ def profile_digest(profile: Profile) -> str:
 
 
 def _in_short(whole: str, parts: Mapping[str, str]) -> str:
-    return f"{whole[:12]}: {', '.join(f'{name} {digest[:8]}' for name, digest in parts.items())}"[:_MOST_TEXT]
+    return f"{whole[:12]}: {', '.join(f'{name} {digest[:8]}' for name, digest in parts.items())}"[:MOST_TEXT]
 
 
 def _digest_of(path: Path) -> str:

@@ -26,7 +26,7 @@ def read_identity(place: Rank) -> RankIdentity:
         gpus=reading.gpus,
         num_gpus_on_bus=len(bus.gpus) + len(bus.unreadable),
         nvml_problem=reading.problem,
-        versions={**versions.read(), **versions.checkout()},
+        versions={**versions.read(reading.driver_version), **versions.checkout()},
         environment=host.environment(),
         chassis_serial=host.chassis_serial(),
         inventory=brief.read() if place.local_rank == 0 else {},

@@ -6,6 +6,7 @@ requires them.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from gpu_acceptance import busy
 from gpu_acceptance.figures import figure_of
@@ -61,29 +62,26 @@ def _gpu_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...]) -> _Topics:
     for topic, findings in gpu_health.PER_GPU.items():
         yield GPUS, topic, [_of(findings(gpu)) for gpu in gpus]
     yield GPUS, "peers", [_of(gpu_health.peers(snapshot.node.gpus, index)) for index in range(len(gpus))]
-    yield GPUS, "processes", [_with_places(gpu_health.processes(gpu)) for gpu in gpus]
+    yield GPUS, "processes", [_of(gpu_health.processes(gpu)) for gpu in gpus]
 
 
 def _network_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...], profile: Profile) -> _Topics:
     used = infiniband_health.chosen(snapshot.node.infiniband, str(profile.parameters["infiniband.devices"]))
     places = [place_of(gpu, snapshot.node.gpu_places) for gpu in gpus]
-    yield NETWORK, "devices", [_with_places(infiniband_health.devices(used, gpus, place)) for place in places]
+    yield NETWORK, "devices", [_of(infiniband_health.devices(used, gpus, place)) for place in places]
     for topic, findings in infiniband_health.PER_NODE.items():
-        yield NETWORK, topic, [_with_places(findings(used))] * len(gpus)
+        yield NETWORK, topic, [_of(findings(used))] * len(gpus)
 
 
 def _log_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...]) -> _Topics:
     log, places = snapshot.node.kernel_log, snapshot.node.gpu_places
-    yield LOG, "errors", [_with_places(kernel_log_health.errors(log, gpu, place_of(gpu, places))) for gpu in gpus]
-    yield LOG, "elsewhere", [_with_places(kernel_log_health.elsewhere(log, gpus))] * len(gpus)
+    yield LOG, "errors", [_of(kernel_log_health.errors(log, gpu, place_of(gpu, places))) for gpu in gpus]
+    yield LOG, "elsewhere", [_of(kernel_log_health.elsewhere(log, gpus))] * len(gpus)
 
 
-def _of(findings: Iterable[gpu_health.Finding]) -> list[Figure]:
-    return [figure_of(metric, value, unit, judged=True) for metric, value, unit in findings]
-
-
-def _with_places(findings: Iterable[infiniband_health.Finding]) -> list[Figure]:
-    return [figure_of(metric, value, unit, judged=True, detail=where) for metric, value, unit, where in findings]
+def _of(findings: Iterable[tuple[Any, ...]]) -> list[Figure]:
+    """Metric, value, unit, and where the finding says it what the value is of."""
+    return [figure_of(metric, value, unit, judged=True, detail="".join(detail)) for metric, value, unit, *detail in findings]
 
 
 def _row(subject: str, topic: str, profile: Profile, job: Job, figures: list[list[Figure]], waivers: Mapping[str, str]) -> Row:

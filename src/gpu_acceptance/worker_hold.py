@@ -12,6 +12,7 @@ from gpu_acceptance.control import Control, Message, generation_prefix
 from gpu_acceptance.counter_watch import CounterWatch
 from gpu_acceptance.events import Events
 from gpu_acceptance.inventory import nvml
+from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.janitor import MARK, kill_marked, start_janitor
 from gpu_acceptance.limit import Value
 from gpu_acceptance.processes import descendants, kill_descendants
@@ -60,7 +61,7 @@ class WorkerHold:
         self._counters = CounterWatch(reads_ports=identity.local_rank == 0)
         events.listen(self._counters.wake_fd)
         self._janitor = start_janitor(self._mark)
-        self._memory_before = {index: nvml.memory_used_bytes(index) for index in self._indexes.values()}
+        self._memory_before = {gpu.index: gpu.use.used_bytes for gpu in identity.gpus if gpu.use}
 
     def collect_with(self, suite: Suite) -> None:
         self._suite = suite
@@ -139,7 +140,7 @@ class WorkerHold:
         if self._gpu_index is None:
             return 0
         used, before = nvml.memory_used_bytes(self._gpu_index), self._memory_before.get(self._gpu_index)
-        if used is None or before is None:
+        if used is None or before is None or isinstance(before, Missing):
             return None
         return used - before if used - before > _MEMORY_SLACK_BYTES else 0
 

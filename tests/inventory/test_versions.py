@@ -76,3 +76,8 @@ def test_what_is_no_checkout_says_none(tmp_path):
     assert versions.checkout(tmp_path) == {}
     (tmp_path / ".git").mkdir()
     assert versions.checkout(tmp_path) == {}
+
+
+def test_a_driver_that_is_known_is_not_asked_for_again():
+    assert versions.read("580.159.04")["driver"] == "580.159.04"
+    assert "driver" not in versions.read("")

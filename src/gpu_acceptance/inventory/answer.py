@@ -12,6 +12,7 @@ T = TypeVar("T")
 _MOST_BYTES = 1 << 20  # of one file of /proc or /sys
 _FIRST_BYTES = 4096  # what sysfs gives at most; asking for 1 MiB at once takes three times as long
 _MOST_DETAIL = 200  # characters
+MOST_TEXT = 900  # characters of a text that is judged: what a figure takes, and a message shows
 
 
 class Why(StrEnum):

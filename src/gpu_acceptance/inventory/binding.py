@@ -6,7 +6,7 @@ The bounds are in the profiles; docs/limits.md explains each. An answer that is 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why
 from gpu_acceptance.inventory.cpu import Cpu, NumaNode
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.infiniband import RdmaDevice
@@ -16,7 +16,6 @@ from gpu_acceptance.inventory.parsing import as_cpu_list, cpus_in
 from gpu_acceptance.inventory.pci_topology import Place
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_MOST_TEXT = 900  # characters: what a figure takes, and a message shows
 
 
 @dataclass(frozen=True)
@@ -32,14 +31,14 @@ def gpu(opened: Opened, ranks: Sequence[int], gpus: Answer[tuple[GpuReading, ...
     """`ranks`: all that opened this GPU."""
     yield "binding.gpu.ranks", len(ranks), "count", f"ranks {as_cpu_list(ranks)}" if len(ranks) > 1 else ""
     broken = gpus if isinstance(gpus, Missing) else list(_broken_promises(opened, gpus, environ))
-    told = "" if isinstance(broken, Missing) else "; ".join(broken)[:_MOST_TEXT]
+    told = "" if isinstance(broken, Missing) else "; ".join(broken)[:MOST_TEXT]
     yield "binding.gpu.unexpected", broken if isinstance(broken, Missing) else len(broken), "count", told
 
 
 def affinity(cpu: Cpu, place: Answer[Place]) -> Findings:
     own = own_node(cpu, place)
     told = "" if isinstance(own, Missing) else f"CPUs {cpu.affinity_cpu_list}; NUMA node {own.number} has {own.cpu_list}"
-    yield "binding.affinity.own_node", _share(cpu.affinity_cpu_list, own), "%", told[:_MOST_TEXT]
+    yield "binding.affinity.own_node", _share(cpu.affinity_cpu_list, own), "%", told[:MOST_TEXT]
 
 
 def own_node(cpu: Cpu, place: Answer[Place]) -> Answer[NumaNode]:
@@ -59,7 +58,7 @@ def describe(gpu: GpuReading, cpu: Cpu, place: Answer[Place], devices: Answer[tu
     own = own_node(cpu, place)
     node = own if isinstance(own, Missing) else own.number
     return (f"GPU {gpu.index}, NUMA node {node}, CPUs {cpu.affinity_cpu_list}, nearest RDMA device {nearest_devices(place, devices)}")[
-        :_MOST_TEXT
+        :MOST_TEXT
     ]
 
 

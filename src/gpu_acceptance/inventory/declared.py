@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gpu_acceptance.inventory.answer import MOST_TEXT
 from gpu_acceptance.record import DeclaredNode
 
 NONE = "none"
-_MOST_TEXT = 900  # characters: what a figure takes, and a message shows
 
 
 @dataclass(frozen=True)
@@ -43,5 +43,5 @@ def _differences(declared: dict[str, DeclaredNode], found: dict[str, dict[int, i
 
 
 def _as_much_as_fits(texts: list[str]) -> str:
-    shown = next((number for number in range(len(texts), 0, -1) if len("; ".join(texts[:number])) <= _MOST_TEXT), 0)
+    shown = next((number for number in range(len(texts), 0, -1) if len("; ".join(texts[:number])) <= MOST_TEXT), 0)
     return "; ".join([*texts[:shown], *([f"and {len(texts) - shown} more"] if shown < len(texts) else [])])

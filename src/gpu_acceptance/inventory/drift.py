@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from gpu_acceptance.inventory.allowances import Allowance, Allowances
-from gpu_acceptance.inventory.answer import Answer, Missing, T
+from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T
 from gpu_acceptance.inventory.cpu import Cpu
 from gpu_acceptance.inventory.dmi import Dmi
 from gpu_acceptance.inventory.fields import all_of
@@ -48,7 +48,6 @@ class Host(Protocol):
 
 _OF_A_RANK = {"CUDA_VISIBLE_DEVICES"}
 OF_GPUS = ("driver", "gpus", "topology")  # facts for which NVML is asked
-MOST_TEXT = 900  # characters: what a figure takes, and a message shows
 
 
 def facts(node: NodeReading, variables: Mapping[str, str]) -> Iterator[Fact]:

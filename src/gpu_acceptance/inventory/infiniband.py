@@ -5,6 +5,7 @@ Sources: Linux Documentation/ABI/stable/sysfs-class-infiniband, and drivers/infi
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -90,6 +91,11 @@ class InfiniBand:
 
     devices: Answer[tuple[RdmaDevice, ...]]
     gpudirect: GpuDirectRdma
+
+
+def is_chosen(device: str, globs: str) -> bool:
+    """Whether the job uses a device: `mlx5_0 mlx5_[3-6]`. Others of a node serve storage and administration."""
+    return any(fnmatchcase(device, glob) for glob in globs.split())
 
 
 def read(root: Path = Path("/")) -> InfiniBand:

@@ -6,28 +6,25 @@ The bounds are in the profiles; docs/limits.md explains each. An answer that is 
 from collections import Counter as CountOf
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import partial
 
-from gpu_acceptance.inventory.answer import Answer, Missing, T, Why
+from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.gpudirect import GpuDirectRdma
-from gpu_acceptance.inventory.infiniband import Counter, InfiniBand, Port, RdmaDevice
+from gpu_acceptance.inventory.infiniband import Counter, InfiniBand, Port, RdmaDevice, is_chosen
 from gpu_acceptance.inventory.nearness import nearest_devices
 from gpu_acceptance.inventory.pci_topology import Place
+from gpu_acceptance.inventory.rdma_counters import LINK_ERRORS
 
 Finding = tuple[str, Answer[bool] | Answer[int] | Answer[float] | Answer[str], str, str]  # metric, value, unit, where
 Findings = Iterator[Finding]
 _Named = tuple[tuple[str, T], ...]  # a value of each port, by `mlx5_3 port 1`
 
-# InfiniBand specification, PortCounters: what a good link does not count. Traffic and waiting for credits are no errors.
-_LINK_ERRORS = ("link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors", "port_xmit_discards")
 # mlx5 (rdma_counters.py): packets that were lost, came out of order, or were damaged on the way. Congestion marks are no errors, and
 # local_ack_timeout_err also counts on the peers of a job that was killed.
 _ROCE_ERRORS = ("out_of_sequence", "packet_seq_err", "rx_icrc_encapsulated")
 _ROCE = "Ethernet"  # the link layer of a RoCE port
 _OLD_KERNEL = Missing(Why.NOT_SUPPORTED, "no peermem module, and Linux before 5.12, which may or may not have DMA-BUF")
-_MOST_TEXT = 900  # characters: what a figure takes, and a message shows
 
 
 def chosen(infiniband: InfiniBand, globs: str) -> InfiniBand:
@@ -36,15 +33,15 @@ def chosen(infiniband: InfiniBand, globs: str) -> InfiniBand:
         why = infiniband.devices
         said = f"no RDMA driver is loaded: no {why.detail}" if why.missing is Why.NOT_THERE else why.detail
         return replace(infiniband, devices=Missing(why.missing, said))
-    found = tuple(device for device in infiniband.devices if any(fnmatchcase(device.name, glob) for glob in globs.split()))
+    found = tuple(device for device in infiniband.devices if is_chosen(device.name, globs))
     return replace(infiniband, devices=found)
 
 
 def devices(infiniband: InfiniBand, gpus: Answer[tuple[GpuReading, ...]], place: Answer[Place]) -> Findings:
     """For one GPU at its place: whether the node has as many RDMA devices as it should, and this GPU the same share as the others."""
     found, near = infiniband.devices, nearest_devices(place, infiniband.devices)
-    names = "" if isinstance(found, Missing) else " ".join(device.name for device in found)[:_MOST_TEXT]
-    near_names = "" if isinstance(near, Missing) else str(near)[:_MOST_TEXT]
+    names = "" if isinstance(found, Missing) else " ".join(device.name for device in found)[:MOST_TEXT]
+    near_names = "" if isinstance(near, Missing) else str(near)[:MOST_TEXT]
     yield "infiniband.devices.per_gpu", _per_gpu(found, gpus), "count", names
     yield "infiniband.devices.nearest", near if isinstance(near, Missing) else len(near.names), "count", near_names
     yield "infiniband.devices.distance", near if isinstance(near, Missing) else str(near.distance), "text", near_names
@@ -65,7 +62,7 @@ def ports(infiniband: InfiniBand) -> Findings:
 def counters(infiniband: InfiniBand) -> Findings:
     """Since the driver was loaded, or somebody reset them."""
     found = _ports(infiniband)
-    for name in _LINK_ERRORS:
+    for name in LINK_ERRORS:
         errors, where = _most(_each(found, partial(_link_counter, name=name)))
         yield f"infiniband.counters.{name}", errors, "count", where
 
@@ -178,7 +175,7 @@ def _common(values: Answer[_Named[str]]) -> tuple[Answer[str], str]:
     rarest_first = sorted(said, key=lambda value: (said[value], value))
     usual = rarest_first[-1] if list(said.values()).count(max(said.values())) == 1 else None
     odd = ", ".join(f"{name}: {value}" for name, value in values if value != usual)
-    return ", ".join(rarest_first)[:_MOST_TEXT], odd[:_MOST_TEXT]
+    return ", ".join(rarest_first)[:MOST_TEXT], odd[:MOST_TEXT]
 
 
 def _least(values: Answer[_Named[float]]) -> tuple[Answer[float], str]:
@@ -187,7 +184,7 @@ def _least(values: Answer[_Named[float]]) -> tuple[Answer[float], str]:
         return values, ""
     least = min(value for _, value in values)
     names = [name for name, value in values if value == least]
-    return least, "" if len(names) == len(values) else ", ".join(names)[:_MOST_TEXT]
+    return least, "" if len(names) == len(values) else ", ".join(names)[:MOST_TEXT]
 
 
 def _most(values: Answer[_Named[int]]) -> tuple[Answer[int], str]:
@@ -195,4 +192,4 @@ def _most(values: Answer[_Named[int]]) -> tuple[Answer[int], str]:
     if isinstance(values, Missing):
         return values, ""
     counted = sorted(((name, value) for name, value in values if value), key=lambda one: -one[1])
-    return max(value for _, value in values), ", ".join(f"{name}: {value}" for name, value in counted)[:_MOST_TEXT]
+    return max(value for _, value in values), ", ".join(f"{name}: {value}" for name, value in counted)[:MOST_TEXT]

@@ -29,7 +29,7 @@ def errors(log: KernelLog, gpu: GpuReading, place: Answer[Place]) -> Findings:
         yield from ((f"kernel_log.errors.{name}", address, "count", "") for name in ("xids", "lost", "pcie"))
         return
     to_repair = [meaning for meaning in _meanings(log.xids, {address}) if meaning.remedy not in _NO_REPAIR]
-    yield "kernel_log.errors.xids", _counted(to_repair, log, _unreadable(log)), "count", _named(map(_xid_text, to_repair))
+    yield "kernel_log.errors.xids", _counted(to_repair, log, _unreadable(log)), "count", _named(map(str, to_repair))
     lost = [f"{one.at_s:.0f} s after boot" for one in _known(log.lost_gpus) if one.pci_bus_id == address]
     yield "kernel_log.errors.lost", _counted(lost, log, _unreadable(log)), "count", _named(lost)
     own = [error for error in _known(log.pcie_errors) if _is_above(error, address, place)]
@@ -79,10 +79,6 @@ def _first_doubt(sxids: Sequence[SXid]) -> Missing | None:
 
 def _meanings(xids: Answer[tuple[Xid, ...]], addresses: set[str]) -> list[XidMeaning]:
     return [meaning_of(xid.number, xid.text) for xid in _known(xids) if xid.pci_bus_id in addresses]
-
-
-def _xid_text(meaning: XidMeaning) -> str:
-    return f"XID {meaning.number}, {meaning.name}: {meaning.remedy}"
 
 
 def _is_above(error: PcieError, address: str, place: Answer[Place]) -> bool:

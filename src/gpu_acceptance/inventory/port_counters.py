@@ -3,14 +3,13 @@
 Sources: Linux Documentation/ABI/stable/sysfs-class-infiniband; InfiniBand Architecture Specification, PortCounters.
 """
 
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_int
-from gpu_acceptance.inventory.rdma_counters import is_full
+from gpu_acceptance.inventory.infiniband import is_chosen
+from gpu_acceptance.inventory.rdma_counters import LINK_ERRORS, is_full
 
-_FILES = ("link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors", "port_xmit_discards")
-NAMES = tuple(f"infiniband.{name}" for name in _FILES)
+NAMES = tuple(f"infiniband.{name}" for name in LINK_ERRORS)
 
 
 def read(devices: str, root: Path = Path("/")) -> dict[tuple[str, str], Answer[int]]:
@@ -20,7 +19,7 @@ def read(devices: str, root: Path = Path("/")) -> dict[tuple[str, str], Answer[i
     if isinstance(names, Missing):
         return _none(names)
     values: dict[tuple[str, str], Answer[int]] = {}
-    for device in (name for name in names if any(fnmatchcase(name, glob) for glob in devices.split())):
+    for device in (name for name in names if is_chosen(name, devices)):
         ports = names_in(folder / device / "ports")
         if isinstance(ports, Missing):
             return _none(ports)
@@ -30,7 +29,7 @@ def read(devices: str, root: Path = Path("/")) -> dict[tuple[str, str], Answer[i
 
 
 def _of_port(folder: Path, port: str) -> dict[tuple[str, str], Answer[int]]:
-    return {(f"infiniband.{name}", port): _count(folder / name, name) for name in _FILES}
+    return {(f"infiniband.{name}", port): _count(folder / name, name) for name in LINK_ERRORS}
 
 
 def _count(path: Path, name: str) -> Answer[int]:

@@ -30,6 +30,10 @@ _NAMES_OF_BITS = {
 BITS: Mapping[str, int] = {name: bits for bits, names in _NAMES_OF_BITS.items() for name in names.split()}
 
 
+# InfiniBand specification, PortCounters: what a good link does not count. Traffic and waiting for credits are no errors.
+LINK_ERRORS = ("link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors", "port_xmit_discards")
+
+
 def is_full(name: str, value: int) -> bool:
     """The counter stands at its highest value: it may have stopped there, and says nothing of what came after."""
     return name in BITS and value == 2 ** BITS[name] - 1

@@ -9,12 +9,12 @@ from gpu_acceptance.inventory import host, nvml
 _ROOT = Path(__file__).resolve().parents[3]  # where this file is part of a checkout
 
 
-def read() -> dict[str, str]:
-    """python, torch, cuda, cudnn, nccl, driver, kernel: those that are there, by name."""
+def read(driver: str | None = None) -> dict[str, str]:
+    """python, torch, cuda, cudnn, nccl, driver, kernel: those that are there, by name. `driver`: its version, where NVML has told it."""
     found = {
         "python": platform.python_version(),
         **_torch(),
-        "driver": nvml.read().driver_version,
+        "driver": nvml.read().driver_version if driver is None else driver,
         "kernel": host.kernel(),
     }
     return {name: version for name, version in found.items() if version}

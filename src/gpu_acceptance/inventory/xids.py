@@ -39,6 +39,9 @@ class XidMeaning:
     is_application: bool  # mostly an application's own mistake, and the GPU is held to be healthy
     advice: str
 
+    def __str__(self) -> str:
+        return f"XID {self.number}, {self.name}: {self.remedy}"
+
 
 def meaning_of(number: int, text: str = "") -> XidMeaning:
     """`text` is the rest of the log line: XID 154 says there what the GPU needs."""

@@ -86,7 +86,8 @@ def by_subject(record: RunRecord) -> dict[str, list[Validation]]:
 
 
 def _validation(anchor: str, row: Row, names: Mapping[int, str], command: tuple[str, ...]) -> Validation:
-    quiet = [one for one in row.judgements if subject_of_metric(one.metric) == COUNTERS and one.status is Status.HELD]
+    shown = [judgement for judgement in row.judgements if not _is_quiet(judgement)]
+    num_quiet = len(row.judgements) - len(shown)
     return Validation(
         anchor=anchor,
         nodeid=row.nodeid,
@@ -95,11 +96,15 @@ def _validation(anchor: str, row: Row, names: Mapping[int, str], command: tuple[
         message=row.message,
         duration=duration(row.duration_s),
         deadline=duration(row.deadline_s) if row.deadline_s else "",
-        lines=judgement_lines([one for one in row.judgements if one not in quiet], names, row.attempts),
-        quiet_counters=f"{plural(len(quiet), 'counter')} of each GPU read before and after: within limits." if quiet else "",
+        lines=judgement_lines(shown, names, row.attempts),
+        quiet_counters=f"{plural(num_quiet, 'counter')} of each GPU read before and after: within limits." if num_quiet else "",
         attempts=tuple(_attempt_table(attempt, names) for attempt in row.attempts),
         command=shlex.join(reproduce(command, row.nodeid)),
     )
+
+
+def _is_quiet(judgement: Judgement) -> bool:
+    return subject_of_metric(judgement.metric) == COUNTERS and judgement.status is Status.HELD
 
 
 def counter_lines(record: RunRecord) -> tuple[Line, ...]:

@@ -48,8 +48,10 @@ def test_node(ranks, check):
     first = ranks.gather("node", ranks.node).index(ranks.node)
     gpus = gpu_reader.read() if ranks.rank == first else gpu_reader.not_read(Missing(Why.NOT_THERE, f"rank {first} asks"))
     for name, what in drift.facts(node.read(gpus=gpus), host.environment()):
-        told = ranks.gather(name, what)[first] if name in drift.OF_GPUS else what
-        check(f"environment.node.{name}", told, "text")
+        if name in drift.OF_GPUS:
+            told = ranks.gather(name, "" if isinstance(what, Missing) else what)[first]
+            what = what if ranks.rank == first else told or Missing(Why.UNREADABLE, f"see rank {first}, which asked")
+        check(f"environment.node.{name}", what, "text")
 
 
 def test_versions(ranks, check):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpu_acceptance.measure import gemm
+from gpu_acceptance.measure.gemm import sustained
+from gpu_acceptance.measure.gemm.shape import square
 
 pytestmark = pytest.mark.no_group
 
@@ -10,8 +11,8 @@ pytestmark = pytest.mark.no_group
 def test_sustained(ranks, check, parameter):
     """After the preheat every GPU multiplies at the expected rate, and agrees with float64."""
     dtype = parameter("gemm.dtype")
-    result = gemm.measure(
-        parameter("gemm.size"),
+    result = sustained.measure(
+        square(parameter("gemm.size")),
         dtype=dtype,
         device=ranks.device,
         preheat_s=parameter("gemm.preheat_s"),

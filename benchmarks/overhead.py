@@ -1,7 +1,8 @@
 """What the plugin costs per validation over a bare pytest function, in one run; and the time from start to the first validation.
 
 The same empty validations run in plain pytest, and under the plugin on 2 and on 4 ranks, worker already up. The figure is the median
-time between the ends of two validations, on rank 0. On a shared machine without GPUs only the ratios mean anything.
+time between the ends of two validations, on rank 0. Where there are GPUs it holds one reading of each rank's counters. On a shared
+machine without GPUs only the ratios mean anything.
 """
 
 import argparse
@@ -11,8 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+
+import torch
 
 ROOT = Path(__file__).parents[1]
 NUMBER = 200
@@ -44,20 +48,21 @@ def main() -> None:
     bare_ms, _ = measure(BARE + CLOCK, [])
     print(f"bare pytest function:       {bare_ms:8.3f} ms per validation")
     for number in ranks:
+        gpus = [f"--gpus={number}"] if torch.cuda.is_available() else []
         conftest = (ROOT / "conftest.py").read_text() + CLOCK
-        cost_ms, first_s = measure(conftest, ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}"])
+        cost_ms, first_s = measure(conftest, ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}"], gpus)
         print(
             f"under the plugin, {number} ranks: {cost_ms:8.3f} ms per validation, {cost_ms - bare_ms:+.3f} ms, "
             f"{cost_ms / bare_ms:.1f} times a bare one; start to first validation {first_s:.1f} s"
         )
 
 
-def measure(conftest: str, launcher: list[str]) -> tuple[float, float]:
+def measure(conftest: str, launcher: list[str], options: Sequence[str] = ()) -> tuple[float, float]:
     """Median milliseconds between the ends of two validations, and seconds from start to the end of the first."""
     with tempfile.TemporaryDirectory() as name:
         suite = make_suite(Path(name), conftest)
         started = time.time()
-        run([sys.executable, *launcher, "-m", "pytest", "acceptance/"], suite)
+        run([sys.executable, *launcher, "-m", "pytest", "acceptance/", *options], suite)
         ends = [float(line) for line in (suite / "times.txt").read_text().split()]
         gaps = [later - earlier for earlier, later in pairwise(ends[1:])]  # the first is row 0
         return statistics.median(gaps) * 1e3, ends[1] - started
@@ -70,7 +75,8 @@ def make_suite(folder: Path, conftest: str) -> Path:
         (folder / part).mkdir()
     (folder / "conftest.py").write_text(conftest)
     (folder / "acceptance" / "test_empty.py").write_text(TESTS.format(number=NUMBER))
-    (folder / "thresholds" / "cpu.yaml").write_text(LIMITS)
+    name, match = ("this-gpu", f"match: {{device_name: {torch.cuda.get_device_name()}}}\n") if torch.cuda.is_available() else ("cpu", "")
+    (folder / "thresholds" / f"{name}.yaml").write_text(match + LIMITS)
     (folder / "thresholds" / "base.yaml").write_text("deadline_s: 60\n")
     return folder
 

@@ -118,7 +118,7 @@ def environment_suite(folder, *conftest):
     for name in ("base.yaml", "cpu.yaml"):
         shutil.copy(ROOT / "thresholds" / name, suite / "thresholds")
     cpu = suite / "thresholds" / "cpu.yaml"
-    cpu.write_text(cpu.read_text().replace("[environment, gemm, hbm, nccl]", "[environment]"))
+    cpu.write_text(cpu.read_text().replace("[environment, gemm, hbm, memory, nccl]", "[environment]"))
     extend_conftest(suite, *conftest)
     return suite
 

@@ -61,8 +61,12 @@ def test_a_snapshot_of_this_machine_is_written_and_judged(tmp_path, capsys):
 
 
 def test_a_snapshot_that_cannot_be_written(tmp_path, capsys):
-    assert main(["snapshot", str(tmp_path / "no" / "folder.json")]) == 3
-    assert "No such file or directory" in capsys.readouterr().err
+    path = tmp_path / "no" / "folder.json"
+    assert main(["snapshot", str(path)]) == 3
+    assert capsys.readouterr().err == f"gpu-acceptance: {path}: No such file or directory\n"
+    (tmp_path / "file").touch()
+    assert main(["snapshot", str(tmp_path / "file" / "x")]) == 3
+    assert capsys.readouterr().err == f"gpu-acceptance: {tmp_path}/file/x: Not a directory\n"
 
 
 def test_healthy_gpus(file, capsys):
@@ -99,6 +103,19 @@ def test_a_sick_gpu(file, capsys):
     assert "gpu_health.remapping.pending = true, need == false [base.yaml: " in out
     assert "on rank 3 (node-07, GPU 3, serial 1653924100004); to do: reset the GPU (nvidia-smi -r)" in out
     assert out.splitlines()[-1].startswith("REJECTED: 1 limit missed in 1 of 16 validations (a snapshot of 8 GPUs: nothing was run) | ")
+
+
+@pytest.mark.parametrize(("expected", "exit_code"), [("8", 0), ("9", 1)])
+def test_a_node_that_should_have_more_gpus(file, capsys, expected, exit_code):
+    assert main(["health", file(HEALTHY), f"--expect-gpus={expected}"]) == exit_code
+    assert ("environment.site.difference = node-07 has 8 GPUs, not 9" in capsys.readouterr().out) is (exit_code == 1)
+
+
+@pytest.mark.parametrize("text", ["0", "eight", "-1", "1e1", "99999"])
+def test_no_number_of_gpus(file, capsys, text):
+    with pytest.raises(SystemExit, match="4"):
+        main(["health", file(HEALTHY), f"--expect-gpus={text}"])
+    assert f"argument --expect-gpus: '{text}' is no number of GPUs, a whole number from 1 to 9999" in capsys.readouterr().err
 
 
 def test_gpus_that_could_not_be_read(file, capsys):

@@ -72,10 +72,10 @@ def test_a_path_after_a_blank_that_moves_the_root_is_refused(tmp_path):
 
 
 def test_the_plan_names_validations_limits_and_seconds_and_runs_nothing(suite):
-    (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\nexpected_s: {two_metrics: 7}\n")
+    (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\nlevels: {full: {two_metrics: 7}}\n")
     plan = plain_pytest(suite, "--plan")
     assert plan.returncode == 5, plan.output
-    assert "profile cpu (no GPU), 2 ranks on each of 1 node, as `make accept` starts where there is no GPU" in plan.output
+    assert "profile cpu (no GPU), level full, 2 ranks on each of 1 node, as `make accept` starts where there is no GPU" in plan.output
     assert "  acceptance/test_two_metrics.py::test_first: 7 s expected, deadline 60 s" in plan.output
     assert (
         "  two_metrics.second: >= 1 GB/s (rank) [cpu.yaml: policy: an example of a limit, for the tests of the suite itself]" in plan.output

@@ -108,6 +108,20 @@ def test_a_counter_that_was_not_read_once_rises_with_the_next_reading(nvml):
     assert ask(watch)["pcie.replays"] == (4, "")
 
 
+def test_a_reading_that_breaks_is_told_as_such_and_the_next_one_counts(nvml, monkeypatch):
+    monkeypatch.setattr(port_counters, "read", lambda _devices: {("infiniband.link_downed", "mlx5_0 port 1"): 3})
+    watch, limited = CounterWatch(reads_ports=True), REPLAYS | {"counters.infiniband.link_downed"}
+    watch.ask(FIRST, limited, each_link=False)
+    answer(watch)
+    with monkeypatch.context() as patch:
+        patch.setattr(port_counters, "read", lambda _devices: [][0])
+        watch.ask(FIRST, limited, each_link=False)
+        why = "unreadable (IndexError while counters were read: list index out of range)"
+        assert answer(watch) == {"pcie.replays": (None, why), "xids": (None, why), "infiniband.link_downed": (None, why)}
+    nvml.replay(2)
+    assert ask(watch)["pcie.replays"] == (2, "")
+
+
 def test_a_machine_whose_nvml_is_gone_has_no_values(monkeypatch):
     install(monkeypatch, nvmlInitWithFlags=lambda _flags: pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
     watch = CounterWatch(reads_ports=False)

@@ -73,27 +73,11 @@ ENDS = (
         0,
     ),
 )
-THREE = (
-    fault(
-        "one rank never enters a collective",
-        "stuck",
-        "never_enters",
-        r"rank 2 \(.*\): stuck in call: deadline of 4 s passed; it was through with its call and waited for its peers; last .*",
-        2,
-    ),
-    fault(
-        "mismatched sizes of a collective (gloo aborts the receiver)",
-        "died",
-        "sizes_differ",
-        r"rank \d \(.*\): died in call: the worker ended with signal SIGABRT",
-        0,
-    ),
-)
 
 
-def run_of(tmp_path_factory, faults, ranks=2):
+def run_of(tmp_path_factory, faults):
     examples = [one.row.split(".", 1)[0] for one in faults]
-    return torchrun(make_suite(tmp_path_factory.mktemp("run"), "begins", *examples), ranks=ranks)
+    return torchrun(make_suite(tmp_path_factory.mktemp("run"), "begins", *examples))
 
 
 @pytest.fixture(scope="module")
@@ -106,11 +90,6 @@ def ends(tmp_path_factory):
     return run_of(tmp_path_factory, ENDS)
 
 
-@pytest.fixture(scope="module")
-def three(tmp_path_factory):
-    return run_of(tmp_path_factory, THREE, ranks=3)
-
-
 @pytest.mark.parametrize("one", ERRORS, ids=str)
 def test_errors(one, errors, seen):
     seen.row(one, errors)
@@ -119,15 +98,6 @@ def test_errors(one, errors, seen):
 @pytest.mark.parametrize("one", ENDS, ids=str)
 def test_ends(one, ends, seen):
     seen.row(one, ends)
-
-
-@pytest.mark.parametrize("one", THREE, ids=str)
-def test_three(one, three, seen):
-    seen.row(one, three)
-
-
-def test_who_does_not_pair_is_no_victim(three):
-    assert three.outcomes_by_rank("never_enters.py::test_fault") == {0: "victim", 1: "victim", 2: "stuck"}
 
 
 def test_a_pipe_that_is_held_open_delays_nothing(ends):
@@ -140,7 +110,7 @@ def test_a_daemon_is_gone_before_the_next_validation(ends, example):
     assert ends.row(f"{example}.py::test_gone").outcome == "passed"
 
 
-@pytest.mark.parametrize("name", ["errors", "ends", "three"])
+@pytest.mark.parametrize("name", ["errors", "ends"])
 def test_all_ranks_exit_as_rejected(name, request):
     ended = request.getfixturevalue(name)
     assert set(ended.rank_exit_codes.values()) == {1}, ended.output

@@ -1,4 +1,4 @@
-"""Hangs of every kind on one of 4 ranks: bounded, named by rank and place, and the next validation is right again."""
+"""Hangs of every kind on one of 3 ranks: bounded, named by rank and place, and the next validation is right again."""
 
 import re
 
@@ -31,22 +31,36 @@ HANGS = {
     "order_differs": hang(
         "mismatched order of collectives",
         "order_differs",
-        3,
+        1,
         r"; unfinished collective on default_pg: number \d+, gloo:all_gather \[\[1000\]\] Float"
         r"; inside all_gather .*, at .* in test_fault",
     ),
 }
 
 
+NEVER_ENTERS = hang(
+    "one rank never enters a collective", "never_enters", 2, "; it was through with its call and waited for its peers; last .*"
+)
+SIZES_DIFFER = Fault(
+    "mismatched sizes of a collective (gloo aborts the receiver)",
+    "died",
+    "sizes_differ.py::test_fault",
+    r"rank \d \(.*\): died in call: the worker ended with signal SIGABRT",
+    (0,),
+    "sizes_differ.py::test_next",
+)
+
+
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory):
-    return torchrun(make_suite(tmp_path_factory.mktemp("faults"), "begins", *HANGS), ranks=4)
+    """All in one launch: no rank spoils more than two generations."""
+    return torchrun(make_suite(tmp_path_factory.mktemp("faults"), "begins", *HANGS, "never_enters", "sizes_differ"), ranks=3)
 
 
 @pytest.mark.parametrize("one", HANGS.values(), ids=str)
 def test_a_hang_names_the_rank_that_did_not_arrive_and_the_place(faults, one, seen):
     seen.row(one, faults)
-    assert faults.outcomes_by_rank(one.row) == {rank: "stuck" if rank in one.culprits else "victim" for rank in range(4)}
+    assert faults.outcomes_by_rank(one.row) == {rank: "stuck" if rank in one.culprits else "victim" for rank in range(3)}
 
 
 @pytest.mark.parametrize("one", HANGS.values(), ids=str)
@@ -55,12 +69,21 @@ def test_of_the_others_it_says_where_they_wait(faults, one):
     assert re.search(rf"^ranks .*: victim: {place}$", faults.row(one.row).message, re.MULTILINE)
 
 
+def test_who_does_not_pair_is_no_victim(faults, seen):
+    seen.row(NEVER_ENTERS, faults)
+    assert faults.outcomes_by_rank(NEVER_ENTERS.row) == {0: "victim", 1: "victim", 2: "stuck"}
+
+
+def test_a_message_of_another_size(faults, seen):
+    seen.row(SIZES_DIFFER, faults)
+
+
 @pytest.mark.parametrize("example", HANGS)
 def test_the_next_validation_is_right_again(faults, example):
     assert faults.row(f"{example}.py::test_next").outcome == "passed"
     figures = [figure.value for record in faults.row(f"{example}.py::test_next").attempts[0].ranks for figure in record.figures]
-    assert figures == [4.0] * 4
+    assert figures == [3.0] * 3
 
 
 def test_the_run_is_rejected_everywhere(faults):
-    assert faults.rank_exit_codes == dict.fromkeys(range(4), 1)
+    assert faults.rank_exit_codes == dict.fromkeys(range(3), 1)

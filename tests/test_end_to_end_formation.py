@@ -8,7 +8,7 @@ from gpu_acceptance.verdict import FORMATION
 
 pytestmark = pytest.mark.launcher
 
-DEADLINE_S = 25
+DEADLINE_S = 20
 # How rank 1 of 2 is broken by its conftest, in its supervisor (whose environment the worker gets) or in its worker.
 HANGS = """
 import os, signal

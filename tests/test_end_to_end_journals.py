@@ -47,7 +47,7 @@ class Built:
 def build(folder: Path, *arguments: str) -> Built:
     """`gpu-acceptance report build FOLDER`, as a person would call it."""
     command = [PYTHON, "-m", "gpu_acceptance", "report", *(arguments or ("build", str(folder)))]
-    done = subprocess.run(command, cwd=ROOT / "src", capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, cwd=ROOT / "src", capture_output=True, text=True, check=False, timeout=180)
     return Built(done.returncode, done.stdout, done.stderr.splitlines())
 
 

@@ -130,7 +130,7 @@ def test_signals_that_a_module_took_at_its_import_still_end_the_run(tmp_path):
     process = start([PYTHON, "-m", "pytest", "acceptance/"], suite)
     wait_for(suite / "begun-0", process)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     stopped = finished(process.returncode, output, suite)
     assert stopped.returncode == 2, output
     assert "interrupted by SIGTERM" in stopped.row("test_long").message

@@ -10,18 +10,18 @@ pytestmark = pytest.mark.launcher
 
 
 @pytest.fixture(scope="module")
-def one_sided(tmp_path_factory):
-    return torchrun(make_suite(tmp_path_factory.mktemp("one_sided"), "leaves_a_collective"))
-
-
-@pytest.fixture(scope="module")
 def left(tmp_path_factory):
     return torchrun(make_suite(tmp_path_factory.mktemp("left"), "leaves_a_process", "stops_reading"))
 
 
 @pytest.fixture(scope="module")
+def one_sided(tmp_path_factory):
+    return torchrun(make_suite(tmp_path_factory.mktemp("one_sided"), "leaves_a_collective"))
+
+
+@pytest.fixture(scope="module")
 def at_the_end(tmp_path_factory):
-    return torchrun(make_suite(tmp_path_factory.mktemp("at_the_end"), "changes_its_surroundings", "checks_late"))
+    return plain_pytest(make_suite(tmp_path_factory.mktemp("at_the_end"), "changes_its_surroundings", "checks_late"))
 
 
 def test_a_collective_that_only_one_rank_issued(one_sided):

@@ -28,11 +28,11 @@ SIGNALS_ITSELF = """
         if nodeid.endswith("::test_before"):
             os.kill(os.getpid(), {number})
 """
-WRITES_FOR_LONG = """
+WRITES_FOR = """
     def pytest_sessionfinish():
         if os.environ["RANK"] == "0":
             Path("holds").touch()
-            time.sleep(8)
+            time.sleep({seconds})
 """
 LEAVES_LATE = """
     def pytest_unconfigure():
@@ -106,10 +106,10 @@ def test_what_is_in_flight_is_interrupted_by_name(fault, world_size, at, number,
     ("world_size", "at", "number", "row"),
     [
         (1, "import of the worker", SIGTERM, "world_formation"),
-        (2, "set-up", SIGINT, "test_held"),
+        (1, "set-up", SIGINT, "test_held"),
         (1, "call", SIGTERM, "test_held"),
         (1, "call", SIGINT, "test_held"),
-        (2, "teardown", SIGTERM, "test_held"),
+        (1, "teardown", SIGTERM, "test_held"),
         (1, "end of the worker", SIGINT, "worker_end"),
     ],
 )
@@ -164,11 +164,11 @@ def test_in_collection(ranks, seen):
 
 
 def test_in_collection_by_the_other_signal_alike(ranks):
-    stop_in_collection(ranks, SIGTERM)
+    stop_in_collection(ranks, SIGTERM, world_size=1)
 
 
-def stop_in_collection(ranks, number):
-    held = ranks(2, "collection")
+def stop_in_collection(ranks, number, world_size=2):
+    held = ranks(world_size, "collection")
     held.wait_for("holds")
     held.wait_for_hello(0)
     stopped = stop(held, number)
@@ -235,7 +235,7 @@ def test_while_the_report_is_written_sigint_does_alike(ranks):
 
 
 def stop_while_the_report_is_written(ranks, number):
-    held = ranks(2, conftest=WRITES_FOR_LONG)
+    held = ranks(2, conftest=WRITES_FOR.format(seconds=8))
     held.wait_for("holds")
     stopped = stop(held, number)
     assert stopped.exit_codes == {0: 2, 1: 2}, stopped.run.output
@@ -246,23 +246,23 @@ def stop_while_the_report_is_written(ranks, number):
 
 
 def test_one_rank_that_is_signalled_does_not_give_up_a_busy_rank_0(ranks):
-    stopped = stop_one_while_rank_0_is_busy(ranks, 6)
+    stopped = stop_one_while_rank_0_is_busy(ranks, 6, world_size=2)
     assert not stopped.run.record.header.rebuilt
     assert stopped.run.verdict_line.startswith("INCOMPLETE: interrupted")
 
 
 def test_a_rank_0_that_does_not_react_for_longer_follows_the_standby_that_all_follow(ranks):
-    stopped = stop_one_while_rank_0_is_busy(ranks, 16)
+    stopped = stop_one_while_rank_0_is_busy(ranks, 16, world_size=3)
     assert "(rank 0 lost: it did not react to SIGTERM within 10 s)" in stopped.run.record.header.rebuilt
     assert stopped.run.verdict_line.startswith("INCOMPLETE: interrupted, no reporter saw this run whole: rebuilt from 3 of 3 journals")
     assert "another rank finished this run" not in stopped.run.output
 
 
-def stop_one_while_rank_0_is_busy(ranks, seconds):
-    held = ranks(3, conftest=BUSY_FOR.format(seconds=seconds))
+def stop_one_while_rank_0_is_busy(ranks, seconds, world_size):
+    held = ranks(world_size, conftest=BUSY_FOR.format(seconds=seconds))
     held.wait_for("holds")
-    stopped = stop(held, SIGTERM, only=(2,))
-    assert stopped.exit_codes == {0: 2, 1: 2, 2: 2}, stopped.run.output
+    stopped = stop(held, SIGTERM, only=(world_size - 1,))
+    assert stopped.exit_codes == dict.fromkeys(range(world_size), 2), stopped.run.output
     assert stopped.run.record.conclusion.exit_code == 2
     return stopped
 
@@ -272,12 +272,8 @@ LEAVING = Fault("SIGTERM while the ranks say bye", "the run's own: the report is
 
 @pytest.mark.parametrize("number", [SIGTERM, SIGINT])
 def test_a_signal_in_the_last_handshake_changes_nothing_any_more(number, ranks, seen):
-    held = ranks(2, conftest=LEAVES_LATE)
-    held.wait_for("holds")
-    time.sleep(1)  # for rank 0 to get there as well
-    stopped = stop(held, number)
+    stopped = stop_in_the_last_handshake(ranks, number)
     assert stopped.exit_codes == {0: 0, 1: 0}, stopped.run.output
-    assert stopped.run.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)"
     seen.told(LEAVING, stopped.run.verdict_line, stopped.took_s)
 
 
@@ -291,3 +287,28 @@ def test_sigint_twice_ends_all_at_once(at, ranks, seen):
     stopped = stop(held, SIGINT, SIGINT)
     assert stopped.exit_codes == {0: 2}, stopped.run.output
     seen.told(TWICE, "(nothing)", stopped.took_s)
+
+
+def test_where_one_sigint_ends_the_hello_another_changes_nothing(ranks):
+    stop_in_hello(ranks, 0, SIGINT, SIGINT)
+
+
+def test_sigint_twice_while_the_report_is_written(ranks):
+    held = ranks(1, conftest=WRITES_FOR.format(seconds=3600))
+    held.wait_for("holds")
+    stopped = stop(held, SIGINT, SIGINT)
+    assert stopped.exit_codes == {0: 2}, stopped.run.output
+
+
+def test_sigint_twice_in_the_last_handshake_leaves_the_report_as_it_is(ranks):
+    stopped = stop_in_the_last_handshake(ranks, SIGINT, SIGINT)
+    assert stopped.exit_codes == {0: 0, 1: 2}, stopped.run.output  # rank 1 was not through
+
+
+def stop_in_the_last_handshake(ranks, *numbers):
+    held = ranks(2, conftest=LEAVES_LATE)
+    held.wait_for("holds")
+    time.sleep(1)  # for rank 0 to get there as well
+    stopped = stop(held, *numbers)
+    assert stopped.run.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)"
+    return stopped

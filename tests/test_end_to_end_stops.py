@@ -1,12 +1,11 @@
-"""Runs that end before their end: a lost rank, a signal, -x; and two agents that must end as one."""
+"""Runs that end before their end: a lost rank, a lost leader, a signal to the launcher or to one rank."""
 
 import signal
-import socket
 import time
 
 import pytest
 from faults import Fault, assert_nothing_left
-from suite import PYTHON, finished, make_suite, start, torchrun, torchrun_command
+from suite import finished, make_suite, start, torchrun, torchrun_command
 from waiting import wait_for
 
 pytestmark = pytest.mark.launcher
@@ -65,32 +64,6 @@ def test_sigterm_to_one_rank_ends_all_alike(tmp_path):
     assert "interrupted by SIGTERM" in stopped.row("test_terminated").message
 
 
-def test_ctrl_c_in_a_world_of_one(tmp_path):
-    suite = make_suite(tmp_path, "takes_long")
-    process = start([PYTHON, "-m", "pytest", "acceptance/"], suite)
-    wait_for(suite / "begun-0", process)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    stopped = finished(process.returncode, output, suite)
-    assert stopped.returncode == 2, output
-    assert stopped.outcomes() == {"test_long": "interrupted", "test_next": "not run"}
-    assert "interrupted by SIGINT" in stopped.row("test_long").message
-
-
-def test_x_stops_all_ranks_at_the_same_validation(tmp_path):
-    stopped = torchrun(make_suite(tmp_path, "stops_at_the_first_failure"), "-x")
-    assert stopped.rank_exit_codes == {0: 1, 1: 1}, stopped.output
-    assert stopped.outcomes() == {"test_first": "passed", "test_second": "failed", "test_third": "not run"}
-    assert stopped.row("test_third").message == "the run stopped before it (-x or --maxfail)"
-    assert [line["nodeid"].rsplit("::", 1)[-1] for line in stopped.journal_of(1) if line["kind"] == "rank"][1:-1] == [
-        "test_first",
-        "test_second",
-    ]
-    assert "::test_third: the run stopped before it (-x or --maxfail)" in stopped.reasons
-    for text in (stopped.output, stopped.terminal_of(1)):
-        assert "stopping after 1 failures" in text
-
-
 def test_without_rank_0_the_lowest_rank_alive_reports(tmp_path, seen):
     ended = torchrun(make_suite(tmp_path, "kills_the_leader"), ranks=3)
     assert ended.rank_exit_codes == {0: -9, 1: 6, 2: 6}, ended.output
@@ -100,29 +73,3 @@ def test_without_rank_0_the_lowest_rank_alive_reports(tmp_path, seen):
     assert (ended.folder / "report.html").is_file()
     assert_nothing_left(ended.suite)
     seen.told(LOST_LEADER, ended.verdict_line, 0)
-
-
-def test_two_agents_agree_and_both_end(tmp_path):
-    suite = make_suite(tmp_path, "misses_on_one_rank")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    rendezvous = (
-        "--nnodes=2",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint=127.0.0.1:{port}",
-        "--rdzv-id=two-agents",
-        "--local-addr=127.0.0.1",
-    )
-    agent = [PYTHON, "-m", "torch.distributed.run", *rendezvous, "--nproc-per-node=1", "-m", "pytest", "acceptance/"]
-    agents = [start(agent, suite) for _ in range(2)]
-    outputs = [agent.communicate(timeout=180)[0] for agent in agents]
-    both = [finished(agent.returncode, output, suite) for agent, output in zip(agents, outputs, strict=True)]
-    assert [one.returncode for one in both] == [1, 1], outputs
-    codes = [one.rank_exit_codes for one in both]
-    assert sorted(codes, key=str) == [{0: 1}, {1: 1}], outputs
-    line = both[0].verdict_line
-    assert line.startswith("REJECTED: 1 limit missed in 1 of 2 validations (")
-    assert all(f"traceback : {line}" in output for output in outputs)
-    assert both[0].record.conclusion.coverage.nodes == 2
-    assert [identity.node for identity in both[0].record.header.ranks] == [0, 1]

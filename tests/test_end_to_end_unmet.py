@@ -32,7 +32,7 @@ def wait_in_vain(suite, *arguments) -> str:
     """What rank 0 of two says that is alone."""
     with Ranks(suite, 2, *arguments) as ranks:
         for process in ranks.start(0).processes.values():
-            process.wait(timeout=60)
+            process.wait(timeout=180)
         assert ranks.exit_codes == {0: 6}, ranks.outputs
         return ranks.outputs
 

@@ -373,6 +373,13 @@ def test_an_unstable_figure_is_not_judged():
     assert judgement.message == f"{METRIC} {why}, need >= 100 GB/s {SOURCE} on rank 0 (node-00, GPU 0, serial 165390000)"
 
 
+@pytest.mark.parametrize(("num_ranks", "status"), [(2, Status.HELD), (4, Status.UNSTABLE)])
+def test_a_spread_may_be_allowed_by_size(num_ranks, status):
+    limit = make_limit(spread_at_most={2: 5.0, 4: 2.0})
+    both = attempts(dict.fromkeys(range(num_ranks), 120.0), spreads=(3.0, 0))
+    assert the_one(judge(both, make_profile(limit), make_job(num_ranks), {})).status is status
+
+
 @pytest.mark.parametrize(
     ("second", "spread", "status"), [(120.0, 1.0, Status.HELD), (50.0, 1.0, Status.MISSED), (120.0, 3.0, Status.UNSTABLE)]
 )

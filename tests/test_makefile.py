@@ -33,7 +33,7 @@ def write_program(path, text):
 def make(checkout, *arguments):
     ours = ("MAKE", "MFLAGS", "RANKS", "REPORTS", "ARGS", "VENV")  # of the make that runs these tests, and what would decide for this one
     env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return subprocess.run(["make", *arguments], cwd=checkout, env=env, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(["make", *arguments], cwd=checkout, env=env, capture_output=True, text=True, check=False, timeout=180)
 
 
 def test_a_run_that_was_refused_has_no_verdict(checkout):

@@ -15,12 +15,12 @@ NODES, ODD = 3, 1
 NODEID = "acceptance/test_environment.py::test_node"
 PROFILE = load_profile("h200-sxm", shipped_dir())
 LIKE_ITS_NEIGHBOURS = real()
-NOT_PERMITTED = {"missing": "not permitted", "detail": "x"}
+NOT_THERE = {"missing": "not there", "detail": "x"}
 
 # what is odd -> path, value, the fact that differs, what the odd node says, what most say
 ODDITIES = {
     "another driver": ("gpus.driver", "570.86.15", "driver", "570.86.15, CUDA 13.0", "580.159.04, CUDA 13.0"),
-    "a driver that is not there": ("gpus.driver", NOT_PERMITTED, "driver", "not permitted, CUDA 13.0", "580.159.04, CUDA 13.0"),
+    "a driver that is not there": ("gpus.driver", NOT_THERE, "driver", "not there, CUDA 13.0", "580.159.04, CUDA 13.0"),
     "another CUDA": ("gpus.cuda", "12.8", "driver", "580.159.04, CUDA 12.8", "580.159.04, CUDA 13.0"),
     "another kernel": ("system.kernel_release", "6.8.0-99-generic", "kernel", "6.8.0-99-generic", "6.18.44-fc-v657-gpu"),
     "another kernel parameter": ("system.kernel_parameters", ["iommu=pt"], "kernel_parameters", "iommu=pt", "pci=realloc=off"),
@@ -83,6 +83,24 @@ def test_one_odd_node_fails_one_fact_and_is_named(oddity):
     assert "node-00" not in missed.message
     assert odd in missed.message
     assert most in missed.message
+
+
+def test_nodes_that_all_cannot_tell_are_not_alike():
+    untold = changed(LIKE_ITS_NEIGHBOURS, "node.memory.total_bytes", {"missing": "not permitted", "detail": "/proc/meminfo"})
+    row = row_of([untold] * NODES)
+    assert row.outcome is Outcome.ERROR
+    (judgement,) = (one for one in row.judgements if one.status is not Status.HELD)
+    assert judgement.message.startswith("environment.node.memory is no value but not permitted (/proc/meminfo), need equal on all [")
+
+
+def test_one_node_that_cannot_tell_has_not_been_looked_at():
+    untold = changed(LIKE_ITS_NEIGHBOURS, "node.dmi.bios_version", {"missing": "not permitted", "detail": "x"})
+    job = Job((make_identity(0, 1, 1),))
+    record = RankRecord(nodeid=NODEID, attempt=1, generation=1, rank=0, outcome=Outcome.PASSED, figures=figures_of(untold))
+    attempts = [Attempt(number=1, ranks=(record,))]
+    assert make_row(NODEID, attempts, PROFILE, job, {}, PROFILE.deadline_s).outcome is Outcome.ERROR
+    waived = make_row(NODEID, attempts, PROFILE, job, {"environment.node.bios": "the container hides it"}, PROFILE.deadline_s)
+    assert waived.outcome is not Outcome.ERROR
 
 
 def test_three_nodes_that_all_differ_are_a_failure_and_no_coin_is_tossed():

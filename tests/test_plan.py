@@ -26,7 +26,7 @@ def plan(limits: list[Limit], *, ranks: int = 8, waivers: dict | None = None, **
 def test_the_job_the_validations_and_the_end():
     lines = plan([])
     assert lines == [
-        "profile x (A GPU), 8 ranks on each of 1 node",
+        "profile x (A GPU), level full, 8 ranks on each of 1 node",
         "  acceptance/test_hbm.py::test_a: 5 s expected, deadline 60 s",
         "  acceptance/test_p2p.py::test_b: duration not known, deadline 90.5 s",
         "expected: 5 s of validations, end about 12:00:05 UTC if started now; 1 validation of unknown duration not counted",
@@ -70,4 +70,4 @@ def test_the_job_that_is_planned(place, num_gpus, declared, shape):
 def test_the_plan_says_why_it_is_of_that_size():
     made = Profile("cpu", None, frozenset(), {}, {}, 60.0)
     (first, _) = plan_lines(made, planned_shape(Rank(), 0, None), [], {}, NOW)
-    assert first == "profile cpu (no GPU), 2 ranks on each of 1 node, as `make accept` starts where there is no GPU"
+    assert first == "profile cpu (no GPU), level full, 2 ranks on each of 1 node, as `make accept` starts where there is no GPU"

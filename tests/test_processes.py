@@ -32,7 +32,7 @@ stray.wait()
 
 
 def lives(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", SUPERVISOR + code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", SUPERVISOR + code], capture_output=True, text=True, timeout=180, check=True)
     return done.stdout.strip()
 
 

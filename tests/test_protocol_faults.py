@@ -244,7 +244,7 @@ def test_a_busy_leader_is_not_given_up(make):
 
 
 @pytest.mark.parametrize("shared_disk", [True, False])
-@pytest.mark.parametrize("seconds", [12.0, 20.0, 28.0])
+@pytest.mark.parametrize("seconds", [12.0, 14.75, 15.5, 20.0, 28.0])
 def test_a_leader_that_does_not_react_is_given_up_by_all_and_by_itself(make, seconds, shared_disk):
     world = make(world_size=4, num_nodes=2, shared_disk=shared_disk)
     world.keep_busy(0, seconds)

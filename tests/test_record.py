@@ -77,7 +77,7 @@ def resolve(annotation):
     if origin is tuple:
         return st.lists(resolve(arguments[0]), max_size=2).map(tuple)
     if origin is dict:
-        return st.dictionaries(texts, texts, max_size=2)
+        return st.dictionaries(texts, resolve(arguments[1]), max_size=2)
     if type(None) in arguments:
         return st.none() | resolve(next(argument for argument in arguments if argument is not type(None)))
     if hasattr(annotation, "model_fields"):
@@ -188,6 +188,8 @@ profiles = st.builds(
     parameters=st.dictionaries(texts, values, max_size=3),
     deadline_s=finite,
     expected_s=st.dictionaries(texts, finite, max_size=2),
+    levels=st.dictionaries(texts, st.dictionaries(texts, finite, max_size=2), max_size=2),
+    level=texts,
     not_applicable=reasons,
     changes=st.lists(st.builds(Change, st.sampled_from(["loosened", "added"]), texts, texts, texts, texts, texts), max_size=2).map(tuple),
     files=st.lists(st.builds(FileDigest, texts, texts), max_size=2).map(tuple),

@@ -24,6 +24,7 @@ LIMIT_BOUNDS = ("limit", "thresholds", "judge", "verdict", "bounds", "limits_fil
 SHIPPED = profile_names(shipped_dir())
 SELECTED = [name for name in SHIPPED if name in {"cpu", "h200-sxm"}]  # the ones that this suite has run on
 CODE = ("src", "fixtures", "acceptance", "tools", "benchmarks")
+READS_FILES = {"golden": {"pydantic"}}  # what a file from outside says goes through validation
 SUFFIXES = {
     "",
     ".py",
@@ -95,7 +96,7 @@ def reached(name):
 
 
 def files_of(package):
-    return sorted((SRC / package).glob("*.py"))
+    return sorted((SRC / package).rglob("*.py"))
 
 
 def test_there_is_something_to_look_at():
@@ -107,15 +108,23 @@ def test_there_is_something_to_look_at():
 # --- arrows --------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", [*files_of("measure"), *files_of("inventory")], ids=lambda path: f"{path.parent.name}.{path.stem}")
-def test_measure_and_inventory_never_see_pytest_yaml_or_a_limit(path):
+@pytest.mark.parametrize(
+    "path", [*files_of("measure"), *files_of("inventory"), *files_of("telemetry")], ids=lambda path: str(path.relative_to(SRC))
+)
+def test_measure_inventory_and_telemetry_never_see_pytest_yaml_or_a_limit(path):
     assert not packages(path) & {"pytest", "_pytest", "yaml"}
     assert not own(path) & set(LIMIT_BOUNDS)
 
 
-@pytest.mark.parametrize("path", files_of("measure"), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", files_of("measure"), ids=lambda path: str(path.relative_to(SRC)))
 def test_measure_imports_only_what_computes(path):
-    assert packages(path) - set(sys.stdlib_module_names) <= {"torch", "transformers", "peft", "gpu_acceptance"}
+    assert packages(path) - set(sys.stdlib_module_names) <= {
+        "torch",
+        "transformers",
+        "peft",
+        "gpu_acceptance",
+        *READS_FILES.get(path.stem, ()),
+    }
     assert {name.split(".")[0] for name in own(path)} <= {"measure"}
 
 
@@ -123,6 +132,19 @@ def test_measure_imports_only_what_computes(path):
 def test_inventory_imports_only_what_asks_the_machine(path):
     assert packages(path) - set(sys.stdlib_module_names) <= {"torch", "pynvml", "psutil", "gpu_acceptance"}
     assert {name.split(".")[0] for name in own(path)} <= {"inventory", "record"}
+
+
+@pytest.mark.parametrize("path", files_of("telemetry"), ids=lambda path: path.stem)
+def test_telemetry_imports_only_what_asks_the_machine(path):
+    assert packages(path) - set(sys.stdlib_module_names) <= {"gpu_acceptance"}
+    assert {name.split(".")[0] for name in own(path)} <= {"inventory", "telemetry"}
+
+
+@pytest.mark.parametrize("name", ["telemetry.sample", "telemetry.series", "telemetry.thermal"])
+def test_what_is_told_of_a_series_is_told_without_a_gpu(name):
+    for module in reached(name):
+        path = SRC / f"{module.replace('.', '/')}.py"
+        assert not path.exists() or not packages(path) & {"torch", "pynvml", "threading"}, module
 
 
 @pytest.mark.parametrize("name", PURE)

@@ -35,6 +35,7 @@ def settings(suite, started_in=None, **options):
         "measure_only": False,
         "allow_busy": False,
         "plan": False,
+        "level": "full",
     }
     invocation = SimpleNamespace(dir=started_in or suite)
     return read_settings(SimpleNamespace(rootpath=suite, invocation_params=invocation, option=SimpleNamespace(**defaults | options)))
@@ -225,6 +226,10 @@ def test_a_typo_in_a_profile(suite, limits, text):
         ("extends: bsae\n", "cpu.yaml: extends: no profile 'bsae'; profiles: base, cpu, h200-sxm; did you mean base?"),
         ("extends: base\nrequires: [gemm]\n", "cpu.yaml: requires 'gemm', but there is no limit of it; subjects with limits: none"),
         (f"limits:\n{LIMIT}", "cpu.yaml: deadline_s is missing, here and in all parents"),
+        (
+            f"extends: base\nlevels: {{quick: {{hbm: 1, gemm: 2}}, full: {{hbm: 1}}}}\nlimits:\n{LIMIT}",
+            "cpu.yaml: levels.full: lacks 'gemm', which quick runs; a level runs all that the ones before it run",
+        ),
     ],
 )
 def test_a_profile_that_does_not_fit_the_others(suite, profile, text):

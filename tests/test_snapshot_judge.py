@@ -78,8 +78,8 @@ DAMAGES = {
 }
 
 
-def rows_of(plain):
-    _, rows, conclusion = judge_snapshot(snapshot_of(plain), PROFILE)
+def rows_of(plain, **how):
+    _, rows, conclusion = judge_snapshot(snapshot_of(plain), PROFILE, **how)
     return {row.nodeid.rsplit("test_", 1)[-1]: row for row in rows}, conclusion
 
 
@@ -199,6 +199,21 @@ def test_a_gpu_whose_file_in_sysfs_cannot_be_read_still_counts():
     _, conclusion = rows_of(changed(seven_gpus(), "node.bus", hidden))
     assert conclusion.verdict == "INCOMPLETE"
     assert "7 of 8 GPUs" in conclusion.line
+
+
+def test_a_node_must_have_the_gpus_that_were_ordered():
+    """One that fell off the bus as well shows nowhere."""
+    gone = changed(seven_gpus(), "node.bus.gpus", HEALTHY["node"]["bus"]["gpus"][:7])
+    assert rows_of(gone)[-1].verdict == "ACCEPTED"
+    rows, conclusion = rows_of(gone, num_gpus=8)
+    assert bad_rows(rows) == {"site"}
+    assert conclusion.exit_code == 1
+    assert rows["site"].message.startswith("environment.site.difference = node-00 has 7 GPUs, not 8, need == none [base.yaml: policy: ")
+    assert "; to do: find out why the nodes that are named differ from what was ordered" in rows["site"].message
+    rows, conclusion = rows_of(HEALTHY, num_gpus=8)
+    assert (bad_rows(rows), conclusion.line) == (set(), "ACCEPTED (a snapshot of 8 GPUs: nothing was run)")
+    rows, conclusion = rows_of(seven_gpus(), num_gpus=8)  # the bus shows the eighth
+    assert (bad_rows(rows), conclusion.verdict) == (set(), "INCOMPLETE")
 
 
 def seven_gpus():

@@ -60,6 +60,7 @@ def error_of(text, tmp_path):
 
 WORLD = "the GPUs per node it applies to, a list of whole numbers from 1; without the key: all"
 BOUND = "a finite number, or a mapping from GPUs per node (a whole number from 1) to finite numbers"
+SPREAD = "percent, above 0, or a mapping from GPUs per node to percent; a figure that spreads more is not judged"
 ENTRY_KEYS = "at_least, at_most, equals, uniform, peers, unit, scope, world, nodes, floor, ceiling, spread_at_most, source, remedy"
 
 
@@ -100,7 +101,7 @@ ENTRY_KEYS = "at_least, at_most, equals, uniform, peers, unit, scope, world, nod
         (plain("at_least: 5", "world: [8, 8]"), ".world (line 4): [8, 8] names one of them twice"),
         (
             plain("at_least: 5", "spread_at_most: 0"),
-            ".spread_at_most (line 4): 0 is not allowed; allowed: percent, above 0; a figure that spreads more is not judged",
+            ".spread_at_most (line 4): 0 is not allowed; allowed: " + SPREAD,
         ),
         (
             plain("at_least: 5", source="guess: somebody said that once"),
@@ -145,6 +146,18 @@ ENTRY_KEYS = "at_least, at_most, equals, uniform, peers, unit, scope, world, nod
         ),
         (plain("at_least: 5", "at_most: 4"), " (line 2): at_least is 5, above at_most 4"),
         (plain("at_least: {2: 1, 4: 5}", "at_most: 4"), " (line 2): at_least at 4 is 5, above at_most 4"),
+        (
+            plain("at_least: 5", "spread_at_most: {8: 0}"),
+            ".spread_at_most.8 (line 4): 0 is not allowed; allowed: " + SPREAD,
+        ),
+        (
+            plain("at_least: 5", "spread_at_most: {x: 2}"),
+            ".spread_at_most.x (line 4): not a key that is allowed here; allowed: GPUs per node, a whole number from 1",
+        ),
+        (
+            plain("at_least: {2: 1}", "spread_at_most: {2: 5, 4: 2}"),
+            " (line 2): at_least names the sizes [2], spread_at_most [2, 4]; they must be the same",
+        ),
         (plain("at_least: {2: 1}", "at_most: {4: 4}"), " (line 2): at_least names the sizes [2], at_most [4]; they must be the same"),
         (
             plain("at_least: {2: 1}", "world: [2, 4]"),
@@ -175,7 +188,7 @@ def test_a_limit_needs_unit_scope_and_source(missing, tmp_path):
     assert f"f.yaml: limits.hbm.copy.bandwidth.{missing} (line 2): is missing; needed: " in error_of(text, tmp_path)
 
 
-TOP_KEYS = "extends, match, reason, requires, limits, parameters, deadline_s, expected_s, not_applicable"
+TOP_KEYS = "extends, match, reason, requires, limits, parameters, deadline_s, levels, not_applicable"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +211,16 @@ TOP_KEYS = "extends, match, reason, requires, limits, parameters, deadline_s, ex
         ),
         ("parameters: {gemm.size: 1e3}", "parameters.gemm.size (line 1): 1e3 is text in YAML, write 1.0e+3"),
         ("deadline_s: 0", "deadline_s (line 1): 0 is not allowed; allowed: seconds, above 0"),
-        ("expected_s: {gemm: x}", "expected_s.gemm (line 1): 'x' is not allowed; allowed: a mapping from subjects to seconds, above 0"),
+        (
+            "levels: {full: {gemm: x}}",
+            "levels.full.gemm (line 1): 'x' is not allowed; "
+            "allowed: a mapping from levels (health, quick, full) to mappings from subjects to seconds, above 0",
+        ),
+        (
+            "levels: {fast: {gemm: 1}}",
+            "levels.fast (line 1): not a key that is allowed here; "
+            "allowed: health, quick or full, and in each of them the name of a subject",
+        ),
         (
             'not_applicable: {"*": "no"}',
             "not_applicable.* (line 1): not a key that is allowed here; allowed: a glob that names its subject first, as in 'infiniband.*'",
@@ -230,7 +252,7 @@ def test_metric_names(metric, tmp_path):
     [
         (plain("at_least: 5").replace("hbm.copy", "NAME"), "limits.NAME.bandwidth (line 2): 'NAME.bandwidth'"),
         ("requires: [NAME]", "requires.0 (line 1): 'NAME'"),
-        ("expected_s: {NAME: 5}", "expected_s.NAME (line 1): 'NAME'"),
+        ("levels: {quick: {NAME: 5}}", "levels.quick.NAME (line 1): 'NAME'"),
     ],
 )
 def test_rows_of_the_suite_itself_are_no_subjects(name, text, key, tmp_path):
@@ -268,8 +290,10 @@ def test_files_that_cannot_be_read(tmp_path):
 def test_a_child_inherits_and_replaces_whole_entries(folder):
     shared = f'limits:\n  environment.gpu.shared: {{at_most: 1, unit: count, scope: rank, source: "{SOURCE}"}}\n'
     directory = folder(
-        parent=f'extends: base\ndeadline_s: 100\nexpected_s: {{gemm: 5}}\nnot_applicable: {{"environment.x*": "none"}}\n{shared}',
-        grand='extends: parent\nmatch: {device_name: "G"}\nparameters: {gemm.size: 1, hbm.x: true}\n',
+        parent="extends: base\ndeadline_s: 100\nlevels: {quick: {gemm: 5}, full: {gemm: 5}}\n"
+        f'not_applicable: {{"environment.x*": "none"}}\n{shared}',
+        grand='extends: parent\nmatch: {device_name: "G"}\n'
+        "parameters: {gemm.size: 1, hbm.x: true}\nlevels: {quick: {hbm: 2}, full: {hbm: 3}}\n",
     )
     profile = load_profile("grand", directory)
     assert profile.name == "grand"
@@ -277,7 +301,7 @@ def test_a_child_inherits_and_replaces_whole_entries(folder):
     assert profile.deadline_s == 100
     assert profile.requires == {"environment"}
     assert profile.parameters == {"gemm.size": 1, "hbm.x": True}
-    assert profile.expected_s == {"gemm": 5}
+    assert profile.levels == {"quick": {"gemm": 5, "hbm": 2}, "full": {"gemm": 5, "hbm": 3}}
     assert profile.not_applicable == {"environment.x*": "none"}
     assert profile.limits["environment.gpu.shared"] == Limit(
         "environment.gpu.shared", unit="count", scope="rank", source=SOURCE, file="parent.yaml", at_most=1.0
@@ -437,6 +461,13 @@ KEPT = ("ceiling: 200", "spread_at_most: 2")
         (plain("at_least: 100", "spread_at_most: 2"), [("loosened", "hbm.copy.bandwidth ceiling", "200", "none")]),
         (plain("at_least: 100", "ceiling: 200"), [("loosened", "hbm.copy.bandwidth spread_at_most", "2", "none")]),
         (plain("at_least: 100", "ceiling: 200", "spread_at_most: 1"), [("tightened", "hbm.copy.bandwidth spread_at_most", "2", "1")]),
+        (
+            plain("at_least: 100", "ceiling: 200", "spread_at_most: {4: 2, 8: 5}"),
+            [
+                ("loosened", "hbm.copy.bandwidth at_least at other sizes", "100", "none"),
+                ("loosened", "hbm.copy.bandwidth spread_at_most at 8", "2", "5"),
+            ],
+        ),
         (plain("at_least: 100", *KEPT, "floor: -5"), [("loosened", "hbm.copy.bandwidth floor", "0", "-5")]),
         (plain("at_least: 100", *KEPT, "floor: 5"), [("tightened", "hbm.copy.bandwidth floor", "0", "5")]),
         (plain("at_least: 100", *KEPT, unit="GiB/s"), [("changed", "hbm.copy.bandwidth unit", "GB/s", "GiB/s")]),
@@ -564,7 +595,7 @@ limits = st.builds(
     nodes=st.sampled_from(["any", "one", "several"]),
     floor=numbers,
     ceiling=st.one_of(st.none(), numbers),
-    spread_at_most=st.one_of(st.none(), st.floats(0.1, 10)),
+    spread_at_most=st.one_of(st.none(), st.floats(0.1, 10), st.dictionaries(sizes, st.floats(0.1, 10), min_size=1, max_size=3)),
 )
 SWAPPED = {"loosened": {"tightened", "added"}, "tightened": {"loosened"}, "added": {"loosened"}, "changed": {"changed"}}
 

@@ -300,6 +300,13 @@ def test_a_silent_rank_is_named():
     assert "no rank opened GPU 3 of node-00" in conclusion.reasons
 
 
+def test_a_limit_that_the_forming_of_the_world_held_alone_accepts_nothing():
+    """Counters are read round it as well."""
+    conclusion = conclude([row_of().model_copy(update={"nodeid": "world_formation"})], PROFILE, make_job(), {})
+    assert conclusion.coverage.limits_held == conclusion.coverage.limits_expected > 0
+    assert (conclusion.line, conclusion.exit_code) == ("INCOMPLETE: nothing ran", 5)
+
+
 def test_no_rank_at_all():
     conclusion = conclude([], PROFILE, Job(()), {})
     assert (conclusion.verdict, conclusion.exit_code) == ("INCOMPLETE", 5)

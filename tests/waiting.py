@@ -17,4 +17,4 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     """Until a file is there that this process makes; shows what the process said where it ended without."""
     wait_until(lambda: path.exists() or process.poll() is not None, 120)
-    assert path.exists(), process.communicate(timeout=60)[0]
+    assert path.exists(), process.communicate(timeout=180)[0]

@@ -1,17 +1,25 @@
 """Verbs about a machine: what it says of itself, kept, shown, and judged."""
 
 import argparse
+import os
+import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.inventory.nvml import NoNvmlError
 from gpu_acceptance.inventory_text import inventory_lines
 from gpu_acceptance.snapshot import read_snapshot, redact, take, write_snapshot
 from gpu_acceptance.snapshot_judge import NoGpusError, gpus_of, judge_snapshot
 from gpu_acceptance.thresholds import load_profile, select_profile, shipped_dir
 from gpu_acceptance.visible import one_line, visible
+from gpu_acceptance.watch import watch
 
+INTERRUPTED = 2
+UNREADABLE = 3
 INCOMPLETE = 6
+SHORTEST_S, LONGEST_S = 0.1, 3600.0
 
 if TYPE_CHECKING:
     from typing import Any
@@ -50,7 +58,37 @@ def add_verbs(verbs: "Verbs") -> None:
     health.add_argument("--hardware", metavar="NAME", help="the profile to judge by (default: the one for the GPUs of the snapshot)")
     health.add_argument("--limits", metavar="FILE", type=Path, action="append", default=[], help="an overlay; may be given several times")
     health.add_argument("--allow-busy", action="store_true", help="judge a snapshot that was taken under load; shown in the verdict line")
+    health.add_argument("--expect-gpus", metavar="N", type=_count, help="the GPUs that the node must have (default: those that it shows)")
     health.set_defaults(verb=_health)
+
+    watch = verbs.add_parser(
+        "watch",
+        help="show clocks, power, heat and traffic of this node's GPUs, again and again",
+        description="Show what each GPU of this node does now, as NVML tells it, and below it what each RDMA port sends and receives: in "
+        "place on a terminal, else one table below the other. Ctrl-C ends it. It judges nothing, touches no GPU and needs no privilege. "
+        "`?` is what the machine would not say, with the reason. GB = 1e9 bytes, GiB = 2**30. Returns 3 where NVML shows no GPU.",
+    )
+    watch.add_argument("--interval", metavar="S", type=_seconds, default=1.0, help="seconds from one table to the next (default: 1)")
+    watch.add_argument("--count", metavar="N", type=_number, help="end after so many tables (default: go on)")
+    watch.set_defaults(verb=_watch)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
+        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no number of GPUs, a whole number from 1 to 9999")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    if not (re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text) and SHORTEST_S <= float(text) <= LONGEST_S):
+        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no interval, {SHORTEST_S:g} to {LONGEST_S:g} seconds")
+    return float(text)
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
+        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no number of tables, a whole number from 1 up")
+    return int(text)
 
 
 def _inventory(options: argparse.Namespace) -> int:
@@ -77,9 +115,22 @@ def _health(options: argparse.Namespace) -> int:
     if isinstance(name, Missing) and not options.hardware:
         raise ValueError(f"{options.file}: the name of GPU 0 could not be read: {name}; name a profile with --hardware=NAME")
     profile = load_profile(options.hardware or select_profile(str(name), directory), directory, options.limits)
-    _, rows, conclusion = judge_snapshot(snapshot, profile, allow_busy=options.allow_busy)
+    _, rows, conclusion = judge_snapshot(snapshot, profile, allow_busy=options.allow_busy, num_gpus=options.expect_gpus)
     for row in rows:
         if row.message:
             print(visible(row.message))
     print(f"{one_line(conclusion.line)} | {one_line(str(options.file))}, taken {one_line(snapshot.taken_at)} | {profile.name}")
     return conclusion.exit_code
+
+
+def _watch(options: argparse.Namespace) -> int:
+    try:
+        watch(sys.stdout, interval_s=options.interval, most_frames=options.count)
+    except NoNvmlError as error:
+        print(f"gpu-acceptance: {one_line(str(error))}", file=sys.stderr)
+        return UNREADABLE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes nowhere, and is no error
+    return 0

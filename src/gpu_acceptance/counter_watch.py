@@ -27,7 +27,7 @@ class CounterWatch:
     """What rose since the reading before. One question at a time; `wake_fd` is readable when its answer is there."""
 
     def __init__(self, *, reads_ports: bool) -> None:
-        self._names = (*gpu_counters.NAMES, *(port_counters.NAMES if reads_ports else ()))
+        self._names = _names(reads_ports=reads_ports)
         self._reads_ports = reads_ports
         self.wake_fd, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._questions: queue.SimpleQueue[_Question] = queue.SimpleQueue()
@@ -99,6 +99,10 @@ class CounterWatch:
             self._figures = risen(nothing, nothing, self._limited, self._names)
 
 
+def _names(*, reads_ports: bool) -> tuple[str, ...]:
+    return (*gpu_counters.NAMES, *(port_counters.NAMES if reads_ports else ()))
+
+
 def _serve(questions: "queue.SimpleQueue[_Question]", answers: "queue.SimpleQueue[_Answer]", wake: int) -> None:
     """Answers each question in its turn, for as long as the process lives."""
     with contextlib.ExitStack() as stack:
@@ -110,10 +114,14 @@ def _serve(questions: "queue.SimpleQueue[_Question]", answers: "queue.SimpleQueu
         known: dict[str, GpuCounters] = {}
         while True:
             uuid, devices, each_link = questions.get()
-            if pynvml and uuid not in known:
-                known[uuid] = GpuCounters(pynvml, uuid)
-            reading = known[uuid].read(each_link=each_link) if pynvml else unread(problem)
-            ports = port_counters.read(devices) if devices else {}
-            answers.put((uuid, replace(reading, values={**reading.values, **ports})))
+            try:
+                if pynvml and uuid not in known:
+                    known[uuid] = GpuCounters(pynvml, uuid)
+                reading = known[uuid].read(each_link=each_link) if pynvml else unread(problem)
+                ports = port_counters.read(devices) if devices else {}
+                answers.put((uuid, replace(reading, values={**reading.values, **ports})))
+            except Exception as error:  # whatever it is: the next question wants an answer too
+                why = f"{type(error).__name__} while counters were read: {error}"
+                answers.put((uuid, unread(why, _names(reads_ports=bool(devices)))))
             with contextlib.suppress(BlockingIOError):  # full: it is awake
                 os.write(wake, b"!")

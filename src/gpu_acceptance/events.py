@@ -1,22 +1,18 @@
 """All that can happen to a supervisor, in one place to wait for: control messages, its worker, signals, a vanished launcher."""
 
 import contextlib
-import os
 import queue
 import selectors
-import signal
-import socket
 from dataclasses import dataclass
-from types import FrameType
 from typing import Literal
 
 from gpu_acceptance.channel import ChannelError
 from gpu_acceptance.control import Control, Message
+from gpu_acceptance.stop_signals import StopSignals
 from gpu_acceptance.worker_process import WorkerProcess
 
 _MOST_READS = 32  # of 64 KiB in one wait; a pipe that its worker left behind holds 1 MiB at most
 _MOST_MESSAGES = 100  # in one wait: the two sides take turns, an honest worker is a few messages ahead
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -26,78 +22,6 @@ class Event:
     kind: Literal["control", "worker", "exit", "stop"]
     message: Message
     sender: int = 0
-
-
-class StopSignals:
-    """Turns SIGTERM, SIGINT and SIGHUP into events; the first reason counts. From the moment it exists no signal ends the process.
-
-    A SIGHUP that was ignored stays so: that is what nohup asks for. `node` is for people: whose launcher it is that may vanish;
-    without one the parent is a shell, which may.
-    """
-
-    def __init__(self, node: str, *, has_launcher: bool) -> None:
-        self.reason: str | None = None
-        self._node = node
-        self._interrupts = 0
-        self._raises = False
-        self._launcher = os.getppid() if has_launcher else None
-        self._hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-        self.wake, self._wake_write = socket.socketpair()
-        self.wake.setblocking(False)
-        self._wake_write.setblocking(False)
-        self.arm()
-
-    def arm(self) -> None:
-        """Takes the signals, again where a module took them when it was imported."""
-        self.raise_no_more()
-        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
-        for number in _SIGNALS:
-            heard = number != signal.SIGHUP or self._hangs_up
-            signal.signal(number, self._note if heard else signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-
-    def raise_in_foreign_code(self) -> None:
-        """From here until `raise_no_more` or `arm`, every signal raises KeyboardInterrupt.
-
-        An import that hangs would never let anybody look at events, and one with a bare `except:` swallows the first.
-        """
-        self._raises = True
-        if self.reason:
-            raise KeyboardInterrupt
-
-    def raise_no_more(self) -> None:
-        """However the foreign code ended."""
-        self._raises = False
-
-    def poll(self) -> str | None:
-        """The reason to stop, if there is one. A launcher that vanished counts as SIGTERM: nobody else would end the run."""
-        with contextlib.suppress(BlockingIOError):
-            self.wake.recv(4096)
-        if self.reason is None and self._launcher and os.getppid() != self._launcher:
-            self.reason = f"the loss of the launcher of {self._node}"
-        return self.reason
-
-    @property
-    def launcher(self) -> int | None:
-        """Its process id, while it is there."""
-        return self._launcher if os.getppid() == self._launcher else None
-
-    @property
-    def has_lost_launcher(self) -> bool:
-        return self._launcher is not None and self.launcher is None
-
-    def ignore(self) -> None:
-        """From here on the run is over and the report is written: a late SIGTERM must not lose it."""
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self._interrupts:
-            os._exit(2)  # asked twice: at once and without a report; the kernel takes the worker along, the janitor the rest
-        self._interrupts += number == signal.SIGINT
-        self.reason = self.reason or signal.Signals(number).name
-        if self._raises:
-            raise KeyboardInterrupt
 
 
 class Events:

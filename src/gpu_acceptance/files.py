@@ -3,6 +3,7 @@
 A crash leaves the old file or the new one, never half of one. Whatever is read goes through validation.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -60,8 +61,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None  # who asked for it never heard of the other
         raise
     _fsync_folder(path.parent)
 

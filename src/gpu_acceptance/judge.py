@@ -11,7 +11,7 @@ from gpu_acceptance.job import Job
 from gpu_acceptance.limit import Limit, Profile, Scope, bound_at, matching_reason, subject_of_metric
 from gpu_acceptance.peers import MIN_UNITS, find_behind, peer_factor
 from gpu_acceptance.record import COUNTERS, Attempt, Judgement, Status, clip
-from gpu_acceptance.sift import Reading, Sifted, quantity, readings_by_metric, sift, unsteady
+from gpu_acceptance.sift import Reading, Sifted, quantity, readings_by_metric, sift
 from gpu_acceptance.values import plural, with_unit
 
 
@@ -116,7 +116,7 @@ def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job
     scope = _unit_scope(bound, limit)
     if bound == "peers" and len(job.members(scope)) < MIN_UNITS:
         return _too_few_peers(limit, job, num_metrics)
-    sifted = sift(readings, bound, limit)
+    sifted = sift(readings, bound, limit, job.gpus_per_node)
     finding = _find(bound, limit, sifted.usable, job, num_metrics)
     problems = list(_problems(bound, limit, readings, sifted, finding, job))
     if problems:
@@ -198,15 +198,13 @@ def _problems(bound: str, limit: Limit, readings: Sequence[Reading], sifted: Sif
     if finding.missed:
         todo = f"; to do: {limit.remedy}" if limit.remedy else ""
         yield _Problem(Status.MISSED, f"{_say(limit, finding, finding.missed, scope, job)}{todo}", _ranks(finding.missed))
-    faulty = [reading for reading, _ in sifted.faulty]
     if finding.unfit:
         where = job.where(scope, finding.unfit[0].unit, {sample.unit for sample in finding.unfit})
         yield _Problem(Status.INVALID, f"{limit.metric} {finding.fault}{tail} {where}", _ranks(finding.unfit))
-    if faulty:
-        yield _Problem(Status.INVALID, f"{limit.metric} {sifted.faulty[0][1]}{tail} {_where(faulty, scope, job)}", _ranks(faulty))
-    if sifted.unstable:
-        unstable = f"{limit.metric} {unsteady(sifted.unstable[0].figure, limit)}{tail} {_where(sifted.unstable, scope, job)}"
-        yield _Problem(Status.UNSTABLE, unstable, _ranks(sifted.unstable))
+    for status, unusable in ((Status.INVALID, sifted.faulty), (Status.UNSTABLE, sifted.unstable)):
+        if unusable:
+            wrong = [reading for reading, _ in unusable]
+            yield _Problem(status, f"{limit.metric} {unusable[0][1]}{tail} {_where(wrong, scope, job)}", _ranks(wrong))
     missing = sorted(set(job.members(scope)) - {job.member_of(reading.rank, scope) for reading in readings})
     if missing:
         where = job.where(scope, missing[0], missing)

@@ -6,12 +6,18 @@ Sizes are GPUs per node (on a machine without GPUs: ranks per node), because tha
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, get_args
 
 Value = bool | int | float | str
 Scope = Literal["rank", "node", "job"]
 Nodes = Literal["any", "one", "several"]
 RESERVED_SUBJECTS = frozenset({"world_formation", "worker_end"})  # rows of the suite itself, of no acceptance file
+
+BY_SIZE = ("at_least", "at_most", "spread_at_most")  # keys that hold one number, or one for each size
+
+Level = Literal["health", "quick", "full"]  # how much of the suite runs; a profile says which of them it has
+LEVELS: tuple[Level, ...] = get_args(Level)
+DEFAULT_LEVEL = "full"
 
 ChangeKind = Literal["loosened", "tightened", "added", "changed", "not applicable"]
 
@@ -48,7 +54,7 @@ class Limit:
     nodes: Nodes = "any"
     floor: float = 0.0  # physically possible: a reading below it is a measuring error
     ceiling: float | None = None  # physically possible: a reading above it is a measuring error
-    spread_at_most: float | None = None  # percent; above it a figure is unstable and is not judged
+    spread_at_most: float | Mapping[int, float] | None = None  # percent; above it a figure is unstable and is not judged
     remedy: str = ""  # what to do about a miss, where the limit knows
 
     @property
@@ -61,16 +67,14 @@ class Limit:
             return False
         if self.nodes != "any" and (self.nodes == "one") != (num_nodes == 1):
             return False
-        by_size = [bound for bound in (self.at_least, self.at_most) if isinstance(bound, Mapping)]
-        return all(gpus_per_node in bound for bound in by_size)
+        return all(gpus_per_node in bound for bound in self._by_size())
 
     def listed_sizes(self) -> tuple[int, ...]:
         """The GPUs per node that this limit names anywhere; empty: it holds for all."""
-        sizes = set(self.world or ())
-        for bound in (self.at_least, self.at_most):
-            if isinstance(bound, Mapping):
-                sizes |= set(bound)
-        return tuple(sorted(sizes))
+        return tuple(sorted({*(self.world or ()), *(size for bound in self._by_size() for size in bound)}))
+
+    def _by_size(self) -> list[Mapping[int, float]]:
+        return [bound for name in BY_SIZE if isinstance(bound := getattr(self, name), Mapping)]
 
 
 def subject_of_metric(metric: str) -> str:
@@ -113,11 +117,13 @@ class Profile:
     limits: Mapping[str, Limit]
     parameters: Mapping[str, Value]
     deadline_s: float  # of one validation, unless its `deadline` marker says otherwise
-    expected_s: Mapping[str, float] = field(default_factory=dict)  # by subject: one validation of it
+    expected_s: Mapping[str, float] = field(default_factory=dict)  # by subject: one validation of it, at the chosen level
     not_applicable: Mapping[str, str] = field(default_factory=dict)  # glob over metrics and `subject.validation` -> reason
     changes: tuple[Change, ...] = ()
     files: tuple[FileDigest, ...] = ()
     digest: str = ""  # sha256 over all files read, in order
+    levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what each runs: subject -> seconds of one validation of it
+    level: str = DEFAULT_LEVEL  # the chosen one
 
 
 def matching_reason(name: str, reasons: Mapping[str, str]) -> str | None:

@@ -14,7 +14,6 @@ _Difference = tuple[ChangeKind, str, str, str]  # kind, key, old, new
 _OTHER = 0  # stands for all sizes that no key names: sizes begin at 1
 _NUMBERS = ("at_least", "at_most", "peers.deficit_at_most", "peers.sigma")
 _ASKS = (*_NUMBERS, "equals", "uniform")
-_CAPS = ("ceiling", "spread_at_most")
 _FACTS = ("unit", "scope")
 
 
@@ -58,8 +57,8 @@ def _limits(before: Profile, after: Profile) -> Iterator[_Difference]:
 def limit_differences(old: Limit, new: Limit) -> Iterator[_Difference]:
     """How `new` differs from `old` in what it asks for; both are of one metric."""
     yield from _bounds(old, new)
-    for name in _CAPS:
-        yield from _cap(f"{new.metric} {name}", getattr(old, name), getattr(new, name))
+    yield from _cap(f"{new.metric} ceiling", old.ceiling, new.ceiling)
+    yield from _spreads(old, new)
     if old.floor != new.floor:
         yield "loosened" if new.floor < old.floor else "tightened", f"{new.metric} floor", _text(old.floor), _text(new.floor)
     for name in _FACTS:
@@ -71,17 +70,34 @@ def limit_differences(old: Limit, new: Limit) -> Iterator[_Difference]:
 
 
 def _bounds(old: Limit, new: Limit) -> Iterator[_Difference]:
-    sizes = sorted({_OTHER, *old.listed_sizes(), *new.listed_sizes()})
+    sizes = _all_sizes(old, new)
     asked = {size: (_Asked.of(old, size).bounds, _Asked.of(new, size).bounds) for size in sizes}
     for name in _ASKS:
-        where: dict[tuple[Any, Any], list[int]] = {}
-        for size, (was, now) in asked.items():
-            where.setdefault((was.get(name), now.get(name)), []).append(size)
-        for (was, now), at in where.items():
-            if _same(was, now):
-                continue
-            key = f"{new.metric} {name}" + ("" if at == sizes else f" at {_sizes(at)}")
-            yield _kind(name, was, now), key, _text(was), _text(now)
+        values = {size: (was.get(name), now.get(name)) for size, (was, now) in asked.items()}
+        for key, was, now in _where_alike(f"{new.metric} {name}", values):
+            if not _same(was, now):
+                yield _kind(name, was, now), key, _text(was), _text(now)
+
+
+def _spreads(old: Limit, new: Limit) -> Iterator[_Difference]:
+    """Where both ask for something: elsewhere the bound itself is said to be gone or added."""
+    sizes = [size for size in _all_sizes(old, new) if _Asked.of(old, size).bounds and _Asked.of(new, size).bounds]
+    values = {size: (bound_at(old.spread_at_most, size), bound_at(new.spread_at_most, size)) for size in sizes}
+    for key, was, now in _where_alike(f"{new.metric} spread_at_most", values):
+        yield from _cap(key, was, now)
+
+
+def _where_alike(key: str, values: Mapping[int, tuple[Any, Any]]) -> Iterator[tuple[str, Any, Any]]:
+    """Each pair of an old and a new value once, and the sizes it holds for, unless it holds for all."""
+    where: dict[tuple[Any, Any], list[int]] = {}
+    for size, pair in values.items():
+        where.setdefault(pair, []).append(size)
+    for (was, now), at in where.items():
+        yield key + ("" if at == list(values) else f" at {_sizes(at)}"), was, now
+
+
+def _all_sizes(old: Limit, new: Limit) -> list[int]:
+    return sorted({_OTHER, *old.listed_sizes(), *new.listed_sizes()})
 
 
 def _kind(name: str, old: Any, new: Any) -> ChangeKind:
@@ -103,7 +119,8 @@ def _cap(key: str, old: float | None, new: float | None) -> Iterator[_Difference
 
 def _settings(before: Profile, after: Profile) -> Iterator[_Difference]:
     yield from _mapping("parameter ", before.parameters, after.parameters)
-    yield from _mapping("expected_s ", before.expected_s, after.expected_s)
+    for level, seconds in after.levels.items():
+        yield from _mapping(f"level {level} ", before.levels.get(level, {}), seconds)
     if before.deadline_s != after.deadline_s:
         yield "changed", "deadline_s", _text(before.deadline_s), _text(after.deadline_s)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gpu_acceptance.limit import FileDigest
+from gpu_acceptance.limit import BY_SIZE, FileDigest
 from gpu_acceptance.limits_schema import Content, Entry, Match, PeersEntry, number_hint
 from gpu_acceptance.strict_yaml import MAX_BYTES, Document, Key, StrictYamlError, parse, shown
 
@@ -83,10 +83,9 @@ _FIELDS = {name: info for model in (Content, Entry, PeersEntry, Match) for name,
 _KEYS = {
     "limits": "a metric named <subject>.<operation>.<quantity>, lower-case letters, digits and _",
     "parameters": "<subject>.<name>, lower-case letters, digits and _",
-    "expected_s": "the name of a subject",
+    "levels": "health, quick or full, and in each of them the name of a subject",
     "not_applicable": "a glob that names its subject first, as in 'infiniband.*'",
-    "at_least": "GPUs per node, a whole number from 1",
-    "at_most": "GPUs per node, a whole number from 1",
+    **dict.fromkeys(BY_SIZE, "GPUs per node, a whole number from 1"),
 }
 
 
@@ -105,7 +104,7 @@ def _path(loc: tuple[Key, ...]) -> tuple[Key, ...]:
         loc = loc[:2]
     elif "equals" in loc[2:3]:
         loc = loc[:3]
-    elif len(loc) > 3 and loc[2] in ("at_least", "at_most"):
+    elif len(loc) > 3 and loc[2] in BY_SIZE:
         loc = loc[:3] + loc[4:]
     return loc[:-1] if loc and loc[-1] == "[key]" else loc
 
@@ -130,7 +129,8 @@ def _what(detail: Any, path: tuple[Key, ...]) -> str:
     if kind == "invalid_key":
         return f"not a key that is allowed here; known: {', '.join(_known_keys(path))}"
     if detail["loc"][-1] == "[key]":
-        return f"not a key that is allowed here; allowed: {_KEYS[str(path[-2])]}"
+        allowed = next(_KEYS[str(key)] for key in reversed(path[:-1]) if str(key) in _KEYS)
+        return f"not a key that is allowed here; allowed: {allowed}"
     allowed = _allowed(path)
     if kind == "missing":
         return f"is missing; needed: {allowed}"

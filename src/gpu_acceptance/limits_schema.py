@@ -5,11 +5,13 @@ The texts of `description` are shown to whoever got a key wrong, and stand in th
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from gpu_acceptance.limit import RESERVED_SUBJECTS, Limit, Nodes, Peers, Scope, subject_of_metric
+from gpu_acceptance.limit import BY_SIZE, RESERVED_SUBJECTS, Level, Limit, Nodes, Peers, Scope, subject_of_metric
+from gpu_acceptance.record import COUNTERS
 from gpu_acceptance.strict_yaml import shown
 
 _METRIC = r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+){1,3}$"
@@ -45,6 +47,12 @@ def _not_reserved(name: str) -> str:
     return name
 
 
+def _not_counters(name: str) -> str:
+    if name == COUNTERS:
+        raise ValueError(f"{shown(name)} is not allowed; counters are read at each level")
+    return name
+
+
 def _unique(items: list[Any]) -> list[Any]:
     if len(set(items)) < len(items):
         raise ValueError(f"{shown(items)} names one of them twice")
@@ -61,6 +69,10 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 BySize = Annotated[dict[Size, float], Field(min_length=1)]
 Bound = Annotated[Annotated[float, Tag("number")] | Annotated[BySize, Tag("sizes")], Discriminator(_number_or_sizes)]
+Spread = Annotated[
+    Annotated[Positive, Tag("number")] | Annotated[Annotated[dict[Size, Positive], Field(min_length=1)], Tag("sizes")],
+    Discriminator(_number_or_sizes),
+]
 SettingValue = bool | int | float | Annotated[Text, AfterValidator(_no_number_in_disguise)]
 Metric = Annotated[str, Field(pattern=_METRIC), AfterValidator(_not_reserved)]
 Subject = Annotated[str, Field(pattern=_SUBJECT), AfterValidator(_not_reserved)]
@@ -102,7 +114,9 @@ class Entry(_Model):
     nodes: Nodes = Field("any", description="any, one or several")
     floor: float = Field(0.0, description="the finite number below which a reading is a measuring error; without the key: 0")
     ceiling: float | None = Field(None, description="the finite number above which a reading is a measuring error")
-    spread_at_most: Positive | None = Field(None, description="percent, above 0; a figure that spreads more is not judged")
+    spread_at_most: Spread | None = Field(
+        None, description="percent, above 0, or a mapping from GPUs per node to percent; a figure that spreads more is not judged"
+    )
     source: Annotated[Text, Field(min_length=20, pattern=_SOURCE)] = Field(
         description="a sentence of 20 characters or more that begins with measured, datasheet, derived, published or policy and a colon"
     )
@@ -176,9 +190,10 @@ def _impossible(said: str, value: float, entry: Entry) -> Iterator[str]:
 
 def _size_problems(entry: Entry) -> Iterator[str]:
     """A size that one key names and another does not would never be judged, and nobody would notice."""
-    named = {name: set(bound) for name in ("at_least", "at_most") if isinstance(bound := getattr(entry, name), dict)}
-    if len(named) == 2 and named["at_least"] != named["at_most"]:
-        yield f"at_least names the sizes {_sizes(named['at_least'])}, at_most {_sizes(named['at_most'])}; they must be the same"
+    named = {name: set(bound) for name in BY_SIZE if isinstance(bound := getattr(entry, name), dict)}
+    for (name, sizes), (other, others) in pairwise(named.items()):
+        if sizes != others:
+            yield f"{name} names the sizes {_sizes(sizes)}, {other} {_sizes(others)}; they must be the same"
     for name, sizes in named.items():
         if entry.world is not None and sizes != set(entry.world):
             yield f"{name} names the sizes {_sizes(sizes)}, world {_sizes(entry.world)}; they must be the same, or leave world out"
@@ -213,7 +228,9 @@ class Content(_Model):
         {}, description="a mapping from <subject>.<name> to a finite number, a text, true or false"
     )
     deadline_s: Positive | None = Field(None, description="seconds, above 0")
-    expected_s: dict[Subject, Positive] = Field({}, description="a mapping from subjects to seconds, above 0")
+    levels: dict[Level, dict[Annotated[Subject, AfterValidator(_not_counters)], Positive]] = Field(
+        {}, description="a mapping from levels (health, quick, full) to mappings from subjects to seconds, above 0"
+    )
     not_applicable: dict[Annotated[str, Field(pattern=_GLOB), AfterValidator(_printable)], Text] = Field(
         {}, description="a mapping from globs to a reason, a text on one line"
     )

@@ -27,6 +27,11 @@ def peer_factor(num_units: int, num_metrics: int) -> float:
     return -NormalDist().inv_cdf(share) * math.sqrt(1 + 1.57 / max(num_units - 1, 1))
 
 
+def allowed_deficit(peers: Peers, factor: float) -> Fraction:
+    """How far a unit may be behind: what its limit allows, or where that is more what is no accident."""
+    return max(_decimal(peers.deficit_at_most), _decimal(factor * peers.sigma))
+
+
 @dataclass(frozen=True)
 class _Behind:
     sample: Sample
@@ -39,8 +44,7 @@ def find_behind(samples: Sequence[Sample], peers: Peers, factor: float) -> Findi
 
     Higher is better. Numbers are compared as the decimals they are written as, so that 97 is exactly 3 % behind 100.
     """
-    noise = _decimal(factor * peers.sigma)
-    allowed = max(_decimal(peers.deficit_at_most), noise)
+    allowed = allowed_deficit(peers, factor)
     need = f"<= {_percent(allowed)} below its peers" + (f" ({factor:.3g} sigma)" if allowed > _decimal(peers.deficit_at_most) else "")
     best, unfit = _best_of_each(samples)
     fault = "has no peers in its attempt whose median is above zero" if unfit else ""

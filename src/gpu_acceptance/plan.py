@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from gpu_acceptance.bounds import bounds_of
 from gpu_acceptance.generations import Validation
 from gpu_acceptance.launch import Rank
+from gpu_acceptance.levels import num_left_out, runs
 from gpu_acceptance.limit import Limit, Profile, bound_at, matching_reason
 from gpu_acceptance.values import plural, show
 from gpu_acceptance.verdict import subject_of
@@ -40,10 +41,14 @@ def plan_lines(
     """The job, one line per validation, one per limit, then the sum."""
     device = profile.device_name or "no GPU"
     why = f", {job.why}" if job.why else ""
-    yield f"profile {profile.name} ({device}), {plural(job.ranks_per_node, 'rank')} on each of {plural(job.num_nodes, 'node')}{why}"
+    ranks = f"{plural(job.ranks_per_node, 'rank')} on each of {plural(job.num_nodes, 'node')}{why}"
+    yield f"profile {profile.name} ({device}), level {profile.level}, {ranks}"
+    absent = num_left_out(profile, (validation.nodeid for validation in validations))
+    validations = [validation for validation in validations if runs(profile, validation.nodeid)]
     expected = [profile.expected_s.get(subject_of(validation.nodeid)) for validation in validations]
     for validation, seconds in zip(validations, expected, strict=True):
         yield f"  {validation.nodeid}: {_duration(seconds)}, deadline {validation.deadline_s:g} s"
+    yield from (f"  {subject}: not at this level, {plural(number, 'validation')}" for subject, number in absent.items())
     for metric, limit in sorted(profile.limits.items()):
         yield f"  {metric}: {_aside(metric, profile, waivers) or _limit_text(limit, job, required=limit.subject in profile.requires)}"
     known = sum(seconds for seconds in expected if seconds is not None)

@@ -3,6 +3,7 @@
 This process is a supervisor (supervisor.py): pytest's own loop runs here, the test bodies run in a rank worker.
 """
 
+import gc
 from collections.abc import Generator, Iterator
 from datetime import datetime
 from typing import NoReturn
@@ -43,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # a rank worker has its own plugin
     if any(getattr(config.option, name, False) for name in _ONLY_TELLS):
         return
+    gc.freeze()  # what was imported stays to the end: pytest's collections need not go through torch
     try:
         refuse_inside_a_worker()
         start(config, read_settings(config), who_am_i())
@@ -145,7 +147,7 @@ class Acceptance:
         except RefusedError as error:
             refuse(error, self._run.place)
         position = {nodeid: index for index, nodeid in enumerate(order)}
-        session.items.sort(key=lambda item: position[item.nodeid])
+        session.items[:] = sorted((item for item in session.items if item.nodeid in position), key=lambda item: position[item.nodeid])
         if self._run.place.rank == 0:
             self._run.lead_with(self._note)
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from gpu_acceptance.inventory.gpu import GpuUse
-from gpu_acceptance.limit import ChangeKind, Profile, Scope, Value, subject_of_metric
+from gpu_acceptance.limit import DEFAULT_LEVEL, ChangeKind, Profile, Scope, Value, subject_of_metric
 
 SCHEMA_VERSION = 1
 MAX_TEXT = 16_384  # characters of one message, stack or log tail in a record
@@ -282,6 +282,7 @@ class RunPlan(Model):
     num_deselected: int = 0
     selection: str = ""  # where less than the whole suite was asked for: what; it weakens the verdict
     not_collected: tuple[str, ...] = ()  # a sentence for each test file of which no validations are known
+    not_at_level: dict[str, int] = {}  # by subject: how many validations the chosen level leaves out
     validations: tuple[PlannedValidation, ...]  # in rank 0's order
     gpu_acceptance_version: str
 
@@ -368,6 +369,8 @@ class Header(Model):
     declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
     measure_only: bool = False
     allow_busy: bool = False
+    level: str = DEFAULT_LEVEL  # --level
+    not_at_level: dict[str, int] = {}  # by subject: how many validations it left out
     gpu_acceptance_version: str
     ranks: tuple[RankIdentity, ...]
     rebuilt: str = ""  # from which journals and why, where no reporter finished the run; such a run is never ACCEPTED

@@ -16,9 +16,11 @@ from gpu_acceptance.job import Job
 from gpu_acceptance.joining import USAGE, RefusedError, UnmetError, agree, interrupted
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.leader import Leader, LeaderOptions
+from gpu_acceptance.levels import runs
 from gpu_acceptance.limit import Limit, Profile, matching_reason
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.record import COUNTERS, Outcome, RankIdentity, Row, RunPlan, RunRecord
+from gpu_acceptance.rows import subject_of
 from gpu_acceptance.run_files import RunFiles, utc_now
 from gpu_acceptance.run_plan import make_plan
 from gpu_acceptance.run_record import make_run_record
@@ -65,7 +67,7 @@ class Run:
         """The validations in one order for all ranks. Collective. Raises RefusedError."""
         self.validations, wrong = read_validations(collected.items, self.default_deadline_s)
         stopped = self.supervisor.stop_signals.reason
-        problems = [interrupted(stopped)] if stopped else [*self.obstacles, *collected.problems, *wrong]
+        problems = [interrupted(stopped)] if stopped else [*self.obstacles, *collected.problems, *wrong, *self._none_at_level()]
         longest_s = max((validation.deadline_s for validation in self.validations.values()), default=self.default_deadline_s)
 
         def answer() -> Message:
@@ -76,7 +78,8 @@ class Run:
         assert self.supervisor.journal
         assert self.supervisor.hold
         self.supervisor.journal.append(plan)
-        files = sorted({str(item.path) for item in collected.items if item.nodeid != FORMATION})
+        self.validations = {planned.nodeid: self.validations[planned.nodeid] for planned in plan.validations}
+        files = sorted({str(item.path) for item in collected.items if item.nodeid in self.validations and item.nodeid != FORMATION})
         parameters = dict(plan.profile.parameters)
         counters = frozenset(limit.metric for limit in plan.profile.limits.values() if _counts(limit, plan.profile))
         digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name, self.site)}
@@ -84,6 +87,15 @@ class Run:
         self.supervisor.hold.collect_with(suite)
         self.plan = plan
         return [validation.nodeid for validation in plan.validations]
+
+    def _none_at_level(self) -> list[RefusedError]:
+        """Workers without a file to collect would collect all."""
+        profile = self.profile
+        collected = [nodeid for nodeid in self.validations if nodeid != FORMATION]
+        if profile is None or not collected or any(runs(profile, nodeid) for nodeid in collected):
+            return []
+        subjects = ", ".join(sorted({subject_of(nodeid) for nodeid in collected}))
+        return [RefusedError(f"--level={profile.level}: nothing of what was asked for belongs to it: {subjects}")]
 
     def withdraw(self, problem: RefusedError) -> None:
         """Tells all ranks that one cannot go on before anything was agreed."""

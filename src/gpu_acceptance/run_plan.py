@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import psutil
 
@@ -11,6 +11,7 @@ from gpu_acceptance import __version__
 from gpu_acceptance.collecting import Collected
 from gpu_acceptance.generations import Validation
 from gpu_acceptance.launch import Rank
+from gpu_acceptance.levels import num_left_out, runs
 from gpu_acceptance.limit import Profile
 from gpu_acceptance.record import DeclaredNode, PlannedValidation, RunPlan
 from gpu_acceptance.settings import Settings
@@ -23,7 +24,7 @@ def make_plan(
     settings: Settings,
     profile: Profile,
     collected: Collected,
-    validations: Iterable[Validation],
+    validations: Collection[Validation],
     declared_nodes: tuple[DeclaredNode, ...] = (),
 ) -> RunPlan:
     """The plan of a run, as rank 0 makes it for all."""
@@ -40,7 +41,12 @@ def make_plan(
         num_deselected=collected.num_deselected,
         selection=collected.selection,
         not_collected=tuple(collected.not_collected),
-        validations=tuple(PlannedValidation(nodeid=one.nodeid, deadline_s=one.deadline_s, min_ranks=one.min_ranks) for one in validations),
+        not_at_level=num_left_out(profile, (one.nodeid for one in validations)),
+        validations=tuple(
+            PlannedValidation(nodeid=one.nodeid, deadline_s=one.deadline_s, min_ranks=one.min_ranks)
+            for one in validations
+            if runs(profile, one.nodeid)
+        ),
         gpu_acceptance_version=__version__,
     )
 

@@ -70,6 +70,8 @@ def _header(plan: RunPlan, job: Job, ended_at: str, *, rebuilt: str) -> Header:
         declared_nodes=plan.declared_nodes,
         measure_only=plan.measure_only,
         allow_busy=plan.allow_busy,
+        level=profile.level,
+        not_at_level=plan.not_at_level,
         gpu_acceptance_version=plan.gpu_acceptance_version,
         ranks=tuple(job.by_rank.values()),
         rebuilt=rebuilt,

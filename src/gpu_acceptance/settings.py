@@ -13,7 +13,8 @@ from gpu_acceptance import busy
 from gpu_acceptance.budget import Budget, read_budget
 from gpu_acceptance.digests import profile_digest
 from gpu_acceptance.joining import RefusedError
-from gpu_acceptance.limit import Profile
+from gpu_acceptance.levels import at_level
+from gpu_acceptance.limit import DEFAULT_LEVEL, LEVELS, Profile
 from gpu_acceptance.run_files import RUN_ID
 from gpu_acceptance.site_file import SiteFile, read_site
 from gpu_acceptance.thresholds import LimitsError, load_profile, profile_names, select_profile, shipped_dir, with_site
@@ -35,6 +36,7 @@ class Settings:
     budget: Budget | None
     profiles: Path
     site: Path | None = None
+    level: str = DEFAULT_LEVEL
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -42,6 +44,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--limits", metavar="FILE", action="append", default=[], help="overlay of limits; may be given several times")
     group.addoption("--hardware", metavar="NAME", help="profile to judge by; refused where the machine has other GPUs")
     group.addoption("--waive", metavar="METRIC-GLOB=reason", action="append", default=[], help="accept without these limits; shown")
+    levels = f"how much runs: {', '.join(LEVELS)}, as the profile says; default: {DEFAULT_LEVEL}"
+    group.addoption("--level", metavar="LEVEL", default=DEFAULT_LEVEL, help=levels)
     group.addoption("--gpus", metavar="N", help="only N GPUs of each node are under test; without it a GPU without a rank is a gap")
     group.addoption("--allow-busy", action="store_true", help="run on GPUs that somebody else uses as well; shown in the verdict line")
     group.addoption("--site", metavar="FILE", help="which nodes there must be, their GPUs and racks; a node that differs fails by name")
@@ -74,6 +78,7 @@ def read_settings(config: pytest.Config) -> Settings:
         confirm=_count("--confirm", option.confirm, "how often a missed limit is measured again") or 0,
         budget=_budget(option.budget),
         site=_site(config),
+        level=option.level,
         profiles=own_profiles if (own_profiles / "base.yaml").is_file() else shipped_dir(),
     )
 
@@ -95,7 +100,7 @@ def choose_profile(settings: Settings, device_name: str | None, site: SiteFile |
         if name not in (*profile_names(settings.profiles), "base") or settings.hardware == "base":
             known = ", ".join(profile_names(settings.profiles))
             raise RefusedError(f"--hardware={name}: no such profile; profiles: {known}")
-        profile = _load(settings, name, site)
+        profile = at_level(_load(settings, name, site), settings.level)
     except LimitsError as error:
         raise RefusedError(str(error)) from None
     for glob in settings.waivers.keys() - busy.WAIVERS.keys():

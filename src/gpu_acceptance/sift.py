@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.job import Job
-from gpu_acceptance.limit import Limit
+from gpu_acceptance.limit import Limit, bound_at
 from gpu_acceptance.record import Attempt, Figure, Outcome
 from gpu_acceptance.values import is_number, show, show_apart, typed, with_unit
 
@@ -23,10 +23,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Sifted:
-    """The readings of one metric, for one bound. A fault is said as it follows the metric's name."""
+    """The readings of one metric, for one bound. What is wrong is said as it follows the metric's name."""
 
     usable: tuple[Reading, ...]
-    unstable: tuple[Reading, ...]
+    unstable: tuple[tuple[Reading, str], ...]
     faulty: tuple[tuple[Reading, str], ...]
 
 
@@ -49,25 +49,26 @@ def _order(reading: Reading) -> tuple[int, int, str]:
     return reading.rank, reading.attempt, repr(reading.figure.value)
 
 
-def sift(readings: Sequence[Reading], bound: str, limit: Limit) -> Sifted:
+def sift(readings: Sequence[Reading], bound: str, limit: Limit, gpus_per_node: int) -> Sifted:
     """Sort readings by what can be done with them. An unstable one is replaced by whatever its rank measured in a later attempt."""
     last_attempt = {reading.rank: reading.attempt for reading in sorted(readings, key=lambda reading: reading.attempt)}
+    spread_at_most = bound_at(limit.spread_at_most, gpus_per_node)
     usable, unstable, faulty = [], [], []
     for reading in readings:
-        fault = _fault(reading.figure, bound, limit)
+        fault = _fault(reading.figure, bound, limit, spread_at_most)
         if fault:
             faulty.append((reading, fault))
-        elif _is_unstable(reading.figure, limit):
-            unstable.append(reading)
+        elif unsteady := _unsteady(reading.figure, spread_at_most):
+            unstable.append((reading, unsteady))
         elif impossible := _impossible(reading.figure, limit):
             faulty.append((reading, impossible))
         else:
             usable.append(reading)
-    final = tuple(reading for reading in unstable if reading.attempt == last_attempt[reading.rank])
+    final = tuple((reading, fault) for reading, fault in unstable if reading.attempt == last_attempt[reading.rank])
     return Sifted(tuple(usable), final, tuple(faulty))
 
 
-def _fault(figure: Figure, bound: str, limit: Limit) -> str | None:
+def _fault(figure: Figure, bound: str, limit: Limit, spread_at_most: float | None) -> str | None:
     """Why a figure cannot be compared with this bound."""
     if figure.value is None or figure.anomaly:
         return f"is no value but {figure.anomaly or 'nothing'}"
@@ -79,8 +80,8 @@ def _fault(figure: Figure, bound: str, limit: Limit) -> str | None:
         return f"= {quantity(figure)}: not a finite number"
     if figure.spread_percent is not None and figure.spread_percent < 0:
         return f"= {quantity(figure)} with a spread of {show(figure.spread_percent)} %, below what is possible (0): a measuring error"
-    if limit.spread_at_most is not None and figure.spread_percent is None:
-        return f"= {quantity(figure)} without a spread, which may be at most {show(limit.spread_at_most)} %"
+    if spread_at_most is not None and figure.spread_percent is None:
+        return f"= {quantity(figure)} without a spread, which may be at most {show(spread_at_most)} %"
     return None
 
 
@@ -91,11 +92,14 @@ def _wanted_kind(bound: str, limit: Limit) -> str | None:
     return None if bound == "uniform" else "number"
 
 
-def _is_unstable(figure: Figure, limit: Limit) -> bool:
-    if limit.spread_at_most is None:
-        return False
+def _unsteady(figure: Figure, spread_at_most: float | None) -> str | None:
+    if spread_at_most is None:
+        return None
     assert figure.spread_percent is not None, figure.metric
-    return figure.spread_percent > limit.spread_at_most
+    if figure.spread_percent <= spread_at_most:
+        return None
+    shown, allowed = show_apart(figure.spread_percent, spread_at_most)
+    return f"= {quantity(figure)} with a spread of {shown} %, above {allowed} %: too unstable to judge"
 
 
 def _impossible(figure: Figure, limit: Limit) -> str | None:
@@ -110,14 +114,6 @@ def _impossible(figure: Figure, limit: Limit) -> str | None:
         return None
     shown, possible = show_apart(value, end)
     return f"= {with_unit(shown, figure.unit)}, {side} what is physically possible ({possible}): a measuring error"
-
-
-def unsteady(figure: Figure, limit: Limit) -> str:
-    """What is wrong with an unstable figure, as it follows the metric's name."""
-    assert figure.spread_percent is not None, figure.metric
-    assert limit.spread_at_most is not None, limit.metric
-    shown, allowed = show_apart(figure.spread_percent, limit.spread_at_most)
-    return f"= {quantity(figure)} with a spread of {shown} %, above {allowed} %: too unstable to judge"
 
 
 def quantity(figure: Figure) -> str:

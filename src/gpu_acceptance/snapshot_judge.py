@@ -10,21 +10,24 @@ from typing import Any
 
 from gpu_acceptance import busy
 from gpu_acceptance.figures import figure_of
-from gpu_acceptance.inventory import gpu_health, infiniband_health, kernel_log_health
+from gpu_acceptance.inventory import declared, gpu_health, infiniband_health, kernel_log_health
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.nearness import place_of
 from gpu_acceptance.job import Job
 from gpu_acceptance.limit import Profile
-from gpu_acceptance.record import Attempt, Conclusion, Figure, Gpu, Outcome, RankIdentity, RankRecord, Row
+from gpu_acceptance.record import Attempt, Conclusion, DeclaredNode, Figure, Gpu, Outcome, RankIdentity, RankRecord, Row
 from gpu_acceptance.snapshot import Snapshot
+from gpu_acceptance.thresholds import with_declared_nodes
 from gpu_acceptance.values import plural
 from gpu_acceptance.verdict import conclude, make_row
 
 GPUS = "gpu_health"
 NETWORK = "infiniband"
 LOG = "kernel_log"
+SITE = "environment"
 
+_DIFFERENCE = f"{SITE}.site.difference"
 _Topics = Iterator[tuple[str, str, list[list[Figure]]]]  # subject, topic, the figures of every GPU
 
 
@@ -42,20 +45,35 @@ def gpus_of(snapshot: Snapshot) -> tuple[GpuReading, ...]:
     return gpus
 
 
-def judge_snapshot(snapshot: Snapshot, profile: Profile, *, allow_busy: bool = False) -> tuple[Job, list[Row], Conclusion]:
-    """The rows over all GPUs of the node, and what they amount to. `allow_busy`: as a run would with --allow-busy."""
+def judge_snapshot(
+    snapshot: Snapshot, profile: Profile, *, allow_busy: bool = False, num_gpus: int | None = None
+) -> tuple[Job, list[Row], Conclusion]:
+    """The rows over all GPUs of the node, and what they amount to. `allow_busy`: as a run would with --allow-busy.
+
+    `num_gpus`: those that the node must have, as a site's file declares them to a run.
+    """
     gpus = gpus_of(snapshot)
     job = Job(tuple(_identity(snapshot, gpus, index) for index in range(len(gpus))))
     subjects = {GPUS, *profile.requires & {NETWORK, LOG}}
     topics = list(_gpu_figures(snapshot, gpus))
     topics += _network_figures(snapshot, gpus, profile) if NETWORK in subjects else ()
     topics += _log_figures(snapshot, gpus) if LOG in subjects else ()
+    if num_gpus is not None:
+        profile = with_declared_nodes(profile)
+        topics += _site_figures(job, num_gpus)
     waivers = busy.WAIVERS if allow_busy else {}
     rows = [_row(subject, topic, profile, job, figures, waivers) for subject, topic, figures in topics]
-    limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject in subjects}
-    only = replace(profile, requires=frozenset(subjects), limits=limits)
+    limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject in subjects or metric == _DIFFERENCE}
+    only = replace(profile, requires=frozenset({*subjects, SITE}), limits=limits)
     notes = (f"a snapshot of {plural(len(gpus), 'GPU')}: nothing was run", *([busy.NOTE] if allow_busy else []))
     return job, rows, conclude(rows, only, job, waivers, notes=notes)
+
+
+def _site_figures(job: Job, num_gpus: int) -> _Topics:
+    """The GPUs of the node are those that NVML or the PCI bus shows, whichever are more."""
+    here = job.ranks[0]
+    difference = declared.difference([DeclaredNode(host=here.host, gpus=num_gpus)], [declared.Seen(0, here.host, here.num_gpus)])
+    yield SITE, "site", [_of([(_DIFFERENCE, difference, "text")])] * len(job.ranks)
 
 
 def _gpu_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...]) -> _Topics:

@@ -26,12 +26,18 @@ def elect(supervisor: Supervisor, loss: Loss) -> list[int]:
     supervisor.leader = supervisor.place.rank  # nobody else is listened to while we look round
     supervisor.interrupt(loss.signal or loss.reason)
     supervisor.ended = supervisor.ended or loss.reason
-    alive = sorted(supervisor.mail.get("final", {})) or _find_alive(supervisor)  # who has ended the run leads it
+    alive = _ended(supervisor) or _find_alive(supervisor)
+    alive = _ended(supervisor) or alive  # it may have ended, and left, while we looked round
     if not alive:
         raise ControlError(f"{loss.reason}; no other rank is alive")
     supervisor.leader = alive[0]
     supervisor.lookout.watch(alive if supervisor.is_leader else alive[:1], supervisor.leader)
     return alive
+
+
+def _ended(supervisor: Supervisor) -> list[int]:
+    """Who has ended the run, and therefore leads it."""
+    return sorted(supervisor.mail.get("final", {}))
 
 
 def _find_alive(supervisor: Supervisor) -> list[int]:

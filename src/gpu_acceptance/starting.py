@@ -5,7 +5,6 @@ from pathlib import Path
 
 from gpu_acceptance.busy import find_busy
 from gpu_acceptance.control import Control, Message, UnreachableError
-from gpu_acceptance.events import StopSignals
 from gpu_acceptance.files import Journal, RecordError
 from gpu_acceptance.identity import read_identity
 from gpu_acceptance.job import Job
@@ -19,6 +18,7 @@ from gpu_acceptance.run import Run
 from gpu_acceptance.run_files import RunFiles, new_run_id
 from gpu_acceptance.settings import Settings, choose_profile, read_declared
 from gpu_acceptance.site_file import SiteFile
+from gpu_acceptance.stop_signals import StopSignals
 from gpu_acceptance.supervisor import Supervisor
 from gpu_acceptance.unmet import refuse_start
 from gpu_acceptance.worker_hold import WorkerHold

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable
 
 from gpu_acceptance.board import GRACE_S, Board
 from gpu_acceptance.control import Control, ControlError, Message, UnreachableError
-from gpu_acceptance.events import Event, Events, StopSignals
+from gpu_acceptance.events import Event, Events
 from gpu_acceptance.files import Journal, encode
 from gpu_acceptance.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.lookout import LOST_S, Lookout, Loss
 from gpu_acceptance.rank_attempt import RankAttempt, RunAttempt
 from gpu_acceptance.record import Figure, Outcome, RankFacts, RankRecord
+from gpu_acceptance.stop_signals import StopSignals
 from gpu_acceptance.worker_hold import WorkerHold
 
 IDLE_S = 120.0  # for the leader to say what is next

@@ -4,11 +4,13 @@ Whatever is wrong with a file or a name is a LimitsError, raised before any GPU 
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-from gpu_acceptance.limit import FileDigest, Profile
+from gpu_acceptance.limit import LEVELS, FileDigest, Profile
 from gpu_acceptance.limit_changes import changes_between
 from gpu_acceptance.limits_file import MAX_PATH, LimitsError, LimitsFile, did_you_mean, file_name, read_file
 from gpu_acceptance.limits_schema import json_schema
@@ -69,9 +71,13 @@ def load_profile(name: str, directory: Path, overlays: Sequence[Path] = ()) -> P
 
 def with_site(profile: Profile, site: FileDigest) -> Profile:
     """The profile of a run whose nodes are declared: the file counts into its digest, and what it declares is judged."""
-    aside = {glob: reason for glob, reason in profile.not_applicable.items() if glob != _NO_SITE}
     files = (*profile.files, site)
-    return replace(profile, not_applicable=aside, files=files, digest=_digest(files))
+    return replace(with_declared_nodes(profile), files=files, digest=_digest(files))
+
+
+def with_declared_nodes(profile: Profile) -> Profile:
+    """The profile where it is known which nodes there must be."""
+    return replace(profile, not_applicable={glob: why for glob, why in profile.not_applicable.items() if glob != _NO_SITE})
 
 
 def _profile_paths(directory: Path) -> dict[str, Path]:
@@ -132,10 +138,14 @@ def _laid(profile: Profile, file: LimitsFile) -> Profile:
         limits={**profile.limits, **{metric: entry.limit(metric, file.name) for metric, entry in content.limits.items()}},
         parameters={**profile.parameters, **content.parameters},
         deadline_s=content.deadline_s or profile.deadline_s,
-        expected_s={**profile.expected_s, **content.expected_s},
+        levels=_merged(profile.levels, content.levels),
         not_applicable={**inherited, **content.not_applicable},
         files=(*profile.files, file.digest),
     )
+
+
+def _merged(before: Mapping[str, Mapping[str, float]], after: Mapping[Any, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+    return {level: {**before.get(level, {}), **after.get(level, {})} for level in LEVELS if level in before or level in after}
 
 
 def _overlaid(profile: Profile, file: LimitsFile) -> Profile:
@@ -168,6 +178,9 @@ def _incomplete(profile: Profile) -> Iterator[str]:
         yield "deadline_s is missing, here and in all parents"
     for subject in sorted(profile.requires - subjects):
         yield f"requires {shown(subject)}, but there is no limit of it; subjects with limits: {', '.join(sorted(subjects)) or 'none'}"
+    for (lower, some), (higher, more) in pairwise(profile.levels.items()):
+        for subject in sorted(some.keys() - more.keys()):
+            yield f"levels.{higher}: lacks {shown(subject)}, which {lower} runs; a level runs all that the ones before it run"
     for glob in profile.not_applicable:
         if glob.split(".", 1)[0] not in subjects:
             yield f"not_applicable.{glob}: matches nothing; subjects with limits: {', '.join(sorted(subjects)) or 'none'}"

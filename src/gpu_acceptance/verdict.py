@@ -9,7 +9,7 @@ from typing import Literal
 
 from gpu_acceptance.coverage import judge_run, left_out, make_coverage, subjects_without_limit
 from gpu_acceptance.job import Job
-from gpu_acceptance.limit import Profile
+from gpu_acceptance.limit import DEFAULT_LEVEL, Profile
 from gpu_acceptance.objections import (
     FORMATION,
     Objection,
@@ -50,7 +50,7 @@ def conclude(
 
     `declared_gpus` per node (--gpus) excuses GPUs without a rank. `not_applicable_subjects`: subject -> reason, for those whose every
     validation asks for a larger job; each of its rows must say so too, and no limit that applies is excused by it.
-    `notes` are more weaknesses to show, such as "quick".
+    `notes` are more weaknesses to show.
     `not_concluded`: why nobody who saw the whole run judged it; the first is for the verdict line. Never ACCEPTED with one.
     `not_collected`: one sentence for each test file of which no validations are known. Never ACCEPTED with one either.
     """
@@ -67,6 +67,8 @@ def conclude(
         *([] if measure_only else map(same, subjects_without_limit(rows, profile, job, waivers, too_small))),
         *untested(job, profile, coverage, declared_gpus),
     ]
+    if not incomplete and _nothing_ran(rows):
+        incomplete = [same("nothing ran")]
     verdict: Verdict = "REJECTED" if rejecting else "INCOMPLETE" if incomplete else "ACCEPTED"
     weaknesses = [*_weaknesses(rows, limits, profile, coverage, left_out(rows, profile, too_small)), *notes]
     return Conclusion(
@@ -89,6 +91,8 @@ def _weaknesses(
     rows: Sequence[Row], limits: Sequence[Judgement], profile: Profile, coverage: Coverage, small: Mapping[str, str]
 ) -> Iterator[str]:
     """What a reader of ACCEPTED must know."""
+    if profile.level != DEFAULT_LEVEL:
+        yield profile.level
     if not coverage.gpus_tested:
         yield f"{profile.name} profile: no GPU was tested"
     for subject, reason in small.items():
@@ -117,6 +121,10 @@ def _line(verdict: Verdict, objections: Sequence[Objection], weaknesses: Sequenc
     return f"{verdict}{said}" + (f" ({', '.join(weaknesses)})" if weaknesses else "")
 
 
+def _nothing_ran(rows: Sequence[Row]) -> bool:
+    return all(_ran_nowhere(row) for row in validations(rows))
+
+
 def _ran_nowhere(row: Row) -> bool:
     """A row also is `not run` where a rank without a worker sat out what the others ran."""
     return row.outcome is Outcome.NOT_RUN and all(one.outcome is Outcome.NOT_RUN for attempt in row.attempts for one in attempt.ranks)
@@ -130,6 +138,6 @@ def _exit_code(verdict: Verdict, rows: Sequence[Row], interrupted: str | None, i
         return 2
     if verdict == "REJECTED":
         return 1
-    if all(_ran_nowhere(row) for row in validations(rows)):
+    if _nothing_ran(rows):
         return 5
     return 0 if verdict == "ACCEPTED" else 6

@@ -9,6 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
+from gpu_acceptance.process_exit import ProcessExit
 from gpu_acceptance.processes import become_subreaper, die_with_parent
 
 # What shows, stores or selects is the supervisor's; a worker only runs what it is told to run.
@@ -76,4 +77,6 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     die_with_parent(int(os.environ["GPU_ACCEPTANCE_SUPERVISOR"]))
     become_subreaper()  # a daemon that a validation leaves becomes our child, where leftovers.py finds it
-    sys.exit(main(sys.argv[1:]))
+    ended = ProcessExit()
+    ended.code = main(sys.argv[1:])
+    sys.exit(ended.code)

@@ -1,4 +1,4 @@
-"""busbw of all_gather by NCCL alone, called as nccl-tests calls it: `python tests/gpu/nccl_alone.py [GIBIBYTES...]`.
+"""busbw of the collectives by NCCL alone, called as nccl-tests calls it: `python tests/gpu/nccl_alone.py [GIBIBYTES...]`.
 
 A thread for each GPU, buffers of 8 GiB, 5 operations unmeasured and 20 measured, then blocks as long as ours; out of place and in place.
 Beside tests/gpu/readings.py on the same GPUs it tells what of a difference to nccl-tests is the tool's. Prints JSON lines.
@@ -9,12 +9,14 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import nvidia.nccl
 import torch
 
-BUFFER_BYTES, FLOAT = 8 << 30, 7  # ncclFloat32
+BUFFER_BYTES, FLOAT_BYTES = 8 << 30, 4
+FLOAT, SUM = 7, 0  # ncclFloat32, ncclSum
 BLOCK_S, NUM_BLOCKS = 0.3, 7
 LINK_GB_PER_S = 450
 
@@ -35,34 +37,48 @@ class Rank(threading.Thread):
         torch.cuda.set_device(self._rank)
         self._communicator, self._stream = ctypes.c_void_p(), torch.cuda.Stream()
         check(self._nccl.ncclCommInitRank(ctypes.byref(self._communicator), self._together.parties, self._unique_id, self._rank))
-        shard, whole = (torch.ones(BUFFER_BYTES // 4, device="cuda") for _ in range(2))
+        one, other = (torch.rand(BUFFER_BYTES // FLOAT_BYTES, device="cuda") for _ in range(2))
         torch.cuda.synchronize()
         for num_bytes in self._sizes:
-            own = num_bytes // self._together.parties
-            for place, source in (("out", shard.data_ptr()), ("in", whole.data_ptr() + self._rank * own)):
-                self.lines.append(self._read(num_bytes, place, source, whole.data_ptr(), own // 4))
+            for collective, place, call in self._calls(num_bytes, one.data_ptr(), other.data_ptr()):
+                self.lines.append(
+                    {"collective": collective, "num_bytes": num_bytes, "place": place, **self._read(collective, num_bytes, call)}
+                )
 
-    def _read(self, num_bytes: int, place: str, source: int, target: int, count: int) -> dict[str, object]:
-        self._elapsed_s(5, source, target, count)
-        as_nccl_tests = [self._busbw(num_bytes, 20, source, target, count) for _ in range(3)]
-        per_block = max(20, int(BLOCK_S * LINK_GB_PER_S * 1e9 / num_bytes))
-        blocks = [self._busbw(num_bytes, per_block, source, target, count) for _ in range(NUM_BLOCKS)]
-        return {"num_bytes": num_bytes, "place": place, "busbw_gb_per_s_of_20": as_nccl_tests, "busbw_gb_per_s": blocks}
+    def _calls(self, num_bytes: int, one: int, other: int) -> Iterator[tuple[str, str, tuple]]:
+        own = num_bytes // self._together.parties
+        shard = one + self._rank * own
+        how = (FLOAT, self._communicator, ctypes.c_void_p(self._stream.cuda_stream))
+        reduced = (FLOAT, SUM, *how[1:])
+        for place, target in (("out", other), ("in", one)):
+            yield "all_reduce", place, (self._nccl.ncclAllReduce, *buffers(one, target, num_bytes), *reduced)
+        for place, source in (("out", other), ("in", shard)):
+            yield "all_gather", place, (self._nccl.ncclAllGather, *buffers(source, one, own), *how)
+        for place, target in (("out", other), ("in", shard)):
+            yield "reduce_scatter", place, (self._nccl.ncclReduceScatter, *buffers(one, target, own), *reduced)
 
-    def _busbw(self, num_bytes: int, times: int, *buffers: int) -> float:
+    def _read(self, collective: str, num_bytes: int, call: tuple) -> dict[str, object]:
         ranks = self._together.parties
-        return round(num_bytes / self._elapsed_s(times, *buffers) / 1e9 * (ranks - 1) / ranks, 1)
+        moved_gb = num_bytes * (ranks - 1) / ranks * (2 if collective == "all_reduce" else 1) / 1e9
+        self._elapsed_s(5, call)
+        as_nccl_tests = [round(moved_gb / self._elapsed_s(20, call), 1) for _ in range(3)]
+        per_block = max(20, int(BLOCK_S * LINK_GB_PER_S / moved_gb))
+        blocks = [round(moved_gb / self._elapsed_s(per_block, call), 1) for _ in range(NUM_BLOCKS)]
+        return {"busbw_gb_per_s_of_20": as_nccl_tests, "operations": per_block, "busbw_gb_per_s": blocks}
 
-    def _elapsed_s(self, times: int, source: int, target: int, count: int) -> float:
+    def _elapsed_s(self, times: int, call: tuple) -> float:
+        function, *arguments = call
         torch.cuda.synchronize()
         self._together.wait()
         start = time.perf_counter()
-        stream = ctypes.c_void_p(self._stream.cuda_stream)
         for _ in range(times):
-            sizes = (ctypes.c_size_t(count), FLOAT, self._communicator, stream)
-            check(self._nccl.ncclAllGather(ctypes.c_void_p(source), ctypes.c_void_p(target), *sizes))
+            check(function(*arguments))
         self._stream.synchronize()
         return (time.perf_counter() - start) / times
+
+
+def buffers(source: int, target: int, num_bytes: int) -> tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]:
+    return ctypes.c_void_p(source), ctypes.c_void_p(target), ctypes.c_size_t(num_bytes // FLOAT_BYTES)
 
 
 def check(result: int) -> None:
@@ -84,4 +100,4 @@ def main(sizes: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main([int(float(size) * 2**30) for size in sys.argv[1:]] or [2**30, 4 * 2**30])
+    main([int(float(size) * 2**30) for size in sys.argv[1:]] or [2**26, 2**28, 2**30, 4 * 2**30])

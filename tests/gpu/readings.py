@@ -21,7 +21,10 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from gpu_acceptance.inventory import versions
-from gpu_acceptance.measure import gemm, hbm, nccl
+from gpu_acceptance.measure import hbm, nccl
+from gpu_acceptance.measure.gemm import sustained
+from gpu_acceptance.measure.gemm.dtypes import DTYPES
+from gpu_acceptance.measure.gemm.shape import square
 
 MiB, GiB = 2**20, 2**30
 
@@ -44,7 +47,7 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Read gemm, hbm and the collectives of this world; print JSON lines.")
     parser.add_argument("--subject", action="append", choices=["gemm", "hbm", "nccl"], help="default: all")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--dtype", action="append", choices=list(gemm.DTYPES), help="default: bf16")
+    parser.add_argument("--dtype", action="append", choices=list(DTYPES), help="default: bf16")
     parser.add_argument("--gemm-size", type=int, default=8192)
     parser.add_argument("--preheat-s", type=float, default=10.0)
     parser.add_argument("--array-bytes", type=int, default=4 * GiB)
@@ -74,7 +77,7 @@ def read_gemm(options: argparse.Namespace, device: torch.device) -> None:
     timing = {"preheat_s": options.preheat_s, "block_s": options.block_s, "num_blocks": options.num_blocks}
     for dtype in options.dtype:
         begin_s = together(device)
-        result = gemm.measure(options.gemm_size, dtype=dtype, device=device, **timing)
+        result = sustained.measure(square(options.gemm_size), dtype=dtype, device=device, **timing)
         say_slowest("gemm", asdict(result), "tflop_per_s", begin_s)
 
 

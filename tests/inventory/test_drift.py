@@ -6,6 +6,7 @@ import pytest
 from snapshots import changed, healthy_h200, snapshot_of
 
 from gpu_acceptance.inventory import drift
+from gpu_acceptance.inventory.answer import Missing, Why
 
 HEALTHY = healthy_h200()
 NOWHERE = {"missing": "not there", "detail": "x"}
@@ -47,7 +48,8 @@ def test_a_node_in_words():
             "topology",
             "1 x read ok, write ok, nvlink not supported; 55 x read ok, write ok, nvlink ok",
         ),
-        ("gpus.gpus.3.pci_bus_id", {"missing": "unreadable", "detail": ""}, "topology", "GPU 3: place unknown"),
+        ("gpus.gpus.3.pci_bus_id", "0000:99:00.0", "topology", "GPU 3: place unknown"),
+        ("gpus.gpus.3.pci_bus_id", NOWHERE, "topology", "GPU 3: place not there"),
         ("libraries.nccl.0.path", "/opt/old/libnccl.so.2.21.5", "libraries", "NCCL libnccl.so.2.21.5"),
         ("libraries.nccl.0.deleted", True, "libraries", "NCCL libnccl.so.2, replaced on disk since"),
         ("allowances.nofile", {"soft": 1024, "hard": 4096}, "nofile", "1024 of 4096"),
@@ -57,7 +59,7 @@ def test_a_node_in_words():
         ("system.kernel_release", "6.8.0-99-generic", "kernel", "6.8.0-99-generic"),
         ("memory.total_bytes", 10**12, "memory", "931 GiB"),
         ("allowances.memlock_bytes", {"soft": 65536, "hard": "unlimited"}, "memlock", "65536 of unlimited"),
-        ("allowances.memlock_bytes", {"missing": "not permitted", "detail": "/proc/self/limits"}, "memlock", "not permitted"),
+        ("allowances.memlock_bytes", {"missing": "not there", "detail": "/proc/self/limits"}, "memlock", "not there"),
         ("dmi.bios_version", "2.1", "bios", "2.1 of "),
         ("cpu.smt_active", False, None, ""),
     ],
@@ -142,5 +144,46 @@ def test_what_a_machine_cannot_say_is_no_traceback():
     for room in ("cpu", "memory", "system", "dmi", "virtualization"):
         plain["node"][room] = dict.fromkeys(plain["node"][room], missing)
     facts = facts_of(plain)
-    assert facts["cpu"] == "unreadable x unreadable, unreadable cores, unreadable threads"
-    assert facts["memory"] == "unreadable"
+    assert facts["cpu"] == facts["memory"] == Missing(Why.UNREADABLE, "x")
+
+
+UNTOLD = {
+    "system.kernel_release": "kernel",
+    "system.kernel_parameters": "kernel_parameters",
+    "memory.total_bytes": "memory",
+    "cpu.numa_nodes": "numa",
+    "allowances.memlock_bytes": "memlock",
+    "allowances.shm": "shm",
+    "infiniband.gpudirect.peermem_module": "gpudirect",
+    "libraries.cudart": "libraries",
+    "gpus.driver": "driver",
+    "gpus.gpus.3.vbios": "gpus",
+    "gpus.gpus.3.pci_bus_id": "topology",
+    "gpus.gpus.3.nvlinks": "topology",
+    "gpus.peers.0.nvlink": "topology",
+}
+
+
+@pytest.mark.parametrize("why", [Why.NOT_PERMITTED, Why.UNREADABLE])
+@pytest.mark.parametrize("path", UNTOLD)
+def test_what_could_not_be_read_is_no_word_for_which_nodes_could_be_alike(path, why):
+    before = facts_of(HEALTHY)
+    facts = facts_of(changed(HEALTHY, f"node.{path}", {"missing": str(why), "detail": "x"}))
+    assert facts == {**before, UNTOLD[path]: Missing(why, "x")}
+
+
+def test_one_link_that_has_no_state_hides_none_that_could_not_be_read():
+    links = changed(HEALTHY, "node.gpus.gpus.3.nvlinks.0.is_active", {"missing": "not supported", "detail": ""})
+    assert "NVLinks not supported" in facts_of(links)["topology"]
+    links = changed(links, "node.gpus.gpus.3.nvlinks.5.is_active", {"missing": "unreadable", "detail": "x"})
+    assert facts_of(links)["topology"] == Missing(Why.UNREADABLE, "x")
+
+
+def test_where_the_nics_are_untold_so_is_what_is_near_the_gpus():
+    facts = facts_of(changed(HEALTHY, "node.infiniband.devices", {"missing": "unreadable", "detail": "x"}))
+    assert facts["rdma_devices"] == facts["topology"] == Missing(Why.UNREADABLE, "x")
+
+
+def test_of_all_gpus_untold_neither_they_nor_their_topology_are_known():
+    facts = facts_of(changed(HEALTHY, "node.gpus.gpus", {"missing": "unreadable", "detail": "x"}))
+    assert facts["gpus"] == facts["topology"] == Missing(Why.UNREADABLE, "x")

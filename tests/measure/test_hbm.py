@@ -1,4 +1,5 @@
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -6,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.measure import hbm
+from gpu_acceptance.measure.timing import Blocks
 
 CPU = torch.device("cpu")
 NUM_ELEMENTS = 1000
-OPERATION = {"copy": "mul", "triad": "add", "read": "sum"}  # what each kernel calls in torch
+OPERATION = {"copy": "mul", "scale": "mul", "add": "add", "triad": "add", "read": "sum"}  # what each kernel calls in torch
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +38,7 @@ def spoil(kernel, monkeypatch, change):
     monkeypatch.setattr(torch, OPERATION[kernel], operation)
 
 
-@pytest.mark.parametrize(("kernel", "arrays"), [("copy", 2), ("triad", 3), ("read", 1), ("write", 1)])
+@pytest.mark.parametrize(("kernel", "arrays"), [("copy", 2), ("scale", 2), ("add", 3), ("triad", 3), ("read", 1), ("write", 1)])
 def test_bytes_moved(kernel, arrays):
     assert hbm.num_bytes(kernel, 4 * 2**30) == arrays * 4 * 2**30
 
@@ -49,9 +51,17 @@ def test_a_sound_memory_has_no_wrong_element(kernel):
     assert math.isfinite(result.block_cv_percent)
 
 
+@pytest.mark.parametrize("kernel", list(hbm.KERNELS))
+def test_the_median_block_is_the_figure_and_the_fastest_is_the_best(kernel, monkeypatch):
+    monkeypatch.setattr(hbm, "time_blocks", lambda operation, **_: Blocks((4e-6, 1e-6, 2e-6), 20))
+    result, moved_gb = measure(kernel), hbm.num_bytes(kernel, 4 * NUM_ELEMENTS) / 1e9
+    assert (result.gb_per_s, result.best_gb_per_s) == (pytest.approx(moved_gb / 2e-6), pytest.approx(moved_gb / 1e-6))
+    assert result.operation_s == 2e-6
+
+
 @pytest.mark.parametrize("value", [math.nan, -99.0])
 @pytest.mark.parametrize("index", [0, 299, 300, 999])
-@pytest.mark.parametrize("kernel", ["copy", "triad", "write"])
+@pytest.mark.parametrize("kernel", ["copy", "scale", "add", "triad", "write"])
 def test_one_wrong_element_is_one(kernel, index, value, monkeypatch):
     spoil(kernel, monkeypatch, lambda out: out.__setitem__(index, value))
     assert measure(kernel).num_wrong == 1
@@ -63,13 +73,13 @@ def test_a_wrong_sum_is_one_wrong_element(change, monkeypatch):
     assert measure("read").num_wrong == 1
 
 
-@pytest.mark.parametrize("kernel", ["copy", "triad"])
+@pytest.mark.parametrize("kernel", ["copy", "scale", "add", "triad"])
 def test_one_flipped_bit_is_seen(kernel, monkeypatch):
     spoil(kernel, monkeypatch, lambda out: out.view(torch.int32)[500].bitwise_xor_(1))
     assert measure(kernel).num_wrong == 1
 
 
-@pytest.mark.parametrize("kernel", ["copy", "triad"])
+@pytest.mark.parametrize("kernel", ["copy", "scale", "add", "triad"])
 def test_a_kernel_that_writes_nothing_has_every_element_wrong(kernel, monkeypatch):
     monkeypatch.setattr(torch, OPERATION[kernel], lambda *_, **__: None)
     assert measure(kernel).num_wrong == NUM_ELEMENTS
@@ -101,11 +111,30 @@ def test_the_clock_runs_on_random_data_in_every_array(monkeypatch):
 
 
 def test_unknown_kernels_are_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"^unknown kernel 'scale'; known: copy, triad, read, write$"):
-        measure("scale")
+    with pytest.raises(ValueError, match=r"^unknown kernel 'dot'; known: copy, scale, add, triad, read, write$"):
+        measure("dot")
 
 
 @pytest.mark.parametrize("array_bytes", [0, -4, 6])
 def test_arrays_hold_whole_elements(array_bytes):
     with pytest.raises(ValueError, match=f"^array_bytes={array_bytes}: a positive multiple of 4$"):
         measure("copy", array_bytes)
+
+
+@pytest.mark.parametrize("kernel", ["copy", "scale", "add", "triad"])
+def test_each_kernel_computes_what_stream_says(kernel):
+    out, x, y = torch.zeros(3), torch.tensor([1.0, -2.0, 0.5]), torch.tensor([10.0, 20.0, 40.0])
+    hbm.KERNELS[kernel].run(out, x, y)
+    assert torch.equal(out, {"copy": x, "scale": 3 * x, "add": x + y, "triad": x + 3 * y}[kernel])
+
+
+def test_arrays_that_a_cache_could_hold_are_refused_before_the_gpu_is_touched(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=52_428_800))
+    text = r"^array_bytes=838860796: at least 838860800, 16 times the L2 of cuda:0 \(52428800 bytes\)$"
+    with pytest.raises(ValueError, match=text):
+        hbm.measure("copy", array_bytes=16 * 52_428_800 - 4, device=torch.device("cuda", 0), block_s=0.0, num_blocks=2)
+
+
+def test_arrays_of_16_caches_are_allowed(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=52_428_800))
+    hbm._refuse_cached(16 * 52_428_800, torch.device("cuda", 0))

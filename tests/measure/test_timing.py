@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -72,6 +73,14 @@ def test_a_real_clock_on_the_cpu():
     assert len(blocks.operation_s) == 3
     assert 0 < blocks.median_s < 0.01
     assert math.isfinite(blocks.cv_percent)
+
+
+def test_each_block_knows_when_it_began_and_ended():
+    tensor = torch.zeros(10_000)
+    blocks = time_blocks(lambda: tensor.add_(1), device=CPU, num_blocks=3, block_s=0.01, warmup_s=0.0)
+    assert [span.elapsed_s / blocks.num_iterations for span in blocks.spans] == list(blocks.operation_s)
+    assert all(0 < span.elapsed_s <= span.end_s - span.begin_s for span in blocks.spans)
+    assert all(earlier.end_s <= later.begin_s for earlier, later in itertools.pairwise(blocks.spans))
 
 
 def test_median_and_variation():

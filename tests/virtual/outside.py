@@ -12,7 +12,7 @@ from typing import Any
 
 from virtual.schedule import Schedule, Task
 
-from gpu_acceptance.events import StopSignals
+from gpu_acceptance.stop_signals import StopSignals
 
 
 def virtual_threading(schedule: Schedule) -> SimpleNamespace:

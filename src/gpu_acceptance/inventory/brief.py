@@ -26,7 +26,7 @@ class _Host:
 def read(root: Path = Path("/")) -> dict[str, str]:
     """Facts by name; those that `environment.node.*` compares have the same names and words."""
     host = _Host(system.read(root), dmi.read(root), virtualization.read(root), cpu.read(root), memory.read(root), allowances.read(root))
-    return {name: clip(what, _MOST_TEXT) for name, what in _facts(host, root)}
+    return {name: clip(str(what), _MOST_TEXT) for name, what in _facts(host, root)}
 
 
 def _facts(host: _Host, root: Path) -> Iterator[Fact]:

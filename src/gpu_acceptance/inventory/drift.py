@@ -1,16 +1,18 @@
 """What must be alike on all nodes of a job, in words: a node that is not like its neighbours is where a handover goes wrong.
 
-An answer that is missing is a word too: that a value cannot be read on one node alone is a difference.
+That something is not there or not supported is a word too, and a difference where it is so on one node alone. What could not be read,
+or was not permitted, leaves its fact untold: nodes that all say nothing are not alike.
 """
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Protocol
 
 from gpu_acceptance.inventory.allowances import Allowance, Allowances
-from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T
+from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why
 from gpu_acceptance.inventory.cpu import Cpu
 from gpu_acceptance.inventory.dmi import Dmi
 from gpu_acceptance.inventory.fields import all_of
@@ -26,7 +28,7 @@ from gpu_acceptance.inventory.pci_topology import Place
 from gpu_acceptance.inventory.system import System
 from gpu_acceptance.inventory.virtualization import Virtualization
 
-Fact = tuple[str, str]  # name, what is the case
+Fact = tuple[str, Answer[str]]  # name, what is the case
 
 
 class Host(Protocol):
@@ -46,6 +48,7 @@ class Host(Protocol):
     def allowances(self) -> Allowances: ...
 
 
+_UNTOLD = {Why.NOT_PERMITTED, Why.UNREADABLE}
 _OF_A_RANK = {"CUDA_VISIBLE_DEVICES"}
 OF_GPUS = ("driver", "gpus", "topology")  # facts for which NVML is asked
 
@@ -53,13 +56,13 @@ OF_GPUS = ("driver", "gpus", "topology")  # facts for which NVML is asked
 def facts(node: NodeReading, variables: Mapping[str, str]) -> Iterator[Fact]:
     """`variables`: the environment variables that change results, by name."""
     for name, what in _facts(node):
-        yield name, what if len(what) <= MOST_TEXT else _digested(what, what)
+        yield name, what if isinstance(what, Missing) or len(what) <= MOST_TEXT else _digested(what, what)
     yield "variables", _variables(variables)
 
 
 def _facts(node: NodeReading) -> Iterator[Fact]:
     yield from host_facts(node)
-    yield "driver", f"{_word(node.gpus.driver)}, CUDA {_word(node.gpus.cuda)}"
+    yield "driver", _told("{}, CUDA {}", node.gpus.driver, node.gpus.cuda)
     yield "gpudirect", gpudirect_words(node.infiniband.gpudirect)
     yield "libraries", _libraries(node.libraries)
     yield "gpus", _all_alike(node.gpus.gpus, _gpu)
@@ -74,12 +77,12 @@ def host_facts(host: Host) -> Iterator[Fact]:
     yield from _allowed(host)
 
 
-def gpudirect_words(direct: GpuDirectRdma) -> str:
-    return f"peermem {_word(direct.peermem_module)}, open kernel modules {_word(direct.has_open_kernel_modules)}"
+def gpudirect_words(direct: GpuDirectRdma) -> Answer[str]:
+    return _told("peermem {}, open kernel modules {}", direct.peermem_module, direct.has_open_kernel_modules)
 
 
-def rdma_words(cards: Answer[tuple[Card, ...]]) -> str:
-    return _all_alike(cards, lambda card: ", ".join(_word(part) for part in (card.hca_type, card.board_id, card.firmware)))
+def rdma_words(cards: Answer[tuple[Card, ...]]) -> Answer[str]:
+    return _all_alike(cards, lambda card: _told("{}, {}, {}", card.hca_type, card.board_id, card.firmware))
 
 
 def _cards(devices: Answer[tuple[RdmaDevice, ...]]) -> Answer[tuple[Card, ...]]:
@@ -89,23 +92,22 @@ def _cards(devices: Answer[tuple[RdmaDevice, ...]]) -> Answer[tuple[Card, ...]]:
 
 
 def _machine(host: Host) -> Iterator[Fact]:
-    yield "product", f"{_word(host.dmi.sys_vendor)}, {_word(host.dmi.product_name)}"
-    yield "bios", f"{_word(host.dmi.bios_version)} of {_word(host.dmi.bios_date)}"
-    sockets, cores, threads = (_word(number) for number in (host.cpu.num_sockets, host.cpu.num_cores, host.cpu.num_threads))
-    yield "cpu", f"{sockets} x {_word(host.cpu.model)}, {cores} cores, {threads} threads"
+    yield "product", _told("{}, {}", host.dmi.sys_vendor, host.dmi.product_name)
+    yield "bios", _told("{} of {}", host.dmi.bios_version, host.dmi.bios_date)
+    yield "cpu", _told("{} x {}, {} cores, {} threads", host.cpu.num_sockets, host.cpu.model, host.cpu.num_cores, host.cpu.num_threads)
     yield "governor", _words(host.cpu.scaling_governors, lambda one: one.name)
-    yield "numa", _words(host.cpu.numa_nodes, lambda one: f"{one.number}: CPUs {_word(one.cpu_list)}")
+    yield "numa", _words(host.cpu.numa_nodes, lambda one: _told("{}: CPUs {}", one.number, one.cpu_list))
     yield "memory", _gibibytes(host.memory.total_bytes)
-    yield "virtualization", f"hypervisor {_word(host.virtualization.hypervisor)}, container {_word(host.virtualization.container)}"
+    yield "virtualization", _told("hypervisor {}, container {}", host.virtualization.hypervisor, host.virtualization.container)
 
 
 def _software(host: Host) -> Iterator[Fact]:
-    yield "os", f"{_word(host.system.os_name)} {_word(host.system.os_version)}"
-    yield "kernel", _word(host.system.kernel_release)
+    yield "os", _told("{} {}", host.system.os_name, host.system.os_version)
+    yield "kernel", _told("{}", host.system.kernel_release)
     yield "kernel_parameters", _words(host.system.kernel_parameters, str)
-    yield "clock_source", _word(host.system.clock_source)
-    yield "transparent_hugepages", _word(host.memory.transparent_hugepages)
-    yield "numa_balancing", _word(host.memory.numa_balancing_mode)
+    yield "clock_source", _told("{}", host.system.clock_source)
+    yield "transparent_hugepages", _told("{}", host.memory.transparent_hugepages)
+    yield "numa_balancing", _told("{}", host.memory.numa_balancing_mode)
 
 
 def _allowed(host: Host) -> Iterator[Fact]:
@@ -113,10 +115,10 @@ def _allowed(host: Host) -> Iterator[Fact]:
     yield "memlock", _allowance(allowed.memlock_bytes)
     yield "nofile", _allowance(allowed.nofile)
     yield "shm", _gibibytes(allowed.shm if isinstance(allowed.shm, Missing) else allowed.shm.size_bytes)
-    yield "cgroup", f"{_word(allowed.cgroup.cpu_quota_cpus)} CPUs, memory {_word(allowed.cgroup.memory_bytes)}"
+    yield "cgroup", _told("{} CPUs, memory {}", allowed.cgroup.cpu_quota_cpus, allowed.cgroup.memory_bytes)
 
 
-def _gpu(gpu: GpuReading) -> str:
+def _gpu(gpu: GpuReading) -> Answer[str]:
     parts = (
         gpu.name,
         gpu.part_number,
@@ -130,23 +132,39 @@ def _gpu(gpu: GpuReading) -> str:
         gpu.power.enforced_limit_w,
         gpu.clocks.application_sm_mhz,
     )
-    return ", ".join(_word(part) for part in parts)
+    return _told(", ".join(["{}"] * len(parts)), *parts)
 
 
-def _all_alike(found: Answer[tuple[T, ...]], describe: Callable[[T], str]) -> str:
+def _all_alike(found: Answer[tuple[T, ...]], describe: Callable[[T], Answer[str]]) -> Answer[str]:
     """`8 x NVIDIA H200, ...`: each kind with its number, the rarest first: a message that is cut short still shows what is odd."""
-    if isinstance(found, Missing):
-        return str(found.missing)
-    kinds: dict[str, int] = {}
-    for one in found:
-        kinds[describe(one)] = kinds.get(describe(one), 0) + 1
+    described = _each(found, describe)
+    if isinstance(described, str | Missing):
+        return described
+    kinds = Counter(described)
     return "; ".join(f"{number} x {kind}" for kind, number in sorted(kinds.items(), key=lambda item: (item[1], item[0]))) or "none"
 
 
-def _words(found: Answer[tuple[T, ...]], describe: Callable[[T], str]) -> str:
+def _words(found: Answer[tuple[T, ...]], describe: Callable[[T], Answer[str]]) -> Answer[str]:
+    described = _each(found, describe)
+    return described if isinstance(described, str | Missing) else "; ".join(described) or "none"
+
+
+def _each(found: Answer[tuple[T, ...]], describe: Callable[[T], Answer[str]]) -> list[str] | Answer[str]:
+    """One text for each, or why there are none: as a word, where that is one."""
     if isinstance(found, Missing):
-        return str(found.missing)
-    return "; ".join(describe(one) for one in found) or "none"
+        return _told("{}", found)
+    described = [describe(one) for one in found]
+    return next((one for one in described if isinstance(one, Missing)), [one for one in described if not isinstance(one, Missing)])
+
+
+def _told(form: str, *parts: object) -> Answer[str]:
+    """The parts in their places; where one of them is untold, so is the whole."""
+    untold = next((part for part in parts if isinstance(part, Missing) and not _is_told(part)), None)
+    return untold or form.format(*map(_word, parts))
+
+
+def _is_told(part: object) -> bool:
+    return not (isinstance(part, Missing) and part.missing in _UNTOLD)
 
 
 def _word(answer: object) -> str:
@@ -154,53 +172,56 @@ def _word(answer: object) -> str:
     return str(answer.missing) if isinstance(answer, Missing) else str(answer)
 
 
-def _gibibytes(num_bytes: Answer[int]) -> str:
+def _gibibytes(num_bytes: Answer[int]) -> Answer[str]:
     """To whole GiB: a kernel keeps back a little more or less at each boot."""
-    return str(num_bytes.missing) if isinstance(num_bytes, Missing) else f"{round(num_bytes / 2**30)} GiB"
+    return _told("{}", num_bytes) if isinstance(num_bytes, Missing) else f"{round(num_bytes / 2**30)} GiB"
 
 
-def _allowance(answer: Answer[Allowance]) -> str:
-    return str(answer.missing) if isinstance(answer, Missing) else f"{answer.soft} of {answer.hard}"
+def _allowance(answer: Answer[Allowance]) -> Answer[str]:
+    return _told("{}", answer) if isinstance(answer, Missing) else f"{answer.soft} of {answer.hard}"
 
 
-def _libraries(libraries: Libraries) -> str:
+def _libraries(libraries: Libraries) -> Answer[str]:
     """By their file names: a folder may be called otherwise on each node. Those that every rank needs; NCCL loads others as it goes."""
-    mapped = {"NCCL": libraries.nccl, "CUDA runtime": libraries.cudart, "CUDA driver": libraries.cuda}
-    return "; ".join(f"{name} {_words(answer, _library)}" for name, answer in mapped.items())
+    mapped = (_words(answer, _library) for answer in (libraries.nccl, libraries.cudart, libraries.cuda))
+    return _told("NCCL {}; CUDA runtime {}; CUDA driver {}", *mapped)
 
 
 def _library(library: MappedLibrary) -> str:
     return f"{PurePosixPath(library.path).name}{', replaced on disk since' if library.deleted else ''}"
 
 
-def _topology(node: NodeReading) -> str:
+def _topology(node: NodeReading) -> Answer[str]:
     """`GPU 0-3: NUMA node 0, nearest mlx5_0 PIX, 18 of 18 NVLinks up; GPU 4-7: ...; 56 x read ok, write ok, nvlink ok`."""
-    if isinstance(node.gpus.gpus, Missing):
-        return str(node.gpus.gpus.missing)
+    gpus = node.gpus.gpus
     places = {place.pci_bus_id: place for place in node.gpu_places}
+    wheres = _each(gpus, lambda gpu: _told("{}, {}", _whereabouts(gpu, places, node.infiniband.devices), _links(gpu.nvlinks)))
+    if isinstance(gpus, Missing) or isinstance(wheres, str | Missing):
+        return _told("{}", wheres)
     alike: dict[str, list[int]] = {}
-    for gpu in node.gpus.gpus:
-        alike.setdefault(f"{_whereabouts(gpu, places, node.infiniband.devices)}, {_links(gpu.nvlinks)}", []).append(gpu.index)
-    gpus = [f"GPU {as_cpu_list(indexes)}: {where}" for where, indexes in alike.items()]
-    return "; ".join([*gpus, _all_alike(node.gpus.peers, _peer)])
+    for gpu, where in zip(gpus, wheres, strict=True):
+        alike.setdefault(where, []).append(gpu.index)
+    parts = [*(f"GPU {as_cpu_list(indexes)}: {where}" for where, indexes in alike.items()), _all_alike(node.gpus.peers, _peer)]
+    return _told("; ".join(["{}"] * len(parts)), *parts)
 
 
-def _whereabouts(gpu: GpuReading, places: Mapping[str, Place], devices: Answer[tuple[RdmaDevice, ...]]) -> str:
+def _whereabouts(gpu: GpuReading, places: Mapping[str, Place], devices: Answer[tuple[RdmaDevice, ...]]) -> Answer[str]:
     place = gpu.pci_bus_id if isinstance(gpu.pci_bus_id, Missing) else places.get(gpu.pci_bus_id)
     if place is None or isinstance(place, Missing):
-        return "place unknown"
-    return f"NUMA node {_word(place.numa_node)}, nearest {_word(nearest_devices(place, devices))}"
+        return "place unknown" if place is None else _told("place {}", place)
+    return _told("NUMA node {}, nearest {}", place.numa_node, nearest_devices(place, devices))
 
 
-def _links(links: Answer[tuple[NvLink, ...]]) -> str:
+def _links(links: Answer[tuple[NvLink, ...]]) -> Answer[str]:
     if isinstance(links, Missing):
-        return f"NVLinks {links.missing}"
-    active = all_of(link.is_active for link in links)
-    return f"NVLinks {active.missing}" if isinstance(active, Missing) else f"{sum(active)} of {len(active)} NVLinks up"
+        return _told("NVLinks {}", links)
+    states = [link.is_active for link in links]
+    active = all_of(sorted(states, key=_is_told))  # one that is untold before one that has none
+    return _told("NVLinks {}", active) if isinstance(active, Missing) else f"{sum(active)} of {len(active)} NVLinks up"
 
 
-def _peer(link: PeerLink) -> str:
-    return f"read {_word(link.read)}, write {_word(link.write)}, nvlink {_word(link.nvlink)}"
+def _peer(link: PeerLink) -> Answer[str]:
+    return _told("read {}, write {}, nvlink {}", link.read, link.write, link.nvlink)
 
 
 def _variables(variables: Mapping[str, str]) -> str:

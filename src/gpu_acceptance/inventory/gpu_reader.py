@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.event_reasons import names_of
 from gpu_acceptance.inventory.gpu import (
     Clocks,
     Ecc,
@@ -54,17 +55,6 @@ _P2P = {
     4: "disabled by regkey",
     5: "not supported",
 }
-_REASONS = (
-    (0x1, "gpu idle"),
-    (0x2, "application clocks setting"),
-    (0x4, "sw power cap"),
-    (0x8, "hw slowdown"),
-    (0x10, "sync boost"),
-    (0x20, "sw thermal slowdown"),
-    (0x40, "hw thermal slowdown"),
-    (0x80, "hw power brake slowdown"),
-    (0x100, "display clock setting"),
-)
 _GRAPHICS, _SM, _MEMORY = 0, 1, 2  # clocks
 _OF_LINK = (  # in the order of NvLink
     "NVML_FI_DEV_NVLINK_GET_SPEED",
@@ -241,7 +231,7 @@ def _power(asker: Asker, handle: object) -> Power:
 
 def _throttling(asker: Asker, handle: object) -> Throttling:
     return Throttling(
-        reasons=asker.ask("nvmlDeviceGetCurrentClocksEventReasons", handle, make=_reasons),
+        reasons=asker.ask("nvmlDeviceGetCurrentClocksEventReasons", handle, make=names_of),
         sw_power_cap_ns=asker.field(handle, "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP"),
         sw_thermal_ns=asker.field(handle, "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN"),
         hw_thermal_ns=asker.field(handle, "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN"),
@@ -313,12 +303,6 @@ def _peer_link(asker: Asker, source: int, target: int, handles: list[object]) ->
         asker.word(_P2P, "nvmlDeviceGetP2PStatus", handles[source], handles[target], capability) for capability in (0, 1, 2)
     )
     return PeerLink(source, target, read, write, nvlink)
-
-
-def _reasons(bits: int) -> tuple[str, ...]:
-    known = [name for bit, name in _REASONS if bits & bit]
-    rest = bits & ~sum(bit for bit, _ in _REASONS)
-    return (*known, *([f"bits {rest:#x}"] if rest else []))
 
 
 def _part(parts: Any, index: int) -> Any:

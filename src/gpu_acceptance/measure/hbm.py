@@ -1,8 +1,8 @@
-"""Memory bandwidth of one device, in the terms of STREAM: copy, triad, read, write.
+"""Memory bandwidth of one device, in the terms of STREAM: copy, scale, add, triad, and read and write alone.
 
-Bytes per operation, with arrays of N bytes: copy 2N, triad 3N, read N, write N. Arrays must be far larger than any
-cache. Timed on random data. Checked by a separate, untimed operation that writes over a poisoned array, against data
-made anew from the seed, element by element. GB = 1e9 bytes.
+Bytes per operation, with arrays of N bytes: copy and scale 2N, add and triad 3N, read and write N. Arrays must be far
+larger than any cache: on a GPU at least 16 times its L2. Timed on random data. Checked by a separate, untimed operation
+that writes over a poisoned array, against data made anew from the seed, element by element. GB = 1e9 bytes.
 """
 
 import math
@@ -15,7 +15,8 @@ from torch import Tensor
 from gpu_acceptance.measure.timing import time_blocks
 
 SEED = 20_261_120
-_SCALE = 3.0  # of the triad: an integer, so that integers stay exact
+_SCALE = 3.0  # of scale and triad: an integer, so that integers stay exact
+_NUM_CACHES = 16  # an array is at least so many L2: no more than 1/16 of it can be left there by the operation before
 _VALUE = 1.1  # of the write: its fp32 has bits of both kinds
 _CHUNK = 2**24  # elements made or compared at a time: 64 MiB of fp32
 
@@ -30,7 +31,8 @@ class BandwidthResult:
     array_bytes: int
     operation_s: float  # median block
     block_cv_percent: float
-    gb_per_s: float
+    gb_per_s: float  # median block
+    best_gb_per_s: float  # fastest block, to compare with BabelStream, which reports its minimum time
     num_wrong: int  # elements of the output; the output of a read is one element
 
 
@@ -60,6 +62,8 @@ def _generator(array: int, chunk: int, device: torch.device) -> torch.Generator:
 
 KERNELS = {
     "copy": _Kernel(2, lambda out, x, y: torch.mul(x, 1.0, out=out), _random, lambda x, y: x),
+    "scale": _Kernel(2, lambda out, x, y: torch.mul(x, _SCALE, out=out), _random, lambda x, y: _SCALE * x),
+    "add": _Kernel(3, lambda out, x, y: torch.add(x, y, out=out), _random, lambda x, y: x + y),
     "triad": _Kernel(3, lambda out, x, y: torch.add(x, y, alpha=_SCALE, out=out), _integers, lambda x, y: x + _SCALE * y),
     "read": _Kernel(1, lambda out, x, y: torch.sum(x, dim=0, keepdim=True, out=out[:1]), _integers, lambda x, y: x),
     "write": _Kernel(1, lambda out, x, y: out.fill_(_VALUE), _random, lambda x, y: torch.full_like(x, _VALUE)),
@@ -78,13 +82,25 @@ def measure(kernel: str, *, array_bytes: int, device: torch.device, block_s: flo
     moved_bytes = num_bytes(kernel, array_bytes)
     if array_bytes < 4 or array_bytes % 4:
         raise ValueError(f"array_bytes={array_bytes}: a positive multiple of 4")
+    _refuse_cached(array_bytes, device)
     out, x, y = (torch.empty(array_bytes // 4, device=device) for _ in range(3))
     for array, tensor in enumerate((out, x, y)):
         _fill(tensor, _random, array)
     run = KERNELS[kernel].run
     blocks = time_blocks(lambda: run(out, x, y), device=device, num_blocks=num_blocks, block_s=block_s, warmup_s=block_s)
     num_wrong = _count_wrong(kernel, out, x, y)
-    return BandwidthResult(kernel, array_bytes, blocks.median_s, blocks.cv_percent, moved_bytes / blocks.median_s / 1e9, num_wrong)
+    median, best = (moved_bytes / seconds / 1e9 for seconds in (blocks.median_s, min(blocks.operation_s)))
+    return BandwidthResult(kernel, array_bytes, blocks.median_s, blocks.cv_percent, median, best, num_wrong)
+
+
+def _refuse_cached(array_bytes: int, device: torch.device) -> None:
+    if device.type != "cuda":
+        return
+    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    if array_bytes < _NUM_CACHES * l2_bytes:
+        raise ValueError(
+            f"array_bytes={array_bytes}: at least {_NUM_CACHES * l2_bytes}, {_NUM_CACHES} times the L2 of {device} ({l2_bytes} bytes)"
+        )
 
 
 def _count_wrong(kernel: str, out: Tensor, x: Tensor, y: Tensor) -> int:

@@ -20,11 +20,21 @@ _OVERSHOOT = 1.1  # a block found too short is made longer than the estimate, so
 
 
 @dataclass(frozen=True)
+class Span:
+    """One timed block. Between its begin and its end (time.monotonic) the device did this work and nothing else."""
+
+    begin_s: float  # the device was idle
+    end_s: float  # the device had finished
+    elapsed_s: float  # on a GPU by events round the work
+
+
+@dataclass(frozen=True)
 class Blocks:
     """Seconds of one operation, by block."""
 
     operation_s: tuple[float, ...]
     num_iterations: int  # operations in each block
+    spans: tuple[Span, ...] = ()
 
     @property
     def median_s(self) -> float:
@@ -54,16 +64,19 @@ def time_blocks(
     """
     _refuse_nonsense(device, num_blocks, min_iterations, block_s, warmup_s)
 
-    def timed(num_iterations: int) -> float:
+    def block(num_iterations: int) -> Span:
         if before_block is not None:
             before_block()
-        return _elapsed_s(operation, num_iterations, device)
+        return time_block(operation, num_iterations, device)
+
+    def timed(num_iterations: int) -> float:
+        return block(num_iterations).elapsed_s
 
     timed(1)  # loads kernels, opens connections: never counted, not even as warm-up
     _iterations_filling(warmup_s, timed, min_iterations, agree)
     num_iterations = _iterations_filling(block_s, timed, min_iterations, agree)
-    blocks = [timed(num_iterations) for _ in range(num_blocks)]
-    return Blocks(tuple(elapsed_s / num_iterations for elapsed_s in blocks), num_iterations)
+    spans = tuple(block(num_iterations) for _ in range(num_blocks))
+    return Blocks(tuple(span.elapsed_s / num_iterations for span in spans), num_iterations, spans)
 
 
 def _refuse_nonsense(device: torch.device, num_blocks: int, min_iterations: int, block_s: float, warmup_s: float) -> None:
@@ -96,6 +109,15 @@ def _needed(target_s: float, elapsed_s: float, num_iterations: int) -> int:
     return min(MAX_ITERATIONS, math.ceil(num_iterations * growth))
 
 
+def time_block(operation: Callable[[], object], num_iterations: int, device: torch.device) -> Span:
+    """Run `num_iterations` operations back to back, on a device that is idle before and has finished after."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    begin_s = time.monotonic()
+    elapsed_s = _elapsed_s(operation, num_iterations, device)
+    return Span(begin_s, time.monotonic(), elapsed_s)
+
+
 def _elapsed_s(operation: Callable[[], object], num_iterations: int, device: torch.device) -> float:
     """Seconds for `num_iterations` operations back to back, on a device that was idle before."""
     if device.type == "cpu":
@@ -105,7 +127,6 @@ def _elapsed_s(operation: Callable[[], object], num_iterations: int, device: tor
         return time.perf_counter() - begin_s
     with torch.cuda.device(device):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
         begin.record()
         for _ in range(num_iterations):
             operation()

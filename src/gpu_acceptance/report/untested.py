@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.limit import subject_of_metric
+from gpu_acceptance.limit import DEFAULT_LEVEL, subject_of_metric
 from gpu_acceptance.record import ChangeRecord, Judgement, Outcome, RunRecord, Status
 from gpu_acceptance.report.cluster import GpuLine, gpu_lines, hidden_gpus, places
 from gpu_acceptance.report.formatting import count
@@ -51,6 +51,7 @@ def untested(record: RunRecord) -> Untested:
 def weaknesses(record: RunRecord) -> list[str]:
     """What a reader of the verdict has to know before believing it."""
     found = [
+        (record.header.level != DEFAULT_LEVEL, _level(record)),
         (record.header.measure_only, "measured only: nothing was judged"),
         (record.header.allow_busy, "GPUs that somebody else uses were allowed (--allow-busy)"),
         (record.conclusion.coverage.gpus_existing == 0, "no GPU was tested"),
@@ -60,6 +61,11 @@ def weaknesses(record: RunRecord) -> list[str]:
         (bool(record.not_applicable), f"{count(len(record.not_applicable), 'pattern')} declared not applicable"),
     ]
     return [text for holds, text in found if holds] + list(_changes(record))
+
+
+def _level(record: RunRecord) -> str:
+    absent = [f"{subject} ({count(number, 'validation')})" for subject, number in record.header.not_at_level.items()]
+    return f"level {record.header.level}" + (f": {', '.join(absent)} not part of it" if absent else "")
 
 
 def _changes(record: RunRecord) -> Iterator[str]:

@@ -1,0 +1,38 @@
+"""How much of the suite runs (`--level`): a table in the profile names, for each level, its subjects and what one validation of them takes.
+
+A subject that no level names runs at every level: what a site adds to the suite must not be left out in silence. A level runs all that the
+ones before it run, which thresholds.py sees to: so the highest leaves nothing out.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gpu_acceptance.limit import DEFAULT_LEVEL, Profile
+from gpu_acceptance.limits_file import LimitsError
+from gpu_acceptance.rows import subject_of
+
+
+def at_level(profile: Profile, level: str) -> Profile:
+    """The profile of a run at this level: a subject that the level leaves out is not required. Raises LimitsError."""
+    if level not in (profile.levels or (DEFAULT_LEVEL,)):
+        known = ", ".join(profile.levels or (DEFAULT_LEVEL,))
+        raise LimitsError(f"--level={level}: profile {profile.name} has no such level; levels: {known}")
+    chosen = replace(profile, level=level, expected_s=profile.levels.get(level, {}))
+    return replace(chosen, requires=profile.requires - left_out(chosen))
+
+
+def left_out(profile: Profile) -> frozenset[str]:
+    """The subjects that other levels run and the chosen one does not."""
+    return frozenset().union(*profile.levels.values()) - profile.expected_s.keys()
+
+
+def num_left_out(profile: Profile, nodeids: Iterable[str]) -> dict[str, int]:
+    """Each subject that the chosen level leaves out, and how many of these validations are of it."""
+    numbers = Counter(map(subject_of, nodeids))
+    return {subject: numbers[subject] for subject in sorted(left_out(profile))}
+
+
+def runs(profile: Profile, nodeid: str) -> bool:
+    """Whether a validation belongs to the chosen level."""
+    return subject_of(nodeid) not in left_out(profile)

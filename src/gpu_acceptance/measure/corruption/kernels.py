@@ -1,0 +1,203 @@
+"""Kernels whose outputs have the same bits at every call: made once from a seed, then called again and again.
+
+"large" and "wide" fill all SMs of a GPU, "ragged" fits no tile; a CPU gets the same kernels at small shapes.
+Attention runs in the flash backend: it has a kernel of its own, while the math backend is made of multiplications and
+softmax, which are here anyway; and under deterministic algorithms torch makes its backward deterministic, with one order
+of the sums for dQ (attention_backward.cu). It must be named, for torch would choose by shape, and cuDNN's is another one.
+Tensor suffixes: M, N, K of a matrix; B batch, H heads, S sequence, D width of one head.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from gpu_acceptance.measure.corruption import block
+from gpu_acceptance.measure.corruption.inputs import SEED, Draw, drawing
+
+Shape = tuple[int, ...]
+Outputs = tuple[Tensor, ...]
+_Shapes = tuple[Shape, Shape, Shape]  # by SIZES
+SIZES = ("large", "wide", "ragged")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel at one shape. `run` returns new contiguous tensors and changes no input; call it inside `deterministic`."""
+
+    name: str
+    shape: str  # `8191x8193x4099`
+    inputs: Outputs
+    run: Callable[[], Outputs]
+
+
+def make(name: str, size: str, device: torch.device, seed: int = SEED) -> Kernel:
+    """The kernel with its inputs, whose bits depend on name, size, seed and the type of the device alone.
+
+    ValueError for an unknown name or size, and for what this device cannot do.
+    """
+    _refuse_unknown(name, size)
+    if reason := unsupported(name, device):
+        raise ValueError(f"{name} cannot run: {reason}")
+    recipe = _RECIPES[name]
+    shape = (recipe.small if device.type == "cpu" else recipe.full)[SIZES.index(size)]
+    inputs = recipe.draw(drawing(seed, device), shape)
+    return Kernel(name, "x".join(map(str, shape)), inputs, partial(recipe.run, *inputs))
+
+
+def unsupported(name: str, device: torch.device) -> str:
+    """Why this device cannot run the kernel; empty where it can."""
+    needed = _RECIPES[name].capability
+    if needed is None:
+        return ""
+    if device.type == "cpu":
+        return "" if _RECIPES[name].on_cpu else "a CPU has no TF32"
+    seen = torch.cuda.get_device_capability(device)
+    return "" if seen >= needed else f"needs compute capability {needed[0]}.{needed[1]}, this GPU has {seen[0]}.{seen[1]}"
+
+
+def _refuse_unknown(name: str, size: str) -> None:
+    if name not in _RECIPES:
+        raise ValueError(f"unknown kernel {name!r}; known: {', '.join(NAMES)}")
+    if size not in SIZES:
+        raise ValueError(f"unknown size {size!r}; known: {', '.join(SIZES)}")
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    full: _Shapes
+    small: _Shapes
+    draw: Callable[[Draw, Shape], Outputs]
+    run: Callable[..., Outputs]
+    capability: tuple[int, int] | None = None  # compute capability that a GPU must have
+    on_cpu: bool = True
+
+
+# --- multiplications -----------------------------------------------------------------------------------------------------------
+
+_MATRICES = ((8192, 8192, 8192), (16384, 4096, 4096), (8191, 8193, 4099))
+_SMALL_MATRICES = ((128, 128, 128), (256, 64, 64), (127, 129, 67))
+
+
+def _mm(dtype: torch.dtype, precision: str = "ieee", **device: object) -> _Recipe:
+    return _Recipe(_MATRICES, _SMALL_MATRICES, partial(_operands, dtype), partial(_multiplied, precision), **device)  # type: ignore[arg-type]
+
+
+def _operands(dtype: torch.dtype, draw: Draw, shape: Shape) -> Outputs:
+    M, N, K = shape
+    return draw(M, K, dtype=dtype), draw(N, K, dtype=dtype)
+
+
+def _multiplied(precision: str, A_MK: Tensor, B_NK: Tensor) -> Outputs:
+    matmul = torch.backends.cuda.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, precision
+    try:
+        return (torch.mm(A_MK, B_NK.t()),)
+    finally:
+        matmul.fp32_precision = before
+
+
+def _multiplied_fp8(A_MK: Tensor, B_NK: Tensor) -> Outputs:
+    one = torch.ones((), device=A_MK.device)
+    # Fast accumulation is another result, and the output's dtype too: both are said.
+    return (torch._scaled_mm(A_MK, B_NK.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=False),)
+
+
+# --- attention -----------------------------------------------------------------------------------------------------------------
+
+
+def _attention_inputs(draw: Draw, shape: Shape) -> Outputs:
+    return tuple(draw(*shape, dtype=torch.bfloat16) for _ in range(4))
+
+
+def _attention(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, gradient_BHSD: Tensor) -> Outputs:
+    """The output, and the gradients of q, k and v."""
+    q, k, v = leaves = [tensor.detach().requires_grad_() for tensor in (q_BHSD, k_BHSD, v_BHSD)]
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        output_BHSD = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        gradients = torch.autograd.grad(output_BHSD, leaves, gradient_BHSD)
+    return tuple(tensor.detach().contiguous() for tensor in (output_BHSD, *gradients))
+
+
+# --- one pass over memory, and a convolution -----------------------------------------------------------------------------------
+
+_TABLES: _Shapes = ((8192, 8192), (32768, 1024), (8191, 8193))
+_SMALL_TABLES: _Shapes = ((128, 128), (512, 16), (127, 129))
+
+
+def _of_table(run: Callable[..., Outputs]) -> _Recipe:
+    return _Recipe(_TABLES, _SMALL_TABLES, lambda draw, shape: (draw(*shape),), run)
+
+
+def _layer_norm(x_MN: Tensor, weight_N: Tensor, bias_N: Tensor) -> Outputs:
+    return (functional.layer_norm(x_MN, weight_N.shape, weight_N, bias_N),)
+
+
+def _sums(x_MN: Tensor) -> Outputs:
+    return x_MN.sum(1), x_MN.sum(0), x_MN.sum()
+
+
+def _sorted(x_MN: Tensor) -> Outputs:
+    values_MN, indices_MN = torch.sort(x_MN, stable=True)  # of equal values, the order of the indices is fixed as well
+    return values_MN, indices_MN
+
+
+def _images_and_filters(draw: Draw, shape: Shape) -> Outputs:
+    """Batch, channels in, channels out, height, width."""
+    batch, num_in, num_out, height, width = shape
+    return draw(batch, num_in, height, width, dtype=torch.bfloat16), draw(num_out, num_in, 3, 3, dtype=torch.bfloat16)
+
+
+def _convolved(images: Tensor, filters: Tensor) -> Outputs:
+    return (functional.conv2d(images, filters, padding=1).contiguous(),)
+
+
+_RECIPES: Mapping[str, _Recipe] = {
+    "mm_bf16": _mm(torch.bfloat16),
+    "mm_fp16": _mm(torch.float16),
+    "mm_tf32": _mm(torch.float32, "tf32", capability=(8, 0), on_cpu=False),
+    "mm_fp32": _mm(torch.float32),
+    "mm_fp64": _mm(torch.float64),
+    "mm_fp8": _Recipe(
+        ((8192, 8192, 8192), (16384, 4096, 4096), (8191, 8208, 4112)),  # cuBLAS wants N and K to be multiples of 16
+        ((128, 128, 128), (256, 64, 64), (127, 144, 80)),
+        partial(_operands, torch.float8_e4m3fn),
+        _multiplied_fp8,
+        capability=(8, 9),
+    ),
+    "attention": _Recipe(
+        ((4, 32, 2048, 128), (1, 16, 8192, 64), (3, 31, 2047, 128)),
+        ((2, 2, 64, 16), (1, 3, 128, 8), (1, 3, 61, 16)),
+        _attention_inputs,
+        _attention,
+        capability=(8, 0),
+    ),
+    "layer_norm": _Recipe(
+        _TABLES,
+        _SMALL_TABLES,
+        lambda draw, shape: (draw(*shape), draw(shape[1]), draw(shape[1])),
+        _layer_norm,
+    ),
+    "softmax": _of_table(lambda x_MN: (functional.softmax(x_MN, 1),)),
+    "gelu": _of_table(lambda x_MN: (functional.gelu(x_MN),)),
+    "sum": _of_table(_sums),
+    "sort": _of_table(_sorted),
+    "conv2d": _Recipe(
+        ((64, 256, 256, 56, 56), (256, 64, 128, 56, 56), (63, 255, 257, 55, 57)),
+        ((2, 8, 8, 14, 14), (4, 4, 8, 14, 14), (3, 7, 9, 13, 15)),
+        _images_and_filters,
+        _convolved,
+    ),
+    "block": _Recipe(
+        ((4, 2048, 16, 128), (8, 1024, 32, 64), (3, 2047, 15, 120)),
+        ((2, 16, 2, 16), (4, 8, 4, 8), (1, 17, 3, 8)),
+        block.draw_inputs,
+        block.train,
+        capability=(8, 0),
+    ),
+}
+NAMES = tuple(_RECIPES)

@@ -1,0 +1,36 @@
+"""One GPU at one moment, as NVML tells it. Plain data; reader.py reads it from a live GPU."""
+
+from dataclasses import dataclass, fields
+
+from gpu_acceptance.inventory.answer import Answer, Missing, Why
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What was asked at `at_s`. A value that NVML would not tell is Missing, with NVML's own reason."""
+
+    at_s: float  # time.monotonic() before the first question
+    sm_clock_mhz: Answer[int]
+    memory_clock_mhz: Answer[int]
+    power_w: Answer[float]  # at this moment; a mean over 1 s where the GPU tells no other (SampleReader.power_is_instant)
+    gpu_temperature_c: Answer[int]
+    memory_temperature_c: Answer[int]
+    temperature_margin_c: Answer[int]  # to the nearest slowdown (T.limit of Hopper and later)
+    utilisation_percent: Answer[int]  # of the time of NVML's own last period in which a kernel ran
+    memory_used_bytes: Answer[int]  # with what the driver keeps for itself
+    event_reasons: Answer[int]  # bits, see inventory/event_reasons.py
+    nvlink_tx_bytes: Answer[int]  # over all links; this and the next three only ever rise
+    nvlink_rx_bytes: Answer[int]
+    pcie_tx_bytes: Answer[int]
+    pcie_rx_bytes: Answer[int]
+
+
+SOURCES = tuple(field.name for field in fields(Sample) if field.name != "at_s")
+COUNTERS = tuple(name for name in SOURCES if name.endswith(("_tx_bytes", "_rx_bytes")))
+LEVELS = tuple(name for name in SOURCES if name not in COUNTERS and name != "event_reasons")  # what has a mean over time
+
+
+def unread(at_s: float, reason: str) -> Sample:
+    """A sample of which nothing could be read."""
+    missing = Missing(Why.UNREADABLE, reason[:200])
+    return Sample(at_s, **dict.fromkeys(SOURCES, missing))

@@ -1,0 +1,72 @@
+"""Samples of one GPU over time, in bounded memory. Pure.
+
+Every sample is kept until there are too many; then neighbours are merged in pairs, and from there on pairs are what is added. Means,
+extremes, scatter and throttle times stay exact; what is lost is when inside of a bin something was.
+"""
+
+from functools import reduce
+
+from gpu_acceptance.telemetry.bins import Bin, bin_of, merge_bins
+from gpu_acceptance.telemetry.sample import Sample
+from gpu_acceptance.telemetry.window import Window, window_of
+
+MOST_BINS = 8192  # at 20 Hz nearly 7 minutes at full resolution; after an hour bins of 0.8 s
+_PAIRS_AT_ONCE = 2  # all 4,096 pairs took 0.28 s on a busy core: longer than what counts as a gap
+
+
+class Series:
+    """Samples in the order in which they were taken, `period_s` apart or so."""
+
+    def __init__(self, period_s: float, most_bins: int = MOST_BINS) -> None:
+        if most_bins < 2 or most_bins % 2:
+            raise ValueError(f"most_bins={most_bins}: an even number, at least 2")
+        self.period_s = period_s
+        self.num_samples = 0
+        self._most_bins = most_bins
+        self._bins: list[Bin] = []
+        self._samples_per_bin = 1
+        self._open: Bin | None = None  # has not all its samples yet
+        self._last: Sample | None = None  # nobody knows yet how long it holds
+        self._next_pair = 0
+        self._num_pairs = 0  # that are still to be merged
+
+    def add(self, sample: Sample) -> None:
+        assert self._last is None or sample.at_s >= self._last.at_s, "samples come in the order of their time"
+        if self._last is not None:
+            self._append(bin_of(self._last, sample, self.period_s))
+        self._last = sample
+        self.num_samples += 1
+
+    def bins(self) -> tuple[Bin, ...]:
+        """All of them, at the resolution that is left. The last one is the last sample, for one period."""
+        last = () if self._last is None else (bin_of(self._last, None, self.period_s),)
+        return (*self._bins, *([self._open] if self._open else []), *last)
+
+    def downsample(self, num_points: int) -> tuple[Bin, ...]:
+        """At most so many bins over all samples, each of as many neighbours as the others."""
+        if num_points < 1:
+            raise ValueError(f"num_points={num_points}: at least 1")
+        bins = self.bins()
+        in_each = -(-len(bins) // num_points) or 1
+        return tuple(reduce(merge_bins, bins[first : first + in_each]) for first in range(0, len(bins), in_each))
+
+    def window(self, begin_s: float, end_s: float) -> Window:
+        """Statistics between two moments of time.monotonic()."""
+        return window_of(self.bins(), begin_s, end_s, period_s=self.period_s)
+
+    def _append(self, one: Bin) -> None:
+        self._open = merge_bins(self._open, one) if self._open else one
+        if self._open.num_samples < self._samples_per_bin:
+            return
+        self._bins.append(self._open)
+        self._open = None
+        for _ in range(min(_PAIRS_AT_ONCE, self._num_pairs)):
+            self._merge_pair()
+        if len(self._bins) >= self._most_bins:
+            self._samples_per_bin *= 2
+            self._next_pair, self._num_pairs = 0, self._most_bins // 2
+
+    def _merge_pair(self) -> None:
+        place = self._next_pair
+        self._bins[place : place + 2] = [merge_bins(*self._bins[place : place + 2])]
+        self._next_pair, self._num_pairs = place + 1, self._num_pairs - 1

@@ -1,0 +1,130 @@
+import struct
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_acceptance.measure.corruption import hashing
+from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
+
+DTYPES = [
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float8_e4m3fn, torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.complex64),
+]
+contents = st.binary(min_size=1, max_size=200)
+words = st.lists(st.integers(-(2**31), 2**31 - 1), min_size=2, max_size=60)
+
+
+def from_bytes(content):
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def from_words(numbers):
+    return torch.tensor(numbers, dtype=torch.int32)
+
+
+def reference(*contents):
+    """The definition, in Python's integers."""
+    numbers = [number for content in contents for (number,) in struct.iter_unpack("<i", content + bytes(-len(content) % 4))]
+    first, second = sum(numbers), sum(number * (2 * index + 1) for index, number in enumerate(numbers))
+    return f"{first % 2**64:016x}{second % 2**64:016x}"
+
+
+def text(*tensors):
+    return as_text(hash_tensors(tensors))
+
+
+@given(contents)
+def test_the_sums_are_those_of_the_definition(content):
+    assert text(from_bytes(content)) == reference(content)
+
+
+@given(st.binary(min_size=1, max_size=3000), st.integers(1, 9), st.integers(1, 9))
+def test_they_do_not_depend_on_rows_and_chunks(content, columns, rows):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hashing, "_COLUMNS", columns)
+        patch.setattr(hashing, "_CHUNK_WORDS", rows * columns)
+        assert text(from_bytes(content)) == reference(content)
+
+
+def test_a_tensor_of_more_than_one_chunk():
+    tensor = torch.randint(-(2**31), 2**31, (hashing._CHUNK_WORDS + 12_345,), dtype=torch.int32, generator=torch.Generator().manual_seed(1))
+    index = torch.arange(tensor.numel())
+    expected = int(tensor.sum()) % 2**64, int((tensor * (2 * index + 1)).sum()) % 2**64
+    assert text(tensor) == "".join(f"{number:016x}" for number in expected)
+
+
+@given(st.lists(contents, min_size=1, max_size=4))
+def test_tensors_are_hashed_one_after_the_other(several):
+    assert text(*map(from_bytes, several)) == reference(*several)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 0, 3)])
+def test_any_dtype_and_shape(dtype, shape):
+    tensor = (torch.arange(torch.Size(shape).numel()) + 1).reshape(shape).to(dtype)
+    content = bytes(tensor.view(-1).view(torch.uint8).tolist())
+    assert text(tensor) == reference(content)
+    assert len(content) == tensor.numel() * tensor.element_size()
+
+
+@pytest.mark.parametrize("start", range(5))
+def test_a_slice_may_begin_at_any_byte(start):
+    content = bytes(range(100, 131))
+    assert text(from_bytes(content)[start:]) == reference(content[start:])
+
+
+@given(words, st.data())
+def test_a_swap_of_two_words_that_differ_is_seen(numbers, data):
+    one, other = (data.draw(st.integers(0, len(numbers) - 1)) for _ in range(2))
+    swapped = list(numbers)
+    swapped[one], swapped[other] = swapped[other], swapped[one]
+    assert (text(from_words(swapped)) == text(from_words(numbers))) == (swapped == numbers)
+
+
+def test_a_swap_of_a_number_and_its_opposite_is_seen_in_fp64():
+    """With words of 64 bits it would not be: only the sign differs, and twice that is 2**64."""
+    assert text(torch.tensor([1.5, -1.5], dtype=torch.float64)) != text(torch.tensor([-1.5, 1.5], dtype=torch.float64))
+
+
+@given(words, st.data())
+def test_any_change_of_two_words_is_seen(numbers, data):
+    changed = list(numbers)
+    for _ in range(2):
+        changed[data.draw(st.integers(0, len(numbers) - 1))] = data.draw(st.integers(-(2**31), 2**31 - 1))
+    assert (text(from_words(changed)) == text(from_words(numbers))) == (changed == numbers)
+
+
+@given(contents, st.data())
+def test_one_flipped_bit_is_seen(content, data):
+    bit = data.draw(st.integers(0, 8 * len(content) - 1))
+    flipped = bytearray(content)
+    flipped[bit // 8] ^= 1 << bit % 8
+    assert text(from_bytes(flipped)) != text(from_bytes(content))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_shifted_row_is_seen(dtype):
+    tensor = torch.randn(7, 9, generator=torch.Generator().manual_seed(1)).to(dtype)
+    shifted = tensor.clone()
+    shifted[3] = shifted[3].roll(1)
+    assert text(shifted) != text(tensor)
+    assert text(tensor.roll(1, 0).contiguous()) != text(tensor)
+
+
+def test_the_sums_stay_on_the_device_as_16_bytes():
+    sums = hash_tensors([torch.ones(3)])
+    assert (sums.shape, sums.dtype) == ((2,), torch.int64)
+
+
+def test_a_tensor_that_is_not_contiguous_is_refused():
+    with pytest.raises(ValueError, match=r"^a tensor of shape \(3, 2\) and strides \(1, 3\): only contiguous ones have bytes in order$"):
+        hash_tensors([torch.ones(2, 3).t()])
+
+
+def test_hashing_changes_nothing():
+    tensor = torch.randn(1000, generator=torch.Generator().manual_seed(1))
+    before = tensor.clone()
+    hash_tensors([tensor])
+    assert torch.equal(tensor, before)

@@ -1,0 +1,156 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpu_acceptance.measure.corruption import block, kernels
+from gpu_acceptance.measure.corruption.determinism import deterministic
+from gpu_acceptance.measure.corruption.inputs import SEED
+
+CPU = torch.device("cpu")
+NAMES = [name for name in kernels.NAMES if name != "mm_tf32"]
+EACH = pytest.mark.parametrize("each", [f"{name} {size}" for name in NAMES for size in kernels.SIZES])
+
+
+@pytest.fixture(autouse=True)
+def _deterministic():
+    with deterministic(CPU):
+        yield
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """The hashes from three processes: two with one seed, and one with another."""
+    script = Path(__file__).with_name("hash_kernels.py")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src"), "OMP_NUM_THREADS": "1"}
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", str(script), str(seed)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for seed in (SEED, SEED, SEED + 1)
+    ]
+    try:
+        outputs = [process.communicate(timeout=200) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in running] == [0, 0, 0], "\n".join(errors for _, errors in outputs)
+    return [json.loads(lines) for lines, _ in outputs]
+
+
+@EACH
+def test_two_processes_give_the_same_bits(each, processes):
+    (inputs, output, again), other, _ = (process[each] for process in processes)
+    assert output == again
+    assert [inputs, output, again] == other
+
+
+@EACH
+def test_another_seed_gives_other_bits(each, processes):
+    one, _, other = (process[each] for process in processes)
+    assert one[0] != other[0]
+    assert one[1] != other[1]
+
+
+def test_every_kernel_ran_in_the_processes(processes):
+    assert sorted({each.split()[0] for each in processes[0]}) == sorted(NAMES)
+
+
+@EACH
+def test_outputs_are_new_contiguous_finite_and_not_all_equal(each):
+    kernel = kernels.make(*each.split(), CPU)
+    first, second = kernel.run(), kernel.run()
+    memory = [tensor.untyped_storage().data_ptr() for tensor in (*kernel.inputs, *first, *second)]
+    assert len(set(memory)) == len(memory)
+    for output in first:
+        assert output.is_contiguous()
+        assert not output.requires_grad
+        assert bool(output.double().isfinite().all())
+    assert len(first[0].unique()) > 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_shapes_of_a_kernel_differ_and_one_fits_no_tile(name):
+    shapes = [kernels.make(name, size, CPU).shape for size in kernels.SIZES]
+    assert len(set(shapes)) == 3
+    assert any(int(number) % 8 for number in shapes[2].split("x"))
+
+
+@pytest.mark.parametrize("name", ["mm_bf16", "mm_fp16", "mm_fp32", "mm_fp64", "mm_fp8"])
+@pytest.mark.parametrize("size", kernels.SIZES)
+def test_a_multiplication_is_one(name, size):
+    kernel = kernels.make(name, size, CPU)
+    A_MK, B_NK = (tensor.double() for tensor in kernel.inputs)
+    (out_MN,) = kernel.run()
+    tolerance = {"mm_fp64": 1e-13, "mm_fp32": 1e-5}.get(name, 1e-2)
+    assert float((out_MN.double() - A_MK @ B_NK.T).norm() / (A_MK @ B_NK.T).norm()) < tolerance
+    assert kernel.shape == f"{A_MK.shape[0]}x{B_NK.shape[0]}x{A_MK.shape[1]}"
+
+
+def test_attention_and_its_gradients_are_those_of_the_plain_formula():
+    kernel = kernels.make("attention", "ragged", CPU)
+    q, k, v = leaves = [tensor.double().requires_grad_() for tensor in kernel.inputs[:3]]
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    output = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
+    expected = (output, *torch.autograd.grad(output, leaves, kernel.inputs[3].double()))
+    for seen, right in zip(kernel.run(), expected, strict=True):
+        assert float((seen.double() - right).norm().detach() / right.norm().detach()) < 2e-2
+
+
+def test_each_step_of_the_block_lowers_the_loss(monkeypatch):
+    losses = []
+    for num_steps in (1, 2, 4, 8):
+        monkeypatch.setattr(block, "NUM_STEPS", num_steps)
+        *_, loss = kernels.make("block", "large", CPU).run()
+        losses.append(float(loss))
+    assert losses == sorted(losses, reverse=True)
+    assert losses[0] > losses[-1]
+
+
+def test_one_bit_of_an_input_reaches_the_output():
+    for name in NAMES:
+        kernel = kernels.make(name, "large", CPU)
+        before = kernel.run()
+        inner = kernel.inputs[0].numel() // 3  # the first query of attention sees one key, and makes no difference
+        number = kernel.inputs[0].view(-1)[inner : inner + 1].view(torch.uint8)
+        number[-1] ^= 128  # the sign
+        assert not all(torch.equal(one, other) for one, other in zip(before, kernel.run(), strict=True)), name
+
+
+def test_a_cpu_has_no_tf32():
+    assert kernels.unsupported("mm_tf32", CPU) == "a CPU has no TF32"
+    with pytest.raises(ValueError, match=r"^mm_tf32 cannot run: a CPU has no TF32$"):
+        kernels.make("mm_tf32", "large", CPU)
+
+
+@pytest.mark.parametrize(
+    ("name", "seen", "reason"), [("mm_fp8", (8, 0), "8.9, this GPU has 8.0"), ("attention", (7, 5), "8.0, this GPU has 7.5")]
+)
+def test_a_gpu_that_cannot_is_told_what_it_lacks(name, seen, reason, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: seen)
+    assert kernels.unsupported(name, torch.device("cuda")) == f"needs compute capability {reason}"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert kernels.unsupported(name, torch.device("cuda")) == ""
+
+
+def test_the_precision_of_fp32_is_put_back():
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    kernels.make("mm_fp32", "large", CPU).run()
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+def test_unknown_kernels_and_sizes_are_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"^unknown kernel 'mm'; known: mm_bf16, mm_fp16, .*, conv2d, block$"):
+        kernels.make("mm", "large", CPU)
+    with pytest.raises(ValueError, match=r"^unknown size 'small'; known: large, wide, ragged$"):
+        kernels.make("mm_bf16", "small", CPU)

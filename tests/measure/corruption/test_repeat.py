@@ -1,0 +1,209 @@
+import math
+import weakref
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from gpu_acceptance.measure.corruption import kernels, repeat
+from gpu_acceptance.measure.corruption.determinism import deterministic
+from gpu_acceptance.measure.corruption.difference import Difference
+from gpu_acceptance.measure.corruption.flip import Flip
+from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _deterministic():
+    with deterministic(CPU):
+        yield
+
+
+def kernel(name="mm_fp32", size="ragged"):
+    return kernels.make(name, size, CPU)
+
+
+def changing(change):
+    """A kernel of which repetition `number` comes out as `change(number, output)` leaves it."""
+    real, numbers = kernel(), iter(range(10**6))
+
+    def run():
+        (output,) = real.run()
+        change(next(numbers), output)
+        return (output,)
+
+    return replace(real, run=run)
+
+
+def test_a_healthy_device_agrees_with_itself():
+    healthy = kernel()
+    result = repeat.repeat(healthy, num_repetitions=20)
+    assert (result.kernel, result.shape, result.num_repetitions) == ("mm_fp32", "127x129x67", 20)
+    assert result.hash == as_text(hash_tensors(healthy.run()))
+    assert result.input_hash == as_text(hash_tensors(healthy.inputs))
+    assert (result.num_mismatches, result.mismatches, result.inputs_changed) == (0, (), False)
+    assert (result.differences, result.reruns_that_differ, result.planted) == (None, None, None)
+    assert result.exposure_s > 0
+    assert result.hash_share == result.hash_s / (result.exposure_s + result.hash_s)
+
+
+@pytest.mark.parametrize("name", [name for name in kernels.NAMES if name != "mm_tf32"])
+def test_every_kernel_agrees_with_itself(name):
+    result = repeat.repeat(kernel(name), num_repetitions=4)
+    assert (result.num_repetitions, result.num_mismatches, result.inputs_changed) == (4, 0, False)
+
+
+def test_one_flipped_bit_in_one_of_a_thousand_repetitions_is_found():
+    flip = Flip(repetition=617, element=1234, bit=9)
+    result = repeat.repeat(kernel(), num_repetitions=1000, flip=flip)
+    assert (result.num_repetitions, result.num_mismatches, result.mismatches) == (1000, 1, (617,))
+    assert result.differences == (Difference(0, 1, "00000200", (1234,), 0),)
+    assert (result.reruns_that_differ, result.inputs_changed) == (0, False)
+    assert result.hash == repeat.repeat(kernel(), num_repetitions=2).hash
+    assert result.planted == flip
+
+
+@pytest.mark.parametrize("repetition", [0, 1, 18, 19])
+@pytest.mark.parametrize("output", [0, 1])
+def test_it_is_found_wherever_it_is(repetition, output):
+    result = repeat.repeat(kernel("sort"), num_repetitions=20, flip=Flip(repetition, element=3, bit=31, output=output))
+    assert result.mismatches == (repetition,)
+    assert result.differences == (Difference(output, 1, ["80000000", "0000000080000000"][output], (3,), 0),)
+
+
+def test_a_gpu_that_is_always_wrong_agrees_with_itself():
+    always = repeat.repeat(kernel(), num_repetitions=20, flip=Flip(repetition=None, element=0, bit=0))
+    assert always.num_mismatches == 0
+    assert always.hash != repeat.repeat(kernel(), num_repetitions=2).hash
+
+
+def test_a_gpu_that_stays_wrong_is_wrong_when_it_runs_again():
+    result = repeat.repeat(changing(lambda number, output: output[5:9].zero_() if number >= 12 else None), num_repetitions=20)
+    assert result.mismatches == tuple(range(12, 20))
+    assert result.reruns_that_differ == 3
+    assert result.differences[0].num_elements == 4 * 129
+    assert result.differences[0].first == tuple(range(5 * 129, 5 * 129 + 16))
+    assert result.differences[0].period == 1
+
+
+def test_addresses_of_a_periodic_fault():
+    result = repeat.repeat(changing(lambda number, output: output.view(-1)[64::128].neg_() if number == 3 else None), num_repetitions=5)
+    (found,) = result.differences
+    assert (found.xor_bits, found.period, found.first[:2]) == ("80000000", 128, (64, 192))
+
+
+def test_a_kernel_that_writes_nothing_is_not_judged_by_its_last_result():
+    """The memory of an output comes back from the allocator with what the last one left in it."""
+    real, buffers, calls = kernel(), [torch.empty(127, 129) for _ in range(8)], []
+
+    def run():
+        calls.append(None)
+        buffer = buffers[len(calls) % 8]
+        if len(calls) <= 8:
+            buffer.copy_(real.run()[0])
+        return (buffer,)
+
+    assert repeat.repeat(replace(real, run=run), num_repetitions=20).num_mismatches > 0
+
+
+def test_a_wrong_hash_of_a_right_output_is_a_mismatch_without_a_difference(monkeypatch):
+    real, calls = repeat.hash_tensors, []
+
+    def hash_tensors(tensors):
+        calls.append(None)
+        return real(tensors) + (len(calls) == 5)
+
+    monkeypatch.setattr(repeat, "hash_tensors", hash_tensors)
+    result = repeat.repeat(kernel(), num_repetitions=10)
+    assert (result.num_mismatches, result.differences, result.reruns_that_differ) == (1, (), 0)
+
+
+def test_inputs_that_change_are_told():
+    spoiled = kernel()
+
+    def run():
+        spoiled.inputs[0][3, 3] += 1
+        return kernels.make("mm_fp32", "ragged", CPU).run()
+
+    result = repeat.repeat(replace(spoiled, run=run), num_repetitions=3)
+    assert (result.num_mismatches, result.inputs_changed) == (0, True)
+
+
+def test_the_list_of_mismatches_is_bounded():
+    result = repeat.repeat(changing(lambda number, output: output.view(-1)[number].neg_()), num_repetitions=150)
+    assert (result.num_mismatches, len(result.mismatches)) == (149, 100)
+
+
+def test_outputs_are_held_for_few_repetitions():
+    held, most = [], []
+    real = kernel()
+
+    def run():
+        outputs = real.run()
+        held.append(weakref.ref(outputs[0]))
+        most.append(sum(one() is not None for one in held))
+        return outputs
+
+    repeat.repeat(replace(real, run=run), num_repetitions=30)
+    assert max(most) <= 5  # the first, three in flight, and one that the loop has just left
+
+
+def test_seconds_of_load_give_at_least_two_repetitions():
+    assert repeat.repeat(kernel(), seconds=1e-9).num_repetitions == 2
+    assert repeat.repeat(kernel(), seconds=0.2).num_repetitions > 2
+
+
+def test_a_pulsing_load_rests_as_long_as_it_works(monkeypatch):
+    rests = []
+    monkeypatch.setattr(repeat.time, "sleep", rests.append)
+    result = repeat.repeat(kernel(), num_repetitions=7, pulse_s=1e-9)
+    assert rests == [1e-9] * 7
+    assert (result.num_repetitions, result.num_mismatches) == (7, 0)
+    repeat.repeat(kernel(), num_repetitions=7)
+    assert len(rests) == 7
+
+
+def test_rests_and_the_first_repetition_are_no_exposure(monkeypatch):
+    now = iter(range(10**6))
+    monkeypatch.setattr(repeat.time, "perf_counter", lambda: float(next(now)))
+    monkeypatch.setattr(repeat.time, "sleep", lambda seconds: [next(now) for _ in range(1000)])
+    result = repeat.repeat(kernel(), num_repetitions=7, pulse_s=1e-9)
+    assert (result.exposure_s, result.hash_s) == (6, 6)  # repetition 0 counts as none
+
+
+def test_outside_deterministic_it_is_refused():
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    with pytest.raises(RuntimeError, match=r"^repeat outside deterministic\(\): a healthy GPU may give other bits each time$"):
+        repeat.repeat(kernel(), num_repetitions=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({}, "seconds=None and num_repetitions=None: exactly one of them"),
+        ({"seconds": 1, "num_repetitions": 2}, "seconds=1 and num_repetitions=2: exactly one of them"),
+        ({"num_repetitions": 1}, "num_repetitions=1: at least 2, or there is nothing to compare"),
+        ({"seconds": 0}, "seconds=0: a finite number of seconds above zero"),
+        ({"seconds": math.inf}, "seconds=inf: a finite number of seconds above zero"),
+        ({"num_repetitions": 2, "pulse_s": math.nan}, "pulse_s=nan: a finite number of seconds above zero"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments, text):
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        repeat.repeat(kernel(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("flip", "text"),
+    [
+        (partial(Flip, 0, 0, 0, output=1), "output 1 to flip a bit of: the kernel has 1"),
+        (partial(Flip, 0, 127 * 129, 0), "element 16383 to flip a bit of: the output has 16383"),
+        (partial(Flip, 0, -1, 0), "element -1 to flip a bit of: the output has 16383"),
+        (partial(Flip, 0, 0, 32), "bit 32 to flip: an element has 32"),
+    ],
+)
+def test_a_planted_fault_that_hits_nothing_is_refused(flip, text):
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        repeat.repeat(kernel(), num_repetitions=2, flip=flip())

@@ -1,0 +1,55 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_acceptance.measure.gemm.efficiency import cycle_efficiency, flop_per_clock_per_sm
+
+rates = st.floats(0.001, 1e5)
+clocks_mhz = st.floats(100, 5000)
+sms = st.integers(1, 1000)
+flops = st.integers(1, 2**20)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "peak_tflop_per_s", "clock_mhz", "num_sms"),
+    [
+        ("bf16", (9, 0), 989.4, 1830, 132),
+        ("fp16", (9, 0), 989.4, 1830, 132),
+        ("tf32", (9, 0), 494.7, 1830, 132),
+        ("fp8", (9, 0), 1978.9, 1830, 132),
+        ("fp32", (9, 0), 66.9, 1980, 132),
+        ("fp64", (9, 0), 66.9, 1980, 132),
+        ("bf16", (8, 0), 312, 1410, 108),
+        ("fp16", (8, 0), 312, 1410, 108),
+        ("tf32", (8, 0), 156, 1410, 108),
+        ("fp32", (8, 0), 19.5, 1410, 108),
+        ("fp64", (8, 0), 19.5, 1410, 108),
+    ],
+)
+def test_the_peak_of_the_datasheet_is_all_of_it(dtype, capability, peak_tflop_per_s, clock_mhz, num_sms):
+    efficiency = cycle_efficiency(peak_tflop_per_s, clock_mhz, num_sms, flop_per_clock_per_sm(dtype, capability))
+    assert efficiency == pytest.approx(1, abs=0.002)
+
+
+@pytest.mark.parametrize(("dtype", "capability"), [("fp8", (8, 0)), ("bf16", (10, 0)), ("bf16", (8, 9)), ("int3", (9, 0))])
+def test_what_no_source_tells_is_not_guessed(dtype, capability):
+    assert flop_per_clock_per_sm(dtype, capability) is None
+
+
+@given(rates, clocks_mhz, sms, flops, st.floats(0.1, 10))
+def test_efficiency_is_rate_over_clock(rate, clock_mhz, num_sms, flop, factor):
+    efficiency = cycle_efficiency(rate, clock_mhz, num_sms, flop)
+    assert cycle_efficiency(factor * rate, factor * clock_mhz, num_sms, flop) == pytest.approx(efficiency)
+    assert cycle_efficiency(factor * rate, clock_mhz, num_sms, flop) == pytest.approx(factor * efficiency)
+    assert cycle_efficiency(rate, clock_mhz, 2 * num_sms, flop) == pytest.approx(efficiency / 2)
+    assert cycle_efficiency(rate, clock_mhz, num_sms, 2 * flop) == pytest.approx(efficiency / 2)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("name", ["mean_sm_clock_mhz", "num_sms", "flop_per_clock_per_sm"])
+def test_a_clock_that_was_not_read_is_no_efficiency(name, value):
+    given = {"mean_sm_clock_mhz": 1500.0, "num_sms": 132, "flop_per_clock_per_sm": 4096, name: value}
+    with pytest.raises(ValueError, match=f"^{name}={value}: a finite number above 0$"):
+        cycle_efficiency(660.0, **given)

@@ -1,0 +1,252 @@
+import itertools
+import math
+import statistics
+
+import pytest
+import torch
+
+from gpu_acceptance.measure.gemm import best_shape, burst, sustained
+from gpu_acceptance.measure.gemm.availability import is_available
+from gpu_acceptance.measure.gemm.dtypes import DTYPES, allowed_error
+from gpu_acceptance.measure.gemm.shape import Shape, num_flops, square
+
+CPU = torch.device("cpu")
+REAL_MM = torch.mm
+SHAPE = Shape(66, 35, 40)
+ON_CPU = [name for name in DTYPES if is_available(name, CPU)]
+MATMUL = torch.backends.cuda.matmul
+
+
+def measure_sustained(name="fp32", shape=SHAPE, **options):
+    return sustained.measure(shape, dtype=name, device=CPU, **{"preheat_s": 0.01, "block_s": 0.01, "num_blocks": 3, **options})
+
+
+def measure_burst(name="fp32", shape=SHAPE, **options):
+    return burst.measure(shape, dtype=name, device=CPU, **{"work_s": 0.003, "idle_s": 0.005, "num_bursts": 4, **options})
+
+
+def measure_best_shape(name="fp32", **options):
+    candidates = (SHAPE, square(16))
+    return best_shape.measure(
+        name, device=CPU, **{"candidates": candidates, "flush_bytes": 4096, "num_warmup": 2, "num_iterations": 5, **options}
+    )
+
+
+MEASURES = (measure_sustained, measure_burst, measure_best_shape)
+
+
+def spoil(monkeypatch, change):
+    """torch.mm as it would be on a GPU that goes wrong."""
+
+    def mm(A_MK, B_KN, *, out):
+        REAL_MM(A_MK, B_KN, out=out)
+        change(out)
+        return out
+
+    monkeypatch.setattr(torch, "mm", mm)
+
+
+# --- all three -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ON_CPU)
+@pytest.mark.parametrize("measure", MEASURES)
+def test_every_dtype_of_this_device_is_measured_and_right(measure, name):
+    result = measure(name)
+    assert 0 < result.tflop_per_s < math.inf
+    assert (result.dtype, result.fast_accum) == (name, False if name == "fp8" else None)
+    assert result.error <= allowed_error(name, SHAPE.K)
+    assert result.num_wrong == 0
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_dtype_that_the_device_lacks_is_refused_in_words(measure):
+    with pytest.raises(ValueError, match=r"^tf32 is a mode of the tensor cores of a GPU; a CPU has none$"):
+        measure("tf32")
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_unknown_dtypes_are_refused_with_the_known_ones(measure):
+    with pytest.raises(ValueError, match=r"^unknown dtype 'int3'; known: bf16, fp16, tf32, fp32, fp64, fp8$"):
+        measure("int3")
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_one_wrong_element_is_reported_beside_the_speed(measure, monkeypatch):
+    spoil(monkeypatch, lambda out: out.view(torch.int32)[-1, -1].bitwise_xor_(1))
+    assert measure().num_wrong == (2 if measure is measure_best_shape else 1)  # one for each candidate
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_an_element_that_is_not_finite_makes_the_error_infinite(measure, monkeypatch):
+    spoil(monkeypatch, lambda out: out[-1, 3].fill_(math.nan))
+    assert measure().error == math.inf
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_flags_hold_for_every_operation_and_are_put_back(measure, monkeypatch):
+    found, during = MATMUL.fp32_precision, set()
+    spoil(monkeypatch, lambda out: during.add((MATMUL.fp32_precision, MATMUL.allow_bf16_reduced_precision_reduction)))
+    try:
+        MATMUL.fp32_precision = "tf32"
+        measure()
+        assert MATMUL.fp32_precision == "tf32"
+    finally:
+        MATMUL.fp32_precision = found
+    assert during == {("ieee", False)}
+
+
+@pytest.mark.parametrize("measure", [measure_sustained, measure_burst])
+def test_spans_hold_their_work_one_after_the_other(measure, monkeypatch):
+    seen_s = []
+    spoil(monkeypatch, lambda out: seen_s.append(sustained.time.monotonic()))
+    result = measure()
+    assert len(result.spans) == {measure_sustained: 3, measure_burst: 4}[measure]
+    for span in result.spans:
+        assert span.begin_s <= span.end_s
+        assert 0 < span.elapsed_s <= span.end_s - span.begin_s
+        assert any(span.begin_s <= moment_s <= span.end_s for moment_s in seen_s)
+    for earlier, later in itertools.pairwise(result.spans):
+        assert earlier.end_s <= later.begin_s
+    inside = [moment_s for moment_s in seen_s if any(span.begin_s <= moment_s <= span.end_s for span in result.spans)]
+    between = [moment_s for moment_s in seen_s if result.spans[0].begin_s <= moment_s <= result.spans[-1].end_s]
+    assert inside == between
+
+
+# --- sustained -----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_rate_is_that_of_the_median_block():
+    result = measure_sustained(shape=Shape(30, 20, 10))
+    assert result.shape == (30, 20, 10)
+    assert result.tflop_per_s == pytest.approx(num_flops(30, 20, 10) / result.operation_s / 1e12)
+    assert 0 < result.slowest_tflop_per_s <= result.tflop_per_s
+    assert math.isfinite(result.block_cv_percent)
+
+
+def test_a_preheat_that_nobody_watches_is_run_in_full():
+    result = measure_sustained(preheat_s=0.2)
+    assert result.settled is None
+    assert result.preheat_s >= 0.2
+
+
+def test_the_preheat_ends_when_the_clock_has_settled(monkeypatch):
+    monkeypatch.setattr(sustained, "_PIECE_S", 0.02)
+    answers = iter([False, False, True])
+    result = measure_sustained(preheat_s=600.0, settled=lambda: next(answers))
+    assert result.settled is True
+    assert result.preheat_s < 600
+    assert next(answers, "all asked") == "all asked"
+
+
+def test_a_clock_that_never_settles_is_said(monkeypatch):
+    monkeypatch.setattr(sustained, "_PIECE_S", 0.02)
+    result = measure_sustained(preheat_s=0.3, settled=lambda: False)
+    assert result.settled is False
+    assert result.preheat_s >= 0.3
+
+
+def test_the_clock_is_asked_between_pieces_and_not_more_often(monkeypatch):
+    monkeypatch.setattr(sustained, "_PIECE_S", 0.04)
+    events = []
+    spoil(monkeypatch, lambda out: events.append("work"))
+    asked_s = []
+
+    def settled():
+        events.append("asked")
+        asked_s.append(sustained.time.monotonic())
+        return len(asked_s) == 4
+
+    measure_sustained(preheat_s=600.0, settled=settled)
+    assert all(later_s - earlier_s >= 0.02 for earlier_s, later_s in itertools.pairwise(asked_s))
+    assert [kind for kind, _ in itertools.groupby(events)][:2] == ["work", "asked"]
+    assert ("asked", "asked") not in itertools.pairwise(events)
+
+
+def test_no_preheat_at_all():
+    result = measure_sustained(preheat_s=0.0, settled=lambda: True)
+    assert result.settled is False
+
+
+@pytest.mark.parametrize("preheat_s", [-1.0, math.nan, math.inf])
+def test_a_preheat_without_an_end_is_refused(preheat_s):
+    with pytest.raises(ValueError, match=f"^preheat_s={preheat_s}: a finite number of seconds, not negative$"):
+        measure_sustained(preheat_s=preheat_s)
+
+
+# --- burst ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_burst_is_whole_operations_and_the_rate_is_that_of_the_median():
+    result = measure_burst()
+    assert result.num_iterations >= 1
+    assert result.operation_s * result.num_iterations == pytest.approx(statistics.median(span.elapsed_s for span in result.spans))
+    assert result.tflop_per_s == pytest.approx(num_flops(*SHAPE) / result.operation_s / 1e12)
+    assert math.isfinite(result.burst_cv_percent)
+
+
+def test_an_operation_longer_than_a_burst_runs_once():
+    assert measure_burst(work_s=0.0).num_iterations == 1
+
+
+def test_the_device_rests_before_every_burst():
+    result = measure_burst(idle_s=0.03)
+    assert all(later.begin_s - earlier.end_s >= 0.03 for earlier, later in itertools.pairwise(result.spans))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_bursts": 1}, "^num_bursts=1: at least 2, or there is no spread$"),
+        ({"work_s": math.nan}, "^work_s=nan: a finite number of seconds, not negative$"),
+        ({"idle_s": -0.1}, "^idle_s=-0.1: a finite number of seconds, not negative$"),
+    ],
+)
+def test_bursts_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        measure_burst(**options)
+
+
+# --- best shape ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_result_names_the_candidate_with_the_highest_median():
+    result = measure_best_shape()
+    best = max(result.candidates, key=lambda rate: rate.tflop_per_s)
+    assert [rate.shape for rate in result.candidates] == [SHAPE, square(16)]
+    assert (result.shape, result.tflop_per_s, result.max_tflop_per_s) == (best.shape, best.tflop_per_s, best.max_tflop_per_s)
+    for rate in result.candidates:
+        assert rate.tflop_per_s == pytest.approx(num_flops(*rate.shape) / rate.operation_s / 1e12)
+        assert rate.tflop_per_s <= rate.max_tflop_per_s < math.inf
+
+
+def test_before_each_operation_l2_is_flushed_and_the_output_reset(monkeypatch):
+    flushed, real_zero = [], torch.Tensor.zero_
+    monkeypatch.setattr(torch.Tensor, "zero_", lambda tensor: (flushed.append(tensor.numel()), real_zero(tensor))[1])
+    outputs, flushes = [], []
+
+    def mm(A_MK, B_KN, *, out):
+        outputs.append(out.clone())
+        flushes.append(len(flushed))
+        REAL_MM(A_MK, B_KN, out=out)
+
+    monkeypatch.setattr(torch, "mm", mm)
+    measure_best_shape(candidates=[SHAPE], num_warmup=3, num_iterations=4)
+    timed = slice(1, 8)  # after the trial on a CPU; the check comes last
+    assert flushes[timed] == list(range(1, 8))
+    assert set(flushed) == {4096}
+    assert all(torch.equal(output, outputs[1]) for output in outputs[timed])
+    assert bool(torch.isfinite(outputs[1]).all())
+    assert not torch.equal(outputs[1], REAL_MM(torch.zeros(66, 1), torch.zeros(1, 35)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"candidates": []}, "^0 candidates, num_iterations=5: at least 1 each$"),
+        ({"num_iterations": 0}, "^2 candidates, num_iterations=0: at least 1 each$"),
+    ],
+)
+def test_nothing_to_time_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        measure_best_shape(**options)

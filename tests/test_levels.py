@@ -1,0 +1,134 @@
+"""What a level runs, how long it may take, and how the verdict says so."""
+
+import subprocess
+import sys
+
+import pytest
+from judging import make_limit, make_profile
+from suite import ROOT, make_suite, plain_pytest, torchrun
+
+from gpu_acceptance.levels import at_level, left_out, num_left_out, runs
+from gpu_acceptance.limit import LEVELS
+from gpu_acceptance.objections import FORMATION
+from gpu_acceptance.rows import subject_of
+from gpu_acceptance.thresholds import LimitsError, load_profile, profile_names, shipped_dir
+
+TABLE = {"quick": {"gemm": 2.0}, "full": {"gemm": 3.0, "memory": 9.0}}
+PROFILE = make_profile(
+    make_limit("gemm.bf16.sustained", at_least=1),
+    make_limit("memory.fill.fraction", at_least=1),
+    requires=frozenset({"gemm", "memory", "counters"}),
+    levels=TABLE,
+)
+
+
+def test_what_only_another_level_names_is_left_out_and_not_required():
+    quick = at_level(PROFILE, "quick")
+    assert (quick.level, quick.expected_s, left_out(quick)) == ("quick", {"gemm": 2.0}, {"memory"})
+    assert quick.requires == {"gemm", "counters"}
+    assert not runs(quick, "acceptance/test_memory.py::test_patterns")
+
+
+def test_what_no_level_names_runs_at_each():
+    assert runs(at_level(PROFILE, "quick"), "acceptance/test_of_a_site.py::test_value")
+    assert at_level(PROFILE, "full").requires == PROFILE.requires
+
+
+def test_validations_that_are_left_out_are_counted():
+    nodeids = ["acceptance/test_memory.py::test_a[1]", "acceptance/test_memory.py::test_a[2]", "acceptance/test_gemm.py::test_b"]
+    assert num_left_out(at_level(PROFILE, "quick"), nodeids) == {"memory": 2}
+    assert num_left_out(at_level(PROFILE, "quick"), []) == {"memory": 0}  # required at another level, and not there at all
+    assert num_left_out(at_level(PROFILE, "full"), nodeids) == {}
+
+
+@pytest.mark.parametrize(
+    ("levels", "level", "known"), [(TABLE, "health", "quick, full"), ({}, "quick", "full"), (TABLE, "", "quick, full")]
+)
+def test_a_level_that_the_profile_does_not_have(levels, level, known):
+    with pytest.raises(LimitsError, match=f"^--level={level}: profile .+ has no such level; levels: {known}$"):
+        at_level(make_profile(levels=levels), level)
+
+
+def test_a_profile_without_a_table_has_one_level_which_runs_all():
+    assert at_level(make_profile(levels={}), "full").requires == make_profile().requires
+
+
+LONGEST_S = {"health": 10, "quick": 90, "full": 540}  # for one node of 8 GPUs; formation and the import of torch excluded
+GPU_PROFILES = [name for name in profile_names(shipped_dir()) if name != "cpu"]
+
+
+@pytest.fixture(scope="module")
+def nodeids():
+    """All validations of the suite."""
+    command = [sys.executable, "-m", "pytest", "acceptance/", "--collect-only", "-q"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
+    found = [line for line in done.stdout.splitlines() if "::" in line]
+    assert {subject_of(nodeid) for nodeid in found} >= {"gpu_health", "gemm", "hbm", "nccl"}, done.stdout
+    return found
+
+
+@pytest.mark.parametrize("level", LONGEST_S)
+@pytest.mark.parametrize("name", GPU_PROFILES)
+def test_the_seconds_of_a_level_add_up_to_what_it_may_take(name, level, nodeids):
+    profile = at_level(load_profile(name, shipped_dir()), level)
+    subjects = [subject_of(nodeid) for nodeid in nodeids if runs(profile, nodeid)]
+    assert set(subjects) == profile.expected_s.keys()  # each validation has its seconds, and nothing is named that is not there
+    assert sum(profile.expected_s[subject] for subject in subjects) <= LONGEST_S[level]
+
+
+@pytest.mark.parametrize("name", profile_names(shipped_dir()))
+def test_the_shipped_levels_differ(name):
+    health, quick, full = (at_level(load_profile(name, shipped_dir()), level).expected_s.keys() for level in LEVELS)
+    assert health < quick < full
+
+
+def test_no_overlay_takes_a_subject_out_of_the_whole_suite(tmp_path):
+    """Counters are named by no level. Named by a lower one alone they would be no part of a full run, and nothing would ask for them."""
+    (tmp_path / "mine.yaml").write_text("reason: a test\nlevels: {health: {counters: 1}}\n")
+    with pytest.raises(LimitsError, match=r"^mine.yaml: levels.health.counters \(line 2\): .*counters are read at each level$"):
+        load_profile("h200-sxm", shipped_dir(), [tmp_path / "mine.yaml"])
+    (tmp_path / "mine.yaml").write_text("reason: a test\nlevels: {quick: {ssd: 1}}\n")
+    with pytest.raises(LimitsError, match=r"^mine.yaml: levels.full: lacks 'ssd', which quick runs; "):
+        load_profile("h200-sxm", shipped_dir(), [tmp_path / "mine.yaml"])
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    made = make_suite(tmp_path_factory.mktemp("levels"), "passes", "misses", "two_metrics")
+    table = "levels:\n  health: {passes: 1}\n  quick: {passes: 1, misses: 1}\n  full: {passes: 1, misses: 1, two_metrics: 2}\n"
+    (made / "thresholds" / "base.yaml").write_text(f"deadline_s: 60\n{table}")
+    return made
+
+
+def test_a_run_at_a_level_says_so_and_names_what_was_no_part_of_it(suite):
+    ended = torchrun(suite, "--level=health")
+    assert ended.verdict_line == "ACCEPTED (health, cpu profile: no GPU was tested)", ended.output
+    assert {row.subject for row in ended.record.rows} == {FORMATION, "passes"}
+    header = ended.record.header
+    assert (header.level, header.not_at_level, header.required) == ("health", {"misses": 1, "two_metrics": 2}, ("passes",))
+    assert "level health: misses (1 validation), two_metrics (2 validations) not part of it" in (ended.folder / "report.html").read_text()
+
+
+def test_a_level_can_reject(suite):
+    ended = plain_pytest(suite, "--level=quick")
+    assert ended.returncode == 1, ended.output
+    assert ended.verdict_line.startswith("REJECTED: 1 limit missed in 1 of 2 validations (quick, cpu profile")
+
+
+def test_a_level_to_which_nothing_belongs_is_a_usage_error(suite):
+    refused = plain_pytest(suite, "--level=health", "-k", "misses or two_metrics")
+    assert refused.returncode == 4, refused.output
+    assert "--level=health: nothing of what was asked for belongs to it: misses, two_metrics" in refused.output
+
+
+def test_the_plan_shows_the_level_and_what_it_leaves_out(suite):
+    plan = plain_pytest(suite, "--plan", "--level=quick")
+    assert "profile cpu (no GPU), level quick, " in plan.output
+    assert "  two_metrics: not at this level, 2 validations\n" in plan.output
+    assert "test_two_metrics.py::" not in plan.output
+
+
+def test_a_level_that_is_not_there_is_a_usage_error(suite):
+    refused = plain_pytest(suite, "--level=fast")
+    assert refused.returncode == 4
+    assert "--level=fast: profile cpu has no such level; levels: health, quick, full" in refused.output

@@ -1,0 +1,70 @@
+"""The peer limits of the shipped profiles against the committed readings: where their sigma comes from, and what they find."""
+
+import statistics
+
+import pytest
+from test_committed_runs import RUNS
+
+from gpu_acceptance.bounds import Sample
+from gpu_acceptance.files import read_results
+from gpu_acceptance.judge import num_peer_metrics
+from gpu_acceptance.peers import MIN_UNITS, find_behind, peer_factor
+from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
+
+PROFILES = {name: load_profile(name, shipped_dir()) for name in profile_names(shipped_dir())}
+H200 = PROFILES["h200-sxm"]
+METRICS = [metric for metric, limit in H200.limits.items() if limit.peers]
+each_metric = pytest.mark.parametrize("metric", METRICS)
+
+
+def readings(metric):
+    """By committed run of enough GPUs, the figure of each of them in the first attempt."""
+    found = {}
+    for run in RUNS:
+        record = read_results(run)
+        figures = [
+            figure.value
+            for row in record.rows
+            for attempt in row.attempts[:1]
+            for rank in attempt.ranks
+            for figure in rank.figures
+            if figure.metric == metric
+        ]
+        if len(figures) >= MIN_UNITS:
+            found[run.name] = figures
+    return found
+
+
+def behind(metric, values):
+    factor = peer_factor(len(values), num_peer_metrics(H200))
+    samples = [Sample(unit, unit, 1, value) for unit, value in enumerate(values)]
+    return [sample.unit for sample in find_behind(samples, H200.limits[metric].peers, factor).missed]
+
+
+def test_only_what_was_measured_has_a_peer_limit():
+    assert METRICS
+    for profile in PROFILES.values():
+        for limit in profile.limits.values():
+            assert not limit.peers or limit.source.startswith("measured"), limit.metric
+
+
+@each_metric
+def test_sigma_is_the_largest_spread_that_was_read(metric):
+    found = readings(metric)
+    assert len(found) >= 3
+    largest = max(statistics.stdev(values) / statistics.mean(values) for values in found.values())
+    assert H200.limits[metric].peers.sigma == pytest.approx(largest, abs=0.0001)
+    assert H200.limits[metric].peers.sigma >= largest
+
+
+@each_metric
+def test_the_healthy_gpus_that_were_read_are_not_behind(metric):
+    assert [behind(metric, values) for values in readings(metric).values()] == [[]] * len(readings(metric))
+
+
+@each_metric
+def test_any_of_them_that_were_5_percent_slower_would_be_named(metric):
+    for values in readings(metric).values():
+        for slow in range(len(values)):
+            slower = [value * 0.95 if unit == slow else value for unit, value in enumerate(values)]
+            assert behind(metric, slower) == [slow]

@@ -7,7 +7,7 @@ from gpu_acceptance.files import read_results
 
 pytestmark = pytest.mark.launcher
 
-EXAMPLES_HERE = ("declared_skip", "gathers", "loosened", "own_worker", "passes", "unstable_once", "waived")
+EXAMPLES_HERE = ("asks_telemetry", "declared_skip", "gathers", "loosened", "own_worker", "passes", "unstable_once", "waived")
 
 
 @pytest.fixture(scope="module")

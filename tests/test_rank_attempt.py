@@ -3,6 +3,7 @@
 import pytest
 
 from gpu_acceptance.generation_attempt import EndAttempt, FormAttempt
+from gpu_acceptance.gpu_telemetry import GpuTelemetry, check_moments
 from gpu_acceptance.rank_attempt import RunAttempt
 from gpu_acceptance.record import LastCollective, Outcome
 
@@ -74,6 +75,17 @@ class FakeHost:
     def kill_strays(self) -> None:
         self.strays_killed += 1
 
+    def telemetry(self, begin_s, end_s) -> GpuTelemetry:
+        check_moments(begin_s, end_s)
+        return seen(end_s - begin_s)
+
+    def telemetry_so_far(self) -> GpuTelemetry:
+        return seen(4321.0)
+
+
+def seen(length_s: float) -> GpuTelemetry:
+    return GpuTelemetry(length_s=length_s, seen_s=0.0, num_samples=0, longest_gap_s=length_s, levels={}, throttled_s={}, missing={})
+
 
 @pytest.fixture
 def clock(monkeypatch):
@@ -128,6 +140,28 @@ def test_a_validation_from_set_up_to_record(clock):
     attempt.on_worker(done(figures=[figure]))
     (record, _) = host.published[0]
     assert (record.outcome, record.duration_s, record.figures[0].value) == (Outcome.PASSED, 0.5, 1.0)
+
+
+def test_the_record_says_what_the_gpu_did_meanwhile(clock):
+    host = FakeHost(FakeWorker())
+    attempt = entered(host)
+    clock(7)
+    attempt.on_worker(done())
+    assert host.published[0][0].telemetry.length_s == 7
+
+
+def test_a_validation_is_told_what_its_gpu_did(clock):
+    host = FakeHost(FakeWorker())
+    entered(host).on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
+    assert host.worker.sent[-1]["type"] == "telemetry"
+    assert GpuTelemetry.model_validate(host.worker.sent[-1]["found"]) == seen(2.5)
+
+
+def test_where_there_is_no_gpu_it_is_told_so(clock, monkeypatch):
+    host = FakeHost(FakeWorker())
+    monkeypatch.setattr(host, "telemetry", lambda *_: None)
+    entered(host).on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
+    assert host.worker.sent[-1] == {"type": "telemetry", "found": None}
 
 
 def test_a_worker_kept_out_takes_the_outcome_of_the_vote(clock):
@@ -343,6 +377,11 @@ for _ in range(100_000):
         (said("setup", outcome="passed", reason={}), "AttributeError: 'dict' object has no attribute 'encode'"),
         (said("gather", key="a"), "KeyError: 'value'"),
         (said("gather", key="a", value=[1]), "ValueError: gather wants a number, a bool or a text of at most 2000 characters, got [1]"),
+        (said("telemetry", begin_s=1.0), "KeyError: 'end_s'"),
+        (
+            said("telemetry", begin_s=2.0, end_s=1.0),
+            "ValueError: telemetry from 2.0 to 1.0: wanted are two moments of time.monotonic() that have been, the earlier one first",
+        ),
         (said("done"), "KeyError: 'outcome'"),
         ({**said("done"), "seq": []}, "TypeError: unhashable type: 'list'"),
     ],
@@ -481,6 +520,7 @@ def test_a_healthy_worker_says_goodbye_and_leaves(clock):
     assert not host.published
     attempt.on_exit("exit code 0", "")
     assert host.published[0][0].outcome is Outcome.PASSED
+    assert host.published[0][0].telemetry == seen(4321.0)  # of the whole run
 
 
 def test_what_went_wrong_at_the_end_is_an_error(clock):

@@ -18,7 +18,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from gpu_acceptance.contradictions import find_contradiction
-from gpu_acceptance.record import SCHEMA_VERSION, Model, RankFacts, RankIdentity, RankRecord, RunPlan, RunRecord
+from gpu_acceptance.model import Model
+from gpu_acceptance.record import SCHEMA_VERSION, RankFacts, RankIdentity, RankRecord, RunPlan, RunRecord
 from gpu_acceptance.refusal import Refusal
 from gpu_acceptance.visible import one_line
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from gpu_acceptance.attempts import CHANNEL, NO_WORKER, may_echo
 from gpu_acceptance.board import GRACE_S
 from gpu_acceptance.control import Message
+from gpu_acceptance.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.inquiry import Inquiry
 from gpu_acceptance.record import Outcome, RankRecord, clip
 from gpu_acceptance.worker_process import WorkerProcess
@@ -34,6 +35,8 @@ class Hold(Protocol):
     def form_command(self, generation: int, *, group: bool) -> Message: ...
     def memory_held_bytes(self) -> int | None: ...
     def kill_strays(self) -> None: ...
+    def telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None: ...
+    def telemetry_so_far(self) -> GpuTelemetry | None: ...
 
 
 class Host(Protocol):
@@ -198,9 +201,13 @@ class RankAttempt:
             rank=self.go["rank"],
             outcome=outcome,
             message=clip(message),
+            telemetry=self._telemetry(),
             **{"phase": self.phase if outcome is not Outcome.PASSED else "", "duration_s": self._elapsed(), **fields},
         )
         self._host.publish(self.record, facts or {})
+
+    def _telemetry(self) -> GpuTelemetry | None:
+        return self._hold.telemetry(self._started, time.monotonic())
 
 
 class RunAttempt(RankAttempt):
@@ -243,6 +250,8 @@ class RunAttempt(RankAttempt):
                 check_gathered(message["key"], message["value"], self.go["world_size"])
                 gathered = {"key": message["key"], "value": message["value"]}
                 self._host.tell_leader({"type": "gather", "seq": self.go["seq"], **gathered})
+            case "telemetry":
+                self._tell_telemetry(message)
             case "done":
                 self._finish_done(message)
 
@@ -269,6 +278,11 @@ class RunAttempt(RankAttempt):
             self._kept_out = message
         if self._hold.worker and self._waits_to_enter:
             self._hold.worker.send({"type": "enter", "ok": message["ok"]})
+
+    def _tell_telemetry(self, asked: Message) -> None:
+        found = self._hold.telemetry(asked["begin_s"], asked["end_s"])
+        assert self._hold.worker  # it has just asked
+        self._hold.worker.send({"type": "telemetry", "found": found.model_dump() if found else None})
 
     def _finish_done(self, message: Message) -> None:
         if message["outcome"] == Outcome.PASSED and self.phase != "call":

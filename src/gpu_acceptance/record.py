@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from gpu_acceptance.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.inventory.gpu import GpuUse
 from gpu_acceptance.limit import DEFAULT_LEVEL, ChangeKind, Profile, Scope, Value, subject_of_metric
+from gpu_acceptance.model import Model
 
 SCHEMA_VERSION = 1
 MAX_TEXT = 16_384  # characters of one message, stack or log tail in a record
@@ -24,12 +26,6 @@ MOST_COLLECTIVES = 64  # groups of one rank whose last collective a record names
 
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Bounds = tuple[float, float]  # at least, at most
-
-
-class Model(BaseModel):
-    """Frozen, strict, and closed: an unknown key, a NaN or a number in quotes is an error, not a guess."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Outcome(StrEnum):
@@ -158,6 +154,7 @@ class RankRecord(Model):
     log_tail: Text = ""  # end of the worker's output, when the outcome is bad
     figures: tuple[Figure, ...] = ()
     counters: tuple[Figure, ...] = ()  # what rose on the rank's GPU meanwhile, as its supervisor read it; no figure of a worker is here
+    telemetry: GpuTelemetry | None = None  # of the rank's GPU meanwhile, sampled by its supervisor; `worker_end`: since it was opened
 
     @model_validator(mode="after")
     def _keep_counters_apart(self) -> Self:
@@ -215,11 +212,11 @@ class RankIdentity(Model):
     gpu_uuid: str = ""  # of the GPU its worker really opened; empty until it did
     num_gpus_on_bus: int = 0  # of this node, as the PCI bus shows them; a device that would not say what it is counts
     nvml_problem: str = ""  # what NVML did not answer; empty where it answered all
-    versions: dict[str, str] = {}  # python, torch, cuda, nccl, driver, kernel, ...
-    environment: dict[str, str] = {}  # variables that change results
+    versions: dict[str, str] = Field(default_factory=dict)  # python, torch, cuda, nccl, driver, kernel, ...
+    environment: dict[str, str] = Field(default_factory=dict)  # variables that change results
     chassis_serial: str = ""
     rack: str = ""  # where --site says that it stands
-    inventory: dict[str, str] = {}  # its node in words; the first rank of a node tells
+    inventory: dict[str, str] = Field(default_factory=dict)  # its node in words; the first rank of a node tells
     clock_ahead_s: Bounds | None = None  # of its node's clock against node 0's; None: nobody asked, or no answer came
 
     @property
@@ -274,7 +271,7 @@ class RunPlan(Model):
     started_at: str  # ISO 8601, UTC
     command: tuple[str, ...]
     profile: Profile
-    waivers: dict[str, str] = {}
+    waivers: dict[str, str] = Field(default_factory=dict)
     declared_gpus: int | None = None  # --gpus
     declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
     measure_only: bool = False
@@ -282,7 +279,7 @@ class RunPlan(Model):
     num_deselected: int = 0
     selection: str = ""  # where less than the whole suite was asked for: what; it weakens the verdict
     not_collected: tuple[str, ...] = ()  # a sentence for each test file of which no validations are known
-    not_at_level: dict[str, int] = {}  # by subject: how many validations the chosen level leaves out
+    not_at_level: dict[str, int] = Field(default_factory=dict)  # by subject: how many validations the chosen level leaves out
     validations: tuple[PlannedValidation, ...]  # in rank 0's order
     gpu_acceptance_version: str
 
@@ -370,7 +367,7 @@ class Header(Model):
     measure_only: bool = False
     allow_busy: bool = False
     level: str = DEFAULT_LEVEL  # --level
-    not_at_level: dict[str, int] = {}  # by subject: how many validations it left out
+    not_at_level: dict[str, int] = Field(default_factory=dict)  # by subject: how many validations it left out
     gpu_acceptance_version: str
     ranks: tuple[RankIdentity, ...]
     rebuilt: str = ""  # from which journals and why, where no reporter finished the run; such a run is never ACCEPTED
@@ -384,8 +381,8 @@ class RunRecord(Model):
     conclusion: Conclusion
     rows: tuple[Row, ...]
     changes: tuple[ChangeRecord, ...] = ()
-    not_applicable: dict[str, str] = {}
-    waivers: dict[str, str] = {}
+    not_applicable: dict[str, str] = Field(default_factory=dict)
+    waivers: dict[str, str] = Field(default_factory=dict)
 
 
 def place_of(host: str, rack: str) -> str:

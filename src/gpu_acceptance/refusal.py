@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from gpu_acceptance.record import Model, Text
+from gpu_acceptance.model import Model
+from gpu_acceptance.record import Text
 
 
 class Refusal(Model):

@@ -13,7 +13,8 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gpu_acceptance.limit import FileDigest
 from gpu_acceptance.limits_file import did_you_mean, dotted, line_of, read_validated
-from gpu_acceptance.record import DeclaredNode, Model
+from gpu_acceptance.model import Model
+from gpu_acceptance.record import DeclaredNode
 from gpu_acceptance.strict_yaml import Document, Key, shown
 
 MOST_NODES = 1_000  # all of them travel to each rank in one message

@@ -11,6 +11,7 @@ import psutil
 from gpu_acceptance.control import Control, Message, generation_prefix
 from gpu_acceptance.counter_watch import CounterWatch
 from gpu_acceptance.events import Events
+from gpu_acceptance.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.janitor import MARK, kill_marked, start_janitor
@@ -18,6 +19,7 @@ from gpu_acceptance.limit import Value
 from gpu_acceptance.processes import descendants, kill_descendants
 from gpu_acceptance.record import DeclaredNode, Figure, RankIdentity
 from gpu_acceptance.run_files import RunFiles
+from gpu_acceptance.telemetry_watch import TelemetryWatch
 from gpu_acceptance.worker import worker_command
 from gpu_acceptance.worker_process import WorkerProcess
 
@@ -60,6 +62,7 @@ class WorkerHold:
         self._gpu_uuid = ""  # of the GPU that the worker opened
         self._counters = CounterWatch(reads_ports=identity.local_rank == 0)
         events.listen(self._counters.wake_fd)
+        self._telemetry = TelemetryWatch()
         self._janitor = start_janitor(self._mark)
         self._memory_before = {gpu.index: gpu.use.used_bytes for gpu in identity.gpus if gpu.use}
 
@@ -121,9 +124,10 @@ class WorkerHold:
         }
 
     def opened(self, gpu_uuid: str) -> None:
-        """The worker told which GPU it opened: the one whose memory and counters are watched from now on."""
+        """The worker told which GPU it opened: the one whose memory, counters and telemetry are watched from now on."""
         self._gpu_index = self._indexes.get(gpu_uuid, self._gpu_index)
         self._gpu_uuid = gpu_uuid
+        self._telemetry.watch(gpu_uuid)
 
     def read_counters(self, *, each_link: bool) -> None:
         """Asks what rose on the GPU since it was asked last; `counters` has the answer."""
@@ -134,6 +138,13 @@ class WorkerHold:
     def counters(self) -> tuple[Figure, ...] | None:
         """What rose; None while NVML has not answered, which does not take long. Nothing where the worker opened no GPU."""
         return self._counters.figures()
+
+    def telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None:
+        """What the GPU that the worker opened did between two moments; see TelemetryWatch.during."""
+        return self._telemetry.during(begin_s, end_s)
+
+    def telemetry_so_far(self) -> GpuTelemetry | None:
+        return self._telemetry.so_far()
 
     def memory_held_bytes(self) -> int | None:
         """GPU memory in use beyond what was in use before the first worker; 0 where that is nothing to speak of; None: unknown."""
@@ -152,7 +163,8 @@ class WorkerHold:
         kill_descendants(timeout_s=0.2, spare=self._janitor, known=self._known)
 
     def kill_everything(self) -> None:
-        """SIGKILLs the worker and everything that it ever started."""
+        """SIGKILLs the worker and everything that it ever started; the sampler ends, so that none of it is inside NVML when Python ends."""
+        self._telemetry.end()
         if self.worker:
             self.worker.kill()
         kill_marked(self._mark, rounds=20)

@@ -12,6 +12,7 @@ import pytest
 
 from gpu_acceptance.attempts import FORMING
 from gpu_acceptance.channel import LineReader, Message, write_message
+from gpu_acceptance.gpu_telemetry import GpuTelemetry, check_moments
 from gpu_acceptance.group import World, device_facts, form_group, open_device, release_cached_memory, seal, wait_for_device
 from gpu_acceptance.leftovers import Leftovers
 from gpu_acceptance.limit import Value
@@ -177,6 +178,7 @@ class WorkerPlugin:
             digests=command["digests"],
             declared_nodes=tuple(DeclaredNode(**node) for node in command["declared_nodes"]),
             gather=self._gather,
+            telemetry=self._telemetry,
         )
         assert self._config is not None
         self._config.stash[WORKER_SESSION] = session
@@ -191,6 +193,12 @@ class WorkerPlugin:
             raise RuntimeError(f"gather of {key!r}: {named('rank', gathered['absent'])} without a worker, see world_formation")
         values: list[Value] = gathered["values"]
         return values
+
+    def _telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None:
+        check_moments(begin_s, end_s)
+        self._tell({"type": "telemetry", "begin_s": begin_s, "end_s": end_s})
+        found = self._next("telemetry")["found"]
+        return None if found is None else GpuTelemetry.model_validate(found)
 
     def _commands(self) -> Iterator[Message]:
         while True:

@@ -9,6 +9,7 @@ import pytest
 
 from gpu_acceptance.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.figures import figure_of
+from gpu_acceptance.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import GpuUse
 from gpu_acceptance.limit import Value, subject_of_metric
@@ -26,6 +27,12 @@ class Gather(Protocol):
     """Collects one small value from every rank, in rank order. Collective."""
 
     def __call__(self, key: str, value: Value) -> list[Value]: ...
+
+
+class Telemetry(Protocol):
+    """What this rank's GPU did between two moments of time.monotonic(), at least 1 s apart. None: no GPU. Not collective."""
+
+    def __call__(self, begin_s: float, end_s: float) -> GpuTelemetry | None: ...
 
 
 class Figures:
@@ -75,6 +82,7 @@ class WorkerSession:
     digests: Mapping[str, str] = field(repr=False)  # of the suite and the profile, as this rank has them
     declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
     gather: Gather = field(repr=False)
+    telemetry: Telemetry = field(repr=False)
 
 
 def use_before(told: Sequence[Mapping[str, object]], gpu_uuid: str) -> GpuUse:

@@ -1,10 +1,12 @@
 import math
+from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.measure.gemm.efficiency import cycle_efficiency, flop_per_clock_per_sm
+from gpu_acceptance.measure.gemm.efficiency import cycle_efficiency, cycle_efficiency_on, flop_per_clock_per_sm
 
 rates = st.floats(0.001, 1e5)
 clocks_mhz = st.floats(100, 5000)
@@ -53,3 +55,17 @@ def test_a_clock_that_was_not_read_is_no_efficiency(name, value):
     given = {"mean_sm_clock_mhz": 1500.0, "num_sms": 132, "flop_per_clock_per_sm": 4096, name: value}
     with pytest.raises(ValueError, match=f"^{name}={value}: a finite number above 0$"):
         cycle_efficiency(660.0, **given)
+
+
+GPU = torch.device("cuda", 3)
+
+
+@pytest.mark.parametrize(("capability", "efficiency"), [((9, 0), pytest.approx(0.5, abs=0.001)), ((10, 0), None)])
+def test_a_gpu_is_taken_by_its_own_sms(monkeypatch, capability, efficiency):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", {GPU: capability}.get)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", {GPU: SimpleNamespace(multi_processor_count=132)}.get)
+    assert cycle_efficiency_on(GPU, "bf16", 989.4 / 2, 1830.0) == efficiency
+
+
+def test_a_cpu_has_none():
+    assert cycle_efficiency_on(torch.device("cpu"), "bf16", 1.0, 3000.0) is None

@@ -1,5 +1,6 @@
 """Run records as real runs leave them; hosts, serials and UUIDs are invented."""
 
+from gpu_acceptance.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.record import (
     Attempt,
     ChangeRecord,
@@ -104,7 +105,7 @@ def held(metric, value, unit, need, margin, scope="job", ranks=(), **more):
     return Judgement(metric=metric, value=value, unit=unit, need=need, margin=margin, scope=scope, ranks=ranks, **more)
 
 
-def row(nodeid, figures_of, judgements, ranks=8, outcome=Outcome.PASSED, message=""):
+def row(nodeid, figures_of, judgements, ranks=8, outcome=Outcome.PASSED, message="", telemetry_of=lambda rank: None):
     """A validation that every rank passed or failed by its figures alone."""
     records = tuple(
         RankRecord(
@@ -115,6 +116,7 @@ def row(nodeid, figures_of, judgements, ranks=8, outcome=Outcome.PASSED, message
             outcome=outcome if any(rank in one.ranks and one.status is not Status.HELD for one in judgements) else Outcome.PASSED,
             duration_s=12.0 + rank / 10,
             figures=tuple(figures_of(rank)),
+            telemetry=telemetry_of(rank),
         )
         for rank in range(ranks)
     )
@@ -137,6 +139,30 @@ def gemm_row(ranks=8):
         lambda rank: [figure("gemm.bf16.tflops", 731.4 + (rank - 3) ** 2 / 7, "TFLOP/s", 0.31)],
         [judgement, held("gemm.bf16.wrong", 0, "elements", "== 0", None, "rank", bound="equals")],
         ranks,
+        telemetry_of=telemetry,
+    )
+
+
+def telemetry(rank):
+    """A GPU at its power limit; that of rank 2 tells no temperature of its memory, rank 6 was not sampled, rank 7 was told nothing."""
+    levels = {
+        "utilisation_percent": Level(mean=99.2, low=0.0, high=100.0),
+        "sm_clock_mhz": Level(mean=1410.24 + rank, low=1335.0, high=1980.0),
+        "power_w": Level(mean=698.71, low=120.5, high=701.0),
+        "gpu_temperature_c": Level(mean=61.0, low=35.0, high=66.0),
+        "memory_temperature_c": Level(mean=70.0, low=50.0, high=72.0),
+    }
+    missing = dict.fromkeys(["memory_temperature_c"] if rank == 2 else levels if rank == 7 else [], "unreadable (Unknown Error)")
+    if rank == 6:
+        return None
+    return GpuTelemetry(
+        length_s=12.0,
+        seen_s=11.95,
+        num_samples=239,
+        longest_gap_s=0.06,
+        levels={name: level for name, level in levels.items() if name not in missing},
+        throttled_s={} if rank == 7 else {"gpu idle": 0.2, "sw power cap": 11.3} if rank else {"gpu idle": 11.95},
+        missing={**missing, "event_reasons": "not supported"} if rank == 7 else missing,
     )
 
 

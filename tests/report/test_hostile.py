@@ -4,6 +4,7 @@ import re
 import string
 from functools import cache
 from importlib.resources import files
+from typing import get_origin
 
 import pytest
 from hypothesis import example, given, settings
@@ -41,7 +42,7 @@ def tainted(value, taint, key=""):
     if isinstance(value, str):
         return value if key in FIXED or not value else taint + value
     if isinstance(value, dict):
-        free = key in {"versions", "environment", "inventory", "parameters", "profile_files", "not_applicable", "waivers"}
+        free = key in {"versions", "environment", "inventory", "parameters", "profile_files", "not_applicable", "waivers", "throttled_s"}
         return {(taint + name if free else name): tainted(entry, taint, "" if free else name) for name, entry in value.items()}
     if isinstance(value, list | tuple):
         return tuple(tainted(entry, taint, key) for entry in value)
@@ -61,6 +62,8 @@ def construct(model, data):
         value = data.get(name, field.default)
         if inner and isinstance(value, tuple):
             value = tuple(construct(inner, entry) for entry in value)
+        elif inner and get_origin(field.annotation) is dict:
+            value = {key: construct(inner, entry) for key, entry in value.items()}
         elif inner and isinstance(value, dict):
             value = construct(inner, value)
         filled[name] = value

@@ -342,3 +342,36 @@ def test_write_page_reads_results_alone(tmp_path):
 def test_write_page_without_results(tmp_path):
     with pytest.raises(RecordError, match="no such file"):
         write_page(tmp_path)
+
+
+def test_what_the_gpus_did_meanwhile_stands_beside_the_figures():
+    page = parse(build_page(samples.accepted()))
+    columns = [one.text.strip() for one in page.all("th")]
+    assert columns[columns.index("GPU busy (%)") :][:6] == [
+        "GPU busy (%)",
+        "SM clock (MHz)",
+        "power (W)",
+        "GPU (°C)",
+        "memory (°C)",
+        "clocks held down (s)",
+    ]
+    cells = [one.text.strip() for one in page.all("td")]
+    assert "1411.2 (1335 to 1980)" in cells
+    assert "698.7 (120.5 to 701)" in cells
+    assert cells.count("sw power cap: 11.3") == 5
+    assert cells.count("never") == 1
+    assert cells.count("no value: unreadable (Unknown Error)") == 6
+    assert cells.count("no value: not supported") == 1
+    assert cells.count("not sampled") == 6
+
+
+def test_without_a_gpu_the_table_has_no_columns_for_one():
+    record = samples.accepted()
+    rows = [row.model_copy(update={"attempts": tuple(without_telemetry(one) for one in row.attempts)}) for row in record.rows]
+    page = build_page(record.model_copy(update={"rows": tuple(rows)}))
+    assert "GPU busy" not in page
+    assert "shown, not judged" not in page
+
+
+def without_telemetry(attempt):
+    return attempt.model_copy(update={"ranks": tuple(rank.model_copy(update={"telemetry": None}) for rank in attempt.ranks)})

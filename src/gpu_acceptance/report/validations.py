@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpu_acceptance.limit import subject_of_metric
 from gpu_acceptance.record import COUNTERS, Attempt, Figure, Judgement, RankRecord, Row, RunRecord, Status
+from gpu_acceptance.report import gpu_time
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import duration, exact, percent, ranks_text, reproduce, rounded
 from gpu_acceptance.report.words import OUTCOME, STATUS, Mark
@@ -58,6 +59,7 @@ class AttemptTable:
     number: int
     columns: tuple[str, ...]
     lines: tuple[RankLine, ...]
+    note: str
 
 
 @dataclass(frozen=True)
@@ -166,12 +168,13 @@ def _attempt_table(attempt: Attempt, names: Mapping[int, str]) -> AttemptTable:
     metrics = tuple(dict.fromkeys((figure.metric, figure.unit) for rank in attempt.ranks for figure in _shown(rank)))
     return AttemptTable(
         number=attempt.number,
-        columns=tuple(f"{metric} ({unit})" if unit else metric for metric, unit in metrics),
-        lines=tuple(_rank_line(rank, metrics, names) for rank in attempt.ranks),
+        columns=(*(f"{metric} ({unit})" if unit else metric for metric, unit in metrics), *gpu_time.columns(attempt)),
+        lines=tuple(_rank_line(rank, metrics, names, gpu_time.cells(rank, attempt)) for rank in attempt.ranks),
+        note=gpu_time.note(attempt),
     )
 
 
-def _rank_line(rank: RankRecord, metrics: tuple[tuple[str, str], ...], names: Mapping[int, str]) -> RankLine:
+def _rank_line(rank: RankRecord, metrics: tuple[tuple[str, str], ...], names: Mapping[int, str], gpu_cells: tuple[str, ...]) -> RankLine:
     figures: dict[tuple[str, str], list[str]] = {metric: [] for metric in metrics}
     for figure in _shown(rank):
         figures[figure.metric, figure.unit].append(_cell(figure))
@@ -180,7 +183,7 @@ def _rank_line(rank: RankRecord, metrics: tuple[tuple[str, str], ...], names: Ma
         place=names.get(rank.rank, "unknown"),
         mark=OUTCOME[rank.outcome],
         duration=duration(rank.duration_s),
-        cells=tuple("; ".join(texts) or "none" for texts in figures.values()),
+        cells=(*("; ".join(texts) or "none" for texts in figures.values()), *gpu_cells),
     )
 
 

@@ -2,6 +2,8 @@
 
 import math
 
+import torch
+
 # FLOP per clock and SM, dense, by compute capability: peak rate / (SMs x boost clock) of the datasheets.
 # 8.0: A100, 108 SMs at 1.41 GHz: 312 (bf16, fp16), 156 (tf32), 19.5 (fp32; fp64 on tensor cores) TFLOP/s.
 # 9.0: H100 SXM, 132 SMs: 989.4 (bf16, fp16), 494.7 (tf32), 1978.9 (fp8) TFLOP/s at 1.83 GHz; 66.9 (fp32; fp64 on tensor cores)
@@ -28,3 +30,12 @@ def cycle_efficiency(tflop_per_s: float, mean_sm_clock_mhz: float, num_sms: int,
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name}={value}: a finite number above 0")
     return tflop_per_s * 1e12 / (mean_sm_clock_mhz * 1e6 * num_sms * flop_per_clock_per_sm)
+
+
+def cycle_efficiency_on(device: torch.device, dtype: str, tflop_per_s: float, mean_sm_clock_mhz: float) -> float | None:
+    """Of this device; None where it has no SMs, and where no datasheet tells what they can do."""
+    if device.type != "cuda":
+        return None
+    flop = flop_per_clock_per_sm(dtype, torch.cuda.get_device_capability(device))
+    num_sms = torch.cuda.get_device_properties(device).multi_processor_count
+    return None if flop is None else cycle_efficiency(tflop_per_s, mean_sm_clock_mhz, num_sms, flop)

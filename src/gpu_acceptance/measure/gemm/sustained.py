@@ -37,6 +37,16 @@ class SustainedResult:
     error: float
     num_wrong: int
 
+    @property
+    def begin_s(self) -> float:
+        """Of the first block, by time.monotonic()."""
+        return self.spans[0].begin_s
+
+    @property
+    def end_s(self) -> float:
+        """Of the last block: in between the device did hardly anything else."""
+        return self.spans[-1].end_s
+
 
 def measure(
     shape: Shape,

@@ -1,0 +1,47 @@
+"""What one GPU did over a stretch of time, as a record keeps it and a validation is told it."""
+
+import time
+from typing import Annotated
+
+from pydantic import Field
+
+from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.model import Model
+
+MAX_WHY = 500  # characters
+_Name = Annotated[str, Field(max_length=100)]
+_Why = Annotated[str, Field(max_length=MAX_WHY)]
+_MOST = 64  # channels, or reasons: there are 14 and 9
+
+
+class Level(Model):
+    """The mean is weighted by time."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class GpuTelemetry(Model):
+    """Sampled by the rank's supervisor. The unit of a channel is the end of its name; rates are in GB/s."""
+
+    length_s: float
+    seen_s: float  # of it, for which there is a sample
+    num_samples: int
+    longest_gap_s: float  # without a sample
+    levels: dict[_Name, Level] = Field(max_length=_MOST)  # by channel: sm_clock_mhz, power_w, utilisation_percent, ...
+    throttled_s: dict[_Name, float] = Field(max_length=_MOST)  # by the reason why clocks were not higher; idleness is one
+    missing: dict[_Name, _Why] = Field(max_length=_MOST)  # by channel, why there is no level
+
+    def mean(self, channel: str) -> Answer[float]:
+        """Missing, and why, where the GPU or NVML did not tell."""
+        level = self.levels.get(channel)
+        return level.mean if level else Missing(Why.NOT_THERE, self.missing.get(channel, f"no channel {channel}"))
+
+
+def check_moments(begin_s: float, end_s: float) -> None:
+    """Refuses what no stretch of time.monotonic() can lie between."""
+    are_numbers = all(isinstance(one, int | float) for one in (begin_s, end_s))
+    if not (are_numbers and 0 <= begin_s <= end_s <= time.monotonic()):
+        shown = f"telemetry from {begin_s!r:.40} to {end_s!r:.40}"
+        raise ValueError(f"{shown}: wanted are two moments of time.monotonic() that have been, the earlier one first")

@@ -1,0 +1,53 @@
+"""What the GPUs did during an attempt, as columns of its table: mean, and from where to where it went."""
+
+from gpu_acceptance.record import Attempt, RankRecord
+from gpu_acceptance.report.formatting import rounded
+
+_COLUMNS = {
+    "utilisation_percent": "GPU busy (%)",
+    "sm_clock_mhz": "SM clock (MHz)",
+    "power_w": "power (W)",
+    "gpu_temperature_c": "GPU (°C)",
+    "memory_temperature_c": "memory (°C)",
+}
+_LIMITLESS = "gpu idle"  # no reason of a GPU at work
+
+
+def columns(attempt: Attempt) -> tuple[str, ...]:
+    """None where no GPU was sampled: a CPU, or an attempt shorter than a second."""
+    return (*_COLUMNS.values(), "clocks held down (s)") if _was_sampled(attempt) else ()
+
+
+def cells(rank: RankRecord, attempt: Attempt) -> tuple[str, ...]:
+    """One for each column."""
+    if not _was_sampled(attempt):
+        return ()
+    return (*(_level(rank, channel) for channel in _COLUMNS), _held_down(rank))
+
+
+def note(attempt: Attempt) -> str:
+    if not _was_sampled(attempt):
+        return ""
+    return "Of the GPU: mean over the attempt (lowest to highest), as its supervisor sampled it; shown, not judged."
+
+
+def _was_sampled(attempt: Attempt) -> bool:
+    return any(rank.telemetry for rank in attempt.ranks)
+
+
+def _level(rank: RankRecord, channel: str) -> str:
+    if rank.telemetry is None:
+        return "not sampled"
+    level = rank.telemetry.levels.get(channel)
+    if level is None:
+        return f"no value: {rank.telemetry.missing.get(channel, 'unknown')}"
+    return f"{rounded(round(level.mean, 1))} ({rounded(level.low)} to {rounded(level.high)})"
+
+
+def _held_down(rank: RankRecord) -> str:
+    if rank.telemetry is None:
+        return "not sampled"
+    if "event_reasons" in rank.telemetry.missing:
+        return f"no value: {rank.telemetry.missing['event_reasons']}"
+    held = {reason: seconds for reason, seconds in rank.telemetry.throttled_s.items() if reason != _LIMITLESS}
+    return "; ".join(f"{reason}: {seconds:.1f}" for reason, seconds in held.items()) or "never"

@@ -1,0 +1,115 @@
+"""The sampler of a supervisor, over a stand-in for the C library, and what of it a record keeps."""
+
+import itertools
+import time
+
+import pynvml
+import pytest
+from inventory.fake_nvml import install
+from waiting import wait_until
+
+from gpu_acceptance import telemetry_watch
+from gpu_acceptance.gpu_telemetry import GpuTelemetry
+from gpu_acceptance.inventory import event_reasons
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.telemetry.sample import SOURCES, Sample, unread
+from gpu_acceptance.telemetry.series import Series
+from gpu_acceptance.telemetry_watch import TelemetryWatch, told
+
+FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    install(monkeypatch)
+    monkeypatch.setattr(telemetry_watch, "LEAST_S", 0.0)
+    made = TelemetryWatch()
+    yield made
+    made.end()
+
+
+def wait_for_samples(watch, number):
+    wait_until(lambda: watch.so_far().num_samples >= number)
+
+
+def test_what_the_gpu_did_since_it_was_opened(watch):
+    watch.watch(FIRST)
+    wait_for_samples(watch, 3)
+    found = watch.so_far()
+    assert found.levels["sm_clock_mhz"].mean == found.mean("sm_clock_mhz") > 0
+    assert found.seen_s <= found.length_s
+    assert GpuTelemetry.model_validate_json(found.model_dump_json()) == found
+
+
+def test_the_same_gpu_again_is_sampled_on_and_another_one_anew(watch):
+    watch.watch(FIRST)
+    wait_for_samples(watch, 3)
+    watch.watch(FIRST)
+    before = watch.so_far()
+    watch.watch(SECOND)
+    assert before.num_samples >= 3
+    assert watch.so_far().length_s < before.length_s
+
+
+def test_without_a_gpu_there_is_nothing(watch):
+    watch.watch("")
+    assert watch.so_far() is None
+    watch.watch(FIRST)
+    watch.end()
+    assert watch.so_far() is None
+
+
+def test_of_less_than_a_second_nothing_is_told(watch, monkeypatch):
+    watch.watch(FIRST)
+    wait_for_samples(watch, 2)
+    monkeypatch.setattr(telemetry_watch, "LEAST_S", 1.0)
+    now_s = time.monotonic()
+    assert watch.during(now_s - 0.999, now_s) is None
+    assert watch.during(now_s - 1.001, now_s) is not None
+
+
+def test_a_machine_without_nvml_is_told_as_missing(watch, monkeypatch):
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: (_ for _ in ()).throw(pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)))
+    watch.watch(FIRST)
+    wait_until(lambda: "Library Not Found" in str(watch.so_far().missing.get("sm_clock_mhz")))
+    assert watch.so_far().levels == {}
+
+
+@pytest.mark.parametrize(
+    ("begin_s", "end_s"), [(2.0, 1.0), (-1.0, 1.0), (float("nan"), 1.0), (1.0, float("inf")), (1.0, 1e12), ("1", 2.0), (None, 2.0)]
+)
+def test_moments_that_are_none(watch, begin_s, end_s):
+    watch.watch(FIRST)
+    with pytest.raises(
+        ValueError, match=r"^telemetry from .* to .*: wanted are two moments of time.monotonic\(\) that have been, the earlier"
+    ):
+        watch.during(begin_s, end_s)
+
+
+def series(*samples):
+    made = Series(0.05)
+    for sample in samples:
+        made.add(sample)
+    return made
+
+
+def sample(number, **changes):
+    return Sample(0.05 * number, **{**dict.fromkeys(SOURCES, 1), **changes})
+
+
+def test_throttling_is_told_by_its_reason_and_what_is_missing_by_its_channel():
+    braked = itertools.chain((event_reasons.HW_POWER_BRAKE | 0x4000,) * 20, (0,) * 21)
+    lacks = Missing(Why.NOT_SUPPORTED, "Not Supported")
+    window = series(*(sample(number, event_reasons=mask, power_w=lacks) for number, mask in enumerate(braked))).window(0.0, 2.0)
+    found = told(window)
+    assert found.throttled_s == {"hw power brake slowdown": pytest.approx(1.0), "bits 0x4000": pytest.approx(1.0)}
+    assert found.missing == {"power_w": str(lacks)}
+    assert (found.length_s, found.seen_s, found.num_samples) == (2.0, pytest.approx(2.0), 40)
+
+
+def test_a_window_of_which_nothing_was_read_has_no_level():
+    found = told(series(*(unread(0.05 * number, "x" * 1000) for number in range(21))).window(0.0, 1.0))
+    assert found.levels == found.throttled_s == {}
+    assert set(found.missing) >= {"sm_clock_mhz", "event_reasons"}
+    assert found.mean("sm_clock_mhz") == Missing(Why.NOT_THERE, found.missing["sm_clock_mhz"])
+    assert str(found.mean("fan")) == "not there (no channel fan)"

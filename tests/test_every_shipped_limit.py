@@ -6,7 +6,7 @@ A limit that nothing can miss, or that nothing can hold, would be found here.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 import pytest
 
@@ -45,7 +45,7 @@ class Case:
     def job(self) -> Job:
         return job_of(self.profile_name, self.gpus_per_node, self.num_nodes)
 
-    @property
+    @cached_property
     def profile(self) -> Profile:
         """Requires every subject that has a limit in this job, so that no limit is left out here."""
         profile = shipped(self.profile_name)
@@ -70,9 +70,6 @@ def cases() -> list[object]:
                     if limit.applies(size, num_nodes):
                         found.append(pytest.param(Case(name, metric, size, num_nodes), id=f"{name}-{metric}-{size}x{num_nodes}"))
     return found
-
-
-CASES = pytest.mark.parametrize("case", cases())
 
 
 def good_value(limit: Limit, gpus_per_node: int) -> Value:
@@ -132,14 +129,12 @@ def test_there_are_limits():
     assert len(cases()) > 10
 
 
-@CASES
-def test_on_its_bound_it_holds(case):
+def on_its_bound_it_holds(case):
     conclusion = run(case, everywhere(case.job, good_value(case.limit, case.gpus_per_node)))
     assert conclusion.verdict == "ACCEPTED", conclusion.reasons
 
 
-@CASES
-def test_beyond_each_bound_it_is_missed_by_one_rank(case):
+def beyond_each_bound_it_is_missed_by_one_rank(case):
     for bound in bounds_of(case.limit):
         if bound == "peers" and case.job.world_size < 3:
             continue
@@ -149,23 +144,20 @@ def test_beyond_each_bound_it_is_missed_by_one_rank(case):
         assert any(f": {case.metric} = " in reason for reason in conclusion.reasons)
 
 
-@CASES
-def test_absent_it_is_named(case):
+def absent_it_is_named(case):
     conclusion = run(case, {})
     assert conclusion.verdict == "INCOMPLETE"
     assert f"never measured: {case.metric}" in conclusion.reasons
 
 
-@CASES
-def test_absent_on_one_rank_it_is_no_pass(case):
+def absent_on_one_rank_it_is_no_pass(case):
     values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
     del values[0]
     if case.limit.scope == "rank" and values:
         assert run(case, values).verdict == "INCOMPLETE"
 
 
-@CASES
-def test_above_its_ceiling_it_is_no_pass(case):
+def above_its_ceiling_it_is_no_pass(case):
     if case.limit.ceiling is None:
         return
     values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
@@ -174,8 +166,7 @@ def test_above_its_ceiling_it_is_no_pass(case):
     assert any("above what is physically possible" in reason and case.metric in reason for reason in conclusion.reasons)
 
 
-@CASES
-def test_below_its_floor_it_is_no_pass(case):
+def below_its_floor_it_is_no_pass(case):
     if case.limit.unit in ("text", "bool"):
         return
     values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
@@ -184,8 +175,7 @@ def test_below_its_floor_it_is_no_pass(case):
     assert any("below what is physically possible" in reason and case.metric in reason for reason in conclusion.reasons)
 
 
-@CASES
-def test_held_by_another_subject_it_was_never_measured(case):
+def held_by_another_subject_it_was_never_measured(case):
     """But what supervisors read of a GPU is read round every validation."""
     values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
     rows = {**good_rows(case.profile_name, case.gpus_per_node, case.num_nodes)}
@@ -193,3 +183,21 @@ def test_held_by_another_subject_it_was_never_measured(case):
     conclusion = conclude([*rows.values()], case.profile, case.job, {})
     assert conclusion.verdict == ("ACCEPTED" if case.limit.subject == COUNTERS else "INCOMPLETE")
     assert (f"never measured: {case.metric}" in conclusion.reasons) == (case.limit.subject != COUNTERS)
+
+
+WAYS = (
+    on_its_bound_it_holds,
+    beyond_each_bound_it_is_missed_by_one_rank,
+    absent_it_is_named,
+    absent_on_one_rank_it_is_no_pass,
+    above_its_ceiling_it_is_no_pass,
+    below_its_floor_it_is_no_pass,
+    held_by_another_subject_it_was_never_measured,
+)
+
+
+@pytest.mark.parametrize("case", cases())
+def test_it_can_be_held_and_missed(case):
+    """In one test for each limit: of 1,000 limits each way by itself would cost more than what it looks at."""
+    for way in WAYS:
+        way(case)

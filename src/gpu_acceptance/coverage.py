@@ -33,14 +33,14 @@ def judge_run(rows: Sequence[Row], profile: Profile, job: Job, waivers: Mapping[
     for row in rows:
         for judgement in row.judgements:
             judged.setdefault((judgement.metric, judgement.bound), []).append(judgement)
-    found = []
+    found, num_metrics = [], num_peer_metrics(profile)
     for limit in applying_limits(profile, job):
         aside = declared_aside(limit.metric, profile, waivers)
         for bound in bounds_of(limit):
             if results := judged.get((limit.metric, bound)):
                 found.append(min(results, key=_badness))
             elif limit.subject in profile.requires:
-                found.append(_never_judged(bound, limit, profile, job, aside))
+                found.append(_never_judged(bound, limit, job, num_metrics, aside))
     return tuple(found)
 
 
@@ -71,8 +71,7 @@ def _badness(judgement: Judgement) -> tuple[int, bool, float, str]:
     return _WORST_FIRST.index(judgement.status), margin is None, margin or 0.0, judgement.message
 
 
-def _never_judged(bound: str, limit: Limit, profile: Profile, job: Job, aside: tuple[Status, str] | None) -> Judgement:
-    num_metrics = num_peer_metrics(profile)
+def _never_judged(bound: str, limit: Limit, job: Job, num_metrics: int, aside: tuple[Status, str] | None) -> Judgement:
     never = blank(bound, limit, job, num_metrics, Status.NOT_MEASURED, f"{limit.metric}: never measured")
     if aside is None:
         return never

@@ -131,4 +131,4 @@ def test_the_plan_shows_the_level_and_what_it_leaves_out(suite):
 def test_a_level_that_is_not_there_is_a_usage_error(suite):
     refused = plain_pytest(suite, "--level=fast")
     assert refused.returncode == 4
-    assert "--level=fast: profile cpu has no such level; levels: health, quick, full" in refused.output
+    assert "ERROR: --level=fast: wants one of health, quick, full" in refused.output

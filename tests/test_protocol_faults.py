@@ -6,9 +6,8 @@ from virtual.world import RUN_ID, Shape, World, validations
 
 from gpu_acceptance import cli
 from gpu_acceptance.files import read_journal, read_results
-from gpu_acceptance.generations import WORKER_END
 from gpu_acceptance.objections import FORMATION
-from gpu_acceptance.record import RunRecord
+from gpu_acceptance.record import WORKER_END, RunRecord
 
 V0, V1 = (one.nodeid for one in validations({}, {}))
 

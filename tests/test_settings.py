@@ -113,6 +113,12 @@ def test_a_waiver_needs_a_glob_and_a_reason(suite, text):
     assert str(caught.value).startswith(f"--waive={text}: wants METRIC-GLOB=reason, for example --waive='hbm.read.*=agreed with ")
 
 
+@pytest.mark.parametrize("text", ["bogus", "", "Full"])
+def test_a_level_that_no_profile_has(suite, text):
+    with pytest.raises(pytest.UsageError, match=rf"^--level={text}: wants one of health, quick, full$"):
+        settings(suite, level=text)
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "all", "", "4.0", "1e3"])
 def test_a_number_of_gpus(suite, text):
     with pytest.raises(pytest.UsageError, match=rf"--gpus={text}: wants the number of GPUs of each node that are under test, from 1 up"):

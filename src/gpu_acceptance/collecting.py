@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.generations import WORKER_END
 from gpu_acceptance.joining import RefusedError
 from gpu_acceptance.objections import FORMATION
-from gpu_acceptance.record import COUNTERS
+from gpu_acceptance.record import COUNTERS, WORKER_END
 from gpu_acceptance.stop_signals import StopSignals
 from gpu_acceptance.values import plural
 from gpu_acceptance.visible import one_line

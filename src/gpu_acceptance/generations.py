@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 from gpu_acceptance.attempts import is_poison
 from gpu_acceptance.objections import FORMATION
-from gpu_acceptance.record import Attempt, Outcome, RankRecord
+from gpu_acceptance.record import WORKER_END, Attempt, Outcome, RankRecord
 from gpu_acceptance.supervisor import Supervisor
 
-WORKER_END = "worker_end"
 _END_S = 15.0  # for a healthy worker to tear down what is still up and to leave
 _MOST_FAILED_FORMATIONS = 2  # in a row; then validations that need a group are not run
 MOST_SPOILED = 3  # generations by one rank

@@ -8,13 +8,13 @@ from gpu_acceptance.attempts import all_passed, bare_row, too_small
 from gpu_acceptance.board import Board
 from gpu_acceptance.budget import Budget
 from gpu_acceptance.control import ControlError
-from gpu_acceptance.generations import MOST_SPOILED, WORKER_END, Generations, Validation
+from gpu_acceptance.generations import MOST_SPOILED, Generations, Validation
 from gpu_acceptance.job import Job
 from gpu_acceptance.judge import wants_repeat
 from gpu_acceptance.limit import Profile
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.ranges import named
-from gpu_acceptance.record import Attempt, Outcome, Row, clip
+from gpu_acceptance.record import WORKER_END, Attempt, Outcome, Row, clip
 from gpu_acceptance.supervisor import Supervisor
 from gpu_acceptance.verdict import make_row, subject_of
 

@@ -21,6 +21,7 @@ from gpu_acceptance.model import Model
 
 SCHEMA_VERSION = 1
 MAX_TEXT = 16_384  # characters of one message, stack or log tail in a record
+WORKER_END = "worker_end"  # the row of how healthy workers left
 COUNTERS = "counters"  # the subject of what supervisors read round every validation
 MOST_COLLECTIVES = 64  # groups of one rank whose last collective a record names
 

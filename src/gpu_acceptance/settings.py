@@ -78,7 +78,7 @@ def read_settings(config: pytest.Config) -> Settings:
         confirm=_count("--confirm", option.confirm, "how often a missed limit is measured again") or 0,
         budget=_budget(option.budget),
         site=_site(config),
-        level=option.level,
+        level=_level(option.level),
         profiles=own_profiles if (own_profiles / "base.yaml").is_file() else shipped_dir(),
     )
 
@@ -173,6 +173,13 @@ def _count(name: str, text: str | None, meaning: str) -> int | None:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise pytest.UsageError(f"{name}={text}: wants {meaning}, from 1 up")
     return int(text)
+
+
+def _level(text: str) -> str:
+    """Refused before anything is collected: a profile may have fewer, and never more."""
+    if text not in LEVELS:
+        raise pytest.UsageError(f"--level={text}: wants one of {', '.join(LEVELS)}")
+    return text
 
 
 def _budget(text: str | None) -> Budget | None:

@@ -6,9 +6,10 @@ from itertools import pairwise
 import pytest
 
 from gpu_acceptance.files import RecordError, write_results
+from gpu_acceptance.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuUse
-from gpu_acceptance.record import Outcome, Status
+from gpu_acceptance.record import WORKER_END, Attempt, Outcome, RankRecord, Row, Status
 from gpu_acceptance.report import build_page, untested, write_page
 from gpu_acceptance.report.problems import ORDER
 from gpu_acceptance.report.validations import BAR_WIDTH, judgement_lines, make_bar, name_ranks
@@ -375,3 +376,28 @@ def test_without_a_gpu_the_table_has_no_columns_for_one():
 
 def without_telemetry(attempt):
     return attempt.model_copy(update={"ranks": tuple(rank.model_copy(update={"telemetry": None}) for rank in attempt.ranks)})
+
+
+def test_how_busy_the_gpus_were_in_the_whole_run():
+    record = samples.accepted()
+    shares = {0: 90.0, 1: 84.0, 2: None}  # the last one was not sampled
+    ranks = [RankRecord(nodeid=WORKER_END, attempt=1, generation=0, rank=rank, outcome=Outcome.PASSED) for rank in shares]
+    ended = Row(
+        nodeid=WORKER_END, subject=WORKER_END, outcome=Outcome.PASSED, attempts=(Attempt(number=1, ranks=tuple(map(seen(shares), ranks))),)
+    )
+    page = parse(build_page(record.model_copy(update={"rows": (*record.rows, ended)})))
+    told = next(one.text for one in page.all("dd") if "since they were opened" in one.text)
+    assert told.strip() == "78 % of the time since they were opened, mean of 2 GPUs; least on rank 1: 76 %"
+    assert "GPUs busy" not in PAGES["accepted"]
+
+
+def seen(shares):
+    """A tenth of the run without a sample: it counts as idle."""
+
+    def fill(rank):
+        share = shares[rank.rank]
+        levels = {} if share is None else {"utilisation_percent": Level(mean=share, low=0.0, high=100.0)}
+        told = GpuTelemetry(length_s=100.0, seen_s=90.0, num_samples=1800, longest_gap_s=10.0, levels=levels, throttled_s={}, missing={})
+        return rank.model_copy(update={"telemetry": told})
+
+    return fill

@@ -14,7 +14,7 @@ from gpu_acceptance.busy import use_text
 from gpu_acceptance.clocks import clock_sentences
 from gpu_acceptance.files import read_results, write_atomically
 from gpu_acceptance.record import RunRecord
-from gpu_acceptance.report import cluster, formatting, inventory, problems, untested, validations
+from gpu_acceptance.report import cluster, formatting, gpu_time, inventory, problems, untested, validations
 from gpu_acceptance.report.words import VERDICT
 from gpu_acceptance.visible import visible
 
@@ -71,6 +71,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "verdict": VERDICT[record.conclusion.verdict],
         "weaknesses": untested.weaknesses(record),
         "command": [shlex.quote(word) for word in header.command],
+        "busy": gpu_time.busy(record),
         "elapsed": formatting.elapsed(header.started_at, header.ended_at),
         "models": cluster.gpu_models(header),
         "nodes": cluster.nodes(header),

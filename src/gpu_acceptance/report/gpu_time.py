@@ -1,7 +1,8 @@
 """What the GPUs did during an attempt, as columns of its table: mean, and from where to where it went."""
 
-from gpu_acceptance.record import Attempt, RankRecord
-from gpu_acceptance.report.formatting import rounded
+from gpu_acceptance.gpu_telemetry import GpuTelemetry
+from gpu_acceptance.record import WORKER_END, Attempt, RankRecord, RunRecord
+from gpu_acceptance.report.formatting import count, rounded
 
 _COLUMNS = {
     "utilisation_percent": "GPU busy (%)",
@@ -23,6 +24,23 @@ def cells(rank: RankRecord, attempt: Attempt) -> tuple[str, ...]:
     if not _was_sampled(attempt):
         return ()
     return (*(_level(rank, channel) for channel in _COLUMNS), _held_down(rank))
+
+
+def busy(record: RunRecord) -> str:
+    """How busy the GPUs were in the whole run, by what `worker_end` has of it; empty where none was sampled to the end."""
+    ended = [rank for row in record.rows if row.subject == WORKER_END for rank in row.attempts[-1].ranks]
+    shares = {rank.rank: share for rank in ended if (share := _share(rank.telemetry)) is not None}
+    if not shares:
+        return ""
+    least = min(shares, key=lambda rank: shares[rank])
+    mean = f"{sum(shares.values()) / len(shares):.0f} % of the time since they were opened, mean of {count(len(shares), 'GPU')}"
+    return f"{mean}; least on rank {least}: {shares[least]:.0f} %"
+
+
+def _share(told: GpuTelemetry | None) -> float | None:
+    """Percent. What no sample tells of counts as idle."""
+    level = told.levels.get("utilisation_percent") if told else None
+    return level.mean * told.seen_s / told.length_s if told and level else None
 
 
 def note(attempt: Attempt) -> str:

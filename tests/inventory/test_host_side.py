@@ -50,9 +50,14 @@ def test_what_all_lies_beside_the_gpu_counts(is_bound):
             NODE_1,
             {0: 10, 1: 90},
             True,
-            "not there (10 of 100 pages of host memory were not on NUMA node 1, beside the GPU: it has no room)",
+            "not there (10 of 100 pages of host memory were not on NUMA node 1, beside the GPU: it has no room, or a policy forbids it)",
         ),
-        (NODE_1, {0: 1, 2: 2}, True, "not there (3 of 3 pages of host memory were not on NUMA node 1, beside the GPU: it has no room)"),
+        (
+            NODE_1,
+            {0: 1, 2: 2},
+            True,
+            "not there (3 of 3 pages of host memory were not on NUMA node 1, beside the GPU: it has no room, or a policy forbids it)",
+        ),
     ],
 )
 def test_what_does_not_says_why(node, pages_by_node, is_bound, text):

@@ -1,4 +1,5 @@
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -108,3 +109,32 @@ def test_a_kernel_that_does_not_tell_is_not_guessed(monkeypatch, tmp_path):
     monkeypatch.setattr(host_memory, "NUMA_MAPS", tmp_path / "none")
     with taken() as memory:
         assert memory.pages_by_node() == {}
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """What would be asked of CUDA, in order; `answer` is that of registering."""
+    asked = SimpleNamespace(answer=0, calls=[])
+
+    def register(start, num_bytes, flags):
+        asked.calls.append(("register", num_bytes, flags))
+        return asked.answer
+
+    cudart = SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=lambda start: asked.calls.append("unregister") or 0)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: asked.calls.append(str(device)))
+    return asked
+
+
+def test_for_a_gpu_it_is_pinned_until_the_last_copy_has_ended(driver):
+    with pytest.raises(IndexError), host_memory.host_memory(4096, torch.device("cuda", 3), None):
+        driver.calls[9]  # what goes wrong inside
+    assert driver.calls == [("register", 4096, 1), "cuda:3", "unregister"]
+
+
+def test_memory_that_cannot_be_pinned_is_not_used(driver):
+    driver.answer = 2
+    text = r"^cuda:3: cudaHostRegister of 4096 bytes of host memory failed with CUDA error 2$"
+    with pytest.raises(RuntimeError, match=text), host_memory.host_memory(4096, torch.device("cuda", 3), None):
+        driver.calls.append("inside")
+    assert driver.calls == [("register", 4096, 1)]

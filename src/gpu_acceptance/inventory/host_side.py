@@ -35,4 +35,5 @@ class HostSide:
         beside = f"NUMA node {self.node.number}, beside the GPU"
         if not is_bound:
             return Missing(Why.NOT_PERMITTED, f"this process may run on no CPU of {beside}: the host memory was elsewhere")
-        return Missing(Why.NOT_THERE, f"{far} of {sum(pages_by_node.values())} pages of host memory were not on {beside}: it has no room")
+        pages = f"{far} of {sum(pages_by_node.values())} pages of host memory"
+        return Missing(Why.NOT_THERE, f"{pages} were not on {beside}: it has no room, or a policy forbids it")

@@ -1,5 +1,7 @@
 """What may be ACCEPTED, and what the verdict line then says: one run of 2 ranks, started as a stranger would start it."""
 
+from itertools import pairwise
+
 import pytest
 from suite import EXAMPLES, make_suite, plain_pytest, run, torchrun_command
 
@@ -7,7 +9,17 @@ from gpu_acceptance.files import read_results
 
 pytestmark = pytest.mark.launcher
 
-EXAMPLES_HERE = ("asks_telemetry", "declared_skip", "gathers", "loosened", "own_worker", "passes", "unstable_once", "waived")
+EXAMPLES_HERE = (
+    "asks_telemetry",
+    "declared_skip",
+    "gathers",
+    "loosened",
+    "own_worker",
+    "passes",
+    "takes_turns",
+    "unstable_once",
+    "waived",
+)
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +95,19 @@ def test_every_rank_gathers_one_value_of_every_rank(accepted):
     row = accepted.row("test_gathers.py::test_value")
     assert row.outcome == "passed"
     assert {record.figures[0].value for record in row.attempts[0].ranks} == {5}
+
+
+def test_ranks_of_a_host_that_take_turns_never_work_at_the_same_time(accepted):
+    row = accepted.row("test_takes_turns.py::test_value")
+    assert row.outcome == "passed"
+    moments = [
+        [figure.value for figure in record.figures if figure.metric.endswith(f"round_{number}")]
+        for number in range(2)
+        for record in row.attempts[0].ranks
+    ]
+    assert [len(pair) for pair in moments] == [2] * 4
+    assert all(end_s - begin_s >= 0.2 for begin_s, end_s in moments)
+    assert all(earlier[1] <= later[0] for earlier, later in pairwise(moments))  # rank 0, rank 1, and once more
 
 
 def test_the_run_lies_where_it_was_asked_for_and_under_its_name(accepted):

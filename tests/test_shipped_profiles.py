@@ -25,14 +25,15 @@ DEVICES = {
 }
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
 REQUIRED = {
-    "a100-pcie": {"binding", "counters", "environment", "gemm", "gpu_health", "hbm", "memory"},
-    "a10g": {"binding", "counters", "environment", "gemm", "gpu_health", "memory"},
-    "h100-pcie": {"binding", "counters", "environment", "gemm", "gpu_health", "hbm", "memory"},
-    "cpu": {"environment", "gemm", "hbm", "memory", "nccl"},
+    "a100-pcie": {"binding", "counters", "environment", "gemm", "gpu_health", "hbm", "memory", "pcie"},
+    "a10g": {"binding", "counters", "environment", "gemm", "gpu_health", "memory", "pcie"},
+    "h100-pcie": {"binding", "counters", "environment", "gemm", "gpu_health", "hbm", "memory", "pcie"},
+    "cpu": {"environment", "gemm", "hbm", "memory", "nccl", "pcie"},
 }
-EVERYTHING = {"binding", "counters", "environment", "gemm", "gpu_health", "hbm", "memory", "nccl"}
+EVERYTHING = {"binding", "counters", "environment", "gemm", "gpu_health", "hbm", "memory", "nccl", "pcie"}
 MEMORY_GB = {"a100-pcie": 80, "a100-sxm": 80, "a10g": 24, "b200": 180, "h100-pcie": 80, "h100-sxm": 80, "h200-sxm": 141}
 OF_THE_MACHINE = {"binding", "counters", "environment", "gpu_health", "infiniband", "kernel_log"}  # what is there, not how fast it is
+HAS_LINK_READINGS = {"cpu", "h200-sxm"}  # all others declare that the rate of their host link has no limit
 KERNELS = ("copy", "read", "triad", "write")
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 README = (DIRECTORY / "README.md").read_text()
@@ -64,6 +65,9 @@ def test_required_subjects_have_all_their_limits(name):
     dtype = profile.parameters["gemm.dtype"]
     wanted = {f"gemm.{dtype}.sustained", f"gemm.{dtype}.error", "memory.fill.wrong", "memory.fill.fraction"}
     wanted |= {f"hbm.{kernel}.wrong" for kernel in KERNELS} | {f"nccl.{collective}.wrong" for collective in COLLECTIVES}
+    wanted |= {f"pcie.{direction}.wrong" for direction in ("h2d", "d2h", "bidirectional")}
+    if name in HAS_LINK_READINGS:
+        wanted |= {f"pcie.{direction}.bandwidth" for direction in ("h2d", "d2h")}
     if "hbm" in profile.requires:
         wanted |= {f"hbm.{kernel}.bandwidth" for kernel in KERNELS}
     if "nccl" in profile.requires:
@@ -100,7 +104,7 @@ def test_the_cpu_profile_asks_only_for_life():
         *("infiniband.*", "kernel_log.*", "binding.*"),
     }
     speeds = [limit for metric, limit in profile.limits.items() if metric.endswith((".sustained", ".bandwidth", ".busbw"))]
-    assert len(speeds) == 8
+    assert len(speeds) == 10
     for limit in speeds:
         assert limit.source == "policy: liveness only; shows that the operation ran and was timed, says nothing of speed"
         assert 0 < limit.at_least < 0.01
@@ -132,6 +136,7 @@ def test_parameters_a_run_needs():
             "timing.num_blocks",
             *("gemm.size", "gemm.dtype", "gemm.preheat_s", "gemm.block_s"),
             *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes"),
+            *("pcie.buffer_bytes", "pcie.num_copies"),
             *("hbm.array_bytes", "hbm.block_s", "nccl.num_bytes", "nccl.block_s", "infiniband.devices"),
         }
     assert load_profile("h200-sxm", DIRECTORY).parameters["nccl.num_bytes"] == 4 * 2**30
@@ -142,6 +147,22 @@ def test_nearly_all_memory_that_a_gpu_is_sold_with_is_tested(name, gb):
     profile = load_profile(name, DIRECTORY)
     assert profile.parameters["memory.min_bytes"] == 85 * gb * 10**7
     assert profile.limits["memory.fill.fraction"].at_least < profile.parameters["memory.fraction"] < 1
+
+
+@pytest.mark.parametrize("direction", ["h2d", "d2h"])
+def test_a_host_link_cannot_be_faster_than_its_lanes(direction):
+    """PCIe 5.0 x16: 32 GT/s on each of 16 lanes, 128 of 130 bits are data."""
+    assert load_profile("h200-sxm", DIRECTORY).limits[f"pcie.{direction}.bandwidth"].ceiling == int(32 * 16 * 128 / 130 / 8)
+
+
+@pytest.mark.parametrize("name", sorted(DEVICES.keys() - HAS_LINK_READINGS))
+def test_who_has_no_reading_of_the_host_link_says_so_and_still_judges_what_was_copied(name):
+    declared = load_profile(name, DIRECTORY).not_applicable
+    assert (
+        matching_reason("pcie.h2d.bandwidth", declared)
+        == "no reading of its host link has a source here: copies are judged by their content alone"
+    )
+    assert matching_reason("pcie.h2d.wrong", declared) is None
 
 
 def test_base_can_be_loaded_for_a_gpu_nobody_knows():

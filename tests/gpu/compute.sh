@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the measures of compute and memory read on real GPUs, in one call: OUT=FOLDER tests/gpu/compute.sh.
+# What the measures of compute, memory and host links read on real GPUs, in one call: OUT=FOLDER tests/gpu/compute.sh.
 # First what can be wrong (drills with planted faults), then readings on all GPUs of the node at once. One file for each in OUT.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -21,6 +21,7 @@ on_all() { # NAME SCRIPT ARGUMENTS
 
 read_into memory-fill .venv/bin/python tests/gpu/memory_fill.py
 read_into corruption-drill .venv/bin/python tests/gpu/corruption_readings.py --drill
+on_all pcie tests/gpu/pcie_readings.py
 on_all gemm tests/gpu/gemm_readings.py
 on_all corruption tests/gpu/corruption_readings.py --seconds=1
 on_all corruption-once tests/gpu/corruption_readings.py --seconds=1 --kernel=mm_bf16 --size=large --plant=once

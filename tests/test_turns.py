@@ -1,0 +1,58 @@
+"""Who works when, with threads for ranks."""
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gpu_acceptance.turns import take_turns
+
+
+def run(hosts, work):
+    """What each rank got; ranks meet at a barrier as they do in `gather`. Fails where they do not all come."""
+    shared = [None] * len(hosts)
+    barrier = threading.Barrier(len(hosts), timeout=60)
+
+    def rank_runs(rank):
+        def gather(key, value):
+            shared[rank] = (key, value)
+            barrier.wait()
+            got = list(shared)
+            barrier.wait()
+            assert len({key for key, _ in got}) == 1
+            return [value for _, value in got]
+
+        return take_turns(lambda: work(rank), rank=rank, host=hosts[rank], gather=gather)
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        return list(pool.map(rank_runs, range(len(hosts))))
+
+
+@pytest.mark.parametrize("hosts", ["a", "aaaa", "aabb", "abab", "aaab", "baa", "abc"])
+def test_one_rank_of_a_host_works_at_a_time_and_each_gets_what_it_made(hosts):
+    lock, working, crowds, overlaps = threading.Lock(), Counter(), [], []
+
+    def work(rank):
+        with lock:
+            working[hosts[rank]] += 1
+            crowds.append(working[hosts[rank]])
+        threading.Event().wait(0.02)
+        with lock:
+            overlaps.append(sum(working.values()))
+            working[hosts[rank]] -= 1
+        return 10 * rank
+
+    assert run(hosts, work) == [10 * rank for rank in range(len(hosts))]
+    assert crowds == [1] * len(hosts)
+
+
+def test_hosts_do_not_wait_for_each_other():
+    both = threading.Barrier(2, timeout=60)
+    assert run("ab", lambda rank: both.wait() in {0, 1}) == [True, True]
+
+
+def test_nobody_leaves_before_the_last_has_worked():
+    done = []
+    assert run("aaa", lambda rank: done.append(rank)) == [None] * 3
+    assert done == [0, 1, 2]

@@ -113,13 +113,18 @@ def make_suite(folder: Path, *examples: str) -> Path:
 
 def environment_suite(folder, *conftest):
     """The shipped environment rows and limits, and nothing else."""
-    suite = make_suite(folder)
-    shutil.copy(ROOT / "acceptance" / "test_environment.py", suite / "acceptance")
-    for name in ("base.yaml", "cpu.yaml"):
-        shutil.copy(ROOT / "thresholds" / name, suite / "thresholds")
-    cpu = suite / "thresholds" / "cpu.yaml"
-    cpu.write_text(cpu.read_text().replace("[environment, gemm, hbm, memory, nccl]", "[environment]"))
+    suite = shipped_suite(folder, "environment")
     extend_conftest(suite, *conftest)
+    return suite
+
+
+def shipped_suite(folder: Path, subject: str) -> Path:
+    """The shipped rows and limits of one subject, and no other is required."""
+    suite = make_suite(folder)
+    shutil.copy(ROOT / "acceptance" / f"test_{subject}.py", suite / "acceptance")
+    for name in ("base.yaml", "cpu.yaml"):
+        text = (ROOT / "thresholds" / name).read_text()
+        (suite / "thresholds" / name).write_text(re.sub(r"^requires: \[.*\]$", f"requires: [{subject}]", text, flags=re.MULTILINE))
     return suite
 
 

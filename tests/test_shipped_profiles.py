@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
 
 from gpu_acceptance.attempts import bare_row, too_small
 from gpu_acceptance.limit import matching_reason
 from gpu_acceptance.limits_file import LimitsError, read_file
+from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.record import Outcome
 from gpu_acceptance.thresholds import json_schema, load_profile, profile_names, select_profile, shipped_dir
 from gpu_acceptance.verdict import conclude, make_row
@@ -25,16 +27,17 @@ DEVICES = {
 }
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
 REQUIRED = {
-    "a100-pcie": {"binding", "counters", "environment", "gemm", "gpu_health", "hbm", "memory", "pcie"},
-    "a10g": {"binding", "counters", "environment", "gemm", "gpu_health", "memory", "pcie"},
-    "h100-pcie": {"binding", "counters", "environment", "gemm", "gpu_health", "hbm", "memory", "pcie"},
-    "cpu": {"environment", "gemm", "hbm", "memory", "nccl", "pcie"},
+    "a100-pcie": {"binding", "corruption", "counters", "environment", "gemm", "gpu_health", "hbm", "memory", "pcie"},
+    "a10g": {"binding", "corruption", "counters", "environment", "gemm", "gpu_health", "memory", "pcie"},
+    "h100-pcie": {"binding", "corruption", "counters", "environment", "gemm", "gpu_health", "hbm", "memory", "pcie"},
+    "cpu": {"corruption", "environment", "gemm", "hbm", "memory", "nccl", "pcie"},
 }
-EVERYTHING = {"binding", "counters", "environment", "gemm", "gpu_health", "hbm", "memory", "nccl", "pcie"}
+EVERYTHING = {"binding", "corruption", "counters", "environment", "gemm", "gpu_health", "hbm", "memory", "nccl", "pcie"}
 MEMORY_GB = {"a100-pcie": 80, "a100-sxm": 80, "a10g": 24, "b200": 180, "h100-pcie": 80, "h100-sxm": 80, "h200-sxm": 141}
 OF_THE_MACHINE = {"binding", "counters", "environment", "gpu_health", "infiniband", "kernel_log"}  # what is there, not how fast it is
 HAS_LINK_READINGS = {"cpu", "h200-sxm"}  # all others declare that the rate of their host link has no limit
 KERNELS = ("copy", "read", "triad", "write")
+CORRUPTION = ("inputs.changed", "kernels.run", "peers.hash", "planted.flips", "repeats.mismatches")
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 README = (DIRECTORY / "README.md").read_text()
 
@@ -64,6 +67,7 @@ def test_required_subjects_have_all_their_limits(name):
     assert profile.requires == REQUIRED.get(name, EVERYTHING)
     dtype = profile.parameters["gemm.dtype"]
     wanted = {f"gemm.{dtype}.sustained", f"gemm.{dtype}.error", "memory.fill.wrong", "memory.fill.fraction"}
+    wanted |= {f"corruption.{name}" for name in CORRUPTION}
     wanted |= {f"hbm.{kernel}.wrong" for kernel in KERNELS} | {f"nccl.{collective}.wrong" for collective in COLLECTIVES}
     wanted |= {f"pcie.{direction}.wrong" for direction in ("h2d", "d2h", "bidirectional")}
     if name in HAS_LINK_READINGS:
@@ -125,7 +129,7 @@ def test_a_world_of_one_says_that_nccl_was_left_out():
 
 
 def good_attempt(limit):
-    value = limit.at_least or limit.at_most or (0 if limit.at_most == 0 else "2.9.1")
+    value = limit.equals or limit.at_least or limit.at_most or (0 if limit.at_most == 0 else "2.9.1")
     return make_attempt({0: value}, metric=limit.metric, unit=limit.unit)
 
 
@@ -135,6 +139,7 @@ def test_parameters_a_run_needs():
         assert set(parameters) == {
             "timing.num_blocks",
             *("gemm.size", "gemm.dtype", "gemm.preheat_s", "gemm.block_s"),
+            *("corruption.seconds", "corruption.planted_flip_every", "corruption.planted_flip_rank"),
             *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes"),
             *("pcie.buffer_bytes", "pcie.num_copies"),
             *("hbm.array_bytes", "hbm.block_s", "nccl.num_bytes", "nccl.block_s", "infiniband.devices"),
@@ -163,6 +168,27 @@ def test_who_has_no_reading_of_the_host_link_says_so_and_still_judges_what_was_c
         == "no reading of its host link has a source here: copies are judged by their content alone"
     )
     assert matching_reason("pcie.h2d.wrong", declared) is None
+
+
+CAPABILITIES = {
+    "a100-pcie": (8, 0),
+    "a100-sxm": (8, 0),
+    "a10g": (8, 6),
+    "b200": (10, 0),
+    "h100-pcie": (9, 0),
+    "h100-sxm": (9, 0),
+    "h200-sxm": (9, 0),
+}
+
+
+@pytest.mark.parametrize("name", [*DEVICES, "cpu"])
+def test_every_kernel_that_a_device_can_run_must_run_and_no_fault_is_planted(name, monkeypatch):
+    device = torch.device("cpu" if name == "cpu" else "cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: CAPABILITIES[name])
+    profile = load_profile(name, DIRECTORY)
+    able = [kernel for kernel in kernels.NAMES if not kernels.unsupported(kernel, device)]
+    assert profile.limits["corruption.kernels.run"].equals == len(able)
+    assert profile.parameters["corruption.planted_flip_every"] == 0
 
 
 def test_base_can_be_loaded_for_a_gpu_nobody_knows():

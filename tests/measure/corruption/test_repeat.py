@@ -73,6 +73,18 @@ def test_it_is_found_wherever_it_is(repetition, output):
     assert result.differences == (Difference(output, 1, ["80000000", "0000000080000000"][output], (3,), 0),)
 
 
+@pytest.mark.parametrize("repetition", [0, 1])
+def test_of_two_that_differ_the_re_runs_say_which_is_right(repetition):
+    result = repeat.repeat(kernel(), num_repetitions=2, flip=Flip(repetition, element=3, bit=1))
+    assert (result.mismatches, result.reruns_that_differ) == ((repetition,), 0)
+    assert result.hash == repeat.repeat(kernel(), num_repetitions=2).hash
+
+
+def test_a_bit_that_flips_again_and_again():
+    result = repeat.repeat(kernel(), num_repetitions=20, flip=Flip(repetition=4, element=3, bit=1, every=6))
+    assert result.mismatches == (4, 10, 16)
+
+
 def test_a_gpu_that_is_always_wrong_agrees_with_itself():
     always = repeat.repeat(kernel(), num_repetitions=20, flip=Flip(repetition=None, element=0, bit=0))
     assert always.num_mismatches == 0

@@ -11,6 +11,7 @@ from torch.utils import deterministic as _memory
 VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 ALLOWED = (":4096:8", ":16:8")  # torch knows these as deterministic (at::Context::checkCuBLASConfigDeterministic)
 _OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+_REFUSE = 2  # torch's mode in which an algorithm that is not deterministic is an error
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def deterministic(device: torch.device) -> Iterator[None]:
         _refuse_environment()
     before = _flags()
     try:
-        _set_flags((True, False, False, True, True, False, "ieee", False, False))
+        _set_flags((_REFUSE, False, True, True, False, "ieee", False, False))
         yield
     finally:
         _set_flags(before)
@@ -32,7 +33,7 @@ def deterministic(device: torch.device) -> Iterator[None]:
 
 def is_deterministic() -> bool:
     """Whether torch refuses algorithms that are not. To warn is not enough: attention then takes the other kind."""
-    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.get_deterministic_debug_mode() == _REFUSE
 
 
 def _refuse_environment() -> None:
@@ -46,14 +47,13 @@ def _refuse_environment() -> None:
         raise RuntimeError(f"{_OVERRIDE} is {os.environ[_OVERRIDE]!r}: libraries would not use the precision that is asked for; unset it")
 
 
-_Flags = tuple[bool, bool, bool, bool, bool, bool, str, bool, bool]
+_Flags = tuple[int, bool, bool, bool, bool, str, bool, bool]
 
 
 def _flags() -> _Flags:
     matmul = torch.backends.cuda.matmul
     return (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_deterministic_debug_mode(),
         _memory.fill_uninitialized_memory,  # type: ignore[attr-defined]
         cudnn.enabled,
         cudnn.deterministic,
@@ -66,8 +66,8 @@ def _flags() -> _Flags:
 
 def _set_flags(flags: _Flags) -> None:
     matmul = torch.backends.cuda.matmul
-    algorithms, warn_only, fill, enabled, deterministic_cudnn, benchmark, precision, bf16, fp16 = flags
-    torch.use_deterministic_algorithms(algorithms, warn_only=warn_only)
+    mode, fill, enabled, deterministic_cudnn, benchmark, precision, bf16, fp16 = flags
+    torch.set_deterministic_debug_mode(mode)  # use_deterministic_algorithms does the same after importing torch's compiler
     # Filled, each temporary of a hash would be written twice.
     _memory.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
     cudnn.enabled, cudnn.deterministic, cudnn.benchmark = enabled, deterministic_cudnn, benchmark

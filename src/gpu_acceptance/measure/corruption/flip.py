@@ -1,4 +1,4 @@
-"""A planted fault: one wrong bit, put there on purpose to prove that the comparisons find it. No measurement uses it."""
+"""A planted fault: one wrong bit, put there on purpose to prove that the comparisons find it. Nothing plants one unless it is asked to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,18 @@ class Flip:
     element: int  # index in the flattened output
     bit: int  # 0 is the least significant
     output: int = 0
+    every: int | None = None  # and again after as many repetitions; None: never again
+
+    def is_due(self, repetition: int) -> bool:
+        """Whether the outputs of this repetition are spoiled."""
+        if self.repetition is None:
+            return True
+        later = repetition - self.repetition
+        return later == 0 if self.every is None else later >= 0 and later % self.every == 0
 
     def apply(self, repetition: int, outputs: Sequence[Tensor]) -> None:
         """Spoils the outputs of this repetition, if it is meant. ValueError where there is no such bit."""
-        if self.repetition not in {None, repetition}:
+        if not self.is_due(repetition):
             return
         self._refuse_what_is_not_there(outputs)
         tensor = outputs[self.output]

@@ -31,7 +31,7 @@ class RepeatResult:
     kernel: str
     shape: str
     num_repetitions: int
-    hash: str  # of most repetitions; of the first among equals
+    hash: str  # of most repetitions, re-runs included: two that differ cannot say which of them is right
     num_mismatches: int  # repetitions with another hash
     mismatches: tuple[int, ...]  # the first 100 of them
     input_hash: str  # before the first repetition
@@ -67,10 +67,11 @@ def repeat(
     run = _Run(kernel, flip)
     input_hash = run.input_hash()
     _load(run, seconds, num_repetitions, pulse_s)
-    repetitions, differences = run.hashes, run.differences
-    common = Counter(repetitions).most_common(1)[0][0]
+    repetitions, differences = tuple(run.hashes), run.differences
+    inputs_changed, exposure_s, hash_s = run.input_hash() != input_hash, run.kernel_s, run.hash_s
+    reruns = run.rerun() if len(set(repetitions)) > 1 else []
+    common = Counter([*repetitions, *reruns]).most_common(1)[0][0]
     mismatches = [number for number, text in enumerate(repetitions) if text != common]
-    exposure_s, hash_s = run.kernel_s, run.hash_s
     return RepeatResult(
         kernel.name,
         kernel.shape,
@@ -79,10 +80,10 @@ def repeat(
         len(mismatches),
         tuple(mismatches[:MOST_MISMATCHES]),
         input_hash,
-        run.input_hash() != input_hash,
+        inputs_changed,
         exposure_s,
         hash_s,
-        sum(text != common for text in run.rerun()) if mismatches else None,
+        sum(text != common for text in reruns) if reruns else None,
         differences,
         flip,
     )

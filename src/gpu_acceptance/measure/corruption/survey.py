@@ -1,0 +1,141 @@
+"""Every kernel at every shape on one device, and of the whole what a verdict asks for: numbers, and where they come from."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from gpu_acceptance.measure.corruption import kernels
+from gpu_acceptance.measure.corruption.detection import excluded_rate_per_minute
+from gpu_acceptance.measure.corruption.determinism import deterministic
+from gpu_acceptance.measure.corruption.difference import Difference
+from gpu_acceptance.measure.corruption.flip import Flip
+from gpu_acceptance.measure.corruption.peers import SHORT
+from gpu_acceptance.measure.corruption.repeat import NUM_RERUNS, RepeatResult, repeat
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All kernels of one device; `results` stand in the order of kernels.NAMES, and of each in that of kernels.SIZES."""
+
+    results: tuple[RepeatResult, ...]
+    unsupported: Mapping[str, str]  # kernel -> why this device cannot run it
+
+    @property
+    def by_kernel(self) -> dict[str, list[RepeatResult]]:
+        """The results of each kernel that ran, one for each shape."""
+        found: dict[str, list[RepeatResult]] = {}
+        for result in self.results:
+            found.setdefault(result.kernel, []).append(result)
+        return found
+
+    @property
+    def num_mismatches(self) -> int:
+        """Repetitions whose hash is not that of most of the same kernel and shape."""
+        return sum(result.num_mismatches for result in self.results)
+
+    @property
+    def mismatches(self) -> str:
+        """Which kernels they are of, and what is known of each; empty where there are none."""
+        return "; ".join(_described(result) for result in self.results if result.num_mismatches)
+
+    @property
+    def num_inputs_changed(self) -> int:
+        """Works whose inputs had another hash after the last repetition."""
+        return sum(result.inputs_changed for result in self.results)
+
+    @property
+    def inputs_changed(self) -> str:
+        """Which works those are; empty where there are none."""
+        return "; ".join(work(result) for result in self.results if result.inputs_changed)
+
+    @property
+    def num_planted(self) -> int:
+        """Repetitions that were spoiled on purpose."""
+        return sum(result.planted.is_due(number) for result in self.results if result.planted for number in range(result.num_repetitions))
+
+    @property
+    def hash(self) -> str:
+        """Of all inputs and outputs: 32 hexadecimal digits."""
+        return _digest("".join(map(_hashes, self.results)), 32)
+
+    @property
+    def works(self) -> tuple[str, ...]:
+        """What was run, in the order of the fingerprint: `mm_bf16 8191x8193x4099`."""
+        return tuple(map(work, self.results))
+
+    @property
+    def fingerprint(self) -> str:
+        """`SHORT` digits for each work: short enough that every rank can tell it to all others."""
+        return "".join(_digest(_hashes(result), SHORT) for result in self.results)
+
+    @property
+    def detection_limit_per_minute(self) -> float:
+        """The smallest rate of corruption, whatever kernel it strikes, that no finding excludes at 95 %."""
+        return excluded_rate_per_minute(sum(result.exposure_s for result in self.results))
+
+    @property
+    def weakest_detection_limit_per_minute(self) -> float:
+        """The same of a fault that strikes one kernel alone: of the kernel that had least of the device's time."""
+        return excluded_rate_per_minute(min(sum(result.exposure_s for result in results) for results in self.by_kernel.values()))
+
+
+def measure(*, device: torch.device, seconds: float, flip_every: int | None = None) -> Survey:
+    """Each kernel that the device can run, at each shape, for `seconds` of wall time and at least twice.
+
+    `flip_every`: a planted fault, one flipped bit in one of as many repetitions, counted over all kernels; see `planted_every`.
+    """
+    able = [name for name in kernels.NAMES if not kernels.unsupported(name, device)]
+    results: list[RepeatResult] = []
+    with deterministic(device):
+        for name in able:
+            for size in kernels.SIZES:
+                flip = _flip_after(sum(result.num_repetitions for result in results), flip_every) if flip_every else None
+                results.append(repeat(kernels.make(name, size, device), seconds=seconds, flip=flip))
+    return Survey(tuple(results), {name: kernels.unsupported(name, device) for name in kernels.NAMES if name not in able})
+
+
+def planted_every(every: object, on_rank: object, *, rank: int, world_size: int) -> int | None:
+    """In one of how many repetitions this rank flips a bit on purpose; None on all other ranks, and where `every` is 0.
+
+    ValueError for what is no whole number, and for a rank that is not there: a drill of which nobody has the fault proves nothing.
+    """
+    if isinstance(every, bool) or not isinstance(every, int) or every < 0:
+        raise ValueError(f"a bit is to be flipped in one of {every!r} repetitions: a whole number; 0 plants no fault")
+    if not every:
+        return None
+    if isinstance(on_rank, bool) or not isinstance(on_rank, int) or not 0 <= on_rank < world_size:
+        raise ValueError(f"a bit is to be flipped on rank {on_rank!r}: a whole number from 0 to {world_size - 1}")
+    return every if rank == on_rank else None
+
+
+def work(result: RepeatResult) -> str:
+    return f"{result.kernel} {result.shape}"
+
+
+def _flip_after(num_done: int, every: int) -> Flip:
+    return Flip(repetition=every - 1 - num_done % every, element=77, bit=3, every=every)
+
+
+def _hashes(result: RepeatResult) -> str:
+    return f"{work(result)} {result.input_hash} {result.hash}\n"
+
+
+def _digest(text: str, num_digits: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:num_digits]
+
+
+def _described(result: RepeatResult) -> str:
+    seen = f"{work(result)}: {result.num_mismatches} of {result.num_repetitions} repetitions differ"
+    assert result.differences is not None, "hashes differ, and no outputs were compared"
+    found = "; ".join(map(_signature, result.differences)) or "its hash alone, and no bit of the output"
+    return f"{seen} ({found}; {result.reruns_that_differ} of {NUM_RERUNS} re-runs differ{', planted' * bool(result.planted)})"
+
+
+def _signature(difference: Difference) -> str:
+    at = ", ".join(map(str, difference.first))
+    more = ", ..." * (difference.num_elements > len(difference.first))
+    period = f", period {difference.period}" if difference.period else ""
+    elements = "element" if difference.num_elements == 1 else "elements"
+    return f"{difference.num_elements} {elements} of output {difference.output} at {at}{more}{period}, bits {difference.xor_bits}"

@@ -1,0 +1,79 @@
+"""What the shipped limits make of hashes: who is named, and where nothing was compared, that nothing is held."""
+
+import re
+
+import pytest
+
+from gpu_acceptance.figures import figure_of
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.judge import judge
+from gpu_acceptance.measure.corruption.peers import odd_kind
+from gpu_acceptance.record import Attempt, Status
+from gpu_acceptance.thresholds import load_profile, shipped_dir
+from tests.judging import make_job, make_record
+
+METRIC = "corruption.peers.hash"
+PROFILE = load_profile("h200-sxm", shipped_dir())
+
+
+def judged(hashes, world_size=None, details=None):
+    """The one judgement of hashes by rank, in which a Missing is no hash."""
+    details = details or {}
+    records = [
+        make_record(rank, figures=(figure_of(METRIC, value, "text", judged=True, detail=details.get(rank, "")),))
+        for rank, value in hashes.items()
+    ]
+    job = make_job(world_size or len(hashes))
+    (judgement,) = judge((Attempt(number=1, ranks=tuple(records)),), PROFILE, job, {}, "corruption")
+    return judgement
+
+
+def test_gpus_that_agree():
+    assert judged(dict.fromkeys(range(8), "a")).status is Status.HELD
+
+
+def test_the_gpu_in_the_minority_is_named_with_its_serial_and_its_kernel():
+    judgement = judged({0: "a", 1: "a", 2: "b", 3: "a"}, details={2: "differs in mm_bf16 8191x8193x4099"})
+    assert (judgement.status, judgement.ranks) == (Status.MISSED, (2,))
+    assert judgement.message.startswith(
+        "corruption.peers.hash = b (differs in mm_bf16 8191x8193x4099) where most have a on ranks 0-1,3, need equal on all [base.yaml: "
+    )
+    assert "on rank 2 (node-00, GPU 2, serial 165390002); to do: stop using the GPU that differs" in judgement.message
+
+
+def test_two_that_differ_are_both_named():
+    judgement = judged({0: "a", 1: "b"})
+    assert (judgement.status, judgement.ranks) == (Status.MISSED, (0, 1))
+    assert "without a majority (a on rank 0, b on rank 1)" in judgement.message
+
+
+def test_one_gpu_alone_is_not_held():
+    judgement = judged({0: "a"})
+    assert judgement.status is Status.NOT_APPLICABLE
+    assert judgement.message == "corruption.peers.hash: not applicable: one figure has nothing to be equal to"
+
+
+def test_a_rank_that_is_absent_is_not_measured():
+    judgement = judged({0: "a", 1: "a", 3: "a"}, world_size=4)
+    assert (judgement.status, judgement.ranks) == (Status.NOT_MEASURED, (2,))
+
+
+@pytest.mark.parametrize(("hash_of_rank_3", "status", "ranks"), [("a", Status.INVALID, (1,)), ("b", Status.MISSED, (3,))])
+def test_a_gpu_of_another_model_is_not_accused_and_excuses_nobody(hash_of_rank_3, status, ranks):
+    kinds = ["an H200", "an H100", "an H200", "an H200"]
+    why = Missing(Why.NOT_THERE, odd_kind("an H100", kinds))
+    judgement = judged({0: "a", 1: why, 2: "a", 3: hash_of_rank_3})
+    assert (judgement.status, judgement.ranks) == (status, ranks)
+    told = "corruption.peers.hash is no value but not there (not compared: this is an H100; most ranks are an H200)"
+    assert told in judgement.message
+
+
+def test_the_drill_of_the_document_is_an_overlay_that_the_report_lists(tmp_path):
+    page = (shipped_dir().parent / "docs" / "limits.md").read_text(encoding="utf-8")
+    (drill,) = re.findall(r"```yaml\n(reason: \"a drill:.*?)```", page, re.DOTALL)
+    (tmp_path / "drill.yaml").write_text(drill)
+    changes = load_profile("h200-sxm", shipped_dir(), [tmp_path / "drill.yaml"]).changes
+    assert {(change.kind, change.key, change.old, change.new) for change in changes} == {
+        ("changed", "parameter corruption.planted_flip_every", "0", "1000"),
+        ("changed", "parameter corruption.planted_flip_rank", "0", "3"),
+    }

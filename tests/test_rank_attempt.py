@@ -84,7 +84,9 @@ class FakeHost:
 
 
 def seen(length_s: float) -> GpuTelemetry:
-    return GpuTelemetry(length_s=length_s, seen_s=0.0, num_samples=0, longest_gap_s=length_s, levels={}, throttled_s={}, missing={})
+    return GpuTelemetry(
+        length_s=length_s, seen_s=0.0, num_samples=0, longest_gap_s=length_s, levels={}, throttled_s={}, reasons_held_s=0.0, missing={}
+    )
 
 
 @pytest.fixture
@@ -155,6 +157,27 @@ def test_a_validation_is_told_what_its_gpu_did(clock):
     entered(host).on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
     assert host.worker.sent[-1]["type"] == "telemetry"
     assert GpuTelemetry.model_validate(host.worker.sent[-1]["found"]) == seen(2.5)
+
+
+def test_each_question_waits_for_the_answer_to_the_one_before(clock):
+    """An answer takes a while to make: a hundred at once would keep the supervisor from its clock and its signals."""
+    host = FakeHost(FakeWorker())
+    attempt = entered(host)
+    for _ in range(3):
+        attempt.on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
+        attempt.tick()
+    assert not host.published
+    attempt.on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
+    attempt.on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
+    assert host.published[0][0].outcome is Outcome.ERROR
+    assert host.published[0][0].message.endswith("(ValueError: it asked again before it can have read the answer)")
+    assert [message["type"] for message in host.worker.sent].count("telemetry") == 4
+
+
+def test_a_fixture_that_ends_with_the_session_is_told_as_well(clock):
+    host = FakeHost(FakeWorker())
+    EndAttempt(host, go()).on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
+    assert host.worker.sent[-1]["found"] is not None
 
 
 def test_where_there_is_no_gpu_it_is_told_so(clock, monkeypatch):

@@ -1,14 +1,17 @@
 """The sampler of a supervisor, over a stand-in for the C library, and what of it a record keeps."""
 
 import itertools
+import threading
 import time
+from types import SimpleNamespace
 
 import pynvml
 import pytest
 from inventory.fake_nvml import install
+from judging import make_identity
 from waiting import wait_until
 
-from gpu_acceptance import telemetry_watch
+from gpu_acceptance import telemetry_watch, worker_hold
 from gpu_acceptance.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.inventory import event_reasons
 from gpu_acceptance.inventory.answer import Missing, Why
@@ -29,7 +32,7 @@ def watch(monkeypatch):
 
 
 def wait_for_samples(watch, number):
-    wait_until(lambda: watch.so_far().num_samples >= number)
+    assert wait_until(lambda: watch.so_far().num_samples >= number)
 
 
 def test_what_the_gpu_did_since_it_was_opened(watch):
@@ -71,7 +74,7 @@ def test_of_less_than_a_second_nothing_is_told(watch, monkeypatch):
 def test_a_machine_without_nvml_is_told_as_missing(watch, monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: (_ for _ in ()).throw(pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)))
     watch.watch(FIRST)
-    wait_until(lambda: "Library Not Found" in str(watch.so_far().missing.get("sm_clock_mhz")))
+    assert wait_until(lambda: "Library Not Found" in str(watch.so_far().missing.get("sm_clock_mhz")))
     assert watch.so_far().levels == {}
 
 
@@ -84,6 +87,34 @@ def test_moments_that_are_none(watch, begin_s, end_s):
         ValueError, match=r"^telemetry from .* to .*: wanted are two moments of time.monotonic\(\) that have been, the earlier"
     ):
         watch.during(begin_s, end_s)
+
+
+@pytest.fixture
+def hold(monkeypatch, tmp_path):
+    """A supervisor's hold on its worker; it starts and kills no process here."""
+    install(monkeypatch)
+    monkeypatch.setattr(worker_hold, "start_janitor", lambda _: 0)
+    for name in ("kill_marked", "kill_descendants"):
+        monkeypatch.setattr(worker_hold, name, lambda *_, **__: None)
+    control, events = SimpleNamespace(prefix="telemetry"), SimpleNamespace(listen=lambda _: None)
+    made = worker_hold.WorkerHold(control, events, tmp_path, make_identity(0, 1, 1))
+    yield made
+    made.kill_everything()
+
+
+def samplers():
+    return [thread for thread in threading.enumerate() if thread.name == "telemetry"]
+
+
+def test_the_hold_samples_what_its_worker_opened_until_all_is_over(hold):
+    assert (hold.telemetry_so_far(), samplers()) == (None, [])
+    hold.opened(FIRST)
+    assert len(samplers()) == 1
+    assert wait_until(lambda: hold.telemetry_so_far() is not None)
+    now_s = time.monotonic()
+    assert hold.telemetry(now_s - 1.0, now_s).num_samples > 0
+    hold.kill_everything()
+    assert samplers() == []
 
 
 def series(*samples):
@@ -104,6 +135,7 @@ def test_throttling_is_told_by_its_reason_and_what_is_missing_by_its_channel():
     found = told(window)
     assert found.throttled_s == {"hw power brake slowdown": pytest.approx(1.0), "bits 0x4000": pytest.approx(1.0)}
     assert found.missing == {"power_w": str(lacks)}
+    assert (found.reasons_held_s, found.levels["sm_clock_mhz"].held_s) == (pytest.approx(2.0), pytest.approx(2.0))
     assert (found.length_s, found.seen_s, found.num_samples) == (2.0, pytest.approx(2.0), 40)
 
 
@@ -113,3 +145,11 @@ def test_a_window_of_which_nothing_was_read_has_no_level():
     assert set(found.missing) >= {"sm_clock_mhz", "event_reasons"}
     assert found.mean("sm_clock_mhz") == Missing(Why.NOT_THERE, found.missing["sm_clock_mhz"])
     assert str(found.mean("fan")) == "not there (no channel fan)"
+
+
+def test_a_mean_that_is_known_of_a_part_of_the_time_is_none():
+    known = [sample(number) for number in range(17)]
+    found = told(series(*known, *(unread(0.05 * number, "gone") for number in range(17, 21))).window(0.0, 1.0))
+    assert found.seen_s == pytest.approx(1.0)
+    assert found.mean("sm_clock_mhz") == Missing(Why.UNREADABLE, "sm_clock_mhz is known for 0.8 of 1.0 s")
+    assert told(series(*known).window(0.0, 0.8)).mean("sm_clock_mhz") == 1.0

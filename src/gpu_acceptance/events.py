@@ -79,8 +79,9 @@ class Events:
                 if not messages:
                     break
                 events += [Event("worker", message) for message in messages]
-                if len(events) > _MOST_MESSAGES:
-                    raise ChannelError(f"a flood of {len(events)} messages at once; allowed: {_MOST_MESSAGES}")
+                if (number := len(events)) > _MOST_MESSAGES:
+                    events.clear()  # whoever handled them all would be away for that long
+                    raise ChannelError(f"a flood of {number} messages at once; allowed: {_MOST_MESSAGES}")
         except ChannelError as error:  # nothing after it can be trusted: as at the end of the stream
             events.append(Event("worker", {"type": "garbled", "message": str(error)}))
             messages = None

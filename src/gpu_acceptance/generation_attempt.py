@@ -89,8 +89,11 @@ class EndAttempt(RankAttempt):
         return self._hold.telemetry_so_far()
 
     def _on_message(self, message: Message) -> None:
-        if message["type"] == "bye":
-            self._errors = [str(text) for text in (*message["errors"], *message["late"])]
+        match message["type"]:
+            case "telemetry":  # a fixture that ends with the session
+                self._tell_telemetry(message)
+            case "bye":
+                self._errors = [str(text) for text in (*message["errors"], *message["late"])]
 
     def on_exit(self, text: str, log_tail: str) -> None:
         if text != "exit code 0" or self._errors is None:

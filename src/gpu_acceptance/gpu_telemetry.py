@@ -9,6 +9,7 @@ from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.model import Model
 
 MAX_WHY = 500  # characters
+LEAST_KNOWN = 0.9  # of a stretch of time, for a mean to be one of it
 _Name = Annotated[str, Field(max_length=100)]
 _Why = Annotated[str, Field(max_length=MAX_WHY)]
 _MOST = 64  # channels, or reasons: there are 14 and 9
@@ -20,23 +21,29 @@ class Level(Model):
     mean: float
     low: float
     high: float
+    held_s: float  # for which there was a value
 
 
 class GpuTelemetry(Model):
     """Sampled by the rank's supervisor. The unit of a channel is the end of its name; rates are in GB/s."""
 
     length_s: float
-    seen_s: float  # of it, for which there is a sample
+    seen_s: float  # of it, for which there is a sample, with values or without
     num_samples: int
     longest_gap_s: float  # without a sample
     levels: dict[_Name, Level] = Field(max_length=_MOST)  # by channel: sm_clock_mhz, power_w, utilisation_percent, ...
     throttled_s: dict[_Name, float] = Field(max_length=_MOST)  # by the reason why clocks were not higher; idleness is one
+    reasons_held_s: float  # for which those were known
     missing: dict[_Name, _Why] = Field(max_length=_MOST)  # by channel, why there is no level
 
     def mean(self, channel: str) -> Answer[float]:
-        """Missing, and why, where the GPU or NVML did not tell."""
+        """Missing, and why, where the GPU or NVML did not tell, or told of less than 90 % of the time."""
         level = self.levels.get(channel)
-        return level.mean if level else Missing(Why.NOT_THERE, self.missing.get(channel, f"no channel {channel}"))
+        if level is None:
+            return Missing(Why.NOT_THERE, self.missing.get(channel, f"no channel {channel}"))
+        if level.held_s < LEAST_KNOWN * self.length_s:
+            return Missing(Why.UNREADABLE, f"{channel} is known for {level.held_s:.1f} of {self.length_s:.1f} s")
+        return level.mean
 
 
 def check_moments(begin_s: float, end_s: float) -> None:

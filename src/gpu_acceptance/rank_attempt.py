@@ -71,6 +71,7 @@ class RankAttempt:
         self._started = time.monotonic()
         self._sentence: _Sentence | None = None
         self._peer_bad: tuple[float, Message] | None = None
+        self._has_told = False  # telemetry, since the last tick
         self._progress = ""  # what a rank that is stuck had done, where its stack does not tell
 
     @property
@@ -123,7 +124,8 @@ class RankAttempt:
             self._kill(Outcome.INTERRUPTED, f"interrupted by {reason}")
 
     def tick(self) -> None:
-        """Called at least twice a second."""
+        """Called at least twice a second, and after each batch of messages."""
+        self._has_told = False
         if self.record is not None:
             return
         if self._sentence is None and self._peer_bad and self._peer_bad_for_s() > GRACE_S:
@@ -209,6 +211,15 @@ class RankAttempt:
     def _telemetry(self) -> GpuTelemetry | None:
         return self._hold.telemetry(self._started, time.monotonic())
 
+    def _tell_telemetry(self, asked: Message) -> None:
+        """One answer at a time: to make one takes a while."""
+        if self._has_told:
+            raise ValueError("it asked again before it can have read the answer")
+        self._has_told = True
+        found = self._hold.telemetry(asked["begin_s"], asked["end_s"])
+        assert self._hold.worker  # it has just asked
+        self._hold.worker.send({"type": "telemetry", "found": found.model_dump() if found else None})
+
 
 class RunAttempt(RankAttempt):
     """A validation: set-up, vote, call, teardown in the worker."""
@@ -278,11 +289,6 @@ class RunAttempt(RankAttempt):
             self._kept_out = message
         if self._hold.worker and self._waits_to_enter:
             self._hold.worker.send({"type": "enter", "ok": message["ok"]})
-
-    def _tell_telemetry(self, asked: Message) -> None:
-        found = self._hold.telemetry(asked["begin_s"], asked["end_s"])
-        assert self._hold.worker  # it has just asked
-        self._hold.worker.send({"type": "telemetry", "found": found.model_dump() if found else None})
 
     def _finish_done(self, message: Message) -> None:
         if message["outcome"] == Outcome.PASSED and self.phase != "call":

@@ -52,10 +52,11 @@ class TelemetryWatch:
 def told(window: Window) -> GpuTelemetry:
     """A window as records keep it."""
     missing = {name: span for name, span in window.spans.items() if isinstance(span, Missing)}
-    throttled_s: dict[str, float] = {}
+    throttled_s, reasons_held_s = dict[str, float](), 0.0
     if isinstance(window.reasons, Missing):
         missing["event_reasons"] = window.reasons
     else:
+        reasons_held_s = window.reasons.held_s
         throttled_s = {event_reasons.names_of(bit)[0]: time.set_s for bit, time in sorted(window.reasons.by_bit.items())}
     return GpuTelemetry(
         length_s=window.length_s,
@@ -64,9 +65,10 @@ def told(window: Window) -> GpuTelemetry:
         longest_gap_s=window.longest_pause.length_s,
         levels={name: _level(span) for name, span in window.spans.items() if not isinstance(span, Missing)},
         throttled_s=throttled_s,
+        reasons_held_s=reasons_held_s,
         missing={name: str(why)[:MAX_WHY] for name, why in missing.items()},
     )
 
 
 def _level(span: Span) -> Level:
-    return Level(mean=span.mean, low=span.low, high=span.high)
+    return Level(mean=span.mean, low=span.low, high=span.high, held_s=span.held_s)

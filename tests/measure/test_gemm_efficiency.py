@@ -67,5 +67,6 @@ def test_a_gpu_is_taken_by_its_own_sms(monkeypatch, capability, efficiency):
     assert cycle_efficiency_on(GPU, "bf16", 989.4 / 2, 1830.0) == efficiency
 
 
-def test_a_cpu_has_none():
-    assert cycle_efficiency_on(torch.device("cpu"), "bf16", 1.0, 3000.0) is None
+@pytest.mark.parametrize(("device", "clock_mhz"), [(torch.device("cpu"), 3000.0), (GPU, 0.0), (GPU, math.nan)])
+def test_without_sms_or_a_clock_there_is_none(device, clock_mhz):
+    assert cycle_efficiency_on(device, "bf16", 1.0, clock_mhz) is None

@@ -146,11 +146,11 @@ def gemm_row(ranks=8):
 def telemetry(rank):
     """A GPU at its power limit; that of rank 2 tells no temperature of its memory, rank 6 was not sampled, rank 7 was told nothing."""
     levels = {
-        "utilisation_percent": Level(mean=99.2, low=0.0, high=100.0),
-        "sm_clock_mhz": Level(mean=1410.24 + rank, low=1335.0, high=1980.0),
-        "power_w": Level(mean=698.71, low=120.5, high=701.0),
-        "gpu_temperature_c": Level(mean=61.0, low=35.0, high=66.0),
-        "memory_temperature_c": Level(mean=70.0, low=50.0, high=72.0),
+        "utilisation_percent": Level(mean=99.2, low=0.0, high=100.0, held_s=11.95),
+        "sm_clock_mhz": Level(mean=1410.24 + rank, low=1335.0, high=1980.0, held_s=11.95),
+        "power_w": Level(mean=698.71, low=120.5, high=701.0, held_s=11.95),
+        "gpu_temperature_c": Level(mean=61.0, low=35.0, high=66.0, held_s=11.95),
+        "memory_temperature_c": Level(mean=70.0, low=50.0, high=72.0, held_s=11.95),
     }
     missing = dict.fromkeys(["memory_temperature_c"] if rank == 2 else levels if rank == 7 else [], "unreadable (Unknown Error)")
     if rank == 6:
@@ -162,6 +162,7 @@ def telemetry(rank):
         longest_gap_s=0.06,
         levels={name: level for name, level in levels.items() if name not in missing},
         throttled_s={} if rank == 7 else {"gpu idle": 0.2, "sw power cap": 11.3} if rank else {"gpu idle": 11.95},
+        reasons_held_s=0.0 if rank == 7 else 11.95,
         missing={**missing, "event_reasons": "not supported"} if rank == 7 else missing,
     )
 

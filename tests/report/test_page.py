@@ -9,7 +9,7 @@ from gpu_acceptance.files import RecordError, write_results
 from gpu_acceptance.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuUse
-from gpu_acceptance.record import WORKER_END, Attempt, Outcome, RankRecord, Row, Status
+from gpu_acceptance.record import Outcome, Status
 from gpu_acceptance.report import build_page, untested, write_page
 from gpu_acceptance.report.problems import ORDER
 from gpu_acceptance.report.validations import BAR_WIDTH, judgement_lines, make_bar, name_ranks
@@ -359,7 +359,7 @@ def test_what_the_gpus_did_meanwhile_stands_beside_the_figures():
     cells = [one.text.strip() for one in page.all("td")]
     assert "1411.2 (1335 to 1980)" in cells
     assert "698.7 (120.5 to 701)" in cells
-    assert cells.count("sw power cap: 11.3") == 5
+    assert cells.count("sw power cap: 11") == 5
     assert cells.count("never") == 1
     assert cells.count("no value: unreadable (Unknown Error)") == 6
     assert cells.count("no value: not supported") == 1
@@ -378,26 +378,31 @@ def without_telemetry(attempt):
     return attempt.model_copy(update={"ranks": tuple(rank.model_copy(update={"telemetry": None}) for rank in attempt.ranks)})
 
 
-def test_how_busy_the_gpus_were_in_the_whole_run():
-    record = samples.accepted()
-    shares = {0: 90.0, 1: 84.0, 2: None}  # the last one was not sampled
-    ranks = [RankRecord(nodeid=WORKER_END, attempt=1, generation=0, rank=rank, outcome=Outcome.PASSED) for rank in shares]
-    ended = Row(
-        nodeid=WORKER_END, subject=WORKER_END, outcome=Outcome.PASSED, attempts=(Attempt(number=1, ranks=tuple(map(seen(shares), ranks))),)
+def seen(**changes):
+    """100 s of one GPU, of which a tenth is unknown."""
+    levels = {"utilisation_percent": Level(mean=90.0, low=0.0, high=100.0, held_s=90.0)}
+    told = GpuTelemetry(
+        length_s=100.0, seen_s=100.0, num_samples=2000, longest_gap_s=0.06, levels=levels, throttled_s={}, reasons_held_s=90.0, missing={}
     )
-    page = parse(build_page(record.model_copy(update={"rows": (*record.rows, ended)})))
-    told = next(one.text for one in page.all("dd") if "since they were opened" in one.text)
-    assert told.strip() == "78 % of the time since they were opened, mean of 2 GPUs; least on rank 1: 76 %"
+    return told.model_copy(update=changes)
+
+
+def test_how_busy_the_gpus_were_in_the_whole_run():
+    """Time of which nobody knows counts as idle; a GPU that does not tell is not counted."""
+    less = {"utilisation_percent": Level(mean=100.0, low=100.0, high=100.0, held_s=10.0)}
+    record = samples.accepted(telemetry={0: seen(), 1: seen(levels=less), 2: seen(levels={})})
+    told = next(one.text for one in parse(build_page(record)).all("dd") if "since they were opened" in one.text)
+    assert told.strip() == "46 % of the time since they were opened, mean of 2 GPUs; least on rank 1: 10 %"
     assert "GPUs busy" not in PAGES["accepted"]
 
 
-def seen(shares):
-    """A tenth of the run without a sample: it counts as idle."""
-
-    def fill(rank):
-        share = shares[rank.rank]
-        levels = {} if share is None else {"utilisation_percent": Level(mean=share, low=0.0, high=100.0)}
-        told = GpuTelemetry(length_s=100.0, seen_s=90.0, num_samples=1800, longest_gap_s=10.0, levels=levels, throttled_s={}, missing={})
-        return rank.model_copy(update={"telemetry": told})
-
-    return fill
+def test_what_is_known_of_a_part_of_the_time_says_so():
+    level = Level(mean=100.0, low=100.0, high=100.0, held_s=10.0)
+    (row, *others) = samples.accepted().rows
+    (first, *ranks) = row.attempts[0].ranks
+    told = seen(levels={"utilisation_percent": level}, reasons_held_s=10.0)
+    attempt = row.attempts[0].model_copy(update={"ranks": (first.model_copy(update={"telemetry": told}), *ranks)})
+    rows = (row.model_copy(update={"attempts": (attempt,)}), *others)
+    cells = [one.text.strip() for one in parse(build_page(samples.accepted().model_copy(update={"rows": rows}))).all("td")]
+    assert "100 (100 to 100), known for 10.0 of 100.0 s" in cells
+    assert "never, known for 10.0 of 100.0 s" in cells

@@ -204,3 +204,15 @@ def test_whether_traffic_is_read_is_the_callers(monkeypatch, nvml):
 def test_a_period_that_cannot_be(period_s):
     with pytest.raises(ValueError, match=r"period_s=.*: a finite number of seconds above 0"):
         Sampler(FIRST, period_s=period_s)
+
+
+def test_what_breaks_before_the_first_sample_is_told(started, monkeypatch):
+    def breaks(*_, **__):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(sampler_module, "open_reader", breaks)
+    sampler = started()
+    assert wait_until(lambda: sampler.latest())
+    sampled = sampler.stop(60)
+    assert sampled.problem == "KeyError when the GPU was opened: 'a bug'"
+    assert sampler.latest()[0].sm_clock_mhz == Missing(Why.UNREADABLE, sampled.problem)

@@ -115,15 +115,19 @@ def test_it_does_not_matter_in_which_groups_spans_are_merged(drawn, cut):
     def merged(parts):
         whole = parts[0]
         for part in parts[1:]:
-            whole = merge_spans(whole, part)
+            whole = merge_spans((whole, part))
         return whole
 
     one = merged(spans)
     left, right = spans[:cut], spans[cut:]
-    other = merge_spans(merged(left), merged(right)) if right else one
+    other = merge_spans((merged(left), merged(right))) if right else one
     assert (one.low, one.high, one.held_s) == (other.low, other.high, close(other.held_s))
-    assert one.low <= one.mean <= one.high
+    at_once = merge_spans(spans)
+    assert (at_once.low, at_once.high, at_once.held_s) == (one.low, one.high, close(one.held_s))
+    for whole in (one, at_once):
+        assert whole.low <= whole.mean <= whole.high
     if one.held_s:
+        assert at_once.mean == pytest.approx(one.mean, rel=1e-6, abs=1e-3)
         assert one.mean == pytest.approx(other.mean, rel=1e-6, abs=1e-3)
 
 

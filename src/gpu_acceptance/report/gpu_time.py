@@ -1,7 +1,7 @@
 """What the GPUs did during an attempt, as columns of its table: mean, and from where to where it went."""
 
-from gpu_acceptance.gpu_telemetry import GpuTelemetry
-from gpu_acceptance.record import WORKER_END, Attempt, RankRecord, RunRecord
+from gpu_acceptance.gpu_telemetry import LEAST_KNOWN, GpuTelemetry
+from gpu_acceptance.record import Attempt, RankRecord, RunRecord
 from gpu_acceptance.report.formatting import count, rounded
 
 _COLUMNS = {
@@ -27,9 +27,8 @@ def cells(rank: RankRecord, attempt: Attempt) -> tuple[str, ...]:
 
 
 def busy(record: RunRecord) -> str:
-    """How busy the GPUs were in the whole run, by what `worker_end` has of it; empty where none was sampled to the end."""
-    ended = [rank for row in record.rows if row.subject == WORKER_END for rank in row.attempts[-1].ranks]
-    shares = {rank.rank: share for rank in ended if (share := _share(rank.telemetry)) is not None}
+    """How busy the GPUs were in the whole run; empty where nobody saw that."""
+    shares = {rank: share for rank, told in record.telemetry.items() if (share := _share(told)) is not None}
     if not shares:
         return ""
     least = min(shares, key=lambda rank: shares[rank])
@@ -37,16 +36,19 @@ def busy(record: RunRecord) -> str:
     return f"{mean}; least on rank {least}: {shares[least]:.0f} %"
 
 
-def _share(told: GpuTelemetry | None) -> float | None:
-    """Percent. What no sample tells of counts as idle."""
-    level = told.levels.get("utilisation_percent") if told else None
-    return level.mean * told.seen_s / told.length_s if told and level else None
+def _share(told: GpuTelemetry) -> float | None:
+    """Percent. Time of which nobody knows counts as idle."""
+    level = told.levels.get("utilisation_percent")
+    return level.mean * level.held_s / told.length_s if level else None
 
 
 def note(attempt: Attempt) -> str:
     if not _was_sampled(attempt):
         return ""
-    return "Of the GPU: mean over the attempt (lowest to highest), as its supervisor sampled it; shown, not judged."
+    return (
+        "Of the GPU: mean over the attempt (lowest to highest), as its supervisor sampled it; shown, not judged. "
+        "Busy is the time in which a kernel ran: copies alone are none."
+    )
 
 
 def _was_sampled(attempt: Attempt) -> bool:
@@ -59,13 +61,18 @@ def _level(rank: RankRecord, channel: str) -> str:
     level = rank.telemetry.levels.get(channel)
     if level is None:
         return f"no value: {rank.telemetry.missing.get(channel, 'unknown')}"
-    return f"{rounded(round(level.mean, 1))} ({rounded(level.low)} to {rounded(level.high)})"
+    return f"{rounded(round(level.mean, 1))} ({rounded(level.low)} to {rounded(level.high)}){_known(level.held_s, rank.telemetry)}"
+
+
+def _known(held_s: float, told: GpuTelemetry) -> str:
+    return f", known for {held_s:.1f} of {told.length_s:.1f} s" if held_s < LEAST_KNOWN * told.length_s else ""
 
 
 def _held_down(rank: RankRecord) -> str:
-    if rank.telemetry is None:
+    told = rank.telemetry
+    if told is None:
         return "not sampled"
-    if "event_reasons" in rank.telemetry.missing:
-        return f"no value: {rank.telemetry.missing['event_reasons']}"
-    held = {reason: seconds for reason, seconds in rank.telemetry.throttled_s.items() if reason != _LIMITLESS}
-    return "; ".join(f"{reason}: {seconds:.1f}" for reason, seconds in held.items()) or "never"
+    if "event_reasons" in told.missing:
+        return f"no value: {told.missing['event_reasons']}"
+    held = {reason: seconds for reason, seconds in told.throttled_s.items() if reason != _LIMITLESS}
+    return ("; ".join(f"{reason}: {seconds:.2g}" for reason, seconds in held.items()) or "never") + _known(told.reasons_held_s, told)

@@ -1,7 +1,7 @@
 """A stretch of time of one GPU: one sample and the time it stands for, or several that were merged. Pure."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
@@ -70,16 +70,16 @@ def bin_of(sample: Sample, after: Sample | None, period_s: float) -> Bin:
     )
 
 
-def merge_bins(one: Bin, other: Bin) -> Bin:
-    """`other` follows `one`."""
+def merge_bins(bins: Sequence[Bin]) -> Bin:
+    """All of them as one, at least one; each follows the one before."""
     return Bin(
-        begin_s=one.begin_s,
-        end_s=other.end_s,
-        held_s=one.held_s + other.held_s,
-        num_samples=one.num_samples + other.num_samples,
-        longest_pause=max(one.longest_pause, other.longest_pause, key=lambda pause: pause.length_s),
-        spans={name: merge_spans(span, other.spans[name]) for name, span in one.spans.items()},
-        reasons=_merge_reasons(one.reasons, other.reasons),
+        begin_s=bins[0].begin_s,
+        end_s=bins[-1].end_s,
+        held_s=sum(one.held_s for one in bins),
+        num_samples=sum(one.num_samples for one in bins),
+        longest_pause=max((one.longest_pause for one in bins), key=lambda pause: pause.length_s),
+        spans={name: merge_spans([one.spans[name] for one in bins]) for name in bins[0].spans},
+        reasons=_merge_reasons([one.reasons for one in bins]),
     )
 
 
@@ -132,14 +132,16 @@ def _bits(mask: int) -> Iterator[int]:
         mask &= mask - 1
 
 
-def _merge_reasons(one: Answer[Reasons], other: Answer[Reasons]) -> Answer[Reasons]:
-    if isinstance(one, Missing) or isinstance(other, Missing):
-        return other if isinstance(one, Missing) and not isinstance(other, Missing) else one
-    times = dict(one.by_bit)
-    for bit, time in other.by_bit.items():
-        before = times.get(bit)
-        times[bit] = ReasonTime(before.set_s + time.set_s, before.first_s, time.last_s) if before else time
-    return Reasons(one.held_s + other.held_s, times)
+def _merge_reasons(many: Sequence[Answer[Reasons]]) -> Answer[Reasons]:
+    found = [reasons for reasons in many if not isinstance(reasons, Missing)]
+    if not found:
+        return many[0]
+    times: dict[int, ReasonTime] = {}
+    for reasons in found:
+        for bit, time in reasons.by_bit.items():
+            before = times.get(bit)
+            times[bit] = ReasonTime(before.set_s + time.set_s, before.first_s, time.last_s) if before else time
+    return Reasons(sum(reasons.held_s for reasons in found), times)
 
 
 def _part(reasons: Reasons, fraction: float, begin_s: float, end_s: float) -> Reasons:

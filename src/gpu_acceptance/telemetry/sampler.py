@@ -77,9 +77,9 @@ class Sampler:
         try:
             with open_reader(self._uuid, reads_traffic=self._reads_traffic) as reader:
                 self._sample(reader)
-        except NoNvmlError as error:
-            self._keep(unread(time.monotonic(), str(error)), {})
-            self._problem = str(error)
+        except Exception as error:  # whatever it is: that there is no sample is told, and why
+            self._problem = str(error) if isinstance(error, NoNvmlError) else f"{type(error).__name__} when the GPU was opened: {error}"
+            self._keep(unread(time.monotonic(), self._problem), {})
 
     def _sample(self, reader: SampleReader) -> None:
         """By the clock: a sample that took long puts off none after it; those that it ran over are left out."""

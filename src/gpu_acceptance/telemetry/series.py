@@ -4,8 +4,6 @@ Every sample is kept until there are too many; then neighbours are merged in pai
 extremes, scatter and throttle times stay exact; what is lost is when inside of a bin something was.
 """
 
-from functools import reduce
-
 from gpu_acceptance.telemetry.bins import Bin, bin_of, merge_bins
 from gpu_acceptance.telemetry.sample import Sample
 from gpu_acceptance.telemetry.window import Window, window_of
@@ -48,14 +46,14 @@ class Series:
             raise ValueError(f"num_points={num_points}: at least 1")
         bins = self.bins()
         in_each = -(-len(bins) // num_points) or 1
-        return tuple(reduce(merge_bins, bins[first : first + in_each]) for first in range(0, len(bins), in_each))
+        return tuple(merge_bins(bins[first : first + in_each]) for first in range(0, len(bins), in_each))
 
     def window(self, begin_s: float, end_s: float) -> Window:
         """Statistics between two moments of time.monotonic()."""
         return window_of(self.bins(), begin_s, end_s, period_s=self.period_s)
 
     def _append(self, one: Bin) -> None:
-        self._open = merge_bins(self._open, one) if self._open else one
+        self._open = merge_bins((self._open, one)) if self._open else one
         if self._open.num_samples < self._samples_per_bin:
             return
         self._bins.append(self._open)
@@ -68,5 +66,5 @@ class Series:
 
     def _merge_pair(self) -> None:
         place = self._next_pair
-        self._bins[place : place + 2] = [merge_bins(*self._bins[place : place + 2])]
+        self._bins[place : place + 2] = [merge_bins(self._bins[place : place + 2])]
         self._next_pair, self._num_pairs = place + 1, self._num_pairs - 1

@@ -1,10 +1,11 @@
 """Statistics of one value over a stretch of time, weighted by the time for which it was so. Pure.
 
-Two stretches are merged with the pairwise update of Chan, Golub and LeVeque (Updating Formulae and a Pairwise Algorithm for Computing
-Sample Variances, 1979): it keeps a steady value's scatter at 0, where a sum of squares would not.
+Stretches are merged in two passes, the mean first and then the distances from it: that keeps a steady value's scatter at 0, where a sum of
+squares would not.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
@@ -30,13 +31,13 @@ class Span:
         return Span(self.mean, self.low, self.high, self.held_s * fraction, self.scatter * fraction)
 
 
-def merge_spans(one: Answer[Span], other: Answer[Span]) -> Answer[Span]:
-    """Of both together; where one is missing the other alone: its `held_s` says for how long there was a value."""
-    if isinstance(one, Missing) or isinstance(other, Missing):
-        return other if isinstance(one, Missing) and not isinstance(other, Missing) else one
-    held_s = one.held_s + other.held_s
-    share = other.held_s / held_s if held_s else 0.0
-    distance = other.mean - one.mean
-    mean = min(max(one.mean + share * distance, min(one.mean, other.mean)), max(one.mean, other.mean))  # rounding leads out of no interval
-    scatter = one.scatter + other.scatter + distance**2 * one.held_s * share
-    return Span(mean, min(one.low, other.low), max(one.high, other.high), held_s, scatter)
+def merge_spans(spans: Sequence[Answer[Span]]) -> Answer[Span]:
+    """Of all together, at least one; those that are missing are left out: `held_s` says for how long there was a value."""
+    found = [span for span in spans if not isinstance(span, Missing)]
+    if not found:
+        return spans[0]
+    held_s = sum(span.held_s for span in found)
+    low, high = min(span.low for span in found), max(span.high for span in found)
+    mean = sum(span.mean * span.held_s for span in found) / held_s if held_s else found[0].mean
+    mean = min(max(mean, min(span.mean for span in found)), max(span.mean for span in found))  # rounding leads out of no interval
+    return Span(mean, low, high, held_s, sum(span.scatter + span.held_s * (span.mean - mean) ** 2 for span in found))

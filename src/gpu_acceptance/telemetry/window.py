@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.telemetry.bins import CHANNELS, GAP_PERIODS, Bin, Pause, Reasons, ReasonTime, clip, merge_bins, pause_within
@@ -61,7 +60,7 @@ def window_of(bins: Sequence[Bin], begin_s: float, end_s: float, *, period_s: fl
     pauses = [*_edges(bins, begin_s, end_s), *(pause_within(one, begin_s, end_s) for one in overlapping)]
     pauses.sort(key=lambda pause: -pause.length_s)
     parts = [part for one in overlapping if (part := clip(one, begin_s, end_s))]
-    whole = reduce(merge_bins, parts) if parts else None
+    whole = merge_bins(parts) if parts else None
     return Window(
         begin_s,
         end_s,

@@ -33,8 +33,8 @@ def cycle_efficiency(tflop_per_s: float, mean_sm_clock_mhz: float, num_sms: int,
 
 
 def cycle_efficiency_on(device: torch.device, dtype: str, tflop_per_s: float, mean_sm_clock_mhz: float) -> float | None:
-    """Of this device; None where it has no SMs, and where no datasheet tells what they can do."""
-    if device.type != "cuda":
+    """Of this device; None where it has no SMs or no clock, and where no datasheet tells what they can do."""
+    if device.type != "cuda" or not mean_sm_clock_mhz > 0:
         return None
     flop = flop_per_clock_per_sm(dtype, torch.cuda.get_device_capability(device))
     num_sms = torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,4 +1,7 @@
-"""PCIe: does each GPU's host link move data at its rate, and unchanged? Its generation and width are judged by gpu_health."""
+"""PCIe: does each GPU's host link move data at its rate, and unchanged? Its generation and width are judged by gpu_health.
+
+Compared after each sample: in GPU memory every byte; in host memory one word of each 4 KiB, and every byte after the last sample.
+"""
 
 import functools
 
@@ -22,27 +25,32 @@ def measure(ranks, host_side, parameter):
     )
 
 
+@pytest.fixture
+def rate(host_side):
+    """The rate of a result, where its host memory lay beside the GPU."""
+    return lambda result: host_side.reading(result.gb_per_s, result.pages_by_node, num_pages=result.num_pages, is_bound=result.is_bound)
+
+
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
-def test_alone(direction, measure, in_turn, host_side, check):
-    """While no other GPU of the node copies, one direction holds its rate, and not one byte is wrong."""
+def test_alone(direction, measure, in_turn, rate, check):
+    """While no other GPU of the node copies, one direction holds its rate, and no byte that is compared is wrong."""
     result = measure(direction, in_turn=in_turn)
-    rate = host_side.reading(result.gb_per_s, result.pages_by_node, is_bound=result.is_bound)
-    check(f"pcie.{direction}.bandwidth", rate, "GB/s", spread_percent=result.cv_percent)
+    check(f"pcie.{direction}.bandwidth", rate(result), "GB/s", spread_percent=result.cv_percent)
     check(f"pcie.{direction}.wrong", result.num_wrong, "bytes")
 
 
-def test_alone_both_ways(measure, in_turn, host_side, check, record):
-    """While no other GPU of the node copies, both directions at once change not one byte; their rate informs."""
+def test_alone_both_ways(measure, in_turn, rate, check, record):
+    """While no other GPU of the node copies, both directions at once leave no wrong byte among those compared; their rate informs."""
     result = measure("bidirectional", in_turn=in_turn)
-    record("pcie.bidirectional.bandwidth", host_side.reading(result.gb_per_s, result.pages_by_node, is_bound=result.is_bound), "GB/s")
+    record("pcie.bidirectional.bandwidth", rate(result), "GB/s")
     record("pcie.bidirectional.spread", result.cv_percent, "%")
     check("pcie.bidirectional.wrong", result.num_wrong, "bytes")
 
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h", "bidirectional"])
-def test_together(direction, measure, ranks, host_side, check, record):
-    """While all GPUs of the job copy, not one byte is wrong; the rate of each informs."""
+def test_together(direction, measure, ranks, rate, check, record):
+    """While all GPUs of the job copy, no byte that is compared is wrong; the rate of each informs."""
     result = measure(direction, before_sample=lambda: ranks.gather("sample", direction))
-    record(f"pcie.{direction}.together", host_side.reading(result.gb_per_s, result.pages_by_node, is_bound=result.is_bound), "GB/s")
+    record(f"pcie.{direction}.together", rate(result), "GB/s")
     record(f"pcie.{direction}.together_spread", result.cv_percent, "%")
     check(f"pcie.{direction}.wrong", result.num_wrong, "bytes")

@@ -45,6 +45,7 @@ def test_one_rank_of_a_host_works_at_a_time_and_each_gets_what_it_made(hosts):
 
     assert run(hosts, work) == [10 * rank for rank in range(len(hosts))]
     assert crowds == [1] * len(hosts)
+    assert max(overlaps) <= len(set(hosts))
 
 
 def test_hosts_do_not_wait_for_each_other():

@@ -8,10 +8,13 @@ from gpu_acceptance.inventory.host_side import HostSide
 
 NODE_1 = NumaNode(1, "48-50,60", 2**30)
 UNKNOWN = Missing(Why.NOT_SUPPORTED, "0000:18:00.0: the kernel knows no NUMA node of it; there are NUMA nodes 0-1")
+NOT_BESIDE = "pages of host memory were not on NUMA node 1, beside the GPU, and at most 1 % may be: it has no room, or a policy forbids it"
 
 
-def reading(node, pages_by_node, is_bound=True):
-    return HostSide(node).reading(55.0, pages_by_node, is_bound=is_bound)
+def reading(node, pages_by_node, is_bound=True, num_pages=None):
+    """Where it is not said how many pages there are: as many as were told of."""
+    num_pages = sum(pages_by_node.values()) if num_pages is None else num_pages
+    return HostSide(node).reading(55.0, pages_by_node, num_pages=num_pages, is_bound=is_bound)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +40,18 @@ def test_what_all_lies_beside_the_gpu_counts(is_bound):
     assert reading(NODE_1, {1: 131072}, is_bound) == 55.0
 
 
+@pytest.mark.parametrize(("far", "counts"), [(1, True), (100, True), (101, False), (9999, False)])
+def test_one_percent_may_lie_elsewhere(far, counts):
+    assert (reading(NODE_1, {0: far, 1: 10_000 - far}) == 55.0) == counts
+
+
+@pytest.mark.parametrize(("pages_by_node", "num_pages"), [({1: 4096}, 16384), ({1: 16383}, 16384), ({0: 1, 1: 16384}, 16384)])
+def test_what_is_not_told_of_all_pages_does_not_count(pages_by_node, num_pages):
+    told = sum(pages_by_node.values())
+    said = f"not supported (/proc/self/numa_maps told of {told} of {num_pages} pages of host memory where they were)"
+    assert str(reading(NODE_1, pages_by_node, num_pages=num_pages)) == said
+
+
 @pytest.mark.parametrize(
     ("node", "pages_by_node", "is_bound", "text"),
     [
@@ -50,13 +65,13 @@ def test_what_all_lies_beside_the_gpu_counts(is_bound):
             NODE_1,
             {0: 10, 1: 90},
             True,
-            "not there (10 of 100 pages of host memory were not on NUMA node 1, beside the GPU: it has no room, or a policy forbids it)",
+            f"not there (10 of 100 {NOT_BESIDE})",
         ),
         (
             NODE_1,
             {0: 1, 2: 2},
             True,
-            "not there (3 of 3 pages of host memory were not on NUMA node 1, beside the GPU: it has no room, or a policy forbids it)",
+            f"not there (3 of 3 {NOT_BESIDE})",
         ),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_result_says_whether_its_memory_was_first_touched_on_the_cpus_that_wer
 @needs_numa_maps
 def test_all_pages_are_there_before_anybody_writes_and_each_lies_on_a_node():
     with taken() as memory:
-        assert sum(memory.pages_by_node().values()) == 64
+        assert sum(memory.pages_by_node().values()) == memory.num_pages() == 64
         assert not memory.data.any()
 
 
@@ -105,36 +105,100 @@ def test_pages_are_those_of_this_memory_alone(monkeypatch, tmp_path):
         assert memory.pages_by_node() == {}
 
 
+@pytest.mark.parametrize(
+    ("num_bytes", "size", "num_pages"),
+    [
+        (2**20, " kernelpagesize_kB=4", 256),
+        (2**20, " kernelpagesize_kB=64", 16),
+        (2**20 + 1, " kernelpagesize_kB=64", 17),
+        (2**20, " kernelpagesize_kB=2048", 1),
+        (64 * PAGE_BYTES, "", 64),
+        (64 * PAGE_BYTES, " kernelpagesize_kB=0", 64),
+    ],
+)
+def test_pages_are_counted_in_the_size_that_the_kernel_says(num_bytes, size, num_pages, monkeypatch, tmp_path):
+    monkeypatch.setattr(host_memory, "NUMA_MAPS", tmp_path / "numa_maps")
+    with taken(num_bytes) as memory:
+        (tmp_path / "numa_maps").write_text(f"{memory.data.data_ptr():x} default N0=7{size}\n")
+        assert memory.num_pages() == num_pages
+
+
 def test_a_kernel_that_does_not_tell_is_not_guessed(monkeypatch, tmp_path):
     monkeypatch.setattr(host_memory, "NUMA_MAPS", tmp_path / "none")
     with taken() as memory:
         assert memory.pages_by_node() == {}
+        assert memory.num_pages() == 64
 
 
 @pytest.fixture
 def driver(monkeypatch):
-    """What would be asked of CUDA, in order; `answer` is that of registering."""
-    asked = SimpleNamespace(answer=0, calls=[])
+    """What would be asked of CUDA, in order. `answers`: of registering and of the opposite; `synchronize`: what waiting raises."""
+    asked = SimpleNamespace(answers=[0, 0], synchronize=None, calls=[])
 
     def register(start, num_bytes, flags):
         asked.calls.append(("register", num_bytes, flags))
-        return asked.answer
+        return asked.answers[0]
 
-    cudart = SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=lambda start: asked.calls.append("unregister") or 0)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: asked.calls.append(str(device)))
+    def unregister(start):
+        asked.calls.append("unregister")
+        return asked.answers[1]
+
+    def synchronize(device):
+        asked.calls.append(str(device))
+        if asked.synchronize is not None:
+            raise asked.synchronize
+
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=unregister))
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     return asked
 
 
+def pinned():
+    return host_memory.host_memory(4096, torch.device("cuda", 3), None)
+
+
 def test_for_a_gpu_it_is_pinned_until_the_last_copy_has_ended(driver):
-    with pytest.raises(IndexError), host_memory.host_memory(4096, torch.device("cuda", 3), None):
+    with pytest.raises(IndexError), pinned():
         driver.calls[9]  # what goes wrong inside
     assert driver.calls == [("register", 4096, 1), "cuda:3", "unregister"]
 
 
 def test_memory_that_cannot_be_pinned_is_not_used(driver):
-    driver.answer = 2
+    driver.answers[0] = 2
     text = r"^cuda:3: cudaHostRegister of 4096 bytes of host memory failed with CUDA error 2$"
-    with pytest.raises(RuntimeError, match=text), host_memory.host_memory(4096, torch.device("cuda", 3), None):
+    with pytest.raises(RuntimeError, match=text), pinned():
         driver.calls.append("inside")
     assert driver.calls == [("register", 4096, 1)]
+
+
+def test_a_gpu_that_fails_while_it_copies_leaves_no_memory_registered(driver):
+    driver.synchronize = RuntimeError("an illegal memory access was encountered")
+    with pytest.raises(RuntimeError, match="illegal memory access"), pinned():
+        pass
+    assert driver.calls == [("register", 4096, 1), "cuda:3", "unregister"]
+
+
+def test_memory_that_stays_registered_is_an_error(driver):
+    driver.answers[1] = 700
+    text = r"^cuda:3: cudaHostUnregister of 4096 bytes of host memory failed with CUDA error 700$"
+    with pytest.raises(RuntimeError, match=text), pinned():
+        pass
+
+
+def test_what_went_wrong_inside_says_more_than_that(driver):
+    driver.answers[1] = 700
+    with pytest.raises(IndexError), pinned():
+        driver.calls[9]
+    assert driver.calls[-1] == "unregister"
+
+
+def test_what_went_wrong_while_it_waited_says_more_than_that(driver):
+    driver.answers[1], driver.synchronize = 700, RuntimeError("an illegal memory access was encountered")
+    with pytest.raises(RuntimeError, match="illegal memory access"), pinned():
+        pass
+    assert driver.calls[-1] == "unregister"
+
+
+def test_a_result_says_how_many_pages_it_had():
+    result = pcie.measure("bidirectional", buffer_bytes=16 * PAGE_BYTES, num_copies=1, num_samples=2, device=CPU)
+    assert result.num_pages == 32

@@ -71,6 +71,94 @@ def test_copies_that_never_happen_leave_every_byte_wrong(direction, ways, copies
     assert measure(direction).num_wrong == ways * BUFFER_BYTES
 
 
+NUM_PAGES = 16
+PAGED = {"buffer_bytes": 4096 * NUM_PAGES, "num_copies": 16, "num_samples": 7}  # ten samples, of which three do not count
+PROVED = {"h2d": 4096 * NUM_PAGES, "d2h": 8 * NUM_PAGES, "bidirectional": (4096 + 8) * NUM_PAGES}  # bytes after each sample
+NUM_COPIES = {"h2d": 160, "d2h": 160, "bidirectional": 320}
+
+
+def skip(copies, is_skipped):
+    """Of the copies, numbered from 0, these do nothing."""
+    real = copies.real
+    copies.real = lambda dst, src, *rest, **options: dst if is_skipped(len(copies.seen) - 1) else real(dst, src, *rest, **options)
+
+
+@pytest.mark.parametrize("direction", list(pcie.DIRECTIONS))
+def test_many_corrupted_copies_are_found_though_the_last_are_sound(direction, copies):
+    last = NUM_COPIES[direction] - len(pcie.DIRECTIONS[direction])
+    copies.after = lambda dst: dst.bitwise_not_() if len(copies.seen) <= last else dst
+    assert measure(direction, **PAGED).num_wrong == PROVED[direction]
+    assert len(copies.seen) == NUM_COPIES[direction]
+
+
+@pytest.mark.parametrize("direction", list(pcie.DIRECTIONS))
+@pytest.mark.parametrize("sample", [0, 4, 8])
+def test_one_corrupted_sample_among_sound_ones_is_found(direction, sample, copies):
+    each = NUM_COPIES[direction] // 10
+    copies.after = lambda dst: dst.bitwise_not_() if (len(copies.seen) - 1) // each == sample else dst
+    assert measure(direction, **PAGED).num_wrong == PROVED[direction]
+
+
+@pytest.mark.parametrize("direction", list(pcie.DIRECTIONS))
+def test_skipped_copies_are_found_though_the_first_were_real(direction, copies):
+    skip(copies, lambda number: number >= len(pcie.DIRECTIONS[direction]))
+    later = 8 * 8 * NUM_PAGES if direction != "h2d" else 0  # after the last sample host memory shows the poison of nine
+    assert measure(direction, **PAGED).num_wrong == PROVED[direction] + later
+
+
+@pytest.mark.parametrize("direction", list(pcie.DIRECTIONS))
+@pytest.mark.parametrize("sample", [0, 4, 9])
+def test_one_sample_that_copied_nothing_is_found(direction, sample, copies):
+    each = NUM_COPIES[direction] // 10
+    skip(copies, lambda number: number // each == sample)
+    num_wrong = measure(direction, **PAGED).num_wrong
+    assert num_wrong == PROVED[direction] if sample else num_wrong >= PROVED[direction]
+
+
+@pytest.mark.parametrize("page", [0, 7, NUM_PAGES - 1])
+def test_one_page_that_stays_old_in_one_sample_is_found_in_host_memory(page, copies):
+    real = copies.real
+
+    def all_but_a_page(dst, src, *rest, **options):
+        kept = dst[512 * page : 512 * (page + 1)].clone()
+        real(dst, src, *rest, **options)
+        if 64 <= len(copies.seen) - 1 < 80:
+            dst[512 * page : 512 * (page + 1)] = kept
+
+    copies.real = all_but_a_page
+    assert measure("d2h", **PAGED).num_wrong == 8
+
+
+def test_in_host_memory_every_byte_is_compared_after_the_last_sample(copies):
+    copies.after = lambda dst: flip(dst, 4096) if len(copies.seen) == 160 else dst  # the first word of a page: no sample's own
+    assert measure("d2h", **PAGED).num_wrong == 1
+
+
+def test_each_sample_proves_another_word_of_the_pages():
+    proof, offsets = pcie._Proof(pcie._Way("d2h", *torch.zeros(2, 512, dtype=torch.int64))), set()
+    for _ in range(512):
+        proof.next()
+        offsets.add(proof._words()[0])
+    assert offsets == set(range(512))
+
+
+@pytest.mark.parametrize("direction", list(pcie.DIRECTIONS))
+def test_the_destination_holds_poison_when_ranks_meet_and_no_sample_has_begun(direction, copies):
+    met = []
+    places = {}
+    copies.after = lambda dst: places.setdefault(dst.data_ptr(), dst)
+    pattern = {name: next(pcie._with_pattern(name, torch.empty(300, dtype=torch.int64)))[1] for name in ("h2d", "d2h")}
+
+    def before_sample():
+        for name, dst in zip(pcie.DIRECTIONS[direction], places.values(), strict=False):
+            met.append(int((dst[:300] == ~pattern[name]).sum()))
+
+    measure(direction, **PAGED, before_sample=before_sample)
+    assert len(met) == 9 * len(pcie.DIRECTIONS[direction])  # none was known before the first
+    poisoned = {"h2d": {300}, "d2h": {0, 1}, "bidirectional": {300, 0, 1}}
+    assert set(met) == poisoned[direction]
+
+
 def test_the_two_directions_go_opposite_ways_and_carry_other_data(copies):
     measure("bidirectional", num_copies=1, num_samples=2)
     (to_device, from_host), (to_host, from_device) = copies.seen[:2]

@@ -4,6 +4,7 @@ Linux puts a page on the NUMA node of the CPU that touches it first, unless a po
 (Documentation/admin-guide/mm/numa_memory_policy.rst). So all of it is touched at once, by a thread that is kept on the CPUs of the node.
 """
 
+import math
 import mmap
 import os
 import re
@@ -18,6 +19,7 @@ from torch import Tensor
 NUMA_MAPS = Path("/proc/self/numa_maps")
 _PORTABLE = 1  # cudaHostRegisterPortable: what torch itself registers with
 _PAGES = re.compile(r" N(\d{1,4})=(\d{1,15})\b")
+_PAGE_KIB = re.compile(r" kernelpagesize_kB=([1-9]\d{0,8})\b")
 
 
 @dataclass(frozen=True)
@@ -28,16 +30,22 @@ class HostMemory:
     is_bound: bool  # first touched by a thread that ran on the CPUs that were named, and on no other
 
     def pages_by_node(self) -> dict[int, int]:
-        """How many of its pages lie on each NUMA node; empty where the kernel does not say.
+        """How many of its pages lie on each NUMA node; empty where the kernel does not say."""
+        return {int(node): int(num_pages) for node, num_pages in _PAGES.findall(self._told())}
 
-        The form: Documentation/filesystems/proc.rst, numa_maps.
-        """
+    def num_pages(self) -> int:
+        """How many pages it has, of the size that the kernel counts it in; where it does not say, of the usual one."""
+        told = _PAGE_KIB.search(self._told())
+        page_bytes = int(told[1]) * 1024 if told else mmap.PAGESIZE
+        return math.ceil(len(self.data) / page_bytes)
+
+    def _told(self) -> str:
+        """The kernel's line of it, or nothing. The form: Documentation/filesystems/proc.rst, numa_maps."""
         try:
             lines = NUMA_MAPS.read_text(encoding="ascii", errors="replace").splitlines()
         except OSError:
-            return {}
-        own = [line for line in lines if line.startswith(f"{self.data.data_ptr():08x} ")]
-        return {int(node): int(num_pages) for line in own for node, num_pages in _PAGES.findall(line)}
+            return ""
+        return next((line for line in lines if line.startswith(f"{self.data.data_ptr():08x} ")), "")
 
 
 @contextmanager
@@ -83,7 +91,13 @@ def _pinned(bytes_N: Tensor, device: torch.device) -> Iterator[None]:
     if failed:
         raise RuntimeError(f"{device}: cudaHostRegister of {len(bytes_N)} bytes of host memory failed with CUDA error {failed}")
     try:
-        yield
-    finally:
-        torch.cuda.synchronize(device)  # no copy may be on its way
-        cudart.cudaHostUnregister(bytes_N.data_ptr())
+        try:
+            yield
+        finally:
+            torch.cuda.synchronize(device)  # no copy may be on its way
+    except BaseException:
+        cudart.cudaHostUnregister(bytes_N.data_ptr())  # whether it fails or not: what came before says more
+        raise
+    failed = int(cudart.cudaHostUnregister(bytes_N.data_ptr()))
+    if failed:
+        raise RuntimeError(f"{device}: cudaHostUnregister of {len(bytes_N)} bytes of host memory failed with CUDA error {failed}")

@@ -77,7 +77,7 @@ def resolve(annotation):
     if origin is tuple:
         return st.lists(resolve(arguments[0]), max_size=2).map(tuple)
     if origin is dict:
-        return st.dictionaries(texts, resolve(arguments[1]), max_size=2)
+        return st.dictionaries(LEAVES.get(arguments[0], texts), resolve(arguments[1]), max_size=2)
     if type(None) in arguments:
         return st.none() | resolve(next(argument for argument in arguments if argument is not type(None)))
     if hasattr(annotation, "model_fields"):

@@ -46,7 +46,7 @@ def shown(value: object, limit: int = MAX_SHOWN) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 
 
-@lru_cache(maxsize=32)  # a run reads all profiles to choose one, and then its chain: 0.1 s of a CPU for each of the shipped files
+@lru_cache(maxsize=32)  # a run reads all profiles to choose one, and then its chain again
 def parse(content: bytes) -> Document:
     """The document in `content`, not to be changed; anything wrong is a StrictYamlError."""
     text = _decode(content)

@@ -23,6 +23,7 @@ BIT = 1 << 40
 
 
 def main() -> None:
+    torch.cuda.init()  # statistics of memory can be reset only then
     ended = [sound(), *map(flipped, memory_fill.PATTERNS), aliased(("0x00", "0xFF", "0x55", "0xAA"), 0), aliased(("address",), 1)]
     ended += [aliased(("random",), 1), everything_wrong(), refuses_small_arrays()]
     for kernel in hbm.KERNELS:

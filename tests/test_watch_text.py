@@ -12,8 +12,8 @@ from gpu_acceptance.inventory.port_traffic import PortTraffic
 from gpu_acceptance.watch_text import Board, GpuRow, gpu_lines, port_lines
 
 BOARD = Board(0, "NVIDIA H200", "GPU-1", 143_771 * 2**20, 700.0)
-BEFORE = sample(10.0, nvlink_tx_bytes=0, nvlink_rx_bytes=0, pcie_tx_bytes=2**40, pcie_rx_bytes=2**40)
-NOW = sample(12.0, nvlink_tx_bytes=700 * 10**9, nvlink_rx_bytes=10**9, pcie_tx_bytes=2**40 + 10**11, pcie_rx_bytes=2**40)
+BEFORE = sample(10.0, nvlink_tx_bytes=0, nvlink_rx_bytes=0)
+NOW = sample(12.0, nvlink_tx_bytes=700 * 10**9, nvlink_rx_bytes=10**9, pcie_tx_gb_per_s=50.0, pcie_rx_gb_per_s=0.0)
 
 
 def cells(lines):

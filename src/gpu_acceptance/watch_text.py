@@ -66,7 +66,9 @@ def _gpu_cells(row: GpuRow) -> tuple[Answer[str], ...]:
         _cell(now, lambda sample: sample.memory_temperature_c, str),
         _cell(now, lambda sample: sample.utilisation_percent, str),
         _of(_cell(now, lambda sample: sample.memory_used_bytes, _gib), form_answer(board.total_bytes, _gib)),
-        *(form_answer(rate, _rate) for rate in _gpu_rates(row)),
+        *(form_answer(rate, _rate) for rate in _nvlink_rates(row)),
+        _cell(now, lambda sample: sample.pcie_tx_gb_per_s, _rate),
+        _cell(now, lambda sample: sample.pcie_rx_gb_per_s, _rate),
         _cell(now, lambda sample: sample.event_reasons, lambda mask: ", ".join(names_of(mask)) or "none"),
     )
 
@@ -80,7 +82,7 @@ def _of(part: Answer[str], whole: Answer[str]) -> Answer[str]:
     return part if isinstance(part, Missing) else f"{part} / {'?' if isinstance(whole, Missing) else whole}"
 
 
-def _gpu_rates(row: GpuRow) -> tuple[Answer[float], ...]:
+def _nvlink_rates(row: GpuRow) -> tuple[Answer[float], ...]:
     if isinstance(row.now, Missing):
         return (row.now,) * len(RATES)
     if row.before is None:

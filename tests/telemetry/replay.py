@@ -24,7 +24,7 @@ def sample(at_s=0.0, **changes):
         "utilisation_percent": 100,
         "memory_used_bytes": 20 * 2**30,
         "event_reasons": POWER_CAP,
-        **dict.fromkeys(COUNTERS, NOT_SUPPORTED),
+        **dict.fromkeys((*COUNTERS, "pcie_tx_gb_per_s", "pcie_rx_gb_per_s"), NOT_SUPPORTED),
     }
     return Sample(at_s, **{**values, **changes})
 

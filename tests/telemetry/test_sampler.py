@@ -88,7 +88,9 @@ class Clock:
     def __init__(self, nvml, monkeypatch, reading_s):
         self.now_s, self.reading_s = 0.0, itertools.cycle(reading_s)
         for module in (sampler_module, reader):
-            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s, thread_time=time.thread_time))
+            monkeypatch.setattr(
+                module, "time", SimpleNamespace(monotonic=lambda: self.now_s, thread_time=time.thread_time, sleep=time.sleep)
+            )
         answer = nvml._fields
         install(monkeypatch, nvmlDeviceGetFieldValues=lambda *arguments: self._read(answer, *arguments))
 
@@ -184,20 +186,6 @@ def test_without_a_driver_it_says_so(monkeypatch):
     assert sampled.problem == "NVML does not start: Driver Not Loaded"
     window = sampled.series.window(begin_s, begin_s + 60)
     assert window.spans["sm_clock_mhz"] == Missing(Why.UNREADABLE, "NVML does not start: Driver Not Loaded")
-
-
-def test_whether_traffic_is_read_is_the_callers(monkeypatch, nvml):
-    asked = []
-    real = reader.open_reader
-    monkeypatch.setattr(
-        "gpu_acceptance.telemetry.sampler.open_reader",
-        lambda uuid, reads_traffic: asked.append(reads_traffic) or real(uuid, reads_traffic=reads_traffic),
-    )
-    for reads_traffic in (True, False):
-        sampler = Sampler(FIRST, reads_traffic=reads_traffic)
-        sampler.start()
-        sampler.stop(60)
-    assert asked == [True, False]
 
 
 @pytest.mark.parametrize("period_s", [0.0, -1.0, float("nan"), float("inf")])

@@ -7,7 +7,7 @@ from gpu_acceptance.inventory.answer import Answer, Missing, Why
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was asked at `at_s`. A value that NVML would not tell is Missing, with NVML's own reason."""
+    """What is known at `at_s`: asked then, or when it was due last (reader.py). What NVML would not tell is Missing, with its reason."""
 
     at_s: float  # time.monotonic() before the first question
     sm_clock_mhz: Answer[int]
@@ -16,13 +16,13 @@ class Sample:
     gpu_temperature_c: Answer[int]
     memory_temperature_c: Answer[int]
     temperature_margin_c: Answer[int]  # to the nearest slowdown (T.limit of Hopper and later)
-    utilisation_percent: Answer[int]  # of the time of NVML's own last period in which a kernel ran
+    utilisation_percent: Answer[int]  # of the time of NVML's own last period in which a kernel or a copy ran
     memory_used_bytes: Answer[int]  # with what the driver keeps for itself
     event_reasons: Answer[int]  # bits, see inventory/event_reasons.py
-    nvlink_tx_bytes: Answer[int]  # over all links; this and the next three only ever rise
+    nvlink_tx_bytes: Answer[int]  # over all links; this and the next only ever rise
     nvlink_rx_bytes: Answer[int]
-    pcie_tx_bytes: Answer[int]
-    pcie_rx_bytes: Answer[int]
+    pcie_tx_gb_per_s: Answer[float]  # out of the GPU, in 20 ms of each second; with the heads of packets
+    pcie_rx_gb_per_s: Answer[float]
 
 
 SOURCES = tuple(field.name for field in fields(Sample) if field.name != "at_s")

@@ -57,7 +57,7 @@ def one_gpu(index: int, seconds: float) -> None:
 
 
 def of_sampler(sampler: Sampler, begin_s: float, end_s: float) -> dict[str, object]:
-    window, latest, sampled = sampler.window(begin_s, end_s), sampler.latest()[-1], sampler.stop()
+    window, latest, sampled = sampler.window(begin_s, end_s), sampler.latest(), sampler.stop()
     bins = sampled.series.bins()
     return {
         "cpu_percent": 100 * sampled.cpu_s / (bins[-1].end_s - bins[0].begin_s),

@@ -14,7 +14,7 @@ from gpu_acceptance.telemetry.reader import RARE_S, open_reader
 from gpu_acceptance.telemetry.sample import SOURCES, unread
 
 UUID = "GPU-00000001-0000-4000-8000-000000000001"
-NVLINK = {"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX": 1000, "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX": 2000}  # KiB of one link
+NVLINK = ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX")
 PCIE = ("NVML_FI_DEV_PCIE_COUNT_TX_BYTES", "NVML_FI_DEV_PCIE_COUNT_RX_BYTES")
 NOT_SUPPORTED = Missing(Why.NOT_SUPPORTED)
 
@@ -57,16 +57,25 @@ def test_one_sample_of_a_gpu_in_a_virtual_machine(opened):
     assert (sample.gpu_temperature_c, sample.memory_temperature_c, sample.temperature_margin_c) == (34, 35, 53)
     assert (sample.utilisation_percent, sample.memory_used_bytes, sample.event_reasons) == (0, 616 * MiB, 0x1)
     assert sample.power_w == pytest.approx(79.94)  # of this moment, not the mean of 79.78
-    assert (sample.nvlink_tx_bytes, sample.nvlink_rx_bytes) == (NOT_SUPPORTED,) * 2
+    assert (sample.nvlink_tx_gb_per_s, sample.nvlink_rx_gb_per_s) == (NOT_SUPPORTED,) * 2
     assert (sample.pcie_tx_gb_per_s, sample.pcie_rx_gb_per_s) == (NOT_SUPPORTED,) * 2
     assert reader.failures == {}
     assert reader.power_is_instant
 
 
-def test_traffic_is_bytes_over_all_links(opened):
-    with opened(nvmlDeviceGetFieldValues=fields({**FIELDS, **NVLINK})) as reader:
+def test_nvlink_is_a_rate_over_all_links(opened, clock):
+    """350 GB/s out, in KiB on each of 18 links; what came in is less at the second reading than at the first."""
+    began_s = clock.now_s
+
+    def function(device, count, array):
+        elapsed_s = clock.now_s - began_s
+        sent_kib = round(350e9 / 1024 / 18 * elapsed_s)
+        return fields({**FIELDS, **dict(zip(NVLINK, (sent_kib, 5 - round(50 * elapsed_s)), strict=True))})(device, count, array)
+
+    with opened(nvmlDeviceGetFieldValues=function) as reader:
         sample = reader.read()
-    assert (sample.nvlink_tx_bytes, sample.nvlink_rx_bytes) == (18 * 1000 * 1024, 18 * 2000 * 1024)
+    assert sample.nvlink_tx_gb_per_s == pytest.approx(350, rel=1e-4)
+    assert sample.nvlink_rx_gb_per_s == Missing(Why.UNREADABLE, "fell from 90 to 72: it was reset, or began again")
 
 
 def rising(clock, begin, bytes_per_s):
@@ -111,10 +120,10 @@ def test_what_moves_slowly_is_asked_less_often_and_stands_until_then(opened, clo
     asked = []
     counting = {name: noting(asked, name) for name in ("nvmlDeviceGetTemperature", "nvmlDeviceGetMarginTemperature")}
     with opened(nvmlDeviceGetClockInfo=noting(asked, "clock", by(((1,), 345), ((2,), 3201))), **counting) as reader:
-        for _ in range(40):  # two seconds
+        for _ in range(76):  # nearly four seconds
             assert reader.read() == replace(reader.read(), at_s=clock.now_s)
             clock.sleep(0.05)
-    assert Counter(asked) == {"clock": 80 + 8, "nvmlDeviceGetTemperature": 8, "nvmlDeviceGetMarginTemperature": 2}
+    assert Counter(asked) == {"clock": 152 + 16, "nvmlDeviceGetTemperature": 16, "nvmlDeviceGetMarginTemperature": 2}
 
 
 def noting(asked, name, answer=None):

@@ -130,12 +130,12 @@ def test_each_sampler_reads_its_own_gpu(started, monkeypatch):
     install(monkeypatch, nvmlDeviceGetTemperature=temperature)
     one, other = started(FIRST), started(SECOND)
     assert wait_until(lambda: one.latest() and other.latest())
-    assert [sampler.latest()[-1].gpu_temperature_c for sampler in (one, other)] == [41, 42]
+    assert [sampler.latest().gpu_temperature_c for sampler in (one, other)] == [41, 42]
 
 
 def test_a_driver_that_hangs_is_not_waited_for(started, nvml):
     sampler = started()
-    assert wait_until(lambda: len(sampler.latest()) == 2)
+    assert wait_until(lambda: num_samples(sampler) >= 2)
     nvml.may_answer.clear()
     asked = nvml.asked
     assert wait_until(lambda: nvml.asked > asked)
@@ -154,7 +154,7 @@ def test_a_driver_that_hangs_is_not_waited_for(started, nvml):
 
 def test_a_driver_that_hangs_for_a_while_leaves_a_gap(started, nvml):
     sampler = started()
-    assert wait_until(lambda: len(sampler.latest()) == 2)
+    assert wait_until(lambda: num_samples(sampler) >= 2)
     nvml.may_answer.clear()
     asked = nvml.asked
     assert wait_until(lambda: nvml.asked > asked)
@@ -171,9 +171,9 @@ def test_a_reading_that_breaks_is_counted_and_the_next_one_counts(started, nvml)
     assert wait_until(sampler.latest)
     nvml.error = RuntimeError("no such thing")
     why = Missing(Why.UNREADABLE, "RuntimeError while a sample was read: no such thing")
-    assert wait_until(lambda: sampler.latest()[-1].sm_clock_mhz == why)
+    assert wait_until(lambda: sampler.latest() and sampler.latest().sm_clock_mhz == why)
     nvml.error = None
-    assert wait_until(lambda: sampler.latest()[-1].sm_clock_mhz == 345)
+    assert wait_until(lambda: sampler.latest() and sampler.latest().sm_clock_mhz == 345)
     assert sampler.stop(60).failures["sample"] >= 1
 
 
@@ -203,4 +203,4 @@ def test_what_breaks_before_the_first_sample_is_told(started, monkeypatch):
     assert wait_until(lambda: sampler.latest())
     sampled = sampler.stop(60)
     assert sampled.problem == "KeyError when the GPU was opened: 'a bug'"
-    assert sampler.latest()[0].sm_clock_mhz == Missing(Why.UNREADABLE, sampled.problem)
+    assert sampler.latest().sm_clock_mhz == Missing(Why.UNREADABLE, sampled.problem)

@@ -185,21 +185,6 @@ def test_where_there_is_no_sample_there_is_no_value():
         assert {*window.spans.values(), window.reasons, window.energy_j, window.share_percent(SW_THERMAL)} == {none}
 
 
-def test_traffic_is_what_its_counters_rose_by():
-    counted = [sample(n * 0.05, nvlink_tx_bytes=n * 10**9, pcie_rx_gb_per_s=2.0, nvlink_rx_bytes=5) for n in range(5)]
-    spans = series_of(counted).window(0.0, 0.2).spans
-    assert spans["nvlink_tx_gb_per_s"].mean == pytest.approx(20)
-    assert spans["pcie_rx_gb_per_s"].mean == pytest.approx(2)
-    assert spans["nvlink_rx_gb_per_s"].high == 0
-    assert spans["pcie_tx_gb_per_s"] == Missing(Why.NOT_SUPPORTED)
-
-
-def test_a_counter_that_may_have_begun_again_has_no_rate():
-    series = series_of(sample(n * 0.05, nvlink_tx_bytes=value) for n, value in enumerate((9, 3)))
-    fell = Missing(Why.UNREADABLE, "fell from 9 to 3: it was reset, or began again")
-    assert series.window(0.0, 0.05).spans["nvlink_tx_gb_per_s"] == fell
-
-
 @pytest.mark.parametrize("most_bins", [0, 1, 3, -2])
 def test_a_number_of_bins_that_cannot_be_halved(most_bins):
     with pytest.raises(ValueError, match=f"most_bins={most_bins}: an even number, at least 2"):

@@ -1,8 +1,8 @@
 """Samples one GPU through NVML, as cheaply as it can be asked: what moves fast each time, what moves slowly or costs much less often.
 
-What one question takes of a core on an H200 (driver 580.159.04, in a virtual machine, under load): fields 0.06 ms, a clock or the
-reasons 0.03, a temperature, the utilisation or the memory 0.02 to 0.04, the margin of temperature 0.7 to 1.2, both counters of PCIe 0.4
-to 0.6. All at 20 Hz were 3.9 % of a core; reports/evidence has the readings.
+What one question takes of a core on H200s under load (driver 580.159.04, in virtual machines): power and memory's temperature 0.06 ms, a
+clock or the reasons 0.03 to 0.05, a temperature, the utilisation or the memory 0.02 to 0.07, the margin of temperature 1.1 to 1.2, the
+counters of PCIe 0.6, those of 18 NVLinks 1.5. All at 20 Hz were 3.9 % of a core, with NVLink 5.6 (tests/gpu/nvml_costs.py, sampling.py).
 
 Opens no CUDA context, needs no privilege. A call may hang with the driver: sampler.py asks from a thread of its own.
 Field ids by name: a CUDA 13 header numbers some of them otherwise than an older one. Source: NVML API reference.
@@ -22,20 +22,23 @@ from gpu_acceptance.telemetry.sample import SOURCES, Sample
 
 T = TypeVar("T")
 
-SLOW_S, RARE_S = 0.25, 1.0  # from one question to the next
+SLOW_S, RARE_S = 0.25, 2.0  # from one question to the next
 _APART_S, _MOST_APART_S = 0.02, 0.03  # a counter of 32 bits begins again after 0.03 s at 143 GB/s; PCIe 6.0 x16 has 128
 _WRAPS_AT = 2**32
 
 _FAST = {
     "power_mw": ("NVML_FI_DEV_POWER_INSTANT", 0),
     "memory_temperature_c": ("NVML_FI_DEV_MEMORY_TEMP", 0),
-    "nvlink_tx_kib": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", ALL_LINKS),
-    "nvlink_rx_kib": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", ALL_LINKS),
+}
+_NVLINK = {
+    "nvlink_tx_gb_per_s": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", ALL_LINKS),
+    "nvlink_rx_gb_per_s": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", ALL_LINKS),
 }
 _PCIE = {
     "pcie_tx_gb_per_s": ("NVML_FI_DEV_PCIE_COUNT_TX_BYTES", 0),
     "pcie_rx_gb_per_s": ("NVML_FI_DEV_PCIE_COUNT_RX_BYTES", 0),
 }
+_TRAFFIC = {**_NVLINK, **_PCIE}
 _SM, _MEMORY = 1, 2  # clocks
 
 
@@ -55,7 +58,7 @@ class SampleReader:
     def __init__(self, pynvml: Any, uuid: str) -> None:
         self._asker = Asker(pynvml)
         self._handle = self._asker.ask("nvmlDeviceGetHandleByUUID", uuid, make=lambda handle: handle)
-        first = self._ask_fields({**_FAST, **_PCIE})
+        first = self._ask_fields({**_FAST, **_TRAFFIC})
         self._lacking = {name: answer for name, answer in first.items() if _is_lacking(answer)}
         self.power_is_instant = "power_mw" not in self._lacking
         self.failures: Counter[str] = Counter()
@@ -79,8 +82,6 @@ class SampleReader:
         return {
             "power_w": self._power(fields["power_mw"]),
             "memory_temperature_c": fields["memory_temperature_c"],
-            "nvlink_tx_bytes": _then(fields["nvlink_tx_kib"], _bytes),
-            "nvlink_rx_bytes": _then(fields["nvlink_rx_kib"], _bytes),
             "sm_clock_mhz": self._integer("nvmlDeviceGetClockInfo", _SM),
             "event_reasons": self._integer("nvmlDeviceGetCurrentClocksEventReasons"),
         }
@@ -94,16 +95,16 @@ class SampleReader:
         }
 
     def _rarely(self) -> dict[str, Answer[float]]:
-        return {"temperature_margin_c": self._integer("nvmlDeviceGetMarginTemperature"), **self._pcie()}
+        return {"temperature_margin_c": self._integer("nvmlDeviceGetMarginTemperature"), **self._traffic()}
 
-    def _pcie(self) -> dict[str, Answer[float]]:
-        """Two readings near each other: the counters have 32 bits, as seen on an H200, and begin again every 78 ms at 55 GB/s."""
-        if _PCIE.keys() <= self._lacking.keys():
-            return {name: self._lacking[name] for name in _PCIE}
-        begin_s, before = time.monotonic(), self._fields(_PCIE)
+    def _traffic(self) -> dict[str, Answer[float]]:
+        """Two readings near each other: the counters of PCIe have 32 bits, as seen on an H200, and begin again every 78 ms at 55 GB/s."""
+        if _TRAFFIC.keys() <= self._lacking.keys():
+            return {name: self._lacking[name] for name in _TRAFFIC}
+        begin_s, before = time.monotonic(), self._fields(_TRAFFIC)
         time.sleep(_APART_S)
-        end_s, after = time.monotonic(), self._fields(_PCIE)
-        return {name: _rate(before[name], after[name], end_s - begin_s) for name in _PCIE}
+        end_s, after = time.monotonic(), self._fields(_TRAFFIC)
+        return {name: (_nvlink_rate if name in _NVLINK else _pcie_rate)(before[name], after[name], end_s - begin_s) for name in _TRAFFIC}
 
     def _power(self, instant_mw: Answer[int]) -> Answer[float]:
         """One source for as long as the reader lives: a mean over 1 s in place of a moment would be another quantity."""
@@ -145,21 +146,23 @@ def _has_failed(answer: Answer[float]) -> bool:
     return isinstance(answer, Missing) and answer.missing is not Why.NOT_SUPPORTED
 
 
-def _rate(before: Answer[int], after: Answer[int], elapsed_s: float) -> Answer[float]:
-    """GB/s, 1e9 bytes. Of a counter that may have begun again once."""
-    for answer in (before, after):
-        if isinstance(answer, Missing):
-            return answer
-    assert isinstance(before, int)
-    assert isinstance(after, int)
+def _nvlink_rate(before: Answer[int], after: Answer[int], elapsed_s: float) -> Answer[float]:
+    """GB/s, 1e9 bytes, of a counter in KiB."""
+    if isinstance(before, Missing) or isinstance(after, Missing):
+        return before if isinstance(before, Missing) else after
+    if after < before:
+        return Missing(Why.UNREADABLE, f"fell from {before} to {after}: it was reset, or began again")
+    return (after - before) * 1024 / elapsed_s / 1e9
+
+
+def _pcie_rate(before: Answer[int], after: Answer[int], elapsed_s: float) -> Answer[float]:
+    """GB/s of a counter in bytes that may have begun again once."""
+    if isinstance(before, Missing) or isinstance(after, Missing):
+        return before if isinstance(before, Missing) else after
     if elapsed_s > _MOST_APART_S or max(before, after) >= _WRAPS_AT:
         seen = f"from {before} to {after} in {elapsed_s:.3f} s"
         return Missing(Why.UNREADABLE, f"{seen}: wanted are two below 2**32 and at most {_MOST_APART_S:g} s apart")
     return (after - before) % _WRAPS_AT / elapsed_s / 1e9
-
-
-def _bytes(kib: int) -> int:
-    return kib * 1024
 
 
 def _then(answer: Answer[int], make: Callable[[int], T]) -> Answer[T]:

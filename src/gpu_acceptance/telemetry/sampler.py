@@ -6,7 +6,6 @@ Works in any process, by the UUID of the GPU: it opens an NVML of its own and no
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -38,7 +37,7 @@ class Sampler:
         self._uuid, self._period_s = uuid, period_s
         self._lock = threading.Lock()  # never held while NVML is asked
         self._series = Series(period_s)
-        self._latest: deque[Sample] = deque(maxlen=2)
+        self._latest: Sample | None = None
         self._failures: dict[str, int] = {}
         self._cpu_s = 0.0
         self._problem = ""
@@ -57,10 +56,10 @@ class Sampler:
             bins = self._series.bins()  # what is in them never changes: the sampler need not wait for the statistics
         return window_of(bins, begin_s, end_s, period_s=self._period_s)
 
-    def latest(self) -> tuple[Sample, ...]:
-        """The last two samples, the older one first; fewer where there are no two."""
+    def latest(self) -> Sample | None:
+        """The last sample, where there is one."""
         with self._lock:
-            return tuple(self._latest)
+            return self._latest
 
     def stop(self, patience_s: float = 2.0) -> Sampled:
         """Ends the thread, or leaves it behind where the driver does not answer for `patience_s`."""
@@ -98,6 +97,6 @@ class Sampler:
             if self._is_closed:
                 return
             self._series.add(sample)
-            self._latest.append(sample)
+            self._latest = sample
             self._failures = dict(failures)
             self._cpu_s = time.thread_time()

@@ -66,7 +66,7 @@ def test_required_subjects_have_all_their_limits(name):
     profile = load_profile(name, DIRECTORY)
     assert profile.requires == REQUIRED.get(name, EVERYTHING)
     dtype = profile.parameters["gemm.dtype"]
-    wanted = {f"gemm.{dtype}.sustained", f"gemm.{dtype}.error", "memory.fill.wrong", "memory.fill.fraction"}
+    wanted = {f"gemm.{dtype}.sustained", f"gemm.{dtype}.error", "memory.fill.wrong", "memory.fill.fraction", "memory.planted.words"}
     wanted |= {f"corruption.{name}" for name in CORRUPTION}
     wanted |= {f"hbm.{kernel}.wrong" for kernel in KERNELS} | {f"nccl.{collective}.wrong" for collective in COLLECTIVES}
     wanted |= {f"pcie.{direction}.wrong" for direction in ("h2d", "d2h", "bidirectional")}
@@ -140,7 +140,7 @@ def test_parameters_a_run_needs():
             "timing.num_blocks",
             *("gemm.size", "gemm.dtype", "gemm.preheat_s", "gemm.block_s"),
             *("corruption.seconds", "corruption.planted_flip_every", "corruption.planted_flip_rank"),
-            *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes"),
+            *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes", "memory.planted_words", "memory.planted_rank"),
             *("pcie.buffer_bytes", "pcie.num_copies"),
             *("hbm.array_bytes", "hbm.block_s", "nccl.num_bytes", "nccl.block_s", "infiniband.devices"),
         }

@@ -145,3 +145,9 @@ def test_where_all_ports_are_gone_it_is_said_why():
     before, after = CountersReading({(name, "mlx5_0 port 1"): 0}, ()), CountersReading({(name, ""): gone}, ())
     (figure,) = risen(before, after, frozenset({f"counters.{name}"}), [name])
     assert (figure.value, figure.anomaly) == (None, "not there (/sys/class/infiniband)")
+
+
+def test_bytes_of_ports_are_told_as_bytes():
+    before, after = (CountersReading({("infiniband.sent_bytes", "mlx5_0 port 1"): count}, ()) for count in (1000, 5000))
+    (figure,) = risen(before, after, frozenset(), ["infiniband.sent_bytes"])
+    assert (figure.value, figure.unit, figure.detail, figure.judged) == (4000, "bytes", "mlx5_0 port 1: 4000", False)

@@ -13,6 +13,7 @@ from gpu_acceptance.record import COUNTERS, Figure, make_figure
 
 _MOST_NAMED = 8  # links or XIDs
 _SECONDS = "throttle."  # NVML counts nanoseconds
+_BYTES = "_bytes"
 
 
 def risen(
@@ -38,7 +39,9 @@ def _figure(name: str, before: CountersReading, after: CountersReading, limited:
 
 
 def _unit(name: str) -> str:
-    return "s" if name.startswith(_SECONDS) else "count"
+    if name.startswith(_SECONDS):
+        return "s"
+    return "bytes" if name.endswith(_BYTES) else "count"
 
 
 def _rises(name: str, before: CountersReading, after: CountersReading) -> Iterator[tuple[str, Answer[int]]]:

@@ -1,11 +1,12 @@
-"""Error counters of RDMA ports from a tree of files."""
+"""Counters of RDMA ports from a tree of files."""
 
 import pytest
 
 from gpu_acceptance.inventory import port_counters
 from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.rdma_counters import LINK_ERRORS
 
-FILES = [name.removeprefix("infiniband.") for name in port_counters.NAMES]
+FILES = (*LINK_ERRORS, "port_xmit_data", "port_rcv_data")
 
 
 def port(root, device, number, **counts):
@@ -17,13 +18,14 @@ def port(root, device, number, **counts):
 
 
 def test_every_port_of_the_devices_that_the_job_uses(tmp_path):
-    port(tmp_path, "mlx5_0", 1, link_downed=2)
+    port(tmp_path, "mlx5_0", 1, link_downed=2, port_xmit_data=250, port_rcv_data=1)
     port(tmp_path, "mlx5_0", 2)
     port(tmp_path, "mlx5_storage", 1, link_downed=9)
     values = port_counters.read("mlx5_[0-9]", tmp_path)
     assert {part for _, part in values} == {"mlx5_0 port 1", "mlx5_0 port 2"}
     assert {name for name, _ in values} == set(port_counters.NAMES)
     assert values["infiniband.link_downed", "mlx5_0 port 1"] == 2
+    assert [values[f"infiniband.{way}_bytes", "mlx5_0 port 1"] for way in ("sent", "received")] == [1000, 4]
 
 
 @pytest.mark.parametrize("devices", ["mlx5_9", ""])

@@ -1,4 +1,4 @@
-"""Errors that the ports of this node's RDMA devices have counted, as sysfs shows them: files alone, no port is asked for its state.
+"""What the ports of this node's RDMA devices have counted, errors and bytes, as sysfs shows it: files, no port is asked for its state.
 
 Sources: Linux Documentation/ABI/stable/sysfs-class-infiniband; InfiniBand Architecture Specification, PortCounters.
 """
@@ -7,9 +7,11 @@ from pathlib import Path
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_int
 from gpu_acceptance.inventory.infiniband import is_chosen
+from gpu_acceptance.inventory.port_traffic import read_bytes
 from gpu_acceptance.inventory.rdma_counters import LINK_ERRORS, is_full
 
-NAMES = tuple(f"infiniband.{name}" for name in LINK_ERRORS)
+_TRAFFIC = {"sent_bytes": "port_xmit_data", "received_bytes": "port_rcv_data"}
+NAMES = tuple(f"infiniband.{name}" for name in (*LINK_ERRORS, *_TRAFFIC))
 
 
 def read(devices: str, root: Path = Path("/")) -> dict[tuple[str, str], Answer[int]]:
@@ -29,7 +31,8 @@ def read(devices: str, root: Path = Path("/")) -> dict[tuple[str, str], Answer[i
 
 
 def _of_port(folder: Path, port: str) -> dict[tuple[str, str], Answer[int]]:
-    return {(f"infiniband.{name}", port): _count(folder / name, name) for name in LINK_ERRORS}
+    errors = {(f"infiniband.{name}", port): _count(folder / name, name) for name in LINK_ERRORS}
+    return errors | {(f"infiniband.{name}", port): read_bytes(folder / file) for name, file in _TRAFFIC.items()}
 
 
 def _count(path: Path, name: str) -> Answer[int]:

@@ -29,9 +29,9 @@ def read(root: Path = Path("/")) -> Mapping[str, PortTraffic]:
     traffic: dict[str, PortTraffic] = {}
     for device in _names(folder):
         for port in _names(folder / device / "ports"):
-            counters = folder / device / "ports" / port / "counters"
+            files = folder / device / "ports" / port / "counters"
             at_s = time.monotonic()
-            traffic[f"{device} port {port}"] = PortTraffic(at_s, _bytes(counters / "port_xmit_data"), _bytes(counters / "port_rcv_data"))
+            traffic[f"{device} port {port}"] = PortTraffic(at_s, read_bytes(files / "port_xmit_data"), read_bytes(files / "port_rcv_data"))
     return traffic
 
 
@@ -40,7 +40,8 @@ def _names(folder: Path) -> tuple[str, ...]:
     return () if isinstance(names, Missing) else names
 
 
-def _bytes(path: Path) -> Answer[int]:
+def read_bytes(path: Path) -> Answer[int]:
+    """A counter of octets divided by 4, as `port_xmit_data` is."""
     count = read_int(path)
     if not isinstance(count, Missing) and count in _HIGHEST:
         return Missing(Why.UNREADABLE, f"it stands at its highest value, {count}, until somebody resets it")

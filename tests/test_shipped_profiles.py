@@ -10,6 +10,9 @@ from gpu_acceptance.attempts import bare_row, too_small
 from gpu_acceptance.limit import matching_reason
 from gpu_acceptance.limits_file import LimitsError, read_file
 from gpu_acceptance.measure.corruption import kernels
+from gpu_acceptance.measure.gemm.availability import is_available
+from gpu_acceptance.measure.gemm.best_shape import CANDIDATES
+from gpu_acceptance.measure.gemm.dtypes import DTYPES, allowed_error
 from gpu_acceptance.record import Outcome
 from gpu_acceptance.thresholds import json_schema, load_profile, profile_names, select_profile, shipped_dir
 from gpu_acceptance.verdict import conclude, make_row
@@ -214,6 +217,31 @@ def test_every_kernel_that_a_device_can_run_must_run_and_no_fault_is_planted(nam
     able = [kernel for kernel in kernels.NAMES if not kernels.unsupported(kernel, device)]
     assert profile.limits["corruption.kernels.run"].equals == len(able)
     assert profile.parameters["corruption.planted_flip_every"] == 0
+
+
+@pytest.mark.parametrize("name", [*DEVICES, "cpu"])
+def test_a_dtype_that_a_device_lacks_is_declared_and_no_other(name, monkeypatch):
+    device = torch.device("cpu" if name == "cpu" else "cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: CAPABILITIES[name])
+    declared = load_profile(name, DIRECTORY).not_applicable
+    for dtype in DTYPES:
+        for metric in (f"gemm_dtypes.{dtype}.wrong", f"gemm.{dtype}.wrong"):
+            is_wanted = metric in load_profile("base", DIRECTORY).limits
+            assert not is_wanted or (matching_reason(metric, declared) is None) == bool(is_available(dtype, device)), metric
+
+
+def test_the_error_of_a_product_may_be_what_its_arithmetic_loses_and_little_more():
+    """Over the largest K that is multiplied: by a candidate of the best shape, or in the largest square."""
+    profiles = [load_profile(name, DIRECTORY) for name in [*DEVICES, "base"]]
+    seen = set()
+    for subject, dtypes in (("gemm", ("bf16", "fp8")), ("gemm_dtypes", OTHERS)):
+        for dtype in dtypes:
+            largest = max(shape.K for shape in CANDIDATES[dtype])
+            for profile in profiles:
+                allowed = allowed_error(dtype, max(largest, profile.parameters[f"{subject}.size"]))
+                assert allowed <= profile.limits[f"{subject}.{dtype}.error"].at_most <= 1.3 * allowed
+                seen.add((subject, dtype))
+    assert len(seen) == 7
 
 
 def test_base_can_be_loaded_for_a_gpu_nobody_knows():

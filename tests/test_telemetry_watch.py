@@ -31,14 +31,23 @@ def watch(monkeypatch):
     made.end()
 
 
+BEGAN_S = time.monotonic()
+
+
+def so_far(watch):
+    return watch.during(BEGAN_S, time.monotonic())
+
+
 def wait_for_samples(watch, number):
-    assert wait_until(lambda: watch.so_far().num_samples >= number)
+    assert wait_until(lambda: so_far(watch).num_samples >= number)
 
 
-def test_what_the_gpu_did_since_it_was_opened(watch):
+def test_what_the_gpu_did(watch):
     watch.watch(FIRST)
-    wait_for_samples(watch, 3)
-    found = watch.so_far()
+    wait_for_samples(watch, 1)
+    begin_s = time.monotonic()
+    wait_for_samples(watch, 4)
+    found = watch.during(begin_s, time.monotonic())
     assert found.levels["sm_clock_mhz"].mean == found.mean("sm_clock_mhz") > 0
     assert found.seen_s <= found.length_s
     assert GpuTelemetry.model_validate_json(found.model_dump_json()) == found
@@ -48,18 +57,20 @@ def test_the_same_gpu_again_is_sampled_on_and_another_one_anew(watch):
     watch.watch(FIRST)
     wait_for_samples(watch, 3)
     watch.watch(FIRST)
-    before = watch.so_far()
+    assert so_far(watch).num_samples >= 3
+    second_s = time.monotonic()
     watch.watch(SECOND)
-    assert before.num_samples >= 3
-    assert watch.so_far().length_s < before.length_s
+    wait_for_samples(watch, 1)
+    first_to_second = watch.during(BEGAN_S, second_s)
+    assert (first_to_second.num_samples, first_to_second.seen_s) == (0, 0.0)
 
 
 def test_without_a_gpu_there_is_nothing(watch):
     watch.watch("")
-    assert watch.so_far() is None
+    assert so_far(watch) is None
     watch.watch(FIRST)
     watch.end()
-    assert watch.so_far() is None
+    assert so_far(watch) is None
 
 
 def test_of_less_than_a_second_nothing_is_told(watch, monkeypatch):
@@ -74,8 +85,8 @@ def test_of_less_than_a_second_nothing_is_told(watch, monkeypatch):
 def test_a_machine_without_nvml_is_told_as_missing(watch, monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: (_ for _ in ()).throw(pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)))
     watch.watch(FIRST)
-    assert wait_until(lambda: "Library Not Found" in str(watch.so_far().missing.get("sm_clock_mhz")))
-    assert watch.so_far().levels == {}
+    assert wait_until(lambda: "Library Not Found" in str(so_far(watch).missing.get("sm_clock_mhz")))
+    assert so_far(watch).levels == {}
 
 
 @pytest.mark.parametrize(
@@ -102,17 +113,20 @@ def hold(monkeypatch, tmp_path):
     made.kill_everything()
 
 
+def lately(hold):
+    now_s = time.monotonic()
+    return hold.telemetry(now_s - 2.0, now_s)
+
+
 def samplers():
     return [thread for thread in threading.enumerate() if thread.name == "telemetry"]
 
 
 def test_the_hold_samples_what_its_worker_opened_until_all_is_over(hold):
-    assert (hold.telemetry_so_far(), samplers()) == (None, [])
+    assert (lately(hold), samplers()) == (None, [])
     hold.opened(FIRST)
     assert len(samplers()) == 1
-    assert wait_until(lambda: hold.telemetry_so_far() is not None)
-    now_s = time.monotonic()
-    assert hold.telemetry(now_s - 1.0, now_s).num_samples > 0
+    assert wait_until(lambda: lately(hold).num_samples > 0)
     hold.kill_everything()
     assert samplers() == []
 

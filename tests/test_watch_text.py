@@ -12,8 +12,7 @@ from gpu_acceptance.inventory.port_traffic import PortTraffic
 from gpu_acceptance.watch_text import Board, GpuRow, gpu_lines, port_lines
 
 BOARD = Board(0, "NVIDIA H200", "GPU-1", 143_771 * 2**20, 700.0)
-BEFORE = sample(10.0, nvlink_tx_bytes=0, nvlink_rx_bytes=0, pcie_tx_bytes=2**40, pcie_rx_bytes=2**40)
-NOW = sample(12.0, nvlink_tx_bytes=700 * 10**9, nvlink_rx_bytes=10**9, pcie_tx_bytes=2**40 + 10**11, pcie_rx_bytes=2**40)
+NOW = sample(12.0, nvlink_tx_gb_per_s=350.0, nvlink_rx_gb_per_s=0.5, pcie_tx_gb_per_s=50.0, pcie_rx_gb_per_s=0.0)
 
 
 def cells(lines):
@@ -33,7 +32,7 @@ def shown(*rows):
 
 
 def test_a_gpu_under_load():
-    ((row,), reasons) = shown(GpuRow(BOARD, BEFORE, NOW))
+    ((row,), reasons) = shown(GpuRow(BOARD, NOW))
     assert row == {
         "GPU": "0",
         "name": "NVIDIA H200",
@@ -55,15 +54,13 @@ def test_a_gpu_under_load():
 
 def test_all_reasons_by_name():
     mask = 0x4 | 0x40 | 0x400
-    ((row, nothing), _) = shown(
-        GpuRow(BOARD, BEFORE, replace(NOW, event_reasons=mask)), GpuRow(BOARD, BEFORE, replace(NOW, event_reasons=0))
-    )
+    ((row, nothing), _) = shown(GpuRow(BOARD, replace(NOW, event_reasons=mask)), GpuRow(BOARD, replace(NOW, event_reasons=0)))
     assert row["clock event reasons"] == "sw power cap, hw thermal slowdown, bits 0x400"
     assert nothing["clock event reasons"] == "none"
 
 
 def test_what_is_missing_is_a_question_mark_with_its_reason():
-    ((row,), reasons) = shown(GpuRow(BOARD, sample(10.0), replace(sample(12.0), power_w=Missing(Why.NOT_PERMITTED))))
+    ((row,), reasons) = shown(GpuRow(BOARD, replace(sample(12.0), power_w=Missing(Why.NOT_PERMITTED))))
     assert row["power W"] == row["NVLink tx GB/s"] == "?"
     assert reasons == [
         "  ? (not supported): NVLink tx GB/s, NVLink rx GB/s, PCIe tx GB/s, PCIe rx GB/s (all)",
@@ -73,27 +70,21 @@ def test_what_is_missing_is_a_question_mark_with_its_reason():
 
 def test_a_power_limit_that_nobody_knows():
     board = replace(BOARD, limit_w=Missing(Why.NOT_SUPPORTED), total_bytes=Missing(Why.NOT_SUPPORTED))
-    ((row,), _) = shown(GpuRow(board, BEFORE, NOW))
+    ((row,), _) = shown(GpuRow(board, NOW))
     assert (row["power W"], row["memory GiB"]) == ("692 / ?", "20.0 / ?")
 
 
 def test_a_gpu_that_does_not_answer_leaves_the_others():
     silent = Missing(Why.UNREADABLE, "NVML has not answered for 7 s")
-    ((well, dead), reasons) = shown(GpuRow(BOARD, BEFORE, NOW), GpuRow(replace(BOARD, index=1), None, silent))
+    ((well, dead), reasons) = shown(GpuRow(BOARD, NOW), GpuRow(replace(BOARD, index=1), silent))
     assert well["SM MHz"] == "1455"
     assert {text for title, text in dead.items() if title not in {"GPU", "name"}} == {"?"}
     assert reasons[0].startswith("  ? (unreadable: NVML has not answered for 7 s): SM MHz, ")
 
 
-def test_a_first_sample_has_no_rates():
-    ((row,), reasons) = shown(GpuRow(BOARD, None, NOW))
-    assert (row["SM MHz"], row["NVLink tx GB/s"]) == ("1455", "?")
-    assert reasons[0].startswith("  ? (not there: a rate needs two samples): NVLink tx GB/s, ")
-
-
 @pytest.mark.parametrize("name", ["\x1b[2J\x1b]0;mine\x07", "H200\nACCEPTED", "\u202e002H", "x" * 5000])
 def test_a_hostile_name_moves_nothing(name):
-    lines = gpu_lines([GpuRow(replace(BOARD, name=name), BEFORE, NOW)])
+    lines = gpu_lines([GpuRow(replace(BOARD, name=name), NOW)])
     assert len(lines) == 2
     assert all(line.isprintable() and len(line) < 250 for line in lines)
 

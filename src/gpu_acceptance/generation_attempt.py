@@ -4,7 +4,6 @@ import time
 
 from gpu_acceptance.attempts import NO_WORKER
 from gpu_acceptance.control import Message
-from gpu_acceptance.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.rank_attempt import Host, RankAttempt
 from gpu_acceptance.record import Outcome, clip
 
@@ -83,10 +82,6 @@ class EndAttempt(RankAttempt):
 
     def on_control(self, message: Message) -> None:
         """Nobody waits for a peer here."""
-
-    def _telemetry(self) -> GpuTelemetry | None:
-        """Of all that was done: how busy the GPU was in the whole run."""
-        return self._hold.telemetry_so_far()
 
     def _on_message(self, message: Message) -> None:
         match message["type"]:

@@ -126,12 +126,6 @@ class Generations:
         self.usable = False
 
     @property
-    def last_ending(self) -> tuple[RankRecord, ...]:
-        """How the workers of the last generation ended; none where they did not live so long."""
-        ending = self.endings[-1].ranks if self.endings else ()
-        return ending if all(record.generation == self._number for record in ending) else ()
-
-    @property
     def spoiled_too_often(self) -> list[int]:
         """Ranks that spoiled so many generations that the run ends."""
         return [rank for rank, times in sorted(self._spoiled_by.items()) if times >= MOST_SPOILED]

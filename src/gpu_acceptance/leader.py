@@ -9,7 +9,6 @@ from gpu_acceptance.board import Board
 from gpu_acceptance.budget import Budget
 from gpu_acceptance.control import ControlError
 from gpu_acceptance.generations import MOST_SPOILED, Generations, Validation
-from gpu_acceptance.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.job import Job
 from gpu_acceptance.judge import wants_repeat
 from gpu_acceptance.limit import Profile
@@ -87,11 +86,6 @@ class Leader:
     def end_workers(self) -> None:
         """Ends healthy workers on all ranks, and keeps how that went. Collective: the others follow."""
         self._generations.end()
-
-    @property
-    def telemetry(self) -> dict[int, GpuTelemetry]:
-        """Of the whole run, by rank; empty where the last workers did not live to be ended."""
-        return {record.rank: record.telemetry for record in self._generations.last_ending if record.telemetry}
 
     def finished_rows(self) -> list[Row]:
         """All rows; row 0 holds every formation of the run, the later ones too, and the worst of them counts. A bad end is a row."""

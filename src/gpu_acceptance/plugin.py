@@ -26,7 +26,7 @@ from gpu_acceptance.refusals import find_refusal, refuse_inside_a_worker
 from gpu_acceptance.run import Run
 from gpu_acceptance.settings import Settings, add_options, choose_profile, read_declared, read_settings
 from gpu_acceptance.starting import start_run
-from gpu_acceptance.validations import FormationItem, read_validation
+from gpu_acceptance.validations import FormationItem, order, read_validation
 from gpu_acceptance.visible import visible
 from gpu_acceptance.worker_plugin import WorkerPlugin
 
@@ -116,6 +116,7 @@ class Dry:
             profile = choose_profile(self._settings, identity.gpu.name if identity.gpu else None, read_declared(self._settings))
         except RefusedError as error:
             raise pytest.UsageError(str(error)) from None
+        order(items)
         validations = [read_validation(item, profile.deadline_s) for item in items]
         shape = planned_shape(self._place, identity.num_gpus, self._settings.declared_gpus)
         return plan_lines(profile, shape, validations, self._settings.waivers, datetime.now().astimezone())
@@ -136,6 +137,7 @@ class Acceptance:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        order(items)
         if items:
             items.insert(0, FormationItem.from_parent(session, name=FORMATION, nodeid=FORMATION))
 
@@ -143,10 +145,10 @@ class Acceptance:
         self._run.supervisor.stop_signals.arm()
         assert session.config.inipath is not None
         try:
-            order = self._run.agree(self._collection.result(session.items), session.config.rootpath, session.config.inipath)
+            nodeids = self._run.agree(self._collection.result(session.items), session.config.rootpath, session.config.inipath)
         except RefusedError as error:
             refuse(error, self._run.place)
-        position = {nodeid: index for index, nodeid in enumerate(order)}
+        position = {nodeid: index for index, nodeid in enumerate(nodeids)}
         session.items[:] = sorted((item for item in session.items if item.nodeid in position), key=lambda item: position[item.nodeid])
         if self._run.place.rank == 0:
             self._run.lead_with(self._note)

@@ -36,7 +36,6 @@ class Hold(Protocol):
     def memory_held_bytes(self) -> int | None: ...
     def kill_strays(self) -> None: ...
     def telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None: ...
-    def telemetry_so_far(self) -> GpuTelemetry | None: ...
 
 
 class Host(Protocol):
@@ -203,13 +202,10 @@ class RankAttempt:
             rank=self.go["rank"],
             outcome=outcome,
             message=clip(message),
-            telemetry=self._telemetry(),
+            telemetry=self._hold.telemetry(self._started, time.monotonic()),
             **{"phase": self.phase if outcome is not Outcome.PASSED else "", "duration_s": self._elapsed(), **fields},
         )
         self._host.publish(self.record, facts or {})
-
-    def _telemetry(self) -> GpuTelemetry | None:
-        return self._hold.telemetry(self._started, time.monotonic())
 
     def _tell_telemetry(self, asked: Message) -> None:
         """One answer at a time: to make one takes a while."""

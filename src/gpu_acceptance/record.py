@@ -155,7 +155,7 @@ class RankRecord(Model):
     log_tail: Text = ""  # end of the worker's output, when the outcome is bad
     figures: tuple[Figure, ...] = ()
     counters: tuple[Figure, ...] = ()  # what rose on the rank's GPU meanwhile, as its supervisor read it; no figure of a worker is here
-    telemetry: GpuTelemetry | None = None  # of the rank's GPU meanwhile, sampled by its supervisor; of `worker_end`: since it was opened
+    telemetry: GpuTelemetry | None = None  # of the rank's GPU meanwhile, sampled by its supervisor
 
     @model_validator(mode="after")
     def _keep_counters_apart(self) -> Self:
@@ -382,7 +382,6 @@ class RunRecord(Model):
     conclusion: Conclusion
     rows: tuple[Row, ...]
     changes: tuple[ChangeRecord, ...] = ()
-    telemetry: dict[int, GpuTelemetry] = Field(default_factory=dict)  # by rank, of the whole run; empty unless all workers left in health
     not_applicable: dict[str, str] = Field(default_factory=dict)
     waivers: dict[str, str] = Field(default_factory=dict)
 

@@ -308,7 +308,6 @@ class Run:
             self.leader.job,
             self.leader.finished_rows(),
             ended_at=utc_now(),
-            telemetry=self.leader.telemetry,
             too_small=self.leader.too_small,
             interrupted=self._interruption,
             internal_error=self.problem,

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpu_acceptance import busy
-from gpu_acceptance.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.job import Job
 from gpu_acceptance.record import ChangeRecord, Header, Row, RunPlan, RunRecord
 from gpu_acceptance.values import plural
@@ -20,12 +19,8 @@ def make_run_record(
     interrupted: str | None = None,
     internal_error: str | None = None,
     not_concluded: Sequence[str] = (),
-    telemetry: Mapping[int, GpuTelemetry] | None = None,
 ) -> RunRecord:
-    """All that a run knows, judged. `too_small`: subject -> why it needs a larger job. `telemetry`: by rank, of the whole run.
-
-    The other keywords as for `conclude`.
-    """
+    """All that a run knows, judged. `too_small`: subject -> why it needs a larger job. The other keywords as for `conclude`."""
     conclusion = conclude(
         rows,
         plan.profile,
@@ -47,7 +42,6 @@ def make_run_record(
         changes=tuple(ChangeRecord(**vars(change)) for change in plan.profile.changes),
         not_applicable=dict(plan.profile.not_applicable),
         waivers=plan.waivers,
-        telemetry=dict(telemetry or {}),
     )
 
 

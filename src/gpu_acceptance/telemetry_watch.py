@@ -1,7 +1,5 @@
 """The sampler of a rank's supervisor: it goes on where the worker hangs, and nobody waits for it."""
 
-import time
-
 from gpu_acceptance.gpu_telemetry import MAX_WHY, GpuTelemetry, Level, check_moments
 from gpu_acceptance.inventory import event_reasons
 from gpu_acceptance.inventory.answer import Missing
@@ -19,7 +17,6 @@ class TelemetryWatch:
     def __init__(self) -> None:
         self._uuid = ""
         self._sampler: Sampler | None = None
-        self._since_s = 0.0
 
     def watch(self, uuid: str) -> None:
         """The GPU of the rank, by its UUID; empty where there is none. The same one again changes nothing."""
@@ -28,7 +25,6 @@ class TelemetryWatch:
         self.end()
         self._uuid = uuid
         if uuid:
-            self._since_s = time.monotonic()
             self._sampler = Sampler(uuid)
             self._sampler.start()
 
@@ -38,10 +34,6 @@ class TelemetryWatch:
         if self._sampler is None or end_s - begin_s < LEAST_S:
             return None
         return told(self._sampler.window(begin_s, end_s))
-
-    def so_far(self) -> GpuTelemetry | None:
-        """Since this GPU was opened."""
-        return self.during(self._since_s, time.monotonic())
 
     def end(self) -> None:
         if self._sampler:

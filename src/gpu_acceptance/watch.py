@@ -37,7 +37,7 @@ def watch(out: TextIO, *, interval_s: float, most_frames: int | None, root: Path
         sampler.start()
     begin_s = time.monotonic()
     ports_before = ports.call(lambda: port_traffic.read(root))
-    _wait_for_rates(samplers.values(), interval_s)
+    _wait_for_samples(samplers.values(), interval_s)
     try:
         for _ in _ticks(interval_s, most_frames):
             ports_now = ports.call(lambda: port_traffic.read(root))
@@ -78,10 +78,11 @@ def _board(asker: Asker, index: int) -> Board:
     )
 
 
-def _wait_for_rates(samplers: Collection[Sampler], interval_s: float) -> None:
-    """Until each GPU has two samples, or one does not answer."""
-    end_s = time.monotonic() + interval_s + _LATE_S
-    while time.monotonic() < end_s and any(len(sampler.latest()) < 2 for sampler in samplers):
+def _wait_for_samples(samplers: Collection[Sampler], interval_s: float) -> None:
+    """For as long as the rates of the ports take, and until each GPU has a sample, or one does not answer."""
+    begin_s = time.monotonic()
+    time.sleep(interval_s)
+    while time.monotonic() < begin_s + interval_s + _LATE_S and any(sampler.latest() is None for sampler in samplers):
         time.sleep(0.01)
 
 
@@ -99,12 +100,12 @@ def _ticks(interval_s: float, most: int | None) -> Iterator[int]:
 def _row(board: Board, sampler: Sampler | None, interval_s: float, begin_s: float) -> GpuRow:
     if sampler is None:
         assert isinstance(board.uuid, Missing)
-        return GpuRow(board, None, board.uuid)
-    *before, now = sampler.latest() or (None,)
+        return GpuRow(board, board.uuid)
+    now = sampler.latest()
     silent_s = time.monotonic() - (now.at_s if now else begin_s)
     if now is None or silent_s > max(_LATE_S, 2 * interval_s):
-        return GpuRow(board, None, Missing(Why.UNREADABLE, f"NVML has not answered for {silent_s:.0f} s"))
-    return GpuRow(board, before[0] if before else None, now)
+        return GpuRow(board, Missing(Why.UNREADABLE, f"NVML has not answered for {silent_s:.0f} s"))
+    return GpuRow(board, now)
 
 
 def _head(num_gpus: int) -> str:

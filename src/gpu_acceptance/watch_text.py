@@ -9,7 +9,6 @@ from gpu_acceptance.inventory.event_reasons import names_of
 from gpu_acceptance.inventory.fields import all_of
 from gpu_acceptance.inventory.port_traffic import PortTraffic
 from gpu_acceptance.plain_text import Column, TableRow, form_answer, say_why, table
-from gpu_acceptance.telemetry.rates import RATES, rates
 from gpu_acceptance.telemetry.sample import Sample
 
 T = TypeVar("T")
@@ -37,7 +36,6 @@ class Board:
 @dataclass(frozen=True)
 class GpuRow:
     board: Board
-    before: Sample | None
     now: Answer[Sample]
 
 
@@ -66,7 +64,10 @@ def _gpu_cells(row: GpuRow) -> tuple[Answer[str], ...]:
         _cell(now, lambda sample: sample.memory_temperature_c, str),
         _cell(now, lambda sample: sample.utilisation_percent, str),
         _of(_cell(now, lambda sample: sample.memory_used_bytes, _gib), form_answer(board.total_bytes, _gib)),
-        *(form_answer(rate, _rate) for rate in _gpu_rates(row)),
+        _cell(now, lambda sample: sample.nvlink_tx_gb_per_s, _rate),
+        _cell(now, lambda sample: sample.nvlink_rx_gb_per_s, _rate),
+        _cell(now, lambda sample: sample.pcie_tx_gb_per_s, _rate),
+        _cell(now, lambda sample: sample.pcie_rx_gb_per_s, _rate),
         _cell(now, lambda sample: sample.event_reasons, lambda mask: ", ".join(names_of(mask)) or "none"),
     )
 
@@ -78,14 +79,6 @@ def _cell(sample: Answer[Sample], value: Callable[[Sample], Answer[T]], form: Ca
 def _of(part: Answer[str], whole: Answer[str]) -> Answer[str]:
     """`692 / 700`; `692 / ?` where nobody knows the second."""
     return part if isinstance(part, Missing) else f"{part} / {'?' if isinstance(whole, Missing) else whole}"
-
-
-def _gpu_rates(row: GpuRow) -> tuple[Answer[float], ...]:
-    if isinstance(row.now, Missing):
-        return (row.now,) * len(RATES)
-    if row.before is None:
-        return (_ONE_SAMPLE,) * len(RATES)
-    return tuple(rates(row.before, row.now).values())
 
 
 def _port_rates(before: PortTraffic | None, now: PortTraffic) -> tuple[Answer[str], ...]:

@@ -143,9 +143,6 @@ class WorkerHold:
         """What the GPU that the worker opened did between two moments; see TelemetryWatch.during."""
         return self._telemetry.during(begin_s, end_s)
 
-    def telemetry_so_far(self) -> GpuTelemetry | None:
-        return self._telemetry.so_far()
-
     def memory_held_bytes(self) -> int | None:
         """GPU memory in use beyond what was in use before the first worker; 0 where that is nothing to speak of; None: unknown."""
         if self._gpu_index is None:

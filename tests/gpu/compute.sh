@@ -25,4 +25,5 @@ on_all pcie tests/gpu/pcie_readings.py
 on_all gemm tests/gpu/gemm_readings.py
 on_all corruption tests/gpu/corruption_readings.py --seconds=1
 on_all corruption-once tests/gpu/corruption_readings.py --seconds=1 --kernel=mm_bf16 --size=large --plant=once
+read_into nvml-costs .venv/bin/python tests/gpu/nvml_costs.py
 read_into sampling .venv/bin/python tests/gpu/sampling.py 15

@@ -1,7 +1,7 @@
-"""The sampler on real GPUs under load: `python tests/gpu/sampling.py [SECONDS]`. A line of JSON for each GPU and way of sampling.
+"""The sampler on real GPUs under load: `python tests/gpu/sampling.py [SECONDS]`. A line of JSON for each GPU, without and with it.
 
-One process for each GPU multiplies bf16 matrices, in turns without a sampler, with one that reads no traffic, and with one that does. Told:
-the rate of products (what sampling costs the load), the sampler's share of a core, what was found, and which sources had no answer.
+One process for each GPU multiplies bf16 matrices, first without a sampler and then with one. Told: the rate of products (what sampling
+costs the load), the sampler's share of a core, what was found, and which sources had no answer.
 The mean power is told beside that of NVML's energy counter, which runs on its own.
 """
 
@@ -40,8 +40,7 @@ def one_gpu(index: int, seconds: float) -> None:
         products_per_s(work, SETTLE_S if torch.cuda.is_available() else 0.1)
         for way, sampler in (
             ("none", None),
-            ("without traffic", Sampler(pynvml.nvmlDeviceGetUUID(handle), reads_traffic=False)),
-            ("with traffic", Sampler(pynvml.nvmlDeviceGetUUID(handle))),
+            ("20 Hz", Sampler(pynvml.nvmlDeviceGetUUID(handle))),
         ):
             if sampler:
                 sampler.start()
@@ -58,7 +57,7 @@ def one_gpu(index: int, seconds: float) -> None:
 
 
 def of_sampler(sampler: Sampler, begin_s: float, end_s: float) -> dict[str, object]:
-    window, latest, sampled = sampler.window(begin_s, end_s), sampler.latest()[-1], sampler.stop()
+    window, latest, sampled = sampler.window(begin_s, end_s), sampler.latest(), sampler.stop()
     bins = sampled.series.bins()
     return {
         "cpu_percent": 100 * sampled.cpu_s / (bins[-1].end_s - bins[0].begin_s),

@@ -1,5 +1,7 @@
 """The counters of one GPU through nvidia-ml-py, over a stand-in for the C library."""
 
+import threading
+
 import pynvml
 import pytest
 from inventory.fake_nvml import COUNTERS, FIELDS, EventQueue, fails, fields, install
@@ -71,6 +73,75 @@ def test_a_gpu_without_nvlink_has_no_links_to_count(monkeypatch):
     reading = read(monkeypatch, nvmlDeviceGetFieldValues=fields(without))
     assert reading.values["nvlink.replays", ""] == Missing(Why.NOT_SUPPORTED)
     assert reading.values["pcie.replays", ""] == 0
+
+
+class Busy:
+    """Fields of which those of NVLinks are not supported while `num_times` is above 0: somebody else reads them."""
+
+    def __init__(self, monkeypatch):
+        self.num_times, self.num_calls = 0, 0
+        monkeypatch.setattr("gpu_acceptance.inventory.nvml_asker.time.sleep", lambda _seconds: None)
+
+    def fields(self, device, count, array):
+        self.num_calls += 1
+        is_busy = self.num_times > 0
+        self.num_times -= is_busy
+        known = {name: value for name, value in {**FIELDS, **COUNTERS}.items() if not (is_busy and "NVLINK_ERROR" in name)}
+        return fields(known)(device, count, array)
+
+
+def not_told(reading):
+    return {name for (name, _), value in reading.values.items() if isinstance(value, Missing)}
+
+
+def test_links_that_somebody_else_reads_are_asked_again(monkeypatch):
+    busy = Busy(monkeypatch)
+    counters = opened(monkeypatch, nvmlDeviceGetFieldValues=busy.fields)
+    for num_times in (5, 5, 0):  # the first call of each reading is for what is no link's
+        busy.num_times = num_times
+        assert not_told(counters.read(each_link=False)) == set()
+
+
+def test_links_that_are_not_told_for_long_are_not_known_and_later_they_are_again(monkeypatch):
+    busy = Busy(monkeypatch)
+    counters = opened(monkeypatch, nvmlDeviceGetFieldValues=busy.fields)
+    assert not_told(counters.read(each_link=False)) == set()
+    busy.num_times = 1000
+    assert not_told(counters.read(each_link=False)) == {"nvlink.crc_errors", "nvlink.replays", "nvlink.recoveries"}
+    busy.num_times = 0
+    assert not_told(counters.read(each_link=False)) == set()
+
+
+def test_what_a_gpu_never_tells_of_its_links_is_asked_no_more(monkeypatch):
+    busy = Busy(monkeypatch)
+    counters = opened(monkeypatch, nvmlDeviceGetFieldValues=busy.fields)
+    busy.num_times = 1000
+    reading = counters.read(each_link=False)
+    assert not_told(reading) == {"nvlink.crc_errors", "nvlink.replays", "nvlink.recoveries"}
+    assert reading.values["nvlink.replays", "link 7"] == Missing(Why.NOT_SUPPORTED)
+    busy.num_calls = 0
+    assert counters.read(each_link=False).values == reading.values
+    assert busy.num_calls == 1  # for what is no link's
+
+
+def test_two_threads_never_ask_for_fields_at_once(monkeypatch):
+    """NVML says that NVLink errors are not supported while another thread reads the traffic."""
+    inside, together = [], []
+
+    def slow(device, count, array):
+        inside.append(1)
+        together.append(len(inside))
+        threading.Event().wait(0.002)
+        inside.pop()
+        return fields({**FIELDS, **COUNTERS})(device, count, array)
+
+    one, other = opened(monkeypatch, nvmlDeviceGetFieldValues=slow), GpuCounters(pynvml, UUID)
+    threads = [threading.Thread(target=lambda counters=counters: counters.read(each_link=True)) for counters in (one, other) * 4]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(together) == {1}
 
 
 def test_one_field_that_is_not_told_leaves_the_others(monkeypatch):

@@ -1,5 +1,7 @@
+import itertools
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -181,11 +183,21 @@ def test_a_wrong_word_in_one_line():
     assert str(WrongWord("address", 0, 8, 8, 1, 0)).endswith("held 0x0000000000000000, not 0x0000000000000001, XOR 0x0000000000000001")
 
 
-def test_it_holds_every_pattern_before_it_looks(monkeypatch):
-    events = []
-    monkeypatch.setattr(memory_fill.time, "sleep", lambda seconds: events.append(seconds))
-    measure(lambda pattern, pieces: events.append(pattern), hold_s=1.5)
-    assert events == [event for pattern in PATTERNS for event in (1.5, pattern)]
+def test_it_holds_every_pattern_at_work_before_it_looks(monkeypatch):
+    """Each question for the time is half a second later, so 1.5 s are begun, two rounds of products and the end."""
+    events, now_s, real = [], itertools.count(0.0, 0.5), torch.mm
+
+    def multiply(one, other, *, out):
+        assert one.abs().sum() > 0
+        events.append("mm")
+        return real(one, other, out=out)
+
+    monkeypatch.setattr(memory_fill, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    monkeypatch.setattr(torch, "mm", multiply)
+    assert measure(lambda pattern, pieces: events.append(pattern), hold_s=1.5).num_wrong == 0
+    assert [(event, len(list(group))) for event, group in itertools.groupby(events)] == [
+        event for pattern in PATTERNS for event in (("mm", 100), (pattern, 1))
+    ]
 
 
 def allocations(folder, hook=None, **options):

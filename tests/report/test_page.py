@@ -1,5 +1,6 @@
 """The report answers in order: may I sign, what is wrong and where, how far is everything else, what was not tested."""
 
+import itertools
 import re
 from itertools import pairwise
 
@@ -387,22 +388,30 @@ def seen(**changes):
     return told.model_copy(update=changes)
 
 
-def test_how_busy_the_gpus_were_in_the_whole_run():
-    """Time of which nobody knows counts as idle; a GPU that does not tell is not counted."""
-    less = {"utilisation_percent": Level(mean=100.0, low=100.0, high=100.0, held_s=10.0)}
-    record = samples.accepted(telemetry={0: seen(), 1: seen(levels=less), 2: seen(levels={})})
-    told = next(one.text for one in parse(build_page(record)).all("dd") if "since they were opened" in one.text)
-    assert told.strip() == "46 % of the time since they were opened, mean of 2 GPUs; least on rank 1: 10 %"
-    assert "GPUs busy" not in PAGES["accepted"]
+def with_telemetry(row, *told):
+    """Of the first ranks of its first attempt; of the others nothing."""
+    first = row.attempts[0]
+    pairs = itertools.zip_longest(first.ranks, told)
+    attempt = first.model_copy(update={"ranks": tuple(rank.model_copy(update={"telemetry": one}) for rank, one in pairs)})
+    return row.model_copy(update={"attempts": (attempt,)})
+
+
+def test_how_busy_the_gpus_were_in_all_validations():
+    """Time of which nobody knows counts as idle; a GPU that does not tell is not counted, and a formation neither."""
+    less = seen(levels={"utilisation_percent": Level(mean=100.0, low=100.0, high=100.0, held_s=10.0)})
+    row = samples.accepted().rows[0]
+    formation = row.model_copy(update={"subject": "world_formation"})
+    rows = (with_telemetry(formation, less), with_telemetry(row, seen(), less), with_telemetry(row, seen(), seen(levels={})))
+    record = samples.accepted().model_copy(update={"rows": rows})
+    told = next(one.text for one in parse(build_page(record)).all("dd") if "of validations" in one.text)
+    assert told.strip() == "46 % of 200 s of validations, mean of 2 GPUs; least on rank 1: 10 %"
+    assert "GPUs busy" not in build_page(record.model_copy(update={"rows": rows[:1]}))
 
 
 def test_what_is_known_of_a_part_of_the_time_says_so():
     level = Level(mean=100.0, low=100.0, high=100.0, held_s=10.0)
     (row, *others) = samples.accepted().rows
-    (first, *ranks) = row.attempts[0].ranks
-    told = seen(levels={"utilisation_percent": level}, reasons_held_s=10.0)
-    attempt = row.attempts[0].model_copy(update={"ranks": (first.model_copy(update={"telemetry": told}), *ranks)})
-    rows = (row.model_copy(update={"attempts": (attempt,)}), *others)
+    rows = (with_telemetry(row, seen(levels={"utilisation_percent": level}, reasons_held_s=10.0)), *others)
     cells = [one.text.strip() for one in parse(build_page(samples.accepted().model_copy(update={"rows": rows}))).all("td")]
     assert "100 (100 to 100), known for 10.0 of 100.0 s" in cells
     assert "never, known for 10.0 of 100.0 s" in cells

@@ -4,7 +4,7 @@ import math
 import random
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.telemetry.sample import COUNTERS, Sample
+from gpu_acceptance.telemetry.sample import Sample
 from gpu_acceptance.telemetry.series import Series
 
 PERIOD_S = 0.05
@@ -13,7 +13,7 @@ POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL = 0x4, 0x8, 0x20, 0x40
 
 
 def sample(at_s=0.0, **changes):
-    """One under load; its traffic counters are not supported, as in a virtual machine."""
+    """One under load; its traffic is not told, as in a virtual machine."""
     values = {
         "sm_clock_mhz": 1455,
         "memory_clock_mhz": 3201,
@@ -24,7 +24,7 @@ def sample(at_s=0.0, **changes):
         "utilisation_percent": 100,
         "memory_used_bytes": 20 * 2**30,
         "event_reasons": POWER_CAP,
-        **dict.fromkeys(COUNTERS, NOT_SUPPORTED),
+        **dict.fromkeys((f"{link}_{way}_gb_per_s" for link in ("nvlink", "pcie") for way in ("tx", "rx")), NOT_SUPPORTED),
     }
     return Sample(at_s, **{**values, **changes})
 

@@ -185,28 +185,6 @@ def test_where_there_is_no_sample_there_is_no_value():
         assert {*window.spans.values(), window.reasons, window.energy_j, window.share_percent(SW_THERMAL)} == {none}
 
 
-def test_traffic_is_what_its_counters_rose_by():
-    counted = [sample(n * 0.05, nvlink_tx_bytes=n * 10**9, pcie_rx_bytes=2**33 + n * 10**8, nvlink_rx_bytes=5) for n in range(5)]
-    spans = series_of(counted).window(0.0, 0.2).spans
-    assert spans["nvlink_tx_gb_per_s"].mean == pytest.approx(20)
-    assert spans["pcie_rx_gb_per_s"].mean == pytest.approx(2)
-    assert spans["nvlink_rx_gb_per_s"].high == 0
-    assert spans["pcie_tx_gb_per_s"] == Missing(Why.NOT_SUPPORTED)
-
-
-@pytest.mark.parametrize(
-    ("counts", "detail"),
-    [
-        ({"nvlink_tx_bytes": (9, 3)}, "fell from 9 to 3: it was reset, or began again"),
-        ({"pcie_tx_bytes": (3, 9)}, "a counter that never passed 2**32 may have begun again in between"),
-    ],
-)
-def test_a_counter_that_may_have_begun_again_has_no_rate(counts, detail):
-    ((name, values),) = counts.items()
-    series = series_of(sample(n * 0.05, **{name: value}) for n, value in enumerate(values))
-    assert series.window(0.0, 0.05).spans[name.replace("_bytes", "_gb_per_s")] == Missing(Why.UNREADABLE, detail)
-
-
 @pytest.mark.parametrize("most_bins", [0, 1, 3, -2])
 def test_a_number_of_bins_that_cannot_be_halved(most_bins):
     with pytest.raises(ValueError, match=f"most_bins={most_bins}: an even number, at least 2"):

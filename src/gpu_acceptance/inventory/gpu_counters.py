@@ -4,7 +4,7 @@ Needs no privilege. A call may hang with the driver: counter_watch.py asks from 
 Field ids by name: a CUDA 13 header numbers some of them otherwise than an older one.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ _OF_LINK = {
 }
 NAMES = (*_OF_GPU, *_OF_LINK)
 ALL_LINKS = 0xFFFFFFFF  # the sum over all links; documented for throughput, answered for errors (H200, driver 580): never trusted alone
+_LinkCounter = tuple[str, int]  # name, and which link or all of them
 _MOST_XIDS = 1_000  # in one reading; a GPU that is lost may report without end
 
 
@@ -55,6 +56,8 @@ class GpuCounters:
         self._handle = self._asker.ask("nvmlDeviceGetHandleByUUID", uuid, make=lambda handle: handle)
         self._num_links = self._asker.num_links(self._handle)
         self._sums: dict[Counter, Answer[int]] = {}  # as they were when each link was last read
+        self._told: set[_LinkCounter] = set()
+        self._lacking: dict[_LinkCounter, Answer[int]] = {}
         self._events = self._asker.ask("nvmlEventSetCreate", make=lambda events: events)
         self._registered = self._asker.ask(
             "nvmlDeviceRegisterEvents", self._handle, getattr(pynvml, "nvmlEventTypeXidCriticalError", 8), self._events, make=bool
@@ -62,24 +65,28 @@ class GpuCounters:
 
     def read(self, *, each_link: bool) -> CountersReading:
         """Each link costs a call into the driver: unless `each_link`, links are read only where a sum has changed or is not told."""
-        values = self._read(_OF_GPU, 0)
-        sums = self._read(_OF_LINK, ALL_LINKS)
+        fields = self._asker.fields(self._handle, [(field, 0) for field in _OF_GPU.values()])
+        values = {(name, ""): answer for name, answer in zip(_OF_GPU, fields, strict=True)}
+        sums = self._of_links([(name, ALL_LINKS) for name in _OF_LINK])
         if each_link or sums != self._sums or any(isinstance(value, Missing) for value in sums.values()):
             self._sums = sums
-            values |= self._links()
+            values |= self._each_link()
         return CountersReading({**values, **sums}, self._xids())
 
-    def _read(self, fields: Mapping[str, str], scope: int) -> dict[Counter, Answer[int]]:
-        answers = self._asker.fields(self._handle, [(field, scope) for field in fields.values()])
-        return {(name, ""): answer for name, answer in zip(fields, answers, strict=True)}
-
-    def _links(self) -> dict[Counter, Answer[int]]:
-        """Link by link: in this order NVML asked the driver once for all three counters of a link (16 ms on an H200, 38 in the other)."""
+    def _each_link(self) -> dict[Counter, Answer[int]]:
+        """In this order NVML asked the driver once for all three counters of a link (16 ms on an H200, 38 in the other)."""
         if isinstance(self._num_links, Missing):
             return {}
-        links = [(name, link) for link in range(self._num_links) for name in _OF_LINK]
-        answers = self._asker.fields(self._handle, [(_OF_LINK[name], link) for name, link in links])
-        return {(name, f"link {link}"): answer for (name, link), answer in zip(links, answers, strict=True)}
+        return self._of_links([(name, link) for link in range(self._num_links) for name in _OF_LINK])
+
+    def _of_links(self, wanted: Sequence[_LinkCounter]) -> dict[Counter, Answer[int]]:
+        """What is not supported however often it is asked is asked no more; what was told before, and is not now, is not known."""
+        asked = [one for one in wanted if one not in self._lacking]
+        answers = dict(zip(asked, self._asker.link_fields(self._handle, [(_OF_LINK[name], link) for name, link in asked]), strict=True))
+        self._told |= {one for one, answer in answers.items() if not isinstance(answer, Missing)}
+        self._lacking |= {one: answer for one, answer in answers.items() if _is_lacking(answer) and one not in self._told}
+        told = {**self._lacking, **answers}
+        return {(name, "" if link == ALL_LINKS else f"link {link}"): told[name, link] for name, link in wanted}
 
     def _xids(self) -> Answer[tuple[int, ...]]:
         if isinstance(self._registered, Missing):
@@ -94,6 +101,10 @@ class GpuCounters:
                 return Missing(Why.UNREADABLE, f"after {len(xids)} XIDs, nvmlEventSetWait_v2: {error}"[:200])
             xids.append(int(event.eventData))
         return tuple(xids)
+
+
+def _is_lacking(answer: Answer[int]) -> bool:
+    return isinstance(answer, Missing) and answer.missing is Why.NOT_SUPPORTED
 
 
 def unread(reason: str, names: Collection[str] = NAMES) -> CountersReading:

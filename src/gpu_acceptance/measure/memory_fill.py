@@ -5,8 +5,9 @@ and so that a word that landed at the address of another is seen. Constant patte
 differ from their neighbours; they cannot see an address line that is stuck, since all addresses hold the same. `address`,
 where each word holds its own index (as in memtest86 and in DCGM's memtest), and `random` can.
 
-Compared on the device, a piece at a time, in one scratch piece beside the tested memory. If the scratch itself is at
-fault, a word is wrong at the same place of many pieces. Words have 64 bits. Tensor suffixes: N words of a piece, P pieces.
+While a pattern is held the device multiplies matrices, so that its memory is that of a GPU at work, hot and beside a core that
+draws power. Compared on the device, a piece at a time, in one scratch piece beside the tested memory. If the scratch itself is at
+fault, a word is wrong at the same place of many pieces. Words have 64 bits. Tensor suffixes: N words of a piece, P pieces, SS a square.
 """
 
 import math
@@ -22,6 +23,8 @@ SEED = 20_261_120
 MOST_NAMED = 4  # wrong words of each pattern that are looked for
 _WORD_BYTES = 8
 _PIECE = 2**25  # words: 256 MiB; larger than any L2, and with a scratch of the same size small beside 5 % of 24 GB
+_MOST_ROWS = 4096  # of the matrices; one product takes some 0.2 ms on an H200
+_PRODUCTS_AT_ONCE = 50
 _LOOKED_AT = 2**20  # words at a time while wrong ones are looked for: they may be wrong all, and their indices need room
 
 Write = Callable[[Tensor, int, int], object]  # words of one piece, number of the piece, index of its first word
@@ -124,7 +127,7 @@ def measure(
     for pattern in patterns:
         for number, piece_N in enumerate(pieces):
             PATTERNS[pattern](piece_N, number, number * _PIECE)
-        _hold(hold_s, device)
+        _hold(hold_s, scratch_N)
         if between_write_and_verify is not None:
             between_write_and_verify(pattern, pieces)
         wrong_P = _count_wrong(pattern, pieces, scratch_N)
@@ -165,11 +168,27 @@ def _take(sizes: list[int], device: torch.device) -> list[Tensor]:
     return [torch.empty(size, dtype=torch.int64, device=device) for size in sizes]
 
 
-def _hold(hold_s: float, device: torch.device) -> None:
-    """`hold_s` from when the last word was written."""
+def _hold(hold_s: float, scratch_N: Tensor) -> None:
+    """At least `hold_s` from when the last word was written, full of work that touches the scratch alone."""
+    _wait_for(scratch_N.device)
+    begin_s = time.monotonic()
+    one_SS, other_SS, product_SS = _squares(scratch_N)
+    while time.monotonic() - begin_s < hold_s:
+        for _ in range(_PRODUCTS_AT_ONCE):
+            torch.mm(one_SS, other_SS, out=product_SS)
+        _wait_for(scratch_N.device)
+
+
+def _squares(scratch_N: Tensor) -> list[Tensor]:
+    """Three bf16 matrices in the scratch, the first two of random numbers: zeros would keep a GPU cool."""
+    numbers = scratch_N.view(torch.bfloat16).uniform_(-1, 1)
+    size = min(_MOST_ROWS, math.isqrt(len(numbers) // 3))
+    return [numbers[first : first + size * size].view(size, size) for first in (0, size * size, 2 * size * size)]
+
+
+def _wait_for(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    time.sleep(hold_s)
 
 
 def _expected(pattern: str, number: int, piece_N: Tensor, scratch_N: Tensor) -> Tensor:

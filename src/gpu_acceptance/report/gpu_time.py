@@ -1,11 +1,13 @@
 """What the GPUs did during an attempt, as columns of its table: mean, and from where to where it went."""
 
 from gpu_acceptance.gpu_telemetry import LEAST_KNOWN, GpuTelemetry
+from gpu_acceptance.limit import RESERVED_SUBJECTS
 from gpu_acceptance.record import Attempt, RankRecord, RunRecord
 from gpu_acceptance.report.formatting import count, rounded
 
+_UTILISATION = "utilisation_percent"
 _COLUMNS = {
-    "utilisation_percent": "GPU busy (%)",
+    _UTILISATION: "GPU busy (%)",
     "sm_clock_mhz": "SM clock (MHz)",
     "power_w": "power (W)",
     "gpu_temperature_c": "GPU (°C)",
@@ -27,19 +29,25 @@ def cells(rank: RankRecord, attempt: Attempt) -> tuple[str, ...]:
 
 
 def busy(record: RunRecord) -> str:
-    """How busy the GPUs were in the whole run; empty where nobody saw that."""
-    shares = {rank: share for rank, told in record.telemetry.items() if (share := _share(told)) is not None}
-    if not shares:
+    """How busy the GPUs were while they were validated, formations left out; empty where nobody saw that."""
+    told: dict[int, list[GpuTelemetry]] = {}
+    for row in record.rows:
+        for rank in (rank for attempt in row.attempts for rank in attempt.ranks if row.subject not in RESERVED_SUBJECTS):
+            if rank.telemetry and _UTILISATION in rank.telemetry.levels:
+                told.setdefault(rank.rank, []).append(rank.telemetry)
+    if not told:
         return ""
+    shares = {rank: _share(stretches) for rank, stretches in told.items()}
     least = min(shares, key=lambda rank: shares[rank])
-    mean = f"{sum(shares.values()) / len(shares):.0f} % of the time since they were opened, mean of {count(len(shares), 'GPU')}"
+    longest_s = max(sum(one.length_s for one in stretches) for stretches in told.values())
+    mean = f"{sum(shares.values()) / len(shares):.0f} % of {longest_s:.0f} s of validations, mean of {count(len(shares), 'GPU')}"
     return f"{mean}; least on rank {least}: {shares[least]:.0f} %"
 
 
-def _share(told: GpuTelemetry) -> float | None:
+def _share(stretches: list[GpuTelemetry]) -> float:
     """Percent. Time of which nobody knows counts as idle."""
-    level = told.levels.get("utilisation_percent")
-    return level.mean * level.held_s / told.length_s if level else None
+    levels = [one.levels[_UTILISATION] for one in stretches]
+    return sum(level.mean * level.held_s for level in levels) / sum(one.length_s for one in stretches)
 
 
 def note(attempt: Attempt) -> str:
@@ -47,7 +55,7 @@ def note(attempt: Attempt) -> str:
         return ""
     return (
         "Of the GPU: mean over the attempt (lowest to highest), as its supervisor sampled it; shown, not judged. "
-        "Busy is the time in which a kernel ran: copies alone are none."
+        "Busy is NVML's utilisation: the time in which a kernel or a copy ran."
     )
 
 

@@ -4,14 +4,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.telemetry.rates import RATES, rates
-from gpu_acceptance.telemetry.sample import LEVELS, Sample
+from gpu_acceptance.inventory.answer import Answer, Missing
+from gpu_acceptance.telemetry.sample import CHANNELS, Sample
 from gpu_acceptance.telemetry.span import Span, merge_spans
 
-CHANNELS = (*LEVELS, *RATES)
 GAP_PERIODS = 5  # without a sample for longer than that many periods, nobody knows how the GPU was
-_LAST = dict.fromkeys(RATES, Missing(Why.NOT_THERE, "no later sample"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ def bin_of(sample: Sample, after: Sample | None, period_s: float) -> Bin:
     """A sample holds until the next one; before a gap, and where there is no next one, for one period alone."""
     until_s = sample.at_s + period_s if after is None else after.at_s
     held_s = period_s if until_s - sample.at_s > GAP_PERIODS * period_s else until_s - sample.at_s
-    answers = {**{name: getattr(sample, name) for name in LEVELS}, **(_LAST if after is None else rates(sample, after))}
+    answers = {name: getattr(sample, name) for name in CHANNELS}
     return Bin(
         begin_s=sample.at_s,
         end_s=until_s,

@@ -7,7 +7,7 @@ from gpu_acceptance.inventory.answer import Answer, Missing, Why
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was asked at `at_s`. A value that NVML would not tell is Missing, with NVML's own reason."""
+    """What is known at `at_s`: asked then, or when it was due last (reader.py). What NVML would not tell is Missing, with its reason."""
 
     at_s: float  # time.monotonic() before the first question
     sm_clock_mhz: Answer[int]
@@ -16,18 +16,17 @@ class Sample:
     gpu_temperature_c: Answer[int]
     memory_temperature_c: Answer[int]
     temperature_margin_c: Answer[int]  # to the nearest slowdown (T.limit of Hopper and later)
-    utilisation_percent: Answer[int]  # of the time of NVML's own last period in which a kernel ran
+    utilisation_percent: Answer[int]  # of the time of NVML's own last period in which a kernel or a copy ran
     memory_used_bytes: Answer[int]  # with what the driver keeps for itself
     event_reasons: Answer[int]  # bits, see inventory/event_reasons.py
-    nvlink_tx_bytes: Answer[int]  # over all links; this and the next three only ever rise
-    nvlink_rx_bytes: Answer[int]
-    pcie_tx_bytes: Answer[int]
-    pcie_rx_bytes: Answer[int]
+    nvlink_tx_gb_per_s: Answer[float]  # over all links; these four are read over 20 ms of each 2 s
+    nvlink_rx_gb_per_s: Answer[float]
+    pcie_tx_gb_per_s: Answer[float]  # out of the GPU; with the heads of packets
+    pcie_rx_gb_per_s: Answer[float]
 
 
 SOURCES = tuple(field.name for field in fields(Sample) if field.name != "at_s")
-COUNTERS = tuple(name for name in SOURCES if name.endswith(("_tx_bytes", "_rx_bytes")))
-LEVELS = tuple(name for name in SOURCES if name not in COUNTERS and name != "event_reasons")  # what has a mean over time
+CHANNELS = tuple(name for name in SOURCES if name != "event_reasons")  # what has a mean over time
 
 
 def unread(at_s: float, reason: str) -> Sample:

@@ -6,7 +6,6 @@ Works in any process, by the UUID of the GPU: it opens an NVML of its own and no
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,21 +24,20 @@ class Sampled:
 
     series: Series
     cpu_s: float  # processor time of the thread, up to its last sample
-    failures: Mapping[str, int]  # by source, the samples in which it had no answer though the GPU supports it
+    failures: Mapping[str, int]  # by source, how often it was asked and had no answer though the GPU supports it
     problem: str  # empty, or why the series is not what it should be
 
 
 class Sampler:
     """`start`, then `window` and `latest` at any time, then `stop`, once. None of them waits for the driver, `stop` for a while."""
 
-    def __init__(self, uuid: str, *, period_s: float = PERIOD_S, reads_traffic: bool = True) -> None:
-        """`reads_traffic`: whether the counters of NVLink and PCIe are asked too."""
+    def __init__(self, uuid: str, *, period_s: float = PERIOD_S) -> None:
         if not (math.isfinite(period_s) and period_s > 0):
             raise ValueError(f"period_s={period_s}: a finite number of seconds above 0")
-        self._uuid, self._period_s, self._reads_traffic = uuid, period_s, reads_traffic
+        self._uuid, self._period_s = uuid, period_s
         self._lock = threading.Lock()  # never held while NVML is asked
         self._series = Series(period_s)
-        self._latest: deque[Sample] = deque(maxlen=2)
+        self._latest: Sample | None = None
         self._failures: dict[str, int] = {}
         self._cpu_s = 0.0
         self._problem = ""
@@ -58,10 +56,10 @@ class Sampler:
             bins = self._series.bins()  # what is in them never changes: the sampler need not wait for the statistics
         return window_of(bins, begin_s, end_s, period_s=self._period_s)
 
-    def latest(self) -> tuple[Sample, ...]:
-        """The last two samples, the older one first; fewer where there are no two."""
+    def latest(self) -> Sample | None:
+        """The last sample, where there is one."""
         with self._lock:
-            return tuple(self._latest)
+            return self._latest
 
     def stop(self, patience_s: float = 2.0) -> Sampled:
         """Ends the thread, or leaves it behind where the driver does not answer for `patience_s`."""
@@ -75,7 +73,7 @@ class Sampler:
 
     def _run(self) -> None:
         try:
-            with open_reader(self._uuid, reads_traffic=self._reads_traffic) as reader:
+            with open_reader(self._uuid) as reader:
                 self._sample(reader)
         except Exception as error:  # whatever it is: that there is no sample is told, and why
             self._problem = str(error) if isinstance(error, NoNvmlError) else f"{type(error).__name__} when the GPU was opened: {error}"
@@ -99,6 +97,6 @@ class Sampler:
             if self._is_closed:
                 return
             self._series.add(sample)
-            self._latest.append(sample)
+            self._latest = sample
             self._failures = dict(failures)
             self._cpu_s = time.thread_time()

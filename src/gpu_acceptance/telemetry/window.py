@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.telemetry.bins import CHANNELS, GAP_PERIODS, Bin, Pause, Reasons, ReasonTime, clip, merge_bins, pause_within
+from gpu_acceptance.telemetry.bins import GAP_PERIODS, Bin, Pause, Reasons, ReasonTime, clip, merge_bins, pause_within
+from gpu_acceptance.telemetry.sample import CHANNELS
 from gpu_acceptance.telemetry.span import Span
 
 _NO_SAMPLE = Missing(Why.NOT_THERE, "no sample in this window")

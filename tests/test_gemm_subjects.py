@@ -1,5 +1,7 @@
-"""What the subjects of matrix products are given: measures as the profile sizes them, and why there is no figure."""
+"""The subjects of matrix products: measures as the profile sizes them, why there is no figure, and that one wrong element is a miss."""
 
+import importlib.util
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +13,7 @@ from gpu_acceptance.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.measure.gemm import best_shape
 from gpu_acceptance.measure.gemm.shape import square
-from gpu_acceptance.record import Attempt, Status
+from gpu_acceptance.record import Attempt, Outcome, Status
 from gpu_acceptance.thresholds import load_profile, shipped_dir
 from gpu_acceptance.verdict import make_row
 from tests.judging import make_job, make_record
@@ -139,3 +141,56 @@ def test_a_gpu_that_lacks_a_dtype_is_no_pass_where_no_profile_declares_it(monkey
         )
         assert [judgement.status for judgement in row.judgements] == [status]
     assert str(lack) == "not supported (fp8 needs compute capability 8.9, cuda:3 has 8.6)"
+
+
+# --- one wrong element ---------------------------------------------------------------------------------------------------------
+
+VALIDATIONS = [
+    ("gemm", "sustained", "bf16"),
+    ("gemm", "burst", "bf16"),
+    *(("gemm", "best_shape", dtype) for dtype in ("bf16", "fp8")),
+    *(("gemm_dtypes", "sustained", dtype) for dtype in ("fp16", "fp32", "fp64", "fp8")),
+    *(("gemm_dtypes", "best_shape", dtype) for dtype in ("fp16", "fp32", "fp64")),
+]
+
+
+def run(subject, name, dtype):
+    """The row of one validation of `acceptance/` on this CPU, by the profile for it."""
+    path = Path(__file__).parents[1] / "acceptance" / f"test_{subject}.py"
+    spec = importlib.util.spec_from_file_location(f"run_{subject}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    figures = []
+
+    def check(metric, value, unit, spread_percent=None):
+        figures.append(figure_of(metric, value, unit, judged=True, spread_percent=spread_percent))
+
+    given = {"gemm": make_gemm(subject=subject), "check": check, "record": lambda *_: None, "dtype": dtype}
+    validation = getattr(module, f"test_{name}")
+    validation(**{name: given[name] for name in validation.__code__.co_varnames[: validation.__code__.co_argcount]})
+    attempt = Attempt(number=1, ranks=(make_record(0, figures=tuple(figures)),))
+    profile, job = load_profile("cpu", shipped_dir()), make_job(1, has_gpus=False)
+    return make_row(f"acceptance/test_{subject}.py::test_{name}[{dtype}]", (attempt,), profile, job, {}, 60.0)
+
+
+@pytest.mark.parametrize(("subject", "name", "dtype"), VALIDATIONS)
+def test_one_wrong_element_of_the_whole_output_is_a_miss_by_name(subject, name, dtype, monkeypatch, pytestconfig):
+    pytestconfig.addinivalue_line("markers", "no_group: of the plugin, which is not loaded here")
+    assert run(subject, name, dtype).outcome is Outcome.PASSED
+    for function in ("mm", "_scaled_mm"):
+        monkeypatch.setattr(torch, function, spoiled(getattr(torch, function)))
+    row = run(subject, name, dtype)
+    assert row.outcome is Outcome.FAILED
+    assert [judgement.metric for judgement in row.judgements if judgement.status is Status.MISSED] == [f"{subject}.{dtype}.wrong"]
+    assert f"{subject}.{dtype}.wrong = 1 elements, need <= 0 elements [base.yaml: policy: a product of integers is exact" in row.message
+
+
+def spoiled(multiply):
+    """As it would be on a GPU that errs in the last bit of the last element."""
+
+    def run_and_spoil(*operands, out, **options):
+        multiply(*operands, out=out, **options)
+        out.view(torch.uint8)[-1, -out.element_size()] ^= 1
+        return out
+
+    return run_and_spoil

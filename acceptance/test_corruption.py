@@ -10,10 +10,9 @@ from gpu_acceptance.measure.corruption import determinism, peers, survey
 pytestmark = [pytest.mark.no_group, pytest.mark.worker(env={determinism.VARIABLE: determinism.ALLOWED[0]})]
 
 
-def test_kernels(ranks, check, record, parameter):
+def test_kernels(ranks, check, record, parameter, drill):
     """Every kernel at every shape has the same bits at each repetition, and on all GPUs of one model under the same versions."""
-    every, on_rank = parameter("corruption.planted_flip_every"), parameter("corruption.planted_flip_rank")
-    flip_every = survey.planted_every(every, on_rank, rank=ranks.rank, world_size=ranks.world_size)
+    flip_every = drill("corruption.planted_flip_every", "corruption.planted_flip_rank")
     found = survey.measure(device=ranks.device, seconds=parameter("corruption.seconds"), flip_every=flip_every)
     check("corruption.kernels.run", len(found.by_kernel), "count", detail="; ".join(map(": ".join, found.unsupported.items())))
     check("corruption.repeats.mismatches", found.num_mismatches, "count", detail=found.mismatches)

@@ -7,15 +7,18 @@ from gpu_acceptance.measure import memory_fill
 pytestmark = pytest.mark.no_group
 
 
-def test_patterns(ranks, check, record, parameter):
+def test_patterns(ranks, check, record, parameter, drill):
     """Nearly all free memory holds each of six patterns for a while, and not one word comes back changed."""
+    num_planted = drill("memory.planted_words", "memory.planted_rank")
     result = memory_fill.measure(
         device=ranks.device,
         fraction=parameter("memory.fraction"),
         hold_s=parameter("memory.hold_s"),
         min_bytes=parameter("memory.min_bytes"),
         cpu_bytes=parameter("memory.cpu_bytes"),
+        between_write_and_verify=memory_fill.spoil(num_planted),
     )
     check("memory.fill.wrong", result.num_wrong, "words", detail=result.where)
     check("memory.fill.fraction", result.fraction, "relative")
+    check("memory.planted.words", num_planted, "words")
     record("memory.fill.tested_bytes", result.tested_bytes, "bytes")

@@ -118,13 +118,15 @@ def environment_suite(folder, *conftest):
     return suite
 
 
-def shipped_suite(folder: Path, subject: str) -> Path:
-    """The shipped rows and limits of one subject, and no other is required."""
+def shipped_suite(folder: Path, *subjects: str) -> Path:
+    """The shipped rows and limits of some subjects, and no other is required."""
     suite = make_suite(folder)
-    shutil.copy(ROOT / "acceptance" / f"test_{subject}.py", suite / "acceptance")
+    for subject in subjects:
+        shutil.copy(ROOT / "acceptance" / f"test_{subject}.py", suite / "acceptance")
+    requires = f"requires: [{', '.join(subjects)}]"
     for name in ("base.yaml", "cpu.yaml"):
         text = (ROOT / "thresholds" / name).read_text()
-        (suite / "thresholds" / name).write_text(re.sub(r"^requires: \[.*\]$", f"requires: [{subject}]", text, flags=re.MULTILINE))
+        (suite / "thresholds" / name).write_text(re.sub(r"^requires: \[.*\]$", requires, text, flags=re.MULTILINE))
     return suite
 
 

@@ -68,12 +68,19 @@ def test_a_gpu_of_another_model_is_not_accused_and_excuses_nobody(hash_of_rank_3
     assert told in judgement.message
 
 
-def test_the_drill_of_the_document_is_an_overlay_that_the_report_lists(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "subject", "changed"),
+    [
+        (0, "memory", {"planted_words": "1", "planted_rank": "3"}),
+        (1, "corruption", {"planted_flip_every": "1000", "planted_flip_rank": "3"}),
+    ],
+)
+def test_the_drills_of_the_document_are_overlays_that_the_report_lists(tmp_path, number, subject, changed):
     page = (shipped_dir().parent / "docs" / "limits.md").read_text(encoding="utf-8")
-    (drill,) = re.findall(r"```yaml\n(reason: \"a drill:.*?)```", page, re.DOTALL)
-    (tmp_path / "drill.yaml").write_text(drill)
+    drills = re.findall(r"```yaml\n(reason: \"a drill:.*?)```", page, re.DOTALL)
+    assert len(drills) == 2
+    (tmp_path / "drill.yaml").write_text(drills[number])
     changes = load_profile("h200-sxm", shipped_dir(), [tmp_path / "drill.yaml"]).changes
     assert {(change.kind, change.key, change.old, change.new) for change in changes} == {
-        ("changed", "parameter corruption.planted_flip_every", "0", "1000"),
-        ("changed", "parameter corruption.planted_flip_rank", "0", "3"),
+        ("changed", f"parameter {subject}.{name}", "0", value) for name, value in changed.items()
     }

@@ -1,4 +1,4 @@
-"""The shipped validation of silent data corruption in real runs: one rank alone, and two, on one of which a fault was planted."""
+"""The shipped validations of corruption and of memory in real runs: one rank alone, and two, on one of which faults were planted."""
 
 import re
 
@@ -10,14 +10,14 @@ from gpu_acceptance.measure.corruption import kernels
 pytestmark = pytest.mark.launcher
 
 DRILL = """
-reason: "a drill: is a flipped bit found, and the right rank named?"
-parameters: {corruption.planted_flip_every: 50, corruption.planted_flip_rank: 1}
+reason: "a drill: are a flipped bit and a wrong word found, and the right rank named?"
+parameters: {corruption.planted_flip_every: 50, corruption.planted_flip_rank: 1, memory.planted_words: 1, memory.planted_rank: 1}
 """
 
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory):
-    made = shipped_suite(tmp_path_factory.mktemp("corruption"), "corruption")
+    made = shipped_suite(tmp_path_factory.mktemp("corruption"), "corruption", "memory")
     (made / "drill.yaml").write_text(DRILL)
     return made
 
@@ -37,7 +37,7 @@ def test_a_rank_that_agrees_with_itself_is_accepted_and_claims_no_peers(suite):
     assert alone.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)", alone.output
     assert judgement_of(alone, "peers.hash").status == "not applicable"
     assert judgement_of(alone, "peers.hash").message == "corruption.peers.hash: not applicable: one figure has nothing to be equal to"
-    assert (alone.record.conclusion.coverage.limits_expected, alone.record.conclusion.coverage.limits_held) == (4, 4)
+    assert (alone.record.conclusion.coverage.limits_expected, alone.record.conclusion.coverage.limits_held) == (7, 7)
     figures = figures_of(alone, 0)
     assert figures["kernels.run"].detail == "mm_tf32: a CPU has no TF32"
     assert figures["detection.limit_of_one_kernel"].value > figures["detection.limit"].value > 0
@@ -50,7 +50,7 @@ def test_a_rank_that_agrees_with_itself_is_accepted_and_claims_no_peers(suite):
 def test_a_planted_fault_is_found_on_its_rank_alone_and_the_report_shows_that_it_was_planted(suite):
     drill = torchrun(suite, "--limits=drill.yaml")
     assert drill.returncode == 1, drill.output
-    line = "REJECTED: 2 limits missed in 1 of 1 validation (cpu profile: no GPU was tested, 2 changed, overlay drill.yaml)"
+    line = "REJECTED: 4 limits missed in 2 of 2 validations (cpu profile: no GPU was tested, 4 changed, overlay drill.yaml)"
     assert drill.verdict_line == line
     found = judgement_of(drill, "repeats.mismatches")
     num_planted = figures_of(drill, 1)["planted.flips"].value
@@ -63,5 +63,14 @@ def test_a_planted_fault_is_found_on_its_rank_alone_and_the_report_shows_that_it
     clean = figures_of(drill, 0)
     assert (clean["repeats.mismatches"].value, clean["planted.flips"].value) == (0, 0)
     changed = {change.key: (change.old, change.new) for change in drill.record.changes}
-    assert changed == {"parameter corruption.planted_flip_every": ("0", "50"), "parameter corruption.planted_flip_rank": ("0", "1")}
+    assert changed == {
+        "parameter corruption.planted_flip_every": ("0", "50"),
+        "parameter corruption.planted_flip_rank": ("0", "1"),
+        "parameter memory.planted_words": ("0", "1"),
+        "parameter memory.planted_rank": ("0", "1"),
+    }
+    wrong, planted = (one for one in drill.row("test_patterns").judgements if one.status == "missed")
+    assert (wrong.metric, wrong.ranks, wrong.value) == ("memory.fill.wrong", (1,), 1)
+    assert re.search(r"random: byte 0x\w+ of the tested memory .*, XOR 0x0000010000000000", wrong.message)
+    assert (planted.metric, planted.ranks) == ("memory.planted.words", (1,))
     assert "parameter corruption.planted_flip_every" in (drill.folder / "report.html").read_text()

@@ -91,7 +91,7 @@ def test_a_gpu_chooses_its_profile_and_must_be_what_it_says(name, device_name):
 def test_required_subjects_have_all_their_limits(name):
     profile = load_profile(name, DIRECTORY)
     assert profile.requires == REQUIRED.get(name, EVERYTHING)
-    wanted = {"memory.fill.wrong", "memory.fill.fraction", *(f"corruption.{name}" for name in CORRUPTION)}
+    wanted = {"memory.fill.wrong", "memory.fill.fraction", "memory.planted.words", *(f"corruption.{name}" for name in CORRUPTION)}
     wanted |= products(name)
     wanted |= {f"hbm.{kernel}.wrong" for kernel in KERNELS} | {f"nccl.{collective}.wrong" for collective in COLLECTIVES}
     wanted |= {f"pcie.{direction}.wrong" for direction in ("h2d", "d2h", "bidirectional")}
@@ -168,7 +168,7 @@ def test_parameters_a_run_needs():
             "timing.num_blocks",
             *("gemm.size", "gemm.preheat_s", "gemm.block_s", "gemm.idle_s", "gemm.num_iterations", "gemm.flush_bytes", "gemm_dtypes.size"),
             *("corruption.seconds", "corruption.planted_flip_every", "corruption.planted_flip_rank"),
-            *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes"),
+            *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes", "memory.planted_words", "memory.planted_rank"),
             *("pcie.buffer_bytes", "pcie.num_copies"),
             *("hbm.array_bytes", "hbm.block_s", "nccl.num_bytes", "nccl.block_s", "infiniband.devices"),
         }

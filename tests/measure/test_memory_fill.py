@@ -200,6 +200,14 @@ def test_it_holds_every_pattern_at_work_before_it_looks(monkeypatch):
     ]
 
 
+def test_words_that_a_drill_spoils_are_found():
+    assert memory_fill.spoil(0) is None
+    result = measure(memory_fill.spoil(2))
+    assert result.num_wrong == 2
+    assert [(wrong.pattern, wrong.xor) for wrong in result.first_wrong] == [("random", 1 << 40)] * 2
+    assert [wrong.address_bytes for wrong in result.first_wrong] == [8 * (NUM_WORDS - 2), 8 * (NUM_WORDS - 1)]
+
+
 def allocations(folder, hook=None, **options):
     """Bytes of every allocation, by torch's own account: those inside its operations too."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:

@@ -99,6 +99,18 @@ class FillResult:
         return str(self.first_wrong[0]) if self.first_wrong else "right when read again"
 
 
+def spoil(num_words: int) -> Hook | None:
+    """A planted fault for drills: one bit of the last words of the memory, in the last pattern. None where there are to be none."""
+    if not num_words:
+        return None
+
+    def flip(pattern: str, pieces: list[Tensor]) -> None:
+        if pattern == list(PATTERNS)[-1]:
+            pieces[-1][-num_words:].bitwise_xor_(1 << 40)
+
+    return flip
+
+
 def measure(
     *,
     device: torch.device,

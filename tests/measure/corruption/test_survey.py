@@ -9,7 +9,7 @@ from gpu_acceptance.measure.corruption.difference import Difference
 from gpu_acceptance.measure.corruption.flip import Flip
 from gpu_acceptance.measure.corruption.peers import SHORT
 from gpu_acceptance.measure.corruption.repeat import RepeatResult
-from gpu_acceptance.measure.corruption.survey import Survey, planted_every
+from gpu_acceptance.measure.corruption.survey import Survey
 
 CPU = torch.device("cpu")
 FEW = ("mm_fp32", "mm_tf32", "sort")
@@ -113,23 +113,3 @@ def test_the_detection_limit_is_of_all_the_time_and_of_the_kernel_that_had_least
     found = Survey((made(exposure_s=2.0), made(exposure_s=3.0), made("sort", exposure_s=1.0)), {})
     assert found.detection_limit_per_minute == excluded_rate_per_minute(6.0)
     assert found.weakest_detection_limit_per_minute == excluded_rate_per_minute(1.0)
-
-
-def test_no_fault_is_planted_unless_a_profile_says_so():
-    assert [planted_every(0, 99, rank=rank, world_size=2) for rank in range(2)] == [None, None]
-
-
-def test_a_fault_is_planted_on_one_rank():
-    assert [planted_every(1000, 1, rank=rank, world_size=3) for rank in range(3)] == [None, 1000, None]
-
-
-@pytest.mark.parametrize("every", [-1, 0.5, True, "1000"])
-def test_a_drill_that_cannot_be_counted_is_refused(every):
-    with pytest.raises(ValueError, match=rf"^a bit is to be flipped in one of {every!r} repetitions: a whole number; 0 plants no fault$"):
-        planted_every(every, 0, rank=0, world_size=2)
-
-
-@pytest.mark.parametrize("on_rank", [-1, 2, 0.5, True, "0"])
-def test_a_drill_of_which_nobody_has_the_fault_is_refused(on_rank):
-    with pytest.raises(ValueError, match=rf"^a bit is to be flipped on rank {on_rank!r}: a whole number from 0 to 1$"):
-        planted_every(1000, on_rank, rank=0, world_size=2)

@@ -81,10 +81,10 @@ class Survey:
         return excluded_rate_per_minute(min(sum(result.exposure_s for result in results) for results in self.by_kernel.values()))
 
 
-def measure(*, device: torch.device, seconds: float, flip_every: int | None = None) -> Survey:
+def measure(*, device: torch.device, seconds: float, flip_every: int = 0) -> Survey:
     """Each kernel that the device can run, at each shape, for `seconds` of wall time and at least twice.
 
-    `flip_every`: a planted fault, one flipped bit in one of as many repetitions, counted over all kernels; see `planted_every`.
+    `flip_every`: a planted fault, one flipped bit in one of as many repetitions, counted over all kernels; 0: none.
     """
     able = [name for name in kernels.NAMES if not kernels.unsupported(name, device)]
     results: list[RepeatResult] = []
@@ -94,20 +94,6 @@ def measure(*, device: torch.device, seconds: float, flip_every: int | None = No
                 flip = _flip_after(sum(result.num_repetitions for result in results), flip_every) if flip_every else None
                 results.append(repeat(kernels.make(name, size, device), seconds=seconds, flip=flip))
     return Survey(tuple(results), {name: kernels.unsupported(name, device) for name in kernels.NAMES if name not in able})
-
-
-def planted_every(every: object, on_rank: object, *, rank: int, world_size: int) -> int | None:
-    """In one of how many repetitions this rank flips a bit on purpose; None on all other ranks, and where `every` is 0.
-
-    ValueError for what is no whole number, and for a rank that is not there: a drill of which nobody has the fault proves nothing.
-    """
-    if isinstance(every, bool) or not isinstance(every, int) or every < 0:
-        raise ValueError(f"a bit is to be flipped in one of {every!r} repetitions: a whole number; 0 plants no fault")
-    if not every:
-        return None
-    if isinstance(on_rank, bool) or not isinstance(on_rank, int) or not 0 <= on_rank < world_size:
-        raise ValueError(f"a bit is to be flipped on rank {on_rank!r}: a whole number from 0 to {world_size - 1}")
-    return every if rank == on_rank else None
 
 
 def work(result: RepeatResult) -> str:

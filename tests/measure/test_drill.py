@@ -1,0 +1,25 @@
+"""Which rank gets a planted fault."""
+
+import pytest
+
+from gpu_acceptance.measure.drill import on_this_rank
+
+
+def test_no_fault_is_planted_unless_a_profile_says_so():
+    assert [on_this_rank("a.b", 0, 99, rank=rank, world_size=2) for rank in range(2)] == [0, 0]
+
+
+def test_a_fault_is_planted_on_one_rank():
+    assert [on_this_rank("a.b", 1000, 1, rank=rank, world_size=3) for rank in range(3)] == [0, 1000, 0]
+
+
+@pytest.mark.parametrize("number", [-1, 0.5, True, "1000", None])
+def test_a_drill_that_cannot_be_counted_is_refused(number):
+    with pytest.raises(ValueError, match=rf"^a\.b={number!r}: a whole number from 0 up; 0 plants no fault$"):
+        on_this_rank("a.b", number, 0, rank=0, world_size=2)
+
+
+@pytest.mark.parametrize("on_rank", [-1, 2, 0.5, True, "0"])
+def test_a_drill_of_which_nobody_has_the_fault_is_refused(on_rank):
+    with pytest.raises(ValueError, match=rf"^a\.b=1000 on rank {on_rank!r}: a whole number from 0 to 1$"):
+        on_this_rank("a.b", 1000, on_rank, rank=0, world_size=2)

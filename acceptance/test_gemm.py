@@ -1,31 +1,35 @@
-"""GEMM: does each GPU keep its matrix-multiplication rate when warm, and is the product right?"""
+"""GEMM: does each GPU keep its matrix-multiplication rate when warm, does it make enough of its clock, and is the product right?"""
 
 import pytest
-
-from gpu_acceptance.measure.gemm import sustained
-from gpu_acceptance.measure.gemm.efficiency import cycle_efficiency_on
-from gpu_acceptance.measure.gemm.shape import square
 
 pytestmark = pytest.mark.no_group
 
 
-def test_sustained(ranks, check, record, parameter, telemetry):
-    """After the preheat every GPU multiplies at the expected rate, and agrees with float64."""
-    dtype = parameter("gemm.dtype")
-    result = sustained.measure(
-        square(parameter("gemm.size")),
-        dtype=dtype,
-        device=ranks.device,
-        preheat_s=parameter("gemm.preheat_s"),
-        block_s=parameter("gemm.block_s"),
-        num_blocks=parameter("timing.num_blocks"),
-    )
-    check(f"gemm.{dtype}.sustained", result.tflop_per_s, "TFLOP/s", spread_percent=result.block_cv_percent)
+def test_sustained(gemm, check):
+    """After the preheat every GPU multiplies at the expected rate and at the expected rate per clock, and no element is wrong."""
+    result = gemm.sustained("bf16")
+    check("gemm.bf16.sustained", result.tflop_per_s, "TFLOP/s", spread_percent=result.block_cv_percent)
+    check("gemm.bf16.cycle_efficiency", gemm.cycle_efficiency(result), "relative")
+    check("gemm.bf16.error", result.error, "relative")
+    check("gemm.bf16.wrong", result.num_wrong, "elements")
+
+
+def test_burst(gemm, check):
+    """In bursts that are over before power is limited every GPU multiplies at the expected rate, and no element is wrong."""
+    result = gemm.burst("bf16")
+    check("gemm.bf16.burst", result.tflop_per_s, "TFLOP/s", spread_percent=result.burst_cv_percent)
+    check("gemm.bf16.error", result.error, "relative")
+    check("gemm.bf16.wrong", result.num_wrong, "elements")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_best_shape(dtype, gemm, check, record):
+    """At the best of a few shapes, timed as mamf-finder does, every GPU reaches the expected rate, and no element of any is wrong."""
+    if lack := gemm.lack(dtype):
+        check(f"gemm.{dtype}.best", lack, "TFLOP/s")
+        return
+    result = gemm.best_shape(dtype)
+    check(f"gemm.{dtype}.best", result.tflop_per_s, "TFLOP/s")
     check(f"gemm.{dtype}.error", result.error, "relative")
-    if seen := telemetry(result.begin_s, result.end_s):
-        clock_mhz = seen.mean("sm_clock_mhz")
-        record(f"gemm.{dtype}.sm_clock", clock_mhz, "MHz")
-        record(f"gemm.{dtype}.power", seen.mean("power_w"), "W")
-        record(f"gemm.{dtype}.temperature", seen.mean("gpu_temperature_c"), "C")
-        if isinstance(clock_mhz, float):
-            record(f"gemm.{dtype}.cycle_efficiency", cycle_efficiency_on(ranks.device, dtype, result.tflop_per_s, clock_mhz), "relative")
+    check(f"gemm.{dtype}.wrong", result.num_wrong, "elements")
+    record(f"gemm.{dtype}.best_shape", str(result.shape), "text")

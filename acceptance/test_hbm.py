@@ -7,8 +7,8 @@ from gpu_acceptance.measure import hbm
 pytestmark = pytest.mark.no_group
 
 
-@pytest.mark.parametrize("kernel", ["copy", "triad", "read", "write"])
-def test_bandwidth(kernel, ranks, check, parameter):
+@pytest.mark.parametrize("kernel", ["copy", "scale", "add", "triad", "read", "write"])
+def test_bandwidth(kernel, ranks, check, record, parameter):
     """Over arrays far larger than any cache, the rate holds and not one element is wrong."""
     result = hbm.measure(
         kernel,
@@ -19,3 +19,4 @@ def test_bandwidth(kernel, ranks, check, parameter):
     )
     check(f"hbm.{kernel}.bandwidth", result.gb_per_s, "GB/s", spread_percent=result.block_cv_percent)
     check(f"hbm.{kernel}.wrong", result.num_wrong, "elements")
+    record(f"hbm.{kernel}.best", result.best_gb_per_s, "GB/s")

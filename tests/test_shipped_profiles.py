@@ -10,6 +10,9 @@ from gpu_acceptance.attempts import bare_row, too_small
 from gpu_acceptance.limit import matching_reason
 from gpu_acceptance.limits_file import LimitsError, read_file
 from gpu_acceptance.measure.corruption import kernels
+from gpu_acceptance.measure.gemm.availability import is_available
+from gpu_acceptance.measure.gemm.best_shape import CANDIDATES
+from gpu_acceptance.measure.gemm.dtypes import DTYPES, allowed_error
 from gpu_acceptance.record import Outcome
 from gpu_acceptance.thresholds import json_schema, load_profile, profile_names, select_profile, shipped_dir
 from gpu_acceptance.verdict import conclude, make_row
@@ -27,19 +30,42 @@ DEVICES = {
 }
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
 REQUIRED = {
-    "a100-pcie": {"binding", "corruption", "counters", "environment", "gemm", "gpu_health", "hbm", "memory", "pcie"},
-    "a10g": {"binding", "corruption", "counters", "environment", "gemm", "gpu_health", "memory", "pcie"},
-    "h100-pcie": {"binding", "corruption", "counters", "environment", "gemm", "gpu_health", "hbm", "memory", "pcie"},
-    "cpu": {"corruption", "environment", "gemm", "hbm", "memory", "nccl", "pcie"},
+    "a100-pcie": {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory", "pcie"},
+    "a10g": {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "memory", "pcie"},
+    "h100-pcie": {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory", "pcie"},
+    "cpu": {"corruption", "environment", "gemm", "gemm_dtypes", "hbm", "memory", "nccl", "pcie"},
 }
-EVERYTHING = {"binding", "corruption", "counters", "environment", "gemm", "gpu_health", "hbm", "memory", "nccl", "pcie"}
+EVERYTHING = {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory", "nccl", "pcie"}
 MEMORY_GB = {"a100-pcie": 80, "a100-sxm": 80, "a10g": 24, "b200": 180, "h100-pcie": 80, "h100-sxm": 80, "h200-sxm": 141}
 OF_THE_MACHINE = {"binding", "counters", "environment", "gpu_health", "infiniband", "kernel_log"}  # what is there, not how fast it is
 HAS_LINK_READINGS = {"cpu", "h200-sxm"}  # all others declare that the rate of their host link has no limit
-KERNELS = ("copy", "read", "triad", "write")
+KERNELS = ("add", "copy", "read", "scale", "triad", "write")
 CORRUPTION = ("inputs.changed", "kernels.run", "peers.hash", "planted.flips", "repeats.mismatches")
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 README = (DIRECTORY / "README.md").read_text()
+
+
+LACKS = {"a100-pcie": {"fp8"}, "a100-sxm": {"fp8"}, "a10g": {"fp8"}, "cpu": {"tf32"}}
+OTHERS = ("fp16", "tf32", "fp32", "fp64", "fp8")  # what `gemm_dtypes` measures; fp8 is in `gemm` too
+RATES = {  # of `gemm`, and whether there are any of `gemm_dtypes`: all other profiles declare them
+    "a100-sxm": ({"bf16.best"}, False),
+    "h100-sxm": ({"bf16.best", "bf16.burst", "bf16.cycle_efficiency", "fp8.best"}, False),
+    "h200-sxm": ({"bf16.best", "bf16.burst", "bf16.cycle_efficiency", "fp8.best"}, True),
+    "cpu": ({"bf16.best", "bf16.burst", "fp8.best"}, True),
+}
+
+
+def products(name):
+    """What is to be judged of matrix products: the content of all that the device has, and the rates that have a source."""
+    of_bf16, of_others = RATES.get(name, (set(), False))
+    others = [dtype for dtype in OTHERS if dtype not in LACKS.get(name, ())]
+    wanted = {"gemm.bf16.sustained", *(f"gemm.{rate}" for rate in of_bf16)}
+    wanted |= {f"gemm.{dtype}.{what}" for dtype in ("bf16", "fp8") for what in ("error", "wrong") if dtype not in LACKS.get(name, ())}
+    wanted |= {f"gemm_dtypes.{dtype}.{what}" for dtype in others for what in ("error", "wrong")}
+    if of_others:
+        wanted |= {f"gemm_dtypes.{dtype}.sustained" for dtype in others}
+        wanted |= {f"gemm_dtypes.{dtype}.best" for dtype in others if dtype != "fp8"}
+    return wanted
 
 
 def numbers(bound):
@@ -65,9 +91,8 @@ def test_a_gpu_chooses_its_profile_and_must_be_what_it_says(name, device_name):
 def test_required_subjects_have_all_their_limits(name):
     profile = load_profile(name, DIRECTORY)
     assert profile.requires == REQUIRED.get(name, EVERYTHING)
-    dtype = profile.parameters["gemm.dtype"]
-    wanted = {f"gemm.{dtype}.sustained", f"gemm.{dtype}.error", "memory.fill.wrong", "memory.fill.fraction", "memory.planted.words"}
-    wanted |= {f"corruption.{name}" for name in CORRUPTION}
+    wanted = {"memory.fill.wrong", "memory.fill.fraction", "memory.planted.words", *(f"corruption.{name}" for name in CORRUPTION)}
+    wanted |= products(name)
     wanted |= {f"hbm.{kernel}.wrong" for kernel in KERNELS} | {f"nccl.{collective}.wrong" for collective in COLLECTIVES}
     wanted |= {f"pcie.{direction}.wrong" for direction in ("h2d", "d2h", "bidirectional")}
     if name in HAS_LINK_READINGS:
@@ -83,8 +108,8 @@ def test_required_subjects_have_all_their_limits(name):
 @pytest.mark.parametrize("name", DEVICES)
 def test_each_speed_has_a_ceiling_and_a_largest_spread(name):
     for metric, limit in load_profile(name, DIRECTORY).limits.items():
-        if metric.endswith((".sustained", ".bandwidth", ".busbw")):
-            assert limit.spread_at_most == 2
+        if metric.endswith((".sustained", ".burst", ".best", ".bandwidth", ".busbw")):
+            assert limit.spread_at_most == (None if metric.endswith(".best") else 2)
             assert limit.ceiling is not None
             assert all(0.3 * limit.ceiling < number < limit.ceiling for number in numbers(limit.at_least))
         if metric.endswith(".busbw"):
@@ -103,12 +128,15 @@ def test_the_cpu_profile_asks_only_for_life():
     assert profile.device_name is None
     assert profile.deadline_s == 60
     assert set(profile.not_applicable) == {
-        *("environment.gpu*", "environment.cud*", "environment.driver*", "environment.nccl*", "gemm.bf16*"),
+        *("environment.gpu*", "environment.cud*", "environment.driver*", "environment.nccl*"),
+        *("gemm.bf16.cycle_efficiency", "gemm_dtypes.tf32.*"),
         *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
         *("infiniband.*", "kernel_log.*", "binding.*"),
     }
-    speeds = [limit for metric, limit in profile.limits.items() if metric.endswith((".sustained", ".bandwidth", ".busbw"))]
-    assert len(speeds) == 10
+    speeds = [
+        limit for metric, limit in profile.limits.items() if metric.endswith((".sustained", ".burst", ".best", ".bandwidth", ".busbw"))
+    ]
+    assert len(speeds) == 22
     for limit in speeds:
         assert limit.source == "policy: liveness only; shows that the operation ran and was timed, says nothing of speed"
         assert 0 < limit.at_least < 0.01
@@ -138,7 +166,7 @@ def test_parameters_a_run_needs():
         parameters = load_profile(name, DIRECTORY).parameters
         assert set(parameters) == {
             "timing.num_blocks",
-            *("gemm.size", "gemm.dtype", "gemm.preheat_s", "gemm.block_s"),
+            *("gemm.size", "gemm.preheat_s", "gemm.block_s", "gemm.idle_s", "gemm.num_iterations", "gemm.flush_bytes", "gemm_dtypes.size"),
             *("corruption.seconds", "corruption.planted_flip_every", "corruption.planted_flip_rank"),
             *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes", "memory.planted_words", "memory.planted_rank"),
             *("pcie.buffer_bytes", "pcie.num_copies"),
@@ -189,6 +217,31 @@ def test_every_kernel_that_a_device_can_run_must_run_and_no_fault_is_planted(nam
     able = [kernel for kernel in kernels.NAMES if not kernels.unsupported(kernel, device)]
     assert profile.limits["corruption.kernels.run"].equals == len(able)
     assert profile.parameters["corruption.planted_flip_every"] == 0
+
+
+@pytest.mark.parametrize("name", [*DEVICES, "cpu"])
+def test_a_dtype_that_a_device_lacks_is_declared_and_no_other(name, monkeypatch):
+    device = torch.device("cpu" if name == "cpu" else "cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: CAPABILITIES[name])
+    declared = load_profile(name, DIRECTORY).not_applicable
+    for dtype in DTYPES:
+        for metric in (f"gemm_dtypes.{dtype}.wrong", f"gemm.{dtype}.wrong"):
+            is_wanted = metric in load_profile("base", DIRECTORY).limits
+            assert not is_wanted or (matching_reason(metric, declared) is None) == bool(is_available(dtype, device)), metric
+
+
+def test_the_error_of_a_product_may_be_what_its_arithmetic_loses_and_little_more():
+    """Over the largest K that is multiplied: by a candidate of the best shape, or in the largest square."""
+    profiles = [load_profile(name, DIRECTORY) for name in [*DEVICES, "base"]]
+    seen = set()
+    for subject, dtypes in (("gemm", ("bf16", "fp8")), ("gemm_dtypes", OTHERS)):
+        for dtype in dtypes:
+            largest = max(shape.K for shape in CANDIDATES[dtype])
+            for profile in profiles:
+                allowed = allowed_error(dtype, max(largest, profile.parameters[f"{subject}.size"]))
+                assert allowed <= profile.limits[f"{subject}.{dtype}.error"].at_most <= 1.3 * allowed
+                seen.add((subject, dtype))
+    assert len(seen) == 7
 
 
 def test_base_can_be_loaded_for_a_gpu_nobody_knows():

@@ -43,7 +43,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--dtype", action="append", choices=list(DTYPES), help="default: all")
     parser.add_argument("--size", type=int, default=8192, help="of sustained, burst and drill; 16384 where L2 holds much of 8192")
     parser.add_argument("--best-size", type=int, help="one square instead of the candidates of best shape")
-    parser.add_argument("--preheat-s", type=float, help="default: 10 for bf16, 1 for the others")
+    parser.add_argument("--preheat-s", type=float, default=10.0, help="of the sustained rate, as the profiles have it")
     parser.add_argument("--block-s", type=float, default=0.5)
     parser.add_argument("--num-blocks", type=int, default=7)
     options = parser.parse_args()
@@ -53,8 +53,7 @@ def read_options() -> argparse.Namespace:
 
 def read(dtype: str, options: argparse.Namespace, device: torch.device) -> None:
     shape = square(options.size)
-    preheat_s = options.preheat_s if options.preheat_s is not None else 10.0 if dtype == "bf16" else 1.0
-    timing = {"preheat_s": preheat_s, "block_s": options.block_s, "num_blocks": options.num_blocks}
+    timing = {"preheat_s": options.preheat_s, "block_s": options.block_s, "num_blocks": options.num_blocks}
     candidates = [square(options.best_size)] if options.best_size else best_shape.CANDIDATES[dtype]
     largest_K = max(shape.K, *(candidate.K for candidate in candidates))
     readings: dict[str, Callable[[], object]] = {

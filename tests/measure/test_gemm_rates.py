@@ -250,3 +250,17 @@ def test_before_each_operation_l2_is_flushed_and_the_output_reset(monkeypatch):
 def test_nothing_to_time_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         measure_best_shape(**options)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "expected"),
+    [
+        ("bf16", 8192, best_shape.CANDIDATES["bf16"]),
+        ("fp8", 16384, best_shape.CANDIDATES["fp8"]),
+        ("fp64", 4096, (square(4096),)),
+        ("fp64", 2048, (square(2048),)),
+        ("bf16", 32, (square(32),)),
+    ],
+)
+def test_candidates_are_no_more_work_than_the_square(dtype, size, expected):
+    assert best_shape.candidates_within(dtype, size) == expected

@@ -16,7 +16,7 @@ from torch import Tensor
 from gpu_acceptance.measure.gemm import correctness
 from gpu_acceptance.measure.gemm.operands import Multiplication, fast_accum
 from gpu_acceptance.measure.gemm.prepare import prepared
-from gpu_acceptance.measure.gemm.shape import Shape, square, tflop_per_s
+from gpu_acceptance.measure.gemm.shape import Shape, num_flops, square, tflop_per_s
 
 # Shapes at which public tables (MAMF, and RVS for MI300X) read their best, and two squares.
 _SHAPES = (
@@ -61,6 +61,11 @@ class BestShapeResult:
     error: float  # largest of all candidates
     num_wrong: int  # of all candidates
     candidates: tuple[ShapeRate, ...]
+
+
+def candidates_within(dtype: str, size: int) -> tuple[Shape, ...]:
+    """The candidates of a dtype that are no more work than a square of this size; where there are none, that square."""
+    return tuple(shape for shape in CANDIDATES[dtype] if num_flops(*shape) <= num_flops(*square(size))) or (square(size),)
 
 
 def measure(

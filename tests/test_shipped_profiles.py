@@ -166,7 +166,16 @@ def test_parameters_a_run_needs():
         parameters = load_profile(name, DIRECTORY).parameters
         assert set(parameters) == {
             "timing.num_blocks",
-            *("gemm.size", "gemm.preheat_s", "gemm.block_s", "gemm.idle_s", "gemm.num_iterations", "gemm.flush_bytes", "gemm_dtypes.size"),
+            *(
+                "gemm.size",
+                "gemm.preheat_s",
+                "gemm.block_s",
+                "gemm.num_blocks",
+                "gemm.idle_s",
+                "gemm.num_iterations",
+                "gemm.flush_bytes",
+                "gemm_dtypes.size",
+            ),
             *("corruption.seconds", "corruption.planted_flip_every", "corruption.planted_flip_rank"),
             *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes", "memory.planted_words", "memory.planted_rank"),
             *("pcie.buffer_bytes", "pcie.num_copies"),

@@ -18,11 +18,12 @@ run() { # NAME ARGUMENTS OF pytest
 
 cat >/tmp/drill.yaml <<YAML
 reason: "a drill: a wrong word and a flipped bit in 1,000 repetitions on rank $rank must be found, and no other rank named"
-parameters: {corruption.planted_flip_every: 1000, corruption.planted_flip_rank: $rank, memory.planted_words: 1, memory.planted_rank: $rank}
+parameters: {corruption.planted_flip_every: 1000, corruption.planted_flip_rank: $rank, memory.planted_words: 1, memory.planted_rank: $rank,
+             corruption.seconds: 0.15}
 YAML
 run drill --limits=/tmp/drill.yaml -k "'memory or corruption'"
 
-.venv/bin/python tests/gpu/competitor.py "$rank" 5 80 >"$out/competitor.txt" &
+.venv/bin/python tests/gpu/competitor.py "$rank" 5 90 >"$out/competitor.txt" &
 sleep 6
-run competitor --allow-busy -k "'gemm or hbm'"
+run competitor --allow-busy -k "'test_gemm.py or test_hbm.py'"
 wait

@@ -63,7 +63,7 @@ def gemm(device: torch.device) -> Callable[[], Iterator[Reading]]:
 
     def read() -> Iterator[Reading]:
         together(device)
-        result = sustained.measure(square(8192), dtype="bf16", device=device, preheat_s=next(preheat, 2.0), block_s=1.0, num_blocks=10)
+        result = sustained.measure(square(8192), dtype="bf16", device=device, preheat_s=next(preheat, 1.0), block_s=1.0, num_blocks=10)
         clock = sampler.window(result.begin_s, result.end_s).spans["sm_clock_mhz"].mean
         yield "gemm.bf16.sustained", result.tflop_per_s, result.block_cv_percent
         yield "gemm.bf16.sm_clock", clock, None

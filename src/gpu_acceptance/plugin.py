@@ -116,7 +116,7 @@ class Dry:
             profile = choose_profile(self._settings, identity.gpu.name if identity.gpu else None, read_declared(self._settings))
         except RefusedError as error:
             raise pytest.UsageError(str(error)) from None
-        validations = [read_validation(item, profile.deadline_s) for item in items]
+        validations = [read_validation(item, profile.deadline_s, profile.parameters) for item in items]
         shape = planned_shape(self._place, identity.num_gpus, self._settings.declared_gpus)
         return plan_lines(profile, shape, validations, self._settings.waivers, datetime.now().astimezone())
 

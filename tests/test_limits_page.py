@@ -22,9 +22,8 @@ PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
 PROFILES = ["base", *profile_names(shipped_dir())]
 FAMILIES = ("gemm", "hbm", "memory", "pcie", "nccl", "soak")  # subjects whose metrics may be named together: `hbm.*.wrong`
 SUBJECTS = ("gpu_health", "infiniband", "kernel_log", "binding")  # those of which each row has a heading, in this order
-_NAME = re.compile(
-    r"`((?:environment|gpu_health|infiniband|kernel_log|binding|corruption|gemm|hbm|memory|pcie|nccl|soak|counters)\.[\w.*]+)`"
-)
+_SUBJECT = "environment|gpu_health|infiniband|kernel_log|binding|corruption|gemm|hbm|memory|pcie|nccl|soak|counters"
+_NAME = re.compile(rf"`((?:{_SUBJECT})\.[\w.*]+)`")
 _COMMAND = re.compile(r"(?:nvidia-smi|systemctl) .+?(?=[,;)]| and | of |$)")
 
 

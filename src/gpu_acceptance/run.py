@@ -69,10 +69,11 @@ class Run:
         self.validations, wrong = read_validations(collected.items, self.default_deadline_s, parameters)
         stopped = self.supervisor.stop_signals.reason
         problems = [interrupted(stopped)] if stopped else [*self.obstacles, *collected.problems, *wrong, *self._none_at_level()]
-        longest_s = max((validation.deadline_s for validation in self.validations.values()), default=self.default_deadline_s)
 
         def answer() -> Message:
-            return {"plan": encode(self._make_plan(collected)), "group_timeout_s": longest_s + BACKSTOP_S}
+            plan = self._make_plan(collected)
+            longest_s = max((planned.deadline_s for planned in plan.validations), default=self.default_deadline_s)
+            return {"plan": encode(plan), "group_timeout_s": longest_s + BACKSTOP_S}
 
         agreed = self._agree([item.nodeid for item in collected.items], problems, answer)
         plan = RunPlan.model_validate_json(agreed["plan"])

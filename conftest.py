@@ -9,4 +9,11 @@ from pathlib import Path
 _HERE = Path(__file__).absolute().parent
 sys.path[:0] = [str(_HERE / "src"), str(_HERE)]
 
-pytest_plugins = ["gpu_acceptance.plugin", "fixtures.ranks", "fixtures.limits", "fixtures.telemetry", "fixtures.gemm"]
+pytest_plugins = [
+    "gpu_acceptance.plugin",
+    "fixtures.ranks",
+    "fixtures.limits",
+    "fixtures.telemetry",
+    "fixtures.gemm",
+    "fixtures.corruption",
+]

@@ -1,8 +1,13 @@
 """The time of a whole run."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from gpu_acceptance.budget import Budget, parse_duration, read_budget
+from gpu_acceptance.generations import Validation
+from gpu_acceptance.leader import Leader, LeaderOptions
+from tests.judging import make_profile
 
 
 @pytest.fixture
@@ -48,3 +53,11 @@ def test_the_earlier_end_counts(clock):
     assert read_budget("200", slurm, now=10_000).text == "out of time: --budget=200"
     assert read_budget("2h", slurm, now=10_000).text == "out of time: the end of the Slurm job"
     assert read_budget(None, slurm, now=10_000).left_s == 470
+
+
+def test_what_lasts_counts_with_its_time(clock):
+    profile = make_profile(expected_s={"soak": 100.0})
+    leader = SimpleNamespace(_options=LeaderOptions(budget=Budget(7200, "--budget=2h")), _profile=profile)
+    load, corruption = (Validation(f"acceptance/test_soak.py::test_{name}", 400.0, lasts_s=s) for name, s in (("load", 14_400), ("b", 0.0)))
+    assert Leader._out_of_time(leader, corruption) is None
+    assert Leader._out_of_time(leader, load) == "out of time: --budget=2h; 7170 s left, it takes about 14500 s"

@@ -27,7 +27,7 @@ PARAMETERS = {
     "gemm.idle_s": 0.0,
     "gemm.num_iterations": 4,
     "gemm.flush_bytes": 4096,
-    "timing.num_blocks": 3,
+    "gemm.num_blocks": 3,
 }
 RESULT = SimpleNamespace(dtype="bf16", tflop_per_s=655.775, begin_s=100.0, end_s=103.9)
 EFFICIENCY = "gemm.bf16.cycle_efficiency"
@@ -119,7 +119,9 @@ def test_without_a_clock_there_is_no_efficiency_and_no_pass(what):
     profile, job = load_profile("h200-sxm", shipped_dir()), make_job(1)
     record = make_record(0, figures=(figure_of(EFFICIENCY, found, "relative", judged=True),))
     row = make_row("acceptance/test_gemm.py::test_sustained", (Attempt(number=1, ranks=(record,)),), profile, job, {}, 60.0)
-    assert {judgement.status for judgement in row.judgements} == {Status.INVALID}
+    statuses = {judgement.bound: judgement.status for judgement in row.judgements}
+    assert statuses == {"at_least": Status.INVALID, "peers": Status.NOT_APPLICABLE}  # one rank has none
+    assert row.outcome is Outcome.ERROR
     assert f"{EFFICIENCY} is no value but {said}, need >= 0.796 relative" in row.message
 
 

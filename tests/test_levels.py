@@ -7,11 +7,12 @@ import pytest
 from judging import make_limit, make_profile
 from suite import ROOT, make_suite, plain_pytest, torchrun
 
-from gpu_acceptance.levels import at_level, left_out, num_left_out, runs
+from gpu_acceptance.levels import at_level, lasting, left_out, num_left_out, runs
 from gpu_acceptance.limit import LEVELS
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.rows import subject_of
 from gpu_acceptance.thresholds import LimitsError, load_profile, profile_names, shipped_dir
+from gpu_acceptance.values import level_text
 
 TABLE = {"quick": {"gemm": 2.0}, "full": {"gemm": 3.0, "memory": 9.0}}
 PROFILE = make_profile(
@@ -53,7 +54,52 @@ def test_a_profile_without_a_table_has_one_level_which_runs_all():
     assert at_level(make_profile(levels={}), "full").requires == make_profile().requires
 
 
-LONGEST_S = {"health": 10, "quick": 90, "full": 540}  # for one node of 8 GPUs; formation and the import of torch excluded
+SOAK = {"soak.duration_s": 3600, "soak.min_duration_s": 300}
+
+
+def soaked(asked_s, level="soak", **parameters):
+    profile = make_profile(levels={"full": {}, "soak": {"soak": 60}}, parameters={**SOAK, **parameters})
+    return lasting(at_level(profile, level), asked_s)
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "said"), [(None, "soak of 1 h"), (14_400, "soak of 4 h"), (5400, "soak of 90 min"), (301, "soak of 301 s")]
+)
+def test_a_soak_lasts_as_long_as_was_asked_for_and_says_so(asked_s, said):
+    profile = soaked(asked_s)
+    assert profile.parameters == {**SOAK, "soak.duration_s": asked_s or 3600}
+    assert level_text(profile.level, profile.parameters) == said
+
+
+def test_other_levels_do_not_soak():
+    profile = soaked(None, "full")
+    assert profile.parameters == SOAK
+    assert level_text(profile.level, profile.parameters) == "full"
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "parameters", "text"),
+    [
+        (299, {}, "--soak: 299 s: profile h200-sxm wants at least 300 s (its parameter soak.min_duration_s)"),
+        (
+            None,
+            {"soak.duration_s": 60},
+            "parameter soak.duration_s=60: profile h200-sxm wants at least 300 s (its parameter soak.min_duration_s)",
+        ),
+        *(
+            (9000, {name: value}, f"level soak: profile h200-sxm has {name}={value!r}; it wants a number of seconds above 0")
+            for name in SOAK
+            for value in ("1h", True, 0, -5)
+        ),
+    ],
+)
+def test_a_soak_that_is_too_short_or_no_time_at_all(asked_s, parameters, text):
+    with pytest.raises(LimitsError) as caught:
+        soaked(asked_s, **parameters)
+    assert str(caught.value) == text
+
+
+LONGEST_S = {"health": 10, "quick": 90, "full": 540, "soak": 800}  # one node of 8 GPUs; formation, import of torch and --soak=TIME excluded
 GPU_PROFILES = [name for name in profile_names(shipped_dir()) if name != "cpu"]
 
 
@@ -78,8 +124,9 @@ def test_the_seconds_of_a_level_add_up_to_what_it_may_take(name, level, nodeids)
 
 @pytest.mark.parametrize("name", profile_names(shipped_dir()))
 def test_the_shipped_levels_differ(name):
-    health, quick, full = (at_level(load_profile(name, shipped_dir()), level).expected_s.keys() for level in LEVELS)
-    assert health < quick < full
+    health, quick, full, soak = (at_level(load_profile(name, shipped_dir()), level).expected_s.keys() for level in LEVELS)
+    assert health < quick < full < soak
+    assert soak - full == {"soak", "gemm_dtypes"}
 
 
 def test_no_overlay_takes_a_subject_out_of_the_whole_suite(tmp_path):
@@ -131,4 +178,4 @@ def test_the_plan_shows_the_level_and_what_it_leaves_out(suite):
 def test_a_level_that_is_not_there_is_a_usage_error(suite):
     refused = plain_pytest(suite, "--level=fast")
     assert refused.returncode == 4
-    assert "ERROR: --level=fast: wants one of health, quick, full" in refused.output
+    assert "ERROR: --level=fast: wants one of health, quick, full, soak" in refused.output

@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_acceptance.generation_attempt import EndAttempt, FormAttempt
-from gpu_acceptance.gpu_telemetry import GpuTelemetry, check_moments
+from gpu_acceptance.gpu_telemetry import GpuSeries, GpuTelemetry, check_moments
 from gpu_acceptance.rank_attempt import RunAttempt
 from gpu_acceptance.record import LastCollective, Outcome
 
@@ -79,6 +79,9 @@ class FakeHost:
         check_moments(begin_s, end_s)
         return seen(end_s - begin_s)
 
+    def telemetry_series(self, begin_s, end_s) -> GpuSeries | None:
+        return GpuSeries(point_s=end_s - begin_s, levels={}, throttled={}) if end_s - begin_s >= 60 else None
+
 
 def seen(length_s: float) -> GpuTelemetry:
     return GpuTelemetry(
@@ -147,6 +150,15 @@ def test_the_record_says_what_the_gpu_did_meanwhile(clock):
     clock(7)
     attempt.on_worker(done())
     assert host.published[0][0].telemetry.length_s == 7
+    assert host.published[0][0].series is None
+
+
+def test_the_record_of_a_long_attempt_keeps_how_it_went(clock):
+    host = FakeHost(FakeWorker())
+    attempt = entered(host)
+    clock(70)
+    attempt.on_worker(done())
+    assert host.published[0][0].series.point_s == 70
 
 
 def test_a_validation_is_told_what_its_gpu_did(clock):

@@ -58,6 +58,8 @@ def field_strategy(model, name):
         ("Figure", "value"): st.none() | values,
         ("Judgement", "value"): st.none() | values,
         ("Header", "parameters"): st.dictionaries(texts, values, max_size=2),
+        ("GpuSeries", "levels"): st.dictionaries(texts, st.lists(st.none() | floats, max_size=2).map(tuple), max_size=2),
+        ("GpuSeries", "throttled"): st.dictionaries(texts, st.lists(st.integers(0, 239), max_size=2).map(tuple), max_size=2),
     }
     if (model.__name__, name) in special:
         return special[model.__name__, name]

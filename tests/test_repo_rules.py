@@ -140,7 +140,7 @@ def test_telemetry_imports_only_what_asks_the_machine(path):
     assert {name.split(".")[0] for name in own(path)} <= {"inventory", "telemetry"}
 
 
-@pytest.mark.parametrize("name", ["telemetry.sample", "telemetry.series", "telemetry.thermal"])
+@pytest.mark.parametrize("name", ["telemetry.sample", "telemetry.series", "thermal"])
 def test_what_is_told_of_a_series_is_told_without_a_gpu(name):
     for module in reached(name):
         path = SRC / f"{module.replace('.', '/')}.py"
@@ -235,22 +235,36 @@ def checked_metrics():
         for call in calls(path, "check")
         if not isinstance(call.args[0], ast.Name)
     }
-    return sorted(written | {found for subject, module in FINDINGS.items() for found in found_metrics(subject, module)})
+    return sorted(
+        {*written, *surveyed_metrics(), *(found for subject, module in FINDINGS.items() for found in found_metrics(subject, module))}
+    )
 
 
-FINDINGS = {  # subject -> the module of `inventory` that finds its figures
-    "binding": "binding",
-    "gpu_health": "gpu_health",
-    "infiniband": "infiniband_health",
-    "kernel_log": "kernel_log_health",
+FINDINGS = {  # subject -> the module that finds its figures
+    "binding": "inventory/binding",
+    "gpu_health": "inventory/gpu_health",
+    "infiniband": "inventory/infiniband_health",
+    "kernel_log": "inventory/kernel_log_health",
+    "soak": "thermal",
 }
 
 
 def found_metrics(subject, module):
-    """The findings of a module: `yield metric, answer, unit`, and more where a figure has a place."""
-    for node in ast.walk(parsed(SRC / "inventory" / f"{module}.py")):
-        if isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple) and isinstance(node.value.elts[2], ast.Constant):
-            yield subject, glob_of(node.value.elts[0]), node.value.elts[2].value
+    """The findings of a module: a tuple of metric, answer, unit, and more where a figure has a place. What its facts are of is recorded."""
+    for function in parsed(SRC / f"{module}.py").body:
+        if isinstance(function, ast.FunctionDef) and not function.name.endswith("facts"):
+            for node in ast.walk(function):
+                value = node.value if isinstance(node, ast.Yield | ast.Return) else None
+                if isinstance(value, ast.Tuple) and len(value.elts) > 2 and isinstance(value.elts[2], ast.Constant):
+                    yield subject, glob_of(value.elts[0]), value.elts[2].value
+
+
+def surveyed_metrics():
+    """Of what one fixture checks for whoever calls it with a prefix: `check_survey("soak.corruption", found)`."""
+    for path in ACCEPTANCE:
+        for prefix in (glob_of(call.args[0]) for call in calls(path, "check_survey")):
+            for call in calls(ROOT / "fixtures" / "corruption.py", "check"):
+                yield prefix.split(".")[0], glob_of(call.args[0]).replace("*", prefix, 1), glob_of(call.args[2])
 
 
 @pytest.mark.parametrize(("subject", "metric", "unit"), checked_metrics())

@@ -29,13 +29,12 @@ def suite(tmp_path):
 
 
 def settings(suite, started_in=None, **options):
-    defaults = dict.fromkeys(("hardware", "gpus", "report_dir", "run_id", "confirm", "budget", "site")) | {
+    defaults = dict.fromkeys(("hardware", "gpus", "report_dir", "run_id", "confirm", "budget", "site", "level", "soak")) | {
         "limits": [],
         "waive": [],
         "measure_only": False,
         "allow_busy": False,
         "plan": False,
-        "level": "full",
     }
     invocation = SimpleNamespace(dir=started_in or suite)
     return read_settings(SimpleNamespace(rootpath=suite, invocation_params=invocation, option=SimpleNamespace(**defaults | options)))
@@ -115,7 +114,7 @@ def test_a_waiver_needs_a_glob_and_a_reason(suite, text):
 
 @pytest.mark.parametrize("text", ["bogus", "", "Full"])
 def test_a_level_that_no_profile_has(suite, text):
-    with pytest.raises(pytest.UsageError, match=rf"^--level={text}: wants one of health, quick, full$"):
+    with pytest.raises(pytest.UsageError, match=rf"^--level={text}: wants one of health, quick, full, soak$"):
         settings(suite, level=text)
 
 
@@ -246,3 +245,30 @@ def test_a_profile_that_does_not_fit_the_others(suite, profile, text):
 def test_an_overlay_that_is_not_there(suite):
     assert refusal(suite, limits=["agreed.yaml"]).startswith("agreed.yaml: there is no such file: ")
     assert refusal(suite, limits=["site-nvls"]).startswith("no overlay site-nvls: neither a file nor one of none")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("4h", 14_400)])
+def test_a_soak_is_a_level_with_its_time(suite, text, seconds):
+    for level in (None, "soak"):
+        found = settings(suite, soak=text, level=level)
+        assert (found.level, found.soak_s) == ("soak", seconds)
+    assert (settings(suite, level="soak").level, settings(suite, level="soak").soak_s) == ("soak", None)
+    assert (settings(suite).level, settings(suite).soak_s) == ("full", None)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0h", "-1", "1d", "1.5h", "4 h", "12345678"])
+def test_a_soak_that_is_no_time(suite, text):
+    with pytest.raises(pytest.UsageError, match=rf"^--soak={re.escape(text)}: wants seconds, or a number with s, m or h, above 0$"):
+        settings(suite, soak=text)
+
+
+def test_a_soak_at_another_level(suite):
+    with pytest.raises(pytest.UsageError, match=r"^--soak=4h --level=full: --soak is level soak; leave one of them out$"):
+        settings(suite, soak="4h", level="full")
+
+
+def test_a_soak_that_the_profile_finds_too_short_is_refused(suite):
+    parameters = "parameters: {soak.duration_s: 3600, soak.min_duration_s: 300}\nlevels: {soak: {hbm: 2}}\n"
+    (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\n" + parameters)
+    assert refusal(suite, soak="60") == "--soak: 60 s: profile cpu wants at least 300 s (its parameter soak.min_duration_s)"
+    assert choose_profile(settings(suite, soak="4h"), None).parameters["soak.duration_s"] == 14_400

@@ -30,17 +30,35 @@ DEVICES = {
 }
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
 REQUIRED = {
-    "a100-pcie": {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory", "pcie"},
-    "a10g": {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "memory", "pcie"},
-    "h100-pcie": {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory", "pcie"},
-    "cpu": {"corruption", "environment", "gemm", "gemm_dtypes", "hbm", "memory", "nccl", "pcie"},
+    "a100-pcie": {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory", "pcie", "soak"},
+    "a10g": {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "memory", "pcie", "soak"},
+    "h100-pcie": {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory", "pcie", "soak"},
+    "cpu": {"corruption", "environment", "gemm", "gemm_dtypes", "hbm", "memory", "nccl", "pcie", "soak"},
 }
-EVERYTHING = {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory", "nccl", "pcie"}
+EVERYTHING = {
+    "binding",
+    "corruption",
+    "counters",
+    "environment",
+    "gemm",
+    "gemm_dtypes",
+    "gpu_health",
+    "hbm",
+    "memory",
+    "nccl",
+    "pcie",
+    "soak",
+}
 MEMORY_GB = {"a100-pcie": 80, "a100-sxm": 80, "a10g": 24, "b200": 180, "h100-pcie": 80, "h100-sxm": 80, "h200-sxm": 141}
 OF_THE_MACHINE = {"binding", "counters", "environment", "gpu_health", "infiniband", "kernel_log"}  # what is there, not how fast it is
 HAS_LINK_READINGS = {"cpu", "h200-sxm"}  # all others declare that the rate of their host link has no limit
 KERNELS = ("add", "copy", "read", "scale", "triad", "write")
 CORRUPTION = ("inputs.changed", "kernels.run", "peers.hash", "planted.flips", "repeats.mismatches")
+SOAK = ("load.fraction", *(f"{work}.{what}" for work in ("gemm", "hbm", "nccl") for what in ("wrong", "drift")))
+SOAK += tuple(f"corruption.{name}" for name in ("inputs.changed", "peers.hash", "repeats.mismatches"))
+THERMAL = tuple(f"throttle.{name}" for name in ("hw_thermal", "hw_slowdown", "hw_power_brake", "sw_thermal", "unknown"))
+THERMAL += ("clock.memory_min", "temperature.margin_min", "sampling.rate", "sampling.longest_gap", "sampling.unread")
+TELLS_NO_MARGIN = {"a100-pcie", "a100-sxm", "a10g"}
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 README = (DIRECTORY / "README.md").read_text()
 
@@ -95,6 +113,8 @@ def test_required_subjects_have_all_their_limits(name):
     wanted |= products(name)
     wanted |= {f"hbm.{kernel}.wrong" for kernel in KERNELS} | {f"nccl.{collective}.wrong" for collective in COLLECTIVES}
     wanted |= {f"pcie.{direction}.wrong" for direction in ("h2d", "d2h", "bidirectional")}
+    wanted |= {f"soak.{name}" for name in (*SOAK, *(() if name == "cpu" else THERMAL))}
+    wanted -= {"soak.temperature.margin_min"} if name in TELLS_NO_MARGIN else set()
     if name in HAS_LINK_READINGS:
         wanted |= {f"pcie.{direction}.bandwidth" for direction in ("h2d", "d2h")}
     if "hbm" in profile.requires:
@@ -132,6 +152,7 @@ def test_the_cpu_profile_asks_only_for_life():
         *("gemm.bf16.cycle_efficiency", "gemm_dtypes.tf32.*"),
         *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
         *("infiniband.*", "kernel_log.*", "binding.*"),
+        *("soak.throttle.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),
     }
     speeds = [
         limit for metric, limit in profile.limits.items() if metric.endswith((".sustained", ".burst", ".best", ".bandwidth", ".busbw"))
@@ -180,6 +201,7 @@ def test_parameters_a_run_needs():
             *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes", "memory.planted_words", "memory.planted_rank"),
             *("pcie.buffer_bytes", "pcie.num_copies"),
             *("hbm.array_bytes", "hbm.block_s", "nccl.num_bytes", "nccl.block_s", "infiniband.devices"),
+            *("soak.duration_s", "soak.min_duration_s", "soak.gemm_s", "soak.hbm_s", "soak.nccl_s", "soak.corruption_s", "soak.pulse_s"),
         }
     assert load_profile("h200-sxm", DIRECTORY).parameters["nccl.num_bytes"] == 4 * 2**30
 

@@ -12,12 +12,13 @@ from judging import make_identity
 from waiting import wait_until
 
 from gpu_acceptance import telemetry_watch, worker_hold
-from gpu_acceptance.gpu_telemetry import GpuTelemetry
+from gpu_acceptance.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.inventory import event_reasons
 from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.telemetry.points import Point, points
 from gpu_acceptance.telemetry.sample import SOURCES, Sample, unread
 from gpu_acceptance.telemetry.series import Series
-from gpu_acceptance.telemetry_watch import TelemetryWatch, told
+from gpu_acceptance.telemetry_watch import TelemetryWatch, kept_series, told
 
 FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
 
@@ -167,3 +168,55 @@ def test_a_mean_that_is_known_of_a_part_of_the_time_is_none():
     assert found.seen_s == pytest.approx(1.0)
     assert found.mean("sm_clock_mhz") == Missing(Why.UNREADABLE, "sm_clock_mhz is known for 0.8 of 1.0 s")
     assert told(series(*known).window(0.0, 0.75)).mean("sm_clock_mhz") == 1.0
+
+
+def minute(**changes):
+    """A minute at 20 Hz, of which `changes` gives the values by second."""
+    by_second = {name: [change(second) for second in range(60)] for name, change in changes.items()}
+    made = series(*(sample(n, **{name: values[n // 20] for name, values in by_second.items()}) for n in range(1200)))
+    return points(made.bins(), 0.0, 60.0, 60, ("sm_clock_mhz", "power_w"))
+
+
+def test_a_minute_in_points():
+    found = minute(sm_clock_mhz=lambda second: 1000 + second, event_reasons=lambda second: 0x40 if second == 7 else 0x4)
+    assert [point.means["sm_clock_mhz"] for point in found] == pytest.approx([1000 + second for second in range(60)], abs=0.1)
+    assert [number for number, point in enumerate(found) if point.reasons & 0x40] == [7]
+    assert {point.length_s for point in found} == {1.0}
+
+
+def test_of_what_was_not_sampled_there_is_no_point():
+    gone = Missing(Why.UNREADABLE, "gone")
+    assert [point.means["power_w"] for point in minute(power_w=lambda second: gone if second < 59 else 700)] == [*[None] * 59, 700]
+    made = series(*(sample(number) for number in (*range(40), *range(800, 1200))))
+    found = points(made.bins(), 0.0, 60.0, 60, ("power_w",))
+    assert [number for number, point in enumerate(found) if point.means["power_w"] is None] == list(range(2, 40))
+    assert [point.means for point in points((), 0.0, 60.0, 2, ("power_w",))] == [{"power_w": None}] * 2
+
+
+def test_what_is_kept_of_a_minute_or_longer(watch):
+    watch.watch(FIRST)
+    wait_for_samples(watch, 3)
+    now_s = time.monotonic()
+    assert watch.series(now_s - 59.9, now_s) is None
+    kept = watch.series(now_s - 60.0, now_s)
+    assert (kept.point_s, {len(values) for values in kept.levels.values()}) == (pytest.approx(0.25), {240})
+    assert kept.levels["sm_clock_mhz"][0] is None
+    assert GpuSeries.model_validate_json(kept.model_dump_json()) == kept
+    assert len(kept.model_dump_json()) < 16_000
+
+
+def test_a_series_names_why_clocks_were_held_down_and_where_but_not_what_every_healthy_gpu_has():
+    reasons = (event_reasons.GPU_IDLE, event_reasons.SW_POWER_CAP, event_reasons.HW_THERMAL | 0x4000, event_reasons.HW_THERMAL)
+    means = dict.fromkeys(("sm_clock_mhz", "power_w", "gpu_temperature_c", "memory_temperature_c", "utilisation_percent"), 1.0)
+    kept = kept_series([Point(15.0, means, one) for one in reasons])
+    assert kept.throttled == {"hw thermal slowdown": (2, 3), "bits 0x4000": (2,)}
+
+
+@pytest.mark.parametrize("wrong", [{"throttled": {"a": (240,)}}, {"levels": {"a": (1.0,) * 241}}, {"levels": {"a": (float("nan"),)}}])
+def test_a_series_that_cannot_be(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        GpuSeries.model_validate({"point_s": 1.0, "levels": {}, "throttled": {}, **wrong})
+
+
+def test_without_a_gpu_there_is_no_series(watch):
+    assert watch.series(0.0, 60.0) is None

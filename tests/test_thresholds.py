@@ -214,7 +214,7 @@ TOP_KEYS = "extends, match, reason, requires, limits, parameters, deadline_s, le
         (
             "levels: {full: {gemm: x}}",
             "levels.full.gemm (line 1): 'x' is not allowed; "
-            "allowed: a mapping from levels (health, quick, full) to mappings from subjects to seconds, above 0",
+            "allowed: a mapping from levels (health, quick, full, soak) to mappings from subjects to seconds, above 0",
         ),
         (
             "levels: {fast: {gemm: 1}}",

@@ -38,6 +38,7 @@ def test_with_all_markers():
 
 FRESH_OR_ENV = "marker worker wants fresh=True, env={'NAME': 'text'} or both, got "
 ENV = "marker worker wants env={'NAME': 'text'}, no '=' in a name and no NUL in either, got "
+LASTS = "marker lasts wants the name of one parameter of the profile, a number of seconds above 0, got "
 WRONG = [
     *[
         (mark("deadline", *args, **kwargs), f"marker deadline wants one number of seconds above 0, got deadline({given})")
@@ -82,3 +83,24 @@ def test_of_many_the_right_ones_are_read_and_the_others_are_told():
     validations, problems = read_validations([item(), item(mark("no_group", 1))], 60.0)
     assert list(validations) == [NODEID]
     assert [str(problem) for problem in problems] == [f"{NODEID}: marker no_group wants no arguments, got no_group(1)"]
+
+
+PARAMETERS = {"soak.duration_s": 3600, "gemm.dtype": "bf16", "some.flag": True, "some.none": 0}
+
+
+def test_what_lasts_has_its_deadline_later_by_as_much():
+    found = read_validation(item(mark("lasts", "soak.duration_s")), 60.0, PARAMETERS)
+    assert (found.lasts_s, found.deadline_s, found.expected_s(5.0), found.expected_s(None)) == (3600, 3660, 3605, None)
+    assert read_validation(item(mark("lasts", "soak.duration_s"), mark("deadline", 5)), 60.0, PARAMETERS).deadline_s == 3605
+    assert read_validation(item(), 60.0, PARAMETERS).expected_s(5.0) == 5.0
+
+
+def test_a_rank_that_does_not_know_the_profile_leaves_it_to_rank_0():
+    assert read_validation(item(mark("lasts", "soak.duration_s")), 60.0).deadline_s == 60
+
+
+@pytest.mark.parametrize("name", ["no.such", "gemm.dtype", "some.flag", "some.none", 5, None])
+def test_what_lasts_names_a_parameter_of_seconds(name):
+    with pytest.raises(pytest.UsageError) as caught:
+        read_validation(item(mark("lasts", name)), 60.0, PARAMETERS)
+    assert str(caught.value) == f"{NODEID}: {LASTS}lasts({name!r})"

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 
 RESERVE_S = 30.0  # for ending the workers and writing the report
-_DURATION = re.compile(r"([0-9]+)([smh]?)")
+_DURATION = re.compile(r"([0-9]{1,7})([smh]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -43,8 +43,13 @@ def read_budget(option: str | None, environ: Mapping[str, str], now: float) -> B
 
 def parse_duration(text: str) -> float:
     """Seconds of `90`, `90s`, `30m` or `2h`; above the reserve, or nothing could run."""
-    match = _DURATION.fullmatch(text)
-    seconds = int(match[1]) * _SECONDS[match[2]] if match else 0
+    seconds = seconds_of(text)
     if seconds <= RESERVE_S:
         raise ValueError(f"--budget={text}: wants seconds, or a number with s, m or h, above the {RESERVE_S:g} s kept for the report")
     return seconds
+
+
+def seconds_of(text: str) -> int:
+    """Of `90`, `90s`, `30m` or `2h`; 0 for anything else."""
+    match = _DURATION.fullmatch(text)
+    return int(match[1]) * _SECONDS[match[2]] if match else 0

@@ -19,11 +19,16 @@ class Validation:
     """One item of the run and what it asked for with its markers."""
 
     nodeid: str
-    deadline_s: float
+    deadline_s: float  # with what it lasts
     needs_group: bool = True
     min_ranks: int = 1
     fresh: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
+    lasts_s: float = 0.0  # that it was asked to take, beside what validations of its subject take
+
+    def expected_s(self, of_subject_s: float | None) -> float | None:
+        """Seconds it takes, where one of its subject takes `of_subject_s`; None where nobody knows that."""
+        return None if of_subject_s is None else of_subject_s + self.lasts_s
 
     @property
     def wants_own_worker(self) -> bool:

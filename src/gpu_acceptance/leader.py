@@ -116,7 +116,7 @@ class Leader:
     def _out_of_time(self, validation: Validation) -> str | None:
         if self._options.budget is None:
             return None
-        expected_s = self._profile.expected_s.get(subject_of(validation.nodeid))
+        expected_s = validation.expected_s(self._profile.expected_s.get(subject_of(validation.nodeid)))
         return self._options.budget.refuses(validation.deadline_s if expected_s is None else expected_s)
 
     def _next_of_these_workers(self, validation: Validation) -> str | None:

@@ -1,16 +1,19 @@
 """How much of the suite runs (`--level`): a table in the profile names, for each level, its subjects and what one validation of them takes.
 
 A subject that no level names runs at every level: what a site adds to the suite must not be left out in silence. A level runs all that the
-ones before it run, which thresholds.py sees to: so the highest leaves nothing out.
+ones before it run, which thresholds.py sees to: so the highest leaves nothing out. That is `soak`, which puts the GPUs under load for as
+long as `--soak=TIME` or the profile says. Rank 0's command line counts for all ranks.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpu_acceptance.limit import DEFAULT_LEVEL, Profile
+from gpu_acceptance.limit import DEFAULT_LEVEL, SOAK, SOAK_DURATION, Profile
 from gpu_acceptance.limits_file import LimitsError
 from gpu_acceptance.rows import subject_of
+
+_SHORTEST = "soak.min_duration_s"  # a parameter
 
 
 def at_level(profile: Profile, level: str) -> Profile:
@@ -20,6 +23,26 @@ def at_level(profile: Profile, level: str) -> Profile:
         raise LimitsError(f"--level={level}: profile {profile.name} has no such level; levels: {known}")
     chosen = replace(profile, level=level, expected_s=profile.levels.get(level, {}))
     return replace(chosen, requires=profile.requires - left_out(chosen))
+
+
+def lasting(profile: Profile, asked_s: float | None) -> Profile:
+    """The profile of a soak of `asked_s`; None: as long as its own parameter says. Raises LimitsError over one that is too short."""
+    if profile.level != SOAK:
+        return profile
+    seconds, shortest = (_seconds(profile, name) for name in (SOAK_DURATION, _SHORTEST))
+    if asked_s is not None:
+        seconds = asked_s
+    if seconds < shortest:
+        said = f"parameter {SOAK_DURATION}={seconds:g}" if asked_s is None else f"--soak: {seconds:g} s"
+        raise LimitsError(f"{said}: profile {profile.name} wants at least {shortest:g} s (its parameter {_SHORTEST})")
+    return replace(profile, parameters={**profile.parameters, SOAK_DURATION: seconds})
+
+
+def _seconds(profile: Profile, name: str) -> float:
+    value = profile.parameters.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise LimitsError(f"level {SOAK}: profile {profile.name} has {name}={value!r}; it wants a number of seconds above 0")
+    return value
 
 
 def left_out(profile: Profile) -> frozenset[str]:

@@ -15,9 +15,11 @@ RESERVED_SUBJECTS = frozenset({"world_formation", "worker_end"})  # rows of the 
 
 BY_SIZE = ("at_least", "at_most", "spread_at_most")  # keys that hold one number, or one for each size
 
-Level = Literal["health", "quick", "full"]  # how much of the suite runs; a profile says which of them it has
+Level = Literal["health", "quick", "full", "soak"]  # how much of the suite runs; a profile says which of them it has
 LEVELS: tuple[Level, ...] = get_args(Level)
 DEFAULT_LEVEL = "full"
+SOAK = "soak"  # the level, and the subject that it alone runs
+SOAK_DURATION = "soak.duration_s"  # the parameter: for how long
 
 ChangeKind = Literal["loosened", "tightened", "added", "changed", "not applicable"]
 

@@ -229,7 +229,7 @@ class Content(_Model):
     )
     deadline_s: Positive | None = Field(None, description="seconds, above 0")
     levels: dict[Level, dict[Annotated[Subject, AfterValidator(_not_counters)], Positive]] = Field(
-        {}, description="a mapping from levels (health, quick, full) to mappings from subjects to seconds, above 0"
+        {}, description="a mapping from levels (health, quick, full, soak) to mappings from subjects to seconds, above 0"
     )
     not_applicable: dict[Annotated[str, Field(pattern=_GLOB), AfterValidator(_printable)], Text] = Field(
         {}, description="a mapping from globs to a reason, a text on one line"

@@ -9,7 +9,7 @@ from gpu_acceptance.generations import Validation
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.levels import num_left_out, runs
 from gpu_acceptance.limit import Limit, Profile, bound_at, matching_reason
-from gpu_acceptance.values import plural, show
+from gpu_acceptance.values import level_text, plural, show
 from gpu_acceptance.verdict import subject_of
 
 RANKS_WITHOUT_GPUS = 2  # as in the Makefile
@@ -42,10 +42,10 @@ def plan_lines(
     device = profile.device_name or "no GPU"
     why = f", {job.why}" if job.why else ""
     ranks = f"{plural(job.ranks_per_node, 'rank')} on each of {plural(job.num_nodes, 'node')}{why}"
-    yield f"profile {profile.name} ({device}), level {profile.level}, {ranks}"
+    yield f"profile {profile.name} ({device}), level {level_text(profile.level, profile.parameters)}, {ranks}"
     absent = num_left_out(profile, (validation.nodeid for validation in validations))
     validations = [validation for validation in validations if runs(profile, validation.nodeid)]
-    expected = [profile.expected_s.get(subject_of(validation.nodeid)) for validation in validations]
+    expected = [validation.expected_s(profile.expected_s.get(subject_of(validation.nodeid))) for validation in validations]
     for validation, seconds in zip(validations, expected, strict=True):
         yield f"  {validation.nodeid}: {_duration(seconds)}, deadline {validation.deadline_s:g} s"
     yield from (f"  {subject}: not at this level, {plural(number, 'validation')}" for subject, number in absent.items())

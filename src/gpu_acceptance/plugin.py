@@ -117,7 +117,7 @@ class Dry:
         except RefusedError as error:
             raise pytest.UsageError(str(error)) from None
         order(items)
-        validations = [read_validation(item, profile.deadline_s) for item in items]
+        validations = [read_validation(item, profile.deadline_s, profile.parameters) for item in items]
         shape = planned_shape(self._place, identity.num_gpus, self._settings.declared_gpus)
         return plan_lines(profile, shape, validations, self._settings.waivers, datetime.now().astimezone())
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from gpu_acceptance.attempts import CHANNEL, NO_WORKER, may_echo
 from gpu_acceptance.board import GRACE_S
 from gpu_acceptance.control import Message
-from gpu_acceptance.gpu_telemetry import GpuTelemetry
+from gpu_acceptance.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.inquiry import Inquiry
 from gpu_acceptance.record import Outcome, RankRecord, clip
 from gpu_acceptance.worker_process import WorkerProcess
@@ -36,6 +36,7 @@ class Hold(Protocol):
     def memory_held_bytes(self) -> int | None: ...
     def kill_strays(self) -> None: ...
     def telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None: ...
+    def telemetry_series(self, begin_s: float, end_s: float) -> GpuSeries | None: ...
 
 
 class Host(Protocol):
@@ -203,6 +204,7 @@ class RankAttempt:
             outcome=outcome,
             message=clip(message),
             telemetry=self._hold.telemetry(self._started, time.monotonic()),
+            series=self._hold.telemetry_series(self._started, time.monotonic()),
             **{"phase": self.phase if outcome is not Outcome.PASSED else "", "duration_s": self._elapsed(), **fields},
         )
         self._host.publish(self.record, facts or {})

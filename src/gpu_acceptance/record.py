@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from gpu_acceptance.gpu_telemetry import GpuTelemetry
+from gpu_acceptance.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.inventory.gpu import GpuUse
 from gpu_acceptance.limit import DEFAULT_LEVEL, ChangeKind, Profile, Scope, Value, subject_of_metric
 from gpu_acceptance.model import Model
@@ -156,6 +156,7 @@ class RankRecord(Model):
     figures: tuple[Figure, ...] = ()
     counters: tuple[Figure, ...] = ()  # what rose on the rank's GPU meanwhile, as its supervisor read it; no figure of a worker is here
     telemetry: GpuTelemetry | None = None  # of the rank's GPU meanwhile, sampled by its supervisor
+    series: GpuSeries | None = None  # the same over time, of an attempt that lasted a minute or longer
 
     @model_validator(mode="after")
     def _keep_counters_apart(self) -> Self:

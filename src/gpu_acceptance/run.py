@@ -65,13 +65,15 @@ class Run:
 
     def agree(self, collected: Collected, rootdir: Path, ini: Path) -> list[str]:
         """The validations in one order for all ranks. Collective. Raises RefusedError."""
-        self.validations, wrong = read_validations(collected.items, self.default_deadline_s)
+        parameters = self.profile.parameters if self.profile else None
+        self.validations, wrong = read_validations(collected.items, self.default_deadline_s, parameters)
         stopped = self.supervisor.stop_signals.reason
         problems = [interrupted(stopped)] if stopped else [*self.obstacles, *collected.problems, *wrong, *self._none_at_level()]
-        longest_s = max((validation.deadline_s for validation in self.validations.values()), default=self.default_deadline_s)
 
         def answer() -> Message:
-            return {"plan": encode(self._make_plan(collected)), "group_timeout_s": longest_s + BACKSTOP_S}
+            plan = self._make_plan(collected)
+            longest_s = max((planned.deadline_s for planned in plan.validations), default=self.default_deadline_s)
+            return {"plan": encode(plan), "group_timeout_s": longest_s + BACKSTOP_S}
 
         agreed = self._agree([item.nodeid for item in collected.items], problems, answer)
         plan = RunPlan.model_validate_json(agreed["plan"])
@@ -80,10 +82,9 @@ class Run:
         self.supervisor.journal.append(plan)
         self.validations = {planned.nodeid: self.validations[planned.nodeid] for planned in plan.validations}
         files = sorted({str(item.path) for item in collected.items if item.nodeid in self.validations and item.nodeid != FORMATION})
-        parameters = dict(plan.profile.parameters)
         counters = frozenset(limit.metric for limit in plan.profile.limits.values() if _counts(limit, plan.profile))
         digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name, self.site)}
-        suite = Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"], counters, digests, plan.declared_nodes)
+        suite = Suite(rootdir, ini, files, dict(plan.profile.parameters), agreed["group_timeout_s"], counters, digests, plan.declared_nodes)
         self.supervisor.hold.collect_with(suite)
         self.plan = plan
         return [validation.nodeid for validation in plan.validations]

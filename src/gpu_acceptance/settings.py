@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance import busy
-from gpu_acceptance.budget import Budget, read_budget
+from gpu_acceptance.budget import Budget, read_budget, seconds_of
 from gpu_acceptance.digests import profile_digest
 from gpu_acceptance.joining import RefusedError
-from gpu_acceptance.levels import at_level
-from gpu_acceptance.limit import DEFAULT_LEVEL, LEVELS, Profile
+from gpu_acceptance.levels import at_level, lasting
+from gpu_acceptance.limit import DEFAULT_LEVEL, LEVELS, SOAK, Profile
 from gpu_acceptance.run_files import RUN_ID
 from gpu_acceptance.site_file import SiteFile, read_site
 from gpu_acceptance.thresholds import LimitsError, load_profile, profile_names, select_profile, shipped_dir, with_site
@@ -37,6 +37,7 @@ class Settings:
     profiles: Path
     site: Path | None = None
     level: str = DEFAULT_LEVEL
+    soak_s: float | None = None  # None: as long as the profile says, where the level is soak
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -45,7 +46,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--hardware", metavar="NAME", help="profile to judge by; refused where the machine has other GPUs")
     group.addoption("--waive", metavar="METRIC-GLOB=reason", action="append", default=[], help="accept without these limits; shown")
     levels = f"how much runs: {', '.join(LEVELS)}, as the profile says; default: {DEFAULT_LEVEL}"
-    group.addoption("--level", metavar="LEVEL", default=DEFAULT_LEVEL, help=levels)
+    group.addoption("--level", metavar="LEVEL", help=levels)
+    group.addoption("--soak", metavar="TIME", help="level soak: seconds, or 30m or 4h, under load; default: as the profile says")
     group.addoption("--gpus", metavar="N", help="only N GPUs of each node are under test; without it a GPU without a rank is a gap")
     group.addoption("--allow-busy", action="store_true", help="run on GPUs that somebody else uses as well; shown in the verdict line")
     group.addoption("--site", metavar="FILE", help="which nodes there must be, their GPUs and racks; a node that differs fails by name")
@@ -78,7 +80,8 @@ def read_settings(config: pytest.Config) -> Settings:
         confirm=_count("--confirm", option.confirm, "how often a missed limit is measured again") or 0,
         budget=_budget(option.budget),
         site=_site(config),
-        level=_level(option.level),
+        level=_level(option.level, option.soak),
+        soak_s=_soak(option.soak),
         profiles=own_profiles if (own_profiles / "base.yaml").is_file() else shipped_dir(),
     )
 
@@ -100,7 +103,7 @@ def choose_profile(settings: Settings, device_name: str | None, site: SiteFile |
         if name not in (*profile_names(settings.profiles), "base") or settings.hardware == "base":
             known = ", ".join(profile_names(settings.profiles))
             raise RefusedError(f"--hardware={name}: no such profile; profiles: {known}")
-        profile = at_level(_load(settings, name, site), settings.level)
+        profile = lasting(at_level(_load(settings, name, site), settings.level), settings.soak_s)
     except LimitsError as error:
         raise RefusedError(str(error)) from None
     for glob in settings.waivers.keys() - busy.WAIVERS.keys():
@@ -175,11 +178,23 @@ def _count(name: str, text: str | None, meaning: str) -> int | None:
     return int(text)
 
 
-def _level(text: str) -> str:
+def _level(text: str | None, soak: str | None) -> str:
     """Refused before anything is collected: a profile may have fewer, and never more."""
+    if soak is not None and text not in {None, SOAK}:
+        raise pytest.UsageError(f"--soak={soak} --level={text}: --soak is level {SOAK}; leave one of them out")
+    if text is None:
+        return DEFAULT_LEVEL if soak is None else SOAK
     if text not in LEVELS:
         raise pytest.UsageError(f"--level={text}: wants one of {', '.join(LEVELS)}")
     return text
+
+
+def _soak(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (seconds := seconds_of(text)):
+        raise pytest.UsageError(f"--soak={text}: wants seconds, or a number with s, m or h, above 0")
+    return seconds
 
 
 def _budget(text: str | None) -> Budget | None:

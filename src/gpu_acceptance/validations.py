@@ -6,6 +6,7 @@ import pytest
 
 from gpu_acceptance.generations import Validation
 from gpu_acceptance.joining import RefusedError
+from gpu_acceptance.limit import Value
 from gpu_acceptance.objections import FORMATION
 
 _LONGEST_S = 1e9  # of a deadline; more is a typo
@@ -26,27 +27,34 @@ def order(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("worker") is not None)
 
 
-def read_validation(item: pytest.Item, default_deadline_s: float) -> Validation:
-    """The validation that an item is. Raises pytest.UsageError over a marker that cannot be right."""
+def read_validation(item: pytest.Item, default_deadline_s: float, parameters: Mapping[str, Value] | None = None) -> Validation:
+    """The validation that an item is. Raises pytest.UsageError over a marker that cannot be right.
+
+    `parameters`: of the profile; None on a rank that does not know them, and then nothing lasts: rank 0 announces each deadline.
+    """
     if isinstance(item, FormationItem):
         return Validation(FORMATION, default_deadline_s)
     fresh, env = _worker(item)
+    lasts_s = 0.0 if parameters is None else _lasts(item, parameters)
     return Validation(
         nodeid=item.nodeid,
-        deadline_s=_deadline(item, default_deadline_s),
+        deadline_s=_deadline(item, default_deadline_s) + lasts_s,
         needs_group=not _no_group(item),
         min_ranks=_min_ranks(item),
         fresh=fresh,
         env=env,
+        lasts_s=lasts_s,
     )
 
 
-def read_validations(items: Iterable[pytest.Item], default_deadline_s: float) -> tuple[dict[str, Validation], list[RefusedError]]:
-    """All of them by node id, and what is wrong with the markers of others."""
+def read_validations(
+    items: Iterable[pytest.Item], default_deadline_s: float, parameters: Mapping[str, Value] | None = None
+) -> tuple[dict[str, Validation], list[RefusedError]]:
+    """All of them by node id, and what is wrong with the markers of others. `parameters` as for `read_validation`."""
     validations, problems = {}, []
     for item in items:
         try:
-            validations[item.nodeid] = read_validation(item, default_deadline_s)
+            validations[item.nodeid] = read_validation(item, default_deadline_s, parameters)
         except pytest.UsageError as error:
             problems.append(RefusedError(str(error)))
     return validations, problems
@@ -59,6 +67,17 @@ def _deadline(item: pytest.Item, default: float) -> float:
     value = _only_argument(marker)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _LONGEST_S:
         raise _wrong(item, marker, "one number of seconds above 0")
+    return value
+
+
+def _lasts(item: pytest.Item, parameters: Mapping[str, Value]) -> float:
+    marker = item.get_closest_marker("lasts")
+    if marker is None:
+        return 0.0
+    name = _only_argument(marker)
+    value = parameters.get(name) if isinstance(name, str) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _LONGEST_S:
+        raise _wrong(item, marker, "the name of one parameter of the profile, a number of seconds above 0")
     return value
 
 

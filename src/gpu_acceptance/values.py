@@ -1,8 +1,9 @@
 """How values are compared and how they are written, wherever that is done."""
 
 import math
+from collections.abc import Mapping
 
-from gpu_acceptance.limit import Value
+from gpu_acceptance.limit import SOAK, SOAK_DURATION, Value
 
 _WITHOUT_UNIT = {"", "text", "bool"}  # "NVLS text" says less than "NVLS"
 _MOST_TEXT = 200
@@ -55,3 +56,15 @@ def with_unit(shown: str, unit: str) -> str:
 def plural(count: int, singular: str) -> str:
     """`1 limit`, `2 limits`."""
     return f"{count} {singular}" if count == 1 else f"{count} {singular}s"
+
+
+def level_text(level: str, parameters: Mapping[str, Value]) -> str:
+    """How much ran, as people are told it: `quick`, `soak of 4 h`."""
+    seconds = parameters.get(SOAK_DURATION)
+    return f"{level} of {_duration(seconds)}" if level == SOAK and isinstance(seconds, int | float) else level
+
+
+def _duration(seconds: float) -> str:
+    """In the largest unit of which it is a whole number: `4 h`, `90 min`, `45 s`."""
+    size, unit = next(((size, unit) for size, unit in ((3600, "h"), (60, "min")) if seconds % size == 0), (1, "s"))
+    return f"{seconds / size:g} {unit}"

@@ -24,6 +24,7 @@ from gpu_acceptance.objections import (
 )
 from gpu_acceptance.record import Conclusion, Coverage, Judgement, Outcome, Row, Status, clip
 from gpu_acceptance.rows import make_row, subject_of
+from gpu_acceptance.values import level_text
 
 __all__ = ["FORMATION", "conclude", "make_row", "subject_of", "worst_margin"]
 
@@ -92,7 +93,7 @@ def _weaknesses(
 ) -> Iterator[str]:
     """What a reader of ACCEPTED must know."""
     if profile.level != DEFAULT_LEVEL:
-        yield profile.level
+        yield level_text(profile.level, profile.parameters)
     if not coverage.gpus_tested:
         yield f"{profile.name} profile: no GPU was tested"
     for subject, reason in small.items():

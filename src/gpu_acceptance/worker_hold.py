@@ -11,7 +11,7 @@ import psutil
 from gpu_acceptance.control import Control, Message, generation_prefix
 from gpu_acceptance.counter_watch import CounterWatch
 from gpu_acceptance.events import Events
-from gpu_acceptance.gpu_telemetry import GpuTelemetry
+from gpu_acceptance.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.janitor import MARK, kill_marked, start_janitor
@@ -142,6 +142,10 @@ class WorkerHold:
     def telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None:
         """What the GPU that the worker opened did between two moments; see TelemetryWatch.during."""
         return self._telemetry.during(begin_s, end_s)
+
+    def telemetry_series(self, begin_s: float, end_s: float) -> GpuSeries | None:
+        """The same as a series; see TelemetryWatch.series."""
+        return self._telemetry.series(begin_s, end_s)
 
     def memory_held_bytes(self) -> int | None:
         """GPU memory in use beyond what was in use before the first worker; 0 where that is nothing to speak of; None: unknown."""

@@ -20,7 +20,8 @@ from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.nvml import library
 from gpu_acceptance.inventory.nvml_asker import Asker
 from gpu_acceptance.telemetry.sampler import Sampler
-from gpu_acceptance.telemetry.thermal import facts, findings
+from gpu_acceptance.telemetry_watch import told
+from gpu_acceptance.thermal import facts, findings, steady_facts, steady_findings
 
 SETTLE_S, SIZE = 10.0, 8192
 
@@ -48,23 +49,24 @@ def one_gpu(index: int, seconds: float) -> None:
             begin_s, begin_mj = time.monotonic(), asker.integer("nvmlDeviceGetTotalEnergyConsumption", handle)
             rate = products_per_s(work, seconds)
             end_s, end_mj = time.monotonic(), asker.integer("nvmlDeviceGetTotalEnergyConsumption", handle)
-            told = {"gpu": index, "sampling": way, "products_per_s": rate}
+            line = {"gpu": index, "sampling": way, "products_per_s": rate}
             if not isinstance(begin_mj, Missing) and not isinstance(end_mj, Missing):
-                told["energy_counter_w"] = (end_mj - begin_mj) / 1e3 / (end_s - begin_s)
+                line["energy_counter_w"] = (end_mj - begin_mj) / 1e3 / (end_s - begin_s)
             if sampler:
-                told |= of_sampler(sampler, begin_s, end_s)
-            print(json.dumps(told), flush=True)
+                line |= of_sampler(sampler, begin_s, end_s)
+            print(json.dumps(line), flush=True)
 
 
 def of_sampler(sampler: Sampler, begin_s: float, end_s: float) -> dict[str, object]:
     window, latest, sampled = sampler.window(begin_s, end_s), sampler.latest(), sampler.stop()
-    bins = sampled.series.bins()
+    bins, seen = sampled.series.bins(), told(window)
+    found = (*findings(seen), *steady_findings(seen), *facts(seen), *steady_facts(seen))
     return {
         "cpu_percent": 100 * sampled.cpu_s / (bins[-1].end_s - bins[0].begin_s),
         "no_answer": {name: str(value) for name in latest.__slots__ if isinstance(value := getattr(latest, name), Missing)},
         "failures": dict(sampled.failures),
         "problem": sampled.problem,
-        "found": {metric: str(value) if isinstance(value, Missing) else value for metric, value, *_ in (*findings(window), *facts(window))},
+        "found": {metric: str(value) if isinstance(value, Missing) else value for metric, value, *_ in found},
     }
 
 

@@ -330,7 +330,7 @@ class World:
         replace(starting, "choose_profile", lambda _settings, _device, _site: self._profile)
         replace(run, "suite_digest", lambda _rootdir: "")
         replace(run, "own_digest", lambda _settings, _name, _site: "")
-        replace(run, "read_validations", lambda items, _deadline_s: ({item.nodeid: item.validation for item in items}, []))
+        replace(run, "read_validations", lambda items, _deadline_s, _parameters: ({item.nodeid: item.validation for item in items}, []))
         replace(worker_hold, "WorkerProcess", self._make_worker)
         replace(worker_hold, "start_janitor", lambda _mark: 0)
         replace(worker_hold, "kill_marked", lambda _mark, rounds: None)

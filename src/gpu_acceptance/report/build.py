@@ -70,6 +70,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "coverage": record.conclusion.coverage,
         "verdict": VERDICT[record.conclusion.verdict],
         "weaknesses": untested.weaknesses(record),
+        "level": untested.level(record),
         "command": [shlex.quote(word) for word in header.command],
         "busy": gpu_time.busy(record),
         "elapsed": formatting.elapsed(header.started_at, header.ended_at),

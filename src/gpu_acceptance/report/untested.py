@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.limit import DEFAULT_LEVEL, subject_of_metric
+from gpu_acceptance.limit import DEFAULT_LEVEL, SOAK, subject_of_metric
 from gpu_acceptance.record import ChangeRecord, Judgement, Outcome, RunRecord, Status
 from gpu_acceptance.report.cluster import GpuLine, gpu_lines, hidden_gpus, places
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import OUTCOME, Mark
+from gpu_acceptance.values import level_text
 
 _NAMED = 3  # loosened limits that the verdict box spells out; a table further down has them all
 _NOT_DONE = frozenset({Outcome.NOT_RUN, Outcome.SKIPPED, Outcome.NOT_APPLICABLE, Outcome.INTERRUPTED})
@@ -51,7 +52,7 @@ def untested(record: RunRecord) -> Untested:
 def weaknesses(record: RunRecord) -> list[str]:
     """What a reader of the verdict has to know before believing it."""
     found = [
-        (record.header.level != DEFAULT_LEVEL, _level(record)),
+        (record.header.level not in {DEFAULT_LEVEL, SOAK}, f"level {level(record)}"),
         (record.header.measure_only, "measured only: nothing was judged"),
         (record.header.allow_busy, "GPUs that somebody else uses were allowed (--allow-busy)"),
         (record.conclusion.coverage.gpus_existing == 0, "no GPU was tested"),
@@ -63,9 +64,10 @@ def weaknesses(record: RunRecord) -> list[str]:
     return [text for holds, text in found if holds] + list(_changes(record))
 
 
-def _level(record: RunRecord) -> str:
+def level(record: RunRecord) -> str:
+    """`full: soak (2 validations) not part of it`."""
     absent = [f"{subject} ({count(number, 'validation')})" for subject, number in record.header.not_at_level.items()]
-    return f"level {record.header.level}" + (f": {', '.join(absent)} not part of it" if absent else "")
+    return level_text(record.header.level, record.header.parameters) + (f": {', '.join(absent)} not part of it" if absent else "")
 
 
 def _changes(record: RunRecord) -> Iterator[str]:

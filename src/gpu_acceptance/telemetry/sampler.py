@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.inventory.nvml import NoNvmlError
+from gpu_acceptance.telemetry.bins import Bin
 from gpu_acceptance.telemetry.reader import SampleReader, open_reader
 from gpu_acceptance.telemetry.sample import Sample, unread
 from gpu_acceptance.telemetry.series import Series
@@ -52,9 +53,12 @@ class Sampler:
 
     def window(self, begin_s: float, end_s: float) -> Window:
         """Statistics between two moments of time.monotonic(), of what has been sampled up to now."""
+        return window_of(self.bins(), begin_s, end_s, period_s=self._period_s)
+
+    def bins(self) -> tuple[Bin, ...]:
+        """All that has been sampled up to now. What is in them never changes: the sampler need not wait for statistics."""
         with self._lock:
-            bins = self._series.bins()  # what is in them never changes: the sampler need not wait for the statistics
-        return window_of(bins, begin_s, end_s, period_s=self._period_s)
+            return self._series.bins()
 
     def latest(self) -> Sample | None:
         """The last sample, where there is one."""

@@ -177,6 +177,23 @@ def test_a_pulsing_load_rests_as_long_as_it_works(monkeypatch):
     assert len(rests) == 6
 
 
+def test_a_load_that_is_steady_first_rests_only_after_that(monkeypatch):
+    now, rests = [0.0], []
+    work = kernel()
+
+    def run():
+        now[0] += 1.0
+        return work.run()
+
+    monkeypatch.setattr(repeat.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(repeat.time, "sleep", lambda seconds: rests.append(now[0]))
+    repeat.repeat(replace(work, run=run), num_repetitions=16, pulse_s=2.0, steady_s=10.0)
+    assert rests == [11, 13, 15]  # the time begins after the first repetition, which loads code
+    rests.clear()
+    repeat.repeat(replace(work, run=run), num_repetitions=16, pulse_s=2.0, steady_s=100.0)
+    assert rests == []
+
+
 def test_rests_and_the_first_repetition_are_no_exposure(monkeypatch):
     now = iter(range(10**6))
     monkeypatch.setattr(repeat.time, "perf_counter", lambda: float(next(now)))

@@ -8,7 +8,7 @@ from gpu_acceptance.measure.corruption.detection import excluded_rate_per_minute
 from gpu_acceptance.measure.corruption.difference import Difference
 from gpu_acceptance.measure.corruption.flip import Flip
 from gpu_acceptance.measure.corruption.peers import SHORT
-from gpu_acceptance.measure.corruption.repeat import RepeatResult
+from gpu_acceptance.measure.corruption.repeat import RepeatResult, repeat
 from gpu_acceptance.measure.corruption.survey import Survey
 
 CPU = torch.device("cpu")
@@ -48,6 +48,16 @@ def test_a_healthy_device(few_kernels):
     again = survey.measure(device=CPU, seconds=0.001)
     assert (again.hash, again.fingerprint) == (found.hash, found.fingerprint)
     assert len(found.fingerprint) == SHORT * len(found.works)
+
+
+def test_a_pulsing_load_rests_in_the_second_half_and_has_the_same_bits(few_kernels, monkeypatch):
+    asked = []
+    monkeypatch.setattr(survey, "repeat", lambda kernel, **options: asked.append(options) or repeat(kernel, **options))
+    steady = survey.measure(device=CPU, seconds=0.001)
+    assert {one["pulse_s"] for one in asked} == {None}
+    pulsing = survey.measure(device=CPU, seconds=0.001, pulse_s=0.0001)
+    assert {(one["seconds"], one["pulse_s"], one["steady_s"]) for one in asked[len(steady.results) :]} == {(0.001, 0.0001, 0.0005)}
+    assert (pulsing.hash, pulsing.works, pulsing.num_mismatches) == (steady.hash, steady.works, 0)
 
 
 def test_each_planted_bit_is_found_and_the_right_hash_with_it(few_kernels):

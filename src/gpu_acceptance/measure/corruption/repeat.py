@@ -54,11 +54,13 @@ def repeat(
     seconds: float | None = None,
     num_repetitions: int | None = None,
     pulse_s: float | None = None,
+    steady_s: float = 0.0,
     flip: Flip | None = None,
 ) -> RepeatResult:
     """Run the kernel once, and then for `seconds` of wall time; or `num_repetitions` times. At least twice.
 
-    `pulse_s` alternates as many seconds of load with as many of rest. `flip` plants a fault, for tests and drills.
+    `pulse_s` alternates as many seconds of load with as many of rest; the first rest comes after `steady_s`, if that is longer.
+    `flip` plants a fault, for tests and drills.
     ValueError for arguments that make no sense; RuntimeError outside `deterministic`, where a healthy GPU may differ.
     """
     _refuse_nonsense(seconds, num_repetitions, pulse_s)
@@ -66,7 +68,7 @@ def repeat(
         raise RuntimeError("repeat outside deterministic(): a healthy GPU may give other bits each time")
     run = _Run(kernel, flip)
     input_hash = run.input_hash()
-    _load(run, seconds, num_repetitions, pulse_s)
+    _load(run, seconds, num_repetitions, pulse_s, steady_s)
     repetitions, differences = tuple(run.hashes), run.differences
     inputs_changed, exposure_s, hash_s = run.input_hash() != input_hash, run.kernel_s, run.hash_s
     reruns = run.rerun() if len(set(repetitions)) > 1 else []
@@ -99,14 +101,15 @@ def _refuse_nonsense(seconds: float | None, num_repetitions: int | None, pulse_s
             raise ValueError(f"{name}={value}: a finite number of seconds above zero")
 
 
-def _load(run: "_Run", seconds: float | None, num_repetitions: int | None, pulse_s: float | None) -> None:
+def _load(run: "_Run", seconds: float | None, num_repetitions: int | None, pulse_s: float | None, steady_s: float) -> None:
     """Repetitions until it is enough, with rests in between where the load is to pulse.
 
     The time begins after repetition 0, which loads code: of attention on an H200 that alone took 2.7 s.
     """
     run.start()
     run.finish()
-    started = rested = time.monotonic()
+    started = time.monotonic()
+    rested = started + max(0.0, steady_s - (pulse_s or 0.0))
     while run.num_started < MIN_REPETITIONS or _is_open(run.num_started, time.monotonic() - started, seconds, num_repetitions):
         run.start()
         if pulse_s is not None and time.monotonic() - rested >= pulse_s:

@@ -81,9 +81,10 @@ class Survey:
         return excluded_rate_per_minute(min(sum(result.exposure_s for result in results) for results in self.by_kernel.values()))
 
 
-def measure(*, device: torch.device, seconds: float, flip_every: int = 0) -> Survey:
+def measure(*, device: torch.device, seconds: float, pulse_s: float | None = None, flip_every: int = 0) -> Survey:
     """Each kernel that the device can run, at each shape, for `seconds` of wall time and at least twice.
 
+    `pulse_s`: in the second half of the time, as many seconds of load and of rest in turns.
     `flip_every`: a planted fault, one flipped bit in one of as many repetitions, counted over all kernels; 0: none.
     """
     able = [name for name in kernels.NAMES if not kernels.unsupported(name, device)]
@@ -92,7 +93,7 @@ def measure(*, device: torch.device, seconds: float, flip_every: int = 0) -> Sur
         for name in able:
             for size in kernels.SIZES:
                 flip = _flip_after(sum(result.num_repetitions for result in results), flip_every) if flip_every else None
-                results.append(repeat(kernels.make(name, size, device), seconds=seconds, flip=flip))
+                results.append(repeat(kernels.make(name, size, device), seconds=seconds, pulse_s=pulse_s, steady_s=seconds / 2, flip=flip))
     return Survey(tuple(results), {name: kernels.unsupported(name, device) for name in kernels.NAMES if name not in able})
 
 

@@ -7,14 +7,18 @@ from telemetry.replay import HW_SLOWDOWN, HW_THERMAL, PERIOD_S, POWER_CAP, SW_TH
 
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.telemetry.sample import unread
-from gpu_acceptance.telemetry.thermal import facts, findings
+from gpu_acceptance.telemetry_watch import told
+from gpu_acceptance.thermal import facts, findings, steady_facts, steady_findings
 
 MINUTE = 60.0
 
 
-def found(samples, find=findings, begin_s=0.0, end_s=MINUTE):
-    window = series_of(samples).window(begin_s, end_s)
-    return {metric.removeprefix("telemetry."): (value, unit, detail) for metric, value, unit, detail in find(window)}
+JUDGED, INFORMING = (findings, steady_findings), (facts, steady_facts)
+
+
+def found(samples, finders=(*JUDGED, *INFORMING), begin_s=0.0, end_s=MINUTE):
+    seen = told(series_of(samples).window(begin_s, end_s))
+    return {metric.removeprefix("soak."): rest for find in finders for metric, *rest in find(seen)}
 
 
 def values(samples, **options):
@@ -27,27 +31,28 @@ def changed(samples, begin_s, end_s, **changes):
 
 def test_a_healthy_gpu_at_its_power_limit():
     seen = found(loaded(MINUTE))
-    assert {metric: value for metric, (value, *_) in seen.items() if metric.startswith("throttle.")} == {
+    judged = found(loaded(MINUTE), JUDGED)
+    assert {metric: value for metric, (value, *_) in judged.items() if metric.startswith("throttle.")} == {
         f"throttle.{name}": 0.0 for name in ("hw_thermal", "hw_slowdown", "hw_power_brake", "sw_thermal", "unknown")
     }
-    assert seen["clock.sm_mean"] == (pytest.approx(1447.5, abs=5), "MHz", "1425 to 1470 MHz")
+    assert seen["clock.sm_mean"] == [pytest.approx(1447.5, abs=5), "MHz", "1425 to 1470 MHz"]
     assert 0 < seen["clock.cv"][0] < 3
-    assert seen["clock.memory_min"][:2] == (3201, "MHz")
-    assert seen["temperature.gpu_max"][:2] == (64, "C")
-    assert seen["temperature.margin_min"][:2] == (23, "C")
-    assert seen["sampling.rate"] == (pytest.approx(20), "Hz", "1200 samples in 60.0 s")
+    assert seen["clock.memory_min"][:2] == [3201, "MHz"]
+    assert seen["temperature.gpu_max"][:2] == [64, "C"]
+    assert seen["temperature.margin_min"][:2] == [23, "C"]
+    assert seen["sampling.rate"] == [pytest.approx(20), "Hz", "1200 samples in 60.0 s"]
     assert seen["sampling.longest_gap"][0] == pytest.approx(PERIOD_S)
     assert seen["sampling.unread"][0] == pytest.approx(0, abs=1e-6)
 
 
 def test_its_power_cap_informs_and_is_no_finding():
-    told = found(loaded(MINUTE), facts)
-    assert told["throttle.sw_power_cap"][:2] == (pytest.approx(100), "%")
-    assert told["power.mean"][:2] == (pytest.approx(692, abs=2), "W")
-    assert told["power.energy"][:2] == (pytest.approx(692 * MINUTE, rel=0.01), "J")
-    assert told["utilisation.mean"][:2] == (100, "%")
-    assert told["temperature.memory_max"][:2] == (70, "C")
-    assert "throttle.sw_power_cap" not in found(loaded(MINUTE))
+    seen = found(loaded(MINUTE), INFORMING)
+    assert seen["throttle.sw_power_cap"][:2] == [pytest.approx(100), "%"]
+    assert seen["power.mean"][:2] == [pytest.approx(692, abs=2), "W"]
+    assert seen["power.energy"][:2] == [pytest.approx(692 * MINUTE, rel=0.01), "J"]
+    assert seen["utilisation.mean"][:2] == [100, "%"]
+    assert seen["temperature.memory_max"][:2] == [70, "C"]
+    assert "throttle.sw_power_cap" not in found(loaded(MINUTE), JUDGED)
 
 
 def test_an_episode_of_throttling_is_found_with_its_time():
@@ -63,8 +68,8 @@ def test_an_episode_of_throttling_is_found_with_its_time():
     )
     seen = found(hot)
     for name in ("hw_thermal", "hw_slowdown", "sw_thermal"):
-        assert seen[f"throttle.{name}"] == (pytest.approx(5), "%", "for 3.00 s, between 20.00 s and 23.00 s of the window")
-    assert seen["throttle.hw_power_brake"] == (0.0, "%", "")
+        assert seen[f"throttle.{name}"] == [pytest.approx(5), "%", "for 3.00 s, between 20.00 s and 23.00 s of the load"]
+    assert seen["throttle.hw_power_brake"] == [0.0, "%", ""]
     assert seen["clock.cv"][0] > 3
     assert seen["clock.cv"][2] == "735 to 1470 MHz"
     assert seen["temperature.gpu_max"][0] == 88
@@ -90,14 +95,14 @@ def test_a_low_clock_that_is_stable_and_one_that_jumps_are_told_apart():
 
 def test_a_reason_that_nobody_knows_is_told():
     seen = found(changed(loaded(MINUTE), 6.0, 12.0, event_reasons=POWER_CAP | 0x400))
-    assert seen["throttle.unknown"] == (pytest.approx(10), "%", "bits 0x400: for 6.00 s, between 6.00 s and 12.00 s of the window")
+    assert seen["throttle.unknown"] == [pytest.approx(10), "%", "bits 0x400: for 6.00 s, between 6.00 s and 12.00 s of the load"]
 
 
 def test_a_sampler_that_stood_still_is_not_calm():
     still = [one for one in loaded(MINUTE) if not 10 <= one.at_s < 45]
     seen = found(still)
     assert seen["throttle.hw_thermal"][0] == 0
-    assert seen["sampling.longest_gap"] == (pytest.approx(35.05), "s", "from 9.95 s into the window")
+    assert seen["sampling.longest_gap"] == [pytest.approx(35.05), "s", "from 9.95 s into the load"]
     assert seen["sampling.rate"][0] == pytest.approx(20 * 25 / 60)
     assert seen["sampling.unread"][0] == pytest.approx(100 * 35 / 60, abs=0.2)
     assert values(loaded(10.0))["sampling.longest_gap"] == pytest.approx(50.05)
@@ -107,7 +112,7 @@ def test_a_source_that_was_silent_is_told_though_the_others_went_on():
     gone = Missing(Why.UNREADABLE, "nvmlDeviceGetCurrentClocksEventReasons: Unknown Error")
     seen = found(changed(loaded(MINUTE), 6.0, MINUTE, event_reasons=gone))
     assert seen["throttle.hw_thermal"][0] == 0
-    assert seen["sampling.unread"] == (pytest.approx(90), "%", "event_reasons")
+    assert seen["sampling.unread"] == [pytest.approx(90), "%", "event_reasons"]
     assert seen["sampling.rate"][0] == pytest.approx(20)
 
 
@@ -115,7 +120,7 @@ def test_nothing_read_is_nothing_found():
     dead = found(unread(number * PERIOD_S, "GPU is lost") for number in range(1200))
     missing = {metric for metric, (value, *_) in dead.items() if isinstance(value, Missing)}
     assert missing == set(dead) - {"sampling.rate", "sampling.longest_gap", "sampling.unread"}
-    assert dead["throttle.hw_thermal"][0] == Missing(Why.UNREADABLE, "GPU is lost")
+    assert str(dead["throttle.hw_thermal"][0]) == "not there (unreadable (GPU is lost))"
     assert dead["sampling.unread"][0] == 100
     nothing = found([])
     assert (nothing["sampling.rate"][0], nothing["sampling.longest_gap"][0], nothing["sampling.unread"][0]) == (0, MINUTE, 100)

@@ -1,0 +1,41 @@
+"""Soak: does each GPU hold a mixed load for hours, as fast at the end as at the beginning, unthrottled, and without one wrong element?"""
+
+import pytest
+
+from gpu_acceptance.measure.corruption import determinism, survey
+from gpu_acceptance.measure.soak import rounds, works
+
+
+@pytest.mark.lasts("soak.duration_s")
+def test_load(ranks, check, record, parameter, check_thermal):
+    """Matrix products, memory and all_reduce in turns for the whole time: all right, none slower, and nothing held the clocks down."""
+    sizes = works.Sizes(
+        gemm_size=parameter("gemm.size"),
+        gemm_dtype="bf16",
+        gemm_s=parameter("soak.gemm_s"),
+        hbm_bytes=parameter("hbm.array_bytes"),
+        hbm_s=parameter("soak.hbm_s"),
+        nccl_bytes=parameter("nccl.num_bytes"),
+        nccl_s=parameter("soak.nccl_s"),
+        num_blocks=parameter("timing.num_blocks"),
+    )
+    by_name, duration_s = works.works(sizes, device=ranks.device, world_size=ranks.world_size), parameter("soak.duration_s")
+    load = rounds.measure(by_name, duration_s=duration_s, agree=lambda another: any(ranks.gather("another round", another)))
+    check("soak.load.fraction", load.length_s / duration_s, "relative")
+    record("soak.load.rounds", len(load.rounds), "count")
+    for work in by_name:
+        check(f"soak.{work}.wrong", load.num_wrong(work), "elements", detail=load.wrong_in(work))
+        check(f"soak.{work}.drift", load.drift_percent(work), "%")
+        record(f"soak.{work}.first", load.first_rate(work), works.UNITS[work])
+        record(f"soak.{work}.last", load.last_rate(work), works.UNITS[work])
+    products = load.rounds[-1].done["gemm"]
+    check_thermal(load.begin_s, load.end_s, products.begin_s, products.end_s)
+
+
+# cuBLAS reads it at its first call: workers of their own, on a GPU that the load has left hot.
+@pytest.mark.no_group
+@pytest.mark.worker(env={determinism.VARIABLE: determinism.ALLOWED[0]})
+def test_corruption(ranks, parameter, check_survey):
+    """Right after the load every kernel has the same bits at each repetition, half of the time while the load comes and goes."""
+    seconds, pulse_s = parameter("soak.corruption_s"), parameter("soak.pulse_s")
+    check_survey("soak.corruption", survey.measure(device=ranks.device, seconds=seconds, pulse_s=pulse_s))

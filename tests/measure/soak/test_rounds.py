@@ -1,0 +1,95 @@
+"""How long a load lasts, what it got wrong, and whether it became slower, over works that take no time but what a clock says."""
+
+import pytest
+
+from gpu_acceptance.measure.soak import rounds
+from gpu_acceptance.measure.soak.rounds import Done, Load, Round, measure
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(rounds.time, "monotonic", lambda: now[0])
+
+    def advance(seconds: float) -> None:
+        now[0] += seconds
+
+    return advance
+
+
+def taking(clock, seconds, rate=100.0):
+    def work() -> Done:
+        clock(seconds)
+        return Done(rate, 0, 0.0, 0.0)
+
+    return work
+
+
+def load_of(rates, wrong=(), round_s=30.0):
+    """Rounds back to back, one for each rate; `wrong`: the places of those with a wrong element."""
+    done = [Done(rate, int(place in wrong), 0.0, 0.0) for place, rate in enumerate(rates)]
+    return Load(tuple(Round(place * round_s, (place + 1) * round_s, {"gemm": one}) for place, one in enumerate(done)))
+
+
+def test_rounds_until_the_time_is_over(clock):
+    load = measure({"gemm": taking(clock, 20), "hbm": taking(clock, 10)}, duration_s=100)
+    assert len(load.rounds) == 4
+    assert (load.begin_s, load.end_s, load.length_s) == (1000, 1120, 120)
+    assert [list(one.done) for one in load.rounds] == [["gemm", "hbm"]] * 4
+
+
+def test_a_time_that_ends_with_a_round_is_over(clock):
+    assert len(measure({"gemm": taking(clock, 25)}, duration_s=100).rounds) == 4
+
+
+def test_there_are_three_rounds_however_short_the_time(clock):
+    assert len(measure({"gemm": taking(clock, 60)}, duration_s=1).rounds) == 3
+
+
+def test_all_ranks_run_as_many_rounds_as_the_one_that_wants_most(clock):
+    wanted = []
+
+    def agree(another: bool) -> bool:
+        wanted.append(another)
+        return len(wanted) <= 6
+
+    assert len(measure({"gemm": taking(clock, 60)}, duration_s=100, agree=agree).rounds) == 6
+    assert wanted == [True] * 3 + [False] * 4
+
+
+def test_a_work_that_fails_ends_the_load(clock):
+    def broken() -> Done:
+        raise RuntimeError("CUDA error")
+
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        measure({"gemm": taking(clock, 1), "hbm": broken}, duration_s=100)
+
+
+def test_what_was_wrong_is_counted_in_every_round_the_first_too():
+    load = load_of([100.0] * 5, wrong={0, 3})
+    assert (load.num_wrong("gemm"), load.wrong_in("gemm")) == (2, "in rounds 1, 4 of 5")
+    assert load_of([100.0] * 5, wrong={4}).wrong_in("gemm") == "in round 5 of 5"
+    assert (load_of([100.0] * 5).num_wrong("gemm"), load_of([100.0] * 5).wrong_in("gemm")) == (0, "")
+    assert load_of([100.0] * 50, wrong=set(range(50))).wrong_in("gemm").endswith(" 19, 20, ... of 50")
+
+
+def test_a_steady_rate_has_no_drift_and_the_round_that_heats_counts_for_none():
+    assert load_of([180.0, 100.0, 100.0, 100.0]).drift_percent("gemm") == 0
+
+
+def test_three_rounds_compare_the_second_with_the_third():
+    load = load_of([100.0, 200.0, 190.0])
+    assert (load.first_rate("gemm"), load.last_rate("gemm")) == (200, 190)
+    assert load.drift_percent("gemm") == pytest.approx(-5)
+
+
+def test_the_tenths_of_the_time_are_compared_by_their_medians():
+    """41 rounds: one heats, of the 40 others 4 or 5 begin in the first tenth, and as many end in the last."""
+    rates = [100.0, *(200.0, 201.0, 999.0, 202.0, 1.0), *[150.0] * 30, *(1.0, 196.0, 197.0, 198.0, 999.0)]
+    load = load_of(rates)
+    assert (load.first_rate("gemm"), load.last_rate("gemm")) == (201, 197)
+    assert load.drift_percent("gemm") == pytest.approx(100 * (197 / 201 - 1))
+
+
+def test_a_slow_middle_is_no_drift():
+    assert load_of([100.0, *[200.0] * 5, *[150.0] * 30, *[200.0] * 5]).drift_percent("gemm") == 0

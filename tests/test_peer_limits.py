@@ -13,14 +13,16 @@ from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
 
 PROFILES = {name: load_profile(name, shipped_dir()) for name in profile_names(shipped_dir())}
 H200 = PROFILES["h200-sxm"]
+LEAST_RUNS = 3
 METRICS = [metric for metric, limit in H200.limits.items() if limit.peers]
-ALIKE = {"hbm.scale.bandwidth": "hbm.copy.bandwidth", "hbm.add.bandwidth": "hbm.triad.bandwidth"}  # in no committed run; as many bytes
+ALIKE = {"hbm.scale.bandwidth": "hbm.copy.bandwidth", "hbm.add.bandwidth": "hbm.triad.bandwidth"}  # in too few runs; as many bytes
 each_metric = pytest.mark.parametrize("metric", METRICS)
 
 
 def readings(metric):
     """By committed run of enough GPUs, the figure of each of them in the first attempt; of one that is in none, of what it is like."""
-    return figures_of(metric) or figures_of(ALIKE[metric])
+    found = figures_of(metric)
+    return found if len(found) >= LEAST_RUNS else figures_of(ALIKE[metric])
 
 
 def figures_of(metric):
@@ -57,13 +59,13 @@ def test_only_what_was_measured_has_a_peer_limit():
 def test_who_takes_the_sigma_of_another_says_of_which(metric):
     other = ALIKE[metric].split(".")[1]
     assert f"peers: sigma is that of {other}, which moves the same bytes" in H200.limits[metric].source
-    assert not figures_of(metric)  # else its own readings are to be taken
+    assert len(figures_of(metric)) < LEAST_RUNS  # else its own readings are to be taken
 
 
 @each_metric
 def test_sigma_is_the_largest_spread_that_was_read(metric):
     found = readings(metric)
-    assert len(found) >= 3
+    assert len(found) >= LEAST_RUNS
     largest = max(statistics.stdev(values) / statistics.mean(values) for values in found.values())
     assert H200.limits[metric].peers.sigma == pytest.approx(largest, abs=0.0001)
     assert H200.limits[metric].peers.sigma >= largest

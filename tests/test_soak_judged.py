@@ -79,6 +79,10 @@ def test_a_second_of_the_drivers_own_slowdown_is_borne_and_two_are_not():
     assert set(missed(judged(samples_of_rank_1=changed(20.0, 22.0, event_reasons=SW_THERMAL)))) == {"soak.throttle.sw_thermal"}
 
 
+def test_a_clock_that_jumps_is_rejected():
+    assert set(missed(judged(samples_of_rank_1=changed(108.0, 110.0, sm_clock_mhz=1100)))) == {"soak.clock.cv"}
+
+
 def test_a_memory_clock_that_falls_is_rejected():
     assert set(missed(judged(samples_of_rank_1=changed(110.0, 112.0, memory_clock_mhz=2619)))) == {"soak.clock.memory_min"}
 

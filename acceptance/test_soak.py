@@ -8,7 +8,7 @@ from gpu_acceptance.measure.soak import rounds, works
 
 @pytest.mark.lasts("soak.duration_s")
 def test_load(ranks, check, record, parameter, check_thermal):
-    """Matrix products, memory and all_reduce in turns for the whole time: all right, none slower, and nothing held the clocks down."""
+    """Matrix products, memory and all_reduce in turns for the whole time: right in each round, none ever slower, no clock held down."""
     sizes = works.Sizes(
         gemm_size=parameter("gemm.size"),
         gemm_dtype="bf16",
@@ -27,15 +27,16 @@ def test_load(ranks, check, record, parameter, check_thermal):
         check(f"soak.{work}.wrong", load.num_wrong(work), "elements", detail=load.wrong_in(work))
         check(f"soak.{work}.drift", load.drift_percent(work), "%")
         record(f"soak.{work}.first", load.first_rate(work), works.UNITS[work])
-        record(f"soak.{work}.last", load.last_rate(work), works.UNITS[work])
+        record(f"soak.{work}.lowest", load.lowest_rate(work), works.UNITS[work])
+    check("soak.gemm.error", load.error("gemm"), "relative")
     products = load.rounds[-1].done["gemm"]
     check_thermal(load.begin_s, load.end_s, products.begin_s, products.end_s)
 
 
-# cuBLAS reads it at its first call: workers of their own, on a GPU that the load has left hot.
+# cuBLAS reads it at its first call: workers of their own, after those of `corruption`, on a GPU that the load has left warm.
 @pytest.mark.no_group
 @pytest.mark.worker(env={determinism.VARIABLE: determinism.ALLOWED[0]})
 def test_corruption(ranks, parameter, check_survey):
-    """Right after the load every kernel has the same bits at each repetition, half of the time while the load comes and goes."""
+    """After the load every kernel has the same bits at each repetition, half of the time while the load comes and goes."""
     seconds, pulse_s = parameter("soak.corruption_s"), parameter("soak.pulse_s")
     check_survey("soak.corruption", survey.measure(device=ranks.device, seconds=seconds, pulse_s=pulse_s))

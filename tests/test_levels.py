@@ -179,3 +179,21 @@ def test_a_level_that_is_not_there_is_a_usage_error(suite):
     refused = plain_pytest(suite, "--level=fast")
     assert refused.returncode == 4
     assert "ERROR: --level=fast: wants one of health, quick, full, soak" in refused.output
+
+
+@pytest.mark.parametrize("level", ["soak", "full"])
+def test_a_soak_that_nothing_would_judge_or_that_is_too_short_is_refused_at_each_level_that_runs_it(tmp_path, level):
+    table = "levels: {full: {soak: 5}}\n" if level == "full" else ""
+    overlay = tmp_path / "mine.yaml"
+    overlay.write_text(f'reason: a test\n{table}not_applicable: {{"soak.*": "we do not soak"}}\n')
+    said = rf"^level {level} runs a soak, and soak.load.fraction is declared not applicable \(we do not soak\): nothing would judge it$"
+    with pytest.raises(LimitsError, match=said):
+        lasting(at_level(load_profile("h200-sxm", shipped_dir(), [overlay]), level), None)
+    overlay.write_text(f"reason: a test\n{table}parameters: {{soak.duration_s: 2}}\n")
+    with pytest.raises(LimitsError, match=r"^parameter soak.duration_s=2: profile h200-sxm wants at least 300 s"):
+        lasting(at_level(load_profile("h200-sxm", shipped_dir(), [overlay]), level), None)
+
+
+def test_a_soak_of_more_than_a_month_is_a_typo():
+    with pytest.raises(LimitsError, match=r"^a soak of 1.08e\+09 s: at most 2592000 s, which are 30 days$"):
+        lasting(at_level(load_profile("h200-sxm", shipped_dir()), "soak"), 300_000 * 3600)

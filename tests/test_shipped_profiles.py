@@ -54,10 +54,18 @@ OF_THE_MACHINE = {"binding", "counters", "environment", "gpu_health", "infiniban
 HAS_LINK_READINGS = {"cpu", "h200-sxm"}  # all others declare that the rate of their host link has no limit
 KERNELS = ("add", "copy", "read", "scale", "triad", "write")
 CORRUPTION = ("inputs.changed", "kernels.run", "peers.hash", "planted.flips", "repeats.mismatches")
-SOAK = ("load.fraction", *(f"{work}.{what}" for work in ("gemm", "hbm", "nccl") for what in ("wrong", "drift")))
+SOAK = ("load.fraction", "gemm.error", *(f"{work}.{what}" for work in ("gemm", "hbm", "nccl") for what in ("wrong", "drift")))
 SOAK += tuple(f"corruption.{name}" for name in ("inputs.changed", "peers.hash", "repeats.mismatches"))
 THERMAL = tuple(f"throttle.{name}" for name in ("hw_thermal", "hw_slowdown", "hw_power_brake", "sw_thermal", "unknown"))
-THERMAL += ("clock.memory_min", "clock.cv", "temperature.margin_min", "sampling.rate", "sampling.longest_gap", "sampling.unread")
+THERMAL += (
+    "utilisation.mean",
+    "clock.memory_min",
+    "clock.cv",
+    "temperature.margin_min",
+    "sampling.rate",
+    "sampling.longest_gap",
+    "sampling.unread",
+)
 TELLS_NO_MARGIN = {"a100-pcie", "a100-sxm", "a10g"}
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 README = (DIRECTORY / "README.md").read_text()
@@ -81,7 +89,7 @@ def products(name):
     wanted |= {f"gemm.{dtype}.{what}" for dtype in ("bf16", "fp8") for what in ("error", "wrong") if dtype not in LACKS.get(name, ())}
     wanted |= {f"gemm_dtypes.{dtype}.{what}" for dtype in others for what in ("error", "wrong")}
     if of_others:
-        wanted |= {f"gemm_dtypes.{dtype}.sustained" for dtype in others}
+        wanted |= {f"gemm_dtypes.{dtype}.sustained" for dtype in others if name == "cpu"}
         wanted |= {f"gemm_dtypes.{dtype}.best" for dtype in others if dtype != "fp8"}
     return wanted
 
@@ -152,7 +160,7 @@ def test_the_cpu_profile_asks_only_for_life():
         *("gemm.bf16.cycle_efficiency", "gemm_dtypes.tf32.*"),
         *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
         *("infiniband.*", "kernel_log.*", "binding.*"),
-        *("soak.throttle.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),
+        *("soak.throttle.*", "soak.utilisation.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),
     }
     speeds = [
         limit for metric, limit in profile.limits.items() if metric.endswith((".sustained", ".burst", ".best", ".bandwidth", ".busbw"))

@@ -6,6 +6,7 @@ import pytest
 from telemetry.replay import HW_SLOWDOWN, HW_THERMAL, POWER_CAP, SW_THERMAL, loaded, series_of
 
 from gpu_acceptance.figures import figure_of
+from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.levels import at_level
 from gpu_acceptance.record import Attempt, Status
 from gpu_acceptance.telemetry_watch import told
@@ -19,6 +20,7 @@ JOB = make_job(2)
 LENGTH_S = 120.0
 GOOD = {
     "soak.load.fraction": (1.002, "relative"),
+    "soak.gemm.error": (0.0017, "relative"),
     "soak.corruption.peers.hash": ("a", "text"),
     **{f"soak.{work}.wrong": (0, "elements") for work in ("gemm", "hbm", "nccl")},
     **{f"soak.{work}.drift": (-0.4, "%") for work in ("gemm", "hbm", "nccl")},
@@ -83,6 +85,17 @@ def test_a_clock_that_jumps_is_rejected():
     assert set(missed(judged(samples_of_rank_1=changed(108.0, 110.0, sm_clock_mhz=1100)))) == {"soak.clock.cv"}
 
 
+def test_a_load_that_pauses_is_rejected():
+    assert set(missed(judged(samples_of_rank_1=changed(30.0, 45.0, utilisation_percent=0)))) == {"soak.utilisation.mean"}
+
+
+def test_a_clock_that_is_known_for_a_moment_alone_is_not_known():
+    silent = Missing(Why.UNREADABLE, "no answer")
+    conclusion = judged(samples_of_rank_1=changed(108.0, 120.0, sm_clock_mhz=silent, memory_clock_mhz=silent))
+    status = {one.metric: one.status for one in conclusion.limits}
+    assert {status["soak.clock.cv"], status["soak.clock.memory_min"]} == {Status.INVALID}
+
+
 def test_a_memory_clock_that_falls_is_rejected():
     assert set(missed(judged(samples_of_rank_1=changed(110.0, 112.0, memory_clock_mhz=2619)))) == {"soak.clock.memory_min"}
 
@@ -108,6 +121,7 @@ def test_a_gpu_of_which_nothing_was_read_is_not_accepted():
         ("soak.nccl.wrong", 1, "elements"),
         ("soak.hbm.drift", -2.01, "%"),
         ("soak.load.fraction", 0.999, "relative"),
+        ("soak.gemm.error", 0.0051, "relative"),
         ("soak.corruption.repeats.mismatches", 1, "count"),
         ("soak.corruption.peers.hash", "b", "text"),
     ],

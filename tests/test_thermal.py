@@ -40,6 +40,7 @@ def test_a_healthy_gpu_at_its_power_limit():
     assert seen["clock.memory_min"][:2] == [3201, "MHz"]
     assert seen["temperature.gpu_max"][:2] == [64, "C"]
     assert seen["temperature.margin_min"][:2] == [23, "C"]
+    assert judged["utilisation.mean"][:2] == [100, "%"]
     assert seen["sampling.rate"] == [pytest.approx(20), "Hz", "1200 samples in 60.0 s"]
     assert seen["sampling.longest_gap"][0] == pytest.approx(PERIOD_S)
     assert seen["sampling.unread"][0] == pytest.approx(0, abs=1e-6)
@@ -50,7 +51,6 @@ def test_its_power_cap_informs_and_is_no_finding():
     assert seen["throttle.sw_power_cap"][:2] == [pytest.approx(100), "%"]
     assert seen["power.mean"][:2] == [pytest.approx(692, abs=2), "W"]
     assert seen["power.energy"][:2] == [pytest.approx(692 * MINUTE, rel=0.01), "J"]
-    assert seen["utilisation.mean"][:2] == [100, "%"]
     assert seen["temperature.memory_max"][:2] == [70, "C"]
     assert "throttle.sw_power_cap" not in found(loaded(MINUTE), JUDGED)
 

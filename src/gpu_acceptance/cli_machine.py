@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,13 +125,13 @@ def _health(options: argparse.Namespace) -> int:
 
 
 def _watch(options: argparse.Namespace) -> int:
+    # A KeyboardInterrupt would be dropped where it comes inside a weakref's callback, and each frame frees threads that have one.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     try:
         watch(sys.stdout, interval_s=options.interval, most_frames=options.count)
     except NoNvmlError as error:
         print(f"gpu-acceptance: {one_line(str(error))}", file=sys.stderr)
         return UNREADABLE
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes nowhere, and is no error
     return 0

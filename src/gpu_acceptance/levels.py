@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpu_acceptance.limit import DEFAULT_LEVEL, SOAK, SOAK_DURATION, Profile
+from gpu_acceptance.limit import DEFAULT_LEVEL, SOAK, SOAK_DURATION, Profile, matching_reason
 from gpu_acceptance.limits_file import LimitsError
 from gpu_acceptance.rows import subject_of
 
 _SHORTEST = "soak.min_duration_s"  # a parameter
+_LASTED = "soak.load.fraction"
+_LONGEST_S = 30 * 86_400  # more is a typo
 
 
 def at_level(profile: Profile, level: str) -> Profile:
@@ -27,11 +29,15 @@ def at_level(profile: Profile, level: str) -> Profile:
 
 def lasting(profile: Profile, asked_s: float | None) -> Profile:
     """The profile of a soak of `asked_s`; None: as long as its own parameter says. Raises LimitsError over one that is too short."""
-    if profile.level != SOAK:
+    if profile.level != SOAK and SOAK not in profile.expected_s:
         return profile
+    if reason := matching_reason(_LASTED, profile.not_applicable):
+        raise LimitsError(f"level {profile.level} runs a soak, and {_LASTED} is declared not applicable ({reason}): nothing would judge it")
     seconds, shortest = (_seconds(profile, name) for name in (SOAK_DURATION, _SHORTEST))
     if asked_s is not None:
         seconds = asked_s
+    if seconds > _LONGEST_S:
+        raise LimitsError(f"a soak of {seconds:g} s: at most {_LONGEST_S} s, which are 30 days")
     if seconds < shortest:
         said = f"parameter {SOAK_DURATION}={seconds:g}" if asked_s is None else f"--soak: {seconds:g} s"
         raise LimitsError(f"{said}: profile {profile.name} wants at least {shortest:g} s (its parameter {_SHORTEST})")

@@ -29,6 +29,7 @@ def findings(load: GpuTelemetry) -> Findings:
         reason = event_reasons.names_of(bit)[0]
         yield f"soak.throttle.{name}", _share(load, reason), "%", _when(load, reason)
     yield _unknown(load)
+    yield "soak.utilisation.mean", load.mean("utilisation_percent"), "%", _range(load, "utilisation_percent", "%")
     yield "soak.temperature.margin_min", _of(load, "temperature_margin_c", lambda level: level.low), "C", ""
     yield "soak.sampling.rate", load.num_samples / load.length_s, "Hz", f"{load.num_samples} samples in {load.length_s:.1f} s"
     begin_s = load.longest_gap_begin_s
@@ -54,7 +55,6 @@ def facts(load: GpuTelemetry) -> Findings:
     yield "soak.throttle.sw_power_cap", _share(load, event_reasons.names_of(event_reasons.SW_POWER_CAP)[0]), "%", ""
     yield "soak.temperature.gpu_max", _of(load, "gpu_temperature_c", lambda level: level.high), "C", ""
     yield "soak.temperature.memory_max", _of(load, "memory_temperature_c", lambda level: level.high), "C", ""
-    yield "soak.utilisation.mean", load.mean("utilisation_percent"), "%", ""
 
 
 def steady_facts(steady: GpuTelemetry) -> Findings:
@@ -96,9 +96,12 @@ def _when(load: GpuTelemetry, reason: str) -> str:
 
 
 def _of(told: GpuTelemetry, channel: str, value: Callable[[Level], float | None]) -> Answer[float]:
-    level = told.levels.get(channel)
-    found = None if level is None else value(level)
-    return Missing(Why.NOT_THERE, told.missing.get(channel, f"no {channel}")) if found is None else found
+    """Of a channel that is known for too little of the time nothing is."""
+    mean, level = told.mean(channel), told.levels.get(channel)
+    if level is None or isinstance(mean, Missing):
+        return mean
+    found = value(level)
+    return Missing(Why.NOT_THERE, f"{channel} has no variation") if found is None else found
 
 
 def _range(told: GpuTelemetry, channel: str, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""A validation with a worker of its own gets its variable; the next one gets neither."""
+"""A validation with a worker of its own gets its variable; the next one, which wants another, gets neither."""
 
 import os
 
@@ -10,5 +10,6 @@ def test_fresh(check):
     check("own_worker.algo", os.environ.get("EXAMPLE_ALGO", "none"), "text")
 
 
+@pytest.mark.worker(env={"EXAMPLE_OTHER": "1"})
 def test_next(check):
     check("own_worker.after", os.environ.get("EXAMPLE_ALGO", "none"), "text")

@@ -197,3 +197,16 @@ def test_a_window_and_a_number_of_points_that_cannot_be():
     with pytest.raises(ValueError, match="num_points=0: at least 1"):
         Series(PERIOD_S).downsample(0)
     assert Series(PERIOD_S).downsample(3) == ()
+
+
+def test_a_stretch_of_the_last_minute_has_nothing_of_what_was_before_and_after_it():
+    """After hours, when what is older has been merged: 15 s of a product at its power cap, between two loads at another clock."""
+    series = Series(PERIOD_S, most_bins=64)
+    for number in range(20_000):  # 1,000 s
+        series.add(sample(number * PERIOD_S, sm_clock_mhz=1980 if 15 <= (number * PERIOD_S) % 35 < 35 else 1455))
+    begin_s = 35 * 27 + 35.0
+    window = series.window(begin_s, begin_s + 15)
+    assert (window.spans["sm_clock_mhz"].low, window.spans["sm_clock_mhz"].high) == (1455, 1455)
+    assert window.num_samples == 300
+    old = series.window(35.0, 50.0)
+    assert old.spans["sm_clock_mhz"].high == 1980  # as coarse as all that is old

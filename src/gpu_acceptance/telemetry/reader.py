@@ -101,9 +101,9 @@ class SampleReader:
         """Two readings near each other: the counters of PCIe have 32 bits, as seen on an H200, and begin again every 78 ms at 55 GB/s."""
         if _TRAFFIC.keys() <= self._lacking.keys():
             return {name: self._lacking[name] for name in _TRAFFIC}
-        begin_s, before = time.monotonic(), self._fields(_TRAFFIC)
+        before, begin_s = self._fields(_TRAFFIC), time.monotonic()  # afterwards: a reading may have had to wait for another thread's
         time.sleep(_APART_S)
-        end_s, after = time.monotonic(), self._fields(_TRAFFIC)
+        after, end_s = self._fields(_TRAFFIC), time.monotonic()
         return {name: (_nvlink_rate if name in _NVLINK else _pcie_rate)(before[name], after[name], end_s - begin_s) for name in _TRAFFIC}
 
     def _power(self, instant_mw: Answer[int]) -> Answer[float]:

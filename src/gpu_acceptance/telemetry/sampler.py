@@ -53,7 +53,9 @@ class Sampler:
 
     def window(self, begin_s: float, end_s: float) -> Window:
         """Statistics between two moments of time.monotonic(), of what has been sampled up to now."""
-        return window_of(self.bins(), begin_s, end_s, period_s=self._period_s)
+        with self._lock:
+            bins = self._series.bins_from(begin_s)  # what is in them never changes: the sampler need not wait for the statistics
+        return window_of(bins, begin_s, end_s, period_s=self._period_s)
 
     def bins(self) -> tuple[Bin, ...]:
         """All that has been sampled up to now. What is in them never changes: the sampler need not wait for statistics."""

@@ -1,4 +1,4 @@
-"""Rounds of work until a time is over, and whether the rates held: the end against the beginning.
+"""Rounds of work until a time is over, and whether the rates held from the beginning on, all the time.
 
 The first round heats: what it got wrong counts, its rates do not. Knows no torch: a work says itself how fast it was.
 """
@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-MIN_ROUNDS = 3  # one that heats, one at the beginning, one at the end
-_TENTH = 0.1
+MIN_ROUNDS = 3  # one that heats, one at the beginning, one after it
+_MOST_COMPARED = 3  # rounds
 _MOST_NAMED = 20  # rounds
 
 
@@ -19,6 +19,7 @@ class Done:
 
     rate: float  # TFLOP/s or GB/s
     num_wrong: int  # elements of the output
+    error: float  # relative, of a random product; 0 where the work has none
     begin_s: float
     end_s: float
 
@@ -54,6 +55,10 @@ class Load:
     def num_wrong(self, work: str) -> int:
         return sum(one.done[work].num_wrong for one in self.rounds)
 
+    def error(self, work: str) -> float:
+        """The largest of all rounds; infinite where a product had a value that is no number."""
+        return max(one.done[work].error for one in self.rounds)
+
     def wrong_in(self, work: str) -> str:
         """`in round 17 of 480`; empty where nothing was wrong. Rounds count from 1."""
         numbers = [number for number, one in enumerate(self.rounds, 1) if one.done[work].num_wrong]
@@ -61,21 +66,27 @@ class Load:
         named = ", ".join(map(str, numbers[:_MOST_NAMED]))
         return f"in {'round' if len(numbers) == 1 else 'rounds'} {named}{more} of {len(self.rounds)}" if numbers else ""
 
-    def first_rate(self, work: str) -> float:
-        """Median of the rounds that begin in the first tenth of the time after the first round, of at least one."""
-        heated = self.rounds[1:]
-        until_s = heated[0].begin_s + _TENTH * (self.end_s - heated[0].begin_s)
-        return statistics.median(one.done[work].rate for one in heated if one.begin_s <= until_s)
+    @property
+    def heated(self) -> tuple[Round, ...]:
+        """All rounds but the first."""
+        return self.rounds[1:]
 
-    def last_rate(self, work: str) -> float:
-        """Median of the rounds that end in the last tenth of that time, of at least one."""
-        heated = self.rounds[1:]
-        from_s = self.end_s - _TENTH * (self.end_s - heated[0].begin_s)
-        return statistics.median(one.done[work].rate for one in heated if one.end_s >= from_s)
+    def first_rate(self, work: str) -> float:
+        """Median of the first three rounds after the one that heats, of one at least: before a GPU or its cooling can have tired."""
+        return statistics.median(one.done[work].rate for one in self.heated[: self._num_compared])
+
+    def lowest_rate(self, work: str) -> float:
+        """The lowest median of as many rounds in a row, of all after the one that heats."""
+        rates, number = [one.done[work].rate for one in self.heated], self._num_compared
+        return min(statistics.median(rates[first : first + number]) for first in range(len(rates) - number + 1))
+
+    @property
+    def _num_compared(self) -> int:
+        return min(_MOST_COMPARED, len(self.heated) - 1)
 
     def drift_percent(self, work: str) -> float:
-        """Of the last rate against the first; below 0 it became slower."""
-        return 100 * (self.last_rate(work) / self.first_rate(work) - 1)
+        """Of the lowest rate against the first: at most 0, and below it where the work was slower at any time."""
+        return 100 * (self.lowest_rate(work) / self.first_rate(work) - 1)
 
 
 def measure(works: Mapping[str, Work], *, duration_s: float, agree: Callable[[bool], bool] = bool) -> Load:

@@ -44,7 +44,7 @@ def works(sizes: Sizes, *, device: torch.device, world_size: int) -> dict[str, W
         found = sustained.measure(
             shape, dtype=sizes.gemm_dtype, device=device, preheat_s=0.0, block_s=block_s(sizes.gemm_s), num_blocks=sizes.num_blocks
         )
-        return Done(found.tflop_per_s, found.num_wrong, found.begin_s, found.end_s)
+        return Done(found.tflop_per_s, found.num_wrong, found.error, found.begin_s, found.end_s)
 
     def triad() -> tuple[float, int]:
         found = hbm.measure("triad", array_bytes=sizes.hbm_bytes, device=device, block_s=block_s(sizes.hbm_s), num_blocks=sizes.num_blocks)
@@ -64,6 +64,6 @@ def _timed(work: Callable[[], tuple[float, int]]) -> Work:
     def run() -> Done:
         begin_s = time.monotonic()
         rate, num_wrong = work()
-        return Done(rate, num_wrong, begin_s, time.monotonic())
+        return Done(rate, num_wrong, 0.0, begin_s, time.monotonic())
 
     return run

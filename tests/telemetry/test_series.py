@@ -88,14 +88,13 @@ def test_a_series_that_had_to_merge_tells_the_same_of_all_its_time(drawn, most_b
     assert (one and (one.first_s, one.last_s)) == (other and (other.first_s, other.last_s))
 
 
-@given(SAMPLES, st.sampled_from([2, 4, 8]), st.integers(1, 20))
-def test_bins_follow_each_other_and_are_never_more_than_asked_for(drawn, most_bins, num_points):
+@given(SAMPLES, st.sampled_from([2, 4, 8]))
+def test_bins_follow_each_other_and_are_never_more_than_asked_for(drawn, most_bins):
     series = series_of(samples_of(drawn), most_bins=most_bins)
-    assert len(series.bins()) <= most_bins + 2  # one that is not full yet, and the last sample
-    points = series.downsample(num_points)
-    assert 1 <= len(points) <= num_points
-    assert sum(point.num_samples for point in points) == series.num_samples == len(drawn)
-    for one, after in itertools.pairwise(points):
+    bins = series.bins()
+    assert 1 <= len(bins) <= most_bins + 2  # one that is not full yet, and the last sample
+    assert sum(one.num_samples for one in bins) == series.num_samples == len(drawn)
+    for one, after in itertools.pairwise(bins):
         assert one.end_s == after.begin_s
 
 
@@ -191,12 +190,9 @@ def test_a_number_of_bins_that_cannot_be_halved(most_bins):
         Series(PERIOD_S, most_bins=most_bins)
 
 
-def test_a_window_and_a_number_of_points_that_cannot_be():
+def test_a_window_that_cannot_be():
     with pytest.raises(ValueError, match=r"a window from 2.0 s to 2.0 s: it must end after it begins"):
         Series(PERIOD_S).window(2.0, 2.0)
-    with pytest.raises(ValueError, match="num_points=0: at least 1"):
-        Series(PERIOD_S).downsample(0)
-    assert Series(PERIOD_S).downsample(3) == ()
 
 
 def test_a_stretch_of_the_last_minute_has_nothing_of_what_was_before_and_after_it():

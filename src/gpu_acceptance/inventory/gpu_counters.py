@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.inventory.nvml_asker import Asker
+from gpu_acceptance.inventory.nvml_asker import Asker, is_lacking
 
 Counter = tuple[str, str]  # name, and which part of the machine: "link 7", "" for the GPU or the sum over all links
 
@@ -84,7 +84,7 @@ class GpuCounters:
         asked = [one for one in wanted if one not in self._lacking]
         answers = dict(zip(asked, self._asker.link_fields(self._handle, [(_OF_LINK[name], link) for name, link in asked]), strict=True))
         self._told |= {one for one, answer in answers.items() if not isinstance(answer, Missing)}
-        self._lacking |= {one: answer for one, answer in answers.items() if _is_lacking(answer) and one not in self._told}
+        self._lacking |= {one: answer for one, answer in answers.items() if is_lacking(answer) and one not in self._told}
         told = {**self._lacking, **answers}
         return {(name, "" if link == ALL_LINKS else f"link {link}"): told[name, link] for name, link in wanted}
 
@@ -101,10 +101,6 @@ class GpuCounters:
                 return Missing(Why.UNREADABLE, f"after {len(xids)} XIDs, nvmlEventSetWait_v2: {error}"[:200])
             xids.append(int(event.eventData))
         return tuple(xids)
-
-
-def _is_lacking(answer: Answer[int]) -> bool:
-    return isinstance(answer, Missing) and answer.missing is Why.NOT_SUPPORTED
 
 
 def unread(reason: str, names: Collection[str] = NAMES) -> CountersReading:

@@ -80,7 +80,7 @@ class Asker:
         """The same of NVLinks: what is not supported is asked again, because somebody else in this process may be asking NVML."""
         answers = self.fields(device, wanted)
         for _ in range(_TRIES - 1):
-            lacking = [place for place, answer in enumerate(answers) if isinstance(answer, Missing) and answer.missing is Why.NOT_SUPPORTED]
+            lacking = [place for place, answer in enumerate(answers) if is_lacking(answer)]
             if not lacking:
                 break
             time.sleep(_PAUSE_S)
@@ -122,6 +122,11 @@ class Asker:
         }
         why = reasons.get(code, Why.UNREADABLE)
         return Missing(why, "" if why is Why.NOT_SUPPORTED else f"{name}: {error}"[:200])
+
+
+def is_lacking(answer: Answer[object]) -> bool:
+    """Whether NVML says that this GPU does not support it."""
+    return isinstance(answer, Missing) and answer.missing is Why.NOT_SUPPORTED
 
 
 def word(words: dict[int, str], value: int) -> str:

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.fields import all_of
 from gpu_acceptance.inventory.gpu_counters import ALL_LINKS
 from gpu_acceptance.inventory.nvml import library
-from gpu_acceptance.inventory.nvml_asker import Asker
+from gpu_acceptance.inventory.nvml_asker import Asker, is_lacking
 from gpu_acceptance.telemetry.sample import SOURCES, Sample
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class SampleReader:
         self._asker = Asker(pynvml)
         self._handle = self._asker.ask("nvmlDeviceGetHandleByUUID", uuid, make=lambda handle: handle)
         first = self._ask_fields({**_FAST, **_TRAFFIC})
-        self._lacking = {name: answer for name, answer in first.items() if _is_lacking(answer)}
+        self._lacking = {name: answer for name, answer in first.items() if is_lacking(answer)}
         self.power_is_instant = "power_mw" not in self._lacking
         self.failures: Counter[str] = Counter()
         self._known: dict[str, Any] = {}
@@ -138,31 +139,29 @@ class _Every:
         return True
 
 
-def _is_lacking(answer: Answer[int]) -> bool:
-    return isinstance(answer, Missing) and answer.missing is Why.NOT_SUPPORTED
-
-
 def _has_failed(answer: Answer[float]) -> bool:
-    return isinstance(answer, Missing) and answer.missing is not Why.NOT_SUPPORTED
+    return isinstance(answer, Missing) and not is_lacking(answer)
 
 
 def _nvlink_rate(before: Answer[int], after: Answer[int], elapsed_s: float) -> Answer[float]:
     """GB/s, 1e9 bytes, of a counter in KiB."""
-    if isinstance(before, Missing) or isinstance(after, Missing):
-        return before if isinstance(before, Missing) else after
-    if after < before:
-        return Missing(Why.UNREADABLE, f"fell from {before} to {after}: it was reset, or began again")
-    return (after - before) * 1024 / elapsed_s / 1e9
+    both = all_of((before, after))
+    if isinstance(both, Missing):
+        return both
+    if both[1] < both[0]:
+        return Missing(Why.UNREADABLE, f"fell from {both[0]} to {both[1]}: it was reset, or began again")
+    return (both[1] - both[0]) * 1024 / elapsed_s / 1e9
 
 
 def _pcie_rate(before: Answer[int], after: Answer[int], elapsed_s: float) -> Answer[float]:
     """GB/s of a counter in bytes that may have begun again once."""
-    if isinstance(before, Missing) or isinstance(after, Missing):
-        return before if isinstance(before, Missing) else after
-    if elapsed_s > _MOST_APART_S or max(before, after) >= _WRAPS_AT:
-        seen = f"from {before} to {after} in {elapsed_s:.3f} s"
+    both = all_of((before, after))
+    if isinstance(both, Missing):
+        return both
+    if elapsed_s > _MOST_APART_S or max(both) >= _WRAPS_AT:
+        seen = f"from {both[0]} to {both[1]} in {elapsed_s:.3f} s"
         return Missing(Why.UNREADABLE, f"{seen}: wanted are two below 2**32 and at most {_MOST_APART_S:g} s apart")
-    return (after - before) % _WRAPS_AT / elapsed_s / 1e9
+    return (both[1] - both[0]) % _WRAPS_AT / elapsed_s / 1e9
 
 
 def _then(answer: Answer[int], make: Callable[[int], T]) -> Answer[T]:

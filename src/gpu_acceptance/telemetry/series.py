@@ -54,14 +54,6 @@ class Series:
         assert self._last is not None
         return (*self._recent, bin_of(self._last, None, self.period_s))
 
-    def downsample(self, num_points: int) -> tuple[Bin, ...]:
-        """At most so many bins over all samples, each of as many neighbours as the others."""
-        if num_points < 1:
-            raise ValueError(f"num_points={num_points}: at least 1")
-        bins = self.bins()
-        in_each = -(-len(bins) // num_points) or 1
-        return tuple(merge_bins(bins[first : first + in_each]) for first in range(0, len(bins), in_each))
-
     def window(self, begin_s: float, end_s: float) -> Window:
         """Statistics between two moments of time.monotonic()."""
         return window_of(self.bins_from(begin_s), begin_s, end_s, period_s=self.period_s)

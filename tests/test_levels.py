@@ -195,5 +195,5 @@ def test_a_soak_that_nothing_would_judge_or_that_is_too_short_is_refused_at_each
 
 
 def test_a_soak_of_more_than_a_month_is_a_typo():
-    with pytest.raises(LimitsError, match=r"^a soak of 1.08e\+09 s: at most 2592000 s, which are 30 days$"):
+    with pytest.raises(LimitsError, match=r"^--soak: 1.08e\+09 s: wants at most 2592000 s, which are 30 days$"):
         lasting(at_level(load_profile("h200-sxm", shipped_dir()), "soak"), 300_000 * 3600)

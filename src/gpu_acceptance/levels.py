@@ -36,10 +36,10 @@ def lasting(profile: Profile, asked_s: float | None) -> Profile:
     seconds, shortest = (_seconds(profile, name) for name in (SOAK_DURATION, _SHORTEST))
     if asked_s is not None:
         seconds = asked_s
+    said = f"parameter {SOAK_DURATION}={seconds:g}" if asked_s is None else f"--soak: {seconds:g} s"
     if seconds > _LONGEST_S:
-        raise LimitsError(f"a soak of {seconds:g} s: at most {_LONGEST_S} s, which are 30 days")
+        raise LimitsError(f"{said}: wants at most {_LONGEST_S} s, which are 30 days")
     if seconds < shortest:
-        said = f"parameter {SOAK_DURATION}={seconds:g}" if asked_s is None else f"--soak: {seconds:g} s"
         raise LimitsError(f"{said}: profile {profile.name} wants at least {shortest:g} s (its parameter {_SHORTEST})")
     return replace(profile, parameters={**profile.parameters, SOAK_DURATION: seconds})
 

@@ -14,6 +14,7 @@ from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
 PROFILES = {name: load_profile(name, shipped_dir()) for name in profile_names(shipped_dir())}
 H200 = PROFILES["h200-sxm"]
 LEAST_RUNS = 3
+PLANTED = "x4-competitor"  # another process took 5 % of one GPU's time
 METRICS = [metric for metric, limit in H200.limits.items() if limit.peers]
 ALIKE = {"hbm.scale.bandwidth": "hbm.copy.bandwidth", "hbm.add.bandwidth": "hbm.triad.bandwidth"}  # in too few runs; as many bytes
 each_metric = pytest.mark.parametrize("metric", METRICS)
@@ -28,6 +29,8 @@ def readings(metric):
 def figures_of(metric):
     found = {}
     for run in RUNS:
+        if run.name == PLANTED:
+            continue
         record = read_results(run)
         figures = [
             figure.value
@@ -82,3 +85,13 @@ def test_any_of_them_that_were_5_percent_slower_would_be_named(metric):
         for slow in range(len(values)):
             slower = [value * 0.95 if unit == slow else value for unit, value in enumerate(values)]
             assert behind(metric, slower) == [slow]
+
+
+def test_a_gpu_that_lost_5_percent_of_its_time_to_another_process_was_named_alone():
+    record = read_results(next(run for run in RUNS if run.name == PLANTED))
+    assert record.conclusion.verdict == "REJECTED"
+    peers = {limit.metric: limit for limit in record.conclusion.limits if limit.bound == "peers" and limit.status != "not measured"}
+    assert set(peers) == {metric for metric in METRICS if metric.startswith(("gemm", "hbm"))}
+    assert {(limit.status, tuple(limit.ranks)) for limit in peers.values()} == {("missed", (1,))}
+    others = [limit for limit in record.conclusion.limits if limit.status in {"missed", "unstable"}]
+    assert {tuple(limit.ranks) for limit in others} == {(1,)}

@@ -89,7 +89,7 @@ def products(name):
     wanted |= {f"gemm.{dtype}.{what}" for dtype in ("bf16", "fp8") for what in ("error", "wrong") if dtype not in LACKS.get(name, ())}
     wanted |= {f"gemm_dtypes.{dtype}.{what}" for dtype in others for what in ("error", "wrong")}
     if of_others:
-        wanted |= {f"gemm_dtypes.{dtype}.sustained" for dtype in others if name == "cpu"}
+        wanted |= {f"gemm_dtypes.{dtype}.sustained" for dtype in others}
         wanted |= {f"gemm_dtypes.{dtype}.best" for dtype in others if dtype != "fp8"}
     return wanted
 

@@ -1,7 +1,8 @@
 """Do two readers of NVLink counters get in each other's way? `python tests/gpu/nvlink_race.py`, on a node with NVLink. Lines of JSON.
 
 GPU 0: its NVLink errors are read again and again, alone, beside a thread that reads the links' traffic, and beside a process that does.
-`bare` is a plain question; `counters` is what the tool asks. Told: how many readings had no value. pytest does not collect this file.
+`bare` is a plain question, `one at a time` goes through the tool's lock (the other thread does as well, in "a thread of the tool"), and
+`counters` is what the tool asks. Told: how many readings had no value. pytest does not collect this file.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.gpu_counters import _OF_LINK, ALL_LINKS, GpuCounters
 from gpu_acceptance.inventory.nvml import library
+from gpu_acceptance.inventory.nvml_asker import Asker
 from gpu_acceptance.telemetry.reader import _NVLINK
 
 NUM_READINGS = 150
@@ -30,10 +32,15 @@ def main() -> None:
         errors, traffic = ([(getattr(pynvml, name), ALL_LINKS) for name in names] for names in (_OF_LINK.values(), dict(_NVLINK.values())))
         if sys.argv[1:] == ["--traffic"]:
             until(threading.Event(), lambda: pynvml.nvmlDeviceGetFieldValues(handle, traffic))
+        asker = Asker(pynvml)
+        names_of_errors, names_of_traffic = ([(name, ALL_LINKS) for name in names] for names in (_OF_LINK.values(), dict(_NVLINK.values())))
         counters = GpuCounters(pynvml, pynvml.nvmlDeviceGetUUID(handle))
 
         def bare() -> bool:
             return any(value.nvmlReturn for value in pynvml.nvmlDeviceGetFieldValues(handle, errors))
+
+        def one_at_a_time() -> bool:
+            return any(isinstance(value, Missing) for value in asker.fields(handle, names_of_errors))
 
         def asked() -> bool:
             told = counters.read(each_link=False).values
@@ -42,10 +49,11 @@ def main() -> None:
         for beside, other in {
             "nobody": contextlib.nullcontext,
             "a thread": lambda: thread(lambda: pynvml.nvmlDeviceGetFieldValues(handle, traffic)),
+            "a thread of the tool": lambda: thread(lambda: asker.fields(handle, names_of_traffic)),
             "a process": process,
         }.items():
             with other():
-                for name, read in {"bare": bare, "counters": asked}.items():
+                for name, read in {"bare": bare, "one at a time": one_at_a_time, "counters": asked}.items():
                     begin_s = time.monotonic()
                     failed = sum(read() for _ in range(NUM_READINGS))
                     took_s = (time.monotonic() - begin_s) / NUM_READINGS

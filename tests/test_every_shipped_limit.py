@@ -61,7 +61,7 @@ def job_of(profile_name: str, gpus_per_node: int, num_nodes: int) -> Job:
 
 
 def cases() -> list[object]:
-    """Each limit in the first profile that has it: what others inherit unchanged is the same limit. Of sizes that share a bound the ends."""
+    """Each limit in the first profile that has it: what others inherit unchanged is the same limit. Of equal bounds the ends."""
     found, seen = [], set[str]()
     for name in profile_names(DIRECTORY):
         for metric, limit in shipped(name).limits.items():

@@ -29,60 +29,20 @@ DEVICES = {
     "h200-sxm": "NVIDIA H200",
 }
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
-REQUIRED = {
-    "a100-pcie": {
-        "binding",
-        "corruption",
-        "counters",
-        "environment",
-        "gemm",
-        "gemm_dtypes",
-        "gpu_health",
-        "hbm",
-        "memory",
-        "p2p",
-        "pcie",
-        "soak",
-    },
-    "a10g": {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "memory", "p2p", "pcie", "soak"},
-    "h100-pcie": {
-        "binding",
-        "corruption",
-        "counters",
-        "environment",
-        "gemm",
-        "gemm_dtypes",
-        "gpu_health",
-        "hbm",
-        "memory",
-        "p2p",
-        "pcie",
-        "soak",
-    },
-    "cpu": {"corruption", "environment", "gemm", "gemm_dtypes", "hbm", "memory", "nccl", "p2p", "pcie", "soak"},
-}
 EVERYTHING = {
-    "binding",
-    "corruption",
-    "counters",
-    "environment",
-    "gemm",
-    "gemm_dtypes",
-    "gpu_health",
-    "hbm",
-    "memory",
-    "nccl",
-    "p2p",
-    "pcie",
-    "soak",
+    *("binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes"),
+    *("gpu_health", "hbm", "memory", "nccl", "p2p", "pcie", "soak"),
+}
+REQUIRED = {
+    "a100-pcie": EVERYTHING - {"nccl"},
+    "a10g": EVERYTHING - {"hbm", "nccl"},
+    "h100-pcie": EVERYTHING - {"nccl"},
+    "cpu": EVERYTHING - {"binding", "counters", "gpu_health"},
 }
 MEMORY_GB = {"a100-pcie": 80, "a100-sxm": 80, "a10g": 24, "b200": 180, "h100-pcie": 80, "h100-sxm": 80, "h200-sxm": 141}
 OF_THE_MACHINE = {"binding", "counters", "environment", "gpu_health", "infiniband", "kernel_log"}  # what is there, not how fast it is
-HAS_P2P_READINGS = {
-    "cpu": {"unidirectional", "bidirectional"},
-    "h200-sxm": {"unidirectional", "bidirectional"},
-    "h100-sxm": {"unidirectional"},
-}
+BOTH = {"unidirectional", "bidirectional"}
+HAS_P2P_READINGS = {"cpu": BOTH, "h200-sxm": BOTH, "h100-sxm": {"unidirectional"}}
 BEHIND_A_SWITCH = {"a100-sxm", "b200", "h100-sxm", "h200-sxm"}  # of NVLink: paths between all pairs of GPUs are alike
 HAS_LINK_READINGS = {"cpu", "h200-sxm"}  # all others declare that the rate of their host link has no limit
 KERNELS = ("add", "copy", "read", "scale", "triad", "write")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.measure.peer_matrix import Matrix, Pair, from_text, to_text, whose_fault
+from gpu_acceptance.measure.peer_matrix import Matrix, Pair, from_text, num_wrong_of, to_text, whose_fault
 from gpu_acceptance.values import plural, show
 
 
@@ -75,12 +75,9 @@ class PeerCopies:
 
     @property
     def wrong(self) -> Reading:
-        """Words that came from this GPU and were wrong; and of the whole node, what was."""
-        return self._read(
-            lambda matrix, own: Reading(
-                sum(cell.num_wrong for cell in matrix.row(own).values()), detail=whose_fault(matrix.wrong(), list(map(_name, self.ranks)))
-            )
-        )
+        """Wrong words that are held against this GPU; and of the whole node, which copies were wrong."""
+        names = list(map(_name, self.ranks))
+        return self._read(lambda matrix, own: Reading(num_wrong_of(own, matrix), detail=whose_fault(matrix.wrong(), names)))
 
     @property
     def to_peers(self) -> dict[int, Answer[float]]:

@@ -84,14 +84,25 @@ def circle_rounds(num_gpus: int) -> list[list[Pair]]:
     return rounds
 
 
-def whose_fault(bad: Collection[Pair], names: Sequence[str]) -> str:
-    """`all that rank 2 sent, rank 0 to rank 3`: bad rows and columns first, then each pair that they do not explain.
-
-    Where all that a GPU sent is bad and all that it received, both are said. Of two GPUs only pairs can be named.
-    """
-    everyone = range(len(names)) if len(names) > 2 else ()
+def bad_rows_and_columns(bad: Collection[Pair], num_gpus: int) -> tuple[list[int], list[int]]:
+    """The GPUs of which all that they sent is bad, and those of which all that they received is. Of two GPUs nobody can tell."""
+    everyone = range(num_gpus) if num_gpus > 2 else ()
     senders = [gpu for gpu in everyone if all((gpu, other) in bad for other in everyone if other != gpu)]
     receivers = [gpu for gpu in everyone if all((other, gpu) in bad for other in everyone if other != gpu)]
+    return senders, receivers
+
+
+def num_wrong_of(gpu: int, matrix: Matrix) -> int:
+    """Wrong words that are held against this GPU: those it sent, but for those to a GPU to which all came wrong, which has them all."""
+    wrong = matrix.wrong()
+    senders, receivers = bad_rows_and_columns(wrong, matrix.num_gpus)
+    blamed = {pair: pair[1] if pair[1] in receivers and pair[0] not in senders else pair[0] for pair in wrong}
+    return sum(wrong[pair] for pair, culprit in blamed.items() if culprit == gpu)
+
+
+def whose_fault(bad: Collection[Pair], names: Sequence[str]) -> str:
+    """`all that rank 2 sent, rank 0 to rank 3`: bad rows and columns first, then each pair that they do not explain."""
+    senders, receivers = bad_rows_and_columns(bad, len(names))
     rest = sorted((source, destination) for source, destination in bad if source not in senders and destination not in receivers)
     said = [f"all that {names[gpu]} sent" for gpu in senders] + [f"all that {names[gpu]} received" for gpu in receivers]
     said += [f"{names[source]} to {names[destination]}" for source, destination in rest]

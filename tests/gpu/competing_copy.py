@@ -8,9 +8,9 @@ pytest does not collect this file.
 """
 
 import sys
-import time
 
 import torch
+from competitor import in_bursts
 
 NUM_BYTES = 64 * 2**20  # some 0.17 ms at 390 GB/s
 
@@ -27,18 +27,7 @@ def main(gpu: int, percent: float, seconds: float) -> None:
         for device in (gpu, *others):
             torch.cuda.synchronize(device)
 
-    burst()
-    begin_s = time.monotonic()
-    for _ in range(10):
-        burst()
-    burst_s = (time.monotonic() - begin_s) / 10
-    print(f"GPU {gpu}: bursts of {1e3 * burst_s:.2f} ms to and from {len(others)} others, {percent} % of the time", flush=True)
-    next_s = time.monotonic()
-    end_s = next_s + seconds
-    while time.monotonic() < end_s:
-        burst()
-        next_s += burst_s / percent * 100
-        time.sleep(max(0.0, next_s - time.monotonic()))
+    in_bursts(burst, f"GPU {gpu}, to and from {len(others)} others", percent, seconds)
 
 
 if __name__ == "__main__":

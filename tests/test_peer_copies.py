@@ -1,10 +1,15 @@
 """What the shipped limits make of copies between GPUs: who is named, in which words, and that what was not measured is not held."""
 
-import pytest
+from types import SimpleNamespace
 
+import pytest
+import torch
+
+from fixtures.p2p import measure_between
 from gpu_acceptance.figures import figure_of
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.judge import judge
+from gpu_acceptance.measure import p2p
 from gpu_acceptance.measure.peer_matrix import Cell, Matrix, pairs
 from gpu_acceptance.peer_copies import PeerCopies, answer_from_text, answer_to_text, indexes_of
 from gpu_acceptance.record import Attempt, Status
@@ -166,3 +171,26 @@ def test_a_matrix_reaches_the_other_ranks():
 def test_what_is_neither_is_refused(text):
     with pytest.raises(ValueError, match=r"'gone' is not a valid Why|no matrix of 3 GPUs: |Expecting value"):
         answer_from_text(text, 3)
+
+
+def one_of_two_ranks(uuids):
+    """Rank 0 of two on one node, as they would meet; rank 1 waits for what rank 0 measures."""
+    told = {"between GPUs: host": ["a", "a"], "once per host: host": ["a", "a"], "between GPUs: GPU": uuids}
+    gather = lambda key, value: told.get(key) or [value, type(value)()]  # noqa: E731
+    return SimpleNamespace(rank=0, host="a", device=torch.device("cuda", 0), gpu_uuid=uuids[0], gather=gather)
+
+
+def test_the_first_rank_copies_between_the_gpus_of_all_ranks_in_their_order(monkeypatch):
+    monkeypatch.setattr(p2p, "visible_gpus", lambda: VISIBLE)
+    asked = []
+    copies = measure_between(one_of_two_ranks(["GPU-c", "GPU-a"]), lambda devices: asked.extend(devices) or copied(2))
+    assert asked == [torch.device("cuda", 2), torch.device("cuda", 0)]
+    assert (copies.answer, copies.ranks, copies.rank) == (copied(2), (0, 1), 0)
+
+
+def test_a_first_rank_that_does_not_see_all_gpus_measures_nothing(monkeypatch):
+    monkeypatch.setattr(p2p, "visible_gpus", lambda: {"GPU-a": 0})
+    copies = measure_between(one_of_two_ranks(["GPU-a", "GPU-b"]), lambda devices: pytest.fail("measured"))
+    assert str(copies.sent.value).startswith(
+        "not there (rank 0 sees 1 GPU, but not that of rank 1: let each rank see all GPUs of its node "
+    )

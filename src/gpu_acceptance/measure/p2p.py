@@ -27,7 +27,7 @@ from gpu_acceptance.measure.words import WORD_BYTES, words
 
 MODES = ("unidirectional", "bidirectional")
 _FIRST_WORD = 2**40  # times the number of a GPU: no word of one is a word of another
-_CYCLES = 100_000  # that the gate spins for each copy to be enqueued: 50 us at 1.98 GHz; the host takes some 20 us
+_CYCLES = 100_000  # that the gate spins for each copy to be enqueued: 50 us at 1.98 GHz; where the host takes longer, no latency is told
 
 
 @dataclass(frozen=True)

@@ -16,4 +16,5 @@ pytest_plugins = [
     "fixtures.telemetry",
     "fixtures.gemm",
     "fixtures.corruption",
+    "fixtures.p2p",
 ]

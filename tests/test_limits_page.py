@@ -25,6 +25,7 @@ FAMILIES = (
     "gemm_dtypes",
     "hbm",
     "memory",
+    "p2p",
     "pcie",
     "nccl",
     "nccl_sizes",
@@ -33,7 +34,7 @@ FAMILIES = (
 SUBJECTS = ("gpu_health", "infiniband", "kernel_log", "binding")  # those of which each row has a heading, in this order
 _SUBJECT = (
     "environment|gpu_health|infiniband|kernel_log|binding|corruption|gemm|gemm_dtypes|"
-    "hbm|memory|pcie|nccl|nccl_exact|nccl_ring|nccl_sizes|soak|counters"
+    "hbm|memory|p2p|pcie|nccl|nccl_exact|nccl_ring|nccl_sizes|soak|counters"
 )
 _NAME = re.compile(rf"`((?:{_SUBJECT})\.[\w.*]+)`")
 _COMMAND = re.compile(r"(?:nvidia-smi|systemctl) .+?(?=[,;)]| and | of |$)")
@@ -163,6 +164,7 @@ def test_the_rest_of_the_rows_is_there():
         "gemm_dtypes",
         "hbm",
         "memory",
+        "p2p",
         "pcie",
         "corruption",
         "nccl",

@@ -30,82 +30,22 @@ DEVICES = {
     "h200-sxm": "NVIDIA H200",
 }
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
-REQUIRED = {
-    "a100-pcie": {
-        "binding",
-        "corruption",
-        "counters",
-        "environment",
-        "gemm",
-        "gemm_dtypes",
-        "gpu_health",
-        "hbm",
-        "memory",
-        "nccl_exact",
-        "pcie",
-        "soak",
-    },
-    "a10g": {
-        "binding",
-        "corruption",
-        "counters",
-        "environment",
-        "gemm",
-        "gemm_dtypes",
-        "gpu_health",
-        "memory",
-        "nccl_exact",
-        "pcie",
-        "soak",
-    },
-    "h100-pcie": {
-        "binding",
-        "corruption",
-        "counters",
-        "environment",
-        "gemm",
-        "gemm_dtypes",
-        "gpu_health",
-        "hbm",
-        "memory",
-        "nccl_exact",
-        "pcie",
-        "soak",
-    },
-    "cpu": {
-        "corruption",
-        "environment",
-        "gemm",
-        "gemm_dtypes",
-        "hbm",
-        "memory",
-        "nccl",
-        "nccl_exact",
-        "nccl_ring",
-        "nccl_sizes",
-        "pcie",
-        "soak",
-    },
-}
 EVERYTHING = {
-    "binding",
-    "corruption",
-    "counters",
-    "environment",
-    "gemm",
-    "gemm_dtypes",
-    "gpu_health",
-    "hbm",
-    "memory",
-    "nccl",
-    "nccl_exact",
-    "nccl_ring",
-    "nccl_sizes",
-    "pcie",
-    "soak",
+    *("binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory"),
+    *("nccl", "nccl_exact", "nccl_ring", "nccl_sizes", "p2p", "pcie", "soak"),
+}
+WITHOUT_NVLINK = EVERYTHING - {"nccl", "nccl_ring", "nccl_sizes"}
+REQUIRED = {
+    "a100-pcie": WITHOUT_NVLINK,
+    "a10g": WITHOUT_NVLINK - {"hbm"},
+    "h100-pcie": WITHOUT_NVLINK,
+    "cpu": EVERYTHING - {"binding", "counters", "gpu_health"},
 }
 MEMORY_GB = {"a100-pcie": 80, "a100-sxm": 80, "a10g": 24, "b200": 180, "h100-pcie": 80, "h100-sxm": 80, "h200-sxm": 141}
 OF_THE_MACHINE = {"binding", "counters", "environment", "gpu_health", "infiniband", "kernel_log"}  # what is there, not how fast it is
+BOTH = {"unidirectional", "bidirectional"}
+HAS_P2P_READINGS = {"cpu": BOTH, "h200-sxm": BOTH, "h100-sxm": {"unidirectional"}}
+BEHIND_A_SWITCH = {"a100-sxm", "b200", "h100-sxm", "h200-sxm"}  # of NVLink: paths between all pairs of GPUs are alike
 HAS_LINK_READINGS = {"cpu", "h200-sxm"}  # all others declare that the rate of their host link has no limit
 KERNELS = ("add", "copy", "read", "scale", "triad", "write")
 CORRUPTION = ("inputs.changed", "kernels.run", "peers.hash", "planted.flips", "repeats.mismatches")
@@ -122,7 +62,7 @@ THERMAL += (
     "sampling.unread",
 )
 TELLS_NO_MARGIN = {"a100-pcie", "a100-sxm", "a10g"}
-LINKED = ("nccl", "nccl_ring", "nccl_sizes")  # subjects that need two ranks
+LINKED = ("nccl", "nccl_ring", "nccl_sizes", "p2p")  # subjects that need two ranks
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 README = (DIRECTORY / "README.md").read_text()
 
@@ -184,6 +124,10 @@ def test_required_subjects_have_all_their_limits(name):
     wanted |= {f"pcie.{direction}.wrong" for direction in ("h2d", "d2h", "bidirectional")}
     wanted |= {f"soak.{name}" for name in (*SOAK, *(() if name == "cpu" else THERMAL))}
     wanted -= {"soak.temperature.margin_min"} if name in TELLS_NO_MARGIN else set()
+    wanted |= {f"p2p.{mode}.wrong" for mode in ("unidirectional", "bidirectional", "latency")}
+    wanted |= {f"p2p.{mode}.{way}.bandwidth" for mode in HAS_P2P_READINGS.get(name, ()) for way in ("out", "in")}
+    if name in BEHIND_A_SWITCH:
+        wanted |= {"p2p.unidirectional.path", "p2p.bidirectional.path"}
     if name in HAS_LINK_READINGS:
         wanted |= {f"pcie.{direction}.bandwidth" for direction in ("h2d", "d2h")}
     if "hbm" in profile.requires:
@@ -232,7 +176,7 @@ def test_the_cpu_profile_asks_only_for_life():
         *("environment.gpu*", "environment.cud*", "environment.driver*", "environment.nccl*"),
         *("gemm.bf16.cycle_efficiency", "gemm_dtypes.tf32.*"),
         *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
-        *("infiniband.*", "kernel_log.*", "binding.*"),
+        *("infiniband.*", "kernel_log.*", "binding.*", "p2p.*.path"),
         *("soak.throttle.*", "soak.utilisation.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),
     }
     speeds = [
@@ -240,17 +184,17 @@ def test_the_cpu_profile_asks_only_for_life():
         for metric, limit in profile.limits.items()
         if metric.endswith((".sustained", ".burst", ".best", ".bandwidth", ".busbw", ".busbw_medium"))
     ]
-    assert len(speeds) == 33
+    assert len(speeds) == 37
     for limit in speeds:
         assert limit.source == "policy: liveness only; shows that the operation ran and was timed, says nothing of speed"
         assert 0 < limit.at_least < 0.01
         assert limit.spread_at_most is None
 
 
-def test_a_world_of_one_says_that_nccl_was_left_out():
+def test_a_world_of_one_says_that_nccl_and_p2p_were_left_out():
     profile, job = load_profile("cpu", DIRECTORY), make_job(1, has_gpus=False)
     held = {metric: limit for metric, limit in profile.limits.items() if limit.applies(1, 1) and limit.subject in profile.requires}
-    assert not {"nccl", "nccl_ring", "nccl_sizes"} & {limit.subject for limit in held.values()}
+    assert not set(LINKED) & {limit.subject for limit in held.values()}
     rows = [
         make_row(f"acceptance/test_{limit.subject}.py::test_a", [good_attempt(limit)], profile, job, {}, 60.0) for limit in held.values()
     ]
@@ -282,6 +226,7 @@ def test_parameters_a_run_needs():
                 "gemm_dtypes.size",
             ),
             *("corruption.seconds", "corruption.planted_flip_every", "corruption.planted_flip_rank"),
+            *("p2p.num_bytes", "p2p.num_copies", "p2p.num_round_trips"),
             *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes", "memory.planted_words", "memory.planted_rank"),
             *("pcie.buffer_bytes", "pcie.num_copies"),
             *("hbm.array_bytes", "hbm.block_s", "nccl.large_bytes", "nccl.medium_bytes", "nccl.block_s", "infiniband.devices"),
@@ -313,6 +258,16 @@ def test_who_has_no_reading_of_the_host_link_says_so_and_still_judges_what_was_c
         == "no reading of its host link has a source here: copies are judged by their content alone"
     )
     assert matching_reason("pcie.h2d.wrong", declared) is None
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_who_has_no_reading_of_copies_between_gpus_says_so_and_still_judges_what_was_copied(name):
+    declared = load_profile(name, DIRECTORY).not_applicable
+    for mode in ("unidirectional", "bidirectional"):
+        has_reading = mode in HAS_P2P_READINGS.get(name, ())
+        assert (matching_reason(f"p2p.{mode}.in.bandwidth", declared) is None) == has_reading
+        assert (matching_reason(f"p2p.{mode}.path", declared) is None) == (name in BEHIND_A_SWITCH)
+        assert matching_reason(f"p2p.{mode}.wrong", declared) is None
 
 
 CAPABILITIES = {

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpu_acceptance.turns import take_turns
+from gpu_acceptance.turns import once_per_host, take_turns
 
 
-def run(hosts, work):
+def run(hosts, work, together=take_turns):
     """What each rank got; ranks meet at a barrier as they do in `gather`. Fails where they do not all come."""
     shared = [None] * len(hosts)
     barrier = threading.Barrier(len(hosts), timeout=60)
@@ -23,7 +23,7 @@ def run(hosts, work):
             assert len({key for key, _ in got}) == 1
             return [value for _, value in got]
 
-        return take_turns(lambda: work(rank), rank=rank, host=hosts[rank], gather=gather)
+        return together(lambda: work(rank), rank=rank, host=hosts[rank], gather=gather)
 
     with ThreadPoolExecutor(len(hosts)) as pool:
         return list(pool.map(rank_runs, range(len(hosts))))
@@ -57,3 +57,21 @@ def test_nobody_leaves_before_the_last_has_worked():
     done = []
     assert run("aaa", lambda rank: done.append(rank)) == [None] * 3
     assert done == [0, 1, 2]
+
+
+@pytest.mark.parametrize("length", [0, 1, 399, 400, 401, 2000])
+@pytest.mark.parametrize("hosts", ["a", "aaaa", "abab", "baa"])
+def test_one_rank_of_each_host_works_and_all_of_that_host_get_its_text(hosts, length):
+    worked = []
+
+    def work(rank):
+        worked.append(rank)
+        return str(rank) * length
+
+    first = {host: hosts.index(host) for host in hosts}
+    assert run(hosts, work, once_per_host) == [str(first[host]) * length for host in hosts]
+    assert sorted(worked) == sorted(first.values())
+
+
+def test_hosts_whose_texts_differ_in_length_each_get_their_own():
+    assert run("abb", lambda rank: "x" * (5000 if rank else 3), once_per_host) == ["xxx", "x" * 5000, "x" * 5000]

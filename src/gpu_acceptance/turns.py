@@ -1,4 +1,4 @@
-"""What ranks of one host do one after the other."""
+"""What ranks of one host do one after the other, and what one of them does for all."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import TypeVar
 from gpu_acceptance.worker_session import Gather
 
 T = TypeVar("T")
+PIECE = 400  # characters of a text that every rank may give at once, in a job of 1,000 ranks too
 
 
 def take_turns(work: Callable[[], T], *, rank: int, host: str, gather: Gather) -> T:
@@ -24,3 +25,12 @@ def take_turns(work: Callable[[], T], *, rank: int, host: str, gather: Gather) -
         gather("turns: done", turn)
     (result,) = results
     return result
+
+
+def once_per_host(work: Callable[[], str], *, rank: int, host: str, gather: Gather) -> str:
+    """Runs `work` on the first rank of each host while the others wait, and returns its text on all ranks of that host. Collective."""
+    first = gather("once per host: host", host).index(host)
+    text = work() if rank == first else ""
+    num_pieces = max(map(int, gather("once per host: pieces", -(-len(text) // PIECE))))
+    pieces = (gather("once per host: text", text[start : start + PIECE])[first] for start in range(0, num_pieces * PIECE, PIECE))
+    return "".join(map(str, pieces))

@@ -6,6 +6,7 @@ the caller sees to when it starts. pytest does not collect this file.
 
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -22,12 +23,17 @@ def main(gpu: int, percent: float, seconds: float) -> None:
             torch.mm(one, one, out=out)
         torch.cuda.synchronize(device)
 
+    in_bursts(burst, f"GPU {gpu}", percent, seconds)
+
+
+def in_bursts(burst: Callable[[], None], who: str, percent: float, seconds: float) -> None:
+    """Bursts for about so much of the time."""
     burst()
     begin_s = time.monotonic()
     for _ in range(10):
         burst()
     burst_s = (time.monotonic() - begin_s) / 10
-    print(f"GPU {gpu}: bursts of {1e3 * burst_s:.2f} ms, {percent} % of the time", flush=True)
+    print(f"{who}: bursts of {1e3 * burst_s:.2f} ms, {percent} % of the time", flush=True)
     end_s = time.monotonic() + seconds
     next_s = time.monotonic()
     while time.monotonic() < end_s:

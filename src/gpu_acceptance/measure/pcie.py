@@ -21,11 +21,10 @@ from torch import Tensor
 
 from gpu_acceptance.measure.host_memory import host_memory
 from gpu_acceptance.measure.timing import Blocks, time_blocks
+from gpu_acceptance.measure.words import WORD_BYTES, words
 
 DIRECTIONS = {"h2d": ("h2d",), "d2h": ("d2h",), "bidirectional": ("h2d", "d2h")}
-_WORD_BYTES = 8
 _CHUNK = 2**23  # words made or compared at a time: 64 MiB
-_ODD = 0x9E3779B97F4A7C15 - 2**64  # 2**64 over the golden ratio (Knuth, TAOCP 6.4): times an odd number, no two words are equal
 _FIRST_WORD = {"h2d": 0, "d2h": 2**40}  # of the pattern: no word of one direction is a word of the other
 _STRIDE = {"h2d": 1, "d2h": 512}  # of the words proved after each sample: all; one of each 4 KiB
 _HOP = 317  # to the next sample's word. Odd: none comes again in 512 samples. 512 over the golden ratio: they spread over the page
@@ -83,7 +82,7 @@ def measure(
     _refuse_nonsense(direction, buffer_bytes, num_copies, device, cpus)
     names = DIRECTIONS[direction]
     with host_memory(len(names) * buffer_bytes, device, cpus) as host:
-        parts = torch.split(host.data.view(torch.int64), buffer_bytes // _WORD_BYTES)
+        parts = torch.split(host.data.view(torch.int64), buffer_bytes // WORD_BYTES)
         ways = [_way(name, part_W, device) for name, part_W in zip(names, parts, strict=True)]
         proofs = [_Proof(way) for way in ways]
 
@@ -107,8 +106,8 @@ def _refuse_nonsense(direction: str, buffer_bytes: int, num_copies: int, device:
         raise ValueError(f"unknown direction {direction!r}; known: {', '.join(DIRECTIONS)}")
     if device.type not in {"cpu", "cuda"}:
         raise ValueError(f"cannot copy to and from device {str(device)!r}; known: cpu, cuda")
-    if buffer_bytes < _WORD_BYTES or buffer_bytes % _WORD_BYTES:
-        raise ValueError(f"buffer_bytes={buffer_bytes}: a positive multiple of {_WORD_BYTES}")
+    if buffer_bytes < WORD_BYTES or buffer_bytes % WORD_BYTES:
+        raise ValueError(f"buffer_bytes={buffer_bytes}: a positive multiple of {WORD_BYTES}")
     if num_copies < 1:
         raise ValueError(f"num_copies={num_copies}: at least 1")
     if cpus is not None and (not cpus or min(cpus) < 0):
@@ -127,11 +126,11 @@ def _way(name: str, host_W: Tensor, device: torch.device) -> _Way:
 
 
 def _with_pattern(name: str, words_W: Tensor, offset: int = 0, stride: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each chunk of the words from `offset` on, and what it must hold: exact in integers, so that every device makes the same."""
+    """Each chunk of the words from `offset` on, and what it must hold."""
     first = _FIRST_WORD[name] + offset
     for part_W in torch.split(words_W[offset::stride], _CHUNK):
         beyond = first + stride * len(part_W)
-        yield part_W, torch.arange(first, beyond, stride, device=part_W.device).mul_(_ODD)
+        yield part_W, words(first, beyond, part_W.device, stride)
         first = beyond
 
 

@@ -1,0 +1,45 @@
+"""P2P: does each GPU of a node copy to each other at its rate, and unchanged?
+
+One rank of each node copies between the GPUs of all its ranks. Each GPU is judged by the fastest copy from it and the fastest to it, which
+show its own links; each path between two by what both reach with others.
+"""
+
+import pytest
+
+from gpu_acceptance.measure import p2p
+
+pytestmark = [pytest.mark.no_group, pytest.mark.min_ranks(2)]
+
+
+@pytest.mark.parametrize("mode", p2p.MODES)
+def test_bandwidth(mode, between_gpus, parameter, check, record):
+    """Between any two GPUs large copies hold their rate, one way alone or both at once, and no word that is compared is wrong."""
+    copies = between_gpus(
+        lambda devices: p2p.bandwidth(
+            mode,
+            devices=devices,
+            num_bytes=parameter("p2p.num_bytes"),
+            num_copies=parameter("p2p.num_copies"),
+            num_samples=parameter("timing.num_blocks"),
+        )
+    )
+    sent, received = copies.sent, copies.received
+    check(f"p2p.{mode}.out.bandwidth", sent.value, "GB/s", spread_percent=sent.cv_percent, detail=sent.detail)
+    check(f"p2p.{mode}.in.bandwidth", received.value, "GB/s", spread_percent=received.cv_percent, detail=received.detail)
+    check(f"p2p.{mode}.wrong", copies.wrong.value, "words", detail=copies.wrong.detail)
+    if len(copies.ranks) > 2:
+        check(f"p2p.{mode}.path", copies.path.value, "relative", detail=copies.path.detail)
+    for peer, gb_per_s in copies.to_peers.items():
+        record(f"p2p.{mode}.to_rank_{peer}", gb_per_s, "GB/s")
+
+
+def test_latency(between_gpus, parameter, check, record):
+    """Between any two GPUs copies of 8 bytes go to and fro, and none is wrong; how long one takes informs."""
+    copies = between_gpus(
+        lambda devices: p2p.latency(
+            devices=devices, num_round_trips=parameter("p2p.num_round_trips"), num_samples=parameter("timing.num_blocks")
+        )
+    )
+    check("p2p.latency.wrong", copies.wrong.value, "words", detail=copies.wrong.detail)
+    for peer, us in copies.to_peers.items():
+        record(f"p2p.latency.to_rank_{peer}", us, "us")

@@ -2,9 +2,11 @@
 
 import pytest
 
-from gpu_acceptance.measure import nccl
+from gpu_acceptance.inventory import nccl_log, nccl_physics
+from gpu_acceptance.measure import nccl, nccl_latency, nccl_once
 
 pytestmark = pytest.mark.min_ranks(2)
+own_worker = pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **nccl_latency.ENVIRONMENT})
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "reduce_scatter"])
@@ -22,3 +24,38 @@ def test_large(collective, ranks, check, record, parameter):
     check(f"nccl.{collective}.{busbw}", result.busbw_gb_per_s, "GB/s", spread_percent=result.block_cv_percent)
     record(f"nccl.{collective}.spread", result.block_cv_percent, "%")
     record(f"nccl.{collective}.slowest_s", result.slowest_s, "s")
+
+
+@pytest.fixture
+def record_latency(ranks, parameter, record):
+    """Times all_reduce at each small size, called one by one or in a CUDA graph."""
+
+    def measure_sizes(suffix, *, in_a_graph):
+        times = {"block_s": parameter("nccl.block_s"), "num_blocks": parameter("timing.num_blocks")}
+        for size, num_bytes in nccl_latency.SIZES.items():
+            result = nccl_latency.measure(num_bytes, device=ranks.device, in_a_graph=in_a_graph, **times)
+            record(f"nccl.all_reduce.latency_{size}{suffix}", result.latency_us, "us")
+
+    return measure_sizes
+
+
+def test_latency_eager(record_latency):
+    """How long a small all_reduce takes where each is called by itself; the host's cost of a call is in it."""
+    record_latency("_eager", in_a_graph=False)
+
+
+@own_worker
+def test_physics(gpu, parameter, check_all, record):
+    """NCCL moves the bytes by the algorithm and over the transport that was bought, by its own log."""
+    num_bytes = nccl_once.run(parameter("nccl.num_bytes"), gpu.device)
+    log, nodes = nccl_log.read_own(), gpu.gather("node", gpu.node)
+    check_all(nccl_physics.findings(log, num_bytes, nodes, gpu.rank))
+    for fact in nccl_physics.facts(log, num_bytes, nodes, gpu.rank):
+        record(*fact)
+
+
+@own_worker
+@pytest.mark.usefixtures("gpu")
+def test_latency(record_latency):
+    """How long it takes in a CUDA graph, without the host."""
+    record_latency("", in_a_graph=True)

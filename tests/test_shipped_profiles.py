@@ -68,6 +68,8 @@ THERMAL += (
 )
 TELLS_NO_MARGIN = {"a100-pcie", "a100-sxm", "a10g"}
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
+NVLS = {"nccl.all_reduce.algorithm", "nccl.transport.intranode", "nccl.network.staged"}
+PHYSICS = {"cpu": set(), "a100-sxm": NVLS - {"nccl.all_reduce.algorithm"}, "b200": NVLS, "h100-sxm": NVLS, "h200-sxm": NVLS}
 README = (DIRECTORY / "README.md").read_text()
 
 
@@ -121,6 +123,7 @@ def test_required_subjects_have_all_their_limits(name):
     wanted |= products(name)
     wanted |= {f"hbm.{kernel}.wrong" for kernel in KERNELS} | {f"nccl.{collective}.wrong" for collective in COLLECTIVES}
     wanted |= {f"pcie.{direction}.wrong" for direction in ("h2d", "d2h", "bidirectional")}
+    wanted |= PHYSICS.get(name, {"nccl.network.staged"})
     wanted |= {f"soak.{name}" for name in (*SOAK, *(() if name == "cpu" else THERMAL))}
     wanted -= {"soak.temperature.margin_min"} if name in TELLS_NO_MARGIN else set()
     if name in HAS_LINK_READINGS:
@@ -158,6 +161,7 @@ def test_the_cpu_profile_asks_only_for_life():
     assert set(profile.not_applicable) == {
         *("environment.gpu*", "environment.cud*", "environment.driver*", "environment.nccl*"),
         *("gemm.bf16.cycle_efficiency", "gemm_dtypes.tf32.*"),
+        *("nccl.physics", "nccl.transport.*", "nccl.network.*", "nccl.all_reduce.algorithm", "nccl.latency"),
         *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
         *("infiniband.*", "kernel_log.*", "binding.*"),
         *("soak.throttle.*", "soak.utilisation.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),

@@ -6,7 +6,6 @@ from gpu_acceptance.inventory import nccl_log, nccl_physics
 from gpu_acceptance.measure import nccl, nccl_latency, nccl_once
 
 pytestmark = pytest.mark.min_ranks(2)
-own_worker = pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **nccl_latency.ENVIRONMENT})
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "reduce_scatter"])
@@ -44,18 +43,12 @@ def test_latency_eager(record_latency):
     record_latency("_eager", in_a_graph=False)
 
 
-@own_worker
-def test_physics(gpu, parameter, check_all, record):
-    """NCCL moves the bytes by the algorithm and over the transport that was bought, by its own log."""
+@pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **nccl_latency.ENVIRONMENT})
+def test_physics(gpu, parameter, check_all, record, record_latency):
+    """NCCL moves the bytes by the algorithm and over the transport that was bought, by its own log. And the latency without the host."""
     num_bytes = nccl_once.run(parameter("nccl.num_bytes"), gpu.device)
     log, nodes = nccl_log.read_own(), gpu.gather("node", gpu.node)
     check_all(nccl_physics.findings(log, num_bytes, nodes, gpu.rank))
     for fact in nccl_physics.facts(log, num_bytes, nodes, gpu.rank):
         record(*fact)
-
-
-@own_worker
-@pytest.mark.usefixtures("gpu")
-def test_latency(record_latency):
-    """How long it takes in a CUDA graph, without the host."""
     record_latency("", in_a_graph=True)

@@ -161,7 +161,7 @@ def test_the_cpu_profile_asks_only_for_life():
     assert set(profile.not_applicable) == {
         *("environment.gpu*", "environment.cud*", "environment.driver*", "environment.nccl*"),
         *("gemm.bf16.cycle_efficiency", "gemm_dtypes.tf32.*"),
-        *("nccl.physics", "nccl.transport.*", "nccl.network.*", "nccl.all_reduce.algorithm", "nccl.latency"),
+        *("nccl.physics", "nccl.transport.*", "nccl.network.*", "nccl.all_reduce.algorithm"),
         *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
         *("infiniband.*", "kernel_log.*", "binding.*"),
         *("soak.throttle.*", "soak.utilisation.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),

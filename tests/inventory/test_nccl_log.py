@@ -1,5 +1,8 @@
 """NCCL's log: real ones of 4 H200, lines of networks that none of them had, and text that is none."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -152,3 +155,33 @@ def test_any_text_is_read(text):
     parse(text, 1)
     found = log(f"Channel 00/0 : 0[0] -> 1[1] via {text}")
     assert all(len(connection.transport) < 80 for connection in found.connections)
+
+
+READS_ITS_OWN = """
+import ctypes, os
+from gpu_acceptance.inventory import nccl_log
+from gpu_acceptance.worker import write_whole_lines
+write_whole_lines()
+line = f"n:{os.getpid()}:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
+ctypes.CDLL(None).puts(line.encode())
+found = nccl_log.read_own()
+os.write(2, repr(getattr(found, "connections", found)).encode())
+"""
+
+
+def said_of_its_own_log(**stdout):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    return subprocess.run(
+        [sys.executable, "-c", READS_ITS_OWN], env=environment, stderr=subprocess.PIPE, text=True, check=True, **stdout
+    ).stderr
+
+
+def test_a_process_reads_what_nccl_wrote_for_it_and_not_what_it_wrote_for_others(tmp_path):
+    log = tmp_path / "rank-00000.log"
+    log.write_text("n:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/IPC\n", encoding="utf-8")
+    with log.open("a") as file:
+        assert said_of_its_own_log(stdout=file) == "(Connection(source=0, target=1, transport='SHM', gpudirect=False),)"
+
+
+def test_stdout_that_is_no_file_cannot_be_read_back():
+    assert "stdout is no file, so that NCCL's log cannot be read back" in said_of_its_own_log(stdout=subprocess.DEVNULL)

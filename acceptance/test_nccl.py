@@ -30,7 +30,7 @@ def record_latency(ranks, parameter, record):
     """Times all_reduce at each small size, called one by one or in a CUDA graph."""
 
     def measure_sizes(suffix, *, in_a_graph):
-        times = {"block_s": parameter("nccl.block_s"), "num_blocks": parameter("timing.num_blocks")}
+        times = {"block_s": parameter("nccl.latency_block_s"), "num_blocks": parameter("timing.num_blocks")}
         for size, num_bytes in nccl_latency.SIZES.items():
             result = nccl_latency.measure(num_bytes, device=ranks.device, in_a_graph=in_a_graph, **times)
             record(f"nccl.all_reduce.latency_{size}{suffix}", result.latency_us, "us")

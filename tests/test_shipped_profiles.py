@@ -212,7 +212,7 @@ def test_parameters_a_run_needs():
             *("corruption.seconds", "corruption.planted_flip_every", "corruption.planted_flip_rank"),
             *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes", "memory.planted_words", "memory.planted_rank"),
             *("pcie.buffer_bytes", "pcie.num_copies"),
-            *("hbm.array_bytes", "hbm.block_s", "nccl.num_bytes", "nccl.block_s", "infiniband.devices"),
+            *("hbm.array_bytes", "hbm.block_s", "nccl.num_bytes", "nccl.block_s", "nccl.latency_block_s", "infiniband.devices"),
             *("soak.duration_s", "soak.min_duration_s", "soak.gemm_s", "soak.hbm_s", "soak.nccl_s", "soak.corruption_s", "soak.pulse_s"),
         }
     assert load_profile("h200-sxm", DIRECTORY).parameters["nccl.num_bytes"] == 4 * 2**30

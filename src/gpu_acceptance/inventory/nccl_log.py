@@ -1,9 +1,9 @@
 """NCCL's own log of one rank -> what it chose for each collective, and what carries bytes between ranks.
 
-NCCL tells with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET,P2P,SHM,TUNING,NVLS. The forms are those of NCCL 2.28.9, seen on 4 H200
-(tests/inventory/nccl_logs), and where nothing was seen those of its source up to 2.30: src/enqueue.cc (algorithms), src/init.cc (channels),
-src/transport/{p2p,shm,net,coll_net}.cc (connections), src/transport/net_ib (devices). Versions differ: a line in another form is not found,
-and a name that is not known here is `unknown (...)`.
+NCCL tells where it is started with ENVIRONMENT. The forms are those of NCCL 2.28.9, seen on 4 H200 (tests/inventory/nccl_logs), and where
+nothing was seen those of its source up to 2.30: src/enqueue.cc (algorithms), src/init.cc (channels), src/transport/{p2p,shm,net}.cc
+and coll_net.cc (connections), src/transport/net_ib (devices). Versions differ: a line in another form is not found, and a name that is
+not known here is `unknown (...)`.
 """
 
 import os
@@ -18,7 +18,10 @@ from gpu_acceptance.inventory.fields import read_whole
 
 T = TypeVar("T")
 
-ENVIRONMENT = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET,P2P,SHM,TUNING,NVLS"}  # what a worker that asks must start with
+ENVIRONMENT = {
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,NET,P2P,SHM,TUNING,NVLS",
+}  # what a worker that asks must start with
 ALGORITHMS = frozenset({"RING", "TREE", "NVLS", "NVLS_TREE", "COLLNET_DIRECT", "COLLNET_CHAIN", "PAT"})
 PROTOCOLS = frozenset({"LL", "LL128", "SIMPLE"})
 

@@ -1,28 +1,32 @@
-"""NCCL: does the fabric move data between these GPUs, rightly and at the contracted rate?"""
+"""NCCL: does the fabric move data between these GPUs, rightly and at the contracted rate? All other collectives and sizes: nccl_sizes."""
 
 import pytest
 
 from gpu_acceptance.inventory import nccl_log, nccl_physics
-from gpu_acceptance.measure import nccl, nccl_latency, nccl_once
+from gpu_acceptance.measure import nccl, nccl_latency
 
 pytestmark = pytest.mark.min_ranks(2)
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "reduce_scatter"])
-def test_large(collective, ranks, check, record, parameter):
+@pytest.mark.parametrize("size", ["large", "medium"])
+def test_bandwidth(collective, size, ranks, check, record, parameter):
     """Every rank holds the right elements, and the bus bandwidth meets the limit for one node or for several."""
     result = nccl.measure(
         collective,
-        num_bytes=parameter("nccl.num_bytes"),
+        num_bytes=parameter(f"nccl.{size}_bytes"),
         device=ranks.device,
         block_s=parameter("nccl.block_s"),
         num_blocks=parameter("timing.num_blocks"),
     )
-    busbw = "busbw" if ranks.num_nodes == 1 else "busbw_internode"
+    variant = {"large": "", "medium": "_medium"}[size]
+    busbw = ("busbw" if ranks.num_nodes == 1 else "busbw_internode") + variant
     check(f"nccl.{collective}.wrong", result.num_wrong, "elements")
-    check(f"nccl.{collective}.{busbw}", result.busbw_gb_per_s, "GB/s", spread_percent=result.block_cv_percent)
-    record(f"nccl.{collective}.spread", result.block_cv_percent, "%")
-    record(f"nccl.{collective}.slowest_s", result.slowest_s, "s")
+    check(f"nccl.{collective}.{busbw}", result.busbw_gb_per_s, "GB/s", spread_percent=result.block_cv_percent, detail=result.late)
+    record(f"nccl.{collective}.spread{variant}", result.block_cv_percent, "%")
+    record(f"nccl.{collective}.slowest{variant}_s", result.slowest_s, "s")
+    record(f"nccl.{collective}.p50{variant}_s", result.p50_s, "s")
+    record(f"nccl.{collective}.p99{variant}_s", result.p99_s, "s")
 
 
 @pytest.fixture
@@ -31,9 +35,9 @@ def record_latency(ranks, parameter, record):
 
     def measure_sizes(suffix, *, in_a_graph):
         times = {"block_s": parameter("nccl.latency_block_s"), "num_blocks": parameter("timing.num_blocks")}
-        for size, num_bytes in nccl_latency.SIZES.items():
+        for num_bytes in nccl_latency.SIZES:
             result = nccl_latency.measure(num_bytes, device=ranks.device, in_a_graph=in_a_graph, **times)
-            record(f"nccl.all_reduce.latency_{size}{suffix}", result.latency_us, "us")
+            record(f"nccl.all_reduce.latency_{nccl.size_name(num_bytes)}{suffix}", result.latency_us, "us")
 
     return measure_sizes
 
@@ -44,9 +48,11 @@ def test_latency_eager(record_latency):
 
 
 @pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **nccl_latency.ENVIRONMENT})
-def test_physics(gpu, parameter, check_all, record, record_latency):
+def test_physics(gpu, parameter, check, check_all, record, record_latency):
     """NCCL moves the bytes by the algorithm and over the transport that was bought, by its own log. And the latency without the host."""
-    num_bytes = nccl_once.run(parameter("nccl.num_bytes"), gpu.device)
+    num_bytes = parameter("nccl.large_bytes")
+    for collective in nccl_physics.COLLECTIVES:
+        check(f"nccl.{collective}.wrong", nccl.count_wrong(collective, num_bytes=num_bytes, device=gpu.device), "elements")
     log, nodes = nccl_log.read_own(), gpu.gather("node", gpu.node)
     check_all(nccl_physics.findings(log, num_bytes, nodes, gpu.rank))
     for fact in nccl_physics.facts(log, num_bytes, nodes, gpu.rank):

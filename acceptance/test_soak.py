@@ -15,7 +15,7 @@ def test_load(ranks, check, record, parameter, check_thermal):
         gemm_s=parameter("soak.gemm_s"),
         hbm_bytes=parameter("hbm.array_bytes"),
         hbm_s=parameter("soak.hbm_s"),
-        nccl_bytes=parameter("nccl.num_bytes"),
+        nccl_bytes=parameter("nccl.large_bytes"),
         nccl_s=parameter("soak.nccl_s"),
         num_blocks=parameter("timing.num_blocks"),
     )

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.launcher
 OVERLAY = """
 reason: "a CPU has no counters, but for warnings"
 requires: [warns, counters]
-parameters: {nccl.num_bytes: 65536, nccl.block_s: 0.005, nccl.latency_block_s: 0.002, timing.num_blocks: 2}
+parameters: {nccl.large_bytes: 65536, nccl.medium_bytes: 4096, nccl.block_s: 0.005, nccl.latency_block_s: 0.002, timing.num_blocks: 2}
 limits:
   warns.value: {at_least: 1, unit: GB/s, scope: rank, source: "policy: of this example"}
 """

@@ -9,6 +9,7 @@ import torch
 from gpu_acceptance.attempts import bare_row, too_small
 from gpu_acceptance.limit import matching_reason
 from gpu_acceptance.limits_file import LimitsError, read_file
+from gpu_acceptance.measure.collectives import NAMES
 from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.measure.gemm.availability import is_available
 from gpu_acceptance.measure.gemm.best_shape import CANDIDATES
@@ -30,10 +31,48 @@ DEVICES = {
 }
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
 REQUIRED = {
-    "a100-pcie": {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory", "pcie", "soak"},
-    "a10g": {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "memory", "pcie", "soak"},
-    "h100-pcie": {"binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory", "pcie", "soak"},
-    "cpu": {"corruption", "environment", "gemm", "gemm_dtypes", "hbm", "memory", "nccl", "pcie", "soak"},
+    "a100-pcie": {
+        "binding",
+        "corruption",
+        "counters",
+        "environment",
+        "gemm",
+        "gemm_dtypes",
+        "gpu_health",
+        "hbm",
+        "memory",
+        "nccl_exact",
+        "pcie",
+        "soak",
+    },
+    "a10g": {
+        "binding",
+        "corruption",
+        "counters",
+        "environment",
+        "gemm",
+        "gemm_dtypes",
+        "gpu_health",
+        "memory",
+        "nccl_exact",
+        "pcie",
+        "soak",
+    },
+    "h100-pcie": {
+        "binding",
+        "corruption",
+        "counters",
+        "environment",
+        "gemm",
+        "gemm_dtypes",
+        "gpu_health",
+        "hbm",
+        "memory",
+        "nccl_exact",
+        "pcie",
+        "soak",
+    },
+    "cpu": {"corruption", "environment", "gemm", "gemm_dtypes", "hbm", "memory", "nccl", "nccl_exact", "nccl_sizes", "pcie", "soak"},
 }
 EVERYTHING = {
     "binding",
@@ -46,6 +85,8 @@ EVERYTHING = {
     "hbm",
     "memory",
     "nccl",
+    "nccl_exact",
+    "nccl_sizes",
     "pcie",
     "soak",
 }
@@ -122,6 +163,7 @@ def test_required_subjects_have_all_their_limits(name):
     wanted = {"memory.fill.wrong", "memory.fill.fraction", "memory.planted.words", *(f"corruption.{name}" for name in CORRUPTION)}
     wanted |= products(name)
     wanted |= {f"hbm.{kernel}.wrong" for kernel in KERNELS} | {f"nccl.{collective}.wrong" for collective in COLLECTIVES}
+    wanted |= {f"nccl_sizes.{collective}.wrong" for collective in NAMES} | {"nccl_exact.elements.wrong", "nccl_exact.planted.elements"}
     wanted |= {f"pcie.{direction}.wrong" for direction in ("h2d", "d2h", "bidirectional")}
     wanted |= PHYSICS.get(name, {"nccl.network.staged"})
     wanted |= {f"soak.{name}" for name in (*SOAK, *(() if name == "cpu" else THERMAL))}
@@ -132,6 +174,10 @@ def test_required_subjects_have_all_their_limits(name):
         wanted |= {f"hbm.{kernel}.bandwidth" for kernel in KERNELS}
     if "nccl" in profile.requires:
         wanted |= {f"nccl.{collective}.busbw" for collective in COLLECTIVES}
+    wanted |= {
+        "cpu": {*(f"nccl.{one}.busbw_medium" for one in COLLECTIVES), *(f"nccl_sizes.{one}.busbw" for one in NAMES)},
+        "h200-sxm": {"nccl.all_reduce.busbw_medium", *(f"nccl_sizes.{one}.busbw" for one in (*COLLECTIVES, "all_to_all", "send_recv"))},
+    }.get(name, set())
     found = {metric for metric, limit in profile.limits.items() if limit.subject not in OF_THE_MACHINE}
     assert {metric for metric in found if not matching_reason(metric, profile.not_applicable)} == wanted
 
@@ -139,11 +185,11 @@ def test_required_subjects_have_all_their_limits(name):
 @pytest.mark.parametrize("name", DEVICES)
 def test_each_speed_has_a_ceiling_and_a_largest_spread(name):
     for metric, limit in load_profile(name, DIRECTORY).limits.items():
-        if metric.endswith((".sustained", ".burst", ".best", ".bandwidth", ".busbw")):
+        if metric.endswith((".sustained", ".burst", ".best", ".bandwidth", ".busbw", ".busbw_medium")):
             assert limit.spread_at_most == (None if metric.endswith(".best") else 2)
             assert limit.ceiling is not None
             assert all(0.3 * limit.ceiling < number < limit.ceiling for number in numbers(limit.at_least))
-        if metric.endswith(".busbw"):
+        if metric.endswith((".busbw", ".busbw_medium")):
             assert (limit.scope, limit.nodes) == ("job", "one")
             assert isinstance(limit.at_least, Mapping)
 
@@ -167,9 +213,11 @@ def test_the_cpu_profile_asks_only_for_life():
         *("soak.throttle.*", "soak.utilisation.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),
     }
     speeds = [
-        limit for metric, limit in profile.limits.items() if metric.endswith((".sustained", ".burst", ".best", ".bandwidth", ".busbw"))
+        limit
+        for metric, limit in profile.limits.items()
+        if metric.endswith((".sustained", ".burst", ".best", ".bandwidth", ".busbw", ".busbw_medium"))
     ]
-    assert len(speeds) == 22
+    assert len(speeds) == 32
     for limit in speeds:
         assert limit.source == "policy: liveness only; shows that the operation ran and was timed, says nothing of speed"
         assert 0 < limit.at_least < 0.01
@@ -179,14 +227,15 @@ def test_the_cpu_profile_asks_only_for_life():
 def test_a_world_of_one_says_that_nccl_was_left_out():
     profile, job = load_profile("cpu", DIRECTORY), make_job(1, has_gpus=False)
     held = {metric: limit for metric, limit in profile.limits.items() if limit.applies(1, 1) and limit.subject in profile.requires}
-    assert "nccl" not in {limit.subject for limit in held.values()}
+    assert not {"nccl", "nccl_sizes"} & {limit.subject for limit in held.values()}
     rows = [
         make_row(f"acceptance/test_{limit.subject}.py::test_a", [good_attempt(limit)], profile, job, {}, 60.0) for limit in held.values()
     ]
     reason = too_small(2, job.world_size)
-    rows.append(bare_row("acceptance/test_nccl.py::test_large[all_gather]", Outcome.NOT_APPLICABLE, reason, 60.0))
-    conclusion = conclude(rows, profile, job, {}, not_applicable_subjects={"nccl": reason})
-    assert conclusion.line == "ACCEPTED (cpu profile: no GPU was tested, nccl not applicable: needs at least 2 ranks)"
+    rows += [bare_row(f"acceptance/test_{subject}.py::test_a", Outcome.NOT_APPLICABLE, reason, 60.0) for subject in ("nccl", "nccl_sizes")]
+    conclusion = conclude(rows, profile, job, {}, not_applicable_subjects={"nccl": reason, "nccl_sizes": reason})
+    left_out = "nccl not applicable: needs at least 2 ranks, nccl_sizes not applicable: needs at least 2 ranks"
+    assert conclusion.line == f"ACCEPTED (cpu profile: no GPU was tested, {left_out})"
 
 
 def good_attempt(limit):
@@ -212,10 +261,20 @@ def test_parameters_a_run_needs():
             *("corruption.seconds", "corruption.planted_flip_every", "corruption.planted_flip_rank"),
             *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes", "memory.planted_words", "memory.planted_rank"),
             *("pcie.buffer_bytes", "pcie.num_copies"),
-            *("hbm.array_bytes", "hbm.block_s", "nccl.num_bytes", "nccl.block_s", "nccl.latency_block_s", "infiniband.devices"),
+            *(
+                "hbm.array_bytes",
+                "hbm.block_s",
+                "nccl.large_bytes",
+                "nccl.medium_bytes",
+                "nccl.block_s",
+                "infiniband.devices",
+                "nccl.latency_block_s",
+            ),
+            *("nccl_exact.largest_bytes", "nccl_exact.planted_elements", "nccl_exact.planted_rank"),
+            *("nccl_sizes.largest_bytes", "nccl_sizes.block_s", "nccl_sizes.num_blocks", "nccl_sizes.min_iterations"),
             *("soak.duration_s", "soak.min_duration_s", "soak.gemm_s", "soak.hbm_s", "soak.nccl_s", "soak.corruption_s", "soak.pulse_s"),
         }
-    assert load_profile("h200-sxm", DIRECTORY).parameters["nccl.num_bytes"] == 4 * 2**30
+    assert load_profile("h200-sxm", DIRECTORY).parameters["nccl.large_bytes"] == 4 * 2**30
 
 
 @pytest.mark.parametrize(("name", "gb"), MEMORY_GB.items())
@@ -298,7 +357,12 @@ def test_nvls_off_brings_the_rings_and_says_what_it_loosened():
     assert read_file(DIRECTORY / "site-nvls-off.yaml").content.reason
     assert profile.limits["nccl.all_reduce.busbw"].at_least == {2: 326, 4: 343, 8: 346}
     loosened = [(change.key, change.old, change.new) for change in profile.changes if change.kind == "loosened"]
-    assert loosened == [("nccl.all_reduce.busbw at_least at 8", "449", "346")]
+    assert loosened == [
+        ("nccl.all_reduce.busbw at_least at 8", "449", "346"),
+        ("nccl.all_reduce.busbw_medium at_least at 8", "381", "302"),
+        ("nccl_sizes.all_reduce.busbw at_least at 8", "453", "347"),
+    ]
+    assert not {one for one in profile.not_applicable if one.startswith("nccl.")}  # the rings of 128 MiB were measured
 
 
 def test_an_overlay_for_a_gpu_does_not_fit_a_machine_without_one():

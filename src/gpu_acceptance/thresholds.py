@@ -127,10 +127,11 @@ def _read_profile(path: Path) -> LimitsFile:
 def _laid(profile: Profile, file: LimitsFile) -> Profile:
     """The profile with all that `file` says laid over it; a limit replaces the whole limit of the same metric.
 
-    Whoever requires a subject takes back that a parent declared the whole of it not applicable (`subject.*`), and its counters.
+    Whoever requires a subject takes back that a parent declared the whole of it not applicable (`subject.*`), and its counters;
+    whoever has a limit for a metric, that a parent declared this very one so.
     """
     content = file.content
-    taken_back = {glob for subject in content.requires for glob in (f"{subject}.*", f"{COUNTERS}.{subject}.*")}
+    taken_back = {glob for subject in content.requires for glob in (f"{subject}.*", f"{COUNTERS}.{subject}.*")} | set(content.limits)
     inherited = {glob: reason for glob, reason in profile.not_applicable.items() if glob not in taken_back}
     return replace(
         profile,

@@ -17,7 +17,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from gpu_acceptance.inventory import nccl_log, nccl_physics, nccl_warnings
-from gpu_acceptance.measure import nccl_latency, nccl_once
+from gpu_acceptance.measure import nccl, nccl_latency
 from gpu_acceptance.worker import write_whole_lines
 
 NUM_BYTES = 1 << 30
@@ -28,22 +28,23 @@ def measured(device: torch.device) -> dict[str, object]:
     """Collective. Where NCCL refuses a collective, what it said."""
     rank, nodes = dist.get_rank(), [0] * dist.get_world_size()
     try:
-        num_bytes, refused = nccl_once.run(NUM_BYTES, device), ""
+        num_wrong, refused = {one: nccl.count_wrong(one, num_bytes=NUM_BYTES, device=device) for one in nccl_physics.COLLECTIVES}, ""
     except dist.DistBackendError as error:
-        num_bytes, refused = NUM_BYTES, str(error).splitlines()[-1]
+        num_wrong, refused = {}, str(error).splitlines()[-1]
     log = nccl_log.read_own()
     answer: dict[str, object] = {
         "refused": refused,
-        "findings": [list(map(str, one)) for one in nccl_physics.findings(log, num_bytes, nodes, rank)],
+        "wrong": num_wrong,
+        "findings": [list(map(str, one)) for one in nccl_physics.findings(log, NUM_BYTES, nodes, rank)],
     }
-    answer["facts"] = {metric: str(value) for metric, value, _ in nccl_physics.facts(log, num_bytes, nodes, rank)}
+    answer["facts"] = {metric: str(value) for metric, value, _ in nccl_physics.facts(log, NUM_BYTES, nodes, rank)}
     answer["warnings"] = nccl_warnings.unexpected(Path(os.environ[MARK]).read_text(errors="backslashreplace").splitlines())
     if not refused:
         times = {"device": device, "block_s": 0.1, "num_blocks": 7}
-        for size, num_bytes in nccl_latency.SIZES.items():
+        for num_bytes in nccl_latency.SIZES:
             for in_a_graph in (False, True):
                 result = nccl_latency.measure(num_bytes, in_a_graph=in_a_graph, **times)
-                answer[f"latency_{size}{'' if in_a_graph else '_eager'}_us"] = round(result.latency_us, 2)
+                answer[f"latency_{nccl.size_name(num_bytes)}{'' if in_a_graph else '_eager'}_us"] = round(result.latency_us, 2)
     return answer
 
 

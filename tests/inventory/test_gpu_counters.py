@@ -76,11 +76,10 @@ def test_a_gpu_without_nvlink_has_no_links_to_count(monkeypatch):
 
 
 class Busy:
-    """Fields of which those of NVLinks are not supported while `num_times` is above 0: somebody else reads them."""
+    """Fields of which those of NVLinks are not supported the next `num_times` times."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self):
         self.num_times, self.num_calls = 0, 0
-        monkeypatch.setattr("gpu_acceptance.inventory.nvml_asker.time.sleep", lambda _seconds: None)
 
     def fields(self, device, count, array):
         self.num_calls += 1
@@ -94,16 +93,8 @@ def not_told(reading):
     return {name for (name, _), value in reading.values.items() if isinstance(value, Missing)}
 
 
-def test_links_that_somebody_else_reads_are_asked_again(monkeypatch):
-    busy = Busy(monkeypatch)
-    counters = opened(monkeypatch, nvmlDeviceGetFieldValues=busy.fields)
-    for num_times in (5, 5, 0):  # the first call of each reading is for what is no link's
-        busy.num_times = num_times
-        assert not_told(counters.read(each_link=False)) == set()
-
-
-def test_links_that_are_not_told_for_long_are_not_known_and_later_they_are_again(monkeypatch):
-    busy = Busy(monkeypatch)
+def test_links_that_are_not_told_for_a_while_are_not_known_and_later_they_are_again(monkeypatch):
+    busy = Busy()
     counters = opened(monkeypatch, nvmlDeviceGetFieldValues=busy.fields)
     assert not_told(counters.read(each_link=False)) == set()
     busy.num_times = 1000
@@ -113,7 +104,7 @@ def test_links_that_are_not_told_for_long_are_not_known_and_later_they_are_again
 
 
 def test_what_a_gpu_never_tells_of_its_links_is_asked_no_more(monkeypatch):
-    busy = Busy(monkeypatch)
+    busy = Busy()
     counters = opened(monkeypatch, nvmlDeviceGetFieldValues=busy.fields)
     busy.num_times = 1000
     reading = counters.read(each_link=False)

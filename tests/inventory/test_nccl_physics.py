@@ -5,7 +5,6 @@ from inventory.test_nccl_log import GiB, log, real
 
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.nccl_physics import COLLECTIVES, choice_of, facts, findings
-from gpu_acceptance.measure import nccl_once
 
 ONE_NODE, TWO_NODES = [0, 0, 0, 0], [0, 0, 1, 1]
 UNREAD = Missing(Why.NOT_THERE, "stdout is no file")
@@ -108,5 +107,6 @@ def test_facts_of_rank_0_and_of_others():
     assert list(facts(UNREAD, GiB, ONE_NODE, 1)) == []
 
 
-def test_every_collective_that_runs_is_looked_up():
-    assert COLLECTIVES == nccl_once.COLLECTIVES
+def test_a_message_is_looked_up_in_whole_elements_of_each_rank():
+    assert choice_of(real("plain"), "all_gather", GiB + 15, 4).num_bytes == GiB // 4
+    assert choice_of(real("plain"), "all_reduce", GiB + 3, 4).num_bytes == GiB

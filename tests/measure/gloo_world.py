@@ -8,58 +8,57 @@ from dataclasses import asdict
 import torch
 import torch.distributed as dist
 
-from gpu_acceptance.measure import nccl
-from gpu_acceptance.measure.nccl import CollectiveResult, _Buffers
+from gpu_acceptance.measure import exact, nccl, nccl_latency
+from gpu_acceptance.measure.collectives import NAMES, Buffers
+from gpu_acceptance.measure.nccl import CollectiveResult
 
 WORLD_SIZE = 2
-NUM_BYTES = 4_006  # not whole elements for each rank: 4000 are used
+NUM_BYTES = 4_006  # not whole elements: 4004 are used, and 4000 where each rank has a shard
 CPU = torch.device("cpu")
-REAL_RUN = _Buffers.run
+REAL_RUN = Buffers.run
 
 
 def measure(collective: str, run=REAL_RUN) -> CollectiveResult:
-    _Buffers.run = run
+    Buffers.run = run
     try:
         return nccl.measure(collective, num_bytes=NUM_BYTES, device=CPU, block_s=0.01, num_blocks=3)
     finally:
-        _Buffers.run = REAL_RUN
+        Buffers.run = REAL_RUN
 
 
-def wrong_on_rank_1(buffers: _Buffers) -> None:
+def wrong_on_rank_1(buffers: Buffers) -> None:
     REAL_RUN(buffers)
     if dist.get_rank() == 1:
-        buffers.output[3] += 1
+        buffers.output[3:4] += 1
 
 
-def nan_on_rank_1(buffers: _Buffers) -> None:
+def nan_on_rank_1(buffers: Buffers) -> None:
     REAL_RUN(buffers)
     if dist.get_rank() == 1:
-        buffers.output[3] = torch.nan
+        buffers.output[3:4] = torch.nan
 
 
-def nothing(buffers: _Buffers) -> None:
+def nothing(buffers: Buffers) -> None:
     """A collective that returns at once and moves nothing."""
 
 
-def swapped_halves(buffers: _Buffers) -> None:
+def swapped_halves(buffers: Buffers) -> None:
     REAL_RUN(buffers)
     buffers.output.copy_(buffers.output.roll(len(buffers.output) // 2))
 
 
-def with_a_lying_sum(collective: str) -> CollectiveResult:
-    """The sum of the wrong elements gets lost on its way, as on a fabric that corrupts data."""
-    real = nccl._reduced
-    nccl._reduced = lambda number, operation, device: 0 if operation == dist.ReduceOp.SUM else real(number, operation, device)
+def num_wrong(collective: str, run=REAL_RUN, num_planted: int = 0) -> int:
+    Buffers.run = run
     try:
-        return measure(collective, wrong_on_rank_1)
+        return nccl.count_wrong(collective, num_bytes=NUM_BYTES, device=CPU, num_planted=num_planted)
     finally:
-        nccl._reduced = real
+        Buffers.run = REAL_RUN
 
 
 def num_runs_of_a_slow_rank() -> int:
     num_runs = 0
 
-    def run(buffers: _Buffers) -> None:
+    def run(buffers: Buffers) -> None:
         nonlocal num_runs
         num_runs += 1
         REAL_RUN(buffers)
@@ -79,12 +78,15 @@ def error_of(**arguments: object) -> str:
 
 def main(rank: int, store_file: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store_file}", rank=rank, world_size=WORLD_SIZE)
-    collectives = ["all_gather", "all_reduce", "reduce_scatter"]
-    scenes = {"sound": measure, "wrong": lambda c: measure(c, wrong_on_rank_1), "nan": lambda c: measure(c, nan_on_rank_1)}
-    scenes |= {"nothing": lambda c: measure(c, nothing), "swapped": lambda c: measure(c, swapped_halves), "lying": with_a_lying_sum}
-    answer: dict[str, object] = {name: {c: asdict(scene(c)) for c in collectives} for name, scene in scenes.items()}
+    answer: dict[str, object] = {"sound": {c: asdict(measure(c)) for c in NAMES}}
+    faults = {"none": REAL_RUN, "wrong": wrong_on_rank_1, "nan": nan_on_rank_1, "nothing": nothing, "swapped": swapped_halves}
+    answer |= {name: {c: num_wrong(c, run) for c in NAMES} for name, run in faults.items()}
+    answer["planted"] = {c: num_wrong(c, num_planted=2 * rank) for c in NAMES}
     answer["num_runs"] = num_runs_of_a_slow_rank()
-    answer["too_small"] = error_of(num_bytes=7)
+    answer["shortest"] = {c: nccl.measure(c, num_bytes=1, device=CPU, block_s=0.0, num_blocks=2, min_iterations=1).num_bytes for c in NAMES}
+    answer["exact"] = asdict(exact.measure(largest_bytes=4_096, device=CPU, num_planted=rank))
+    answer["latency"] = asdict(nccl_latency.measure(8, device=CPU, block_s=0.005, num_blocks=3, in_a_graph=False))
+    answer["too_small"] = error_of(num_bytes=0)
     answer["unknown"] = error_of(collective="gather")
     dist.destroy_process_group()
     print(json.dumps(answer))

@@ -80,9 +80,9 @@ class GpuCounters:
         return self._of_links([(name, link) for link in range(self._num_links) for name in _OF_LINK])
 
     def _of_links(self, wanted: Sequence[_LinkCounter]) -> dict[Counter, Answer[int]]:
-        """What is not supported however often it is asked is asked no more; what was told before, and is not now, is not known."""
+        """What is not supported is asked no more; what was told before, and is not now, is not known."""
         asked = [one for one in wanted if one not in self._lacking]
-        answers = dict(zip(asked, self._asker.link_fields(self._handle, [(_OF_LINK[name], link) for name, link in asked]), strict=True))
+        answers = dict(zip(asked, self._asker.fields(self._handle, [(_OF_LINK[name], link) for name, link in asked]), strict=True))
         self._told |= {one for one, answer in answers.items() if not isinstance(answer, Missing)}
         self._lacking |= {one: answer for one, answer in answers.items() if is_lacking(answer) and one not in self._told}
         told = {**self._lacking, **answers}

@@ -263,7 +263,7 @@ def _nvlinks(asker: Asker, handle: object) -> Answer[tuple[NvLink, ...]]:
     count = asker.num_links(handle)
     if isinstance(count, Missing):
         return count
-    answers = asker.link_fields(handle, [(field, link) for link in range(count) for field in _OF_LINK])
+    answers = asker.fields(handle, [(field, link) for link in range(count) for field in _OF_LINK])
     return tuple(_nvlink(asker, handle, link, *answers[link * len(_OF_LINK) : (link + 1) * len(_OF_LINK)]) for link in range(count))
 
 

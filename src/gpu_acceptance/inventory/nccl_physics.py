@@ -56,10 +56,11 @@ def facts(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: int)
 
 
 def choice_of(log: Answer[NcclLog], collective: str, num_bytes: int, world_size: int) -> Answer[Choice]:
-    """What NCCL chose for this collective over this whole message; of smaller ones it may choose otherwise."""
+    """What NCCL chose for this collective over this whole message, in whole fp32 elements; of smaller ones it may choose otherwise."""
     if isinstance(log, Missing):
         return log
-    part = num_bytes if collective == "all_reduce" else num_bytes // world_size  # ncclTaskColl counts what one rank gives or gets
+    num_parts = 1 if collective == "all_reduce" else world_size  # of the others NCCL tells what one rank gives or gets
+    part = num_bytes // 4 // num_parts * 4
     function = _FUNCTIONS[collective]
     found = [choice for choice in log.choices if (choice.function, choice.num_bytes) == (function, part)]
     return found[-1] if found else Missing(Why.NOT_THERE, f"NCCL's log tells no algorithm of {function} over {part} bytes")

@@ -2,7 +2,6 @@
 
 import ctypes
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,7 +11,6 @@ from gpu_acceptance.inventory.answer import Answer, Missing, Why
 T = TypeVar("T")
 
 _MOST_LINKS = 64  # 18 on Hopper and Blackwell; NVML_NVLINK_MAX_LINKS grew with each generation
-_TRIES, _PAUSE_S = 5, 0.02  # to ask 18 NVLinks of an H200 takes 1.5 to 16 ms
 _ONE_AT_A_TIME = threading.Lock()
 _MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # of nvmlValue_t, by nvmlValueType_t
 
@@ -62,8 +60,8 @@ class Asker:
     def fields(self, device: object, wanted: Sequence[tuple[str, int]]) -> list[Answer[int]]:
         """Values of many fields at once, by name and scope; each answers for itself. One call costs less than one for each.
 
-        One thread at a time: beside one that reads the traffic of NVLinks, 69 of 150 readings of their errors were "not supported" (H200,
-        driver 580), and none beside another process: tests/gpu/nvlink_race.py.
+        One thread at a time: beside one that reads the traffic of NVLinks, 20 to 127 of 150 readings of their errors were "not supported"
+        (H200, driver 580); none when both came here, none beside another process: tests/gpu/nvlink_race.py.
         """
         known = [(getattr(self.pynvml, name), scope) for name, scope in wanted if hasattr(self.pynvml, name)]
         with _ONE_AT_A_TIME:
@@ -74,18 +72,6 @@ class Asker:
                 answers.append(Missing(Why.NOT_SUPPORTED, f"this nvidia-ml-py has no {name}"))
             else:
                 answers.append(values if isinstance(values, Missing) else self._field(name, next(values)))
-        return answers
-
-    def link_fields(self, device: object, wanted: Sequence[tuple[str, int]]) -> list[Answer[int]]:
-        """The same of NVLinks: what is not supported is asked again, because somebody else in this process may be asking NVML."""
-        answers = self.fields(device, wanted)
-        for _ in range(_TRIES - 1):
-            lacking = [place for place, answer in enumerate(answers) if is_lacking(answer)]
-            if not lacking:
-                break
-            time.sleep(_PAUSE_S)
-            for place, answer in zip(lacking, self.fields(device, [wanted[place] for place in lacking]), strict=True):
-                answers[place] = answer
         return answers
 
     def _field(self, name: str, value: Any) -> Answer[int]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpu_acceptance.measure.collectives import ROOT
+
 _CHUNK = 2**24  # elements: 64 MiB of fp32
 _EXACT = 2**24  # fp32 holds every integer up to here
 
@@ -43,18 +45,35 @@ def period(world_size: int) -> int:
 
 
 def given(collective: str, num_elements: int, rank: int, world_size: int) -> list[Span]:
-    """The input of a rank: its shard of one message (all_gather), or a whole message of its own."""
-    start, stop = _shard(num_elements, rank, world_size) if collective == "all_gather" else (0, num_elements)
-    return [Span(start, stop, period(world_size), slope(rank), offset(rank))]
+    """The input of a rank: its shard of one message (all_gather), nothing (broadcast, but from its root), or a whole message of its own."""
+    if collective == "broadcast" and rank != ROOT:
+        return []
+    if collective == "all_gather":
+        return [_own(*_shard(num_elements, rank, world_size), rank, world_size)]
+    return [_own(0, num_elements, rank, world_size)]
 
 
 def expected(collective: str, num_elements: int, rank: int, world_size: int) -> list[Span]:
-    """The output that a rank must hold, in order."""
-    ranks = range(world_size)
+    """The output that a rank must hold, in order; nothing where it is promised nothing (reduce, but at its root)."""
     if collective == "all_gather":
-        return [span for peer in ranks for span in given(collective, num_elements, peer, world_size)]
+        return [_own(*_shard(num_elements, peer, world_size), peer, world_size) for peer in range(world_size)]
+    if collective == "all_to_all":
+        return [_own(*_shard(num_elements, rank, world_size), peer, world_size) for peer in range(world_size)]
+    if collective in {"broadcast", "send_recv"}:
+        return [_own(0, num_elements, ROOT if collective == "broadcast" else (rank - 1) % world_size, world_size)]
+    if collective == "reduce" and rank != ROOT:
+        return []
     start, stop = _shard(num_elements, rank, world_size) if collective == "reduce_scatter" else (0, num_elements)
-    return [Span(start, stop, period(world_size), sum(map(slope, ranks)), sum(map(offset, ranks)))]
+    return [_sum(start, stop, world_size)]
+
+
+def _own(start: int, stop: int, rank: int, world_size: int) -> Span:
+    return Span(start, stop, period(world_size), slope(rank), offset(rank))
+
+
+def _sum(start: int, stop: int, world_size: int) -> Span:
+    ranks = range(world_size)
+    return Span(start, stop, period(world_size), sum(map(slope, ranks)), sum(map(offset, ranks)))
 
 
 def write(tensor: Tensor, spans: list[Span]) -> None:

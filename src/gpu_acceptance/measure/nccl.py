@@ -1,141 +1,158 @@
-"""Collective bandwidth, in the terms of nccl-tests (its doc/PERFORMANCE.md has the derivations).
+"""Speed and correctness of a collective, in the terms of nccl-tests.
 
 algbw = bytes / time, bytes being the whole message: of all_gather what every rank ends with, of reduce_scatter what it
 begins with. busbw = algbw x bus factor, so that it compares with link speed at any world size.
-GB = 1e9 bytes. Tensor suffixes: N elements of the whole message, S of one rank's shard (N / world size).
+GB = 1e9 bytes.
 """
 
+import itertools
 import math
-from collections.abc import Callable
+import statistics
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
 from gpu_acceptance.measure import message
-from gpu_acceptance.measure.timing import Blocks, time_blocks
+from gpu_acceptance.measure.collectives import BYTES_PER_ELEMENT, Buffers, all_gather, bus_factor
+from gpu_acceptance.measure.timing import Blocks, time_blocks, time_each
 
-# Renamed in torch 2.13, where the old names warn at every call.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
+LATENCY_BYTES = 2**20  # up to here a collective is a matter of latency, and its time says more than its rate
+_SMALLEST_BYTES, _STEP = 8, 64  # of a curve: 8 B, 512 B, 32 KiB, 2 MiB, 128 MiB, 8 GiB
 _TINY = 1e-30  # repeated in-place sums grow as world_size**k; from here they need longest to reach infinity
+_LATE = 0.9  # of the time that most ranks spend in an operation: they wait in it for those that come later, which spend less
 
 
 @dataclass(frozen=True)
 class CollectiveResult:
-    """One collective at one message size. Every rank gets the same numbers (but see `num_wrong`)."""
+    """One collective at one message size. Every rank gets the same numbers, but its own `num_wrong`."""
 
     collective: str
-    num_bytes: int  # rounded down to whole elements for every rank, as nccl-tests does
+    num_bytes: int  # rounded down to whole elements (for every rank), as nccl-tests does
     elapsed_s: float  # one operation: median block, mean over ranks as nccl-tests does
     slowest_s: float  # the same, slowest rank
     block_cv_percent: float  # of the rank where it is largest
     busbw_gb_per_s: float
-    num_wrong: int  # from a separate, untimed operation on integers; summed over ranks, never less than this rank's own
+    p50_s: float  # of single operations, back to back; the rank where it is largest
+    p99_s: float  # nearest rank; with fewer than 100 operations the longest one
+    late_ranks: tuple[int, ...]  # those that others wait for
+    num_wrong: int  # elements of this rank's output, from a separate, untimed operation on integers
+
+    @property
+    def late(self) -> str:
+        """For a message; empty where none is."""
+        return f"the others wait for rank {', '.join(map(str, self.late_ranks))}" if self.late_ranks else ""
 
 
-_BUS_FACTOR: dict[str, Callable[[int], float]] = {
-    "all_gather": lambda world_size: (world_size - 1) / world_size,
-    "all_reduce": lambda world_size: 2 * (world_size - 1) / world_size,
-    "reduce_scatter": lambda world_size: (world_size - 1) / world_size,
-}
+def measure(
+    collective: str, *, num_bytes: int, device: torch.device, block_s: float, num_blocks: int, min_iterations: int = 20
+) -> CollectiveResult:
+    """Time one collective over the default process group, then count the wrong elements of one more. Collective.
 
-
-def bus_factor(collective: str, world_size: int) -> float:
-    """Part of the message every link must carry: 0.875 for all_gather on 8 ranks."""
-    try:
-        return _BUS_FACTOR[collective](world_size)
-    except KeyError:
-        raise ValueError(f"unknown collective {collective!r}; known: {', '.join(_BUS_FACTOR)}") from None
-
-
-def measure(collective: str, *, num_bytes: int, device: torch.device, block_s: float, num_blocks: int) -> CollectiveResult:
-    """Time one collective over the default process group, then count the wrong elements of one more. Collective."""
+    Blocks of at least `min_iterations` operations; nccl-tests has 20. A message has one element at least, of shards one for each rank.
+    """
     world_size = dist.get_world_size()
     factor = bus_factor(collective, world_size)
     if world_size < 2:
         raise ValueError(f"{collective} needs at least 2 ranks, this world has {world_size}")
-    buffers = _Buffers(collective, num_bytes, world_size, device)
-    blocks = _time(buffers, block_s, num_blocks)
-    elapsed_s, slowest_s, cv_percent = _over_ranks(blocks, device)
-    busbw = buffers.num_bytes / elapsed_s / 1e9 * factor
-    num_wrong = _count_wrong(buffers, dist.get_rank(), world_size)
-    return CollectiveResult(collective, buffers.num_bytes, elapsed_s, slowest_s, cv_percent, busbw, num_wrong)
+    buffers = Buffers(collective, num_bytes, device)
+    blocks, single_s = _time(buffers, block_s, num_blocks, min_iterations)
+    own = [blocks.median_s, blocks.cv_percent, statistics.median(single_s), _p99(single_s), statistics.mean(single_s)]
+    medians_s, cvs_percent, p50s_s, p99s_s, means_s = _over_ranks(own, device)
+    elapsed_s = statistics.mean(medians_s)
+    return CollectiveResult(
+        collective=collective,
+        num_bytes=buffers.num_bytes,
+        elapsed_s=elapsed_s,
+        slowest_s=max(medians_s),
+        block_cv_percent=max(cvs_percent),
+        busbw_gb_per_s=buffers.num_bytes / elapsed_s / 1e9 * factor,
+        p50_s=max(p50s_s),
+        p99_s=max(p99s_s),
+        late_ranks=late_ranks(means_s),
+        num_wrong=_count_wrong(buffers, 0),
+    )
 
 
-class _Buffers:
-    """What one collective reads and writes, and the call itself.
+def count_wrong(collective: str, *, num_bytes: int, device: torch.device, num_planted: int = 0) -> int:
+    """Wrong elements of this rank's output after one untimed operation, in a world of any size. Collective.
 
-    all_reduce and all_gather work in place: the input is the output, or this rank's part of it. That is how FSDP calls all_gather
-    (`all_gather_copy_in`), and it keeps a local copy out of a figure about links: on 2 GPUs, where that copy counts most, another
-    placement of the buffers alone moved the figure from 292 to 286 GB/s out of place, from 310 to 307 in place
-    (reports/evidence/all-gather-2-gpus.jsonl). reduce_scatter in place would sum up what it has summed.
+    `num_planted`: a drill. So many of them are changed after the operation, and must be counted.
     """
-
-    def __init__(self, collective: str, num_bytes: int, world_size: int, device: torch.device) -> None:
-        num_elements = num_bytes // 4 // world_size * world_size
-        if num_elements < 1:
-            raise ValueError(f"num_bytes={num_bytes}: less than one fp32 element for each of {world_size} ranks")
-        full_N = torch.empty(num_elements, device=device)
-        self.collective, self.num_bytes, self.device = collective, 4 * num_elements, device
-        if collective == "all_gather":
-            self.input, self.output = full_N.chunk(world_size)[dist.get_rank()], full_N
-        elif collective == "reduce_scatter":
-            self.input, self.output = full_N, torch.empty(num_elements // world_size, device=device)
-        else:
-            self.input = self.output = full_N
-
-    def run(self) -> None:
-        if self.collective == "all_gather":
-            _all_gather(self.output, self.input)
-        elif self.collective == "reduce_scatter":
-            _reduce_scatter(self.output, self.input)
-        else:
-            dist.all_reduce(self.output)
+    return _count_wrong(Buffers(collective, num_bytes, device), num_planted)
 
 
-def _time(buffers: _Buffers, block_s: float, num_blocks: int) -> Blocks:
-    """Blocks of equal length on all ranks, each after a barrier and on fresh values. Collective."""
+def curve_sizes(largest_bytes: int) -> list[int]:
+    """Message sizes in bytes from 8 on, each 64 times the one before, and the largest."""
+    steps = itertools.takewhile(lambda size: size < largest_bytes, (_SMALLEST_BYTES * _STEP**power for power in itertools.count()))
+    return [*steps, largest_bytes]
+
+
+def size_name(num_bytes: int) -> str:
+    """For the name of a metric: 8b, 512b, 32k, 2m, 8g; a size that is no whole number of a unit in the next smaller one."""
+    for exponent, letter in ((30, "g"), (20, "m"), (10, "k")):
+        if num_bytes % 2**exponent == 0:
+            return f"{num_bytes // 2**exponent}{letter}"
+    return f"{num_bytes}b"
+
+
+def late_ranks(means_s: list[float]) -> tuple[int, ...]:
+    """Ranks that spend clearly less time in an operation than most do, from the mean of each rank.
+
+    An operation begins to move data when its last rank has come: the others are in it, waiting.
+    """
+    most_s = statistics.median_high(means_s)
+    return tuple(rank for rank, mean_s in enumerate(means_s) if mean_s < _LATE * most_s)
+
+
+def _time(buffers: Buffers, block_s: float, num_blocks: int, min_iterations: int) -> tuple[Blocks, list[float]]:
+    """Blocks of equal length on all ranks, each after a barrier and on fresh values, and single operations of one more. Collective."""
     generator = torch.Generator(buffers.device).manual_seed(dist.get_rank())
+    buffers.output.zero_()  # what a rank only receives, and what the first run of a measurement must not find uninitialised
 
     def start_together() -> None:
         buffers.input.normal_(std=_TINY, generator=generator)
-        _reduced(0, dist.ReduceOp.MAX, buffers.device)
+        _largest(0, buffers.device)
 
-    return time_blocks(
+    blocks = time_blocks(
         buffers.run,
         device=buffers.device,
         num_blocks=num_blocks,
         block_s=block_s,
+        min_iterations=min_iterations,
         warmup_s=block_s,
         before_block=start_together,
-        agree=lambda num_iterations: _reduced(num_iterations, dist.ReduceOp.MAX, buffers.device),
+        agree=lambda num_iterations: _largest(num_iterations, buffers.device),
     )
+    start_together()
+    return blocks, time_each(buffers.run, blocks.num_iterations, buffers.device)
 
 
-def _reduced(number: int, operation: dist.ReduceOp.RedOpType, device: torch.device) -> int:
-    """One integer reduced over all ranks; nobody leaves before everybody came. Collective."""
+def _largest(number: int, device: torch.device) -> int:
+    """The largest of one integer from each rank; nobody leaves before everybody came. Collective."""
     tensor = torch.tensor(number, device=device)
-    dist.all_reduce(tensor, op=operation)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return int(tensor.item())
 
 
-def _over_ranks(blocks: Blocks, device: torch.device) -> tuple[float, float, float]:
-    """Mean and largest median over ranks, and the largest variation. Collective."""
-    own = torch.tensor([blocks.median_s, blocks.cv_percent], dtype=torch.float64, device=device)
-    every = torch.empty(2 * dist.get_world_size(), dtype=torch.float64, device=device)
-    _all_gather(every, own)
-    medians_s, cvs_percent = every.view(-1, 2).T.tolist()
-    return sum(medians_s) / len(medians_s), max(medians_s), max(cvs_percent)
+def _over_ranks(own: list[float], device: torch.device) -> list[list[float]]:
+    """Each number of every rank, by rank. Collective."""
+    every = torch.empty(len(own) * dist.get_world_size(), dtype=torch.float64, device=device)
+    all_gather(every, torch.tensor(own, dtype=torch.float64, device=device))
+    columns: list[list[float]] = every.view(-1, len(own)).T.tolist()
+    return columns
 
 
-def _count_wrong(buffers: _Buffers, rank: int, world_size: int) -> int:
-    """Elements that differ, bit for bit, from the exact result, summed over ranks. Collective."""
-    num_elements = buffers.num_bytes // 4
+def _p99(seconds: list[float]) -> float:
+    return sorted(seconds)[math.ceil(0.99 * len(seconds)) - 1]
+
+
+def _count_wrong(buffers: Buffers, num_planted: int) -> int:
+    """Elements of this rank's output that differ, bit for bit, from the exact result. Collective."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    num_elements = buffers.num_bytes // BYTES_PER_ELEMENT
     buffers.output.fill_(math.nan)  # in place, the input overwrites (its part of) this, all of whose elements differ from the result
     message.write(buffers.input, message.given(buffers.collective, num_elements, rank, world_size))
     buffers.run()
-    own = message.num_different(buffers.output, message.expected(buffers.collective, num_elements, rank, world_size))
-    # The sum travels over the fabric in doubt: a rank that saw wrong elements says so whatever comes back.
-    return max(own, _reduced(own, dist.ReduceOp.SUM, buffers.device))
+    buffers.output[:num_planted].neg_()  # of no element of a message is the sign its own opposite
+    return message.num_different(buffers.output, message.expected(buffers.collective, num_elements, rank, world_size))

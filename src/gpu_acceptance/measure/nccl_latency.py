@@ -16,7 +16,7 @@ import torch.distributed as dist
 from gpu_acceptance.measure.timing import time_blocks
 
 ENVIRONMENT = {"NCCL_GRAPH_MIXING_SUPPORT": "0"}  # what a worker that captures must start with
-SIZES = {"8b": 8, "32k": 32 * 2**10, "1m": 2**20}  # bytes
+SIZES = (8, 32 * 2**10, 2**20)  # bytes
 _IN_A_GRAPH = 100  # with 10, 10 to 20 us were read: the launch of a graph counts
 
 

@@ -118,6 +118,23 @@ def time_block(operation: Callable[[], object], num_iterations: int, device: tor
     return Span(begin_s, time.monotonic(), elapsed_s)
 
 
+def time_each(operation: Callable[[], object], num_operations: int, device: torch.device) -> list[float]:
+    """Seconds of each of `num_operations` operations, enqueued back to back; what passes between two of them counts for neither.
+
+    Collective where the operation is.
+    """
+    if device.type == "cpu":
+        return [_elapsed_s(operation, 1, device) for _ in range(num_operations)]
+    with torch.cuda.device(device):
+        pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(num_operations)]  # type: ignore[no-untyped-call]
+        for begin, end in pairs:
+            begin.record()
+            operation()
+            end.record()
+        torch.cuda.synchronize(device)
+        return [float(begin.elapsed_time(end)) / 1e3 for begin, end in pairs]
+
+
 def _elapsed_s(operation: Callable[[], object], num_iterations: int, device: torch.device) -> float:
     """Seconds for `num_iterations` operations back to back, on a device that was idle before."""
     if device.type == "cpu":

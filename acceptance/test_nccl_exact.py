@@ -1,0 +1,15 @@
+"""NCCL: is every element right, of every collective at small, ragged and middle sizes, on every rank? Also in a world of one rank."""
+
+from gpu_acceptance.measure import exact
+
+
+def test_elements(ranks, check, record, parameter, drill):
+    """Not one bit of any output differs from the exact result; the rank whose output is wrong says so."""
+    found = exact.measure(
+        largest_bytes=parameter("nccl_exact.largest_bytes"),
+        device=ranks.device,
+        num_planted=drill("nccl_exact.planted_elements", "nccl_exact.planted_rank"),
+    )
+    check("nccl_exact.elements.wrong", found.num_wrong, "elements", detail=found.wrong)
+    check("nccl_exact.planted.elements", found.num_planted, "elements")
+    record("nccl_exact.operations.run", found.num_operations, "count")

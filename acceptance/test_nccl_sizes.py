@@ -1,0 +1,29 @@
+"""NCCL: every collective from 8 bytes to gigabytes, and the rate of those that `nccl` leaves out."""
+
+import pytest
+
+from gpu_acceptance.measure import collectives, nccl
+
+pytestmark = pytest.mark.min_ranks(2)
+
+
+@pytest.mark.parametrize("collective", collectives.NAMES)
+def test_curve(collective, ranks, check, record, parameter):
+    """At each size every rank holds the right elements; the largest meets its limit, the others inform: us up to 1 MiB, then GB/s."""
+    sizes, num_blocks = nccl.curve_sizes(parameter("nccl_sizes.largest_bytes")), parameter("nccl_sizes.num_blocks")
+    for num_bytes in sizes:
+        result = nccl.measure(
+            collective,
+            num_bytes=num_bytes,
+            device=ranks.device,
+            block_s=parameter("nccl_sizes.block_s"),
+            num_blocks=num_blocks,
+            min_iterations=parameter("nccl_sizes.min_iterations"),
+        )
+        check(f"nccl_sizes.{collective}.wrong", result.num_wrong, "elements")
+        if num_bytes <= nccl.LATENCY_BYTES:
+            record(f"nccl_sizes.{collective}.time_{nccl.size_name(num_bytes)}", result.elapsed_s * 1e6, "us")
+        else:
+            record(f"nccl_sizes.{collective}.busbw_{nccl.size_name(num_bytes)}", result.busbw_gb_per_s, "GB/s")
+    busbw = "busbw" if ranks.num_nodes == 1 else "busbw_internode"
+    check(f"nccl_sizes.{collective}.{busbw}", result.busbw_gb_per_s, "GB/s", spread_percent=result.block_cv_percent, detail=result.late)

@@ -1,0 +1,107 @@
+"""The collectives: what each reads and writes, its call, and its bus factor by nccl-tests (its doc/PERFORMANCE.md has the derivations).
+
+Tensor suffixes: N elements of the whole message, S of one rank's shard (N / world size).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+# Renamed in torch 2.13, where the old names warn at every call.
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+ROOT = 0  # of broadcast and reduce
+BYTES_PER_ELEMENT = 4  # fp32
+
+
+@dataclass(frozen=True)
+class _Collective:
+    bus_factor: Callable[[int], float]
+    run: Callable[[Tensor, Tensor], object]  # input, output
+    is_sharded: bool  # its message is made of one shard for each rank
+    is_in_place: bool  # the input is the output, or a part of it
+
+
+def _send_to_next(input_N: Tensor, output_N: Tensor) -> None:
+    """A ring in which every rank sends and receives at once, as sendrecv_perf has it."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    send = dist.P2POp(dist.isend, input_N, (rank + 1) % world_size)
+    receive = dist.P2POp(dist.irecv, output_N, (rank - 1) % world_size)
+    for work in dist.batch_isend_irecv([send, receive]):
+        work.wait()
+
+
+def _of_others(world_size: int) -> float:
+    return (world_size - 1) / world_size
+
+
+# all_gather works in place as FSDP calls it (`all_gather_copy_in`). That keeps a local copy out of a figure about links: on 2 GPUs, where
+# it counts most, another placement of the buffers alone moved the figure from 292 to 286 GB/s out of place, from 310 to 307 in place
+# (reports/evidence/all-gather-2-gpus.jsonl). reduce_scatter in place would sum up what it has summed.
+_COLLECTIVES = {
+    "all_gather": _Collective(_of_others, lambda shard_S, full_N: all_gather(full_N, shard_S), is_sharded=True, is_in_place=True),
+    "all_reduce": _Collective(lambda n: 2 * _of_others(n), lambda _, full_N: dist.all_reduce(full_N), is_sharded=False, is_in_place=True),
+    "reduce_scatter": _Collective(_of_others, lambda full_N, shard_S: _reduce_scatter(shard_S, full_N), is_sharded=True, is_in_place=False),
+    "all_to_all": _Collective(
+        _of_others, lambda input_N, output_N: dist.all_to_all_single(output_N, input_N), is_sharded=True, is_in_place=False
+    ),
+    "broadcast": _Collective(lambda _: 1.0, lambda _, full_N: dist.broadcast(full_N, ROOT), is_sharded=False, is_in_place=True),
+    "reduce": _Collective(lambda _: 1.0, lambda full_N, _: dist.reduce(full_N, ROOT), is_sharded=False, is_in_place=True),
+    "send_recv": _Collective(lambda _: 1.0, _send_to_next, is_sharded=False, is_in_place=False),
+}
+NAMES = tuple(_COLLECTIVES)
+
+
+def bus_factor(collective: str, world_size: int) -> float:
+    """Part of the message every link must carry: 0.875 for all_gather on 8 ranks."""
+    return _found(collective).bus_factor(world_size)
+
+
+def _found(collective: str) -> _Collective:
+    if collective not in _COLLECTIVES:
+        raise ValueError(f"unknown collective {collective!r}; known: {', '.join(NAMES)}")
+    return _COLLECTIVES[collective]
+
+
+class Buffers:
+    """What one collective reads and writes on this rank, uninitialised.
+
+    `num_bytes` is rounded down to whole elements, of a message of shards to as many for each rank, but to no less than one.
+    """
+
+    def __init__(self, collective: str, num_bytes: int, device: torch.device) -> None:
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        known = _found(collective)
+        if num_bytes < 1:
+            raise ValueError(f"num_bytes={num_bytes}: at least 1")
+        num_parts = world_size if known.is_sharded else 1
+        num_elements = max(1, num_bytes // BYTES_PER_ELEMENT // num_parts) * num_parts
+        _refuse_too_much(num_elements * BYTES_PER_ELEMENT * (1 if known.is_in_place else 2), device)
+        self.collective, self.num_bytes, self.device = collective, BYTES_PER_ELEMENT * num_elements, device
+        self._run = known.run
+        full_N = torch.empty(num_elements, device=device)
+        nothing = full_N[:0]  # what a rank neither gives nor gets
+        if collective == "all_gather":
+            self.input, self.output = full_N.chunk(world_size)[rank], full_N
+        elif collective == "broadcast":
+            self.input, self.output = full_N if rank == ROOT else nothing, full_N
+        elif collective == "reduce":
+            self.input, self.output = full_N, full_N if rank == ROOT else nothing
+        elif collective == "reduce_scatter":
+            self.input, self.output = full_N, torch.empty(num_elements // world_size, device=device)
+        else:
+            self.input, self.output = full_N, full_N if known.is_in_place else torch.empty_like(full_N)
+
+    def run(self) -> None:
+        """One operation, enqueued. Collective."""
+        self._run(self.input, self.output)
+
+
+def _refuse_too_much(wanted_bytes: int, device: torch.device) -> None:
+    if device.type == "cuda" and wanted_bytes > (free_bytes := torch.cuda.mem_get_info(device)[0]):
+        raise ValueError(f"buffers of {wanted_bytes} bytes on {device}: only {math.floor(free_bytes)} bytes are free")

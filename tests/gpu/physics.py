@@ -49,7 +49,7 @@ def measured(device: torch.device) -> dict[str, object]:
 
 
 def main() -> None:
-    """The second start: a rank with its log in a file; what it found goes to the descriptor that its parent named."""
+    """The second start: a rank with its log in a file; what it found goes into a file beside it."""
     write_whole_lines()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)

@@ -22,7 +22,7 @@ cut -c1-600 "$out/physics.jsonl"
 accept() { # NAME VARIABLES
     local name=$1
     shift
-    env "$@" make accept REPORTS="/tmp/runs-$name" ARGS="--limits=site-nvls-off -k test_nccl" >"$out/$name.log" 2>&1
+    env "$@" make accept REPORTS="/tmp/runs-$name" ARGS="--limits=site-nvls-off -k test_nccl.py" >"$out/$name.log" 2>&1
     echo "make accept: $? ($name)"
     tar -C "/tmp/runs-$name" -czf "$out/$name.tar.gz" . 2>/dev/null
     grep -E "^(REJECTED|ACCEPTED|INCOMPLETE)|nccl\.[a-z_.]+ =|counters\.warnings" "$out/$name.log" | sort -u | cut -c1-300

@@ -28,6 +28,8 @@ def test_load(ranks, check, record, parameter, check_thermal):
         check(f"soak.{work}.drift", load.drift_percent(work), "%")
         record(f"soak.{work}.first", load.first_rate(work), works.UNITS[work])
         record(f"soak.{work}.lowest", load.lowest_rate(work), works.UNITS[work])
+    if "nccl" in by_name:
+        record("soak.nccl.jitter", load.jitter("nccl"), "relative")
     check("soak.gemm.error", load.error("gemm"), "relative")
     products = load.rounds[-1].done["gemm"]
     check_thermal(load.begin_s, load.end_s, products.begin_s, products.end_s)

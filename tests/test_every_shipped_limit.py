@@ -61,15 +61,23 @@ def job_of(profile_name: str, gpus_per_node: int, num_nodes: int) -> Job:
 
 
 def cases() -> list[object]:
-    found = []
+    """Each limit in the first profile that has it: what others inherit unchanged is the same limit. Of equal bounds the ends."""
+    found, seen = [], set[str]()
     for name in profile_names(DIRECTORY):
         for metric, limit in shipped(name).limits.items():
-            if matching_reason(metric, shipped(name).not_applicable) is None:
-                for size in limit.listed_sizes() or (UNLISTED_SIZE,):
+            if matching_reason(metric, shipped(name).not_applicable) is None and repr(limit) not in seen:
+                seen.add(repr(limit))
+                for size in sizes(limit):
                     num_nodes = 2 if limit.nodes == "several" else 1
                     if limit.applies(size, num_nodes):
                         found.append(pytest.param(Case(name, metric, size, num_nodes), id=f"{name}-{metric}-{size}x{num_nodes}"))
     return found
+
+
+def sizes(limit: Limit) -> list[int]:
+    listed = sorted(limit.listed_sizes()) or [UNLISTED_SIZE]
+    has_one_of_its_own = any(isinstance(bound, Mapping) for bound in (limit.at_least, limit.at_most, limit.spread_at_most))
+    return listed if has_one_of_its_own else sorted({listed[0], listed[-1]})
 
 
 def good_value(limit: Limit, gpus_per_node: int) -> Value:

@@ -33,7 +33,7 @@ FAMILIES = (
 SUBJECTS = ("gpu_health", "infiniband", "kernel_log", "binding")  # those of which each row has a heading, in this order
 _SUBJECT = (
     "environment|gpu_health|infiniband|kernel_log|binding|corruption|gemm|gemm_dtypes|"
-    "hbm|memory|pcie|nccl|nccl_exact|nccl_sizes|soak|counters"
+    "hbm|memory|pcie|nccl|nccl_exact|nccl_ring|nccl_sizes|soak|counters"
 )
 _NAME = re.compile(rf"`((?:{_SUBJECT})\.[\w.*]+)`")
 _COMMAND = re.compile(r"(?:nvidia-smi|systemctl) .+?(?=[,;)]| and | of |$)")
@@ -170,6 +170,7 @@ def test_the_rest_of_the_rows_is_there():
         "corruption",
         "nccl",
         "nccl_exact",
+        "nccl_ring",
         "nccl_sizes",
         "soak",
     ):

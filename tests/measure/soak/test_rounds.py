@@ -96,3 +96,8 @@ def test_being_slower_for_a_while_is_drift_whenever_that_is(slow):
 
 def test_the_largest_error_of_all_rounds_counts():
     assert load_of([1.0] * 5).error("gemm") == pytest.approx(0.004)
+
+
+def test_the_largest_jitter_counts_after_the_round_that_heats():
+    rounds_ = [Round(0.0, 1.0, {"nccl": Done(1.0, 0, 0.0, 0.0, 1.0, jitter)}) for jitter in (9.0, 1.0, 1.5, 1.1)]
+    assert Load(tuple(rounds_)).jitter("nccl") == 1.5

@@ -22,6 +22,7 @@ class Done:
     error: float  # relative, of a random product; 0 where the work has none
     begin_s: float
     end_s: float
+    jitter: float = 1.0  # 99th percentile of single operations over their median, where the work times them
 
 
 Work = Callable[[], Done]
@@ -58,6 +59,10 @@ class Load:
     def error(self, work: str) -> float:
         """The largest of all rounds; infinite where a product had a value that is no number."""
         return max(one.done[work].error for one in self.rounds)
+
+    def jitter(self, work: str) -> float:
+        """The largest after the round that heats."""
+        return max(one.done[work].jitter for one in self.heated)
 
     def wrong_in(self, work: str) -> str:
         """`in round 17 of 480`; empty where nothing was wrong. Rounds count from 1."""

@@ -5,7 +5,6 @@ length of a block, which is about two more. Making data and checking results com
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -46,24 +45,17 @@ def works(sizes: Sizes, *, device: torch.device, world_size: int) -> dict[str, W
         )
         return Done(found.tflop_per_s, found.num_wrong, found.error, found.begin_s, found.end_s)
 
-    def triad() -> tuple[float, int]:
+    def triad() -> Done:
+        begin_s = time.monotonic()
         found = hbm.measure("triad", array_bytes=sizes.hbm_bytes, device=device, block_s=block_s(sizes.hbm_s), num_blocks=sizes.num_blocks)
-        return found.gb_per_s, found.num_wrong
+        return Done(found.gb_per_s, found.num_wrong, 0.0, begin_s, time.monotonic())
 
-    def all_reduce() -> tuple[float, int]:
+    def all_reduce() -> Done:
+        begin_s = time.monotonic()
         found = nccl.measure(
             "all_reduce", num_bytes=sizes.nccl_bytes, device=device, block_s=block_s(sizes.nccl_s), num_blocks=sizes.num_blocks
         )
-        return found.busbw_gb_per_s, found.num_wrong
+        return Done(found.busbw_gb_per_s, found.num_wrong, 0.0, begin_s, time.monotonic(), found.p99_s / found.p50_s)
 
-    alone: dict[str, Work] = {"gemm": gemm, "hbm": _timed(triad)}
-    return {**alone, "nccl": _timed(all_reduce)} if world_size > 1 else alone
-
-
-def _timed(work: Callable[[], tuple[float, int]]) -> Work:
-    def run() -> Done:
-        begin_s = time.monotonic()
-        rate, num_wrong = work()
-        return Done(rate, num_wrong, 0.0, begin_s, time.monotonic())
-
-    return run
+    alone: dict[str, Work] = {"gemm": gemm, "hbm": triad}
+    return {**alone, "nccl": all_reduce} if world_size > 1 else alone

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpu_acceptance.measure import nccl
+from gpu_acceptance.inventory import nccl_log, nccl_physics
+from gpu_acceptance.measure import nccl, nccl_latency
 
 pytestmark = pytest.mark.min_ranks(2)
 
@@ -26,3 +27,34 @@ def test_bandwidth(collective, size, ranks, check, record, parameter):
     record(f"nccl.{collective}.slowest{variant}_s", result.slowest_s, "s")
     record(f"nccl.{collective}.p50{variant}_s", result.p50_s, "s")
     record(f"nccl.{collective}.p99{variant}_s", result.p99_s, "s")
+
+
+@pytest.fixture
+def record_latency(ranks, parameter, record):
+    """Times all_reduce at each small size, called one by one or in a CUDA graph."""
+
+    def measure_sizes(suffix, *, in_a_graph):
+        times = {"block_s": parameter("nccl.latency_block_s"), "num_blocks": parameter("timing.num_blocks")}
+        for num_bytes in nccl_latency.SIZES:
+            result = nccl_latency.measure(num_bytes, device=ranks.device, in_a_graph=in_a_graph, **times)
+            record(f"nccl.all_reduce.latency_{nccl.size_name(num_bytes)}{suffix}", result.latency_us, "us")
+
+    return measure_sizes
+
+
+def test_latency_eager(record_latency):
+    """How long a small all_reduce takes where each is called by itself; the host's cost of a call is in it."""
+    record_latency("_eager", in_a_graph=False)
+
+
+@pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **nccl_latency.ENVIRONMENT})
+def test_physics(gpu, parameter, check, check_all, record, record_latency):
+    """NCCL moves the bytes by the algorithm and over the transport that was bought, by its own log. And the latency without the host."""
+    num_bytes = parameter("nccl.large_bytes")
+    for collective in nccl_physics.COLLECTIVES:
+        check(f"nccl.{collective}.wrong", nccl.count_wrong(collective, num_bytes=num_bytes, device=gpu.device), "elements")
+    log, nodes = nccl_log.read_own(), gpu.gather("node", gpu.node)
+    check_all(nccl_physics.findings(log, num_bytes, nodes, gpu.rank))
+    for fact in nccl_physics.facts(log, num_bytes, nodes, gpu.rank):
+        record(*fact)
+    record_latency("", in_a_graph=True)

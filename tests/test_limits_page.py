@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from snapshots import healthy_h200, snapshot_of
 
-from gpu_acceptance.inventory import binding, gpu_counters, gpu_health, infiniband_health, kernel_log_health, port_counters
+from gpu_acceptance.inventory import binding, gpu_counters, gpu_health, infiniband_health, kernel_log_health, nccl_warnings, port_counters
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.limit import Limit
 from gpu_acceptance.limits_file import read_file
@@ -73,11 +73,14 @@ def named() -> set[str]:
 
 
 COUNTED = {f"{COUNTERS}.{name}" for name in ("xids", *gpu_counters.NAMES, *port_counters.NAMES)}
+COUNTED |= {f"{COUNTERS}.warnings.{kind}" for kind in nccl_warnings.NAMES}
 
 
 def known() -> set[str]:
     informing = [metric for metric, *_ in gpu_health.corrected(snapshot_of(healthy_h200()).node.gpus.gpus[0])]
-    return {"binding.map.rank", *informing, *COUNTED, *limits()} | {metric for metrics in found_metrics().values() for metric in metrics}
+    return {"binding.map.rank", "nccl.transport.internode", *informing, *COUNTED, *limits()} | {
+        metric for metrics in found_metrics().values() for metric in metrics
+    }
 
 
 def section(title: str) -> str:

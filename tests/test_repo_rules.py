@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fixtures import limits
-from gpu_acceptance.inventory import gpu_counters, port_counters
+from gpu_acceptance.inventory import gpu_counters, nccl_warnings, port_counters
 from gpu_acceptance.record import COUNTERS
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
 
@@ -245,6 +245,7 @@ FINDINGS = {  # subject -> the module that finds its figures
     "gpu_health": "inventory/gpu_health",
     "infiniband": "inventory/infiniband_health",
     "kernel_log": "inventory/kernel_log_health",
+    "nccl": "inventory/nccl_physics",
     "soak": "thermal",
 }
 
@@ -285,6 +286,7 @@ def test_each_required_limit_is_checked_somewhere(name):
         *(metric for _, metric, _ in checked_metrics()),
         f"{COUNTERS}.xids",
         *(f"{COUNTERS}.{counter}" for counter in (*gpu_counters.NAMES, *port_counters.NAMES)),
+        *(f"{COUNTERS}.warnings.{kind}" for kind in nccl_warnings.NAMES),
     ]
     required = [metric for metric, limit in profile.limits.items() if limit.subject in profile.requires]
     assert [metric for metric in required if not any(fnmatchcase(metric, glob) for glob in globs)] == []

@@ -64,6 +64,8 @@ THERMAL += (
 TELLS_NO_MARGIN = {"a100-pcie", "a100-sxm", "a10g"}
 LINKED = ("nccl", "nccl_ring", "nccl_sizes", "p2p")  # subjects that need two ranks
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
+NVLS = {"nccl.all_reduce.algorithm", "nccl.transport.intranode", "nccl.network.staged"}
+PHYSICS = {"cpu": set(), "a100-sxm": NVLS - {"nccl.all_reduce.algorithm"}, "b200": NVLS, "h100-sxm": NVLS, "h200-sxm": NVLS}
 README = (DIRECTORY / "README.md").read_text()
 
 
@@ -122,6 +124,7 @@ def test_required_subjects_have_all_their_limits(name):
         "nccl_ring.all_reduce.wrong",
     }
     wanted |= {f"pcie.{direction}.wrong" for direction in ("h2d", "d2h", "bidirectional")}
+    wanted |= PHYSICS.get(name, {"nccl.network.staged"})
     wanted |= {f"soak.{name}" for name in (*SOAK, *(() if name == "cpu" else THERMAL))}
     wanted -= {"soak.temperature.margin_min"} if name in TELLS_NO_MARGIN else set()
     wanted |= {f"p2p.{mode}.wrong" for mode in ("unidirectional", "bidirectional", "latency")}
@@ -175,6 +178,7 @@ def test_the_cpu_profile_asks_only_for_life():
     assert set(profile.not_applicable) == {
         *("environment.gpu*", "environment.cud*", "environment.driver*", "environment.nccl*"),
         *("gemm.bf16.cycle_efficiency", "gemm_dtypes.tf32.*"),
+        *("nccl.physics", "nccl.transport.*", "nccl.network.*", "nccl.all_reduce.algorithm"),
         *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
         *("infiniband.*", "kernel_log.*", "binding.*", "p2p.*.path"),
         *("soak.throttle.*", "soak.utilisation.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),
@@ -229,7 +233,15 @@ def test_parameters_a_run_needs():
             *("p2p.num_bytes", "p2p.num_copies", "p2p.num_round_trips"),
             *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes", "memory.planted_words", "memory.planted_rank"),
             *("pcie.buffer_bytes", "pcie.num_copies"),
-            *("hbm.array_bytes", "hbm.block_s", "nccl.large_bytes", "nccl.medium_bytes", "nccl.block_s", "infiniband.devices"),
+            *(
+                "hbm.array_bytes",
+                "hbm.block_s",
+                "nccl.large_bytes",
+                "nccl.medium_bytes",
+                "nccl.block_s",
+                "infiniband.devices",
+                "nccl.latency_block_s",
+            ),
             *("nccl_exact.largest_bytes", "nccl_exact.planted_elements", "nccl_exact.planted_rank"),
             *("nccl_sizes.largest_bytes", "nccl_sizes.block_s", "nccl_sizes.num_blocks", "nccl_sizes.min_iterations"),
             *("soak.duration_s", "soak.min_duration_s", "soak.gemm_s", "soak.hbm_s", "soak.nccl_s", "soak.corruption_s", "soak.pulse_s"),

@@ -3,6 +3,7 @@
 Started by a supervisor alone. It may hang, crash or be killed at any time; nothing that must survive lives here.
 """
 
+import ctypes
 import faulthandler
 import os
 import signal
@@ -14,6 +15,7 @@ from gpu_acceptance.processes import become_subreaper, die_with_parent
 
 # What shows, stores or selects is the supervisor's; a worker only runs what it is told to run.
 _PLUGINS_OFF = ("terminal", "cacheprovider", "junitxml", "faulthandler", "pastebin", "stepwise")
+_IOLBF = 1  # stdio.h of glibc and musl
 
 
 def worker_command(python: str, rootdir: Path, ini: Path, files: list[str]) -> list[str]:
@@ -30,6 +32,7 @@ def worker_environment(base: dict[str, str], channel_fds: tuple[int, int], stack
     paths = [package_root, *filter(None, [base.get("PYTHONPATH")])]
     return {
         **kept,
+        **_nccl_log(base),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTHONPATH": os.pathsep.join(paths),
         "GPU_ACCEPTANCE_SUPERVISOR": str(os.getpid()),
@@ -38,6 +41,18 @@ def worker_environment(base: dict[str, str], channel_fds: tuple[int, int], stack
         "GPU_ACCEPTANCE_BELL": str(inquiry[0]),
         "GPU_ACCEPTANCE_COLLECTIVES_FILE": str(inquiry[1]),
     }
+
+
+def _nccl_log(base: dict[str, str]) -> dict[str, str]:
+    """NCCL warns, and in the rank's own log, where its supervisor looks: an empty file name is stdout (its src/debug.cc)."""
+    level = base.get("NCCL_DEBUG", "")
+    return {"NCCL_DEBUG": level if level.upper() in {"INFO", "ABORT", "TRACE"} else "WARN", "NCCL_DEBUG_FILE": ""}
+
+
+def write_whole_lines() -> None:
+    """C's stdout, where NCCL logs, holds 4 KiB back where it is a file: a warning would come late, or never where the worker is killed."""
+    libc = ctypes.CDLL(None)
+    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _IOLBF, 0)
 
 
 def tell_stack_when_asked(path: Path) -> None:
@@ -59,6 +74,7 @@ def main(arguments: list[str]) -> int:
     bell_fd = int(os.environ["GPU_ACCEPTANCE_BELL"])
     for fd in (read_fd, write_fd, bell_fd):
         os.set_inheritable(fd, False)  # a child of a test must not hold the channel open
+    write_whole_lines()
     tell_stack_when_asked(Path(os.environ["GPU_ACCEPTANCE_STACK_FILE"]))
     tell_stack_of_a_crash()
 

@@ -16,6 +16,7 @@ from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.janitor import MARK, kill_marked, start_janitor
 from gpu_acceptance.limit import Value
+from gpu_acceptance.log_warnings import LogWarnings
 from gpu_acceptance.processes import descendants, kill_descendants
 from gpu_acceptance.record import DeclaredNode, Figure, RankIdentity
 from gpu_acceptance.run_files import RunFiles
@@ -62,6 +63,8 @@ class WorkerHold:
         self._gpu_uuid = ""  # of the GPU that the worker opened
         self._counters = CounterWatch(reads_ports=identity.local_rank == 0)
         events.listen(self._counters.wake_fd)
+        self._log = LogWarnings()
+        self._warnings: tuple[Figure, ...] = ()
         self._telemetry = TelemetryWatch()
         self._janitor = start_janitor(self._mark)
         self._memory_before = {gpu.index: gpu.use.used_bytes for gpu in identity.gpus if gpu.use}
@@ -130,14 +133,16 @@ class WorkerHold:
         self._telemetry.watch(gpu_uuid)
 
     def read_counters(self, *, each_link: bool) -> None:
-        """Asks what rose on the GPU since it was asked last; `counters` has the answer."""
+        """Asks what rose on the GPU, and which warnings came, since it was asked last; `counters` has the answer."""
         assert self._suite
+        self._warnings = self._log.figures(self._files.worker_log, self._suite.counters)
         devices = str(self._suite.parameters.get("infiniband.devices", "*"))
         self._counters.ask(self._gpu_uuid, self._suite.counters, devices=devices, each_link=each_link)
 
     def counters(self) -> tuple[Figure, ...] | None:
-        """What rose; None while NVML has not answered, which does not take long. Nothing where the worker opened no GPU."""
-        return self._counters.figures()
+        """What rose, and warnings; None while NVML has not answered, which does not take long. Without a GPU nothing rises."""
+        risen = self._counters.figures()
+        return None if risen is None else (*risen, *self._warnings)
 
     def telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None:
         """What the GPU that the worker opened did between two moments; see TelemetryWatch.during."""

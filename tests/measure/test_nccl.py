@@ -154,3 +154,10 @@ def test_a_curve_goes_from_8_bytes_to_the_largest_size(largest, names):
 
 def test_unknown_collectives_are_refused_before_anything_is_sent(answers):
     assert answers[0]["unknown"].startswith("unknown collective 'gather'; known: all_gather")
+
+
+def test_latency_called_one_by_one(answers):
+    for answer in answers:
+        assert answer["latency"]["num_bytes"] == 8
+        assert 0 < answer["latency"]["latency_us"] < 1e6
+        assert answer["latency"]["block_cv_percent"] >= 0

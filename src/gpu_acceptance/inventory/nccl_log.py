@@ -1,0 +1,187 @@
+"""NCCL's own log of one rank -> what it chose for each collective, and what carries bytes between ranks.
+
+NCCL tells where it is started with ENVIRONMENT. The forms are those of NCCL 2.28.9, seen on 4 H200 (tests/inventory/nccl_logs), and where
+nothing was seen those of its source up to 2.30: src/enqueue.cc (algorithms), src/init.cc (channels), src/transport/{p2p,shm,net}.cc
+and coll_net.cc (connections), src/transport/net_ib (devices). Versions differ: a line in another form is not found, and a name that is
+not known here is `unknown (...)`.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.fields import read_whole
+
+T = TypeVar("T")
+
+ENVIRONMENT = {
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,NET,P2P,SHM,TUNING,NVLS",
+}  # what a worker that asks must start with
+ALGORITHMS = frozenset({"RING", "TREE", "NVLS", "NVLS_TREE", "COLLNET_DIRECT", "COLLNET_CHAIN", "PAT"})
+PROTOCOLS = frozenset({"LL", "LL128", "SIMPLE"})
+
+_STDOUT = Path("/proc/self/fd/1")
+_MOST_NAME = 60  # characters of what is unknown
+_LINE = re.compile(r":(?P<pid>\d{1,10}):\d+ \[-?\d+\] NCCL INFO (?P<text>.{0,2000})", re.ASCII)
+_CHOICE = re.compile(
+    r"(?P<function>[A-Za-z]{1,40}): (?P<bytes>\d{1,19}) Bytes -> Algo (?P<algorithm>\S+) proto (?P<protocol>\S+)"
+    r" channel\{Lo\.\.Hi\}=\{(?P<low>\d{1,6})\.\.(?P<high>\d{1,6})\}",
+    re.ASCII,
+)
+_CHANNELS = re.compile(r"(?:comm \S+ )?(?P<coll>\d{1,6}) coll channels, \d+ collnet channels, (?P<nvls>\d{1,6}) nvls channels, ", re.ASCII)
+_PAIR = re.compile(
+    r"Channel \d+(?:/\d+)? : (?P<source>\d{1,7})\[[0-9a-f]+\] -> (?P<target>\d{1,7})\[[0-9a-f]+\] "
+    r"(?:\[(?:send|receive)\] )?via (?P<via>.+)",
+    re.ASCII,
+)
+_COLLNET = re.compile(
+    r"CollNet \d+(?:/\d+)? : (?P<rank>\d{1,7}) \[(?:send|receive)\] via COLLNET/(?P<name>[^/]+)/\d+(?P<gdr>/GDRDMA)?", re.ASCII
+)
+_P2P = re.compile(r"P2P/(?:direct pointer|CUMEM|MNNVL|IPC)(?:/read)?(?:/CE)?", re.ASCII)
+_SHM = re.compile(r"SHM/(?:direct|CE)/(?:direct|CE)", re.ASCII)
+# `NET/IB/0/GDRDMA(PCI)/Shared`; through the network card of another GPU `NET/IB/3(2)/GDRDMA`.
+_NET = re.compile(r"NET/(?P<plugin>[^/]+)/(?P<device>\d{1,6})(?:\(\d+\))?(?P<gdr>/GDRDMA)?", re.ASCII)
+# nccl-rdma-sharp-plugins calls itself IBext_v8 and writes the same `NET/IB : Using` line, with /SHARP after IB.
+_INFINIBAND = re.compile(r"IB(?:ext)?(?:_v\d+)?", re.ASCII)
+_USING_IB = re.compile(r"NET/IB : Using (?P<devices>.*)")
+_IB_DEVICE = re.compile(r"\[(?P<index>\d{1,6})\](?P<name>[^\s:]+):\d+/(?P<link>IB|RoCE)(?![A-Za-z])", re.ASCII)
+_VIRTUAL_DEVICE = re.compile(r"NET/IB : Made virtual device \[(?P<index>\d{1,6})\] name=(?P<names>\S+) ", re.ASCII)
+_LIBFABRIC = {"AWS Libfabric", "Libfabric"}
+# aws-ofi-nccl; libfabric has other providers, sockets among them.
+_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (?P<provider>[A-Za-z0-9_-]+)", re.ASCII)
+_NETWORK = re.compile(r"Using network (?P<name>.+)")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What NCCL chose for one call of a collective. Rank 0 of a communicator alone tells."""
+
+    function: str  # `AllReduce`
+    num_bytes: int  # of the whole message; of AllGather and ReduceScatter one rank's part
+    algorithm: str  # one of ALGORITHMS, or unknown
+    protocol: str  # one of PROTOCOLS, or unknown
+    num_channels: int
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What carries bytes from one rank to another."""
+
+    source: int
+    target: int
+    transport: str  # `P2P`, `P2P/indirect`, `SHM`, `IB`, `RoCE`, `EFA`, `Socket`, or unknown
+    gpudirect: bool  # by GPUDirect RDMA, where it is a network
+
+
+@dataclass(frozen=True)
+class NcclLog:
+    """All that one rank's log says, in its order. A line that is in no known form counts for nothing."""
+
+    choices: tuple[Choice, ...]
+    connections: tuple[Connection, ...]  # each once
+    reductions: tuple[Connection, ...]  # of a rank with a network that reduces by itself, `SHARP`: it is source and target
+    network: Answer[str]  # the plug-in for other nodes, whether or not anything goes through it: `Socket`
+    num_channels: Answer[int]  # of collectives
+    num_nvls_channels: Answer[int]
+
+
+def read_own() -> Answer[NcclLog]:
+    """What NCCL has logged of this process: on its stdout, which is the log of its rank, and of the workers before it (worker.py)."""
+    if not _STDOUT.is_file():
+        return Missing(Why.NOT_THERE, "stdout is no file, so that NCCL's log cannot be read back")
+    text = read_whole(_STDOUT)
+    return text if isinstance(text, Missing) else parse(text, os.getpid())
+
+
+def parse(text: str, pid: int) -> NcclLog:
+    """What a log says of one process."""
+    lines = [match["text"] for match in map(_LINE.search, text.split("\n")) if match and int(match["pid"]) == pid]
+    networks = _Networks.of(lines)
+    pairs = [match for match in map(_PAIR.fullmatch, lines) if match]
+    channels = [match for match in map(_CHANNELS.match, lines) if match]
+    return NcclLog(
+        choices=tuple(_choice(match) for match in map(_CHOICE.match, lines) if match),
+        connections=tuple(dict.fromkeys(_connection(match, networks) for match in pairs)),
+        reductions=tuple(dict.fromkeys(_reduction(match) for match in map(_COLLNET.match, lines) if match)),
+        network=_last((match["name"] for match in map(_NETWORK.fullmatch, lines) if match), "NCCL names no network"),
+        num_channels=_last((int(match["coll"]) for match in channels), "NCCL tells no number of channels"),
+        num_nvls_channels=_last((int(match["nvls"]) for match in channels), "NCCL tells no number of channels"),
+    )
+
+
+@dataclass(frozen=True)
+class _Networks:
+    """What stands behind the names of network plug-ins."""
+
+    links: Mapping[int, str]  # of the devices of NET/IB, by number: IB or RoCE
+    providers: frozenset[str]  # of libfabric
+
+    @classmethod
+    def of(cls, lines: Iterable[str]) -> "_Networks":
+        links: dict[int, str] = {}
+        link_of: dict[str, str] = {}
+        merged: dict[int, list[str]] = {}
+        providers = set()
+        for line in lines:
+            if match := _USING_IB.match(line):
+                for device in _IB_DEVICE.finditer(match["devices"]):
+                    links[int(device["index"])] = link_of[device["name"]] = device["link"]
+            elif match := _VIRTUAL_DEVICE.match(line):
+                merged[int(match["index"])] = match["names"].split("+")
+            elif match := _PROVIDER.match(line):
+                providers.add(match["provider"])
+        for index, names in merged.items():  # connections count the merged devices, where there are any
+            kinds = {link_of.get(name, "") for name in names}
+            links[index] = kinds.pop() if len(kinds) == 1 else ""
+        return cls(links, frozenset(providers))
+
+    def transport(self, plugin: str, device: int) -> str:
+        if plugin == "Socket":
+            return plugin
+        if _INFINIBAND.fullmatch(plugin):
+            return self.links.get(device, "")
+        return "EFA" if plugin in _LIBFABRIC and self.providers == {"efa"} else ""
+
+
+def _choice(match: re.Match[str]) -> Choice:
+    algorithm, protocol = (match[name].upper() for name in ("algorithm", "protocol"))
+    return Choice(
+        function=match["function"],
+        num_bytes=int(match["bytes"]),
+        algorithm=algorithm if algorithm in ALGORITHMS else _unknown(match["algorithm"]),
+        protocol=protocol if protocol in PROTOCOLS else _unknown(match["protocol"]),
+        num_channels=int(match["high"]) - int(match["low"]) + 1,
+    )
+
+
+def _connection(match: re.Match[str], networks: _Networks) -> Connection:
+    via = match["via"]
+    net = _NET.match(via)
+    if _P2P.fullmatch(via):
+        transport = "P2P"
+    elif via.startswith("P2P/indirect/"):  # through the memory of a third GPU
+        transport = "P2P/indirect"
+    elif _SHM.fullmatch(via):
+        transport = "SHM"
+    else:
+        transport = (networks.transport(net["plugin"], int(net["device"])) if net else "") or _unknown(via)
+    return Connection(int(match["source"]), int(match["target"]), transport, bool(net and net["gdr"]))
+
+
+def _reduction(match: re.Match[str]) -> Connection:
+    name = match["name"]
+    return Connection(int(match["rank"]), int(match["rank"]), name if name == "SHARP" else _unknown(f"COLLNET/{name}"), bool(match["gdr"]))
+
+
+def _unknown(name: str) -> str:
+    return f"unknown ({name[:_MOST_NAME]})"
+
+
+def _last(found: Iterable[T], otherwise: str) -> Answer[T]:
+    values = list(found)
+    return values[-1] if values else Missing(Why.NOT_THERE, otherwise)

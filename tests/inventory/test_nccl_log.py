@@ -1,0 +1,187 @@
+"""NCCL's log: real ones of 4 H200, lines of networks that none of them had, and text that is none."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.nccl_log import ALGORITHMS, Choice, Connection, parse
+
+LOGS = Path(__file__).parent / "nccl_logs"
+PIDS = {"plain": 922, "shm": 983, "socket": 1043, "tree": 1107}
+GiB = 2**30
+
+
+def real(name):
+    return parse((LOGS / f"{name}.txt").read_text(encoding="utf-8"), PIDS[name])
+
+
+def log(*lines, pid=1):
+    return parse("\n".join(f"node-01:1:7 [0] NCCL INFO {line}" for line in lines), pid)
+
+
+def transport(via, *before):
+    """Of one connection, after lines of networks."""
+    (connection,) = log(*before, f"Channel 00/0 : 0[0] -> 8[0] [send] via {via}").connections
+    return connection.transport, connection.gpudirect
+
+
+@pytest.mark.parametrize(("name", "num_channels", "small"), [("plain", 24, "RING"), ("shm", 4, "RING"), ("socket", 2, "TREE")])
+def test_what_nccl_chose(name, num_channels, small):
+    found = real(name)
+    assert found.choices[-5:-2] == (
+        Choice("AllReduce", GiB, "RING", "SIMPLE", num_channels),
+        Choice("AllGather", GiB // 4, "RING", "SIMPLE", num_channels),  # one rank's part
+        Choice("ReduceScatter", GiB // 4, "RING", "SIMPLE", num_channels),
+    )
+    assert found.choices[0] == Choice("AllReduce", 32, small, "LL", 1)
+    assert (found.network, found.num_channels, found.num_nvls_channels) == ("Socket", num_channels, 0)
+
+
+@pytest.mark.parametrize(("name", "transport"), [("plain", "P2P"), ("shm", "SHM"), ("socket", "Socket"), ("tree", "P2P")])
+def test_over_what_the_bytes_went(name, transport):
+    connections = real(name).connections
+    assert {connection.transport for connection in connections} == {transport}
+    assert {one.target for one in connections if one.source == 0} == ({1} if name == "tree" else {1, 2, 3})
+    assert not any(connection.gpudirect for connection in connections)
+
+
+def test_an_algorithm_that_was_forced():
+    assert real("tree").choices == (Choice("AllReduce", 32, "TREE", "LL", 1),)
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_every_algorithm_of_nccl(algorithm):
+    line = f"AllReduce: 4294967296 Bytes -> Algo {algorithm} proto SIMPLE channel{{Lo..Hi}}={{0..15}}"
+    assert log(line, f"{line} cgaClusterSize 4").choices == (Choice("AllReduce", 4 * GiB, algorithm, "SIMPLE", 16),) * 2
+
+
+def test_an_algorithm_and_a_protocol_that_nobody_knows():
+    (choice,) = log("AllReduce: 8 Bytes -> Algo WARP proto HYPER channel{Lo..Hi}={0..0}").choices
+    assert (choice.algorithm, choice.protocol) == ("unknown (WARP)", "unknown (HYPER)")
+
+
+def test_a_choice_in_the_form_of_older_versions_is_not_guessed():
+    assert log("1073741824 Bytes -> Algo 1 proto 2 time 3.14", "AllReduce: 8 Bytes -> Algo 1").choices == ()
+
+
+@pytest.mark.parametrize(
+    "via", ["P2P/CUMEM", "P2P/CUMEM/read", "P2P/IPC", "P2P/IPC/CE", "P2P/direct pointer", "P2P/direct pointer/read", "P2P/MNNVL"]
+)
+def test_every_way_to_the_memory_of_a_peer(via):
+    assert transport(via) == ("P2P", False)
+
+
+def test_through_the_memory_of_a_third_gpu():
+    assert transport("P2P/indirect/3[3]") == ("P2P/indirect", False)
+
+
+@pytest.mark.parametrize("via", ["SHM/direct/direct", "SHM/CE/direct", "SHM/CE/CE"])
+def test_through_host_memory(via):
+    assert transport(via) == ("SHM", False)
+
+
+USING = "NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/RoCE [2]mlx5_2:1/IB [RO]; OOB eth0:192.0.2.2<0>"
+
+
+@pytest.mark.parametrize(
+    ("via", "expected"),
+    [
+        ("NET/IB/0/GDRDMA", ("IB", True)),
+        ("NET/IB/2", ("IB", False)),
+        ("NET/IB/1/GDRDMA/Shared", ("RoCE", True)),
+        ("NET/IB/0(3)/GDRDMA(PCI)", ("IB", True)),  # through the card of another GPU
+        ("NET/IBext_v8/1/GDRDMA", ("RoCE", True)),
+        ("NET/IB/3/GDRDMA", ("unknown (NET/IB/3/GDRDMA)", True)),  # a device that NCCL did not name
+        ("NET/Socket/0", ("Socket", False)),
+        ("NET/Socket/0/Shared", ("Socket", False)),
+    ],
+)
+def test_infiniband_and_roce_by_the_link_of_the_device(via, expected):
+    assert transport(via, USING) == expected
+
+
+def test_merged_devices_have_numbers_of_their_own():
+    both = "NET/IB : Made virtual device [0] name=mlx5_0+mlx5_2 speed=800000 ndevs=2"
+    mixed = "NET/IB : Made virtual device [1] name=mlx5_0+mlx5_1 speed=800000 ndevs=2"
+    single = "NET/IB : Made virtual device [2] name=mlx5_1 speed=400000 ndevs=1"
+    assert transport("NET/IB/0/GDRDMA", USING, both) == ("IB", True)
+    assert transport("NET/IB/1/GDRDMA", USING, mixed) == ("unknown (NET/IB/1/GDRDMA)", True)
+    assert transport("NET/IB/2/GDRDMA", USING, single) == ("RoCE", True)
+
+
+@pytest.mark.parametrize(
+    ("provider", "expected"),
+    [
+        ("NET/OFI Selected Provider is efa (found 4 nics)", "EFA"),
+        ("NET/OFI Selected provider is efa, fabric is efa-direct (found 16 nics)", "EFA"),
+        ("NET/OFI Selected provider is sockets", "unknown (NET/AWS Libfabric/1/GDRDMA)"),
+        ("NET/OFI Initializing aws-ofi-nccl 1.16.2", "unknown (NET/AWS Libfabric/1/GDRDMA)"),
+    ],
+)
+def test_efa_by_the_provider_of_libfabric(provider, expected):
+    assert transport("NET/AWS Libfabric/1/GDRDMA", provider) == (expected, True)
+
+
+@pytest.mark.parametrize("via", ["NET/UCX/0/GDRDMA", "NET/gIB/0", "P2P", "P2P/NEW", "SHM/new/direct", "WARP/0", "NET/IB/0/GDRDMA"])
+def test_a_transport_that_nobody_knows_is_named(via):
+    assert transport(via)[0] == f"unknown ({via})"
+
+
+def test_switches_that_reduce():
+    found = log("CollNet 00/0 : 6 [receive] via COLLNET/SHARP/1/GDRDMA", "CollNet 00/0 : 6 [send] via COLLNET/SHARP/1/GDRDMA")
+    assert found.reductions == (Connection(6, 6, "SHARP", gpudirect=True),)
+    assert log("CollNet 00 : 0 [send] via COLLNET/OTHER/0").reductions == (Connection(0, 0, "unknown (COLLNET/OTHER)", gpudirect=False),)
+
+
+def test_another_process_in_the_same_log_is_not_this_one():
+    found = log("Using network Socket", "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", pid=2)
+    assert (found.choices, found.connections) == ((), ())
+    assert found.network == Missing(Why.NOT_THERE, "NCCL names no network")
+
+
+def test_a_line_with_a_time_in_front():
+    line = "[2026-11-22 13:00:18] node-01:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
+    assert parse(line, 1).connections == (Connection(0, 1, "SHM", gpudirect=False),)
+
+
+@given(st.text())
+def test_any_text_is_read(text):
+    parse(text, 1)
+    found = log(f"Channel 00/0 : 0[0] -> 1[1] via {text}")
+    assert all(len(connection.transport) < 80 for connection in found.connections)
+
+
+READS_ITS_OWN = """
+import ctypes, os
+from gpu_acceptance.inventory import nccl_log
+from gpu_acceptance.worker import write_whole_lines
+write_whole_lines()
+line = f"n:{os.getpid()}:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
+ctypes.CDLL(None).puts(line.encode())
+found = nccl_log.read_own()
+os.write(2, repr(getattr(found, "connections", found)).encode())
+"""
+
+
+def said_of_its_own_log(**stdout):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    return subprocess.run(
+        [sys.executable, "-c", READS_ITS_OWN], env=environment, stderr=subprocess.PIPE, text=True, check=True, **stdout
+    ).stderr
+
+
+def test_a_process_reads_what_nccl_wrote_for_it_and_not_what_it_wrote_for_others(tmp_path):
+    log = tmp_path / "rank-00000.log"
+    log.write_text("n:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/IPC\n", encoding="utf-8")
+    with log.open("a") as file:
+        assert said_of_its_own_log(stdout=file) == "(Connection(source=0, target=1, transport='SHM', gpudirect=False),)"
+
+
+def test_stdout_that_is_no_file_cannot_be_read_back():
+    assert "stdout is no file, so that NCCL's log cannot be read back" in said_of_its_own_log(stdout=subprocess.DEVNULL)

@@ -1,0 +1,131 @@
+"""What the shipped limits make of NCCL's own log: real ones of 4 H200, and those of networks that were bought, or not."""
+
+import pytest
+from inventory.test_nccl_log import GiB, log, real
+
+from gpu_acceptance.figures import figure_of
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.nccl_physics import findings
+from gpu_acceptance.judge import judge
+from gpu_acceptance.record import Attempt, Status
+from gpu_acceptance.thresholds import load_profile, shipped_dir
+from tests.judging import make_job, make_record
+
+H200 = load_profile("h200-sxm", shipped_dir())
+INFINIBAND = """
+reason: "each node was bought with 8 ports of NDR InfiniBand"
+limits:
+  nccl.transport.internode:
+    equals: IB
+    unit: text
+    scope: node
+    nodes: several
+    source: "policy: InfiniBand was bought; sockets or RoCE are something else"
+"""
+USING = "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:192.0.2.2<0>"
+
+
+@pytest.fixture(scope="module")
+def nvls_off():
+    return load_profile("h200-sxm", shipped_dir(), [shipped_dir() / "site-nvls-off.yaml"])
+
+
+@pytest.fixture(scope="module")
+def infiniband(tmp_path_factory):
+    overlay = tmp_path_factory.mktemp("site") / "site-network.yaml"
+    overlay.write_text(INFINIBAND)
+    return load_profile("h200-sxm", shipped_dir(), [overlay])
+
+
+def judged(profile, nodes, logs):
+    """Metric -> status and message, over ranks with these logs."""
+    job = make_job(len(nodes), nodes.count(0))
+    records = [
+        make_record(
+            rank,
+            figures=tuple(
+                figure_of(metric, value, unit, judged=True, detail=detail)
+                for metric, value, unit, detail in findings(logs[rank], GiB, nodes, rank)
+            ),
+        )
+        for rank in range(len(nodes))
+    ]
+    found = judge((Attempt(number=1, ranks=tuple(records)),), profile, job, {}, "nccl")
+    return {judgement.metric: (judgement.status, judgement.message) for judgement in found}
+
+
+def node(algorithm="RING", via="P2P/CUMEM", world_size=4):
+    """The logs of all ranks of a ring."""
+    choice = f"AllReduce: {GiB} Bytes -> Algo {algorithm} proto SIMPLE channel{{Lo..Hi}}={{0..23}}"
+    return [log(choice, f"Channel 00/0 : {rank}[0] -> {(rank + 1) % world_size}[0] via {via}") for rank in range(world_size)]
+
+
+def statuses(judgements):
+    return {metric: status for metric, (status, _) in judgements.items()}
+
+
+HELD = {"nccl.all_reduce.algorithm": Status.HELD, "nccl.transport.intranode": Status.HELD}
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_a_ring_over_nvlink_holds_where_nvls_is_off_on_purpose(world_size, nvls_off):
+    assert statuses(judged(nvls_off, [0] * world_size, node(world_size=world_size))) == HELD
+
+
+def test_the_real_log_of_4_h200_holds_there(nvls_off):
+    assert statuses(judged(nvls_off, [0] * 4, [real("plain"), *node()[1:]])) == HELD
+
+
+def test_nvls_holds_on_8_and_a_ring_is_rejected():
+    assert statuses(judged(H200, [0] * 8, node("NVLS", world_size=8))) == HELD
+    status, message = judged(H200, [0] * 8, node(world_size=8))["nccl.all_reduce.algorithm"]
+    assert status is Status.MISSED
+    assert message.startswith("nccl.all_reduce.algorithm = RING (protocol SIMPLE, 24 channels), need == NVLS [h200-sxm.yaml: derived: ")
+
+
+@pytest.mark.parametrize(("name", "transport"), [("shm", "SHM"), ("socket", "Socket")])
+def test_p2p_switched_off_is_rejected_by_itself(name, transport, nvls_off):
+    found = judged(nvls_off, [0] * 4, [real(name), *node()[1:]])
+    assert found["nccl.all_reduce.algorithm"][0] is Status.HELD
+    status, message = found["nccl.transport.intranode"]
+    assert status is Status.MISSED
+    assert message.startswith(f"nccl.transport.intranode = {transport} ({transport}: 0 -> 1, ")
+    assert ", need == P2P [hopper-sxm.yaml: policy: NVLink was bought, " in message
+    assert "to do: look for NCCL_P2P_DISABLE" in message
+
+
+@pytest.mark.parametrize("algorithm", ["TREE", "NVLS_TREE", "WARP"])
+def test_another_or_an_unknown_algorithm_is_rejected(algorithm, nvls_off):
+    assert judged(nvls_off, [0] * 4, node(algorithm))["nccl.all_reduce.algorithm"][0] is Status.MISSED
+
+
+def test_a_log_that_cannot_be_read_is_no_pass(nvls_off):
+    unread = Missing(Why.NOT_THERE, "stdout is no file")
+    assert statuses(judged(nvls_off, [0] * 4, [unread] * 4)) == dict.fromkeys(HELD, Status.INVALID)
+
+
+def two_nodes(via):
+    """Two GPUs each; rank 1 sends to rank 2, and rank 3 to rank 0."""
+    ways = [(0, 1, "P2P/CUMEM"), (1, 2, via), (2, 3, "P2P/CUMEM"), (3, 0, via)]
+    return [log(USING, f"Channel 00/0 : {source}[0] -> {target}[0] via {way}") for source, target, way in ways]
+
+
+@pytest.mark.parametrize(
+    ("via", "internode", "staged"),
+    [
+        ("NET/IB/0/GDRDMA", Status.HELD, Status.HELD),
+        ("NET/IB/0", Status.HELD, Status.MISSED),
+        ("NET/IB/1/GDRDMA", Status.MISSED, Status.HELD),  # RoCE
+        ("NET/Socket/0", Status.MISSED, Status.MISSED),
+        ("NET/NEW/0/GDRDMA", Status.MISSED, Status.HELD),
+    ],
+)
+def test_what_was_bought_between_nodes(via, internode, staged, infiniband):
+    found = judged(infiniband, [0, 0, 1, 1], two_nodes(via))
+    assert (found["nccl.transport.internode"][0], found["nccl.network.staged"][0]) == (internode, staged)
+    assert found["nccl.transport.intranode"][0] is Status.HELD
+
+
+def test_where_no_site_says_what_was_bought_nothing_between_nodes_passes():
+    status, message = judged(H200, [0, 0, 1, 1], two_nodes("NET/IB/0/GDRDMA"))["nccl.transport.internode"]
+    assert (status, message) == (Status.NO_LIMIT, "nccl.transport.internode = IB: no limit for a checked metric in profile h200-sxm")

@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_acceptance.inventory import nccl_log, nccl_physics
-from gpu_acceptance.measure import nccl, nccl_latency
+from gpu_acceptance.measure import native, nccl, nccl_latency
 
 pytestmark = pytest.mark.min_ranks(2)
 
@@ -58,3 +58,16 @@ def test_physics(gpu, parameter, check, check_all, record, record_latency):
     for fact in nccl_physics.facts(log, num_bytes, nodes, gpu.rank):
         record(*fact)
     record_latency("", in_a_graph=True)
+
+
+def test_native(ranks, record, parameter):
+    """Where nccl-tests is installed, its own figure beside ours, from the same GPUs: it informs."""
+    num_bytes, num_gpus = parameter("nccl.large_bytes"), ranks.world_size if ranks.device.type == "cuda" else 0
+    found = ranks.gather("native", native.ask(num_bytes, num_gpus, ranks.num_nodes) if ranks.rank == 0 else "")[0]
+    if isinstance(found, str):
+        record("nccl.all_reduce.native", found, "text")
+        return
+    times = {"block_s": parameter("nccl.block_s"), "num_blocks": parameter("timing.num_blocks")}
+    own = nccl.measure("all_reduce", num_bytes=num_bytes, device=ranks.device, **times)
+    record("nccl.all_reduce.busbw_native", found, "GB/s")
+    record("nccl.all_reduce.ratio_to_native", own.busbw_gb_per_s / found, "relative")

@@ -37,24 +37,30 @@ def test_no_row_or_several_are_no_figure(text, number):
 
 def test_it_is_asked_for_one_size_on_all_gpus(program, tmp_path):
     program(f'echo "$@" >{tmp_path}/asked; cat {PRINTED}')
-    assert native.is_installed()
-    assert native.busbw_gb_per_s(4 * GiB, 4) == 362.45
+    assert native.ask(4 * GiB, num_gpus=4, num_nodes=1) == 362.45
     assert (tmp_path / "asked").read_text().split()[:6] == ["--minbytes", str(4 * GiB), "--maxbytes", str(4 * GiB), "--ngpus", "4"]
 
 
 def test_one_that_fails_says_how(program):
     program("echo no device >&2; exit 3")
-    with pytest.raises(native.NativeError, match=r"^all_reduce_perf: exit code 3: no device$"):
-        native.busbw_gb_per_s(8, 2)
+    assert native.ask(8, num_gpus=2, num_nodes=1) == "all_reduce_perf: exit code 3: no device"
 
 
 def test_one_that_hangs_is_ended(program, monkeypatch):
     monkeypatch.setattr(native, "_TIMEOUT_S", 0.2)
     program("exec sleep 3600")
-    with pytest.raises(native.NativeError, match=r"^all_reduce_perf: TimeoutExpired: .* timed out after 0.2 seconds$"):
-        native.busbw_gb_per_s(8, 2)
+    said = native.ask(8, num_gpus=2, num_nodes=1)
+    assert said.startswith("all_reduce_perf: TimeoutExpired: Command ")
+    assert said.endswith(" timed out after 0.2 seconds")
 
 
-def test_where_there_is_none_it_is_not_installed(tmp_path, monkeypatch):
+def test_where_there_is_none_it_is_not_on_path(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not native.is_installed()
+    assert native.ask(8, num_gpus=2, num_nodes=1) == "all_reduce_perf is not on PATH"
+
+
+@pytest.mark.parametrize(("num_gpus", "num_nodes"), [(16, 2), (0, 1), (1, 1)])
+def test_elsewhere_it_is_not_asked(program, num_gpus, num_nodes):
+    program("exit 1")
+    said = f"all_reduce_perf is asked on one node of 2 GPUs or more, not on {num_nodes} of {num_gpus} GPUs"
+    assert native.ask(8, num_gpus=num_gpus, num_nodes=num_nodes) == said

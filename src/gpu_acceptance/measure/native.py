@@ -21,12 +21,20 @@ class NativeError(Exception):
     """The program is there, and gave no figure."""
 
 
-def is_installed() -> bool:
-    return shutil.which(PROGRAM) is not None
+def ask(num_bytes: int, num_gpus: int, num_nodes: int) -> float | str:
+    """GB/s of bus bandwidth in place, as `nccl.measure` works, or why there is none. One rank calls it, while the others rest."""
+    if num_nodes > 1 or num_gpus < 2:
+        return f"{PROGRAM} is asked on one node of 2 GPUs or more, not on {num_nodes} of {num_gpus} GPUs"
+    if shutil.which(PROGRAM) is None:
+        return f"{PROGRAM} is not on PATH"
+    try:
+        return busbw_gb_per_s(num_bytes, num_gpus)
+    except NativeError as error:
+        return str(error)
 
 
 def busbw_gb_per_s(num_bytes: int, num_gpus: int) -> float:
-    """GB/s of bus bandwidth in place, as `nccl.measure` works. Raises NativeError. One rank of a node calls it, while the others rest."""
+    """Of one run of the program. Raises NativeError."""
     size = str(num_bytes)
     command = [PROGRAM, "--minbytes", size, "--maxbytes", size, "--ngpus", str(num_gpus), "--iters", "20", "--warmup_iters", "5"]
     try:

@@ -159,7 +159,7 @@ def test_the_cpu_profile_asks_only_for_life():
         *("environment.gpu*", "environment.cud*", "environment.driver*", "environment.nccl*"),
         *("gemm.bf16.cycle_efficiency", "gemm_dtypes.tf32.*"),
         *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
-        *("infiniband.*", "kernel_log.*", "binding.*"),
+        *("infiniband.*", "kernel_log.*", "binding.*", "localise.*"),
         *("soak.throttle.*", "soak.utilisation.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),
     }
     speeds = [
@@ -209,6 +209,8 @@ def test_parameters_a_run_needs():
             *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes", "memory.planted_words", "memory.planted_rank"),
             *("pcie.buffer_bytes", "pcie.num_copies"),
             *("hbm.array_bytes", "hbm.block_s", "nccl.num_bytes", "nccl.block_s", "infiniband.devices"),
+            *("localise.asked", "localise.expected_s", "localise.num_bytes", "localise.num_iterations", "localise.num_blocks"),
+            *("localise.contact_s", "localise.num_rounds", "localise.suspect_percent", "localise.seed"),
             *("soak.duration_s", "soak.min_duration_s", "soak.gemm_s", "soak.hbm_s", "soak.nccl_s", "soak.corruption_s", "soak.pulse_s"),
         }
     assert load_profile("h200-sxm", DIRECTORY).parameters["nccl.num_bytes"] == 4 * 2**30

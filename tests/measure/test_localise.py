@@ -1,12 +1,8 @@
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
+from gloo_ranks import answers_of
 
 from gpu_acceptance.measure import localise, tournament
 from gpu_acceptance.measure.exchange import Exchange, Route, Sizes, ring
@@ -80,6 +76,12 @@ def test_a_dead_node_has_none():
     assert "none with node-1" in located(dead=[0]).of_node(0)
 
 
+def test_of_many_suspects_the_worst_are_told_and_the_rest_counted():
+    scores = {node: tournament.Score(node, (tournament.Meeting(40, 10.0),), 48.0) for node in range(30)}
+    told = Located(tournament.Found(scores, [], 3.0), [f"node-{node}" for node in range(30)], [], 48.0).suspects
+    assert told.endswith("node-15 79.2 %, and 14 more")
+
+
 def test_where_nothing_is_slow_nobody_is_told():
     assert located().suspects == "none"
 
@@ -93,22 +95,7 @@ def test_a_node_that_met_nobody_is_not_told_of():
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """What each of four real ranks printed."""
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-W", "error", str(Path(__file__).with_name("gloo_pairs.py"))]
-    store_file = tmp_path_factory.mktemp("gloo") / "store"
-    environment = {**os.environ, "PYTHONPATH": str(root / "src"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(store_file)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for rank in range(4)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=100) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert [rank.returncode for rank in ranks] == [0] * 4, "\n".join(errors for _, errors in outputs)
-    return [json.loads(lines) for lines, _ in outputs]
+    return answers_of("gloo_pairs.py", 4, tmp_path_factory.mktemp("gloo"))
 
 
 def test_all_ranks_know_the_rate_of_every_pair(answers):

@@ -14,6 +14,8 @@ from gpu_acceptance.measure import tournament
 from gpu_acceptance.measure.exchange import Exchange, Route, ring
 from gpu_acceptance.measure.tournament import Found, Meeting, Pair, Path
 
+_MOST_TOLD = 16
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -139,10 +141,12 @@ class Located:
 
     @property
     def suspects(self) -> str:
-        """All that is slow, in a sentence; nodes first, worst first."""
+        """What is slow, in a sentence; nodes first, worst first. Of more than a screen can hold, how many more."""
         nodes = [f"{self.names[score.node]} {score.deficit_percent:.1f} %" for score in self.found.suspects]
         paths = [f"path {self._ends(path)} {path.deficit_percent:.1f} %" for path in self.found.path_suspects]
-        return ", ".join([*nodes, *paths]) or "none"
+        told = [*nodes, *paths]
+        more = [f"and {len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []
+        return ", ".join([*told[:_MOST_TOLD], *more]) or "none"
 
     def of_node(self, node: int) -> str:
         """What the deficit of a node rests on: its rates, with whom, against what."""

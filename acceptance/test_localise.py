@@ -32,18 +32,18 @@ def exchange(layout, ranks, parameter):
     return Exchange(sizes, rank=ranks.rank, device=ranks.device, share=lambda rate: ranks.gather("GB/s", rate))
 
 
-def test_inside(layout, exchange, check, record):
+def test_inside(layout, exchange, parameter, check, record):
     """Each node by itself, all at the same time: none is slower inside than the median node."""
     if layout.num_rails > 1:
-        compared = localise.inside(exchange, layout)
+        compared = localise.inside(exchange, layout, parameter("localise.suspect_percent"))
         check("localise.inside.deficit", compared.deficit_percent(layout.node), "%", detail=compared.told(layout.node))
         check("localise.inside.wrong", exchange.num_wrong, "elements")
     record("localise.inside.ranks", layout.num_rails, "count")
 
 
-def test_rails(layout, exchange, check, record):
+def test_rails(layout, exchange, parameter, check, record):
     """Each rail by itself, through all nodes, all at the same time: none is slower than the median rail."""
-    compared = localise.rails(exchange, layout)
+    compared = localise.rails(exchange, layout, parameter("localise.suspect_percent"))
     rail = compared.slowest
     if layout.num_rails > 1:
         check("localise.rail.deficit", compared.deficit_percent(rail), "%", detail=f"rail {rail}: {compared.told(rail)}")

@@ -67,7 +67,7 @@ def rank_3_does_not_come(self: Exchange, route) -> bool:
 
 def of_two_nodes(rank: int, board: Board) -> dict[str, object]:
     layout, moved = localise.layout(TWO_NODES, rank), exchange(rank, board)
-    inside, rails = localise.inside(moved, layout), localise.rails(moved, layout)
+    inside, rails = localise.inside(moved, layout, 100.0), localise.rails(moved, layout, 100.0)
     located = localise.locate(moved, layout, names=["a", "b"], num_rounds=3, suspect_percent=3.0, seed=1)
     return {
         "inside": inside.gb_per_s,

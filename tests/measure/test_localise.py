@@ -45,6 +45,33 @@ def test_what_is_compared_is_held_against_the_median():
     assert Compared((10.0, 20.0)).reference == 20.0  # of two the faster
 
 
+class Rounds:
+    """An exchange that has these rates, round after round."""
+
+    def __init__(self, *rates):
+        self.left = list(rates)
+
+    def measure(self, route):
+        return self.left.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("rates", "kept", "num_left"),
+    [
+        ([[48.0, 47.9, 48.1, 48.2], [1.0] * 4], (47.9, 48.1), 1),  # nobody is behind: one round
+        ([[48.0, 24.0, 48.0, 48.2], [48.1, 48.2, 47.0, 48.3]], (48.1, 48.0), 0),  # a hiccup
+        ([[48.0, 24.0, 48.0, 48.2], [48.0, 25.0, 48.0, 48.0]], (25.0, 48.0), 0),
+        ([[48.0, None, 48.0, 48.2], [48.0, None, 48.0, 48.0]], (None, 48.0), 0),
+    ],
+)
+def test_who_is_behind_is_measured_again_and_the_better_rate_counts(rates, kept, num_left):
+    exchange, layout = Rounds(*rates), localise.layout([0, 0, 1, 1], rank=0)
+    assert localise.inside(exchange, layout, 3.0).gb_per_s == kept
+    assert len(exchange.left) == num_left
+    by_rail = [[rate[0], rate[2], rate[1], rate[3]] for rate in rates]
+    assert localise.rails(Rounds(*by_rail), layout, 3.0).gb_per_s == kept
+
+
 def located(slow=(), dead=(), num_nodes=4):
     def measure(pairs):
         return {pair: None if set(pair) & set(dead) else 4.0 if set(pair) & set(slow) or pair in slow else 48.0 for pair in pairs}

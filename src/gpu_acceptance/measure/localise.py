@@ -1,12 +1,13 @@
 """Nodes, rails and paths of a job by their rates: inside each node, along each rail, and between pairs of nodes.
 
 A rail is the ranks of one local rank on all nodes, whose network cards are as a rule on one switch. Every pair of nodes talks over all
-rails at once, and has the rate of its slowest. Cost: one round for all nodes by themselves, one for all rails, and the rounds of a
-tournament (tournament.py); none of them grows with the number of nodes. Every rank must call each function here, and gets the same numbers.
+rails at once, and has the rate of its slowest. Cost: one round for all nodes by themselves, one for all rails, one more each to confirm a
+suspect, and the rounds of a tournament (tournament.py); none of them grows with the number of nodes.
+Every rank must call each function here, and gets the same numbers.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median_high
 
@@ -74,16 +75,33 @@ class Compared:
         return f"{_gb(self.gb_per_s[one])} GB/s where the median has {self.reference:.4g}"
 
 
-def inside(exchange: Exchange, layout: Layout) -> Compared:
+def inside(exchange: Exchange, layout: Layout, suspect_percent: float) -> Compared:
     """Every node by itself, its ranks in a ring; wants at least two ranks on each. Collective."""
-    rates = exchange.measure(ring(list(layout.ranks[layout.node]), layout.rank))
-    return Compared(tuple(_slowest(rates, ranks) for ranks in layout.ranks))
+
+    def once() -> Compared:
+        rates = exchange.measure(ring(list(layout.ranks[layout.node]), layout.rank))
+        return Compared(tuple(_slowest(rates, ranks) for ranks in layout.ranks))
+
+    return _confirmed(once, suspect_percent)
 
 
-def rails(exchange: Exchange, layout: Layout) -> Compared:
+def rails(exchange: Exchange, layout: Layout, suspect_percent: float) -> Compared:
     """Every rail by itself, a ring through all nodes. Collective."""
-    rates = exchange.measure(ring(layout.along(layout.rail), layout.rank))
-    return Compared(tuple(_slowest(rates, layout.along(rail)) for rail in range(layout.num_rails)))
+
+    def once() -> Compared:
+        rates = exchange.measure(ring(layout.along(layout.rail), layout.rank))
+        return Compared(tuple(_slowest(rates, layout.along(rail)) for rail in range(layout.num_rails)))
+
+    return _confirmed(once, suspect_percent)
+
+
+def _confirmed(once: Callable[[], Compared], suspect_percent: float) -> Compared:
+    """All are measured again where one is further behind than this, and of each the better rate counts."""
+    first = once()
+    if all(first.deficit_percent(one) <= suspect_percent for one in range(len(first.gb_per_s))):
+        return first
+    both = zip(first.gb_per_s, once().gb_per_s, strict=True)
+    return Compared(tuple(max(rate or 0.0, again or 0.0) or None for rate, again in both))
 
 
 class Pairs:

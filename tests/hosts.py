@@ -1,6 +1,6 @@
-"""Two hosts on one machine: network namespaces joined by a switch, each with its own host name, suite and report folder.
+"""Several hosts on one machine: network namespaces joined by a switch, each with its own host name, suite and report folder.
 
-A cut is made in the switch: both hosts keep their link and hear nothing, as behind a dead cable. No connection sees a reset.
+A cut is made in the switch: the hosts keep their links and hear nothing, as behind a dead cable. No connection sees a reset.
 """
 
 import os
@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 from suite import HANG_S, PYTHON, Finished, clean_environment, finished, make_suite
 from waiting import wait_until
 
-ADDRESSES = ("192.0.2.1", "192.0.2.2")  # of documentation: routed nowhere
+ADDRESSES = tuple(f"192.0.2.{number}" for number in range(1, 9))  # of documentation: routed nowhere
 PORT = 29500
 _NAMES = "127.0.0.1 localhost\n" + "".join(f"{address} node-{node}\n" for node, address in enumerate(ADDRESSES))
 _SLEEP = Path(__file__).parent / "faketime"  # libfaketime 0.9.10 spoils the sleep of Python 3.11: its issue 426
@@ -25,7 +25,7 @@ _FAKETIME = sorted(Path("/usr/lib").glob("*-linux-gnu/faketime/libfaketimeMT.so.
 
 needs_hosts = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"),
-    reason="two hosts are network namespaces: needs root, `ip` (iproute2) and `unshare` (util-linux)",
+    reason="hosts are network namespaces: needs root, `ip` (iproute2) and `unshare` (util-linux)",
 )
 needs_faketime = pytest.mark.skipif(not _FAKETIME, reason="needs libfaketime (package libfaketime)")
 
@@ -97,12 +97,12 @@ class Host:
 
 
 class Hosts:
-    """Two hosts and the switch between them."""
+    """Hosts, one for each suite, and the switch between them."""
 
-    def __init__(self, folder: Path, *examples: str) -> None:
+    def __init__(self, suites: Sequence[Path]) -> None:
         mark = f"acceptance-{os.getpid()}-{secrets.token_hex(2)}"
         self._switch = f"{mark}-switch"
-        self.hosts = [Host(f"{mark}-{node}", node, make_suite(folder / f"node-{node}", *examples)) for node in (0, 1)]
+        self.hosts = [Host(f"{mark}-{node}", node, suite) for node, suite in enumerate(suites)]
 
     def __getitem__(self, node: int) -> Host:
         return self.hosts[node]
@@ -110,7 +110,7 @@ class Hosts:
     def connect(self) -> None:
         _ip("netns", "add", self._switch)
         _ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
-        for host, address in zip(self.hosts, ADDRESSES, strict=True):
+        for host, address in zip(self.hosts, ADDRESSES, strict=False):
             _ip("netns", "add", host.namespace)
             _etc(host).mkdir(parents=True)
             _etc(host).joinpath("hosts").write_text(_NAMES)
@@ -129,8 +129,13 @@ class Hosts:
     def heal(self) -> None:
         _ip("-n", self._switch, "link", "set", "br0", "up")
 
+    def shape(self, node: int, mbit_per_s: int) -> None:
+        """From now on this host sends no faster. Little passes at once, and the queue is long enough that nothing is dropped."""
+        rate = ["rate", f"{mbit_per_s}mbit", "burst", "16kb", "limit", "16mb"]
+        subprocess.run(["tc", "-n", self[node].namespace, "qdisc", "replace", "dev", "eth0", "root", "tbf", *rate], check=True)
+
     def start(self, *launcher: str, backend: str = "static", env: Mapping[int, Mapping[str, str]] | None = None) -> None:
-        """torchrun on both, one rank each."""
+        """torchrun on all, one rank each."""
         for host in self.hosts:
             self.start_one(host.node, *launcher, backend=backend, env=(env or {}).get(host.node))
 
@@ -144,7 +149,7 @@ class Hosts:
     ) -> None:
         static = [f"--node-rank={node}", f"--master-addr={ADDRESSES[0]}", f"--master-port={PORT}"]
         c10d = ["--rdzv-backend=c10d", f"--rdzv-endpoint=node-0:{PORT}", "--rdzv-id=two-hosts"]
-        rendezvous = ["--nnodes=2", "--nproc-per-node=1", *(c10d if backend == "c10d" else static)]
+        rendezvous = [f"--nnodes={len(self.hosts)}", "--nproc-per-node=1", *(c10d if backend == "c10d" else static)]
         self[node].start([PYTHON, "-m", "torch.distributed.run", *rendezvous, *launcher, *script], env)
 
     def close(self) -> None:
@@ -161,7 +166,14 @@ class Hosts:
 @contextmanager
 def two_hosts(folder: Path, *examples: str) -> Iterator[Hosts]:
     """Two connected hosts, each with these examples as its suite."""
-    hosts = Hosts(folder, *examples)
+    with connected([make_suite(folder / f"node-{node}", *examples) for node in (0, 1)]) as hosts:
+        yield hosts
+
+
+@contextmanager
+def connected(suites: Sequence[Path]) -> Iterator[Hosts]:
+    """A host for each suite, at most eight."""
+    hosts = Hosts(suites)
     try:
         hosts.connect()
         yield hosts

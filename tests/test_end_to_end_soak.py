@@ -1,14 +1,18 @@
-"""The shipped soak in a real run on two ranks, for seconds where it is meant for hours."""
+"""The shipped soak in a real run on two ranks, for seconds where it is meant for hours; and what nobody asked for beside it."""
+
+import shutil
 
 import pytest
-from suite import plain_pytest, shipped_suite, torchrun
+from suite import ROOT, plain_pytest, shipped_suite, torchrun
 
 pytestmark = pytest.mark.launcher
 
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory):
-    return shipped_suite(tmp_path_factory.mktemp("soak"), "soak")
+    made = shipped_suite(tmp_path_factory.mktemp("soak"), "soak")
+    shutil.copy(ROOT / "acceptance" / "test_localise.py", made / "acceptance")
+    return made
 
 
 def test_a_soak_is_accepted_as_one_of_its_length(suite):
@@ -16,6 +20,8 @@ def test_a_soak_is_accepted_as_one_of_its_length(suite):
     assert ended.verdict_line == "ACCEPTED (soak of 2 s, cpu profile: no GPU was tested)", ended.output
     assert ended.row("test_load").deadline_s == 62
     assert ended.row("test_corruption").deadline_s == 60
+    assert {row.outcome for row in ended.record.rows if row.subject == "localise"} == {"not applicable"}
+    assert "nobody asked which node or path is slow: --localise does" in ended.row("test_pairs").message
     header = ended.record.header
     assert (header.level, header.parameters["soak.duration_s"], header.not_at_level) == ("soak", 2, {})
     assert "<dt>level</dt><dd>soak of 2 s</dd>" in (ended.folder / "report.html").read_text()

@@ -7,7 +7,7 @@ import pytest
 from judging import make_limit, make_profile
 from suite import ROOT, make_suite, plain_pytest, torchrun
 
-from gpu_acceptance.levels import at_level, lasting, left_out, num_left_out, runs
+from gpu_acceptance.levels import at_level, lasting, left_out, localising, num_left_out, runs
 from gpu_acceptance.limit import LEVELS
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.rows import subject_of
@@ -197,3 +197,33 @@ def test_a_soak_that_nothing_would_judge_or_that_is_too_short_is_refused_at_each
 def test_a_soak_of_more_than_a_month_is_a_typo():
     with pytest.raises(LimitsError, match=r"^--soak: 1.08e\+09 s: wants at most 2592000 s, which are 30 days$"):
         lasting(at_level(load_profile("h200-sxm", shipped_dir()), "soak"), 300_000 * 3600)
+
+
+def test_localising_is_beside_all_levels():
+    for level in LEVELS:
+        profile = at_level(load_profile("h200-sxm", shipped_dir()), level)
+        asked = localising(profile)
+        assert asked.requires - profile.requires == {"localise"}
+        assert profile.not_applicable.keys() - asked.not_applicable.keys() == {"localise.*"}
+        assert (asked.level, asked.expected_s["localise"]) == (level, 30)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (
+            'not_applicable: {"localise.node.*": "not here"}',
+            "--localise: localise.node.deficit is declared not applicable (not here): nothing would judge it",
+        ),
+        (
+            "parameters: {localise.expected_s: 0}",
+            "--localise: profile h200-sxm has localise.expected_s=0; it wants a number of seconds above 0",
+        ),
+    ],
+)
+def test_a_site_that_takes_it_away_cannot_ask_for_it(tmp_path, line, text):
+    overlay = tmp_path / "mine.yaml"
+    overlay.write_text(f"reason: a test\n{line}\n")
+    with pytest.raises(LimitsError) as caught:
+        localising(at_level(load_profile("h200-sxm", shipped_dir(), [overlay]), "full"))
+    assert str(caught.value) == text

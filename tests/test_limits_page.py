@@ -29,12 +29,13 @@ FAMILIES = (
     "pcie",
     "nccl",
     "nccl_sizes",
+    "localise",
     "soak",
 )  # subjects whose metrics may be named together: `hbm.*.wrong`
 SUBJECTS = ("gpu_health", "infiniband", "kernel_log", "binding")  # those of which each row has a heading, in this order
 _SUBJECT = (
     "environment|gpu_health|infiniband|kernel_log|binding|corruption|gemm|gemm_dtypes|"
-    "hbm|memory|p2p|pcie|nccl|nccl_exact|nccl_ring|nccl_sizes|soak|counters"
+    "hbm|memory|p2p|pcie|nccl|nccl_exact|nccl_ring|nccl_sizes|localise|soak|counters"
 )
 _NAME = re.compile(rf"`((?:{_SUBJECT})\.[\w.*]+)`")
 _COMMAND = re.compile(r"(?:nvidia-smi|systemctl) .+?(?=[,;)]| and | of |$)")
@@ -111,7 +112,8 @@ def test_every_metric_is_named(metric):
 
 def test_no_name_is_of_nothing():
     parameters = {name for profile in PROFILES for name in load_profile(profile, shipped_dir()).parameters}
-    assert sorted(name for name in named() - parameters if not any(fnmatchcase(metric, name) for metric in known())) == []
+    metrics = known()
+    assert sorted(name for name in named() - parameters if not any(fnmatchcase(metric, name) for metric in metrics)) == []
     assert sorted(name for name in named() if "*" in name and name.split(".")[0] not in FAMILIES) == []
 
 
@@ -174,6 +176,7 @@ def test_the_rest_of_the_rows_is_there():
         "nccl_exact",
         "nccl_ring",
         "nccl_sizes",
+        "localise",
         "soak",
     ):
         assert f"\n## `{title}`\n" in PAGE

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_acceptance.record import Gpu
-from gpu_acceptance.refusals import find_mismatch, find_refusal, find_wrong_hardware, refuse_inside_a_worker
+from gpu_acceptance.refusals import find_lone_node, find_mismatch, find_refusal, find_wrong_hardware, refuse_inside_a_worker
 from tests.judging import make_identity
 
 ROOT = Path("/suite")
@@ -99,6 +99,13 @@ def test_ranks_that_can_be_a_job(ranks, declared):
 )
 def test_ranks_that_cannot_be_a_job(ranks, declared, text):
     assert find_mismatch(ranks, declared) == text
+
+
+def test_one_node_has_nothing_to_be_compared_with():
+    lone = identities(2, 8)
+    assert find_lone_node(lone, is_localising=True) == "--localise compares nodes, and this job has 1; it wants at least 2"
+    assert find_lone_node(lone, is_localising=False) is None
+    assert find_lone_node([lone[0], lone[1].model_copy(update={"node": 1})], is_localising=True) is None
 
 
 def test_the_cpu_profile_where_nvml_shows_gpus():

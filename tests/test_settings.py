@@ -35,6 +35,7 @@ def settings(suite, started_in=None, **options):
         "measure_only": False,
         "allow_busy": False,
         "plan": False,
+        "localise": False,
     }
     invocation = SimpleNamespace(dir=started_in or suite)
     return read_settings(SimpleNamespace(rootpath=suite, invocation_params=invocation, option=SimpleNamespace(**defaults | options)))
@@ -272,3 +273,17 @@ def test_a_soak_that_the_profile_finds_too_short_is_refused(suite):
     (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\n" + parameters)
     assert refusal(suite, soak="60") == "--soak: 60 s: profile cpu wants at least 300 s (its parameter soak.min_duration_s)"
     assert choose_profile(settings(suite, soak="4h"), None).parameters["soak.duration_s"] == 14_400
+
+
+def test_who_asks_to_localise_requires_it(suite):
+    parameters = 'parameters: {localise.asked: false, localise.expected_s: 5}\nnot_applicable: {"localise.*": nobody asked}\n'
+    limit = 'localise.node.deficit: {at_most: 3, unit: "%", scope: node, source: "policy: what this test asks for"}\n'
+    (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: 60\n{parameters}limits:\n  {limit}")
+    asked, unasked = (choose_profile(settings(suite, localise=one), None) for one in (True, False))
+    assert (unasked.requires, unasked.parameters["localise.asked"], list(unasked.not_applicable)) == ({"hbm"}, False, ["localise.*"])
+    assert (asked.requires, asked.parameters["localise.asked"], asked.not_applicable) == ({"hbm", "localise"}, True, {})
+    assert asked.expected_s["localise"] == 5
+
+
+def test_what_nothing_would_judge_is_not_localised(suite):
+    assert refusal(suite, localise=True) == "--localise: profile cpu has no limit localise.node.deficit: nothing would judge it"

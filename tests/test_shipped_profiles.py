@@ -180,7 +180,7 @@ def test_the_cpu_profile_asks_only_for_life():
         *("gemm.bf16.cycle_efficiency", "gemm_dtypes.tf32.*"),
         *("nccl.physics", "nccl.transport.*", "nccl.network.*", "nccl.all_reduce.algorithm"),
         *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
-        *("infiniband.*", "kernel_log.*", "binding.*", "p2p.*.path"),
+        *("infiniband.*", "kernel_log.*", "binding.*", "localise.*", "p2p.*.path"),
         *("soak.throttle.*", "soak.utilisation.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),
     }
     speeds = [
@@ -242,6 +242,8 @@ def test_parameters_a_run_needs():
                 "infiniband.devices",
                 "nccl.latency_block_s",
             ),
+            *("localise.asked", "localise.expected_s", "localise.num_bytes", "localise.num_iterations", "localise.num_blocks"),
+            *("localise.contact_s", "localise.num_rounds", "localise.suspect_percent", "localise.seed"),
             *("nccl_exact.largest_bytes", "nccl_exact.planted_elements", "nccl_exact.planted_rank"),
             *("nccl_sizes.largest_bytes", "nccl_sizes.block_s", "nccl_sizes.num_blocks", "nccl_sizes.min_iterations"),
             *("soak.duration_s", "soak.min_duration_s", "soak.gemm_s", "soak.hbm_s", "soak.nccl_s", "soak.corruption_s", "soak.pulse_s"),

@@ -2,19 +2,23 @@
 
 A subject that no level names runs at every level: what a site adds to the suite must not be left out in silence. A level runs all that the
 ones before it run, which thresholds.py sees to: so the highest leaves nothing out. That is `soak`, which puts the GPUs under load for as
-long as `--soak=TIME` or the profile says. Rank 0's command line counts for all ranks.
+long as `--soak=TIME` or the profile says. Beside all levels, `--localise` compares the nodes. Rank 0's command line counts for all ranks.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpu_acceptance.limit import DEFAULT_LEVEL, SOAK, SOAK_DURATION, Profile, matching_reason
+from gpu_acceptance.limit import DEFAULT_LEVEL, LOCALISE, SOAK, SOAK_DURATION, Profile, matching_reason
 from gpu_acceptance.limits_file import LimitsError
 from gpu_acceptance.rows import subject_of
 
 _SHORTEST = "soak.min_duration_s"  # a parameter
 _LASTED = "soak.load.fraction"
+_NOT_ASKED = "localise.*"  # what base.yaml declares not applicable for as long as nobody asks
+_EXPECTED = "localise.expected_s"  # a parameter
+_IS_ASKED = "localise.asked"  # a parameter
+_LOCALISED = "localise.node.deficit"
 _LONGEST_S = 30 * 86_400  # more is a typo
 
 
@@ -33,7 +37,7 @@ def lasting(profile: Profile, asked_s: float | None) -> Profile:
         return profile
     if reason := matching_reason(_LASTED, profile.not_applicable):
         raise LimitsError(f"level {profile.level} runs a soak, and {_LASTED} is declared not applicable ({reason}): nothing would judge it")
-    seconds, shortest = (_seconds(profile, name) for name in (SOAK_DURATION, _SHORTEST))
+    seconds, shortest = (_seconds(profile, name, f"level {SOAK}") for name in (SOAK_DURATION, _SHORTEST))
     if asked_s is not None:
         seconds = asked_s
     said = f"parameter {SOAK_DURATION}={seconds:g}" if asked_s is None else f"--soak: {seconds:g} s"
@@ -44,11 +48,23 @@ def lasting(profile: Profile, asked_s: float | None) -> Profile:
     return replace(profile, parameters={**profile.parameters, SOAK_DURATION: seconds})
 
 
-def _seconds(profile: Profile, name: str) -> float:
+def _seconds(profile: Profile, name: str, who: str) -> float:
     value = profile.parameters.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise LimitsError(f"level {SOAK}: profile {profile.name} has {name}={value!r}; it wants a number of seconds above 0")
+        raise LimitsError(f"{who}: profile {profile.name} has {name}={value!r}; it wants a number of seconds above 0")
     return value
+
+
+def localising(profile: Profile) -> Profile:
+    """The profile of a run that compares the nodes, which base.yaml declares not applicable where nobody asks. Raises LimitsError."""
+    declared = {glob: why for glob, why in profile.not_applicable.items() if glob != _NOT_ASKED}
+    if reason := matching_reason(_LOCALISED, declared):
+        raise LimitsError(f"--localise: {_LOCALISED} is declared not applicable ({reason}): nothing would judge it")
+    if _LOCALISED not in profile.limits:
+        raise LimitsError(f"--localise: profile {profile.name} has no limit {_LOCALISED}: nothing would judge it")
+    expected_s = {**profile.expected_s, LOCALISE: _seconds(profile, _EXPECTED, "--localise")}
+    asked = {**profile.parameters, _IS_ASKED: True}
+    return replace(profile, not_applicable=declared, requires=profile.requires | {LOCALISE}, parameters=asked, expected_s=expected_s)
 
 
 def left_out(profile: Profile) -> frozenset[str]:

@@ -87,6 +87,12 @@ def find_mismatch(identities: list[RankIdentity], declared_gpus: int | None) -> 
     return None
 
 
+def find_lone_node(identities: list[RankIdentity], *, is_localising: bool) -> str | None:
+    """Why `--localise` has nothing to compare."""
+    num_nodes = len({identity.node for identity in identities})
+    return f"--localise compares nodes, and this job has {num_nodes}; it wants at least 2" if is_localising and num_nodes < 2 else None
+
+
 def find_wrong_hardware(profile: str, first: RankIdentity, device_name: str | None, *, named: bool) -> str | None:
     """Why the profile is not for the machine of rank 0: a GPU on the bus is never judged as a CPU, nor as another GPU."""
     seen = first.gpu.name if first.gpu else None

@@ -13,7 +13,7 @@ from gpu_acceptance import busy
 from gpu_acceptance.budget import Budget, read_budget, seconds_of
 from gpu_acceptance.digests import profile_digest
 from gpu_acceptance.joining import RefusedError
-from gpu_acceptance.levels import at_level, lasting
+from gpu_acceptance.levels import at_level, lasting, localising
 from gpu_acceptance.limit import DEFAULT_LEVEL, LEVELS, SOAK, Profile
 from gpu_acceptance.run_files import RUN_ID
 from gpu_acceptance.site_file import SiteFile, read_site
@@ -38,6 +38,7 @@ class Settings:
     site: Path | None = None
     level: str = DEFAULT_LEVEL
     soak_s: float | None = None  # None: as long as the profile says, where the level is soak
+    localise: bool = False
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -48,6 +49,7 @@ def add_options(parser: pytest.Parser) -> None:
     levels = f"how much runs: {', '.join(LEVELS)}, as the profile says; default: {DEFAULT_LEVEL}"
     group.addoption("--level", metavar="LEVEL", help=levels)
     group.addoption("--soak", metavar="TIME", help="level soak: seconds, or 30m or 4h, under load; default: as the profile says")
+    group.addoption("--localise", action="store_true", help="several nodes: say which node, rail or path is slow; at each level")
     group.addoption("--gpus", metavar="N", help="only N GPUs of each node are under test; without it a GPU without a rank is a gap")
     group.addoption("--allow-busy", action="store_true", help="run on GPUs that somebody else uses as well; shown in the verdict line")
     group.addoption("--site", metavar="FILE", help="which nodes there must be, their GPUs and racks; a node that differs fails by name")
@@ -82,6 +84,7 @@ def read_settings(config: pytest.Config) -> Settings:
         site=_site(config),
         level=_level(option.level, option.soak),
         soak_s=_soak(option.soak),
+        localise=option.localise,
         profiles=own_profiles if (own_profiles / "base.yaml").is_file() else shipped_dir(),
     )
 
@@ -104,6 +107,7 @@ def choose_profile(settings: Settings, device_name: str | None, site: SiteFile |
             known = ", ".join(profile_names(settings.profiles))
             raise RefusedError(f"--hardware={name}: no such profile; profiles: {known}")
         profile = lasting(at_level(_load(settings, name, site), settings.level), settings.soak_s)
+        profile = localising(profile) if settings.localise else profile
     except LimitsError as error:
         raise RefusedError(str(error)) from None
     for glob in settings.waivers.keys() - busy.WAIVERS.keys():

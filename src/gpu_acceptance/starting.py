@@ -13,7 +13,7 @@ from gpu_acceptance.launch import Rank
 from gpu_acceptance.limit import Profile
 from gpu_acceptance.processes import become_subreaper
 from gpu_acceptance.record import RankIdentity
-from gpu_acceptance.refusals import find_mismatch, find_wrong_hardware
+from gpu_acceptance.refusals import find_lone_node, find_mismatch, find_wrong_hardware
 from gpu_acceptance.run import Run
 from gpu_acceptance.run_files import RunFiles, new_run_id
 from gpu_acceptance.settings import Settings, choose_profile, read_declared
@@ -94,7 +94,7 @@ def _own_site(settings: Settings, place: Rank, refusal: RefusedError | None) -> 
 def _profile_for(settings: Settings, identities: list[RankIdentity], site: SiteFile | None) -> Profile:
     """The profile of rank 0's machine rules; a node that is not like it fails by name."""
     first = identities[0]
-    mismatch = find_mismatch(identities, settings.declared_gpus)
+    mismatch = find_mismatch(identities, settings.declared_gpus) or find_lone_node(identities, is_localising=settings.localise)
     if mismatch:
         raise RefusedError(mismatch)
     profile = choose_profile(settings, first.gpu.name if first.gpu else None, site)

@@ -1,12 +1,7 @@
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
+from gloo_ranks import answers_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,22 +51,7 @@ def test_a_world_of_one_is_refused(monkeypatch):
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """What each of two real ranks printed."""
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-W", "error", str(Path(__file__).with_name("gloo_world.py"))]
-    store_file = tmp_path_factory.mktemp("gloo") / "store"
-    environment = {**os.environ, "PYTHONPATH": str(root / "src"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(store_file)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=100) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors for _, errors in outputs)
-    return [json.loads(lines) for lines, _ in outputs]
+    return answers_of("gloo_world.py", 2, tmp_path_factory.mktemp("gloo"))
 
 
 @each_collective

@@ -1,0 +1,112 @@
+"""Data between ranks along routes, each rank with its own, all at once: GB/s by rank, and wrong elements.
+
+One operation sends `num_bytes` to one rank and receives as much from one (batch_isend_irecv). In a pair that is the same rank, so that
+both directions of a link are loaded; in a ring it is the next one and the one before. bus factor 1, as sendrecv of nccl-tests.
+The default group does it: no group is made for a node, a rail or a pair, which would cost one call of every rank for each of them. Two
+ranks that meet for the first time connect first; that is within the first contact, which is not timed.
+
+Before each block the ends of a route meet in one more operation. There is no barrier over all ranks, which one dead link would stop:
+all routes begin when the last results were shared, through `share`, which must not need the links in doubt. GB = 1e9 bytes.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from gpu_acceptance.measure import message
+from gpu_acceptance.measure.message import Span
+from gpu_acceptance.measure.timing import time_block
+
+_PERIOD = 2**22 - 1  # three times as much and the number of a rank is exact in fp32; odd, because NCCL works in pieces of 2**k elements
+_POLL_S = 0.001
+Share = Callable[[float], list[float]]  # one number of every rank, in rank order; collective
+
+
+@dataclass(frozen=True)
+class Route:
+    """The ranks that one rank sends to and receives from."""
+
+    to: int
+    source: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What runs on each route."""
+
+    num_bytes: int
+    num_iterations: int  # operations in a block
+    num_blocks: int
+    contact_s: float  # a rank from which nothing came after so long is not there
+
+
+def ring(members: list[int], rank: int) -> Route | None:
+    """The route of a rank in a ring of these; None where there is nobody else."""
+    place = members.index(rank)
+    return Route(members[(place + 1) % len(members)], members[place - 1]) if len(members) > 1 else None
+
+
+class Exchange:
+    """The buffers of this rank. `num_wrong` counts elements that differed from what was sent, over all routes so far."""
+
+    def __init__(self, sizes: Sizes, *, rank: int, device: torch.device, share: Share) -> None:
+        if sizes.num_bytes < 4:
+            raise ValueError(f"num_bytes={sizes.num_bytes}: less than one fp32 element")
+        self._sizes, self._device, self._share = sizes, device, share
+        self._given, self._taken = (torch.empty(sizes.num_bytes // 4, device=device) for _ in range(2))
+        message.write(self._given, self._message(rank))
+        self.num_wrong = 0
+
+    def measure(self, route: Route | None) -> list[float | None]:
+        """GB/s of every rank on its route, in rank order; None where it has none, or no contact. Collective: with None it only listens."""
+        own = self._own_rate(route) if route else None
+        return [rate or None for rate in self._share(own or 0.0)]
+
+    def _own_rate(self, route: Route) -> float | None:
+        self._taken.fill_(math.nan)
+        if not self._has_contact(route):
+            return None
+        self.num_wrong += message.num_different(self._taken, self._message(route.source))
+        blocks = [self._block_s(route) for _ in range(self._sizes.num_blocks)]
+        return 4 * len(self._given) / statistics.median(blocks) / 1e9
+
+    def _block_s(self, route: Route) -> float:
+        """Seconds of one operation, after one that brings the ends together."""
+        self._run(route)
+        return time_block(lambda: self._run(route), self._sizes.num_iterations, self._device).elapsed_s / self._sizes.num_iterations
+
+    def _run(self, route: Route) -> None:
+        for work in self._begin(route):
+            work.wait()
+
+    def _begin(self, route: Route) -> list[dist.Work]:
+        give = dist.P2POp(dist.isend, self._given, route.to)
+        take = dist.P2POp(dist.irecv, self._taken, route.source)
+        return dist.batch_isend_irecv([give, take])
+
+    def _has_contact(self, route: Route) -> bool:
+        """Whether one operation comes to its end in time. Where not, this rank's links are of no more use: it must sit out from then on."""
+        end_s = time.monotonic() + self._sizes.contact_s
+        try:
+            for work in self._begin(route):
+                work.wait(timedelta(seconds=self._sizes.contact_s)) if self._device.type == "cpu" else work.wait()
+        except RuntimeError:  # gloo: timed out, or the other end is gone; NCCL: the other end is gone
+            return False
+        if self._device.type == "cpu":
+            return True
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+        while not done.query():  # type: ignore[no-untyped-call]
+            if time.monotonic() > end_s:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def _message(self, rank: int) -> list[Span]:
+        return [Span(0, len(self._given), _PERIOD, message.slope(rank), message.offset(rank))]

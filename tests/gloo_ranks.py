@@ -1,0 +1,26 @@
+"""Real ranks on gloo: a script of tests/measure that each of them runs, `SCRIPT RANK STORE_FILE`, and that prints one JSON object."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def answers_of(script: str, num_ranks: int, folder: Path) -> list[dict[str, Any]]:
+    """What each rank printed. `folder`: where they meet."""
+    command = [sys.executable, "-W", "error", str(ROOT / "tests" / "measure" / script)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ranks = [subprocess.Popen([*command, str(rank), str(folder / "store")], env=environment, **pipes) for rank in range(num_ranks)]
+    try:
+        outputs = [rank.communicate(timeout=100) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert [rank.returncode for rank in ranks] == [0] * num_ranks, "\n".join(errors for _, errors in outputs)
+    return [json.loads(lines) for lines, _ in outputs]

@@ -1,0 +1,107 @@
+"""Four real ranks on gloo, for test_localise.py: `gloo_pairs.py RANK STORE_FILE` runs every scene and prints one JSON object."""
+
+import json
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from gpu_acceptance.measure import localise
+from gpu_acceptance.measure.exchange import Exchange, Sizes
+
+WORLD_SIZE = 4
+SIZES = Sizes(num_bytes=4_006, num_iterations=3, num_blocks=3, contact_s=60.0)  # not whole elements: 4004 are used
+ROUNDS = [[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]]
+FOUR_NODES, TWO_NODES = [0, 1, 2, 3], [0, 0, 1, 1]
+REAL_CONTACT = Exchange._has_contact
+
+
+class Board:
+    """What `gather` is in a run: every rank tells all others one number, without the links that are measured."""
+
+    def __init__(self, rank: int, store: dist.Store) -> None:
+        self._rank, self._store, self._number = rank, store, 0
+
+    def share(self, rate: float) -> list[float]:
+        self._number += 1
+        self._store.set(f"{self._number}/{self._rank}", repr(rate))
+        return [float(self._store.get(f"{self._number}/{rank}")) for rank in range(WORLD_SIZE)]
+
+
+def exchange(rank: int, board: Board, sizes: Sizes = SIZES) -> Exchange:
+    return Exchange(sizes, rank=rank, device=torch.device("cpu"), share=board.share)
+
+
+def played(rank: int, board: Board, rounds=ROUNDS, sizes: Sizes = SIZES) -> dict[str, object]:
+    moved = exchange(rank, board, sizes)
+    pairs = localise.Pairs(moved, localise.layout(FOUR_NODES, rank))
+    return {"rates": [sorted(pairs(one).items()) for one in rounds], "num_wrong": moved.num_wrong}
+
+
+def with_contact(contact, scene):
+    Exchange._has_contact = contact
+    try:
+        return scene()
+    finally:
+        Exchange._has_contact = REAL_CONTACT
+
+
+def wrong_on_rank_1(self: Exchange, route) -> bool:
+    came = REAL_CONTACT(self, route)
+    if dist.get_rank() == 1:
+        self._taken[3] += 1
+    return came
+
+
+def nothing_moves(self: Exchange, route) -> bool:
+    return True
+
+
+def rank_3_does_not_come(self: Exchange, route) -> bool:
+    if dist.get_rank() == 3:
+        time.sleep(3)
+        return False
+    return REAL_CONTACT(self, route)
+
+
+def of_two_nodes(rank: int, board: Board) -> dict[str, object]:
+    layout, moved = localise.layout(TWO_NODES, rank), exchange(rank, board)
+    inside, rails = localise.inside(moved, layout, 100.0), localise.rails(moved, layout, 100.0)
+    located = localise.locate(moved, layout, names=["a", "b"], num_rounds=3, suspect_percent=3.0, seed=1)
+    return {
+        "inside": inside.gb_per_s,
+        "rails": rails.gb_per_s,
+        "pair": [located.rate],
+        "known": [*located.found.scores, *located.found.paths, *located.found.suspects],
+        "slowest": [sorted(counter.items()) for counter in located.slowest_rails],
+        "num_wrong": moved.num_wrong,
+    }
+
+
+def located(rank: int, board: Board) -> dict[str, object]:
+    """Of four nodes, the last of which is slow: all of its rates are a tenth of what they were."""
+    moved = exchange(rank, board)
+    real = moved._own_rate
+    moved._own_rate = lambda route: real(route) and (1.0 if 3 in (rank, route.to) else 10.0)
+    found = localise.locate(moved, localise.layout(FOUR_NODES, rank), names=[*"abcd"], num_rounds=3, suspect_percent=3.0, seed=1)
+    return {"suspects": found.suspects, "rate": found.rate, "num_rounds": found.found.num_rounds}
+
+
+def main(rank: int, store_file: str) -> None:
+    store = dist.FileStore(store_file, WORLD_SIZE)
+    dist.init_process_group("gloo", store=dist.PrefixStore("group", store), rank=rank, world_size=WORLD_SIZE)
+    board = Board(rank, dist.PrefixStore("board", store))
+    answer = {
+        "sound": played(rank, board),
+        "rings": of_two_nodes(rank, board),
+        "wrong": with_contact(wrong_on_rank_1, lambda: played(rank, board)),
+        "nothing": with_contact(nothing_moves, lambda: played(rank, board, ROUNDS[:1])),
+        "located": located(rank, board),
+        "gone": with_contact(rank_3_does_not_come, lambda: played(rank, board, sizes=Sizes(4_006, 3, 3, contact_s=1.0))),
+    }
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

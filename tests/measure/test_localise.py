@@ -1,0 +1,164 @@
+from collections import Counter
+
+import pytest
+import torch
+from gloo_ranks import answers_of
+
+from gpu_acceptance.measure import localise, tournament
+from gpu_acceptance.measure.exchange import Exchange, Route, Sizes, ring
+from gpu_acceptance.measure.localise import Compared, Located
+
+NAMES = [f"node-{node}" for node in range(8)]
+NUM_ELEMENTS = 1001  # of the messages in gloo_pairs.py
+
+
+@pytest.mark.parametrize(
+    ("members", "rank", "route"),
+    [([4], 4, None), ([0, 1], 1, Route(0, 0)), ([3, 5, 9], 3, Route(5, 9)), ([3, 5, 9], 9, Route(3, 5))],
+)
+def test_a_ring_goes_on_to_the_next(members, rank, route):
+    assert ring(members, rank) == route
+
+
+def test_a_layout_knows_nodes_and_rails():
+    layout = localise.layout([0, 0, 1, 1, 2, 2], rank=3)
+    assert (layout.ranks, layout.num_nodes, layout.num_rails) == (((0, 1), (2, 3), (4, 5)), 3, 2)
+    assert (layout.node, layout.rail, layout.along(1)) == (1, 1, [1, 3, 5])
+
+
+def test_nodes_of_different_sizes_are_refused():
+    with pytest.raises(ValueError, match=r"^nodes of 2, 1, 2 ranks: rails need as many on each$"):
+        localise.layout([0, 0, 1, 2, 2], rank=0)
+
+
+def test_a_message_of_less_than_an_element_is_refused():
+    with pytest.raises(ValueError, match=r"^num_bytes=3: less than one fp32 element$"):
+        Exchange(Sizes(3, 1, 1, 1.0), rank=0, device=torch.device("cpu"), share=list)
+
+
+def test_what_is_compared_is_held_against_the_median():
+    compared = Compared((48.0, 24.0, 47.0, None))
+    assert (compared.reference, compared.slowest) == (47.0, 3)
+    assert [round(compared.deficit_percent(one)) for one in range(4)] == [-2, 49, 0, 100]
+    assert compared.told(1) == "24 GB/s where the median has 47"
+    assert compared.told(3) == "none GB/s where the median has 47"
+    assert Compared((10.0, 20.0)).reference == 20.0  # of two the faster
+
+
+class Rounds:
+    """An exchange that has these rates, round after round."""
+
+    def __init__(self, *rates):
+        self.left = list(rates)
+
+    def measure(self, route):
+        return self.left.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("rates", "kept", "num_left"),
+    [
+        ([[48.0, 47.9, 48.1, 48.2], [1.0] * 4], (47.9, 48.1), 1),  # nobody is behind: one round
+        ([[48.0, 24.0, 48.0, 48.2], [48.1, 48.2, 47.0, 48.3]], (48.1, 48.0), 0),  # a hiccup
+        ([[48.0, 24.0, 48.0, 48.2], [48.0, 25.0, 48.0, 48.0]], (25.0, 48.0), 0),
+        ([[48.0, None, 48.0, 48.2], [48.0, None, 48.0, 48.0]], (None, 48.0), 0),
+    ],
+)
+def test_who_is_behind_is_measured_again_and_the_better_rate_counts(rates, kept, num_left):
+    exchange, layout = Rounds(*rates), localise.layout([0, 0, 1, 1], rank=0)
+    assert localise.inside(exchange, layout, 3.0).gb_per_s == kept
+    assert len(exchange.left) == num_left
+    by_rail = [[rate[0], rate[2], rate[1], rate[3]] for rate in rates]
+    assert localise.rails(Rounds(*by_rail), layout, 3.0).gb_per_s == kept
+
+
+def located(slow=(), dead=(), num_nodes=4):
+    def measure(pairs):
+        return {pair: None if set(pair) & set(dead) else 4.0 if set(pair) & set(slow) or pair in slow else 48.0 for pair in pairs}
+
+    found = tournament.run(num_nodes, measure, num_rounds=3, suspect_percent=3, seed=1)
+    return Located(found, NAMES, [Counter({0: 2, 5: 4}) for _ in NAMES], 48.0)
+
+
+def test_a_slow_node_is_told_with_its_evidence():
+    told = located(slow=[2])
+    assert told.suspects == "node-2 91.7 %"
+    text = "4 with node-1, 4 with node-3, 4 with node-0"
+    assert sorted(told.of_node(2).split(": ")[1].split("; ")[0].split(", ")) == sorted(text.split(", "))
+    assert told.of_node(2).startswith("4 GB/s, median node 48: 4 with node-")
+    assert "; again, with nodes that passed: 4 with node-" in told.of_node(2)
+    assert told.of_node(2).endswith("; rail 5 slowest in 4 of 6 pairs")
+    assert "again" not in told.of_node(1)
+
+
+def test_a_slow_path_is_told_with_its_ends():
+    told = located(slow=[(1, 3)])
+    assert told.suspects == "path node-1 to node-3 91.7 %"
+    assert told.of_paths == "node-1 to node-3: 4 GB/s, at first 4, each has at least 48 elsewhere"
+    assert located().of_paths.endswith(": 48 GB/s, each has at least 48 elsewhere")
+
+
+def test_a_dead_node_has_none():
+    assert located(dead=[0]).suspects == "node-0 100.0 %"
+    assert "none with node-1" in located(dead=[0]).of_node(0)
+
+
+def test_of_many_suspects_the_worst_are_told_and_the_rest_counted():
+    scores = {node: tournament.Score(node, (tournament.Meeting(40, 10.0),), 48.0) for node in range(30)}
+    told = Located(tournament.Found(scores, [], 3.0), [f"node-{node}" for node in range(30)], [], 48.0).suspects
+    assert told.endswith("node-15 79.2 %, and 14 more")
+
+
+def test_where_nothing_is_slow_nobody_is_told():
+    assert located().suspects == "none"
+
+
+def test_a_node_that_met_nobody_is_not_told_of():
+    found = tournament.Found({}, [], 3.0)
+    told = Located(found, NAMES, [Counter()], None)
+    assert (told.of_node(0), told.worst_path, told.of_paths, told.suspects) == ("", None, "", "none")
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """What each of four real ranks printed."""
+    return answers_of("gloo_pairs.py", 4, tmp_path_factory.mktemp("gloo"))
+
+
+def test_all_ranks_know_the_rate_of_every_pair(answers):
+    first = answers[0]["sound"]
+    assert all(answer["sound"] == first for answer in answers)
+    assert [[pair for pair, _ in one] for one in first["rates"]] == [[[0, 1], [2, 3]], [[0, 2], [1, 3]], [[0, 3], [1, 2]]]
+    assert all(rate > 0 for one in first["rates"] for _, rate in one)
+    assert first["num_wrong"] == 0
+
+
+def test_nodes_by_themselves_rails_by_themselves_and_a_pair_of_nodes_over_both_rails(answers):
+    first = answers[0]["rings"]
+    assert all(answer["rings"] == first for answer in answers)
+    assert [len(first[name]) for name in ("inside", "rails", "pair")] == [2, 2, 1]
+    assert all(rate > 0 for name in ("inside", "rails", "pair") for rate in first[name])
+    assert first["slowest"] in ([[[0, 1]]] * 2, [[[1, 1]]] * 2)  # one rail was the slowest, the same for both nodes
+    assert first["num_wrong"] == 0
+    assert first["known"] == []  # of two nodes nobody can say which is slow
+
+
+def test_all_ranks_name_the_same_node(answers):
+    assert [answer["located"] for answer in answers] == [{"suspects": "d 90.0 %", "rate": 10.0, "num_rounds": 3 + 3}] * 4
+
+
+def test_one_wrong_element_in_each_round_is_counted_where_it_came(answers):
+    assert [answer["wrong"]["num_wrong"] for answer in answers] == [0, 3, 0, 0]
+
+
+def test_where_nothing_moves_all_elements_are_wrong(answers):
+    assert [answer["nothing"]["num_wrong"] for answer in answers] == [NUM_ELEMENTS] * 4
+
+
+def test_a_rank_that_does_not_come_costs_its_pair_and_nobody_else(answers):
+    first = answers[0]["gone"]["rates"]
+    assert all(answer["gone"]["rates"] == first for answer in answers)
+    (pair, rate), lost = first[0]
+    assert (pair, lost) == ([0, 1], [[2, 3], None])
+    assert rate > 0
+    assert first[1:] == [[], []]

@@ -1,0 +1,218 @@
+import random
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_acceptance.measure import tournament
+from gpu_acceptance.measure.tournament import EXHAUSTIVE, schedule
+
+NUM_NODES = 1024
+SIGMA, FAULT = 0.007, 0.05  # of one pair, of a bad node
+RULES = {"num_rounds": 3, "suspect_percent": 3.0, "seed": 1}
+
+
+class Fabric:
+    """Simulated nodes and paths: a pair has what its worse end and its path let through, and noise."""
+
+    def __init__(self, seed=0, bad=(), paths=(), dead=(), sigma=SIGMA, fault=FAULT):
+        self._draw = random.Random(seed)
+        self._bad, self._paths, self._dead, self._sigma, self._fault = set(bad), set(paths), set(dead), sigma, fault
+        self.rounds = []
+
+    def __call__(self, pairs):
+        self.rounds.append(list(pairs))
+        return {pair: self._rate(pair) for pair in pairs}
+
+    def _rate(self, pair):
+        if self._dead & {pair, *pair}:
+            return None
+        is_slow = self._bad & set(pair) or pair in self._paths
+        return 48.0 * (1 - self._fault * bool(is_slow)) * (1 + self._draw.gauss(0, self._sigma))
+
+
+def play(num_nodes, fabric, **rules):
+    return tournament.run(num_nodes, fabric, **(RULES | rules))
+
+
+def nodes(scores):
+    return {score.node for score in scores}
+
+
+@given(st.integers(2, 70), st.integers(1, 5), st.integers(0, 9))
+def test_pairs_of_a_round_are_disjoint_and_nobody_meets_twice(num_nodes, num_rounds, seed):
+    rounds = schedule(num_nodes, num_rounds, seed)
+    for pairs in rounds:
+        assert len({node for pair in pairs for node in pair}) == 2 * len(pairs) == num_nodes - num_nodes % 2
+    met = [pair for pairs in rounds for pair in pairs]
+    assert len(set(met)) == len(met)
+    assert set(met) <= set(combinations(range(num_nodes), 2))
+    assert len(rounds) == (num_nodes - 1 + num_nodes % 2 if num_nodes <= EXHAUSTIVE else num_rounds)
+
+
+@pytest.mark.parametrize("num_nodes", [*range(2, EXHAUSTIVE + 1)])
+def test_up_to_16_nodes_all_meet(num_nodes):
+    assert sorted(pair for pairs in schedule(num_nodes, 3, 7) for pair in pairs) == list(combinations(range(num_nodes), 2))
+
+
+def test_a_schedule_depends_on_nothing_but_its_seed():
+    assert schedule(100, 3, 5) == schedule(100, 3, 5) != schedule(100, 3, 6)
+
+
+@pytest.mark.parametrize(("share", "num_runs"), [(0.01, 15), (0.03, 5)])
+def test_of_1024_nodes_the_bad_ones_are_found_and_no_others(share, num_runs):
+    """1 % and 3 % of the nodes 5 % slow, pairs that vary by 0.7 %."""
+    num_caught = num_false = num_bad = num_paths = 0
+    for seed in range(num_runs):
+        bad = set(random.Random(seed).sample(range(NUM_NODES), round(share * NUM_NODES)))
+        found = play(NUM_NODES, fabric := Fabric(seed, bad), seed=seed)
+        assert found.num_rounds == len(fabric.rounds) <= 3 + 3 + 1
+        suspects = nodes(found.suspects)
+        num_caught, num_false, num_bad = num_caught + len(suspects & bad), num_false + len(suspects - bad), num_bad + len(bad)
+        num_paths += len(found.path_suspects)
+    assert num_caught >= 0.98 * num_bad
+    assert num_false <= 0.001 * (NUM_NODES * num_runs - num_bad)
+    assert num_paths <= 0.001 * 1536 * num_runs
+
+
+def test_healthy_nodes_cost_three_rounds_and_nobody_is_named():
+    for seed in range(10):
+        found = play(NUM_NODES, fabric := Fabric(seed), seed=seed)
+        assert (found.suspects, found.path_suspects, len(fabric.rounds)) == ([], [], 3)
+
+
+def test_a_bad_path_that_was_drawn_is_named_and_neither_of_its_ends():
+    pair = schedule(NUM_NODES, 3, seed=1)[1][7]
+    found = play(NUM_NODES, Fabric(paths=[pair], fault=0.10))
+    assert [path.pair for path in found.path_suspects] == [pair]
+    assert found.suspects == []
+    (path,) = found.path_suspects
+    assert path.deficit_percent == pytest.approx(10, abs=2.5)
+    assert path.first == pytest.approx(path.gb_per_s, rel=0.05)
+    assert found.num_rounds == 3 + 1
+
+
+def test_a_bad_path_between_nodes_that_never_met_is_not_seen():
+    met = {pair for pairs in schedule(NUM_NODES, 3, seed=1) for pair in pairs}
+    unseen = next(pair for pair in combinations(range(NUM_NODES), 2) if pair not in met)
+    assert play(NUM_NODES, Fabric(paths=[unseen])).path_suspects == []
+
+
+def test_two_bad_nodes_that_meet_each_other_are_both_named():
+    bad = set(schedule(NUM_NODES, 3, seed=1)[0][0])
+    assert nodes(play(NUM_NODES, Fabric(bad=bad)).suspects) == bad
+
+
+def test_a_good_node_that_met_two_bad_ones_is_cleared():
+    first, second, _ = schedule(NUM_NODES, 3, seed=1)
+    one, other = first[0]
+    partner = next(node for pair in second if one in pair for node in pair if node != one)
+    found = play(NUM_NODES, Fabric(bad=[other, partner]))
+    assert nodes(found.suspects) == {other, partner}
+    assert len(found.scores[one].confirmed) == 3
+    assert found.scores[one].deficit_percent < 3
+
+
+def test_suspects_are_confirmed_by_nodes_that_passed_and_that_they_did_not_meet_before():
+    bad = {5, 6, 7}
+    found = play(40, fabric := Fabric(bad=bad))
+    for score in found.suspects:
+        partners = [meeting.partner for meeting in score.met + score.confirmed]
+        assert len(set(partners)) == len(partners) == 6
+        assert not bad & {meeting.partner for meeting in score.confirmed}
+    for pairs in fabric.rounds:
+        assert len({node for pair in pairs for node in pair}) == 2 * len(pairs) == 40  # the fabric is loaded all the time
+
+
+@pytest.mark.parametrize("num_nodes", range(3, 18))
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_one_bad_node_of_few(num_nodes, bad):
+    found = play(num_nodes, Fabric(bad=[bad]))
+    assert (nodes(found.suspects), found.path_suspects) == ({bad}, [])
+    assert found.suspects[0].deficit_percent == pytest.approx(5, abs=2)
+
+
+@pytest.mark.parametrize("num_nodes", range(4, 17))
+def test_one_bad_path_of_few_nodes(num_nodes):
+    found = play(num_nodes, Fabric(paths=[(1, 3)], fault=0.10))
+    assert ([path.pair for path in found.path_suspects], found.suspects) == ([(1, 3)], [])
+
+
+@pytest.mark.parametrize("num_nodes", [3, 4, 9, 64])
+def test_a_node_that_died_has_no_figure_and_is_the_finding(num_nodes):
+    found = play(num_nodes, Fabric(dead=[2]))
+    assert nodes(found.suspects) == {2}
+    assert found.scores[2].deficit_percent == 100
+    assert {meeting.gb_per_s for meeting in found.scores[2].met + found.scores[2].confirmed} == {None}
+    assert found.path_suspects == []
+
+
+def test_two_nodes_that_cannot_reach_each_other_and_all_others_are_a_dead_path():
+    found = play(8, Fabric(dead=[(2, 6)]))
+    assert ([path.pair for path in found.path_suspects], found.suspects) == ([(2, 6)], [])
+    assert found.path_suspects[0].deficit_percent == pytest.approx(100, abs=3)
+
+
+class Leaving(Fabric):
+    """Both ends of a pair without a figure are gone: nothing that they were to do later is measured."""
+
+    def __call__(self, pairs):
+        gone = {node for pair in self._dead for node in pair if any(pair in seen for seen in self.rounds)}
+        return super().__call__([pair for pair in pairs if not gone & set(pair)])
+
+
+@pytest.mark.parametrize("num_nodes", [4, 5, 8, 64])
+def test_of_a_pair_that_is_gone_both_ends_are_named_and_nobody_who_was_to_meet_them(num_nodes):
+    pair = schedule(num_nodes, 3, seed=1)[0][0]
+    found = play(num_nodes, Leaving(dead=[pair]))
+    assert nodes(found.suspects) == set(pair)
+    assert [found.scores[node].met for node in pair] == [(tournament.Meeting(pair[1], None),), (tournament.Meeting(pair[0], None),)]
+    assert found.path_suspects == []
+
+
+def test_who_was_left_alone_has_no_score():
+    pair = schedule(3, 3, seed=1)[0][0]
+    found = play(3, Leaving(dead=[pair]))
+    assert found.scores.keys() == set(pair)
+
+
+def test_where_nothing_moves_every_node_lacks_all():
+    found = play(5, Fabric(dead=range(5)))
+    assert {score.deficit_percent for score in found.suspects} == {100.0}
+    assert len(found.suspects) == 5
+
+
+def test_one_hiccup_names_no_path():
+    pair, pairs_seen = (0, 1), []
+
+    def measure(pairs):
+        pairs_seen.extend(pairs)
+        return {one: 24.0 if one == pair and pairs_seen.count(pair) == 1 else 48.0 for one in pairs}
+
+    found = play(8, measure)
+    assert (found.path_suspects, found.suspects) == ([], [])
+    assert next(path for path in found.paths if path.pair == pair) == tournament.Path(pair, 48.0, 48.0, 48.0, 24.0)
+
+
+def test_paths_that_share_a_node_are_confirmed_one_after_the_other():
+    found = play(16, Fabric(paths=[(0, 1), (0, 2), (3, 4)], fault=0.10))
+    assert {path.pair for path in found.path_suspects} == {(0, 1), (0, 2), (3, 4)}
+    assert found.num_rounds == 15 + 2
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "num_rounds", "text"),
+    [
+        (2, 3, "a tournament of 2 nodes: at least 3, or nobody can say which end of a pair is slow"),
+        (20, 0, "num_rounds=0: at least 1"),
+    ],
+)
+def test_what_cannot_be_a_tournament(num_nodes, num_rounds, text):
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        play(num_nodes, Fabric(), num_rounds=num_rounds)
+
+
+def test_one_node_has_no_pairs():
+    with pytest.raises(ValueError, match=r"^pairs of 1 nodes: at least 2$"):
+        schedule(1, 3, 0)

@@ -3,11 +3,13 @@
 import json
 import sys
 import time
+from dataclasses import asdict
 
 import torch
 import torch.distributed as dist
 
-from gpu_acceptance.measure import localise
+from gpu_acceptance.measure import localise, nccl
+from gpu_acceptance.measure.collectives import NAMES
 from gpu_acceptance.measure.exchange import Exchange, Sizes
 
 WORLD_SIZE = 4
@@ -88,6 +90,12 @@ def located(rank: int, board: Board) -> dict[str, object]:
     return {"suspects": found.suspects, "rate": found.rate, "num_rounds": found.found.num_rounds}
 
 
+def inside_nodes(rank: int) -> dict[str, object]:
+    group = nccl.group_of(TWO_NODES, rank)
+    sizes = {"num_bytes": 4_000, "device": torch.device("cpu"), "block_s": 0.001, "num_blocks": 2}
+    return {name: asdict(nccl.measure(name, **sizes, group=group)) for name in NAMES}
+
+
 def main(rank: int, store_file: str) -> None:
     store = dist.FileStore(store_file, WORLD_SIZE)
     dist.init_process_group("gloo", store=dist.PrefixStore("group", store), rank=rank, world_size=WORLD_SIZE)
@@ -95,6 +103,8 @@ def main(rank: int, store_file: str) -> None:
     answer = {
         "sound": played(rank, board),
         "rings": of_two_nodes(rank, board),
+        "inside_nodes": inside_nodes(rank),
+        "no_groups": [nccl.group_of(nodes, rank) for nodes in (FOUR_NODES, [0, 0, 0, 0])],
         "wrong": with_contact(wrong_on_rank_1, lambda: played(rank, board)),
         "nothing": with_contact(nothing_moves, lambda: played(rank, board, ROUNDS[:1])),
         "located": located(rank, board),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from gloo_ranks import answers_of
 
-from gpu_acceptance.measure import localise, tournament
+from gpu_acceptance.measure import collectives, localise, tournament
 from gpu_acceptance.measure.exchange import Exchange, Route, Sizes, ring
 from gpu_acceptance.measure.localise import Compared, Located
 
@@ -162,3 +162,19 @@ def test_a_rank_that_does_not_come_costs_its_pair_and_nobody_else(answers):
     assert (pair, lost) == ([0, 1], [[2, 3], None])
     assert rate > 0
     assert first[1:] == [[], []]
+
+
+@pytest.mark.parametrize("collective", collectives.NAMES)
+def test_each_node_measures_its_own_collectives_at_the_same_time(collective, answers):
+    found = [answer["inside_nodes"][collective] for answer in answers]
+    assert [one["num_wrong"] for one in found] == [0] * 4
+    for one, other in ((0, 1), (2, 3)):
+        assert found[one] == found[other]
+        assert found[one]["busbw_gb_per_s"] == pytest.approx(
+            4_000 / found[one]["elapsed_s"] / 1e9 * collectives.bus_factor(collective, world_size=2)
+        )
+    assert found[0]["elapsed_s"] != found[2]["elapsed_s"]
+
+
+def test_a_node_that_is_all_or_one_rank_has_no_group(answers):
+    assert [answer["no_groups"] for answer in answers] == [[None, None]] * 4

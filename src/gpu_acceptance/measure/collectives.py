@@ -15,23 +15,24 @@ from torch import Tensor
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-ROOT = 0  # of broadcast and reduce
+Group = dist.ProcessGroup | None  # None: all ranks
+ROOT = 0  # of broadcast and reduce, as a rank of the group
 BYTES_PER_ELEMENT = 4  # fp32
 
 
 @dataclass(frozen=True)
 class _Collective:
     bus_factor: Callable[[int], float]
-    run: Callable[[Tensor, Tensor], object]  # input, output
+    run: Callable[[Tensor, Tensor, Group], object]  # input, output, group
     is_sharded: bool  # its message is made of one shard for each rank
     is_in_place: bool  # the input is the output, or a part of it
 
 
-def _send_to_next(input_N: Tensor, output_N: Tensor) -> None:
+def _send_to_next(input_N: Tensor, output_N: Tensor, group: Group) -> None:
     """A ring in which every rank sends and receives at once, as sendrecv_perf has it."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    send = dist.P2POp(dist.isend, input_N, (rank + 1) % world_size)
-    receive = dist.P2POp(dist.irecv, output_N, (rank - 1) % world_size)
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    send = dist.P2POp(dist.isend, input_N, group=group, group_peer=(rank + 1) % world_size)
+    receive = dist.P2POp(dist.irecv, output_N, group=group, group_peer=(rank - 1) % world_size)
     for work in dist.batch_isend_irecv([send, receive]):
         work.wait()
 
@@ -44,14 +45,27 @@ def _of_others(world_size: int) -> float:
 # it counts most, another placement of the buffers alone moved the figure from 292 to 286 GB/s out of place, from 310 to 307 in place
 # (reports/evidence/all-gather-2-gpus.jsonl). reduce_scatter in place would sum up what it has summed.
 _COLLECTIVES = {
-    "all_gather": _Collective(_of_others, lambda shard_S, full_N: all_gather(full_N, shard_S), is_sharded=True, is_in_place=True),
-    "all_reduce": _Collective(lambda n: 2 * _of_others(n), lambda _, full_N: dist.all_reduce(full_N), is_sharded=False, is_in_place=True),
-    "reduce_scatter": _Collective(_of_others, lambda full_N, shard_S: _reduce_scatter(shard_S, full_N), is_sharded=True, is_in_place=False),
-    "all_to_all": _Collective(
-        _of_others, lambda input_N, output_N: dist.all_to_all_single(output_N, input_N), is_sharded=True, is_in_place=False
+    "all_gather": _Collective(
+        _of_others, lambda shard_S, full_N, group: all_gather(full_N, shard_S, group=group), is_sharded=True, is_in_place=True
     ),
-    "broadcast": _Collective(lambda _: 1.0, lambda _, full_N: dist.broadcast(full_N, ROOT), is_sharded=False, is_in_place=True),
-    "reduce": _Collective(lambda _: 1.0, lambda full_N, _: dist.reduce(full_N, ROOT), is_sharded=False, is_in_place=True),
+    "all_reduce": _Collective(
+        lambda n: 2 * _of_others(n), lambda _, full_N, group: dist.all_reduce(full_N, group=group), is_sharded=False, is_in_place=True
+    ),
+    "reduce_scatter": _Collective(
+        _of_others, lambda full_N, shard_S, group: _reduce_scatter(shard_S, full_N, group=group), is_sharded=True, is_in_place=False
+    ),
+    "all_to_all": _Collective(
+        _of_others,
+        lambda input_N, output_N, group: dist.all_to_all_single(output_N, input_N, group=group),
+        is_sharded=True,
+        is_in_place=False,
+    ),
+    "broadcast": _Collective(
+        lambda _: 1.0, lambda _, full_N, group: dist.broadcast(full_N, group=group, group_src=ROOT), is_sharded=False, is_in_place=True
+    ),
+    "reduce": _Collective(
+        lambda _: 1.0, lambda full_N, _, group: dist.reduce(full_N, group=group, group_dst=ROOT), is_sharded=False, is_in_place=True
+    ),
     "send_recv": _Collective(lambda _: 1.0, _send_to_next, is_sharded=False, is_in_place=False),
 }
 NAMES = tuple(_COLLECTIVES)
@@ -74,8 +88,8 @@ class Buffers:
     `num_bytes` is rounded down to whole elements, of a message of shards to as many for each rank, but to no less than one.
     """
 
-    def __init__(self, collective: str, num_bytes: int, device: torch.device) -> None:
-        rank, world_size = dist.get_rank(), dist.get_world_size()
+    def __init__(self, collective: str, num_bytes: int, device: torch.device, group: Group = None) -> None:
+        rank, world_size = dist.get_rank(group), dist.get_world_size(group)
         known = _found(collective)
         if num_bytes < 1:
             raise ValueError(f"num_bytes={num_bytes}: at least 1")
@@ -83,7 +97,7 @@ class Buffers:
         num_elements = max(1, num_bytes // BYTES_PER_ELEMENT // num_parts) * num_parts
         _refuse_too_much(num_elements * BYTES_PER_ELEMENT * (1 if known.is_in_place else 2), device)
         self.collective, self.num_bytes, self.device = collective, BYTES_PER_ELEMENT * num_elements, device
-        self._run = known.run
+        self.group, self._run = group, known.run
         full_N = torch.empty(num_elements, device=device)
         nothing = full_N[:0]  # what a rank neither gives nor gets
         if collective == "all_gather":
@@ -99,7 +113,7 @@ class Buffers:
 
     def run(self) -> None:
         """One operation, enqueued. Collective."""
-        self._run(self.input, self.output)
+        self._run(self.input, self.output, self.group)
 
 
 def _refuse_too_much(wanted_bytes: int, device: torch.device) -> None:

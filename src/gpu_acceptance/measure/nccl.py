@@ -8,13 +8,14 @@ GB = 1e9 bytes.
 import itertools
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
 from gpu_acceptance.measure import message
-from gpu_acceptance.measure.collectives import BYTES_PER_ELEMENT, Buffers, all_gather, bus_factor
+from gpu_acceptance.measure.collectives import BYTES_PER_ELEMENT, Buffers, Group, all_gather, bus_factor
 from gpu_acceptance.measure.timing import Blocks, time_blocks, time_each
 
 LATENCY_BYTES = 2**20  # up to here a collective is a matter of latency, and its time says more than its rate
@@ -35,7 +36,7 @@ class CollectiveResult:
     busbw_gb_per_s: float
     p50_s: float  # of single operations, back to back; the rank where it is largest
     p99_s: float  # nearest rank; with fewer than 100 operations the longest one
-    late_ranks: tuple[int, ...]  # those that others wait for
+    late_ranks: tuple[int, ...]  # those that others wait for, as ranks of the group
     num_wrong: int  # elements of this rank's output, from a separate, untimed operation on integers
 
     @property
@@ -45,20 +46,27 @@ class CollectiveResult:
 
 
 def measure(
-    collective: str, *, num_bytes: int, device: torch.device, block_s: float, num_blocks: int, min_iterations: int = 20
+    collective: str,
+    *,
+    num_bytes: int,
+    device: torch.device,
+    block_s: float,
+    num_blocks: int,
+    min_iterations: int = 20,
+    group: Group = None,
 ) -> CollectiveResult:
-    """Time one collective over the default process group, then count the wrong elements of one more. Collective.
+    """Time one collective over a process group, all ranks unless one is given, then count the wrong elements of one more. Collective there.
 
     Blocks of at least `min_iterations` operations; nccl-tests has 20. A message has one element at least, of shards one for each rank.
     """
-    world_size = dist.get_world_size()
+    world_size = dist.get_world_size(group)
     factor = bus_factor(collective, world_size)
     if world_size < 2:
         raise ValueError(f"{collective} needs at least 2 ranks, this world has {world_size}")
-    buffers = Buffers(collective, num_bytes, device)
+    buffers = Buffers(collective, num_bytes, device, group)
     blocks, single_s = _time(buffers, block_s, num_blocks, min_iterations)
     own = [blocks.median_s, blocks.cv_percent, statistics.median(single_s), _p99(single_s), statistics.mean(single_s)]
-    medians_s, cvs_percent, p50s_s, p99s_s, means_s = _over_ranks(own, device)
+    medians_s, cvs_percent, p50s_s, p99s_s, means_s = _over_ranks(own, device, group)
     elapsed_s = statistics.mean(medians_s)
     return CollectiveResult(
         collective=collective,
@@ -72,6 +80,15 @@ def measure(
         late_ranks=late_ranks(means_s),
         num_wrong=_count_wrong(buffers, 0),
     )
+
+
+def group_of(nodes: Sequence[int], rank: int) -> Group:
+    """The ranks on the node of `rank`, from the node of each; None where that is all of them, or one alone. Collective on each node."""
+    own = [other for other, node in enumerate(nodes) if node == nodes[rank]]
+    if len(own) in {1, len(nodes)}:
+        return None
+    group: dist.ProcessGroup = dist.new_group(own, use_local_synchronization=True)
+    return group
 
 
 def count_wrong(collective: str, *, num_bytes: int, device: torch.device, num_planted: int = 0) -> int:
@@ -107,12 +124,12 @@ def late_ranks(means_s: list[float]) -> tuple[int, ...]:
 
 def _time(buffers: Buffers, block_s: float, num_blocks: int, min_iterations: int) -> tuple[Blocks, list[float]]:
     """Blocks of equal length on all ranks, each after a barrier and on fresh values, and single operations of one more. Collective."""
-    generator = torch.Generator(buffers.device).manual_seed(dist.get_rank())
+    generator = torch.Generator(buffers.device).manual_seed(dist.get_rank(buffers.group))
     buffers.output.zero_()  # what a rank only receives, and what the first run of a measurement must not find uninitialised
 
     def start_together() -> None:
         buffers.input.normal_(std=_TINY, generator=generator)
-        _largest(0, buffers.device)
+        _largest(0, buffers)
 
     blocks = time_blocks(
         buffers.run,
@@ -122,23 +139,23 @@ def _time(buffers: Buffers, block_s: float, num_blocks: int, min_iterations: int
         min_iterations=min_iterations,
         warmup_s=block_s,
         before_block=start_together,
-        agree=lambda num_iterations: _largest(num_iterations, buffers.device),
+        agree=lambda num_iterations: _largest(num_iterations, buffers),
     )
     start_together()
     return blocks, time_each(buffers.run, blocks.num_iterations, buffers.device)
 
 
-def _largest(number: int, device: torch.device) -> int:
+def _largest(number: int, buffers: Buffers) -> int:
     """The largest of one integer from each rank; nobody leaves before everybody came. Collective."""
-    tensor = torch.tensor(number, device=device)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    tensor = torch.tensor(number, device=buffers.device)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=buffers.group)
     return int(tensor.item())
 
 
-def _over_ranks(own: list[float], device: torch.device) -> list[list[float]]:
+def _over_ranks(own: list[float], device: torch.device, group: Group) -> list[list[float]]:
     """Each number of every rank, by rank. Collective."""
-    every = torch.empty(len(own) * dist.get_world_size(), dtype=torch.float64, device=device)
-    all_gather(every, torch.tensor(own, dtype=torch.float64, device=device))
+    every = torch.empty(len(own) * dist.get_world_size(group), dtype=torch.float64, device=device)
+    all_gather(every, torch.tensor(own, dtype=torch.float64, device=device), group=group)
     columns: list[list[float]] = every.view(-1, len(own)).T.tolist()
     return columns
 
@@ -149,7 +166,7 @@ def _p99(seconds: list[float]) -> float:
 
 def _count_wrong(buffers: Buffers, num_planted: int) -> int:
     """Elements of this rank's output that differ, bit for bit, from the exact result. Collective."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    rank, world_size = dist.get_rank(buffers.group), dist.get_world_size(buffers.group)
     num_elements = buffers.num_bytes // BYTES_PER_ELEMENT
     buffers.output.fill_(math.nan)  # in place, the input overwrites (its part of) this, all of whose elements differ from the result
     message.write(buffers.input, message.given(buffers.collective, num_elements, rank, world_size))

@@ -126,7 +126,7 @@ def shipped_suite(folder: Path, *subjects: str) -> Path:
     requires = f"requires: [{', '.join(subjects)}]"
     for name in ("base.yaml", "cpu.yaml"):
         text = (ROOT / "thresholds" / name).read_text()
-        (suite / "thresholds" / name).write_text(re.sub(r"^requires: \[.*\]$", requires, text, flags=re.MULTILINE))
+        (suite / "thresholds" / name).write_text(re.sub(r"^requires:\s+\[[^\]]*\]$", requires, text, flags=re.MULTILINE))
     return suite
 
 

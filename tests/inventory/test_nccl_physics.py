@@ -43,6 +43,15 @@ def test_several_transports_are_all_named():
     assert found(mixed)["nccl.transport.intranode"] == ("P2P, SHM", "P2P: 0 -> 2; SHM: 0 -> 1")
 
 
+@pytest.mark.parametrize(
+    "line", ["Channel 02/0 : 0[0] -> 1[1] [send/0] via NET/Socket/0", "Channel x via P2P/CUMEM", "CollNet 1 : 0 [both] via COLLNET/SHARP"]
+)
+def test_beside_known_connections_one_in_an_unknown_form_leaves_the_transport_unread(line):
+    mixed = log("Channel 00 : 0[0] -> 1[1] via P2P/CUMEM", line)
+    why = f"NCCL's log tells of a connection in a form that is not known: {line[:60]}"
+    assert found(mixed)["nccl.transport.intranode"] == (Missing(Why.UNREADABLE, why), "")
+
+
 def test_a_network_that_reduces_is_between_nodes():
     using = "NET/IB : Using [0]mlx5_0:1/IB/SHARP [RO]; OOB ib0:192.0.2.2<0>"
     sharp = log(using, "Channel 00/0 : 0[0] -> 2[2] [send] via NET/IB/0", "CollNet 00/0 : 0 [send] via COLLNET/SHARP/0/GDRDMA")

@@ -119,6 +119,10 @@ def test_every_collective_is_exact_at_three_sizes_and_a_drill_is_found(answers):
     assert [answer["exact"]["wrong_by_operation"] for answer in answers] == [{}, {"all_reduce of 4096 bytes": 1}]
 
 
+def test_sizes_that_are_the_same_are_run_once(answers):
+    assert answers[0]["exact_at_one_element"] == [len(NAMES), 0]
+
+
 @pytest.mark.parametrize(
     ("largest", "names"),
     [
@@ -141,3 +145,9 @@ def test_latency_called_one_by_one(answers):
         assert answer["latency"]["num_bytes"] == 8
         assert 0 < answer["latency"]["latency_us"] < 1e6
         assert answer["latency"]["block_cv_percent"] >= 0
+
+
+@pytest.mark.parametrize(("collective", "told"), [("all_reduce", "the others wait for rank 1, 3"), ("broadcast", ""), ("send_recv", "")])
+def test_who_comes_late_is_told_where_every_rank_waits_for_every_other(collective, told):
+    result = nccl.CollectiveResult(collective, 8, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, late_ranks=(1, 3), num_wrong=0)
+    assert result.late == told

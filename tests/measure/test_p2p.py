@@ -126,6 +126,13 @@ def test_a_small_copy_that_never_happens_is_wrong(copies):
     assert latency(num_gpus=2).wrong() == {(0, 1): 1, (1, 0): 1}
 
 
+@pytest.mark.parametrize("direction", [0, 1])
+def test_a_small_copy_that_never_happens_in_one_direction_is_wrong(direction, copies):
+    calls = iter(range(10**6))  # there and back in turns: on a CPU all ways there of a sample come first
+    copies.copy = lambda dst, src: copies.real(dst, src) if (next(calls) // 5) % 2 != direction else None
+    assert latency(num_gpus=2).wrong() == {(0, 1): 1, (1, 0): 1}
+
+
 @pytest.mark.parametrize(("lost", "median_us"), [((1,), 2.0), ((1, 2, 3), None)])
 def test_samples_in_which_the_host_was_too_slow_do_not_count(lost, median_us, monkeypatch):
     numbers = iter(range(1 + NUM_SAMPLES))

@@ -39,6 +39,7 @@ _PAIR = re.compile(
     r"(?:\[(?:send|receive)\] )?via (?P<via>.+)",
     re.ASCII,
 )
+_VIA = re.compile(r"(?:Channel|CollNet) .* via ")
 _COLLNET = re.compile(
     r"CollNet \d+(?:/\d+)? : (?P<rank>\d{1,7}) \[(?:send|receive)\] via COLLNET/(?P<name>[^/]+)/\d+(?P<gdr>/GDRDMA)?", re.ASCII
 )
@@ -85,6 +86,7 @@ class NcclLog:
     choices: tuple[Choice, ...]
     connections: tuple[Connection, ...]  # each once
     reductions: tuple[Connection, ...]  # of a rank with a network that reduces by itself, `SHARP`: it is source and target
+    strange: str  # the first line that tells of a connection in a form that is not known; empty: none does
     network: Answer[str]  # the plug-in for other nodes, whether or not anything goes through it: `Socket`
     num_channels: Answer[int]  # of collectives
     num_nvls_channels: Answer[int]
@@ -107,6 +109,9 @@ def parse(text: str, pid: int) -> NcclLog:
     return NcclLog(
         choices=tuple(_choice(match) for match in map(_CHOICE.match, lines) if match),
         connections=tuple(dict.fromkeys(_connection(match, networks) for match in pairs)),
+        strange=next(
+            (line[:_MOST_NAME] for line in lines if _VIA.match(line) and not _PAIR.fullmatch(line) and not _COLLNET.match(line)), ""
+        ),
         reductions=tuple(dict.fromkeys(_reduction(match) for match in map(_COLLNET.match, lines) if match)),
         network=_last((match["name"] for match in map(_NETWORK.fullmatch, lines) if match), "NCCL names no network"),
         num_channels=_last((int(match["coll"]) for match in channels), "NCCL tells no number of channels"),

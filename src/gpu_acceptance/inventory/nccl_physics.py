@@ -78,6 +78,8 @@ def _used(log: Answer[NcclLog], nodes: Sequence[int], where: str) -> Answer[list
         return log
     if strange := [one for one in log.connections if max(one.source, one.target) >= len(nodes)]:
         return Missing(Why.UNREADABLE, f"NCCL's log tells of {_pair(strange[0])} in a job of {len(nodes)} ranks")
+    if log.strange:
+        return Missing(Why.UNREADABLE, f"NCCL's log tells of a connection in a form that is not known: {log.strange}")
     if not log.connections:
         return Missing(Why.NOT_THERE, "NCCL's log tells of no connection in a form that is known")
     crosses = where == "internode"

@@ -40,7 +40,7 @@ def measure(*, largest_bytes: int, device: torch.device, num_planted: int = 0) -
     world_size = dist.get_world_size()
     collectives = [name for name in NAMES if world_size > 1 or name == "all_reduce"]
     each = BYTES_PER_ELEMENT * world_size
-    sizes = [each, largest_bytes // _SMALLER // each * each + each, largest_bytes]
+    sizes = sorted({each, largest_bytes // _SMALLER // each * each + each, largest_bytes})  # of a small largest one two may be the same
     operations = [(collective, num_bytes) for num_bytes in sizes for collective in collectives]
     planted_in = ("all_reduce", largest_bytes)
     counts = {

@@ -21,6 +21,7 @@ from gpu_acceptance.measure.timing import Blocks, time_blocks, time_each
 LATENCY_BYTES = 2**20  # up to here a collective is a matter of latency, and its time says more than its rate
 _SMALLEST_BYTES, _STEP = 8, 64  # of a curve: 8 B, 512 B, 32 KiB, 2 MiB, 128 MiB, 8 GiB
 _TINY = 1e-30  # repeated in-place sums grow as world_size**k; from here they need longest to reach infinity
+_ALL_WAIT = {"all_gather", "all_reduce", "reduce_scatter"}  # of the others a rank needs no word from every other
 _LATE = 0.9  # of the time that most ranks spend in an operation: they wait in it for those that come later, which spend less
 
 
@@ -41,8 +42,10 @@ class CollectiveResult:
 
     @property
     def late(self) -> str:
-        """For a message; empty where none is."""
-        return f"the others wait for rank {', '.join(map(str, self.late_ranks))}" if self.late_ranks else ""
+        """For a message; empty where none is, and where a rank may be done before another has come."""
+        if self.collective not in _ALL_WAIT or not self.late_ranks:
+            return ""
+        return f"the others wait for rank {', '.join(map(str, self.late_ranks))}"
 
 
 def measure(

@@ -95,13 +95,14 @@ def latency(*, devices: Sequence[torch.device], num_round_trips: int, num_sample
     _refuse_nonsense(devices, num_samples, num_round_trips=num_round_trips)
     cells: dict[Pair, Cell] = {}
     for one, other in combinations(range(len(devices)), 2):
-        ours_W, theirs_W = (words(one, one + 1, devices[gpu]) for gpu in (one, other))
+        ours_W, theirs_W, back_W = (words(one, one + 1, devices[gpu]) for gpu in (one, other, one))
         samples, num_wrong = [], 0
         for _ in range(1 + num_samples):
             theirs_W.bitwise_not_()
+            back_W.bitwise_not_()
             _synchronize(devices)
-            samples.append(_round_trips_s(ours_W, theirs_W, num_round_trips) / (2 * num_round_trips) * 1e6)
-            num_wrong = max(num_wrong, *(int((one_W != words(one, one + 1, one_W.device)).sum()) for one_W in (ours_W, theirs_W)))
+            samples.append(_round_trips_s(ours_W, theirs_W, back_W, num_round_trips) / (2 * num_round_trips) * 1e6)
+            num_wrong = max(num_wrong, *(int((one_W != words(one, one + 1, one_W.device)).sum()) for one_W in (theirs_W, back_W)))
         read = [sample for sample in samples[1:] if not math.isnan(sample)]
         cells[one, other] = cells[other, one] = Cell(statistics.median(read or [math.nan]), _cv_percent(read), num_wrong)
     return Matrix(len(devices), cells)
@@ -170,10 +171,10 @@ def _on_cpu_s(src_W: Tensor, dst_W: Tensor, num_copies: int) -> float:
     return time.perf_counter() - begin_s
 
 
-def _round_trips_s(ours_W: Tensor, theirs_W: Tensor, num_round_trips: int) -> float:
+def _round_trips_s(ours_W: Tensor, theirs_W: Tensor, back_W: Tensor, num_round_trips: int) -> float:
     """Seconds; NaN where the gate had opened before all was enqueued, so that the host is in the figure."""
     if ours_W.device.type == "cpu":
-        return _on_cpu_s(ours_W, theirs_W, num_round_trips) + _on_cpu_s(theirs_W, ours_W, num_round_trips)
+        return _on_cpu_s(ours_W, theirs_W, num_round_trips) + _on_cpu_s(theirs_W, back_W, num_round_trips)
     own, other = _new_stream(ours_W.device), _new_stream(theirs_W.device)
     gate = _Gate(ours_W.device, 2 * num_round_trips)
     gate.hold(other)
@@ -181,7 +182,7 @@ def _round_trips_s(ours_W: Tensor, theirs_W: Tensor, num_round_trips: int) -> fl
     with torch.cuda.stream(other), torch.cuda.stream(own):  # torch lets a copy wait for, and be waited for by, both current streams
         for _ in range(num_round_trips):
             theirs_W.copy_(ours_W, non_blocking=True)
-            ours_W.copy_(theirs_W, non_blocking=True)
+            back_W.copy_(theirs_W, non_blocking=True)
     end = _now(own)
     is_clean = gate.still_holds
     _synchronize([ours_W.device, theirs_W.device])

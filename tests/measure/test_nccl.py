@@ -5,7 +5,7 @@ from gloo_ranks import answers_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.measure import nccl
+from gpu_acceptance.measure import collectives, nccl
 from gpu_acceptance.measure.collectives import NAMES, bus_factor
 
 # Elements of a message in gloo_world.py, and of what each of its two ranks gets of it.
@@ -151,3 +151,12 @@ def test_latency_called_one_by_one(answers):
 def test_who_comes_late_is_told_where_every_rank_waits_for_every_other(collective, told):
     result = nccl.CollectiveResult(collective, 8, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, late_ranks=(1, 3), num_wrong=0)
     assert result.late == told
+
+
+@pytest.mark.parametrize(("collective", "wanted"), [("all_reduce", 1000), ("all_to_all", 2000)])
+def test_buffers_that_do_not_fit_are_refused(collective, wanted, monkeypatch):
+    monkeypatch.setattr(dist, "get_rank", lambda group: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (999, 4096))
+    with pytest.raises(ValueError, match=f"^buffers of {wanted} bytes on cuda:1: only 999 bytes are free$"):
+        collectives.Buffers(collective, 1000, torch.device("cuda", 1))

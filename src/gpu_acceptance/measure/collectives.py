@@ -3,7 +3,6 @@
 Tensor suffixes: N elements of the whole message, S of one rank's shard (N / world size).
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -82,6 +81,13 @@ def _found(collective: str) -> _Collective:
     return _COLLECTIVES[collective]
 
 
+def largest(number: int, device: torch.device, group: Group = None) -> int:
+    """The largest of one integer from each rank; nobody leaves before everybody came, and the device is idle. Collective."""
+    tensor = torch.tensor(number, device=device)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=group)
+    return int(tensor.item())
+
+
 class Buffers:
     """What one collective reads and writes on this rank, uninitialised.
 
@@ -118,4 +124,4 @@ class Buffers:
 
 def _refuse_too_much(wanted_bytes: int, device: torch.device) -> None:
     if device.type == "cuda" and wanted_bytes > (free_bytes := torch.cuda.mem_get_info(device)[0]):
-        raise ValueError(f"buffers of {wanted_bytes} bytes on {device}: only {math.floor(free_bytes)} bytes are free")
+        raise ValueError(f"buffers of {wanted_bytes} bytes on {device}: only {free_bytes} bytes are free")

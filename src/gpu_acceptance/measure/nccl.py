@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from gpu_acceptance.measure import message
-from gpu_acceptance.measure.collectives import BYTES_PER_ELEMENT, Buffers, Group, all_gather, bus_factor
+from gpu_acceptance.measure.collectives import BYTES_PER_ELEMENT, Buffers, Group, all_gather, bus_factor, largest
 from gpu_acceptance.measure.timing import Blocks, time_blocks, time_each
 
 LATENCY_BYTES = 2**20  # up to here a collective is a matter of latency, and its time says more than its rate
@@ -132,7 +132,7 @@ def _time(buffers: Buffers, block_s: float, num_blocks: int, min_iterations: int
 
     def start_together() -> None:
         buffers.input.normal_(std=_TINY, generator=generator)
-        _largest(0, buffers)
+        largest(0, buffers.device, buffers.group)
 
     blocks = time_blocks(
         buffers.run,
@@ -142,17 +142,10 @@ def _time(buffers: Buffers, block_s: float, num_blocks: int, min_iterations: int
         min_iterations=min_iterations,
         warmup_s=block_s,
         before_block=start_together,
-        agree=lambda num_iterations: _largest(num_iterations, buffers),
+        agree=lambda num_iterations: largest(num_iterations, buffers.device, buffers.group),
     )
     start_together()
     return blocks, time_each(buffers.run, blocks.num_iterations, buffers.device)
-
-
-def _largest(number: int, buffers: Buffers) -> int:
-    """The largest of one integer from each rank; nobody leaves before everybody came. Collective."""
-    tensor = torch.tensor(number, device=buffers.device)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=buffers.group)
-    return int(tensor.item())
 
 
 def _over_ranks(own: list[float], device: torch.device, group: Group) -> list[list[float]]:

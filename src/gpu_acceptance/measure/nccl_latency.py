@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from gpu_acceptance.measure.collectives import largest
 from gpu_acceptance.measure.timing import time_blocks
 
 ENVIRONMENT = {"NCCL_GRAPH_MIXING_SUPPORT": "0"}  # what a worker that captures must start with
@@ -42,8 +43,8 @@ def measure(num_bytes: int, *, device: torch.device, block_s: float, num_blocks:
         num_blocks=num_blocks,
         block_s=block_s,
         warmup_s=block_s,
-        before_block=lambda: _largest(0, device),
-        agree=lambda num_iterations: _largest(num_iterations, device),
+        before_block=lambda: largest(0, device),
+        agree=lambda num_iterations: largest(num_iterations, device),
     )
     if graph:
         graph.reset()  # before the communicator that it calls
@@ -58,10 +59,3 @@ def _captured(values_N: torch.Tensor) -> torch.cuda.CUDAGraph:
         for _ in range(_IN_A_GRAPH):
             dist.all_reduce(values_N)
     return graph
-
-
-def _largest(number: int, device: torch.device) -> int:
-    """Over all ranks; nobody leaves before everybody came, and the device is idle. Collective."""
-    tensor = torch.tensor(number, device=device)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-    return int(tensor.item())

@@ -12,6 +12,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_acceptance.measure.circle import circle_round, seats_of
+
 Pair = tuple[int, int]  # source, destination
 _MOST_NAMED = 8  # in one text: of a matrix of 8 GPUs that is a row
 
@@ -75,13 +77,8 @@ def _fastest(cells: Mapping[Pair, Cell]) -> Pair:
 
 def circle_rounds(num_gpus: int) -> list[list[Pair]]:
     """Rounds of disjoint pairs in which each meets each other once (circle method): 7 of 4 pairs for 8; of an odd number one rests."""
-    seats: list[int | None] = [*range(num_gpus), *([None] if num_gpus % 2 else [])]
-    half, rounds = len(seats) // 2, []
-    for _ in range(len(seats) - 1):
-        facing = zip(seats[:half], reversed(seats[half:]), strict=True)
-        rounds.append([(one, other) for one, other in facing if one is not None and other is not None])
-        seats.insert(1, seats.pop())
-    return rounds
+    seats = seats_of(num_gpus)
+    return [circle_round(seats, number) for number in range(len(seats) - 1)]
 
 
 def bad_rows_and_columns(bad: Collection[Pair], num_gpus: int) -> tuple[list[int], list[int]]:

@@ -24,12 +24,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_high
 
+from gpu_acceptance.measure.circle import circle_round, seats_of
+
 Pair = tuple[int, int]  # two nodes, the lower first
 Measure = Callable[[Sequence[Pair]], Mapping[Pair, float | None]]  # GB/s of disjoint pairs, all at once; None: no figure; absent: not run
 
 EXHAUSTIVE = 16  # nodes up to which every two of them meet
 MIN_NODES = 3  # of two that are slow together nobody can say which of them it is
-_NOBODY = -1
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,11 @@ def schedule(num_nodes: int, num_rounds: int, seed: int) -> list[list[Pair]]:
     if num_rounds < 1:
         raise ValueError(f"num_rounds={num_rounds}: at least 1")
     draw = random.Random(seed)  # noqa: S311 - not a secret
-    seats = [*range(num_nodes), *[_NOBODY] * (num_nodes % 2)]
+    seats = seats_of(num_nodes)
     draw.shuffle(seats)
     rounds = range(len(seats) - 1)
     chosen = rounds if num_nodes <= EXHAUSTIVE else draw.sample(rounds, min(num_rounds, len(rounds)))
-    return [_circle(seats, number) for number in chosen]
+    return [circle_round(seats, number) for number in chosen]
 
 
 def run(num_nodes: int, measure: Measure, *, num_rounds: int, suspect_percent: float, seed: int) -> Found:
@@ -191,15 +192,6 @@ def _confirm_paths(found: Found, book: _Book) -> None:
 def _path(pair: Pair, rate: float | None, scores: Mapping[int, Score]) -> Path:
     one, other = (scores[node] for node in pair)
     return Path(pair, rate, min(one.gb_per_s, other.gb_per_s), one.reference)
-
-
-def _circle(seats: Sequence[int], number: int) -> list[Pair]:
-    """The first seat stays, all others move on by one in each round; opposite seats meet."""
-    others = seats[1:]
-    row = [seats[0], *others[number:], *others[:number]]
-    half = len(row) // 2
-    meetings = zip(row[:half], reversed(row[half:]), strict=True)
-    return sorted(_pair(*meeting) for meeting in meetings if _NOBODY not in meeting)
 
 
 def _pair(one: int, other: int) -> Pair:

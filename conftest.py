@@ -15,6 +15,7 @@ pytest_plugins = [
     "fixtures.limits",
     "fixtures.telemetry",
     "fixtures.gemm",
+    "fixtures.nccl",
     "fixtures.corruption",
     "fixtures.p2p",
 ]

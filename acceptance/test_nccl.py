@@ -10,19 +10,12 @@ pytestmark = pytest.mark.min_ranks(2)
 
 @pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "reduce_scatter"])
 @pytest.mark.parametrize("size", ["large", "medium"])
-def test_bandwidth(collective, size, ranks, check, record, parameter):
+def test_bandwidth(collective, size, time_collective, busbw, check, record):
     """Every rank holds the right elements, and the bus bandwidth meets the limit for one node or for several."""
-    result = nccl.measure(
-        collective,
-        num_bytes=parameter(f"nccl.{size}_bytes"),
-        device=ranks.device,
-        block_s=parameter("nccl.block_s"),
-        num_blocks=parameter("timing.num_blocks"),
-    )
+    result = time_collective(collective, size=size)
     variant = {"large": "", "medium": "_medium"}[size]
-    busbw = ("busbw" if ranks.num_nodes == 1 else "busbw_internode") + variant
     check(f"nccl.{collective}.wrong", result.num_wrong, "elements")
-    check(f"nccl.{collective}.{busbw}", result.busbw_gb_per_s, "GB/s", spread_percent=result.block_cv_percent, detail=result.late)
+    check(f"nccl.{collective}.{busbw}{variant}", result.busbw_gb_per_s, "GB/s", spread_percent=result.block_cv_percent, detail=result.late)
     record(f"nccl.{collective}.spread{variant}", result.block_cv_percent, "%")
     record(f"nccl.{collective}.slowest{variant}_s", result.slowest_s, "s")
     record(f"nccl.{collective}.p50{variant}_s", result.p50_s, "s")
@@ -60,14 +53,12 @@ def test_physics(gpu, parameter, check, check_all, record, record_latency):
     record_latency("", in_a_graph=True)
 
 
-def test_native(ranks, record, parameter):
+def test_native(ranks, time_collective, record, parameter):
     """Where nccl-tests is installed, its own figure beside ours, from the same GPUs: it informs."""
     num_bytes, num_gpus = parameter("nccl.large_bytes"), ranks.world_size if ranks.device.type == "cuda" else 0
     found = ranks.gather("native", native.ask(num_bytes, num_gpus, ranks.num_nodes) if ranks.rank == 0 else "")[0]
     if isinstance(found, str):
         record("nccl.all_reduce.native", found, "text")
         return
-    times = {"block_s": parameter("nccl.block_s"), "num_blocks": parameter("timing.num_blocks")}
-    own = nccl.measure("all_reduce", num_bytes=num_bytes, device=ranks.device, **times)
     record("nccl.all_reduce.busbw_native", found, "GB/s")
-    record("nccl.all_reduce.ratio_to_native", own.busbw_gb_per_s / found, "relative")
+    record("nccl.all_reduce.ratio_to_native", time_collective("all_reduce").busbw_gb_per_s / found, "relative")

@@ -2,22 +2,25 @@
 
 import pytest
 
+from gpu_acceptance.inventory import nccl_log, nccl_physics
 from gpu_acceptance.measure import nccl
 
 # NCCL reads it when the group forms. A switch that reduces (NVLS) hides a slow link: its busbw is no wire rate.
-pytestmark = [pytest.mark.min_ranks(2), pytest.mark.worker(env={"NCCL_ALGO": "Ring"})]
+pytestmark = [pytest.mark.min_ranks(2), pytest.mark.worker(env={**nccl_log.ENVIRONMENT, "NCCL_ALGO": "Ring"})]
 
 
-def test_all_reduce(ranks, check, record, parameter):
+def test_all_reduce(time_collective, busbw, check, record):
     """Every rank holds the right elements, and a ring is as fast as its slowest link has to be."""
-    result = nccl.measure(
-        "all_reduce",
-        num_bytes=parameter("nccl.large_bytes"),
-        device=ranks.device,
-        block_s=parameter("nccl.block_s"),
-        num_blocks=parameter("timing.num_blocks"),
-    )
-    busbw = "busbw" if ranks.num_nodes == 1 else "busbw_internode"
+    result = time_collective("all_reduce")
     check("nccl_ring.all_reduce.wrong", result.num_wrong, "elements")
     check(f"nccl_ring.all_reduce.{busbw}", result.busbw_gb_per_s, "GB/s", spread_percent=result.block_cv_percent, detail=result.late)
     record("nccl_ring.all_reduce.p99_s", result.p99_s, "s")
+
+
+def test_algorithm(gpu, parameter, check):
+    """It is a ring, by NCCL's own log: a tuner, or a file of settings, may have the last word."""
+    num_bytes = parameter("nccl.large_bytes")
+    check("nccl_ring.all_reduce.wrong", nccl.count_wrong("all_reduce", num_bytes=num_bytes, device=gpu.device), "elements")
+    if gpu.rank == 0:
+        algorithm, detail = nccl_physics.algorithm(nccl_log.read_own(), num_bytes, gpu.world_size)
+        check("nccl_ring.all_reduce.algorithm", algorithm, "text", detail=detail)

@@ -1,4 +1,4 @@
-"""NCCL: what a collective loses between nodes: its rate inside each node, all of them at once, and over all nodes. On several nodes."""
+"""NCCL: what a collective loses between nodes: its rate inside each node, in pairs of nodes, and over all of them. On several nodes."""
 
 import pytest
 
@@ -6,19 +6,21 @@ from gpu_acceptance.measure import nccl
 
 
 @pytest.fixture
-def node_group(ranks):
-    """The ranks of this rank's node; None where there is one node, or nodes of one rank."""
-    return nccl.group_of(ranks.gather("node", ranks.node), ranks.rank)
+def groups(ranks):
+    """This rank's node, and the pair of nodes that it is in; neither where it would be one rank alone, or all ranks."""
+    nodes = ranks.gather("node", ranks.node)
+    made = {"node": nccl.group_of(nodes, ranks.rank), "pair": nccl.group_of(nccl.neighbours(nodes), ranks.rank)}
+    return {name: group for name, group in made.items() if group is not None}
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "reduce_scatter"])
-def test_efficiency(collective, node_group, ranks, parameter, record):
-    """The bus bandwidth of this node alone, while each other runs as well, that over all nodes, and the second as a part of the first."""
-    if node_group is None:
+def test_efficiency(collective, groups, ranks, time_collective, record):
+    """The bus bandwidth of this node and of this pair, while all others run as well, that of all nodes, and it as a part of the node's."""
+    if ranks.num_nodes == 1:
         return
-    sizes = {"num_bytes": parameter("nccl.large_bytes"), "block_s": parameter("nccl.block_s"), "num_blocks": parameter("timing.num_blocks")}
-    inside = nccl.measure(collective, device=ranks.device, group=node_group, **sizes).busbw_gb_per_s
-    over_all = nccl.measure(collective, device=ranks.device, **sizes).busbw_gb_per_s
-    record(f"nccl_scaling.{collective}.busbw_node", inside, "GB/s")
-    record(f"nccl_scaling.{collective}.busbw_all", over_all, "GB/s")
-    record(f"nccl_scaling.{collective}.efficiency", over_all / inside, "relative")
+    busbw = {name: time_collective(collective, group=group).busbw_gb_per_s for name, group in groups.items()}
+    busbw["all"] = time_collective(collective).busbw_gb_per_s
+    for name, rate in busbw.items():
+        record(f"nccl_scaling.{collective}.busbw_{name}", rate, "GB/s")
+    if "node" in busbw:
+        record(f"nccl_scaling.{collective}.efficiency", busbw["all"] / busbw["node"], "relative")

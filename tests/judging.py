@@ -16,6 +16,11 @@ def make_job(world_size: int = 4, gpus_per_node: int | None = None, *, has_gpus:
     return Job(tuple(make_identity(rank, world_size, size, has_gpus=has_gpus) for rank in range(world_size) if rank not in silent))
 
 
+def with_environment(job: Job, variables: Mapping[int, dict[str, str]]) -> Job:
+    """The environment variables of these ranks."""
+    return Job(tuple(identity.model_copy(update={"environment": variables.get(identity.rank, {})}) for identity in job.ranks))
+
+
 def make_identity(rank: int, world_size: int, gpus_per_node: int, *, has_gpus: bool = True) -> RankIdentity:
     node = rank // gpus_per_node
     gpus = tuple(

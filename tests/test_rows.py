@@ -6,7 +6,18 @@ import pytest
 
 from gpu_acceptance.record import Attempt, Outcome, Status, make_figure
 from gpu_acceptance.rows import make_row, subject_of, validation_of
-from tests.judging import METRIC, NODEID, all_equal, make_attempt, make_job, make_limit, make_profile, make_record, with_record
+from tests.judging import (
+    METRIC,
+    NODEID,
+    all_equal,
+    make_attempt,
+    make_job,
+    make_limit,
+    make_profile,
+    make_record,
+    with_environment,
+    with_record,
+)
 
 PROFILE = make_profile(make_limit())
 
@@ -49,6 +60,20 @@ def test_formation_needs_no_figure():
     attempt = Attempt(number=1, ranks=tuple(make_record(rank) for rank in range(4)))
     row = row_of(attempt, nodeid="world_formation")
     assert (row.subject, row.outcome) == ("world_formation", Outcome.PASSED)
+
+
+def test_a_formation_that_failed_tells_first_which_rank_was_set_up_otherwise():
+    formed = Attempt(number=1, ranks=tuple(make_record(rank) for rank in range(4)))
+    died = with_record(formed, make_record(0, Outcome.DIED, message="SIGSEGV"))
+    job = with_environment(make_job(4, 2), {1: {"NCCL_P2P_DISABLE": "1"}})
+    assert row_of(died, job=job, nodeid="world_formation").message.splitlines() == [
+        "ranks of one node differ in what NCCL is told: NCCL_P2P_DISABLE is not set on rank 0 (node-00, GPU 0, serial 165390000), "
+        "'1' on rank 1 (node-00, GPU 1, serial 165390001)",
+        "rank 0 (node-00, GPU 0, serial 165390000): died: SIGSEGV",
+    ]
+    assert "differ" not in row_of(died, job=make_job(4, 2), nodeid="world_formation").message
+    assert "differ" not in row_of(formed, job=job, nodeid="world_formation").message
+    assert "differ" not in row_of(died, job=job).message
 
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.PASSED])

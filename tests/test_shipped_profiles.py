@@ -123,6 +123,7 @@ def test_required_subjects_have_all_their_limits(name):
         "nccl_exact.planted.elements",
         "nccl_ring.all_reduce.wrong",
     }
+    wanted |= set() if name == "cpu" else {"nccl_ring.all_reduce.algorithm"}
     wanted |= {f"pcie.{direction}.wrong" for direction in ("h2d", "d2h", "bidirectional")}
     wanted |= PHYSICS.get(name, {"nccl.network.staged"})
     wanted |= {f"soak.{name}" for name in (*SOAK, *(() if name == "cpu" else THERMAL))}
@@ -178,7 +179,14 @@ def test_the_cpu_profile_asks_only_for_life():
     assert set(profile.not_applicable) == {
         *("environment.gpu*", "environment.cud*", "environment.driver*", "environment.nccl*"),
         *("gemm.bf16.cycle_efficiency", "gemm_dtypes.tf32.*"),
-        *("nccl.physics", "nccl.transport.*", "nccl.network.*", "nccl.all_reduce.algorithm"),
+        *(
+            "nccl.physics",
+            "nccl.transport.*",
+            "nccl.network.*",
+            "nccl.all_reduce.algorithm",
+            "nccl_ring.algorithm",
+            "nccl_ring.all_reduce.algorithm",
+        ),
         *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
         *("infiniband.*", "kernel_log.*", "binding.*", "localise.*", "p2p.*.path"),
         *("soak.throttle.*", "soak.utilisation.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),

@@ -8,9 +8,11 @@ from pathlib import PurePosixPath
 from gpu_acceptance.job import Job
 from gpu_acceptance.judge import judge
 from gpu_acceptance.limit import Profile, matching_reason, subject_of_metric
+from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.record import COUNTERS, Attempt, Judgement, Outcome, RankRecord, Row, Status, clip
 from gpu_acceptance.sift import JUDGED_OUTCOMES, quantity
 from gpu_acceptance.stacks import where
+from gpu_acceptance.unlike_variables import unlike_variables
 
 # The first of these that some rank or some limit gives is the row's. What rejects comes first: nothing may hide it.
 _ORDER = (
@@ -76,7 +78,7 @@ def make_row(
         nodeid=nodeid,
         subject=subject_of(nodeid),
         outcome=outcome,
-        message=clip("\n".join([*_lines(causes, judgements, outcome), *_ras(attempts)])),
+        message=clip("\n".join([*_why(nodeid, outcome, job), *_lines(causes, judgements, outcome), *_ras(attempts)])),
         duration_s=sum(max((record.duration_s for record in attempt.ranks), default=0.0) for attempt in attempts),
         deadline_s=deadline_s,
         attempts=tuple(attempts),
@@ -171,6 +173,12 @@ def _lines(causes: Iterable[_Cause], judgements: Iterable[Judgement], outcome: O
     shown = {cause.text: None for cause in sorted(causes, key=lambda cause: _ORDER.index(cause.outcome)) if _is_said(cause, outcome)}
     aside = {Status.WAIVED} | ({Status.NOT_APPLICABLE} if outcome is Outcome.NOT_APPLICABLE else set())
     return [*shown, *(judgement.message for judgement in judgements if judgement.status in aside)]
+
+
+def _why(nodeid: str, outcome: Outcome, job: Job) -> list[str]:
+    """First of a formation that failed: who crashed in it is as a rule not who was set up otherwise."""
+    unlike = "" if nodeid != FORMATION or outcome is Outcome.PASSED else unlike_variables(job)
+    return [f"ranks of one node differ in what NCCL is told: {unlike}"] if unlike else []
 
 
 def _ras(attempts: Sequence[Attempt]) -> list[str]:

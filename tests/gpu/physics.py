@@ -73,7 +73,9 @@ def parent() -> int:
         said = json.loads(answer.read_text()) if answer.exists() else {"error": path.read_text(errors="backslashreplace")[-2_000:]}
         sys.stdout.write(json.dumps({"rank": rank, "forced": forced(), **said}) + "\n")
         if out := os.environ.get("OUT"):
-            (Path(out) / f"nccl-{'-'.join(forced()).replace('=', '.').replace(':', '.') or 'plain'}-{rank}.log").write_bytes(path.read_bytes())
+            (Path(out) / f"nccl-{'-'.join(forced()).replace('=', '.').replace(':', '.') or 'plain'}-{rank}.log").write_bytes(
+                path.read_bytes()
+            )
         return done.returncode
 
 

@@ -101,6 +101,19 @@ def test_a_rank_is_late_that_spends_less_time_in_an_operation_than_most(means_s,
     assert nccl.late_ranks(means_s) == late
 
 
+@pytest.mark.parametrize(
+    ("nodes", "pairs"),
+    [
+        ([0, 0, 1, 1], [0, 0, 0, 0]),
+        ([0, 0, 3, 3, 5, 5, 9], [0, 0, 0, 0, 1, 1, 1]),
+        ([0, 1, 2, 2], [0, 0, 5, 6]),  # the third node has no neighbour: each of its ranks is alone
+        ([4, 4], [1, 2]),
+    ],
+)
+def test_neighbours_are_two_nodes(nodes, pairs):
+    assert nccl.neighbours(nodes) == pairs
+
+
 def test_a_slow_rank_runs_as_many_operations_as_a_fast_one(answers):
     assert answers[0]["num_runs"] == answers[1]["num_runs"]
 

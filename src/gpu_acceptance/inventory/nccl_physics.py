@@ -23,11 +23,8 @@ def findings(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: i
     Rank 0 alone is told the algorithm. A rank that is connected to no other of its node, or to none of another node, has no figure of that.
     """
     if rank == 0:
-        choice = choice_of(log, "all_reduce", num_bytes, len(nodes))
-        if isinstance(choice, Missing):
-            yield "nccl.all_reduce.algorithm", choice, "text", ""
-        else:
-            yield "nccl.all_reduce.algorithm", choice.algorithm, "text", f"protocol {choice.protocol}, {choice.num_channels} channels"
+        chosen, detail = algorithm(log, num_bytes, len(nodes))
+        yield "nccl.all_reduce.algorithm", chosen, "text", detail
     for where in _places(nodes, rank):
         used = _used(log, nodes, where)
         if isinstance(used, Missing):
@@ -53,6 +50,14 @@ def facts(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: int)
         yield "nccl.channels.collective", log.num_channels, "count"
         yield "nccl.channels.nvls", log.num_nvls_channels, "count"
         yield "nccl.plugin", log.network, "text"
+
+
+def algorithm(log: Answer[NcclLog], num_bytes: int, world_size: int) -> tuple[Answer[str], str]:
+    """Of an all_reduce over this whole message, and what else NCCL chose for it. Of rank 0: no other is told."""
+    choice = choice_of(log, "all_reduce", num_bytes, world_size)
+    if isinstance(choice, Missing):
+        return choice, ""
+    return choice.algorithm, f"protocol {choice.protocol}, {choice.num_channels} channels"
 
 
 def choice_of(log: Answer[NcclLog], collective: str, num_bytes: int, world_size: int) -> Answer[Choice]:

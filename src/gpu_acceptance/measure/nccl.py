@@ -85,13 +85,20 @@ def measure(
     )
 
 
-def group_of(nodes: Sequence[int], rank: int) -> Group:
-    """The ranks on the node of `rank`, from the node of each; None where that is all of them, or one alone. Collective on each node."""
-    own = [other for other, node in enumerate(nodes) if node == nodes[rank]]
-    if len(own) in {1, len(nodes)}:
+def group_of(places: Sequence[int], rank: int) -> Group:
+    """The ranks in the place of `rank`, from the place of each; None where that is all of them, or one alone. Collective in each place."""
+    own = [other for other, place in enumerate(places) if place == places[rank]]
+    if len(own) in {1, len(places)}:
         return None
     group: dist.ProcessGroup = dist.new_group(own, use_local_synchronization=True)
     return group
+
+
+def neighbours(nodes: Sequence[int]) -> list[int]:
+    """The pair that each rank is in, from its node: the first two nodes are one, the next two another; ranks of an odd one are alone."""
+    order = sorted(set(nodes))
+    paired = {node: place // 2 for place, node in enumerate(order[: len(order) // 2 * 2])}
+    return [paired.get(node, len(order) + rank) for rank, node in enumerate(nodes)]
 
 
 def count_wrong(collective: str, *, num_bytes: int, device: torch.device, num_planted: int = 0) -> int:

@@ -98,7 +98,7 @@ def numbers(bound):
 
 def test_these_profiles_are_shipped():
     assert set(profile_names(DIRECTORY)) == {*DEVICES, "cpu"}
-    assert {path.stem for path in DIRECTORY.glob("site-*.yaml")} == {"site-nvls-off"}
+    assert {path.stem for path in DIRECTORY.glob("site-*.yaml")} == {"site-ndr", "site-nvls-off"}
 
 
 @pytest.mark.parametrize(("name", "device_name"), DEVICES.items())
@@ -355,6 +355,18 @@ def test_nvls_off_brings_the_rings_and_says_what_it_loosened():
         ("nccl_sizes.all_reduce.busbw at_least at 8", "453", "347"),
     ]
     assert not {one for one in profile.not_applicable if one.startswith("nccl.")}  # the rings of 128 MiB were measured
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "h200-sxm", "b200"])
+def test_ndr_judges_or_declares_every_rate_between_nodes(name):
+    profile = load_profile(name, DIRECTORY, [Path("site-ndr")])
+    rates = {f"nccl.{one}.busbw_internode{size}" for one in COLLECTIVES for size in ("", "_medium")}
+    rates |= {"nccl_ring.all_reduce.busbw_internode", *(f"nccl_sizes.{one}.busbw_internode" for one in NAMES)}
+    judged = {metric for metric in rates if metric in profile.limits}
+    assert judged == {"nccl.all_reduce.busbw_internode"}
+    assert {metric for metric in rates if matching_reason(metric, profile.not_applicable)} == rates - judged
+    assert "infiniband" in profile.requires and profile.limits["nccl.transport.internode"].equals == "IB"
+    assert {change.kind for change in profile.changes} <= {"added", "not applicable", "required"}
 
 
 def test_an_overlay_for_a_gpu_does_not_fit_a_machine_without_one():

@@ -30,3 +30,4 @@ accept() { # NAME VARIABLES
 accept physics-plain PHYSICS=plain
 accept physics-own-file NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/mine.%h.%p
 accept physics-shm NCCL_P2P_DISABLE=1
+accept physics-tree NCCL_ALGO=allreduce:TREE

@@ -86,6 +86,7 @@ class NcclLog:
     choices: tuple[Choice, ...]
     connections: tuple[Connection, ...]  # each once
     reductions: tuple[Connection, ...]  # of a rank with a network that reduces by itself, `SHARP`: it is source and target
+    devices: tuple[str, ...]  # through which RDMA devices they go, sorted; `unknown (...)` where NCCL does not say of one
     strange: str  # the first line that tells of a connection in a form that is not known; empty: none does
     network: Answer[str]  # the plug-in for other nodes, whether or not anything goes through it: `Socket`
     num_channels: Answer[int]  # of collectives
@@ -112,6 +113,7 @@ def parse(text: str, pid: int) -> NcclLog:
         strange=next(
             (line[:_MOST_NAME] for line in lines if _VIA.match(line) and not _PAIR.fullmatch(line) and not _COLLNET.match(line)), ""
         ),
+        devices=networks.devices_of(match["via"] for match in pairs),
         reductions=tuple(dict.fromkeys(_reduction(match) for match in map(_COLLNET.match, lines) if match)),
         network=_last((match["name"] for match in map(_NETWORK.fullmatch, lines) if match), "NCCL names no network"),
         num_channels=_last((int(match["coll"]) for match in channels), "NCCL tells no number of channels"),
@@ -124,26 +126,29 @@ class _Networks:
     """What stands behind the names of network plug-ins."""
 
     links: Mapping[int, str]  # of the devices of NET/IB, by number: IB or RoCE
+    names: Mapping[int, tuple[str, ...]]  # of the same; several where they are merged
     providers: frozenset[str]  # of libfabric
 
     @classmethod
     def of(cls, lines: Iterable[str]) -> "_Networks":
         links: dict[int, str] = {}
         link_of: dict[str, str] = {}
-        merged: dict[int, list[str]] = {}
+        single: dict[int, tuple[str, ...]] = {}
+        merged: dict[int, tuple[str, ...]] = {}
         providers = set()
         for line in lines:
             if match := _USING_IB.match(line):
                 for device in _IB_DEVICE.finditer(match["devices"]):
                     links[int(device["index"])] = link_of[device["name"]] = device["link"]
+                    single[int(device["index"])] = (device["name"],)
             elif match := _VIRTUAL_DEVICE.match(line):
-                merged[int(match["index"])] = match["names"].split("+")
+                merged[int(match["index"])] = tuple(match["names"].split("+"))
             elif match := _PROVIDER.match(line):
                 providers.add(match["provider"])
         for index, names in merged.items():  # connections count the merged devices, where there are any
             kinds = {link_of.get(name, "") for name in names}
             links[index] = kinds.pop() if len(kinds) == 1 else ""
-        return cls(links, frozenset(providers))
+        return cls(links, {**single, **merged}, frozenset(providers))
 
     def transport(self, plugin: str, device: int) -> str:
         if plugin == "Socket":
@@ -151,6 +156,15 @@ class _Networks:
         if _INFINIBAND.fullmatch(plugin):
             return self.links.get(device, "")
         return "EFA" if plugin in _LIBFABRIC and self.providers == {"efa"} else ""
+
+    def devices_of(self, vias: Iterable[str]) -> tuple[str, ...]:
+        """Of all connections that go over a network other than sockets."""
+        networks = [match for match in map(_NET.match, vias) if match and match["plugin"] != "Socket"]
+        return tuple(sorted({name for match in networks for name in self._devices(match)}))
+
+    def _devices(self, net: re.Match[str]) -> tuple[str, ...]:
+        known = self.names.get(int(net["device"]), ()) if _INFINIBAND.fullmatch(net["plugin"]) else ()
+        return known or (_unknown(net[0]),)
 
 
 def _choice(match: re.Match[str]) -> Choice:

@@ -116,6 +116,25 @@ def test_merged_devices_have_numbers_of_their_own():
 
 
 @pytest.mark.parametrize(
+    ("vias", "devices"),
+    [
+        (["NET/IB/1/GDRDMA", "NET/IB/2(5)", "NET/IB/1"], ("mlx5_1", "mlx5_2")),
+        (["NET/IBext_v8/0/GDRDMA"], ("mlx5_0",)),
+        (["NET/IB/7"], ("unknown (NET/IB/7)",)),
+        (["NET/AWS Libfabric/1/GDRDMA"], ("unknown (NET/AWS Libfabric/1/GDRDMA)",)),
+        (["NET/Socket/0", "P2P/CUMEM", "SHM/direct/direct"], ()),
+    ],
+)
+def test_through_which_devices(vias, devices):
+    assert log(USING, *(f"Channel 00/0 : 0[0] -> 1[1] via {via}" for via in vias)).devices == devices
+
+
+def test_merged_devices_are_each_of_their_parts():
+    both = "NET/IB : Made virtual device [0] name=mlx5_0+mlx5_2 speed=800000 ndevs=2"
+    assert log(USING, both, "Channel 00/0 : 0[0] -> 1[1] via NET/IB/0/GDRDMA").devices == ("mlx5_0", "mlx5_2")
+
+
+@pytest.mark.parametrize(
     ("provider", "expected"),
     [
         ("NET/OFI Selected Provider is efa (found 4 nics)", "EFA"),

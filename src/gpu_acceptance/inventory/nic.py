@@ -79,17 +79,25 @@ def share(before: Counted, after: Counted, *, collective: str, num_bytes: int, w
 def _moved(before: Counted, after: Counted, name: str) -> Answer[Bytes]:
     """Bytes of every port between two readings; missing where one of them is, with the name of its port."""
     moved: dict[str, int] = {}
-    for port in dict.fromkeys(port for one, port in (*before, *after) if one == name):
-        first, last = (counted.get((name, port), Missing(Why.NOT_THERE, "one reading has no such port")) for counted in (before, after))
-        for answer in (first, last):
-            if isinstance(answer, Missing):
-                return Missing(answer.missing, f"{port}: {answer.detail}".removeprefix(": "))
-        assert isinstance(first, int)
-        assert isinstance(last, int)
-        if last < first:
-            return Missing(Why.UNREADABLE, f"{port}: fell from {first} to {last}: it was reset, or began again")
-        moved[port] = last - first
+    for port in sorted({port for one, port in (*before, *after) if one == name}):  # the empty one first: no port at all was read
+        rise = _rise([counted[name, port] for counted in (before, after) if (name, port) in counted])
+        if isinstance(rise, Missing):
+            return Missing(rise.missing, f"{port}: {rise.detail}".removeprefix(": "))
+        moved[port] = rise
     return moved
+
+
+def _rise(readings: Sequence[Answer[int]]) -> Answer[int]:
+    """Of one counter, which both readings should have."""
+    numbers: list[int] = []
+    for reading in readings:
+        if isinstance(reading, Missing):
+            return reading
+        numbers.append(reading)
+    if len(numbers) < 2:
+        return Missing(Why.NOT_THERE, "one reading has no such port")
+    first, last = numbers
+    return last - first if last >= first else Missing(Why.UNREADABLE, f"fell from {first} to {last}: it was reset, or began again")
 
 
 def _least_percent(moved: Bytes) -> float:

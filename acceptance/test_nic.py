@@ -37,7 +37,7 @@ def test_loopback(devices, exchange, ranks, check, check_all, record):
     if not found.rates:
         return  # alone on its node
     log = nccl_log.read_own()
-    used = ranks.gather("devices", nic.told_devices(log))
+    used = ranks.gather("devices", nic.told_devices(log, nodes))
     check("nic.loopback.bandwidth", found.best, "GB/s", detail=f"{found.told}, through {used[ranks.rank] or 'no RDMA device'}")
     check("nic.loopback.wrong", exchange.num_wrong, "elements")
     of_node = [told for told, node in zip(used, nodes, strict=True) if node == ranks.node]

@@ -60,7 +60,7 @@ def looped(via_of, root):
         log(USING, *([f"Channel 00/1 : {rank}[0] -> {(rank + 1) % NUM_GPUS}[0] [send] via {via}"] if (via := via_of(rank)) else []))
         for rank in range(NUM_GPUS)
     ]
-    told = [nic.told_devices(one) for one in logs]
+    told = [nic.told_devices(one, [0] * NUM_GPUS) for one in logs]
     devices = infiniband_health.chosen(infiniband.read(root), DEVICES).devices
     return [list(nic.loopback(one, [0] * NUM_GPUS, told, devices)) for one in logs]
 
@@ -103,6 +103,12 @@ def test_who_says_no_transport_is_not_judged_by_none(tmp_path):
     )
 
 
+def test_a_card_that_a_collective_alone_went_through_is_unused():
+    """The forming of the group is a collective: its rings may take cards that carry nothing afterwards."""
+    found = log(USING, "Channel 00/0 : 0[0] -> 1[0] via NET/IB/0/GDRDMA", "Channel 00/1 : 0[0] -> 1[0] via NET/IB/1/GDRDMA/Shared")
+    assert nic.told_devices(found, [0, 0]) == "mlx5_1"
+
+
 def test_a_card_through_which_no_gpu_goes_is_named(profile, tmp_path):
     found = judged(profile, looped(lambda rank: own_card(4 if rank == 3 else rank), add_cards(tmp_path)))
     status, message = found["loopback.unused"]
@@ -122,12 +128,15 @@ def test_what_the_log_does_not_tell_is_no_pass(profile, tmp_path):
     assert silent["loopback.transport"][0] is silent["loopback.staged"][0] is Status.INVALID
     assert "NCCL's log tells of no connection in a form that is known" in silent["loopback.transport"][1]
     unread = Missing(Why.NOT_THERE, "stdout is no file")
-    of_rank = list(nic.loopback(unread, [0] * NUM_GPUS, [nic.told_devices(unread)], Missing(Why.NOT_THERE)))
+    of_rank = list(nic.loopback(unread, [0] * NUM_GPUS, [nic.told_devices(unread, [0])], Missing(Why.NOT_THERE)))
     assert [value for _, value, _, _ in of_rank] == [unread, unread, Missing(Why.NOT_THERE)]
 
 
 def test_connections_to_other_nodes_alone_are_no_loopback():
-    other = log(USING, "Channel 00/0 : 0[0] -> 1[0] via NET/IB/0/GDRDMA")
+    other = log(USING, "Channel 00/1 : 0[0] -> 1[0] via NET/IB/0/GDRDMA")
+    assert nic.told_devices(other, [0, 1]) == ""
+    assert nic.told_devices(other, [0, 0]) == "mlx5_0"
+    assert nic.told_devices(other, [0]) == ""  # of a rank that is not there
     (_, transport, _, _), *_ = nic.loopback(other, [0, 1], [""], ())
     assert transport == Missing(Why.NOT_THERE, "NCCL's log tells of no connection inside the node")
 

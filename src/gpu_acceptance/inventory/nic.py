@@ -20,9 +20,12 @@ _WAYS = {"sent": "infiniband.sent_bytes", "received": "infiniband.received_bytes
 _ELEMENT_BYTES = 4
 
 
-def told_devices(log: Answer[NcclLog]) -> str:
-    """The RDMA devices of one rank, for the others of its node: `mlx5_0 mlx5_1`."""
-    return "" if isinstance(log, Missing) else ", ".join(log.devices)[:_MOST_NAMES]
+def told_devices(log: Answer[NcclLog], nodes: Sequence[int]) -> str:
+    """The RDMA devices through which one rank went to others of its node: `mlx5_0, mlx5_1`. `nodes`: the node of each rank."""
+    if isinstance(log, Missing):
+        return ""
+    known = [one for one in log.passages if max(one.source, one.target) < len(nodes)]
+    return ", ".join(sorted({one.device for one in known if nodes[one.source] == nodes[one.target]}))[:_MOST_NAMES]
 
 
 def loopback(log: Answer[NcclLog], nodes: Sequence[int], told: Sequence[str], chosen: Answer[tuple[RdmaDevice, ...]]) -> Findings:

@@ -104,6 +104,7 @@ def test_a_round_that_hangs_is_found_long_before_the_whole_time_is_over(tmp_path
     assert row.deadline_s == 3604
     assert row.duration_s < 60
     assert (ended.record.conclusion.verdict, str(row.outcome)) == ("REJECTED", "stuck"), ended.output
+    assert row.message.startswith("rank 1 "), row.message
     stuck = row.attempts[0].ranks[1]
     assert stuck.message.startswith("no round has ended for 4 s, after 2 rounds"), stuck.message
-    assert "time.sleep(3600)" in stuck.stack or "in test_lasts" in stuck.stack
+    assert "in test_lasts" in stuck.stack

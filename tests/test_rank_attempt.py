@@ -710,14 +710,18 @@ def lasting(host: FakeHost) -> RunAttempt:
     return entered(host, deadline_s=3610.0, lasts_s=3600.0)
 
 
-def test_each_round_of_what_lasts_has_a_time_of_its_own(clock):
-    host = FakeHost(FakeWorker())
-    attempt = lasting(host)
-    for _ in range(5):
+def run_rounds(attempt: RunAttempt, clock, number: int) -> None:
+    for _ in range(number):
         clock(9)
         attempt.on_worker(said("round"))
         attempt.tick()
-        assert host.worker.sent[-1] == {"type": "round", "alarm": ""}
+
+
+def test_each_round_of_what_lasts_has_a_time_of_its_own(clock):
+    host = FakeHost(FakeWorker())
+    attempt = lasting(host)
+    run_rounds(attempt, clock, 5)
+    assert host.worker.sent[-5:] == [{"type": "round", "alarm": ""}] * 5
     clock(9)
     attempt.tick()
     assert attempt.record is None
@@ -743,12 +747,8 @@ def test_a_first_round_that_hangs_and_a_set_up_that_hangs(clock):
 
 
 def test_rounds_do_not_make_the_deadline_later(clock):
-    host = FakeHost(FakeWorker())
-    attempt = lasting(host)
-    for _ in range(402):
-        clock(9)
-        attempt.on_worker(said("round"))
-        attempt.tick()
+    attempt = lasting(FakeHost(FakeWorker()))
+    run_rounds(attempt, clock, 402)
     assert attempt.record.message.startswith("deadline of 3610 s passed")
 
 

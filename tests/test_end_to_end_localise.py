@@ -69,7 +69,7 @@ NOTHING_PASSES = Fault(
     "failed",
     "test_localise_silent.py::test_pairs",
     rf"ranks 1,3: failed in call: no contact within {CONTACT_S} s between rank 1 \(node 1, node-1, rail 0\) and "
-    r"rank 3 \(node 3, node-3, rail 0\); of a pair alone nobody can say which of its ends is lost",
+    r"rank 3 \(node 3, node-3, rail 0\); of a pair alone nobody can say which of its ends is lost; to do: .*",
 )
 ONE_IS_MISSED = Fault(
     "nothing passes between one node and its two neighbours (--localise)",
@@ -77,7 +77,7 @@ ONE_IS_MISSED = Fault(
     "test_localise_silent.py::test_rails",
     rf"rank 2 \(node-2\): failed in call: no contact within {CONTACT_S} s between rank 1 \(node 1, node-1, rail 0\) and "
     r"rank 2 \(node 2, node-2, rail 0\), rank 2 \(node 2, node-2, rail 0\) and rank 3 \(node 3, node-3, rail 0\); "
-    r"lost by several partners: rank 2 \(node 2, node-2, rail 0\)",
+    r"lost by several partners: rank 2 \(node 2, node-2, rail 0\); to do: .*",
 )
 
 

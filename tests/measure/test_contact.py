@@ -2,6 +2,7 @@ import pytest
 
 from gpu_acceptance.measure.contact import NOBODY, LostContactError, lost_pairs
 
+TO_DO = "to do: take out who is lost, of a pair one end after the other, and run again"
 HAS = NOBODY  # what is told by a rank that has contact
 
 
@@ -54,10 +55,10 @@ def test_who_is_lost_is_who_several_partners_miss(pairs, lost):
     ],
 )
 def test_both_ends_are_told_and_who_is_lost(pairs, text):
-    assert LostContactError(pairs, 30).told(lambda rank: f"node-{rank}") == text
+    assert LostContactError(pairs, 30).told(lambda rank: f"node-{rank}") == f"{text}; {TO_DO}"
 
 
 def test_of_many_pairs_some_are_told_and_the_rest_counted():
     error = LostContactError([(rank, 99) for rank in range(20)], 0.5)
     assert str(error).startswith("no contact within 0.5 s between rank 0 and rank 99, ")
-    assert str(error).endswith("rank 15 and rank 99, and 4 more; lost by several partners: rank 99")
+    assert str(error).endswith(f"rank 15 and rank 99, and 4 more; lost by several partners: rank 99; {TO_DO}")

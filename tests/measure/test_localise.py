@@ -178,7 +178,7 @@ def test_all_ranks_know_who_lost_contact_before_anybody_times_anything(scene, pa
 
 def test_a_rank_that_is_there_and_silent_is_told_with_those_that_waited_for_it(answers):
     text = "no contact within 1 s between rank 0 and rank 3, rank 2 and rank 3; lost by several partners: rank 3"
-    assert answers[1]["lost_on_a_rail"]["told"] == text
+    assert answers[1]["lost_on_a_rail"]["told"].startswith(f"{text}; to do: ")
 
 
 @pytest.mark.parametrize("collective", collectives.NAMES)

@@ -11,6 +11,7 @@ Pair = tuple[int, int]  # two ranks, the lower first
 
 NOBODY = -1  # what a rank tells to which everything came that was to come
 _MOST_TOLD = 16
+_TO_DO = "to do: take out who is lost, of a pair one end after the other, and run again"
 
 
 class LostContactError(Exception):
@@ -34,7 +35,7 @@ class LostContactError(Exception):
         found = [f"lost by several partners: {_few(several)}"] if several else []
         if any(self._num_partners[one] == self._num_partners[other] == 1 for one, other in self.pairs):
             found.append("of a pair alone nobody can say which of its ends is lost")
-        return f"no contact within {self.within_s:g} s between {_few(pairs)}; {'; '.join(found)}"
+        return f"no contact within {self.within_s:g} s between {_few(pairs)}; {'; '.join(found)}; {_TO_DO}"
 
 
 def lost_pairs(told: Sequence[int], *, ends_at_once: bool) -> list[Pair]:

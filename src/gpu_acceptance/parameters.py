@@ -14,7 +14,8 @@ from gpu_acceptance.limit import SOAK_DURATION, Value
 
 Kind = Literal["whole number", "number", "words", "truth"]
 
-_WORDS = r"^[!-~]+( [!-~]+)*$"
+_GLOB = r"[A-Za-z0-9_.*?\[\]!-]+"  # what stands in names of devices and in globs; `,`, `=`, `^` and `:` would match none
+_WORDS = rf"^{_GLOB}( {_GLOB})*$"
 # A parameter that says how much is spoiled, and the one that says on which rank.
 DRILLS: Mapping[str, str] = {
     "corruption.planted_flip_every": "corruption.planted_flip_rank",
@@ -102,7 +103,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "corruption.seconds": _KERNEL_S,
     "corruption.planted_flip_every": _count("", 0, 10**9, "0 plants nothing"),
     "corruption.planted_flip_rank": _RANK,
-    "infiniband.devices": Parameter("words", "", why="globs of RDMA devices"),
+    "infiniband.devices": Parameter("words", "", why="globs of RDMA devices, without the `,`, `=`, `^` and `:` of NCCL_IB_HCA"),
     "nccl.large_bytes": _MESSAGE,
     "nccl.medium_bytes": _MESSAGE,
     "nccl.block_s": _BLOCK_S,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema
 from pydantic_core import core_schema
 
-from gpu_acceptance.limit import SOAK_DURATION, Value
+from gpu_acceptance.limit import LOCALISE_ASKED, SOAK_DURATION, Value
 
 Kind = Literal["whole number", "number", "words", "truth"]
 
@@ -120,7 +120,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "nic.num_iterations": _count("", 1, 100_000, "of a block, which must end before the deadline"),
     "nic.num_blocks": _count("", 1, 1000, "the median counts"),
     "nic.contact_s": _seconds(0.1, 600, "two ranks must have time to connect, and be missed before the deadline"),
-    "localise.asked": Parameter("truth", ""),
+    LOCALISE_ASKED: Parameter("truth", ""),
     "localise.expected_s": _seconds(0.1, 86_400, "what a budget reckons with"),
     "localise.num_bytes": _MESSAGE,
     "localise.num_iterations": _count("", 1, 100_000, "of a block, which must end before the deadline"),

@@ -88,6 +88,15 @@ def test_a_drill_on_a_rank_that_is_not_there(tmp_path):
     assert refused.folder is None
 
 
+def test_localise_asked_by_a_file_on_one_node(tmp_path):
+    overlay = tmp_path / "mine.yaml"
+    overlay.write_text("reason: a test\nparameters: {localise.asked: true}\n")
+    refused = plain_pytest(make_suite(tmp_path / "suite", "passes"), f"--limits={overlay}")
+    assert refused.returncode == 4, refused.output
+    assert "ERROR: --localise compares nodes, and this job has 1; it wants at least 2" in refused.output
+    assert refused.folder is None
+
+
 def test_ranks_that_collect_different_validations(tmp_path):
     refused = torchrun(make_suite(tmp_path, "differs_between_ranks"))
     assert_refused(refused, "ranks collected different validations (rank 0 is the reference); is the checkout the same everywhere?")

@@ -1,4 +1,4 @@
-"""Readings of training steps on one GPU, or by DDP and FSDP2 on several: `torchrun --nproc-per-node gpu tests/gpu/train_readings.py WHAT...`.
+"""Readings of training steps: `torchrun --nproc-per-node gpu tests/gpu/train_readings.py WHAT...`.
 
 WHAT is MODEL:BATCH:HOW, as in resnet50:512:alone, gpt2:64:ddp, llama:1:fsdp. JSON lines from rank 0. pytest does not collect this file.
 """
@@ -43,8 +43,13 @@ def read(what: str, device: torch.device) -> dict:
         loss.compile()
     else:
         loss.compile(mode="max-autotune-no-cudagraphs" if "tune" in options else None)
-    step = TrainStep(loss, data.batches(shape, int(batch), 4, seed=dist.get_rank(), device=device), device=device,
-                     learning_rate=3e-4, autocast=how != "fsdp")
+    step = TrainStep(
+        loss,
+        data.batches(shape, int(batch), 4, seed=dist.get_rank(), device=device),
+        device=device,
+        learning_rate=3e-4,
+        autocast=how != "fsdp",
+    )
     built_s = time.monotonic() - begin_s
     step()
     torch.cuda.synchronize()
@@ -56,11 +61,20 @@ def read(what: str, device: torch.device) -> dict:
     losses = step.losses
     tokens = samples * shape.sequence if isinstance(shape, Decoder) else None
     return {
-        "what": what, "world": world, "samples_per_s": round(samples, 1), "tokens_per_s": tokens and round(tokens),
-        "mfu": round(samples * flops / PEAK, 4), "cv_percent": round(blocks.cv_percent, 3), "step_s": seconds, "built_s": round(built_s, 1),
-        "first_step_s": round(first_s, 1), "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
-        "losses": [round(losses[0], 3), round(statistics.mean(losses[-10:]), 3)], "steps": len(losses),
-        "parameters": sum(p.numel() for p in loss.parameters()), "optimizer_gib": round(step.optimizer_bytes / 2**30, 2),
+        "what": what,
+        "world": world,
+        "samples_per_s": round(samples, 1),
+        "tokens_per_s": tokens and round(tokens),
+        "mfu": round(samples * flops / PEAK, 4),
+        "cv_percent": round(blocks.cv_percent, 3),
+        "step_s": seconds,
+        "built_s": round(built_s, 1),
+        "first_step_s": round(first_s, 1),
+        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
+        "losses": [round(losses[0], 3), round(statistics.mean(losses[-10:]), 3)],
+        "steps": len(losses),
+        "parameters": sum(p.numel() for p in loss.parameters()),
+        "optimizer_gib": round(step.optimizer_bytes / 2**30, 2),
     }
 
 

@@ -3,7 +3,8 @@
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from gpu_acceptance.measure.train.models import ResNet, Shape, build
+from gpu_acceptance.measure.train.models import build
+from gpu_acceptance.measure.train.shapes import ResNet, Shape
 
 _META = torch.device("meta")
 _NUM_SAMPLES = 2  # normalisation over a batch wants more than one

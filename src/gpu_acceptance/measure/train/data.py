@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gpu_acceptance.measure.train.models import NUM_CLASSES, Decoder, ResNet, Shape
+from gpu_acceptance.measure.train.shapes import NUM_CLASSES, Decoder, ResNet, Shape
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # inputs, targets
 NUM_SUCCESSORS = 4
@@ -18,10 +18,11 @@ _CHAIN_SEED = 1  # of what all ranks learn; what each of them sees is drawn by i
 
 
 def batches(shape: Shape, batch_size: int, num_batches: int, *, seed: int, device: torch.device) -> Sequence[Batch]:
-    """`num_batches` of `batch_size` samples each: tokens [B, sequence], int64, and the next ones; or images [B, 3, H, W], bf16, and classes."""
+    """`num_batches` of so many samples: tokens [B, sequence], int64, and the next ones; or images [B, 3, H, W], bf16, and classes."""
     generator = torch.Generator(device).manual_seed(seed)
-    one = _images if isinstance(shape, ResNet) else _tokens
-    return [one(shape, batch_size, generator, device) for _ in range(num_batches)]  # type: ignore[operator]
+    if isinstance(shape, ResNet):
+        return [_images(shape, batch_size, generator, device) for _ in range(num_batches)]
+    return [_tokens(shape, batch_size, generator, device) for _ in range(num_batches)]
 
 
 def _tokens(shape: Decoder, batch_size: int, generator: torch.Generator, device: torch.device) -> Batch:

@@ -5,8 +5,7 @@ loss compile together.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -19,35 +18,16 @@ from transformers import (
     ResNetConfig,
     ResNetForImageClassification,
 )
+from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers.models.resnet.modeling_resnet import ResNetBasicLayer, ResNetBottleNeckLayer
 
-NUM_CLASSES = 1_000  # of ImageNet
-_BLOCKS = {18: ("basic", [2, 2, 2, 2]), 50: ("bottleneck", [3, 4, 6, 3])}  # He et al. 2015, table 1
+from gpu_acceptance.measure.train.shapes import NUM_CLASSES, Decoder, ResNet, Shape
 
-
-@dataclass(frozen=True)
-class Decoder:
-    """The shape of a decoder of tokens. `num_kv_heads` and `mlp_width` are those of Llama; GPT-2 has as many as heads, and 4 widths."""
-
-    kind: str
-    num_layers: int
-    width: int
-    num_heads: int
-    vocabulary: int
-    sequence: int  # tokens
-    num_kv_heads: int = 0
-    mlp_width: int = 0
+_RESNETS = {18: ("basic", [2, 2, 2, 2]), 50: ("bottleneck", [3, 4, 6, 3])}  # He et al. 2015, table 1
+_BLOCKS = (GPT2Block, LlamaDecoderLayer, ResNetBasicLayer, ResNetBottleNeckLayer)
 
 
-@dataclass(frozen=True)
-class ResNet:
-    """The shape of a residual network for images."""
-
-    depth: int
-    image_size: int  # pixels each way
-    width: int = 64  # channels of the first stage; 64 is the published network
-
-
-Shape = Decoder | ResNet
 _ATTENTION = "causal_without_mask"
 
 
@@ -55,7 +35,8 @@ def _attend(
     module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None, **options: Any
 ) -> tuple[torch.Tensor, None]:
     """Whole sequences of one length need no mask. transformers' own `sdpa` makes one while it is compiled, which costs the fused kernel,
-    and otherwise asks the GPU in every step whether it must."""
+    and otherwise asks the GPU in every step whether it must.
+    """
     attended = nn.functional.scaled_dot_product_attention(
         query, key, value, is_causal=True, scale=options.get("scaling"), enable_gqa=key.shape[1] != query.shape[1]
     )
@@ -80,18 +61,15 @@ class Loss(nn.Module):
 def build(shape: Shape, device: torch.device) -> Loss:
     """A model of this shape, its weights in fp32, drawn on the device by torch's generator of it. On `meta` it has no weights."""
     with device:
-        model = _resnet(shape) if isinstance(shape, ResNet) else _DECODERS[shape.kind](shape)
+        model: nn.Module = _resnet(shape) if isinstance(shape, ResNet) else _DECODERS[shape.kind](shape)
     if isinstance(shape, ResNet):
-        model = model.to(memory_format=torch.channels_last)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return Loss(model.train(), _logits_of)
 
 
-def blocks_of(loss: Loss) -> list[nn.Module]:
-    """The layers that repeat: what is compiled, and wrapped, one by one."""
-    inner = loss.model
-    if isinstance(inner, ResNetForImageClassification):
-        return [layer for stage in inner.resnet.encoder.stages for layer in stage.layers]
-    return list(inner.transformer.h if isinstance(inner, GPT2LMHeadModel) else inner.model.layers)
+def blocks_of(module: nn.Module) -> list[nn.Module]:
+    """The layers that repeat, in order: what is compiled, and sharded, one by one."""
+    return [layer for layer in module.modules() if isinstance(layer, _BLOCKS)]
 
 
 def _logits_of(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
@@ -111,7 +89,7 @@ def _gpt2(shape: Decoder) -> nn.Module:
         attn_implementation=_ATTENTION,
         **no_dropout,
     )
-    return GPT2LMHeadModel(config)
+    return cast(nn.Module, GPT2LMHeadModel(config))
 
 
 def _llama(shape: Decoder) -> nn.Module:
@@ -128,14 +106,14 @@ def _llama(shape: Decoder) -> nn.Module:
         use_cache=False,
         attn_implementation=_ATTENTION,
     )
-    return LlamaForCausalLM(config)
+    return cast(nn.Module, LlamaForCausalLM(config))
 
 
 _DECODERS = {"gpt2": _gpt2, "llama": _llama}
 
 
 def _resnet(shape: ResNet) -> nn.Module:
-    layer_type, depths = _BLOCKS[shape.depth]
+    layer_type, depths = _RESNETS[shape.depth]
     widths = [shape.width * 2**stage for stage in range(4)]
     config = ResNetConfig(
         embedding_size=shape.width,
@@ -144,4 +122,4 @@ def _resnet(shape: ResNet) -> nn.Module:
         layer_type=layer_type,
         num_labels=NUM_CLASSES,
     )
-    return ResNetForImageClassification(config)
+    return cast(nn.Module, ResNetForImageClassification(config))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from gpu_acceptance.measure.train.data import Batch
 
@@ -45,6 +46,4 @@ class TrainStep:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    from torch.distributed.tensor import DTensor
-
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

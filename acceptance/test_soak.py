@@ -7,8 +7,11 @@ from gpu_acceptance.measure.soak import rounds, works
 
 
 @pytest.mark.lasts("soak.duration_s")
-def test_load(ranks, check, record, parameter, check_thermal):
-    """Matrix products, memory and all_reduce in turns for the whole time: right in each round, none ever slower, no clock held down."""
+def test_load(ranks, check, record, parameter, check_thermal, alarm):
+    """Matrix products, memory and all_reduce in turns for the whole time: right in each round, none ever slower, no clock held down.
+
+    A counter that rises further than it may ends it after that round.
+    """
     sizes = works.Sizes(
         gemm_size=parameter("gemm.size"),
         gemm_dtype="bf16",
@@ -20,8 +23,8 @@ def test_load(ranks, check, record, parameter, check_thermal):
         num_blocks=parameter("timing.num_blocks"),
     )
     by_name, duration_s = works.works(sizes, device=ranks.device, world_size=ranks.world_size), parameter("soak.duration_s")
-    load = rounds.measure(by_name, duration_s=duration_s, agree=lambda another: any(ranks.gather("another round", another)))
-    check("soak.load.fraction", load.length_s / duration_s, "relative")
+    load = rounds.measure(by_name, duration_s=duration_s, agree=lambda another: any(ranks.gather("another round", another)), alarm=alarm)
+    check("soak.load.fraction", load.length_s / duration_s, "relative", detail=load.ended_early)
     record("soak.load.rounds", len(load.rounds), "count")
     for work in by_name:
         check(f"soak.{work}.wrong", load.num_wrong(work), "elements", detail=load.wrong_in(work))

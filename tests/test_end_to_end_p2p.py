@@ -1,4 +1,7 @@
-"""Copies between GPUs in a real run, where buffers of one memory stand for GPUs: what one rank measured is what each is judged by."""
+"""Copies between GPUs in a real run, where buffers of one memory stand for GPUs: what one rank measured is what each is judged by.
+
+And the pairs of `nic`, whose loopback goes over gloo here.
+"""
 
 import pytest
 from suite import extend_conftest, shipped_suite, torchrun
@@ -34,14 +37,14 @@ limits:
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
     folder = tmp_path_factory.mktemp("p2p")
-    suite = shipped_suite(folder / "suite", "p2p")
+    suite = shipped_suite(folder / "suite", "p2p", "nic")
     extend_conftest(suite, PLANTED)
     (folder / "planted.yaml").write_text(OVERLAY)
     return torchrun(suite, f"--limits={folder / 'planted.yaml'}", ranks=3)
 
 
 def test_a_gpu_that_is_slow_both_ways_is_named_and_no_other(ended):
-    assert ended.verdict_line.startswith("REJECTED: 2 limits missed in 1 of 3 validations"), ended.output
+    assert ended.verdict_line.startswith("REJECTED: 2 limits missed in 1 of 5 validations"), ended.output
     row = ended.row("test_p2p.py::test_bandwidth[unidirectional]")
     missed = {judgement.metric: judgement.ranks for judgement in row.judgements if judgement.status == "missed"}
     assert missed == {f"p2p.unidirectional.{way}.bandwidth": (1,) for way in ("out", "in")}
@@ -63,3 +66,19 @@ def test_each_rank_tells_its_row_of_the_matrix(ended):
 def test_only_the_first_rank_of_the_node_measures(ended):
     logs = [(ended.folder / "logs" / f"rank-{rank:05d}.log").read_text() for rank in range(3)]
     assert ["PLANTED by 0" in log for log in logs] == [True, False, False]
+
+
+def test_in_a_loopback_each_rank_met_each_other(ended):
+    row = ended.row("test_nic.py::test_loopback")
+    assert row.outcome == "passed", ended.output
+    told = {record.rank: {figure.metric: figure for figure in record.figures} for record in row.attempts[-1].ranks}
+    rates = {
+        rank: {int(metric[-1]): figure.value for metric, figure in figures.items() if ".with_rank_" in metric}
+        for rank, figures in told.items()
+    }
+    assert {rank: set(met) for rank, met in rates.items()} == {0: {1, 2}, 1: {0, 2}, 2: {0, 1}}
+    for rank, figures in told.items():
+        best = max(rates[rank], key=rates[rank].get)
+        assert rates[rank][best] == rates[best][rank] == figures["nic.loopback.bandwidth"].value > 0
+        assert figures["nic.loopback.bandwidth"].detail == f"with rank {best}, the fastest of 2, through no RDMA device"
+        assert figures["nic.loopback.wrong"].value == 0

@@ -3,9 +3,44 @@
 import shutil
 
 import pytest
-from suite import ROOT, plain_pytest, shipped_suite, torchrun
+from suite import ROOT, extend_conftest, make_suite, plain_pytest, shipped_suite, torchrun
 
 pytestmark = pytest.mark.launcher
+
+# In each supervisor a stand-in for NVML's library; on rank 1 link 5 has repeated itself by the fourth round.
+LINK_THAT_REPLAYS = f"""
+import os, sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pynvml
+from gpu_acceptance import counter_watch
+
+sys.path.append({str(ROOT / "tests")!r})
+from inventory import fake_nvml
+
+sys.path.pop()
+REPLAYS = "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY"
+real_ask, rank, glances, links = counter_watch.CounterWatch.ask, int(os.environ.get("RANK", 0)), [], {{}}
+
+
+@contextmanager
+def library():
+    values = {{**fake_nvml.FIELDS, **fake_nvml.COUNTERS}}
+    fake_nvml.install(SimpleNamespace(setattr=setattr), nvmlDeviceGetFieldValues=lambda *asked: fake_nvml.fields(values, links)(*asked))
+    yield pynvml
+
+
+def ask(watch, uuid, *arguments, is_glance=False, **options):
+    glances.extend([1] * is_glance)
+    if rank == 1 and len(glances) > 3:
+        links.update({{(REPLAYS, 5): 5, (REPLAYS, fake_nvml.ALL_LINKS): 39}})
+    number = rank + 1
+    real_ask(watch, f"GPU-0000000{{number}}-0000-4000-8000-00000000000{{number}}", *arguments, is_glance=is_glance, **options)
+
+
+counter_watch.library, counter_watch.CounterWatch.ask = library, ask
+"""
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +76,35 @@ def test_the_plan_counts_its_time(suite):
     assert "profile cpu (no GPU), level soak of 4 h, " in plan.output
     assert "  acceptance/test_soak.py::test_load: 14405 s expected, deadline 14460 s\n" in plan.output
     assert "  acceptance/test_soak.py::test_corruption: 5 s expected, deadline 60 s\n" in plan.output
+
+
+def test_a_link_that_replays_ends_a_soak_of_hours_and_is_named(tmp_path):
+    suite = shipped_suite(tmp_path, "soak")
+    profile = suite / "thresholds" / "cpu.yaml"
+    text = (
+        profile.read_text().replace('"counters.*":', '"counters.[!n]*":').replace("hbm.array_bytes: 33554432", "hbm.array_bytes: 1048576")
+    )
+    profile.write_text(text.replace("nccl.large_bytes: 4194304", "nccl.large_bytes: 1048576"))
+    extend_conftest(suite, LINK_THAT_REPLAYS)
+    ended = torchrun(suite, "--soak=4h", "-k", "test_load", env={"OMP_NUM_THREADS": "1"})
+    row = ended.row("test_load")
+    assert (ended.record.conclusion.verdict, str(row.outcome)) == ("REJECTED", "failed"), ended.output
+    missed = {one.metric: one for one in row.judgements if one.status == "missed"}
+    assert set(missed) == {"counters.nvlink.replays", "soak.load.fraction"}
+    assert "counters.nvlink.replays = 3 count (link 5: 3), need <= 0" in missed["counters.nvlink.replays"].message
+    assert missed["counters.nvlink.replays"].ranks == (1,)
+    assert "(ended after round 4: rank 1: counters.nvlink.replays = 3 (link 5: 3))" in missed["soak.load.fraction"].message
+    told = [{one.metric: one.value for one in rank.figures}["soak.load.rounds"] for rank in row.attempts[0].ranks]
+    assert told == [4, 4]
+
+
+def test_a_round_that_hangs_is_found_long_before_the_whole_time_is_over(tmp_path):
+    ended = torchrun(make_suite(tmp_path, "lasts"))
+    row = ended.row("test_lasts")
+    assert row.deadline_s == 3604
+    assert row.duration_s < 60
+    assert (ended.record.conclusion.verdict, str(row.outcome)) == ("REJECTED", "stuck"), ended.output
+    assert row.message.startswith("rank 1 "), row.message
+    stuck = row.attempts[0].ranks[1]
+    assert stuck.message.startswith("no round has ended for 4 s, after 2 rounds"), stuck.message
+    assert "in test_lasts" in stuck.stack

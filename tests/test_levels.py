@@ -87,9 +87,8 @@ def test_other_levels_do_not_soak():
             "parameter soak.duration_s=60: profile h200-sxm wants at least 300 s (its parameter soak.min_duration_s)",
         ),
         *(
-            (9000, {name: value}, f"level soak: profile h200-sxm has {name}={value!r}; it wants a number of seconds above 0")
+            (9000, {name: None}, f"level soak: profile h200-sxm has no parameter {name}; it wants a number of seconds above 0")
             for name in SOAK
-            for value in ("1h", True, 0, -5)
         ),
     ],
 )
@@ -214,10 +213,6 @@ def test_localising_is_beside_all_levels():
         (
             'not_applicable: {"localise.node.*": "not here"}',
             "--localise: localise.node.deficit is declared not applicable (not here): nothing would judge it",
-        ),
-        (
-            "parameters: {localise.expected_s: 0}",
-            "--localise: profile h200-sxm has localise.expected_s=0; it wants a number of seconds above 0",
         ),
     ],
 )

@@ -25,7 +25,7 @@ FAMILIES = ("gemm", "gemm_dtypes", "hbm", "memory", "p2p", "pcie", "nccl", "nccl
 SUBJECTS = ("gpu_health", "infiniband", "kernel_log", "binding")  # those of which each row has a heading, in this order
 TITLES = (
     *(*SUBJECTS, "environment", "gemm", "gemm_dtypes", "hbm", "memory", "p2p", "pcie", "corruption"),
-    *("nccl", "nccl_exact", "nccl_ring", "nccl_scaling", "nccl_sizes", "localise", "soak"),
+    *("nccl", "nccl_exact", "nccl_ring", "nccl_scaling", "nccl_sizes", "localise", "nic", "soak"),
 )  # one for each subject
 _SUBJECT = "|".join((*TITLES, "counters"))
 _NAME = re.compile(rf"`((?:{_SUBJECT})\.[\w.*]+)`")
@@ -70,7 +70,7 @@ COUNTED |= {f"{COUNTERS}.warnings.{kind}" for kind in nccl_warnings.NAMES}
 
 def known() -> set[str]:
     informing = [metric for metric, *_ in gpu_health.corrected(snapshot_of(healthy_h200()).node.gpus.gpus[0])]
-    return {"binding.map.rank", "nccl.transport.internode", *informing, *COUNTED, *limits()} | {
+    return {"binding.map.rank", "nccl.transport.internode", "nic.loopback.transport", *informing, *COUNTED, *limits()} | {
         metric for metrics in found_metrics().values() for metric in metrics
     }
 

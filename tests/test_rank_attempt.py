@@ -52,6 +52,8 @@ class FakeHost:
         self.started: list[tuple] = []
         self.strays_killed = 0
         self.held: int | None = 0
+        self.glances = 0
+        self.says: str | None = ""  # of counters; None: NVML has not answered
 
     def tell_leader(self, message: dict) -> None:
         self.told.append(message)
@@ -74,6 +76,12 @@ class FakeHost:
 
     def kill_strays(self) -> None:
         self.strays_killed += 1
+
+    def glance_at_counters(self) -> None:
+        self.glances += 1
+
+    def alarm(self) -> str | None:
+        return self.says
 
     def telemetry(self, begin_s, end_s) -> GpuTelemetry:
         check_moments(begin_s, end_s)
@@ -110,6 +118,7 @@ def go(**changes) -> dict:
         "rank": 3,
         "world_size": 4,
         "deadline_s": 10.0,
+        "lasts_s": 0.0,
     }
     return {**base, "next": None, "group": True, "absent": [], "env": {}, **changes}
 
@@ -694,3 +703,73 @@ def test_a_late_message_of_the_validation_before_is_no_garbage(clock):
     attempt.on_worker(done())
     attempt.on_worker(done(Outcome.FAILED))
     assert (host.worker.killed, host.distrusted) == (False, "")
+
+
+def lasting(host: FakeHost) -> RunAttempt:
+    """A validation of an hour whose rounds may take 10 s."""
+    return entered(host, deadline_s=3610.0, lasts_s=3600.0)
+
+
+def run_rounds(attempt: RunAttempt, clock, number: int) -> None:
+    for _ in range(number):
+        clock(9)
+        attempt.on_worker(said("round"))
+        attempt.tick()
+
+
+def test_each_round_of_what_lasts_has_a_time_of_its_own(clock):
+    host = FakeHost(FakeWorker())
+    attempt = lasting(host)
+    run_rounds(attempt, clock, 5)
+    assert host.worker.sent[-5:] == [{"type": "round", "alarm": ""}] * 5
+    clock(9)
+    attempt.tick()
+    assert attempt.record is None
+    clock(2)
+    attempt.tick()
+    assert attempt.record.outcome is Outcome.STUCK
+    assert attempt.record.message.startswith("no round has ended for 10 s, after 5 rounds")
+    assert host.worker.killed
+
+
+def test_a_first_round_that_hangs_and_a_set_up_that_hangs(clock):
+    host = FakeHost(FakeWorker())
+    attempt = lasting(host)
+    clock(11)
+    attempt.tick()
+    assert attempt.record.message.startswith("no round has ended for 10 s, after 0 rounds")
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go(deadline_s=3610.0, lasts_s=3600.0))
+    clock(11)
+    attempt.tick()
+    assert (attempt.record.outcome, attempt.record.phase) == (Outcome.STUCK, "setup")
+    assert attempt.record.message.startswith("deadline of 10 s passed")
+
+
+def test_rounds_do_not_make_the_deadline_later(clock):
+    attempt = lasting(FakeHost(FakeWorker()))
+    run_rounds(attempt, clock, 402)
+    assert attempt.record.message.startswith("deadline of 3610 s passed")
+
+
+def test_a_round_is_answered_once_the_counters_are_known(clock):
+    host = FakeHost(FakeWorker())
+    attempt = lasting(host)
+    host.says = None
+    attempt.on_worker(said("round"))
+    attempt.tick()
+    assert host.worker.sent[-1] == {"type": "enter", "ok": True}
+    host.says = "counters.nvlink.replays = 3 (link 5: 3)"
+    attempt.tick()
+    attempt.tick()
+    assert host.worker.sent[-1] == {"type": "round", "alarm": host.says}
+    assert (len(host.worker.sent), host.glances) == (3, 1)
+
+
+def test_a_worker_that_does_not_wait_for_the_answer_is_not_trusted(clock):
+    host = FakeHost(FakeWorker())
+    attempt = lasting(host)
+    attempt.on_worker(said("round"))
+    attempt.on_worker(said("round"))
+    assert attempt.record.outcome is Outcome.ERROR
+    assert "it told the end of a round before it can have read the answer to the last one" in attempt.record.message

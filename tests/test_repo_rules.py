@@ -247,6 +247,7 @@ FINDINGS = {  # subject -> the module that finds its figures
     "infiniband": "inventory/infiniband_health",
     "kernel_log": "inventory/kernel_log_health",
     "nccl": "inventory/nccl_physics",
+    "nic": "inventory/nic",
     "soak": "thermal",
 }
 

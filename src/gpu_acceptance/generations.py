@@ -137,7 +137,8 @@ class Generations:
 
     def _attempt(self, validation: Validation, kind: str, **more: object) -> tuple[RankRecord, ...]:
         self._sequence += 1
-        go = {"type": "go", "seq": self._sequence, "kind": kind, "nodeid": validation.nodeid, "deadline_s": validation.deadline_s}
+        go = {"type": "go", "seq": self._sequence, "kind": kind, "nodeid": validation.nodeid}
+        go |= {"deadline_s": validation.deadline_s, "lasts_s": validation.lasts_s}
         self.usable = False  # where this raises, the workers are left in the middle of something
         board = self._supervisor.lead_attempt({**go, "generation": self._number, "absent": self._absent, **more})
         self._learn(board.facts)

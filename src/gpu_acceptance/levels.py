@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from gpu_acceptance.limit import DEFAULT_LEVEL, LOCALISE, SOAK, SOAK_DURATION, Profile, matching_reason
 from gpu_acceptance.limits_file import LimitsError
+from gpu_acceptance.parameters import PARAMETERS
 from gpu_acceptance.rows import subject_of
 
 _SHORTEST = "soak.min_duration_s"  # a parameter
@@ -19,7 +20,7 @@ _NOT_ASKED = "localise.*"  # what base.yaml declares not applicable for as long 
 _EXPECTED = "localise.expected_s"  # a parameter
 _IS_ASKED = "localise.asked"  # a parameter
 _LOCALISED = "localise.node.deficit"
-_LONGEST_S = 30 * 86_400  # more is a typo
+_LONGEST_S = PARAMETERS[SOAK_DURATION].most
 
 
 def at_level(profile: Profile, level: str) -> Profile:
@@ -42,7 +43,7 @@ def lasting(profile: Profile, asked_s: float | None) -> Profile:
         seconds = asked_s
     said = f"parameter {SOAK_DURATION}={seconds:g}" if asked_s is None else f"--soak: {seconds:g} s"
     if seconds > _LONGEST_S:
-        raise LimitsError(f"{said}: wants at most {_LONGEST_S} s, which are 30 days")
+        raise LimitsError(f"{said}: wants at most {_LONGEST_S:.0f} s, which are 30 days")
     if seconds < shortest:
         raise LimitsError(f"{said}: profile {profile.name} wants at least {shortest:g} s (its parameter {_SHORTEST})")
     return replace(profile, parameters={**profile.parameters, SOAK_DURATION: seconds})
@@ -50,8 +51,8 @@ def lasting(profile: Profile, asked_s: float | None) -> Profile:
 
 def _seconds(profile: Profile, name: str, who: str) -> float:
     value = profile.parameters.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise LimitsError(f"{who}: profile {profile.name} has {name}={value!r}; it wants a number of seconds above 0")
+    if not isinstance(value, int | float):
+        raise LimitsError(f"{who}: profile {profile.name} has no parameter {name}; it wants a number of seconds above 0")
     return value
 
 

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gpu_acceptance.limit import BY_SIZE, FileDigest
+from gpu_acceptance.limit import BY_SIZE, FileDigest, subject_of_metric
 from gpu_acceptance.limits_schema import Content, Entry, Match, PeersEntry, number_hint
+from gpu_acceptance.parameters import PARAMETERS
 from gpu_acceptance.strict_yaml import MAX_BYTES, Document, Key, StrictYamlError, parse, shown
 
 M = TypeVar("M", bound=BaseModel)
@@ -82,7 +83,6 @@ def _read_bytes(path: Path, name: str) -> bytes:
 _FIELDS = {name: info for model in (Content, Entry, PeersEntry, Match) for name, info in model.model_fields.items()}
 _KEYS = {
     "limits": "a metric named <subject>.<operation>.<quantity>, lower-case letters, digits and _",
-    "parameters": "<subject>.<name>, lower-case letters, digits and _",
     "levels": "health, quick or full, and in each of them the name of a subject",
     "not_applicable": "a glob that names its subject first, as in 'infiniband.*'",
     **dict.fromkeys(BY_SIZE, "GPUs per node, a whole number from 1"),
@@ -100,9 +100,7 @@ def _problems(file: str, document: Document, error: ValidationError) -> list[str
 
 def _path(loc: tuple[Key, ...]) -> tuple[Key, ...]:
     """The keys as they stand in the file: without the names pydantic gives to the branches of a union."""
-    if loc and loc[0] == "parameters":
-        loc = loc[:2]
-    elif "equals" in loc[2:3]:
+    if "equals" in loc[2:3]:
         loc = loc[:3]
     elif len(loc) > 3 and loc[2] in BY_SIZE:
         loc = loc[:3] + loc[4:]
@@ -122,6 +120,8 @@ def line_of(document: Document, path: tuple[Key, ...]) -> str:
 
 def _what(detail: Any, path: tuple[Key, ...]) -> str:
     kind, value = detail["type"], detail["input"]
+    if path[:1] == ("parameters",) and kind in ("extra_forbidden", "invalid_key"):
+        return _unknown_parameter(str(path[1]))
     if kind == "extra_forbidden":
         return f"unknown key; known: {', '.join(known := _known_keys(path))}{did_you_mean(path[-1], known)}"
     if kind == "value_error":
@@ -134,10 +134,21 @@ def _what(detail: Any, path: tuple[Key, ...]) -> str:
     allowed = _allowed(path)
     if kind == "missing":
         return f"is missing; needed: {allowed}"
-    return f"{shown(value)} is not allowed; allowed: {allowed}{'; ' * bool(hint := number_hint(value))}{hint}"
+    hint = "" if allowed.startswith("a whole number") else number_hint(value)
+    return f"{shown(value)} is not allowed; allowed: {allowed}{'; ' * bool(hint)}{hint}"
+
+
+def _unknown_parameter(name: str) -> str:
+    """The others of its subject; where there is no such subject, those that have any."""
+    subject = name.split(".", 1)[0]
+    of_subject = [known for known in PARAMETERS if subject_of_metric(known) == subject]
+    known = f"of {subject}: {', '.join(of_subject)}" if of_subject else f"of {', '.join(dict.fromkeys(map(subject_of_metric, PARAMETERS)))}"
+    return f"unknown parameter; there are those {known}{did_you_mean(name, PARAMETERS)}"
 
 
 def _allowed(path: tuple[Key, ...]) -> str:
+    if len(path) == 2 and path[0] == "parameters":
+        return PARAMETERS[str(path[1])].allowed
     if len(path) == 2 and path[0] == "limits":
         return f"a mapping of {', '.join(Entry.model_fields)}"
     keys = reversed(path) if path[:1] in (("limits",), ("match",)) else path[:1]

@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from gpu_acceptance.limit import BY_SIZE, RESERVED_SUBJECTS, Level, Limit, Nodes, Peers, Scope, subject_of_metric
+from gpu_acceptance.parameters import ParameterValues
 from gpu_acceptance.record import COUNTERS
 from gpu_acceptance.strict_yaml import shown
 
 _METRIC = r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+){1,3}$"
 _SUBJECT = r"^[a-z][a-z0-9_]*$"
-_PARAMETER = r"^[a-z][a-z0-9_]*\.[a-z0-9_]+$"
 _GLOB = r"^[a-z][a-z0-9_]*\.[^ ]+$"
 _PROFILE = r"^[a-z0-9][a-z0-9-]*$"
 _EXPONENT = re.compile(r"([-+]?[0-9]+)(?:\.)?[eE]([-+]?)([0-9]+)")
@@ -224,9 +224,7 @@ class Content(_Model):
     reason: Text | None = Field(None, description="a text on one line: why this overlay exists")
     requires: Annotated[list[Subject], AfterValidator(_unique)] = Field([], description="a list of subjects, as in [gemm, hbm]")
     limits: dict[Metric, Entry] = Field({}, description="a mapping from metrics to limits")
-    parameters: dict[Annotated[str, Field(pattern=_PARAMETER)], SettingValue] = Field(
-        {}, description="a mapping from <subject>.<name> to a finite number, a text, true or false"
-    )
+    parameters: ParameterValues = Field({}, description="a mapping from parameters to values")
     deadline_s: Positive | None = Field(None, description="seconds, above 0")
     levels: dict[Level, dict[Annotated[Subject, AfterValidator(_not_counters)], Positive]] = Field(
         {}, description="a mapping from levels (health, quick, full, soak) to mappings from subjects to seconds, above 0"

@@ -14,6 +14,7 @@ from gpu_acceptance.control import Message
 from gpu_acceptance.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.inquiry import Inquiry
 from gpu_acceptance.record import Outcome, RankRecord, clip
+from gpu_acceptance.values import plural
 from gpu_acceptance.worker_process import WorkerProcess
 from gpu_acceptance.worker_session import check_gathered
 
@@ -35,6 +36,8 @@ class Hold(Protocol):
     def form_command(self, generation: int, *, group: bool) -> Message: ...
     def memory_held_bytes(self) -> int | None: ...
     def kill_strays(self) -> None: ...
+    def glance_at_counters(self) -> None: ...
+    def alarm(self) -> str | None: ...
     def telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None: ...
     def telemetry_series(self, begin_s: float, end_s: float) -> GpuSeries | None: ...
 
@@ -132,9 +135,7 @@ class RankAttempt:
             peer = self._peer_bad[1]
             self._judge(Outcome.VICTIM, f"rank {peer['rank']} went bad first ({peer['outcome']})")
         if self.record is None and self._sentence is None and self._elapsed() > self._longest_s():
-            self._judge(
-                Outcome.STUCK, f"deadline of {self.go['deadline_s']:g} s passed{self._progress}{self._host.describe_network(self._started)}"
-            )
+            self._judge(Outcome.STUCK, f"{self._overdue()}{self._progress}{self._host.describe_network(self._started)}")
         if self._sentence and self._sentence.inquiry.poll():
             self._execute()
 
@@ -149,6 +150,10 @@ class RankAttempt:
     def _longest_s(self) -> float:
         """Seconds after which this rank counts as stuck."""
         return float(self.go["deadline_s"])
+
+    def _overdue(self) -> str:
+        """What has passed where this rank counts as stuck."""
+        return f"deadline of {self.go['deadline_s']:g} s passed"
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
@@ -226,6 +231,9 @@ class RunAttempt(RankAttempt):
         super().__init__(host, go)
         self._kept_out: Message | None = None
         self._waits_to_enter = False  # a worker whose set-up did not succeed asks for no entry
+        self._num_rounds = 0  # that it told the end of
+        self._alive_s = 0.0  # elapsed when the call or the last round began
+        self._awaits_alarm = False
         if self._is_absent:
             self._finish(Outcome.NOT_RUN, NO_WORKER, phase="")
         elif self._hold.distrusted:
@@ -259,6 +267,8 @@ class RunAttempt(RankAttempt):
                 check_gathered(message["key"], message["value"], self.go["world_size"])
                 gathered = {"key": message["key"], "value": message["value"]}
                 self._host.tell_leader({"type": "gather", "seq": self.go["seq"], **gathered})
+            case "round":
+                self._end_round()
             case "telemetry":
                 self._tell_telemetry(message)
             case "done":
@@ -278,11 +288,40 @@ class RunAttempt(RankAttempt):
     def _longest_s(self) -> float:
         # One that waits for the vote is not the one that is stuck: the answer comes when that one's deadline has passed.
         waits = self._waits_to_enter and self.phase == "setup" and self._kept_out is None
-        return super()._longest_s() + (2 * GRACE_S if waits else 0)
+        return min(super()._longest_s(), self._alive_s + self._longest_round_s) + (2 * GRACE_S if waits else 0)
+
+    @property
+    def _longest_round_s(self) -> float:
+        """What lasts for hours may be silent for no longer than any other validation may take."""
+        return float(self.go["deadline_s"] - self.go["lasts_s"])
+
+    def _overdue(self) -> str:
+        if not self.go["lasts_s"] or self._elapsed() > super()._longest_s():
+            return super()._overdue()
+        if self.phase == "setup":
+            return f"deadline of {self._longest_round_s:g} s passed"
+        return f"no round has ended for {self._longest_round_s:g} s, after {plural(self._num_rounds, 'round')}"
+
+    def tick(self) -> None:
+        super().tick()
+        if self.record is None and self._sentence is None and self._awaits_alarm:
+            self._tell_alarm()
+
+    def _end_round(self) -> None:
+        if self._awaits_alarm:
+            raise ValueError("it told the end of a round before it can have read the answer to the last one")
+        self._num_rounds, self._alive_s, self._awaits_alarm = self._num_rounds + 1, self._elapsed(), True
+        self._hold.glance_at_counters()
+
+    def _tell_alarm(self) -> None:
+        alarm = self._hold.alarm()
+        if alarm is not None and self._hold.worker:
+            self._awaits_alarm = False
+            self._hold.worker.send({"type": "round", "alarm": alarm})
 
     def _enter(self, message: Message) -> None:
         if message["ok"]:
-            self.phase = "call"
+            self.phase, self._alive_s = "call", self._elapsed()
         else:
             self._kept_out = message
         if self._hold.worker and self._waits_to_enter:

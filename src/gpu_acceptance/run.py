@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpu_acceptance.collecting import Collected
 from gpu_acceptance.control import ControlError, Message
+from gpu_acceptance.counter_alarm import most_risen
 from gpu_acceptance.deaf_launcher import end_launcher_later
 from gpu_acceptance.digests import suite_digest
 from gpu_acceptance.ending import INTERNAL_ERROR, Ending, broken, read_ending, spoil, write_ending
@@ -83,8 +84,11 @@ class Run:
         self.validations = {planned.nodeid: self.validations[planned.nodeid] for planned in plan.validations}
         files = sorted({str(item.path) for item in collected.items if item.nodeid in self.validations and item.nodeid != FORMATION})
         counters = frozenset(limit.metric for limit in plan.profile.limits.values() if _counts(limit, plan.profile))
+        most = most_risen(plan, self.place.local_world_size, self.place.num_nodes)
         digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name, self.site)}
-        suite = Suite(rootdir, ini, files, dict(plan.profile.parameters), agreed["group_timeout_s"], counters, digests, plan.declared_nodes)
+        suite = Suite(
+            rootdir, ini, files, dict(plan.profile.parameters), agreed["group_timeout_s"], counters, most, digests, plan.declared_nodes
+        )
         self.supervisor.hold.collect_with(suite)
         self.plan = plan
         return [validation.nodeid for validation in plan.validations]

@@ -11,6 +11,7 @@ from gpu_acceptance.job import Job
 from gpu_acceptance.joining import NOT_WRITABLE, RefusedError, UnmetError, interrupted, join
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.limit import Profile
+from gpu_acceptance.parameter_relations import drill_on_nobody
 from gpu_acceptance.processes import become_subreaper
 from gpu_acceptance.record import RankIdentity
 from gpu_acceptance.refusals import find_lone_node, find_mismatch, find_wrong_hardware
@@ -99,6 +100,7 @@ def _profile_for(settings: Settings, identities: list[RankIdentity], site: SiteF
         raise RefusedError(mismatch)
     profile = choose_profile(settings, first.gpu.name if first.gpu else None, site)
     wrong = find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
+    wrong = wrong or drill_on_nobody(profile.parameters, len(identities))
     if wrong:
         raise RefusedError(wrong)
     in_use = None if settings.allow_busy else find_busy(identities, profile)

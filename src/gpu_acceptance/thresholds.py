@@ -14,6 +14,7 @@ from gpu_acceptance.limit import LEVELS, FileDigest, Profile
 from gpu_acceptance.limit_changes import changes_between
 from gpu_acceptance.limits_file import MAX_PATH, LimitsError, LimitsFile, did_you_mean, file_name, read_file
 from gpu_acceptance.limits_schema import json_schema
+from gpu_acceptance.parameter_relations import contradictions
 from gpu_acceptance.record import COUNTERS
 from gpu_acceptance.strict_yaml import shown
 
@@ -177,6 +178,8 @@ def _incomplete(profile: Profile) -> Iterator[str]:
     subjects = {limit.subject for limit in profile.limits.values()}
     if not profile.deadline_s:
         yield "deadline_s is missing, here and in all parents"
+    else:
+        yield from contradictions(profile.parameters, profile.deadline_s)
     for subject in sorted(profile.requires - subjects):
         yield f"requires {shown(subject)}, but there is no limit of it; subjects with limits: {', '.join(sorted(subjects)) or 'none'}"
     for (lower, some), (higher, more) in pairwise(profile.levels.items()):

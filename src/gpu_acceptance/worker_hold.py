@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 
 from gpu_acceptance.control import Control, Message, generation_prefix
+from gpu_acceptance.counter_alarm import alarm
 from gpu_acceptance.counter_watch import CounterWatch
 from gpu_acceptance.events import Events
 from gpu_acceptance.gpu_telemetry import GpuSeries, GpuTelemetry
@@ -37,6 +38,7 @@ class Suite:
     parameters: dict[str, Value]
     group_timeout_s: float
     counters: frozenset[str]  # the metrics of counters that are judged here
+    most_risen: dict[str, float]  # how far each of them may rise, where a number says so
     digests: dict[str, str]
     declared_nodes: tuple[DeclaredNode, ...]
 
@@ -136,13 +138,27 @@ class WorkerHold:
         """Asks what rose on the GPU, and which warnings came, since it was asked last; `counters` has the answer."""
         assert self._suite
         self._warnings = self._log.figures(self._files.worker_log, self._suite.counters)
-        devices = str(self._suite.parameters.get("infiniband.devices", "*"))
-        self._counters.ask(self._gpu_uuid, self._suite.counters, devices=devices, each_link=each_link)
+        self._ask_counters(each_link=each_link)
 
     def counters(self) -> tuple[Figure, ...] | None:
         """What rose, and warnings; None while NVML has not answered, which does not take long. Without a GPU nothing rises."""
         risen = self._counters.figures()
         return None if risen is None else (*risen, *self._warnings)
+
+    def glance_at_counters(self) -> None:
+        """Asks what rose so far, while a validation runs; `alarm` has the answer, and the next `counters` tells it all the same."""
+        self._ask_counters(is_glance=True)
+
+    def alarm(self) -> str | None:
+        """Which counters rose further than they may, by the last glance; None while NVML has not answered."""
+        assert self._suite
+        risen = self._counters.figures()
+        return None if risen is None else alarm(risen, self._suite.most_risen)
+
+    def _ask_counters(self, *, each_link: bool = False, is_glance: bool = False) -> None:
+        assert self._suite
+        devices = str(self._suite.parameters.get("infiniband.devices", "*"))
+        self._counters.ask(self._gpu_uuid, self._suite.counters, devices=devices, each_link=each_link, is_glance=is_glance)
 
     def telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None:
         """What the GPU that the worker opened did between two moments; see TelemetryWatch.during."""

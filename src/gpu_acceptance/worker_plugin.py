@@ -179,6 +179,7 @@ class WorkerPlugin:
             declared_nodes=tuple(DeclaredNode(**node) for node in command["declared_nodes"]),
             gather=self._gather,
             telemetry=self._telemetry,
+            end_round=self._end_round,
         )
         assert self._config is not None
         self._config.stash[WORKER_SESSION] = session
@@ -199,6 +200,10 @@ class WorkerPlugin:
         self._tell({"type": "telemetry", "begin_s": begin_s, "end_s": end_s})
         found = self._next("telemetry")["found"]
         return None if found is None else GpuTelemetry.model_validate(found)
+
+    def _end_round(self) -> str:
+        self._tell({"type": "round"})
+        return str(self._next("round")["alarm"])
 
     def _commands(self) -> Iterator[Message]:
         while True:

@@ -35,6 +35,15 @@ class Telemetry(Protocol):
     def __call__(self, begin_s: float, end_s: float) -> GpuTelemetry | None: ...
 
 
+class EndRound(Protocol):
+    """Tells this rank's supervisor that it is alive: from here on the time of the next round counts. Not collective.
+
+    Returns which counters of this rank rose further than they may since the validation began; empty where none did.
+    """
+
+    def __call__(self) -> str: ...
+
+
 class Figures:
     """The figures of one validation. After its end nothing is taken any more, only noted: it would be booked on another."""
 
@@ -83,6 +92,7 @@ class WorkerSession:
     declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
     gather: Gather = field(repr=False)
     telemetry: Telemetry = field(repr=False)
+    end_round: EndRound = field(repr=False)
 
 
 def use_before(told: Sequence[Mapping[str, object]], gpu_uuid: str) -> GpuUse:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.nccl_log import ALGORITHMS, Choice, Connection, parse
+from gpu_acceptance.inventory.nccl_log import ALGORITHMS, Choice, Connection, Passage, parse
 
 LOGS = Path(__file__).parent / "nccl_logs"
 PIDS = {"plain": 922, "shm": 983, "socket": 1043, "tree": 1107}
@@ -113,6 +113,28 @@ def test_merged_devices_have_numbers_of_their_own():
     assert transport("NET/IB/0/GDRDMA", USING, both) == ("IB", True)
     assert transport("NET/IB/1/GDRDMA", USING, mixed) == ("unknown (NET/IB/1/GDRDMA)", True)
     assert transport("NET/IB/2/GDRDMA", USING, single) == ("RoCE", True)
+
+
+@pytest.mark.parametrize(
+    ("vias", "devices"),
+    [
+        (["NET/IB/1/GDRDMA", "NET/IB/2(5)", "NET/IB/1"], ("mlx5_1", "mlx5_2")),
+        (["NET/IBext_v8/0/GDRDMA"], ("mlx5_0",)),
+        (["NET/IB/7"], ("unknown (NET/IB/7)",)),
+        (["NET/AWS Libfabric/1/GDRDMA"], ("unknown (NET/AWS Libfabric/1/GDRDMA)",)),
+        (["NET/Socket/0", "P2P/CUMEM", "SHM/direct/direct"], ()),
+    ],
+)
+def test_through_which_devices(vias, devices):
+    found = log(USING, *(f"Channel 00/1 : 0[0] -> 1[1] [send] via {via}" for via in vias))
+    assert found.passages == tuple(Passage(0, 1, device) for device in devices)
+    assert log(USING, *(f"Channel 00/0 : 0[0] -> 1[1] [send] via {via}" for via in vias)).passages == ()  # of a collective
+
+
+def test_merged_devices_are_each_of_their_parts():
+    both = "NET/IB : Made virtual device [0] name=mlx5_0+mlx5_2 speed=800000 ndevs=2"
+    found = log(USING, both, "Channel 00/1 : 0[0] -> 1[1] via NET/IB/0/GDRDMA")
+    assert found.passages == (Passage(0, 1, "mlx5_0"), Passage(0, 1, "mlx5_2"))
 
 
 @pytest.mark.parametrize(

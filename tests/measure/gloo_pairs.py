@@ -8,7 +8,7 @@ from dataclasses import asdict
 import torch
 import torch.distributed as dist
 
-from gpu_acceptance.measure import localise, nccl
+from gpu_acceptance.measure import localise, loopback, nccl
 from gpu_acceptance.measure.collectives import NAMES
 from gpu_acceptance.measure.exchange import Exchange, Sizes
 
@@ -90,6 +90,12 @@ def located(rank: int, board: Board) -> dict[str, object]:
     return {"suspects": found.suspects, "rate": found.rate, "num_rounds": found.found.num_rounds}
 
 
+def looped(rank: int, board: Board, nodes=TWO_NODES, sizes: Sizes = SIZES) -> dict[str, object]:
+    moved = exchange(rank, board, sizes)
+    found = loopback.measure(moved, nodes, rank)
+    return {"rates": sorted(found.rates.items()), "best": found.best, "num_wrong": moved.num_wrong}
+
+
 def inside_nodes(rank: int) -> dict[str, object]:
     group = nccl.group_of(TWO_NODES, rank)
     sizes = {"num_bytes": 4_000, "device": torch.device("cpu"), "block_s": 0.001, "num_blocks": 2}
@@ -103,11 +109,13 @@ def main(rank: int, store_file: str) -> None:
     answer = {
         "sound": played(rank, board),
         "rings": of_two_nodes(rank, board),
+        "loopback": [looped(rank, board, nodes) for nodes in (TWO_NODES, [0, 0, 0, 1], FOUR_NODES)],
         "inside_nodes": inside_nodes(rank),
         "no_groups": [nccl.group_of(nodes, rank) for nodes in (FOUR_NODES, [0, 0, 0, 0])],
         "wrong": with_contact(wrong_on_rank_1, lambda: played(rank, board)),
         "nothing": with_contact(nothing_moves, lambda: played(rank, board, ROUNDS[:1])),
         "located": located(rank, board),
+        "loopback_wrong": with_contact(wrong_on_rank_1, lambda: looped(rank, board)),
         "gone": with_contact(rank_3_does_not_come, lambda: played(rank, board, sizes=Sizes(4_006, 3, 3, contact_s=1.0))),
     }
     print(json.dumps(answer))

@@ -164,6 +164,16 @@ def test_a_rank_that_does_not_come_costs_its_pair_and_nobody_else(answers):
     assert first[1:] == [[], []]
 
 
+def test_in_a_loopback_each_two_ranks_of_a_node_have_one_rate_and_a_lone_rank_has_none(answers):
+    met = [[[peer for peer, _ in one["rates"]] for one in answer["loopback"]] for answer in answers]
+    assert met == [[[1], [1, 2], []], [[0], [0, 2], []], [[3], [0, 1], []], [[2], [], []]]
+    two_nodes = [answer["loopback"][0] for answer in answers]
+    assert two_nodes[0]["best"] == two_nodes[1]["best"] > 0
+    assert two_nodes[2]["best"] == two_nodes[3]["best"] > 0
+    assert [one["num_wrong"] for answer in answers for one in answer["loopback"]] == [0] * 12
+    assert [answer["loopback_wrong"]["num_wrong"] for answer in answers] == [0, 1, 0, 0]
+
+
 @pytest.mark.parametrize("collective", collectives.NAMES)
 def test_each_node_measures_its_own_collectives_at_the_same_time(collective, answers):
     found = [answer["inside_nodes"][collective] for answer in answers]

@@ -63,13 +63,16 @@ class GpuCounters:
             "nvmlDeviceRegisterEvents", self._handle, getattr(pynvml, "nvmlEventTypeXidCriticalError", 8), self._events, make=bool
         )
 
-    def read(self, *, each_link: bool) -> CountersReading:
-        """Each link costs a call into the driver: unless `each_link`, links are read only where a sum has changed or is not told."""
+    def read(self, *, each_link: bool, is_glance: bool = False) -> CountersReading:
+        """Each link costs a call into the driver: unless `each_link`, links are read only where a sum has changed or is not told.
+
+        `is_glance`: the reading after it reads the same links again.
+        """
         fields = self._asker.fields(self._handle, [(field, 0) for field in _OF_GPU.values()])
         values = {(name, ""): answer for name, answer in zip(_OF_GPU, fields, strict=True)}
         sums = self._of_links([(name, ALL_LINKS) for name in _OF_LINK])
         if each_link or sums != self._sums or any(isinstance(value, Missing) for value in sums.values()):
-            self._sums = sums
+            self._sums = self._sums if is_glance else sums
             values |= self._each_link()
         return CountersReading({**values, **sums}, self._xids())
 

@@ -8,7 +8,7 @@ not known here is `unknown (...)`.
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -35,10 +35,11 @@ _CHOICE = re.compile(
 )
 _CHANNELS = re.compile(r"(?:comm \S+ )?(?P<coll>\d{1,6}) coll channels, \d+ collnet channels, (?P<nvls>\d{1,6}) nvls channels, ", re.ASCII)
 _PAIR = re.compile(
-    r"Channel \d+(?:/\d+)? : (?P<source>\d{1,7})\[[0-9a-f]+\] -> (?P<target>\d{1,7})\[[0-9a-f]+\] "
+    r"Channel \d+(?:/(?P<index>\d{1,3}))? : (?P<source>\d{1,7})\[[0-9a-f]+\] -> (?P<target>\d{1,7})\[[0-9a-f]+\] "
     r"(?:\[(?:send|receive)\] )?via (?P<via>.+)",
     re.ASCII,
 )
+_POINT_TO_POINT = "1"  # the index of a connection of sends and receives; those of collectives have 0
 _VIA = re.compile(r"(?:Channel|CollNet) .* via ")
 _COLLNET = re.compile(
     r"CollNet \d+(?:/\d+)? : (?P<rank>\d{1,7}) \[(?:send|receive)\] via COLLNET/(?P<name>[^/]+)/\d+(?P<gdr>/GDRDMA)?", re.ASCII
@@ -80,12 +81,22 @@ class Connection:
 
 
 @dataclass(frozen=True)
+class Passage:
+    """An RDMA device through which this process sends to another rank, or receives from it, outside of collectives."""
+
+    source: int
+    target: int
+    device: str  # `mlx5_0`, or unknown where NCCL does not say
+
+
+@dataclass(frozen=True)
 class NcclLog:
     """All that one rank's log says, in its order. A line that is in no known form counts for nothing."""
 
     choices: tuple[Choice, ...]
     connections: tuple[Connection, ...]  # each once
     reductions: tuple[Connection, ...]  # of a rank with a network that reduces by itself, `SHARP`: it is source and target
+    passages: tuple[Passage, ...]  # each once; a connection over sockets has none
     strange: str  # the first line that tells of a connection in a form that is not known; empty: none does
     network: Answer[str]  # the plug-in for other nodes, whether or not anything goes through it: `Socket`
     num_channels: Answer[int]  # of collectives
@@ -112,6 +123,7 @@ def parse(text: str, pid: int) -> NcclLog:
         strange=next(
             (line[:_MOST_NAME] for line in lines if _VIA.match(line) and not _PAIR.fullmatch(line) and not _COLLNET.match(line)), ""
         ),
+        passages=tuple(dict.fromkeys(one for match in pairs for one in _passages(match, networks))),
         reductions=tuple(dict.fromkeys(_reduction(match) for match in map(_COLLNET.match, lines) if match)),
         network=_last((match["name"] for match in map(_NETWORK.fullmatch, lines) if match), "NCCL names no network"),
         num_channels=_last((int(match["coll"]) for match in channels), "NCCL tells no number of channels"),
@@ -124,26 +136,29 @@ class _Networks:
     """What stands behind the names of network plug-ins."""
 
     links: Mapping[int, str]  # of the devices of NET/IB, by number: IB or RoCE
+    names: Mapping[int, tuple[str, ...]]  # of the same; several where they are merged
     providers: frozenset[str]  # of libfabric
 
     @classmethod
     def of(cls, lines: Iterable[str]) -> "_Networks":
         links: dict[int, str] = {}
         link_of: dict[str, str] = {}
-        merged: dict[int, list[str]] = {}
+        single: dict[int, tuple[str, ...]] = {}
+        merged: dict[int, tuple[str, ...]] = {}
         providers = set()
         for line in lines:
             if match := _USING_IB.match(line):
                 for device in _IB_DEVICE.finditer(match["devices"]):
                     links[int(device["index"])] = link_of[device["name"]] = device["link"]
+                    single[int(device["index"])] = (device["name"],)
             elif match := _VIRTUAL_DEVICE.match(line):
-                merged[int(match["index"])] = match["names"].split("+")
+                merged[int(match["index"])] = tuple(match["names"].split("+"))
             elif match := _PROVIDER.match(line):
                 providers.add(match["provider"])
         for index, names in merged.items():  # connections count the merged devices, where there are any
             kinds = {link_of.get(name, "") for name in names}
             links[index] = kinds.pop() if len(kinds) == 1 else ""
-        return cls(links, frozenset(providers))
+        return cls(links, {**single, **merged}, frozenset(providers))
 
     def transport(self, plugin: str, device: int) -> str:
         if plugin == "Socket":
@@ -151,6 +166,9 @@ class _Networks:
         if _INFINIBAND.fullmatch(plugin):
             return self.links.get(device, "")
         return "EFA" if plugin in _LIBFABRIC and self.providers == {"efa"} else ""
+
+    def devices(self, plugin: str, device: int) -> tuple[str, ...]:
+        return self.names.get(device, ()) if _INFINIBAND.fullmatch(plugin) else ()
 
 
 def _choice(match: re.Match[str]) -> Choice:
@@ -176,6 +194,13 @@ def _connection(match: re.Match[str], networks: _Networks) -> Connection:
     else:
         transport = (networks.transport(net["plugin"], int(net["device"])) if net else "") or _unknown(via)
     return Connection(int(match["source"]), int(match["target"]), transport, bool(net and net["gdr"]))
+
+
+def _passages(match: re.Match[str], networks: _Networks) -> Iterator[Passage]:
+    net = _NET.match(match["via"])
+    if net and match["index"] == _POINT_TO_POINT and net["plugin"] != "Socket":
+        for device in networks.devices(net["plugin"], int(net["device"])) or (_unknown(net[0]),):
+            yield Passage(int(match["source"]), int(match["target"]), device)
 
 
 def _reduction(match: re.Match[str]) -> Connection:

@@ -26,13 +26,13 @@ def findings(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: i
         chosen, detail = algorithm(log, num_bytes, len(nodes))
         yield "nccl.all_reduce.algorithm", chosen, "text", detail
     for where in _places(nodes, rank):
-        used = _used(log, nodes, where)
+        used = connections(log, nodes, where)
         if isinstance(used, Missing):
             yield f"nccl.transport.{where}", used, "text", ""
         elif used:
-            yield f"nccl.transport.{where}", ", ".join(sorted({one.transport for one in used})), "text", _named(used)
+            yield f"nccl.transport.{where}", transports(used), "text", named(used)
     if "internode" in _places(nodes, rank):
-        yield from _staged(_used(log, nodes, "internode"))
+        yield from _staged(connections(log, nodes, "internode"))
 
 
 def facts(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: int) -> Iterator[Fact]:
@@ -77,7 +77,7 @@ def _places(nodes: Sequence[int], rank: int) -> tuple[str, ...]:
     return tuple(where for where, there in (("intranode", own > 1), ("internode", own < len(nodes))) if there)
 
 
-def _used(log: Answer[NcclLog], nodes: Sequence[int], where: str) -> Answer[list[Connection]]:
+def connections(log: Answer[NcclLog], nodes: Sequence[int], where: str) -> Answer[list[Connection]]:
     """The connections of one place. A network that reduces by itself joins a rank with no one rank: it stands there with its own."""
     if isinstance(log, Missing):
         return log
@@ -97,14 +97,24 @@ def _staged(used: Answer[list[Connection]]) -> Findings:
     if isinstance(used, Missing):
         yield "nccl.network.staged", used, "count", ""
     elif used:
-        staged = [one for one in used if one.transport != "P2P" and not one.gpudirect]
-        yield "nccl.network.staged", len(staged), "count", _named(staged)
+        staged = staged_in_host_memory(used)
+        yield "nccl.network.staged", len(staged), "count", named(staged)
 
 
-def _named(connections: Sequence[Connection]) -> str:
+def transports(used: Sequence[Connection]) -> str:
+    """`IB`; several are named together, `IB, Socket`."""
+    return ", ".join(sorted({one.transport for one in used}))
+
+
+def staged_in_host_memory(used: Sequence[Connection]) -> list[Connection]:
+    """Those over a network without GPUDirect RDMA."""
+    return [one for one in used if one.transport != "P2P" and not one.gpudirect]
+
+
+def named(used: Sequence[Connection]) -> str:
     """`P2P: 0 -> 1, 0 -> 2; SHM: 0 -> 3`."""
     pairs: dict[str, list[str]] = {}
-    for one in connections:
+    for one in used:
         pairs.setdefault(one.transport, []).append(_pair(one))
     return "; ".join(f"{transport}: {_first(named)}" for transport, named in sorted(pairs.items()))
 

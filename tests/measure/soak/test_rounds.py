@@ -57,6 +57,21 @@ def test_all_ranks_run_as_many_rounds_as_the_one_that_wants_most(clock):
     assert wanted == [True] * 3 + [False] * 4
 
 
+def test_an_alarm_ends_the_load_after_its_round_and_says_why(clock):
+    told = iter([""] * 4 + ["rank 1: a link", "", ""])
+    load = measure({"gemm": taking(clock, 25)}, duration_s=10_000, alarm=lambda: next(told))
+    assert len(load.rounds) == 5
+    assert load.ended_early == "ended after round 5: rank 1: a link"
+
+
+def test_an_alarm_leaves_three_rounds_to_compare(clock):
+    told = iter(["rank 1: a link", "", ""])
+    load = measure({"gemm": taking(clock, 25)}, duration_s=10_000, alarm=lambda: next(told))
+    assert (len(load.rounds), load.drift_percent("gemm")) == (3, 0)
+    assert load.ended_early == "ended after round 3: rank 1: a link"
+    assert measure({"gemm": taking(clock, 25)}, duration_s=10).ended_early == ""
+
+
 def test_a_work_that_fails_ends_the_load(clock):
     def broken() -> Done:
         raise RuntimeError("CUDA error")

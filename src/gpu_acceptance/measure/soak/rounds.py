@@ -40,6 +40,7 @@ class Load:
     """All rounds, at least three."""
 
     rounds: tuple[Round, ...]
+    alarm: str = ""  # why it ended before its time
 
     @property
     def begin_s(self) -> float:
@@ -52,6 +53,11 @@ class Load:
     @property
     def length_s(self) -> float:
         return self.end_s - self.begin_s
+
+    @property
+    def ended_early(self) -> str:
+        """`ended after round 17: why`; empty where it did not."""
+        return f"ended after round {len(self.rounds)}: {self.alarm}" if self.alarm else ""
 
     def num_wrong(self, work: str) -> int:
         return sum(one.done[work].num_wrong for one in self.rounds)
@@ -94,16 +100,17 @@ class Load:
         return 100 * (self.lowest_rate(work) / self.first_rate(work) - 1)
 
 
-def measure(works: Mapping[str, Work], *, duration_s: float, agree: Callable[[bool], bool] = bool) -> Load:
+def measure(works: Mapping[str, Work], *, duration_s: float, agree: Callable[[bool], bool] = bool, alarm: Callable[[], str] = str) -> Load:
     """All works in their order, round after round, until `duration_s` are over, and at least three times.
 
     Where a work is collective this is too: `agree` turns what each rank wants, another round or none, into the same for all: another one
-    as long as any rank wants it.
+    as long as any rank wants it. `alarm` is asked after each round and tells all ranks the same: why there need be no more; empty: nothing.
     """
-    rounds: list[Round] = []
-    while agree(len(rounds) < MIN_ROUNDS or Load(tuple(rounds)).length_s < duration_s):
+    rounds, why = list[Round](), ""
+    while agree(len(rounds) < MIN_ROUNDS or not (why or Load(tuple(rounds)).length_s >= duration_s)):
         rounds.append(_round(works))
-    return Load(tuple(rounds))
+        why = alarm() or why
+    return Load(tuple(rounds), why)
 
 
 def _round(works: Mapping[str, Work]) -> Round:

@@ -1,0 +1,69 @@
+"""NIC: does each network card of a node move data at its rate, and carry its share of what goes between nodes? Where a site has them."""
+
+import pytest
+
+from gpu_acceptance.inventory import infiniband, infiniband_health, nccl_log, nccl_physics, nic, port_counters
+from gpu_acceptance.measure import loopback, nccl
+from gpu_acceptance.measure.exchange import Exchange, Sizes
+
+pytestmark = pytest.mark.min_ranks(2)
+
+
+@pytest.fixture
+def devices(parameter):
+    """Globs of those that the job uses; where nobody says that there are any the validation is skipped, which the profile has declared."""
+    if not parameter("nic.asked"):
+        pytest.skip("the parameter nic.asked is false: nobody says that there are network cards")
+    return str(parameter("infiniband.devices"))
+
+
+@pytest.fixture
+def exchange(devices, ranks, parameter):
+    """Moves data between ranks, and tells all of them every rate over the control store."""
+    sizes = Sizes(
+        num_bytes=parameter("nic.num_bytes"),
+        num_iterations=parameter("nic.num_iterations"),
+        num_blocks=parameter("nic.num_blocks"),
+        contact_s=parameter("nic.contact_s"),
+    )
+    return Exchange(sizes, rank=ranks.rank, device=ranks.device, share=lambda rate: ranks.gather("GB/s", rate))
+
+
+@pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **loopback.ENVIRONMENT})
+def test_loopback(devices, exchange, ranks, check, check_all, record):
+    """Inside each node, with all traffic forced through its cards: each is used, over the transport that was bought, and at its rate."""
+    nodes = ranks.gather("node", ranks.node)
+    found = loopback.measure(exchange, nodes, ranks.rank)
+    if not found.rates:
+        return  # alone on its node
+    log = nccl_log.read_own()
+    used = ranks.gather("devices", nic.told_devices(log, nodes))
+    check("nic.loopback.bandwidth", found.best, "GB/s", detail=f"{found.told}, through {used[ranks.rank] or 'no RDMA device'}")
+    check("nic.loopback.wrong", exchange.num_wrong, "elements")
+    of_node = [told for told, node in zip(used, nodes, strict=True) if node == ranks.node]
+    check_all(nic.loopback(log, nodes, of_node, infiniband_health.chosen(infiniband.read(), devices).devices))
+    for peer, gb_per_s in found.rates.items():
+        record(f"nic.loopback.with_rank_{peer}", gb_per_s, "GB/s")
+
+
+@pytest.fixture
+def read_ports(devices, ranks):
+    """What the ports of this node have counted, while no rank moves anything."""
+
+    def read():
+        ranks.gather("done", 0)
+        counted = port_counters.read(devices)
+        ranks.gather("read", 0)
+        return counted
+
+    return read
+
+
+def test_share(read_ports, ranks, parameter, check, check_all):
+    """On several nodes: every port carries its share of each collective, and all together what cannot but pass between nodes."""
+    num_bytes = parameter("nccl.large_bytes")
+    for collective in nccl_physics.COLLECTIVES if ranks.num_nodes > 1 else ():
+        before = read_ports()
+        check("nic.share.wrong", nccl.count_wrong(collective, num_bytes=num_bytes, device=ranks.device), "elements", detail=collective)
+        after = read_ports()
+        check_all(nic.share(before, after, collective=collective, num_bytes=num_bytes, world_size=ranks.world_size))

@@ -1,0 +1,99 @@
+"""What must hold between the parameters of a profile, or a run could not come to its end. Pure.
+
+The seconds that a validation takes by its parameters alone are a bound from below: blocks, rests and holds, none of the work between them.
+Calibrating a block takes two blocks more. At most half of the deadline may go into them: loading kernels, making data and comparing them
+take the rest.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpu_acceptance.limit import Value
+from gpu_acceptance.parameters import DRILLS
+from gpu_acceptance.values import show
+
+KERNEL_SHAPES = 42  # 14 kernels at 3 shapes
+MEMORY_PATTERNS = 6
+NUM_BURSTS = 15
+LATENCY_SIZES = 3
+MOST_CURVE_SIZES = 7  # from 8 B to 128 GiB
+_CALIBRATION = 2  # blocks: to warm up, and to find their length
+_SINGLES = 1  # a block more, of operations that are timed one by one
+_OF_DEADLINE = 0.5
+
+_NOT_ABOVE = (
+    ("nccl.medium_bytes", "nccl.large_bytes", "the second size is the smaller one"),
+    ("soak.pulse_s", "soak.corruption_s", "there would be no pulse in the time of a work"),
+)
+
+
+@dataclass(frozen=True)
+class _Lasting:
+    """What one validation does, and the seconds of it that follow from these parameters."""
+
+    what: str
+    names: tuple[str, ...]
+    seconds: Callable[..., float]
+
+
+_LASTING = (
+    _Lasting(
+        "a sustained GEMM",
+        ("gemm.preheat_s", "gemm.block_s", "gemm.num_blocks"),
+        lambda preheat_s, block_s, num_blocks: preheat_s + block_s * (num_blocks + _CALIBRATION),
+    ),
+    _Lasting("a GEMM in bursts", ("gemm.idle_s",), lambda idle_s: NUM_BURSTS * idle_s),
+    _Lasting("the bandwidth of a memory", ("hbm.block_s", "timing.num_blocks"), lambda block_s, number: block_s * (number + _CALIBRATION)),
+    _Lasting("a test of memory", ("memory.hold_s",), lambda hold_s: MEMORY_PATTERNS * hold_s),
+    _Lasting("a survey of corruption", ("corruption.seconds",), lambda seconds: KERNEL_SHAPES * seconds),
+    _Lasting("the survey after a soak", ("soak.corruption_s",), lambda seconds: KERNEL_SHAPES * seconds),
+    _Lasting(
+        "a validation of nccl_scaling",
+        ("nccl.block_s", "timing.num_blocks"),
+        lambda block_s, number: 3 * block_s * (number + _CALIBRATION + _SINGLES),
+    ),
+    _Lasting(
+        "a latency of nccl",
+        ("nccl.latency_block_s", "timing.num_blocks"),
+        lambda block_s, number: LATENCY_SIZES * block_s * (number + _CALIBRATION),
+    ),
+    _Lasting(
+        "a curve of nccl_sizes",
+        ("nccl_sizes.block_s", "nccl_sizes.num_blocks"),
+        lambda block_s, number: MOST_CURVE_SIZES * block_s * (number + _CALIBRATION + _SINGLES),
+    ),
+    _Lasting("a missing peer of nic", ("nic.contact_s",), lambda contact_s: contact_s),
+    _Lasting("a missing peer of localise", ("localise.contact_s",), lambda contact_s: contact_s),
+    _Lasting("a round of a soak", ("soak.gemm_s", "soak.hbm_s", "soak.nccl_s"), lambda *shares_s: sum(shares_s)),
+)
+
+
+def contradictions(parameters: Mapping[str, Value], deadline_s: float) -> Iterator[str]:
+    """What is wrong, one line each: which parameters, what they are, and what is allowed. Parameters that are not there say nothing."""
+    for smaller, larger, why in _NOT_ABOVE:
+        if (named := _named((smaller, larger), parameters)) and named[smaller] > named[larger]:
+            yield f"parameters.{smaller} is {show(named[smaller])}, above {larger}, {show(named[larger])}: {why}"
+    for lasting in _LASTING:
+        named = _named(lasting.names, parameters)
+        seconds = lasting.seconds(*named.values()) if named else 0.0
+        if seconds > deadline_s * _OF_DEADLINE:
+            said = ", ".join(f"{name} {show(value)}" for name, value in named.items())
+            most = f"half of deadline_s, {show(deadline_s * _OF_DEADLINE)} s"
+            yield f"parameters: {lasting.what} takes {show(seconds)} s by these alone ({said}); allowed: {most}"
+
+
+def drill_on_nobody(parameters: Mapping[str, Value], world_size: int) -> str | None:
+    """Why a fault that is asked for would be planted on no rank."""
+    for name, rank_name in DRILLS.items():
+        rank = parameters.get(rank_name)
+        if parameters.get(name) and isinstance(rank, int) and rank >= world_size:
+            asked = f"{name}={show(parameters[name])}"
+            return f"parameter {rank_name}={rank}: allowed: a rank of this job, 0 to {world_size - 1}; {asked} would be planted on nobody"
+    return None
+
+
+def _named(names: tuple[str, ...], parameters: Mapping[str, Value]) -> dict[str, float]:
+    """These numbers by name; none where one of them is not there."""
+    values = {name: parameters.get(name) for name in names}
+    numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+    return numbers if len(numbers) == len(names) else {}

@@ -17,5 +17,6 @@ pytest_plugins = [
     "fixtures.gemm",
     "fixtures.nccl",
     "fixtures.corruption",
+    "fixtures.exchange",
     "fixtures.p2p",
 ]

@@ -7,7 +7,6 @@ import pytest
 
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.measure import localise
-from gpu_acceptance.measure.exchange import Exchange, Sizes
 
 UNKNOWN = Missing(Why.NOT_THERE, "of a pair alone nobody can say which of its ends is slow: that takes three nodes")
 
@@ -21,51 +20,57 @@ def layout(ranks, parameter):
 
 
 @pytest.fixture
-def exchange(layout, ranks, parameter):
-    """Moves data between ranks, and tells all of them every rate over the control store, which needs no link in doubt."""
-    sizes = Sizes(
-        num_bytes=parameter("localise.num_bytes"),
-        num_iterations=parameter("localise.num_iterations"),
-        num_blocks=parameter("localise.num_blocks"),
-        contact_s=parameter("localise.contact_s"),
-    )
-    return Exchange(sizes, rank=ranks.rank, device=ranks.device, share=lambda rate: ranks.gather("GB/s", rate))
+def exchange(layout, exchange_of):
+    return exchange_of("localise")
 
 
-def test_inside(layout, exchange, parameter, check, record):
+@pytest.fixture
+def hosts(layout, ranks):
+    return ranks.gather("host", ranks.host)
+
+
+@pytest.fixture
+def contact(layout, hosts, lost_ranks_fail):
+    """Where ranks lose contact, those fail that are lost, told by node and rail."""
+    return lost_ranks_fail(lambda rank: layout.name(rank, hosts))
+
+
+def test_inside(layout, exchange, contact, parameter, check, record):
     """Each node by itself, all at the same time: none is slower inside than the median node."""
-    if layout.num_rails > 1:
-        compared = localise.inside(exchange, layout, parameter("localise.suspect_percent"))
-        check("localise.inside.deficit", compared.deficit_percent(layout.node), "%", detail=compared.told(layout.node))
-        check("localise.inside.wrong", exchange.num_wrong, "elements")
     record("localise.inside.ranks", layout.num_rails, "count")
-
-
-def test_rails(layout, exchange, parameter, check, record):
-    """Each rail by itself, through all nodes, all at the same time: none is slower than the median rail."""
-    compared = localise.rails(exchange, layout, parameter("localise.suspect_percent"))
-    rail = compared.slowest
     if layout.num_rails > 1:
-        check("localise.rail.deficit", compared.deficit_percent(rail), "%", detail=f"rail {rail}: {compared.told(rail)}")
-    check("localise.rail.wrong", exchange.num_wrong, "elements")
-    record("localise.rail.rate", compared.reference, "GB/s")
+        with contact:
+            compared = localise.inside(exchange, layout, parameter("localise.suspect_percent"))
+            check("localise.inside.deficit", compared.deficit_percent(layout.node), "%", detail=compared.told(layout.node))
+            check("localise.inside.wrong", exchange.num_wrong, "elements")
 
 
-def test_pairs(layout, exchange, ranks, parameter, check, record):
+def test_rails(layout, exchange, contact, parameter, check, record):
+    """Each rail by itself, through all nodes, all at the same time: none is slower than the median rail."""
+    with contact:
+        compared = localise.rails(exchange, layout, parameter("localise.suspect_percent"))
+        rail = compared.slowest
+        if layout.num_rails > 1:
+            check("localise.rail.deficit", compared.deficit_percent(rail), "%", detail=f"rail {rail}: {compared.told(rail)}")
+        check("localise.rail.wrong", exchange.num_wrong, "elements")
+        record("localise.rail.rate", compared.reference, "GB/s")
+
+
+def test_pairs(layout, exchange, contact, hosts, parameter, check, record):
     """Pairs of nodes, many at once: no node, and no path between two good ones, is slower than the median node."""
-    hosts = ranks.gather("host", ranks.host)
-    located = localise.locate(
-        exchange,
-        layout,
-        names=[f"node {node} ({hosts[members[0]]})" for node, members in enumerate(layout.ranks)],
-        num_rounds=parameter("localise.num_rounds"),
-        suspect_percent=parameter("localise.suspect_percent"),
-        seed=parameter("localise.seed"),
-    )
-    score, path = located.found.scores.get(layout.node), located.worst_path
-    check("localise.node.deficit", score.deficit_percent if score else UNKNOWN, "%", detail=located.of_node(layout.node))
-    check("localise.path.deficit", path.deficit_percent if path else UNKNOWN, "%", detail=located.of_paths)
-    check("localise.pairs.wrong", exchange.num_wrong, "elements")
-    record("localise.pairs.suspects", located.suspects, "text")
-    record("localise.pairs.rounds", located.found.num_rounds, "count")
-    record("localise.pairs.rate", located.rate, "GB/s")
+    with contact:
+        located = localise.locate(
+            exchange,
+            layout,
+            names=[f"node {node} ({hosts[members[0]]})" for node, members in enumerate(layout.ranks)],
+            num_rounds=parameter("localise.num_rounds"),
+            suspect_percent=parameter("localise.suspect_percent"),
+            seed=parameter("localise.seed"),
+        )
+        score, path = located.found.scores.get(layout.node), located.worst_path
+        check("localise.node.deficit", score.deficit_percent if score else UNKNOWN, "%", detail=located.of_node(layout.node))
+        check("localise.path.deficit", path.deficit_percent if path else UNKNOWN, "%", detail=located.of_paths)
+        check("localise.pairs.wrong", exchange.num_wrong, "elements")
+        record("localise.pairs.suspects", located.suspects, "text")
+        record("localise.pairs.rounds", located.found.num_rounds, "count")
+        record("localise.pairs.rate", located.rate, "GB/s")

@@ -4,7 +4,6 @@ import pytest
 
 from gpu_acceptance.inventory import infiniband, infiniband_health, nccl_log, nccl_physics, nic, port_counters
 from gpu_acceptance.measure import loopback, nccl
-from gpu_acceptance.measure.exchange import Exchange, Sizes
 
 pytestmark = pytest.mark.min_ranks(2)
 
@@ -17,33 +16,23 @@ def devices(parameter):
     return str(parameter("infiniband.devices"))
 
 
-@pytest.fixture
-def exchange(devices, ranks, parameter):
-    """Moves data between ranks, and tells all of them every rate over the control store."""
-    sizes = Sizes(
-        num_bytes=parameter("nic.num_bytes"),
-        num_iterations=parameter("nic.num_iterations"),
-        num_blocks=parameter("nic.num_blocks"),
-        contact_s=parameter("nic.contact_s"),
-    )
-    return Exchange(sizes, rank=ranks.rank, device=ranks.device, share=lambda rate: ranks.gather("GB/s", rate))
-
-
 @pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **loopback.ENVIRONMENT})
-def test_loopback(devices, exchange, ranks, check, check_all, record):
+def test_loopback(devices, exchange_of, lost_ranks_fail, ranks, check, check_all, record):
     """Inside each node, with all traffic forced through its cards: each is used, over the transport that was bought, and at its rate."""
-    nodes = ranks.gather("node", ranks.node)
-    found = loopback.measure(exchange, nodes, ranks.rank)
-    if not found.rates:
-        return  # alone on its node
-    log = nccl_log.read_own()
-    used = ranks.gather("devices", nic.told_devices(log, nodes))
-    check("nic.loopback.bandwidth", found.best, "GB/s", detail=f"{found.told}, through {used[ranks.rank] or 'no RDMA device'}")
-    check("nic.loopback.wrong", exchange.num_wrong, "elements")
-    of_node = [told for told, node in zip(used, nodes, strict=True) if node == ranks.node]
-    check_all(nic.loopback(log, nodes, of_node, infiniband_health.chosen(infiniband.read(), devices).devices))
-    for peer, gb_per_s in found.rates.items():
-        record(f"nic.loopback.with_rank_{peer}", gb_per_s, "GB/s")
+    nodes, hosts = ranks.gather("node", ranks.node), ranks.gather("host", ranks.host)
+    exchange = exchange_of("nic")
+    with lost_ranks_fail(lambda rank: f"rank {rank} ({hosts[rank]})"):
+        found = loopback.measure(exchange, nodes, ranks.rank)
+        if not found.rates:
+            return  # alone on its node
+        log = nccl_log.read_own()
+        used = ranks.gather("devices", nic.told_devices(log, nodes))
+        check("nic.loopback.bandwidth", found.best, "GB/s", detail=f"{found.told}, through {used[ranks.rank] or 'no RDMA device'}")
+        check("nic.loopback.wrong", exchange.num_wrong, "elements")
+        of_node = [told for told, node in zip(used, nodes, strict=True) if node == ranks.node]
+        check_all(nic.loopback(log, nodes, of_node, infiniband_health.chosen(infiniband.read(), devices).devices))
+        for peer, gb_per_s in found.rates.items():
+            record(f"nic.loopback.with_rank_{peer}", gb_per_s, "GB/s")
 
 
 @pytest.fixture

@@ -1,24 +1,24 @@
-"""Four hosts with a link each, one of them slow: a run must name it, and only it. And one that dies while pairs are measured."""
+"""Four hosts with a link each, one of them slow: a run must name it, and only it. Then some hear each other no more."""
 
 import re
 import shutil
 
 import pytest
+from faults import Fault
 from hosts import connected, needs_hosts
-from suite import EXAMPLES, shipped_suite
+from suite import EXAMPLES, ROOT, extend_conftest, shipped_suite
 
 pytestmark = [pytest.mark.launcher, pytest.mark.timeout(600), needs_hosts]
 
-NUM_NODES, SLOW, DIES = 4, 2, 3
-MBIT_PER_S, SLOW_MBIT_PER_S = 100, 6
+NUM_NODES, SLOW = 4, 2
+MBIT_PER_S, SLOW_MBIT_PER_S = 100, 10
+CONTACT_S = 3
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """What the first of four hosts was left with, after a run in which one link was slow and one host died at the end."""
-    suites = [shipped_suite(tmp_path_factory.mktemp("localise") / f"node-{node}", "localise") for node in range(NUM_NODES)]
-    for suite in suites:
-        shutil.copy(EXAMPLES / "dies_in_a_tournament.py", suite / "acceptance" / "test_localise_dies.py")
+    """What the first of four hosts was left with, after a run in which one link was slow, and at the end some of them were silent."""
+    suites = [made_suite(tmp_path_factory.mktemp("localise") / f"node-{node}") for node in range(NUM_NODES)]
     with connected(suites) as hosts:
         for node in range(NUM_NODES):
             hosts.shape(node, SLOW_MBIT_PER_S if node == SLOW else MBIT_PER_S)
@@ -26,6 +26,15 @@ def ended(tmp_path_factory):
             hosts.start_one(node, script=("-m", "pytest", "acceptance/", "--localise"))
         first, *_ = [host.wait() for host in hosts.hosts]
         return first
+
+
+def made_suite(folder):
+    suite = shipped_suite(folder, "localise")
+    shutil.copy(ROOT / "acceptance" / "test_localise.py", suite / "acceptance" / "test_localise_silent.py")
+    extend_conftest(suite, (EXAMPLES / "loses_contact.py").read_text())
+    profile = suite / "thresholds" / "cpu.yaml"
+    profile.write_text(re.sub(r"localise\.contact_s: \d+", f"localise.contact_s: {CONTACT_S}", profile.read_text()))
+    return suite
 
 
 def test_the_node_with_the_slow_link_is_named_and_no_other(ended):
@@ -52,11 +61,40 @@ def test_every_rank_knows_the_suspects_and_nothing_that_moved_was_wrong(ended):
     assert re.fullmatch(rf"node {SLOW} \(node-{SLOW}\) [\d.]+ %", suspects.pop())
     assert {(one["pairs.wrong"], one["pairs.rounds"]) for one in told} == {(0, 3 + 3)}
     assert [one["node.deficit"] > 50 for one in told] == [node == SLOW for node in range(NUM_NODES)]
-    assert ended.row("test_rails").outcome == "passed"
+    assert ended.row("test_localise.py::test_rails").outcome == "passed"
 
 
-def test_a_peer_that_dies_in_the_tournament_is_the_finding(ended):
-    row = ended.row("test_localise_dies.py::test_pairs")
-    assert row.outcome == "died"
-    assert row.message.splitlines()[0] == f"rank {DIES} (node-{DIES}): died in call: the worker ended with signal SIGKILL"
-    assert ended.outcomes_by_rank("test_localise_dies.py::test_pairs") == {0: "victim", 1: "victim", 2: "victim", 3: "died"}
+NOTHING_PASSES = Fault(
+    "nothing passes between two nodes (--localise)",
+    "failed",
+    "test_localise_silent.py::test_pairs",
+    rf"ranks 1,3: failed in call: no contact within {CONTACT_S} s between rank 1 \(node 1, node-1, rail 0\) and "
+    r"rank 3 \(node 3, node-3, rail 0\); of a pair alone nobody can say which of its ends is lost; to do: .*",
+)
+ONE_IS_MISSED = Fault(
+    "nothing passes between one node and its two neighbours (--localise)",
+    "failed",
+    "test_localise_silent.py::test_rails",
+    rf"rank 2 \(node-2\): failed in call: no contact within {CONTACT_S} s between rank 1 \(node 1, node-1, rail 0\) and "
+    r"rank 2 \(node 2, node-2, rail 0\), rank 2 \(node 2, node-2, rail 0\) and rank 3 \(node 3, node-3, rail 0\); "
+    r"lost by several partners: rank 2 \(node 2, node-2, rail 0\); to do: .*",
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "by_rank"),
+    [
+        (NOTHING_PASSES, {0: "passed", 1: "failed", 2: "passed", 3: "failed"}),
+        (ONE_IS_MISSED, {0: "victim", 1: "victim", 2: "failed", 3: "victim"}),  # of 1 and 3 the device still waits
+    ],
+    ids=["a pair", "several pairs"],
+)
+def test_who_is_there_and_silent_is_the_finding_and_nobody_else(ended, fault, by_rank, seen):
+    row = ended.row(fault.row)
+    first = row.message.split("\n", 1)[0]
+    assert re.fullmatch(fault.says, first), row.message
+    assert row.outcome == "failed"
+    assert ended.outcomes_by_rank(fault.row) == by_rank
+    assert f"{fault.row}: {first}" in ended.reasons
+    assert row.duration_s < row.deadline_s / 2
+    seen.told(fault, first, row.duration_s)

@@ -1,10 +1,11 @@
-"""The share of each network card in a real run on gloo: files in the form of sysfs count what each would carry. Loopback: with p2p."""
+"""What goes between two nodes, in a real run on gloo: files in the form of sysfs count what each card would carry. Loopback: with p2p."""
 
 import re
+import shutil
 
 import pytest
 from inventory.rdma_trees import NDR_PORT, add_device
-from suite import extend_conftest, shipped_suite, two_nodes
+from suite import ROOT, extend_conftest, shipped_suite, two_nodes
 
 pytestmark = pytest.mark.launcher
 
@@ -37,6 +38,7 @@ DECLARED = re.compile(r'^  "nic\.share\.\w+": .*\n', re.MULTILINE)
 
 def nic_suite(folder):
     suite = shipped_suite(folder, "nic")
+    shutil.copy(ROOT / "acceptance" / "test_nccl_scaling.py", suite / "acceptance")  # which has no limit, so nobody can require it
     profile = suite / "thresholds" / "cpu.yaml"
     profile.write_text(DECLARED.sub("", profile.read_text()))
     return suite
@@ -52,7 +54,7 @@ def ended(tmp_path_factory):
         for card in range(2):
             add_device(folder / "cards" / str(node), f"mlx5_{card}", f"pci0000:0{card}/0000:0{card}:01.0", ports={"1": port})
         extend_conftest(suite, COUNTS.format(root=str(folder / "cards")))
-    first, _ = two_nodes(*((suite, ("-kshare",), {}) for suite in suites))
+    first, _ = two_nodes(*((suite, ("-kshare or efficiency",), {}) for suite in suites))
     return first
 
 
@@ -65,4 +67,10 @@ def test_the_card_without_its_share_is_named_with_its_node_and_collective(ended)
         r"on node 1 \(",
         row.message,
     )
-    assert ended.verdict_line.startswith("REJECTED: 2 limits missed in 1 of 1 validation (")
+    assert ended.verdict_line.startswith("REJECTED: 2 limits missed in 1 of 4 validations (")
+
+
+def test_what_all_nodes_reach_is_recorded_and_a_node_of_one_rank_has_no_rate_of_its_own(ended):
+    for name in ("all_gather", "all_reduce", "reduce_scatter"):
+        (figures, _) = (record.figures for record in ended.row(f"test_efficiency[{name}]").attempts[-1].ranks)
+        assert [figure.metric for figure in figures] == [f"nccl_scaling.{name}.busbw_all"]

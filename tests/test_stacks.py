@@ -21,6 +21,12 @@ IN_SYNCHRONIZE = f'''Stack (most recent call first):
 IN_GATHER = """Stack (most recent call first):
   File "/suite/src/gpu_acceptance/channel.py", line 25 in read
   File "/suite/src/gpu_acceptance/worker_plugin.py", line 173 in _receive
+  File "/suite/src/gpu_acceptance/worker_plugin.py", line 150 in _gather
+  File "/suite/acceptance/test_gathers.py", line 9 in test_gathers
+"""
+IN_EXCHANGE = """Stack (most recent call first):
+  File "/suite/src/gpu_acceptance/measure/exchange.py", line 102 in _run
+  File "/suite/src/gpu_acceptance/measure/timing.py", line 143 in _elapsed_s
   File "/suite/acceptance/test_gathers.py", line 9 in test_gathers
 """
 ASLEEP = 'Stack (most recent call first):\n  File "/suite/acceptance/test_hangs.py", line 14 in test_hangs\n'
@@ -66,7 +72,8 @@ def test_frames_are_those_of_the_main_thread():
 
 
 @pytest.mark.parametrize(
-    ("stack", "expected"), [(IN_ALL_REDUCE, True), (IN_SYNCHRONIZE, True), (IN_GATHER, True), (ASLEEP, False), ("", False)]
+    ("stack", "expected"),
+    [(IN_ALL_REDUCE, True), (IN_SYNCHRONIZE, True), (IN_GATHER, True), (IN_EXCHANGE, True), (ASLEEP, False), ("", False)],
 )
 def test_waits(stack, expected):
     assert waits(frames(stack)) is expected
@@ -105,6 +112,17 @@ def test_who_waits_for_its_gpu_says_for_which_collective():
     first, _ = causes_before_victims([stuck(0, AFTER_THE_LAST_LINE, last(4)), stuck(1, ASLEEP, last(3, finished=True))])
     place = "waits for rank 1 in synchronize, after the last line of the validation"
     assert first.message == f"{place}; unfinished collective on default_pg: number 4, all_reduce"
+
+
+def test_where_some_gather_those_are_named_that_do_not():
+    """A link that falls silent between two of many: no flight recorder knows what gloo sends and receives."""
+    assert outcomes(IN_GATHER, IN_EXCHANGE, IN_GATHER, IN_EXCHANGE) == ["victim", "stuck", "victim", "stuck"]
+    assert outcomes(IN_EXCHANGE, IN_EXCHANGE) == ["stuck", "stuck"]
+    assert outcomes(IN_GATHER, IN_EXCHANGE, ASLEEP) == ["victim", "victim", "stuck"]
+
+
+def test_who_gathers_while_most_reduce_is_the_one_that_is_elsewhere():
+    assert outcomes(IN_GATHER, IN_ALL_REDUCE, IN_ALL_REDUCE) == ["stuck", "victim", "victim"]
 
 
 def test_one_that_could_not_say_where_it_is_did_not_arrive():

@@ -13,7 +13,7 @@ from gpu_acceptance.record import LastCollective, Outcome, RankRecord, clip
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/gpu_acceptance/|/lib/python3|^<frozen ")
 _WAITS_IN = re.compile(
-    r"/torch/distributed/|/gpu_acceptance/channel\.py$"
+    r"/torch/distributed/|/gpu_acceptance/(channel|measure/exchange)\.py$"
 )  # for other ranks, or for its supervisor to say that they are there
 _NEVER_CAME = {Outcome.DIED, Outcome.LOST, Outcome.ERROR, Outcome.FAILED}
 _AFTER = {"_wait_for_device", "_seal"}  # of worker_plugin.py: what a validation left to its GPU, and that all ranks left the same
@@ -85,7 +85,8 @@ def name_who_did_not_arrive(records: Iterable[RankRecord]) -> tuple[RankRecord, 
     if not gone and _all_came(stuck.values()):
         return records
     waiting = {rank for rank, record in stuck.items() if waits(frames(record.stack)) or _waits_for_others(record, stuck.values(), gone)}
-    absent = sorted([*gone, *(stuck.keys() - waiting)]) or _not_ahead(_elsewhere(_places(stuck)), stuck) or _behind(stuck)
+    absent = sorted([*gone, *(stuck.keys() - waiting)]) or _not_ahead(_elsewhere(_places(stuck)), stuck)
+    absent = absent or _behind(stuck) or _not_gathered(stuck)
     if not absent:
         return records
     return tuple(_as_victim(record, absent) if record.rank in stuck and record.rank not in absent else record for record in records)
@@ -152,6 +153,16 @@ def _behind(stuck: Mapping[int, RankRecord]) -> list[int]:
         if all(one.finished for one in stuck[rank].collectives)
         and any(one.group == group and one.number < number for one in told for group, number in awaited)
     )
+
+
+def _not_gathered(stuck: Mapping[int, RankRecord]) -> list[int]:
+    """The ranks that do not stand in `gather` where others do: it wants all of them, and needs no link between GPUs."""
+    gathering = {rank for rank, record in stuck.items() if any(map(_is_gather, frames(record.stack)))}
+    return sorted(stuck.keys() - gathering) if gathering else []
+
+
+def _is_gather(frame: Frame) -> bool:
+    return frame.file.endswith("/gpu_acceptance/worker_plugin.py") and frame.function == "_gather"
 
 
 def _counted(record: RankRecord) -> list[LastCollective]:

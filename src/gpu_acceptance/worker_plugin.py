@@ -104,10 +104,11 @@ class WorkerPlugin:
         figures, self._leftovers = Figures(item.nodeid, self._late), None
         self._config.stash[FIGURES] = figures
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=items.get(command["next"]))
-        self._wait_for_device()
+        if self._done["phase"] in {"", "setup"}:  # else new workers come, and what is on this device may wait for a peer that is lost
+            self._wait_for_device()
+            gc.collect()
+            release_cached_memory()
         self._done["figures"] = [figure.model_dump() for figure in figures.close()]
-        gc.collect()
-        release_cached_memory()
         found: list[str] = self._leftovers.found() if self._leftovers else []
         if found:
             self._note(Outcome.ERROR, "teardown", f"left behind: {', '.join(found)}")

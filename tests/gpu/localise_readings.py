@@ -47,7 +47,7 @@ def main() -> None:
     together(device)
     layout = localise.layout([other // options.gpus_per_node for other in range(world_size())], rank)
     say({"versions": versions.read(), "world_size": world_size(), "device": name(device), "num_nodes": layout.num_nodes})
-    exchange = Late(sizes(options), rank=rank, device=device, share=lambda rate: gather("GB/s", rate))
+    exchange = Late(sizes(options), rank=rank, device=device, share=gather)
     for _ in range(3):
         tell("as it is", exchange, layout)
     late = layout.ranks[-1][0]
@@ -81,7 +81,7 @@ def tell(what: str, exchange: Exchange, layout: Layout) -> Located:
     rules = {"num_rounds": 3, "suspect_percent": read_options().suspect_percent, "seed": 1}
     located = localise.locate(exchange, layout, names=names, **rules)
     found = located.found
-    rates = [path.gb_per_s or 0.0 for path in found.paths]
+    rates = [path.gb_per_s for path in found.paths]
     say(
         {
             "what": what,

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from gpu_acceptance.measure import localise, loopback, nccl
 from gpu_acceptance.measure.collectives import NAMES
+from gpu_acceptance.measure.contact import LostContactError
 from gpu_acceptance.measure.exchange import Exchange, Sizes
 
 WORLD_SIZE = 4
@@ -25,9 +26,9 @@ class Board:
     def __init__(self, rank: int, store: dist.Store) -> None:
         self._rank, self._store, self._number = rank, store, 0
 
-    def share(self, rate: float) -> list[float]:
+    def share(self, key: str, value: float) -> list[float]:
         self._number += 1
-        self._store.set(f"{self._number}/{self._rank}", repr(rate))
+        self._store.set(f"{self._number}/{self._rank}", repr(value))
         return [float(self._store.get(f"{self._number}/{rank}")) for rank in range(WORLD_SIZE)]
 
 
@@ -35,10 +36,10 @@ def exchange(rank: int, board: Board, sizes: Sizes = SIZES) -> Exchange:
     return Exchange(sizes, rank=rank, device=torch.device("cpu"), share=board.share)
 
 
-def played(rank: int, board: Board, rounds=ROUNDS, sizes: Sizes = SIZES) -> dict[str, object]:
-    moved = exchange(rank, board, sizes)
+def played(rank: int, board: Board) -> dict[str, object]:
+    moved = exchange(rank, board)
     pairs = localise.Pairs(moved, localise.layout(FOUR_NODES, rank))
-    return {"rates": [sorted(pairs(one).items()) for one in rounds], "num_wrong": moved.num_wrong}
+    return {"rates": [sorted(pairs(one).items()) for one in ROUNDS], "num_wrong": moved.num_wrong}
 
 
 def with_contact(contact, scene):
@@ -60,11 +61,38 @@ def nothing_moves(self: Exchange, route) -> bool:
     return True
 
 
-def rank_3_does_not_come(self: Exchange, route) -> bool:
-    if dist.get_rank() == 3:
-        time.sleep(3)
+def lost(rank: int, board: Board, nodes, scene, contact, contact_s: float = 60.0) -> dict[str, object]:
+    """Who had no contact, and how often this rank had timed anything by then."""
+    moved, timed = exchange(rank, board, Sizes(4_006, 3, 3, contact_s)), []
+    real = moved._own_rate
+    moved._own_rate = lambda route: timed.append(route) or real(route)
+    try:
+        with_contact(contact, lambda: scene(moved, localise.layout(nodes, rank)))
+    except LostContactError as error:
+        return {"pairs": error.pairs, "lost": sorted(error.lost), "told": str(error), "num_timed": len(timed)}
+
+
+def lost_inside(rank: int, board: Board) -> dict[str, object]:
+    return lost(rank, board, TWO_NODES, lambda moved, layout: localise.inside(moved, layout, 3.0), lambda self, route: rank < 2)
+
+
+def lost_in_the_second_round(rank: int, board: Board) -> dict[str, object]:
+    def contact(self, route) -> bool:
+        return {rank, route.to} != {1, 3} and REAL_CONTACT(self, route)
+
+    return lost(rank, board, FOUR_NODES, lambda moved, layout: list(map(localise.Pairs(moved, layout), ROUNDS)), contact)
+
+
+def lost_on_a_rail(rank: int, board: Board) -> dict[str, object]:
+    """Rank 3 is there and does nothing. Nothing moves afterwards: gloo ends all connections of a rank that has waited in vain."""
+
+    def contact(self, route) -> bool:
+        if rank < 3:
+            return REAL_CONTACT(self, route)
+        time.sleep(1.5)
         return False
-    return REAL_CONTACT(self, route)
+
+    return lost(rank, board, FOUR_NODES, lambda moved, layout: localise.rails(moved, layout, 3.0), contact, contact_s=1.0)
 
 
 def of_two_nodes(rank: int, board: Board) -> dict[str, object]:
@@ -93,7 +121,7 @@ def located(rank: int, board: Board) -> dict[str, object]:
 def looped(rank: int, board: Board, nodes=TWO_NODES, sizes: Sizes = SIZES) -> dict[str, object]:
     moved = exchange(rank, board, sizes)
     found = loopback.measure(moved, nodes, rank)
-    return {"rates": sorted(found.rates.items()), "best": found.best, "num_wrong": moved.num_wrong}
+    return {"rates": sorted(found.rates.items()), "num_wrong": moved.num_wrong}
 
 
 def inside_nodes(rank: int) -> dict[str, object]:
@@ -113,10 +141,12 @@ def main(rank: int, store_file: str) -> None:
         "inside_nodes": inside_nodes(rank),
         "no_groups": [nccl.group_of(nodes, rank) for nodes in (FOUR_NODES, [0, 0, 0, 0])],
         "wrong": with_contact(wrong_on_rank_1, lambda: played(rank, board)),
-        "nothing": with_contact(nothing_moves, lambda: played(rank, board, ROUNDS[:1])),
+        "nothing": with_contact(nothing_moves, lambda: played(rank, board)["num_wrong"]),
         "located": located(rank, board),
         "loopback_wrong": with_contact(wrong_on_rank_1, lambda: looped(rank, board)),
-        "gone": with_contact(rank_3_does_not_come, lambda: played(rank, board, sizes=Sizes(4_006, 3, 3, contact_s=1.0))),
+        "lost_inside": lost_inside(rank, board),
+        "lost_in_the_second_round": lost_in_the_second_round(rank, board),
+        "lost_on_a_rail": lost_on_a_rail(rank, board),
     }
     print(json.dumps(answer))
 

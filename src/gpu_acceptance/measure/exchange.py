@@ -6,9 +6,12 @@ The default group does it: no group is made for a node, a rail or a pair, which 
 ranks that meet for the first time connect first; that is within the first contact, which is not timed.
 
 Before each block the ends of a route meet in one more operation. There is no barrier over all ranks, which one dead link would stop:
-all routes begin when the last results were shared, through `share`, which must not need the links in doubt. GB = 1e9 bytes.
+all routes begin when the last results were shared, through `share`, which must not need the links in doubt. Whether the first contact
+came about is shared as well, before anybody times anything: no rank waits in a block for a peer that another one has lost.
+GB = 1e9 bytes.
 """
 
+import contextlib
 import math
 import statistics
 import time
@@ -20,12 +23,13 @@ import torch
 import torch.distributed as dist
 
 from gpu_acceptance.measure import message
+from gpu_acceptance.measure.contact import NOBODY, LostContactError, lost_pairs
 from gpu_acceptance.measure.message import Span
 from gpu_acceptance.measure.timing import time_block
 
 _PERIOD = 2**22 - 1  # three times as much and the number of a rank is exact in fp32; odd, because NCCL works in pieces of 2**k elements
 _POLL_S = 0.001
-Share = Callable[[float], list[float]]  # one number of every rank, in rank order; collective
+Share = Callable[[str, float], list[float]]  # what it is, and that of every rank, in rank order; collective
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Sizes:
     num_bytes: int
     num_iterations: int  # operations in a block
     num_blocks: int
-    contact_s: float  # a rank from which nothing came after so long is not there
+    contact_s: float  # for the first operation, connecting included: where nothing came by then, nothing will
 
 
 def ring(members: list[int], rank: int) -> Route | None:
@@ -63,16 +67,28 @@ class Exchange:
         message.write(self._given, self._message(rank))
         self.num_wrong = 0
 
-    def measure(self, route: Route | None) -> list[float | None]:
-        """GB/s of every rank on its route, in rank order; None where it has none, or no contact. Collective: with None it only listens."""
-        own = self._own_rate(route) if route else None
-        return [rate or None for rate in self._share(own or 0.0)]
+    def measure(self, route: Route | None) -> list[float]:
+        """GB/s of every rank on its route, in rank order; 0 where it has none. Collective: with None it only listens.
 
-    def _own_rate(self, route: Route) -> float | None:
-        self._taken.fill_(math.nan)
-        if not self._has_contact(route):
-            return None
-        self.num_wrong += message.num_different(self._taken, self._message(route.source))
+        Raises LostContactError on all ranks alike, where on some route nothing came. Then the group is of no more use, and what a GPU was
+        given may never come to its end.
+        """
+        self._meet(route)
+        return self._share("GB/s", self._own_rate(route) if route else 0.0)
+
+    def _meet(self, route: Route | None) -> None:
+        source = NOBODY
+        if route:
+            self._taken.fill_(math.nan)
+            if self._has_contact(route):
+                self.num_wrong += message.num_different(self._taken, self._message(route.source))
+            else:
+                source = route.source
+        told = [int(other) for other in self._share("nothing came from", source)]
+        if lost := lost_pairs(told, ends_at_once=self._device.type == "cuda"):
+            raise LostContactError(lost, self._sizes.contact_s)
+
+    def _own_rate(self, route: Route) -> float:
         blocks = [self._block_s(route) for _ in range(self._sizes.num_blocks)]
         return 4 * len(self._given) / statistics.median(blocks) / 1e9
 
@@ -91,15 +107,27 @@ class Exchange:
         return dist.batch_isend_irecv([give, take])
 
     def _has_contact(self, route: Route) -> bool:
-        """Whether one operation comes to its end in time. Where not, this rank's links are of no more use: it must sit out from then on."""
-        end_s = time.monotonic() + self._sizes.contact_s
+        """Whether one operation brings what is to come in time."""
+        within_s = self._sizes.contact_s
+        return self._comes_to_cpu(route, within_s) if self._device.type == "cpu" else self._comes_to_gpu(route, within_s)
+
+    def _comes_to_cpu(self, route: Route, within_s: float) -> bool:
+        """A send that does not end is for the rank to tell that waits for it."""
         try:
-            for work in self._begin(route):
-                work.wait(timedelta(seconds=self._sizes.contact_s)) if self._device.type == "cpu" else work.wait()
-        except RuntimeError:  # gloo: timed out, or the other end is gone; NCCL: the other end is gone
+            give, take = self._begin(route)
+            take.wait(timedelta(seconds=within_s))
+        except RuntimeError:  # timed out, or the other end is gone
             return False
-        if self._device.type == "cpu":
-            return True
+        with contextlib.suppress(RuntimeError):
+            give.wait(timedelta(seconds=within_s))
+        return True
+
+    def _comes_to_gpu(self, route: Route, within_s: float) -> bool:
+        end_s = time.monotonic() + within_s
+        try:
+            self._run(route)  # returns once it is enqueued
+        except dist.DistError:  # the other end is gone
+            return False
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
         while not done.query():  # type: ignore[no-untyped-call]

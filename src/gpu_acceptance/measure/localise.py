@@ -3,7 +3,7 @@
 A rail is the ranks of one local rank on all nodes, whose network cards are as a rule on one switch. Every pair of nodes talks over all
 rails at once, and has the rate of its slowest. Cost: one round for all nodes by themselves, one for all rails, one more each to confirm a
 suspect, and the rounds of a tournament (tournament.py); none of them grows with the number of nodes.
-Every rank must call each function here, and gets the same numbers.
+Every rank must call each function here, and gets the same numbers; or LostContactError, as do all others, where a rank or a path is lost.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ class Layout:
 
     @property
     def node(self) -> int:
-        return next(node for node, ranks in enumerate(self.ranks) if self.rank in ranks)
+        return self.node_of(self.rank)
 
     @property
     def rail(self) -> int:
@@ -43,6 +43,14 @@ class Layout:
 
     def along(self, rail: int) -> list[int]:
         return [ranks[rail] for ranks in self.ranks]
+
+    def node_of(self, rank: int) -> int:
+        return next(node for node, ranks in enumerate(self.ranks) if rank in ranks)
+
+    def name(self, rank: int, hosts: Sequence[object]) -> str:
+        """`rank 6 (node 3, node-03, rail 0)`. `hosts`: of each rank."""
+        node = self.node_of(rank)
+        return f"rank {rank} (node {node}, {hosts[rank]}, rail {self.ranks[node].index(rank)})"
 
 
 def layout(nodes: Sequence[int], rank: int) -> Layout:
@@ -55,24 +63,24 @@ def layout(nodes: Sequence[int], rank: int) -> Layout:
 
 @dataclass(frozen=True)
 class Compared:
-    """Rates of nodes or of rails, each that of its slowest rank, GB/s; None: no figure."""
+    """Rates of nodes or of rails, each that of its slowest rank, GB/s."""
 
-    gb_per_s: tuple[float | None, ...]
+    gb_per_s: tuple[float, ...]
 
     @property
     def reference(self) -> float:
         """Of the median one; of two the faster."""
-        return median_high([rate or 0.0 for rate in self.gb_per_s])
+        return median_high(self.gb_per_s)
 
     @property
     def slowest(self) -> int:
-        return min(range(len(self.gb_per_s)), key=lambda one: self.gb_per_s[one] or 0.0)
+        return min(range(len(self.gb_per_s)), key=lambda one: self.gb_per_s[one])
 
     def deficit_percent(self, one: int) -> float:
-        return tournament.deficit(self.gb_per_s[one] or 0.0, self.reference)
+        return tournament.deficit(self.gb_per_s[one], self.reference)
 
     def told(self, one: int) -> str:
-        return f"{_gb(self.gb_per_s[one])} GB/s where the median has {self.reference:.4g}"
+        return f"{self.gb_per_s[one]:.4g} GB/s where the median has {self.reference:.4g}"
 
 
 def inside(exchange: Exchange, layout: Layout, suspect_percent: float) -> Compared:
@@ -101,28 +109,20 @@ def _confirmed(once: Callable[[], Compared], suspect_percent: float) -> Compared
     if all(first.deficit_percent(one) <= suspect_percent for one in range(len(first.gb_per_s))):
         return first
     both = zip(first.gb_per_s, once().gb_per_s, strict=True)
-    return Compared(tuple(max(rate or 0.0, again or 0.0) or None for rate, again in both))
+    return Compared(tuple(max(rate, again) for rate, again in both))
 
 
 class Pairs:
-    """Pairs of nodes, and which of their rails was the slowest. A node of a pair without a figure sits out from then on.
-
-    Nothing that such a node does would come to an end, and whoever waited for it would be lost as well. So neither end of that pair meets
-    anybody again, and which of them is to blame is not known.
-    """
+    """Pairs of nodes, and which of their rails was the slowest."""
 
     def __init__(self, exchange: Exchange, layout: Layout) -> None:
         self._exchange, self._layout = exchange, layout
-        self._gone: set[int] = set()
         self.slowest_rails: list[Counter[int]] = [Counter() for _ in layout.ranks]
 
-    def __call__(self, pairs: Sequence[Pair]) -> dict[Pair, float | None]:
+    def __call__(self, pairs: Sequence[Pair]) -> dict[Pair, float]:
         """GB/s of disjoint pairs, all at once. Collective."""
-        alive = [pair for pair in pairs if not self._gone & set(pair)]
-        rates = self._exchange.measure(self._route(alive))
-        had = {pair: self._rate(pair, rates) for pair in alive}
-        self._gone |= {node for pair, rate in had.items() if rate is None for node in pair}
-        return had
+        rates = self._exchange.measure(self._route(pairs))
+        return {pair: self._rate(pair, rates) for pair in pairs}
 
     def _route(self, pairs: Sequence[Pair]) -> Route | None:
         for pair in pairs:
@@ -131,16 +131,16 @@ class Pairs:
                 return Route(partner, partner)
         return None
 
-    def _rate(self, pair: Pair, rates: Sequence[float | None]) -> float | None:
+    def _rate(self, pair: Pair, rates: Sequence[float]) -> float:
         by_rail = [_slowest(rates, [self._layout.ranks[node][rail] for node in pair]) for rail in range(self._layout.num_rails)]
-        slowest = min(range(len(by_rail)), key=lambda rail: by_rail[rail] or 0.0)
+        slowest = min(range(len(by_rail)), key=lambda rail: by_rail[rail])
         for node in pair:
             self.slowest_rails[node][slowest] += 1
         return by_rail[slowest]
 
 
-def _slowest(rates: Sequence[float | None], ranks: Sequence[int]) -> float | None:
-    return min(rates[rank] or 0.0 for rank in ranks) or None
+def _slowest(rates: Sequence[float], ranks: Sequence[int]) -> float:
+    return min(rates[rank] for rank in ranks)
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Located:
     found: Found
     names: Sequence[str]
     slowest_rails: Sequence[Counter[int]]  # by node
-    rate: float | None  # GB/s: of the median node; of two nodes, of their one pair
+    rate: float  # GB/s: of the median node; of two nodes, of their one pair
 
     @property
     def worst_path(self) -> Path | None:
@@ -180,14 +180,14 @@ class Located:
         return "; ".join(map(self._of_path, self.found.path_suspects or self.found.paths[:1]))
 
     def _of_path(self, path: Path) -> str:
-        at_first = f", at first {_gb(path.first)}" if path.first is not None else ""
-        return f"{self._ends(path)}: {_gb(path.gb_per_s)} GB/s{at_first}, each has at least {path.ends:.4g} elsewhere"
+        at_first = f", at first {path.first:.4g}" if path.first is not None else ""
+        return f"{self._ends(path)}: {path.gb_per_s:.4g} GB/s{at_first}, each has at least {path.ends:.4g} elsewhere"
 
     def _ends(self, path: Path) -> str:
         return " to ".join(self.names[node] for node in path.pair)
 
     def _met(self, met: Sequence[Meeting]) -> str:
-        return ", ".join(f"{_gb(meeting.gb_per_s)} with {self.names[meeting.partner]}" for meeting in met)
+        return ", ".join(f"{meeting.gb_per_s:.4g} with {self.names[meeting.partner]}" for meeting in met)
 
     def _rail(self, node: int) -> str:
         ((rail, times),) = self.slowest_rails[node].most_common(1)
@@ -202,7 +202,3 @@ def locate(exchange: Exchange, layout: Layout, *, names: Sequence[str], num_roun
         return Located(Found({}, [], suspect_percent, num_rounds=1), names, pairs.slowest_rails, rate)
     found = tournament.run(layout.num_nodes, pairs, num_rounds=num_rounds, suspect_percent=suspect_percent, seed=seed)
     return Located(found, names, pairs.slowest_rails, next(iter(found.scores.values())).reference)
-
-
-def _gb(gb_per_s: float | None) -> str:
-    return "none" if gb_per_s is None else f"{gb_per_s:.4g}"

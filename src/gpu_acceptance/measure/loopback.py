@@ -19,22 +19,18 @@ _Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Loopback:
-    """GB/s that one rank had with each other rank of its node, each way; None: nothing moved."""
+    """GB/s that one rank had with each other rank of its node, each way; empty where it is alone."""
 
-    rates: Mapping[int, float | None]
+    rates: Mapping[int, float]
 
     @property
     def best(self) -> float:
-        """0 where a pair moved nothing: who of the two is to blame is not known, and what other pairs had excuses neither."""
-        rates = [rate or 0.0 for rate in self.rates.values()]
-        return max(rates, default=0.0) if all(rates) else 0.0
+        """The rank must not be alone."""
+        return max(self.rates.values())
 
     @property
     def told(self) -> str:
-        silent = [peer for peer, rate in self.rates.items() if rate is None]
-        if silent:
-            return f"nothing moved with rank {silent[0]}"
-        best = max(self.rates, key=lambda peer: self.rates[peer] or 0.0)
+        best = max(self.rates, key=self.rates.__getitem__)
         return f"with rank {best}, the fastest of {len(self.rates)}"
 
 
@@ -54,17 +50,11 @@ def _pairs(ranks: Sequence[int], number: int) -> list[_Pair]:
 
 
 def measure(exchange: Exchange, nodes: Sequence[int], rank: int) -> Loopback:
-    """Every round; no rate where a rank is alone on its node. Collective.
-
-    Both ends of a pair that moved nothing sit out from then on: whoever waited for them would be lost as well.
-    """
-    had: dict[int, float | None] = {}
-    gone: set[int] = set()
+    """Every round; no rate where a rank is alone on its node. Collective. Raises LostContactError where nothing moves between two."""
+    had: dict[int, float] = {}
     for pairs in rounds(nodes):
-        alive = [pair for pair in pairs if not gone & set(pair)]
-        peer = next((sum(pair) - rank for pair in alive if rank in pair), None)
+        peer = next((sum(pair) - rank for pair in pairs if rank in pair), None)
         rates = exchange.measure(None if peer is None else Route(peer, peer))
-        slower = {pair: min(rates[end] or 0.0 for end in pair) or None for pair in alive}
-        gone |= {end for pair, rate in slower.items() if rate is None for end in pair}
-        had |= {sum(pair) - rank: rate for pair, rate in slower.items() if rank in pair}
+        if peer is not None:
+            had[peer] = min(rates[rank], rates[peer])
     return Loopback(had)

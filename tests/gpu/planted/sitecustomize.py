@@ -37,9 +37,9 @@ def late(seconds: float) -> None:
 
 
 what, rank, *more = os.environ.get("PLANTED", "none:-1").split(":")
-if os.environ.get("RANK") == rank and "gpu_acceptance.worker" in sys.orig_argv:
-    if what == "late":
-        late(float(more[0]))
-    else:
+if os.environ.get("RANK") == rank:
+    if what != "late":
         name, value = what.split("=")
         os.environ[name] = value
+    elif "gpu_acceptance.worker" in sys.orig_argv:
+        late(float(more[0]))

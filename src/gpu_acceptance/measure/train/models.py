@@ -86,6 +86,8 @@ def _gpt2(shape: Decoder) -> nn.Module:
         n_layer=shape.num_layers,
         n_head=shape.num_heads,
         use_cache=False,
+        bos_token_id=0,
+        eos_token_id=0,
         attn_implementation=_ATTENTION,
         **no_dropout,
     )

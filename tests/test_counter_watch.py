@@ -152,6 +152,16 @@ def glance(watch):
     return answer(watch)
 
 
+def test_a_glance_is_nothing_to_compare_with(nvml):
+    """Where the reading before the validation did not come: what rose up to the glance would never be told."""
+    watch = CounterWatch(reads_ports=False)
+    assert glance(watch) == {}
+    nvml.replay(3)
+    assert glance(watch) == {}
+    assert ask(watch) == {}
+    assert ask(watch) == {"pcie.replays": (0, ""), "xids": (0, "")}
+
+
 def test_what_a_glance_saw_is_told_again_and_by_its_link(nvml, monkeypatch):
     links: dict[tuple[str, int], int] = {}
     monkeypatch.setattr(nvml, "_fields", lambda *arguments: fields(nvml.values, links)(*arguments))

@@ -71,8 +71,9 @@ def test_parameters_that_cannot_be_right(tmp_path):
     """Before workers start: no folder of the run is there yet."""
     overlay = tmp_path / "mine.yaml"
     overlay.write_text("reason: a test\nparameters:\n  nccl.block_s: 0\n  gemm.sizes: 32\n")
-    refused = torchrun(make_suite(tmp_path / "suite", "passes"), f"--limits={overlay}")
-    assert_refused(refused, "mine.yaml: parameters.nccl.block_s (line 3): 0 is not allowed; allowed: a number from 0.001 to 60 s ")
+    refused = plain_pytest(make_suite(tmp_path / "suite", "passes"), f"--limits={overlay}")
+    assert refused.returncode == 4, refused.output
+    assert "ERROR: mine.yaml: parameters.nccl.block_s (line 3): 0 is not allowed; allowed: a number from 0.001 to 60 s " in refused.output
     assert "mine.yaml: parameters.gemm.sizes (line 4): unknown parameter; " in refused.output
     assert "; did you mean gemm.size?" in refused.output
     assert refused.folder is None
@@ -84,6 +85,15 @@ def test_a_drill_on_a_rank_that_is_not_there(tmp_path):
     refused = plain_pytest(make_suite(tmp_path / "suite", "passes"), f"--limits={overlay}")
     assert refused.returncode == 4, refused.output
     assert "ERROR: parameter memory.planted_rank=1: allowed: a rank of this job, 0 to 0; memory.planted_words=1 would be" in refused.output
+    assert refused.folder is None
+
+
+def test_localise_asked_by_a_file_on_one_node(tmp_path):
+    overlay = tmp_path / "mine.yaml"
+    overlay.write_text("reason: a test\nparameters: {localise.asked: true}\n")
+    refused = plain_pytest(make_suite(tmp_path / "suite", "passes"), f"--limits={overlay}")
+    assert refused.returncode == 4, refused.output
+    assert "ERROR: --localise compares nodes, and this job has 1; it wants at least 2" in refused.output
     assert refused.folder is None
 
 

@@ -127,6 +127,9 @@ def test_what_the_log_does_not_tell_is_no_pass(profile, tmp_path):
     silent = judged(profile, looped(lambda rank: "" if rank == 3 else own_card(rank), add_cards(tmp_path)))
     assert silent["loopback.transport"][0] is silent["loopback.staged"][0] is Status.INVALID
     assert "NCCL's log tells of no connection in a form that is known" in silent["loopback.transport"][1]
+    status, message = silent["loopback.unused"]
+    assert status is Status.INVALID  # the card of rank 3 may well have been used
+    assert "NCCL's log does not say through which device it went: unknown (no connection told)" in message
     unread = Missing(Why.NOT_THERE, "stdout is no file")
     of_rank = list(nic.loopback(unread, [0] * NUM_GPUS, [nic.told_devices(unread, [0])], Missing(Why.NOT_THERE)))
     assert [value for _, value, _, _ in of_rank] == [unread, unread, Missing(Why.NOT_THERE)]
@@ -134,9 +137,9 @@ def test_what_the_log_does_not_tell_is_no_pass(profile, tmp_path):
 
 def test_connections_to_other_nodes_alone_are_no_loopback():
     other = log(USING, "Channel 00/1 : 0[0] -> 1[0] via NET/IB/0/GDRDMA")
-    assert nic.told_devices(other, [0, 1]) == ""
+    assert nic.told_devices(other, [0, 1]) == "unknown (no connection told)"
     assert nic.told_devices(other, [0, 0]) == "mlx5_0"
-    assert nic.told_devices(other, [0]) == ""  # of a rank that is not there
+    assert nic.told_devices(other, [0]) == "unknown (no connection told)"  # of a rank that is not there
     (_, transport, _, _), *_ = nic.loopback(other, [0, 1], [""], ())
     assert transport == Missing(Why.NOT_THERE, "NCCL's log tells of no connection inside the node")
 

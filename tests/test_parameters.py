@@ -26,6 +26,7 @@ from gpu_acceptance.values import show
 ROOT = Path(__file__).parents[1]
 BASE = load_profile("base", shipped_dir()).parameters
 BLOCK_S = "a number from 0.001 to 60 s (starting a block must not count, and all of them must end before the deadline)"
+DEVICES = "words with a blank between them: globs of RDMA devices, without the `,`, `=`, `^` and `:` of NCCL_IB_HCA"
 OF_NCCL = "nccl.large_bytes, nccl.medium_bytes, nccl.block_s, nccl.latency_block_s"
 SUBJECTS = "timing, gemm, gemm_dtypes, hbm, memory, p2p, pcie, corruption, infiniband, nccl, nccl_exact, nccl_sizes, nic, localise, soak"
 
@@ -60,8 +61,12 @@ def overlay(folder, *lines):
             "(fp8 multiplies in steps of 16; three larger matrices of fp64 fit no GPU)",
         ),
         ("localise.asked: 1", "1 is not allowed; allowed: true or false"),
-        ('infiniband.devices: ""', "'' is not allowed; allowed: words with a blank between them: globs of RDMA devices"),
-        ("infiniband.devices: 7", "7 is not allowed; allowed: words with a blank between them: globs of RDMA devices"),
+        ('infiniband.devices: ""', f"'' is not allowed; allowed: {DEVICES}"),
+        ("infiniband.devices: 7", f"7 is not allowed; allowed: {DEVICES}"),
+        ("infiniband.devices: mlx5_0,mlx5_1", f"'mlx5_0,mlx5_1' is not allowed; allowed: {DEVICES}"),
+        ("infiniband.devices: =mlx5_0", f"'=mlx5_0' is not allowed; allowed: {DEVICES}"),
+        ("infiniband.devices: ^mlx5_0", f"'^mlx5_0' is not allowed; allowed: {DEVICES}"),
+        ("infiniband.devices: mlx5_0:1", f"'mlx5_0:1' is not allowed; allowed: {DEVICES}"),
     ],
 )
 def test_a_mistake_is_named_with_file_line_value_and_what_is_allowed(line, text, tmp_path):

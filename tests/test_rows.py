@@ -64,16 +64,26 @@ def test_formation_needs_no_figure():
 
 def test_a_formation_that_failed_tells_first_which_rank_was_set_up_otherwise():
     formed = Attempt(number=1, ranks=tuple(make_record(rank) for rank in range(4)))
-    died = with_record(formed, make_record(0, Outcome.DIED, message="SIGSEGV"))
+    died = with_record(formed, make_record(0, Outcome.DIED, phase="forming the group", message="SIGSEGV"))
     job = with_environment(make_job(4, 2), {1: {"NCCL_P2P_DISABLE": "1"}})
     assert row_of(died, job=job, nodeid="world_formation").message.splitlines() == [
         "ranks of one node differ in what NCCL is told: NCCL_P2P_DISABLE is not set on rank 0 (node-00, GPU 0, serial 165390000), "
         "'1' on rank 1 (node-00, GPU 1, serial 165390001)",
-        "rank 0 (node-00, GPU 0, serial 165390000): died: SIGSEGV",
+        "rank 0 (node-00, GPU 0, serial 165390000): died in forming the group: SIGSEGV",
     ]
     assert "differ" not in row_of(died, job=make_job(4, 2), nodeid="world_formation").message
     assert "differ" not in row_of(formed, job=job, nodeid="world_formation").message
     assert "differ" not in row_of(died, job=job).message
+
+
+def test_variables_of_nccl_are_not_blamed_for_what_happened_before_it_was_asked():
+    """Each rank may well have an NCCL_IB_HCA of its own; a GPU that is not there is still the first thing to say."""
+    formed = Attempt(number=1, ranks=tuple(make_record(rank) for rank in range(4)))
+    failed = with_record(formed, make_record(1, Outcome.FAILED, phase="opening the device", message="local rank 1 has no GPU"))
+    failed = with_record(failed, make_record(0, Outcome.VICTIM, phase="forming the group"))
+    job = with_environment(make_job(4, 2), {rank: {"NCCL_IB_HCA": f"mlx5_{rank}"} for rank in range(4)})
+    first = row_of(failed, job=job, nodeid="world_formation").message.splitlines()[0]
+    assert first == "rank 1 (node-00, GPU 1, serial 165390001): failed in opening the device: local rank 1 has no GPU"
 
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.PASSED])

@@ -183,7 +183,7 @@ def test_the_cpu_profile_asks_only_for_life():
             "nccl.physics",
             "nccl.transport.*",
             "nccl.network.*",
-            "nccl.all_reduce.algorithm",
+            "nccl.all_reduce.algorithm*",
             "nccl_ring.algorithm",
             "nccl_ring.all_reduce.algorithm",
         ),
@@ -333,6 +333,8 @@ def test_ndr_judges_or_declares_every_rate_between_nodes(name):
     judged = {metric for metric in rates if metric in profile.limits}
     assert judged == {"nccl.all_reduce.busbw_internode"}
     assert {metric for metric in rates if matching_reason(metric, profile.not_applicable)} == rates - judged
+    assert matching_reason("nccl.all_reduce.algorithm_internode", profile.not_applicable)
+    assert not matching_reason("nccl.all_reduce.algorithm", profile.not_applicable)  # of one node: it is asked for as before
     assert "infiniband" in profile.requires
     assert profile.limits["nccl.transport.internode"].equals == "IB"
     assert {change.kind for change in profile.changes} <= {"added", "not applicable", "required"}

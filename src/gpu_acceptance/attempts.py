@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 
-from gpu_acceptance.record import Outcome, RankRecord, Row
+from gpu_acceptance.record import FORMING, Outcome, RankRecord, Row
 from gpu_acceptance.rows import subject_of
 from gpu_acceptance.stacks import name_who_did_not_arrive
 
 CHANNEL = "channel"  # the phase of an error of a worker that was killed because nothing it says can be trusted
 CAUSES = frozenset({Outcome.DIED, Outcome.STUCK, Outcome.LOST})
-FORMING = "forming the group"
 NO_WORKER = "no worker: none could be started (see world_formation)"
 _ECHOES = frozenset({(Outcome.ERROR, "call"), (Outcome.FAILED, FORMING)})
 

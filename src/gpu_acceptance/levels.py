@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpu_acceptance.limit import DEFAULT_LEVEL, LOCALISE, SOAK, SOAK_DURATION, Profile, matching_reason
+from gpu_acceptance.limit import DEFAULT_LEVEL, LOCALISE, LOCALISE_ASKED, SOAK, SOAK_DURATION, Profile, matching_reason
 from gpu_acceptance.limits_file import LimitsError
 from gpu_acceptance.parameters import PARAMETERS
 from gpu_acceptance.rows import subject_of
@@ -18,7 +18,6 @@ _SHORTEST = "soak.min_duration_s"  # a parameter
 _LASTED = "soak.load.fraction"
 _NOT_ASKED = "localise.*"  # what base.yaml declares not applicable for as long as nobody asks
 _EXPECTED = "localise.expected_s"  # a parameter
-_IS_ASKED = "localise.asked"  # a parameter
 _LOCALISED = "localise.node.deficit"
 _LONGEST_S = PARAMETERS[SOAK_DURATION].most
 
@@ -64,7 +63,7 @@ def localising(profile: Profile) -> Profile:
     if _LOCALISED not in profile.limits:
         raise LimitsError(f"--localise: profile {profile.name} has no limit {_LOCALISED}: nothing would judge it")
     expected_s = {**profile.expected_s, LOCALISE: _seconds(profile, _EXPECTED, "--localise")}
-    asked = {**profile.parameters, _IS_ASKED: True}
+    asked = {**profile.parameters, LOCALISE_ASKED: True}
     return replace(profile, not_applicable=declared, requires=profile.requires | {LOCALISE}, parameters=asked, expected_s=expected_s)
 
 

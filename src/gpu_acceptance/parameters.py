@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema
 from pydantic_core import core_schema
 
-from gpu_acceptance.limit import SOAK_DURATION, Value
+from gpu_acceptance.limit import LOCALISE_ASKED, SOAK_DURATION, Value
 
 Kind = Literal["whole number", "number", "words", "truth"]
 
-_WORDS = r"^[!-~]+( [!-~]+)*$"
+_GLOB = r"[A-Za-z0-9_.*?\[\]!-]+"  # what stands in names of devices and in globs; `,`, `=`, `^` and `:` would match none
+_WORDS = rf"^{_GLOB}( {_GLOB})*$"
 # A parameter that says how much is spoiled, and the one that says on which rank.
 DRILLS: Mapping[str, str] = {
     "corruption.planted_flip_every": "corruption.planted_flip_rank",
@@ -102,7 +103,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "corruption.seconds": _KERNEL_S,
     "corruption.planted_flip_every": _count("", 0, 10**9, "0 plants nothing"),
     "corruption.planted_flip_rank": _RANK,
-    "infiniband.devices": Parameter("words", "", why="globs of RDMA devices"),
+    "infiniband.devices": Parameter("words", "", why="globs of RDMA devices, without the `,`, `=`, `^` and `:` of NCCL_IB_HCA"),
     "nccl.large_bytes": _MESSAGE,
     "nccl.medium_bytes": _MESSAGE,
     "nccl.block_s": _BLOCK_S,
@@ -119,7 +120,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "nic.num_iterations": _count("", 1, 100_000, "of a block, which must end before the deadline"),
     "nic.num_blocks": _count("", 1, 1000, "the median counts"),
     "nic.contact_s": _seconds(0.1, 600, "two ranks must have time to connect, and be missed before the deadline"),
-    "localise.asked": Parameter("truth", ""),
+    LOCALISE_ASKED: Parameter("truth", ""),
     "localise.expected_s": _seconds(0.1, 86_400, "what a budget reckons with"),
     "localise.num_bytes": _MESSAGE,
     "localise.num_iterations": _count("", 1, 100_000, "of a block, which must end before the deadline"),

@@ -22,6 +22,7 @@ from gpu_acceptance.model import Model
 SCHEMA_VERSION = 1
 MAX_TEXT = 16_384  # characters of one message, stack or log tail in a record
 WORKER_END = "worker_end"  # the row of how healthy workers left
+FORMING = "forming the group"  # the phase in which a worker meets the others of its generation
 COUNTERS = "counters"  # the subject of what supervisors read round every validation
 MOST_COLLECTIVES = 64  # groups of one rank whose last collective a record names
 

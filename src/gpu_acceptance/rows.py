@@ -9,7 +9,7 @@ from gpu_acceptance.job import Job
 from gpu_acceptance.judge import judge
 from gpu_acceptance.limit import Profile, matching_reason, subject_of_metric
 from gpu_acceptance.objections import FORMATION
-from gpu_acceptance.record import COUNTERS, Attempt, Judgement, Outcome, RankRecord, Row, Status, clip
+from gpu_acceptance.record import COUNTERS, FORMING, Attempt, Judgement, Outcome, RankRecord, Row, Status, clip
 from gpu_acceptance.sift import JUDGED_OUTCOMES, quantity
 from gpu_acceptance.stacks import where
 from gpu_acceptance.unlike_variables import unlike_variables
@@ -38,6 +38,7 @@ _OUTCOME_OF = {
     Status.NO_LIMIT: Outcome.NO_LIMIT,
     Status.NOT_MEASURED: Outcome.NOT_MEASURED,
 }
+_NO_CAUSE = {Outcome.PASSED, Outcome.VICTIM}
 _MOST_LINES = 6
 
 
@@ -78,7 +79,7 @@ def make_row(
         nodeid=nodeid,
         subject=subject_of(nodeid),
         outcome=outcome,
-        message=clip("\n".join([*_why(nodeid, outcome, job), *_lines(causes, judgements, outcome), *_ras(attempts)])),
+        message=clip("\n".join([*_why(nodeid, attempts, job), *_lines(causes, judgements, outcome), *_ras(attempts)])),
         duration_s=sum(max((record.duration_s for record in attempt.ranks), default=0.0) for attempt in attempts),
         deadline_s=deadline_s,
         attempts=tuple(attempts),
@@ -175,9 +176,10 @@ def _lines(causes: Iterable[_Cause], judgements: Iterable[Judgement], outcome: O
     return [*shown, *(judgement.message for judgement in judgements if judgement.status in aside)]
 
 
-def _why(nodeid: str, outcome: Outcome, job: Job) -> list[str]:
-    """First of a formation that failed: who crashed in it is as a rule not who was set up otherwise."""
-    unlike = "" if nodeid != FORMATION or outcome is Outcome.PASSED else unlike_variables(job)
+def _why(nodeid: str, attempts: Sequence[Attempt], job: Job) -> list[str]:
+    """First where the group did not form: who crashed in it is as a rule not who was set up otherwise. What came before asked no NCCL."""
+    in_group = any(record.phase == FORMING for attempt in attempts for record in attempt.ranks if record.outcome not in _NO_CAUSE)
+    unlike = unlike_variables(job) if nodeid == FORMATION and in_group else ""
     return [f"ranks of one node differ in what NCCL is told: {unlike}"] if unlike else []
 
 

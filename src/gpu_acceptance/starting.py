@@ -10,7 +10,7 @@ from gpu_acceptance.identity import read_identity
 from gpu_acceptance.job import Job
 from gpu_acceptance.joining import NOT_WRITABLE, RefusedError, UnmetError, interrupted, join
 from gpu_acceptance.launch import Rank
-from gpu_acceptance.limit import Profile
+from gpu_acceptance.limit import LOCALISE_ASKED, Profile
 from gpu_acceptance.parameter_relations import drill_on_nobody
 from gpu_acceptance.processes import become_subreaper
 from gpu_acceptance.record import RankIdentity
@@ -95,12 +95,13 @@ def _own_site(settings: Settings, place: Rank, refusal: RefusedError | None) -> 
 def _profile_for(settings: Settings, identities: list[RankIdentity], site: SiteFile | None) -> Profile:
     """The profile of rank 0's machine rules; a node that is not like it fails by name."""
     first = identities[0]
-    mismatch = find_mismatch(identities, settings.declared_gpus) or find_lone_node(identities, is_localising=settings.localise)
+    mismatch = find_mismatch(identities, settings.declared_gpus)
     if mismatch:
         raise RefusedError(mismatch)
     profile = choose_profile(settings, first.gpu.name if first.gpu else None, site)
     wrong = find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
     wrong = wrong or drill_on_nobody(profile.parameters, len(identities))
+    wrong = wrong or find_lone_node(identities, is_localising=profile.parameters.get(LOCALISE_ASKED) is True)  # by option or by a file
     if wrong:
         raise RefusedError(wrong)
     in_use = None if settings.allow_busy else find_busy(identities, profile)

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from gpu_acceptance.attempts import FORMING
 from gpu_acceptance.channel import LineReader, Message, write_message
 from gpu_acceptance.gpu_telemetry import GpuTelemetry, check_moments
 from gpu_acceptance.group import World, device_facts, form_group, open_device, release_cached_memory, seal, wait_for_device
 from gpu_acceptance.leftovers import Leftovers
 from gpu_acceptance.limit import Value
 from gpu_acceptance.ranges import named
-from gpu_acceptance.record import DeclaredNode, Outcome, clip
+from gpu_acceptance.record import FORMING, DeclaredNode, Outcome, clip
 from gpu_acceptance.surroundings import Surroundings
 from gpu_acceptance.worker_session import FIGURES, WORKER_SESSION, Figures, WorkerSession, check_gathered, use_before
 

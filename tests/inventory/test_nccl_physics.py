@@ -31,7 +31,7 @@ def test_one_node(name, channels, transport, pairs):
 
 def test_sockets_between_nodes():
     assert found(real("socket"), TWO_NODES) == {
-        "nccl.all_reduce.algorithm": ("RING", "protocol SIMPLE, 2 channels"),
+        "nccl.all_reduce.algorithm_internode": ("RING", "protocol SIMPLE, 2 channels"),
         "nccl.transport.intranode": ("Socket", "Socket: 0 -> 1, 1 -> 0"),
         "nccl.transport.internode": ("Socket", "Socket: 2 -> 0, 0 -> 2, 3 -> 0, 0 -> 3"),
         "nccl.network.staged": (4, "Socket: 2 -> 0, 0 -> 2, 3 -> 0, 0 -> 3"),
@@ -61,7 +61,7 @@ def test_a_network_that_reduces_is_between_nodes():
 
 def test_nvlink_between_nodes_needs_no_network_card():
     assert found(log("Channel 00/0 : 0[0] -> 2[2] via P2P/MNNVL"), TWO_NODES) == {
-        "nccl.all_reduce.algorithm": (missing("AllReduce", GiB), ""),
+        "nccl.all_reduce.algorithm_internode": (missing("AllReduce", GiB), ""),
         "nccl.transport.internode": ("P2P", "P2P: 0 -> 2"),
         "nccl.network.staged": (0, ""),
     }

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from virtual.schedule import Schedule
 
-from gpu_acceptance.attempts import FORMING
 from gpu_acceptance.channel import LineReader, write_message
+from gpu_acceptance.record import FORMING
 
 Message = dict[str, Any]
 Steps = Generator[Any, Any, Any]  # yields what it waits for, and is sent what it waited for

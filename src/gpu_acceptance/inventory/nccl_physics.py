@@ -24,7 +24,8 @@ def findings(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: i
     """
     if rank == 0:
         chosen, detail = algorithm(log, num_bytes, len(nodes))
-        yield "nccl.all_reduce.algorithm", chosen, "text", detail
+        suffix = "_internode" if len(set(nodes)) > 1 else ""  # one has no limit of the other
+        yield f"nccl.all_reduce.algorithm{suffix}", chosen, "text", detail
     for where in _places(nodes, rank):
         used = connections(log, nodes, where)
         if isinstance(used, Missing):

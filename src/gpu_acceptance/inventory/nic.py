@@ -16,16 +16,19 @@ Counted = Mapping[tuple[str, str], Answer[int]]  # what port_counters.read gives
 Bytes = Mapping[str, int]  # by port, `mlx5_3 port 1`
 
 _MOST_NAMES = 900  # characters, of one rank
+_SILENT = "unknown (no connection told)"
 _WAYS = {"sent": "infiniband.sent_bytes", "received": "infiniband.received_bytes"}
 _ELEMENT_BYTES = 4
 
 
 def told_devices(log: Answer[NcclLog], nodes: Sequence[int]) -> str:
-    """The RDMA devices through which one rank went to others of its node: `mlx5_0, mlx5_1`. `nodes`: the node of each rank."""
-    if isinstance(log, Missing):
-        return ""
-    known = [one for one in log.passages if max(one.source, one.target) < len(nodes)]
-    return ", ".join(sorted({one.device for one in known if nodes[one.source] == nodes[one.target]}))[:_MOST_NAMES]
+    """The RDMA devices through which one rank went to others of its node: `mlx5_0, mlx5_1`; empty where it went through none.
+
+    `nodes`: the node of each rank. A log that tells of no connection inside the node leaves it open: `unknown (...)`.
+    """
+    if isinstance(log, Missing) or isinstance(used := connections(log, nodes, "intranode"), Missing) or not used:
+        return _SILENT
+    return ", ".join(sorted({one.device for one in log.passages if nodes[one.source] == nodes[one.target]}))[:_MOST_NAMES]
 
 
 def loopback(log: Answer[NcclLog], nodes: Sequence[int], told: Sequence[str], chosen: Answer[tuple[RdmaDevice, ...]]) -> Findings:

@@ -1,0 +1,57 @@
+"""Batches made on the device, with something to learn in them: a loss that does not fall is a step that does not train.
+
+Tokens follow a chain in which each symbol has 4 equally likely successors, so that no model gets below a loss of ln 4 = 1.386. Images are
+noise with the colour grid of their class in it.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from gpu_acceptance.measure.train.shapes import NUM_CLASSES, Decoder, ResNet, Shape
+
+Batch = tuple[torch.Tensor, torch.Tensor]  # inputs, targets
+NUM_SUCCESSORS = 4
+_NUM_SYMBOLS = 64
+_GRID = 8  # cells each way
+_CHAIN_SEED = 1  # of what all ranks learn; what each of them sees is drawn by its own
+
+
+def batches(shape: Shape, batch_size: int, num_batches: int, *, seed: int, device: torch.device) -> Sequence[Batch]:
+    """`num_batches` of so many samples: tokens [B, sequence], int64, and the next ones; or images [B, 3, H, W], bf16, and classes."""
+    generator = torch.Generator(device).manual_seed(seed)
+    if isinstance(shape, ResNet):
+        return [_images(shape, batch_size, generator, device) for _ in range(num_batches)]
+    return [_tokens(shape, batch_size, generator, device) for _ in range(num_batches)]
+
+
+def _tokens(shape: Decoder, batch_size: int, generator: torch.Generator, device: torch.device) -> Batch:
+    """The symbols are spread over the vocabulary."""
+    num_symbols = min(_NUM_SYMBOLS, shape.vocabulary)
+    successors_AK = _chain(num_symbols).to(device)
+    draws_BT = torch.randint(NUM_SUCCESSORS, (batch_size, shape.sequence + 1), generator=generator, device=device)
+    symbols_BT = torch.empty_like(draws_BT)
+    symbols_BT[:, 0] = torch.randint(num_symbols, (batch_size,), generator=generator, device=device)
+    for place in range(1, shape.sequence + 1):
+        symbols_BT[:, place] = successors_AK[symbols_BT[:, place - 1], draws_BT[:, place]]
+    tokens_BT = symbols_BT * (shape.vocabulary // num_symbols)
+    return tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
+
+
+def _chain(num_symbols: int) -> torch.Tensor:
+    """The successors of each symbol, all different; drawn on the CPU, so that they are the same everywhere."""
+    generator = torch.Generator().manual_seed(_CHAIN_SEED)
+    return torch.stack([torch.randperm(num_symbols, generator=generator)[:NUM_SUCCESSORS] for _ in range(num_symbols)])
+
+
+def _images(shape: ResNet, batch_size: int, generator: torch.Generator, device: torch.device) -> Batch:
+    size, dtype = shape.image_size, torch.bfloat16
+    classes_B = torch.randint(NUM_CLASSES, (batch_size,), generator=generator, device=device)
+    grids = torch.randn(NUM_CLASSES, 3, _GRID, _GRID, generator=torch.Generator().manual_seed(_CHAIN_SEED)).to(device)
+    images_BCHW = torch.randn(batch_size, 3, size, size, generator=generator, device=device, dtype=dtype)
+    images_BCHW += _stretched(grids[classes_B].to(dtype), size)
+    return images_BCHW.contiguous(memory_format=torch.channels_last), classes_B
+
+
+def _stretched(grids_BCHW: torch.Tensor, size: int) -> torch.Tensor:
+    return torch.nn.functional.interpolate(grids_BCHW, size=(size, size), mode="nearest")

@@ -1,0 +1,31 @@
+"""The shapes of the models that are trained: plain numbers, as a profile gives them."""
+
+from dataclasses import dataclass
+
+NUM_CLASSES = 1_000  # of ImageNet
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """The shape of a decoder of tokens. `num_kv_heads` and `mlp_width` are those of Llama; GPT-2 has as many as heads, and 4 widths."""
+
+    kind: str
+    num_layers: int
+    width: int
+    num_heads: int
+    vocabulary: int
+    sequence: int  # tokens
+    num_kv_heads: int = 0
+    mlp_width: int = 0
+
+
+@dataclass(frozen=True)
+class ResNet:
+    """The shape of a residual network for images."""
+
+    depth: int
+    image_size: int  # pixels each way
+    width: int = 64  # channels of the first stage; 64 is the published network
+
+
+Shape = Decoder | ResNet

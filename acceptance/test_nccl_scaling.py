@@ -13,14 +13,12 @@ def groups(ranks):
     return {name: group for name, group in made.items() if group is not None}
 
 
-@pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "reduce_scatter"])
-def test_efficiency(collective, groups, ranks, time_collective, record):
+def test_efficiency(groups, ranks, time_collective, record):
     """The bus bandwidth of this node and of this pair, while all others run as well, that of all nodes, and it as a part of the node's."""
-    if ranks.num_nodes == 1:
-        return
-    busbw = {name: time_collective(collective, group=group).busbw_gb_per_s for name, group in groups.items()}
-    busbw["all"] = time_collective(collective).busbw_gb_per_s
-    for name, rate in busbw.items():
-        record(f"nccl_scaling.{collective}.busbw_{name}", rate, "GB/s")
-    if "node" in busbw:
-        record(f"nccl_scaling.{collective}.efficiency", busbw["all"] / busbw["node"], "relative")
+    for collective in ("all_gather", "all_reduce", "reduce_scatter") if ranks.num_nodes > 1 else ():
+        busbw = {name: time_collective(collective, group=group).busbw_gb_per_s for name, group in groups.items()}
+        busbw["all"] = time_collective(collective).busbw_gb_per_s
+        for name, rate in busbw.items():
+            record(f"nccl_scaling.{collective}.busbw_{name}", rate, "GB/s")
+        if "node" in busbw:
+            record(f"nccl_scaling.{collective}.efficiency", busbw["all"] / busbw["node"], "relative")

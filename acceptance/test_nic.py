@@ -23,10 +23,10 @@ def test_loopback(devices, exchange_of, lost_ranks_fail, ranks, check, check_all
     exchange = exchange_of("nic")
     with lost_ranks_fail(lambda rank: f"rank {rank} ({hosts[rank]})"):
         found = loopback.measure(exchange, nodes, ranks.rank)
-        if not found.rates:
-            return  # alone on its node
         log = nccl_log.read_own()
         used = ranks.gather("devices", nic.told_devices(log, nodes))
+        if not found.rates:
+            return  # alone on its node
         check("nic.loopback.bandwidth", found.best, "GB/s", detail=f"{found.told}, through {used[ranks.rank] or 'no RDMA device'}")
         check("nic.loopback.wrong", exchange.num_wrong, "elements")
         of_node = [told for told, node in zip(used, nodes, strict=True) if node == ranks.node]

@@ -80,5 +80,5 @@ def test_in_a_loopback_each_rank_met_each_other(ended):
     for rank, figures in told.items():
         best = max(rates[rank], key=rates[rank].get)
         assert rates[rank][best] == rates[best][rank] == figures["nic.loopback.bandwidth"].value > 0
-        assert figures["nic.loopback.bandwidth"].detail == f"with rank {best}, the fastest of 2, through no RDMA device"
+        assert figures["nic.loopback.bandwidth"].detail == f"with rank {best}, the fastest of 2, through unknown (no connection told)"
         assert figures["nic.loopback.wrong"].value == 0

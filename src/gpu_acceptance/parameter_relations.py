@@ -19,6 +19,7 @@ LATENCY_SIZES = 3
 MOST_CURVE_SIZES = 7  # from 8 B to 128 GiB
 _CALIBRATION = 2  # blocks: to warm up, and to find their length
 _SINGLES = 1  # a block more, of operations that are timed one by one
+_WAYS = 2  # on a CPU, to send and to receive are waited for one after the other
 _OF_DEADLINE = 0.5
 
 _NOT_ABOVE = (
@@ -50,7 +51,7 @@ _LASTING = (
     _Lasting(
         "a validation of nccl_scaling",
         ("nccl.block_s", "timing.num_blocks"),
-        lambda block_s, number: 3 * block_s * (number + _CALIBRATION + _SINGLES),
+        lambda block_s, number: 9 * block_s * (number + _CALIBRATION + _SINGLES),
     ),
     _Lasting(
         "a latency of nccl",
@@ -62,8 +63,8 @@ _LASTING = (
         ("nccl_sizes.block_s", "nccl_sizes.num_blocks"),
         lambda block_s, number: MOST_CURVE_SIZES * block_s * (number + _CALIBRATION + _SINGLES),
     ),
-    _Lasting("a missing peer of nic", ("nic.contact_s",), lambda contact_s: contact_s),
-    _Lasting("a missing peer of localise", ("localise.contact_s",), lambda contact_s: contact_s),
+    _Lasting("a missing peer of nic", ("nic.contact_s",), lambda contact_s: _WAYS * contact_s),
+    _Lasting("a missing peer of localise", ("localise.contact_s",), lambda contact_s: _WAYS * contact_s),
     _Lasting("a round of a soak", ("soak.gemm_s", "soak.hbm_s", "soak.nccl_s"), lambda *shares_s: sum(shares_s)),
 )
 

@@ -3,7 +3,7 @@
 Sources: Linux Documentation/ABI/stable/sysfs-class-infiniband, and drivers/infiniband/core/sysfs.c for what the files look like.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -96,6 +96,12 @@ class InfiniBand:
 def is_chosen(device: str, globs: str) -> bool:
     """Whether the job uses a device: `mlx5_0 mlx5_[3-6]`. Others of a node serve storage and administration."""
     return any(fnmatchcase(device, glob) for glob in globs.split())
+
+
+def not_found(devices: Sequence[str], globs: str) -> Missing | None:
+    """Where one of the globs is of no device: a card that fell off its bus leaves the others, and they would speak for it."""
+    lacking = [glob for glob in globs.split() if not any(is_chosen(device, glob) for device in devices)]
+    return Missing(Why.NOT_THERE, f"no RDMA device here is {lacking[0]}, of {len(devices)} devices"[:200]) if lacking else None
 
 
 def read(root: Path = Path("/")) -> InfiniBand:

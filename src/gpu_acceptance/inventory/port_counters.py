@@ -6,7 +6,7 @@ Sources: Linux Documentation/ABI/stable/sysfs-class-infiniband; InfiniBand Archi
 from pathlib import Path
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_int
-from gpu_acceptance.inventory.infiniband import is_chosen
+from gpu_acceptance.inventory.infiniband import is_chosen, not_found
 from gpu_acceptance.inventory.port_traffic import read_bytes
 from gpu_acceptance.inventory.rdma_counters import LINK_ERRORS, is_full
 
@@ -20,6 +20,8 @@ def read(devices: str, root: Path = Path("/")) -> dict[tuple[str, str], Answer[i
     names = names_in(folder)
     if isinstance(names, Missing):
         return _none(names)
+    if lacking := not_found(names, devices):
+        return _none(lacking)
     values: dict[tuple[str, str], Answer[int]] = {}
     for device in (name for name in names if is_chosen(name, devices)):
         ports = names_in(folder / device / "ports")
@@ -27,7 +29,7 @@ def read(devices: str, root: Path = Path("/")) -> dict[tuple[str, str], Answer[i
             return _none(ports)
         for port in ports:
             values |= _of_port(folder / device / "ports" / port / "counters", f"{device} port {port}")
-    return values or _none(Missing(Why.NOT_THERE, f"no RDMA device here is one of {devices}"[:200]))
+    return values or _none(Missing(Why.NOT_THERE, f"no port of an RDMA device that is one of {devices}"[:200]))
 
 
 def _of_port(folder: Path, port: str) -> dict[tuple[str, str], Answer[int]]:

@@ -67,34 +67,31 @@ def test_launcher_restarts(tmp_path, seen):
     seen.told(RESTARTS, next(line for line in refused.output.splitlines() if "ERROR: TORCHELASTIC_MAX_RESTARTS" in line), 0)
 
 
-def test_parameters_that_cannot_be_right(tmp_path):
-    """Before workers start: no folder of the run is there yet."""
-    overlay = tmp_path / "mine.yaml"
-    overlay.write_text("reason: a test\nparameters:\n  nccl.block_s: 0\n  gemm.sizes: 32\n")
-    refused = plain_pytest(make_suite(tmp_path / "suite", "passes"), f"--limits={overlay}")
+def refused_by(tmp_path, overlay):
+    """What is said before workers start: no folder of the run is there yet."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"reason: a test\nparameters:\n{overlay}")
+    refused = plain_pytest(make_suite(tmp_path / "suite", "passes"), f"--limits={path}")
     assert refused.returncode == 4, refused.output
-    assert "ERROR: mine.yaml: parameters.nccl.block_s (line 3): 0 is not allowed; allowed: a number from 0.001 to 60 s " in refused.output
-    assert "mine.yaml: parameters.gemm.sizes (line 4): unknown parameter; " in refused.output
-    assert "; did you mean gemm.size?" in refused.output
     assert refused.folder is None
+    return refused.output
+
+
+def test_parameters_that_cannot_be_right(tmp_path):
+    output = refused_by(tmp_path, "  nccl.block_s: 0\n  gemm.sizes: 32\n")
+    assert "ERROR: mine.yaml: parameters.nccl.block_s (line 3): 0 is not allowed; allowed: a number from 0.001 to 60 s " in output
+    assert "mine.yaml: parameters.gemm.sizes (line 4): unknown parameter; " in output
+    assert "; did you mean gemm.size?" in output
 
 
 def test_a_drill_on_a_rank_that_is_not_there(tmp_path):
-    overlay = tmp_path / "mine.yaml"
-    overlay.write_text("reason: a drill\nparameters: {memory.planted_words: 1, memory.planted_rank: 1}\n")
-    refused = plain_pytest(make_suite(tmp_path / "suite", "passes"), f"--limits={overlay}")
-    assert refused.returncode == 4, refused.output
-    assert "ERROR: parameter memory.planted_rank=1: allowed: a rank of this job, 0 to 0; memory.planted_words=1 would be" in refused.output
-    assert refused.folder is None
+    output = refused_by(tmp_path, "  memory.planted_words: 1\n  memory.planted_rank: 1\n")
+    assert "ERROR: parameter memory.planted_rank=1: allowed: a rank of this job, 0 to 0; memory.planted_words=1 would be" in output
 
 
 def test_localise_asked_by_a_file_on_one_node(tmp_path):
-    overlay = tmp_path / "mine.yaml"
-    overlay.write_text("reason: a test\nparameters: {localise.asked: true}\n")
-    refused = plain_pytest(make_suite(tmp_path / "suite", "passes"), f"--limits={overlay}")
-    assert refused.returncode == 4, refused.output
-    assert "ERROR: --localise compares nodes, and this job has 1; it wants at least 2" in refused.output
-    assert refused.folder is None
+    output = refused_by(tmp_path, "  localise.asked: true\n")
+    assert "ERROR: --localise compares nodes, and this job has 1; it wants at least 2" in output
 
 
 def test_ranks_that_collect_different_validations(tmp_path):

@@ -88,6 +88,14 @@ def largest(number: int, device: torch.device, group: Group = None) -> int:
     return int(tensor.item())
 
 
+def over_ranks(own: list[float], device: torch.device, group: Group = None) -> list[list[float]]:
+    """Each number of every rank, by rank. Collective."""
+    every = torch.empty(len(own) * dist.get_world_size(group), dtype=torch.float64, device=device)
+    all_gather(every, torch.tensor(own, dtype=torch.float64, device=device), group=group)
+    columns: list[list[float]] = every.view(-1, len(own)).T.tolist()
+    return columns
+
+
 class Buffers:
     """What one collective reads and writes on this rank, uninitialised.
 

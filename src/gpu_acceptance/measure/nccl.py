@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from gpu_acceptance.measure import message
-from gpu_acceptance.measure.collectives import BYTES_PER_ELEMENT, Buffers, Group, all_gather, bus_factor, largest
+from gpu_acceptance.measure.collectives import BYTES_PER_ELEMENT, Buffers, Group, bus_factor, largest, over_ranks
 from gpu_acceptance.measure.timing import Blocks, time_blocks, time_each
 
 LATENCY_BYTES = 2**20  # up to here a collective is a matter of latency, and its time says more than its rate
@@ -69,7 +69,7 @@ def measure(
     buffers = Buffers(collective, num_bytes, device, group)
     blocks, single_s = _time(buffers, block_s, num_blocks, min_iterations)
     own = [blocks.median_s, blocks.cv_percent, statistics.median(single_s), _p99(single_s), statistics.mean(single_s)]
-    medians_s, cvs_percent, p50s_s, p99s_s, means_s = _over_ranks(own, device, group)
+    medians_s, cvs_percent, p50s_s, p99s_s, means_s = over_ranks(own, device, group)
     elapsed_s = statistics.mean(medians_s)
     return CollectiveResult(
         collective=collective,
@@ -153,14 +153,6 @@ def _time(buffers: Buffers, block_s: float, num_blocks: int, min_iterations: int
     )
     start_together()
     return blocks, time_each(buffers.run, blocks.num_iterations, buffers.device)
-
-
-def _over_ranks(own: list[float], device: torch.device, group: Group) -> list[list[float]]:
-    """Each number of every rank, by rank. Collective."""
-    every = torch.empty(len(own) * dist.get_world_size(group), dtype=torch.float64, device=device)
-    all_gather(every, torch.tensor(own, dtype=torch.float64, device=device), group=group)
-    columns: list[list[float]] = every.view(-1, len(own)).T.tolist()
-    return columns
 
 
 def _p99(seconds: list[float]) -> float:

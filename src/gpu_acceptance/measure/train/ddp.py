@@ -6,6 +6,7 @@ where gradients are reduced, shows in its own. What they train is undone. Their 
 """
 
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from gpu_acceptance.measure.collectives import all_gather, largest
+from gpu_acceptance.measure.collectives import largest, over_ranks
+from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
 from gpu_acceptance.measure.timing import time_block
 from gpu_acceptance.measure.train import data
 from gpu_acceptance.measure.train.models import build
@@ -40,7 +42,7 @@ class DdpResult:
     num_parameters: int
     optimizer_bytes: int
     gradient_bytes: int
-    digest: int  # of this rank's weights, bit for bit
+    digest: str  # of this rank's weights, bit for bit
 
     @property
     def samples_per_s(self) -> float:
@@ -87,13 +89,9 @@ def measure(
 
     _block_s(step, _steps_filling(warmup_s, step, device, min_steps), device)
     num_steps = _steps_filling(block_s, step, device, min_steps)
-    reduced_s, alone_s = [], []
-    for _ in range(num_blocks):
-        reduced_s.append(_block_s(step, num_steps, device))
-        with step.undone():
-            alone_s.append(_block_s(compute, num_steps, device))
+    reduced_s, alone_s = _by_turns(step, compute, num_steps, num_blocks, device)
     own = [statistics.median(reduced_s), statistics.median(alone_s), 100 * statistics.stdev(reduced_s) / statistics.mean(reduced_s)]
-    steps_s, computes_s, cvs_percent = _over_ranks(own, device)
+    steps_s, computes_s, cvs_percent = over_ranks(own, device)
     parameters = list(module.parameters())
     return DdpResult(
         batch_size=batch_size,
@@ -107,25 +105,32 @@ def measure(
         num_parameters=sum(parameter.numel() for parameter in parameters),
         optimizer_bytes=step.optimizer_bytes,
         gradient_bytes=sum(parameter.nbytes for parameter in parameters),
-        digest=_digest(parameters),
+        digest=as_text(hash_tensors([parameter.detach().contiguous() for parameter in parameters])),
     )
 
 
 def _begin(shape: Shape, batch_size: int, device: torch.device, compiled: bool) -> tuple[TrainStep, DistributedDataParallel, float]:
     """The step, its module, and the seconds up to the end of the first one."""
-    made: list[tuple[TrainStep, DistributedDataParallel]] = []
+    begin_s = time.monotonic()
+    torch.manual_seed(_SEED)
+    module = DistributedDataParallel(build(shape, device), gradient_as_bucket_view=True)
+    if compiled:
+        module.compile()
+    batches = data.batches(shape, batch_size, _NUM_BATCHES, seed=dist.get_rank(), device=device)
+    step = TrainStep(module, batches, device=device)
+    return step, module, time_block(step, 1, device).end_s - begin_s
 
-    def first() -> None:
-        torch.manual_seed(_SEED)
-        module = DistributedDataParallel(build(shape, device), gradient_as_bucket_view=True)
-        if compiled:
-            module.compile()
-        batches = data.batches(shape, batch_size, _NUM_BATCHES, seed=dist.get_rank(), device=device)
-        made.append((TrainStep(module, batches, device=device), module))
-        made[0][0]()
 
-    span = time_block(first, 1, device)
-    return *made[0], span.end_s - span.begin_s
+def _by_turns(
+    step: TrainStep, compute: Callable[[], object], num_steps: int, num_blocks: int, device: torch.device
+) -> tuple[list[float], list[float]]:
+    """Seconds of one step by block, with reduction and without. Collective."""
+    reduced_s, alone_s = [], []
+    for _ in range(num_blocks):
+        reduced_s.append(_block_s(step, num_steps, device))
+        with step.undone():
+            alone_s.append(_block_s(compute, num_steps, device))
+    return reduced_s, alone_s
 
 
 def _block_s(step: Callable[[], object], num_steps: int, device: torch.device) -> float:
@@ -137,21 +142,3 @@ def _block_s(step: Callable[[], object], num_steps: int, device: torch.device) -
 def _steps_filling(seconds: float, step: Callable[[], object], device: torch.device, min_steps: int) -> int:
     """As many on all ranks; takes the time of a few. Collective."""
     return largest(max(min_steps, round(seconds / _block_s(step, min_steps, device))), device)
-
-
-def _over_ranks(own: list[float], device: torch.device) -> list[list[float]]:
-    """Each number of every rank, by rank. Collective."""
-    every = torch.empty(len(own) * dist.get_world_size(), dtype=torch.float64, device=device)
-    all_gather(every, torch.tensor(own, dtype=torch.float64, device=device), group=None)
-    columns: list[list[float]] = every.view(-1, len(own)).T.tolist()
-    return columns
-
-
-def _digest(parameters: list[torch.nn.Parameter]) -> int:
-    """Differs, but for one chance in 2**64, where one bit does: sums of all words, each times an odd number of its place, modulo 2**64."""
-    total = 0
-    for place, parameter in enumerate(parameters):
-        words_N = parameter.detach().contiguous().view(torch.int32).flatten().to(torch.int64)
-        places_N = 2 * torch.arange(len(words_N), device=words_N.device) + 1
-        total = (total * 1_000_003 + place + int((words_N * places_N).sum())) % 2**63
-    return total

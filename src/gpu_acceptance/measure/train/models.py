@@ -4,7 +4,6 @@ A decoder gives the loss of the next token, a residual network that of the class
 loss compile together.
 """
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -26,8 +25,6 @@ from gpu_acceptance.measure.train.shapes import NUM_CLASSES, Decoder, ResNet, Sh
 
 _RESNETS = {18: ("basic", [2, 2, 2, 2]), 50: ("bottleneck", [3, 4, 6, 3])}  # He et al. 2015, table 1
 _BLOCKS = (GPT2Block, LlamaDecoderLayer, ResNetBasicLayer, ResNetBottleNeckLayer)
-
-
 _ATTENTION = "causal_without_mask"
 
 
@@ -49,12 +46,12 @@ AttentionInterface.register(_ATTENTION, _attend)
 class Loss(nn.Module):
     """A model and its loss in one: takes the inputs and what they should become, returns a scalar."""
 
-    def __init__(self, model: nn.Module, logits_of: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model, self._logits_of = model, logits_of
+        self.model = model
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        logits_BC = self._logits_of(self.model, inputs).flatten(0, -2)
+        logits_BC = self.model(inputs).logits.flatten(0, -2)
         return nn.functional.cross_entropy(logits_BC.float(), targets.flatten())
 
 
@@ -64,17 +61,12 @@ def build(shape: Shape, device: torch.device) -> Loss:
         model: nn.Module = _resnet(shape) if isinstance(shape, ResNet) else _DECODERS[shape.kind](shape)
     if isinstance(shape, ResNet):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Loss(model.train(), _logits_of)
+    return Loss(model.train())
 
 
 def blocks_of(module: nn.Module) -> list[nn.Module]:
     """The layers that repeat, in order: what is compiled, and sharded, one by one."""
     return [layer for layer in module.modules() if isinstance(layer, _BLOCKS)]
-
-
-def _logits_of(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    logits: torch.Tensor = model(inputs).logits
-    return logits
 
 
 def _gpt2(shape: Decoder) -> nn.Module:

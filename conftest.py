@@ -19,4 +19,5 @@ pytest_plugins = [
     "fixtures.corruption",
     "fixtures.exchange",
     "fixtures.p2p",
+    "fixtures.training",
 ]

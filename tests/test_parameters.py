@@ -28,7 +28,9 @@ BASE = load_profile("base", shipped_dir()).parameters
 BLOCK_S = "a number from 0.001 to 60 s (starting a block must not count, and all of them must end before the deadline)"
 DEVICES = "words with a blank between them: globs of RDMA devices, without the `,`, `=`, `^` and `:` of NCCL_IB_HCA"
 OF_NCCL = "nccl.large_bytes, nccl.medium_bytes, nccl.block_s, nccl.latency_block_s"
-SUBJECTS = "timing, gemm, gemm_dtypes, hbm, memory, p2p, pcie, corruption, infiniband, nccl, nccl_exact, nccl_sizes, nic, localise, soak"
+SUBJECTS = (
+    "timing, gemm, gemm_dtypes, hbm, memory, p2p, pcie, corruption, infiniband, nccl, nccl_exact, nccl_sizes, nic, train, localise, soak"
+)
 
 
 def overlay(folder, *lines):
@@ -104,6 +106,27 @@ def test_every_parameter_has_a_value_in_each_profile_and_the_page_lists_it():
 @pytest.mark.parametrize(
     ("changes", "deadline_s", "text"),
     [
+        (
+            {"train.resnet.depth": 49},
+            300,
+            "parameters.train.resnet.depth is 49; allowed: 18, 34, 50, 101, 152",
+        ),
+        (
+            {"train.gpt2.num_heads": 11},
+            300,
+            "parameters.train.gpt2.width is 768, which train.gpt2.num_heads, 11, does not divide: heads share the width evenly",
+        ),
+        (
+            {"train.llama.num_kv_heads": 5},
+            300,
+            "parameters.train.llama.num_heads is 32, which train.llama.num_kv_heads, 5, does not divide: as many heads share each key",
+        ),
+        (
+            {"train.block_s": 20},
+            300,
+            "parameters: a training by turns with reduction and without takes 203 s by these alone (train.warmup_s 3, train.block_s 20, "
+            "train.num_blocks 5); allowed: half of deadline_s, 150 s",
+        ),
         (
             {"nccl.block_s": 30},
             300,

@@ -37,6 +37,12 @@ class _Lasting:
     seconds: Callable[..., float]
 
 
+RESNET_DEPTHS = (18, 34, 50, 101, 152)  # He et al. 2015, table 1
+_DIVIDES = (
+    ("train.gpt2.num_heads", "train.gpt2.width", "heads share the width evenly"),
+    ("train.llama.num_heads", "train.llama.width", "heads share the width evenly"),
+    ("train.llama.num_kv_heads", "train.llama.num_heads", "as many heads share each key"),
+)
 _LASTING = (
     _Lasting(
         "a sustained GEMM",
@@ -65,6 +71,11 @@ _LASTING = (
     ),
     _Lasting("a missing peer of nic", ("nic.contact_s",), lambda contact_s: _WAYS * contact_s),
     _Lasting("a missing peer of localise", ("localise.contact_s",), lambda contact_s: _WAYS * contact_s),
+    _Lasting(
+        "a training by turns with reduction and without",
+        ("train.warmup_s", "train.block_s", "train.num_blocks"),
+        lambda warmup_s, block_s, number: warmup_s + 2 * block_s * number,
+    ),
     _Lasting("a round of a soak", ("soak.gemm_s", "soak.hbm_s", "soak.nccl_s"), lambda *shares_s: sum(shares_s)),
 )
 
@@ -74,6 +85,12 @@ def contradictions(parameters: Mapping[str, Value], deadline_s: float) -> Iterat
     for smaller, larger, why in _NOT_ABOVE:
         if (named := _named((smaller, larger), parameters)) and named[smaller] > named[larger]:
             yield f"parameters.{smaller} is {show(named[smaller])}, above {larger}, {show(named[larger])}: {why}"
+    for part, whole, why in _DIVIDES:
+        if (named := _named((part, whole), parameters)) and named[whole] % named[part]:
+            yield f"parameters.{whole} is {show(named[whole])}, which {part}, {show(named[part])}, does not divide: {why}"
+    if parameters.get("train.resnet.depth", RESNET_DEPTHS[0]) not in RESNET_DEPTHS:
+        depths = ", ".join(map(str, RESNET_DEPTHS))
+        yield f"parameters.train.resnet.depth is {show(parameters['train.resnet.depth'])}; allowed: {depths}"
     for lasting in _LASTING:
         named = _named(lasting.names, parameters)
         seconds = lasting.seconds(*named.values()) if named else 0.0

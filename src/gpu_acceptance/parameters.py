@@ -74,6 +74,12 @@ _MESSAGE = _bytes(4, 2**37, "one fp32 element; more than 128 GiB fit no GPU")
 _SQUARE = _count("elements", 16, 65_536, "fp8 multiplies in steps of 16; three larger matrices of fp64 fit no GPU", 16)
 _SHARE = _seconds(0.01, 3600, "it is divided into blocks, and a round must end before the deadline")
 _KERNEL_S = _seconds(0.001, 600, "of each of 42 works, which must end before the deadline")
+_BATCH = _count("samples", 1, 2**20, "of one rank")
+_LAYERS = _count("", 1, 10_000, "one after the other")
+_WIDTH = _count("", 2, 2**20, "what passes from layer to layer, or inside of one")
+_HEADS = _count("", 1, 2**16, "they share the width")
+_VOCABULARY = _count("tokens", 64, 2**24, "the data is made of 64")
+_SEQUENCE = _count("tokens", 2, 2**24, "one is told from those before")
 _PLANTED = _count("", 0, 2**20, "0 plants nothing")
 _RANK = _count("", 0, 2**20, "ranks count from 0; it must be one of the job's")
 
@@ -120,6 +126,30 @@ PARAMETERS: Mapping[str, Parameter] = {
     "nic.num_iterations": _count("", 1, 100_000, "of a block, which must end before the deadline"),
     "nic.num_blocks": _count("", 1, 1000, "the median counts"),
     "nic.contact_s": _seconds(0.1, 600, "two ranks must have time to connect, and be missed before the deadline"),
+    "train.peak_tflop_per_s": Parameter("number", "TFLOP/s", 0, 100_000, "dense, in bf16, by the datasheet; 0: not known"),
+    "train.compiled": Parameter("truth", ""),
+    "train.warmup_s": _seconds(0, 600, "it must end before the deadline"),
+    "train.block_s": _BLOCK_S,
+    "train.num_blocks": _BLOCKS,
+    "train.min_steps": _count("", 1, 10_000, "of a block, which must end before the deadline"),
+    "train.resnet.depth": _count("layers", 18, 152, "those of He et al. 2015, table 1: 18, 34, 50, 101, 152"),
+    "train.resnet.width": _count("channels", 1, 4096, "of the first stage; 64 is the published network"),
+    "train.resnet.image_size": _count("pixels", 32, 4096, "each way; it is halved five times"),
+    "train.resnet.batch_size": _BATCH,
+    "train.gpt2.num_layers": _LAYERS,
+    "train.gpt2.width": _WIDTH,
+    "train.gpt2.num_heads": _HEADS,
+    "train.gpt2.vocabulary": _VOCABULARY,
+    "train.gpt2.sequence": _SEQUENCE,
+    "train.gpt2.batch_size": _BATCH,
+    "train.llama.num_layers": _LAYERS,
+    "train.llama.width": _WIDTH,
+    "train.llama.num_heads": _HEADS,
+    "train.llama.num_kv_heads": _HEADS,
+    "train.llama.mlp_width": _WIDTH,
+    "train.llama.vocabulary": _VOCABULARY,
+    "train.llama.sequence": _SEQUENCE,
+    "train.llama.batch_size": _BATCH,
     LOCALISE_ASKED: Parameter("truth", ""),
     "localise.expected_s": _seconds(0.1, 86_400, "what a budget reckons with"),
     "localise.num_bytes": _MESSAGE,

@@ -23,7 +23,13 @@ from transformers.models.resnet.modeling_resnet import ResNetBasicLayer, ResNetB
 
 from gpu_acceptance.measure.train.shapes import NUM_CLASSES, Decoder, ResNet, Shape
 
-_RESNETS = {18: ("basic", [2, 2, 2, 2]), 50: ("bottleneck", [3, 4, 6, 3])}  # He et al. 2015, table 1
+_RESNETS = {  # He et al. 2015, table 1
+    18: ("basic", [2, 2, 2, 2]),
+    34: ("basic", [3, 4, 6, 3]),
+    50: ("bottleneck", [3, 4, 6, 3]),
+    101: ("bottleneck", [3, 4, 23, 3]),
+    152: ("bottleneck", [3, 8, 36, 3]),
+}
 _BLOCKS = (GPT2Block, LlamaDecoderLayer, ResNetBasicLayer, ResNetBottleNeckLayer)
 _ATTENTION = "causal_without_mask"
 

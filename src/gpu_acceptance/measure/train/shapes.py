@@ -29,3 +29,21 @@ class ResNet:
 
 
 Shape = Decoder | ResNet
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model and what one rank trains of it in a step."""
+
+    name: str
+    shape: Shape
+    batch_size: int
+
+    @property
+    def unit(self) -> str:
+        return "images/s" if isinstance(self.shape, ResNet) else "tokens/s"
+
+    @property
+    def items_per_sample(self) -> int:
+        """What the unit counts: images, or tokens."""
+        return 1 if isinstance(self.shape, ResNet) else self.shape.sequence

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 import torch
 
-from gpu_acceptance.measure.train import cost, data
+from gpu_acceptance.measure.train import cost, data, models
 from gpu_acceptance.measure.train.models import blocks_of, build
 from gpu_acceptance.measure.train.shapes import Decoder, ResNet
 from gpu_acceptance.measure.train.step import TrainStep
@@ -26,8 +26,15 @@ SMALL = [
 
 @pytest.mark.parametrize(
     ("shape", "num_parameters", "num_blocks"),
-    [(GPT2, 124_439_808, 12), (LLAMA_3_8B, 8_030_261_248, 32), (ResNet(50, 224), 25_557_032, 16), (ResNet(18, 224), 11_689_512, 8)]
-    + [(ResNet(34, 224), 21_797_672, 16), (ResNet(101, 224), 44_549_160, 33), (ResNet(152, 224), 60_192_808, 50)],
+    [
+        (GPT2, 124_439_808, 12),
+        (LLAMA_3_8B, 8_030_261_248, 32),
+        (ResNet(18, 224), 11_689_512, 8),
+        (ResNet(34, 224), 21_797_672, 16),
+        (ResNet(50, 224), 25_557_032, 16),
+        (ResNet(101, 224), 44_549_160, 33),
+        (ResNet(152, 224), 60_192_808, 50),
+    ],
 )
 def test_they_are_the_models_that_people_know(shape, num_parameters, num_blocks):
     """As their authors publish them."""
@@ -36,13 +43,7 @@ def test_they_are_the_models_that_people_know(shape, num_parameters, num_blocks)
 
 
 def test_a_profile_may_name_the_depths_that_there_are():
-    assert {depth: len(blocks_of(build(ResNet(depth, 32, width=2), META))) for depth in RESNET_DEPTHS} == {
-        18: 8,
-        34: 16,
-        50: 16,
-        101: 33,
-        152: 50,
-    }
+    assert tuple(models.RESNETS) == RESNET_DEPTHS
 
 
 @pytest.mark.parametrize("shape", [GPT2, LLAMA_3_8B], ids=["gpt2", "llama"])

@@ -23,7 +23,7 @@ from transformers.models.resnet.modeling_resnet import ResNetBasicLayer, ResNetB
 
 from gpu_acceptance.measure.train.shapes import NUM_CLASSES, Decoder, ResNet, Shape
 
-_RESNETS = {  # He et al. 2015, table 1
+RESNETS = {  # He et al. 2015, table 1
     18: ("basic", [2, 2, 2, 2]),
     34: ("basic", [3, 4, 6, 3]),
     50: ("bottleneck", [3, 4, 6, 3]),
@@ -113,7 +113,7 @@ _DECODERS = {"gpt2": _gpt2, "llama": _llama}
 
 
 def _resnet(shape: ResNet) -> nn.Module:
-    layer_type, depths = _RESNETS[shape.depth]
+    layer_type, depths = RESNETS[shape.depth]
     widths = [shape.width * 2**stage for stage in range(4)]
     config = ResNetConfig(
         embedding_size=shape.width,

@@ -101,6 +101,16 @@ def neighbours(nodes: Sequence[int]) -> list[int]:
     return [paired.get(node, len(order) + rank) for rank, node in enumerate(nodes)]
 
 
+def parts(nodes: Sequence[int], size: int) -> list[int]:
+    """The part of its node that each rank is in, from its node: `size` ranks of a node are one, the next as many another."""
+    seen, found = dict[int, int](), list[tuple[int, int]]()
+    for node in nodes:
+        found.append((node, seen.get(node, 0) // size))
+        seen[node] = seen.get(node, 0) + 1
+    places = sorted(set(found))
+    return [places.index(place) for place in found]
+
+
 def count_wrong(collective: str, *, num_bytes: int, device: torch.device, num_planted: int = 0) -> int:
     """Wrong elements of this rank's output after one untimed operation, in a world of any size. Collective.
 

@@ -1,15 +1,9 @@
 """Training with DDP on two real ranks (gloo): what is told of it, a rank with weights of its own, and one that computes slowly."""
 
 import pytest
-from gloo_ranks import answers_of
 
 NUM_PARAMETERS = 118_528  # 2 layers of 12 x 64^2 + 13 x 64, tokens 256 x 64, places 32 x 64, the last norm 128
 NUM_TENSORS = 2 * 12 + 4
-
-
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory):
-    return answers_of("train/ddp_ranks.py", 2, tmp_path_factory.mktemp("ranks"))
 
 
 def test_what_a_model_is_made_of_is_counted(answers):
@@ -40,3 +34,15 @@ def test_a_slow_rank_shows_in_what_it_computes_and_not_in_the_communication(answ
     for answer in answers:
         assert answer["slow"]["spread_efficiency"] < 0.8 < answer["slow"]["communication_efficiency"]
         assert answer["slow"]["rates"][0] < first / 2  # all wait for it
+
+
+def test_what_reducing_takes_is_what_a_step_takes_longer(answers):
+    exposed_s, step_s = answers[0]["sound"]["exposed"]
+    assert answers[0]["sound"]["communication_efficiency"] == pytest.approx(1 - exposed_s / step_s)
+
+
+def test_its_arithmetic_is_counted(answers):
+    """6 (N - N_embedding) + 12 L d s for a token, of which there are 4 x 32 in a step."""
+    sound = answers[0]["sound"]
+    flop = 6 * (NUM_PARAMETERS - 32 * 64) + 12 * 2 * 64 * 32
+    assert sound["tflop_per_s"] == pytest.approx(sound["rates"][0] * flop / 1e12, rel=0.02)  # biases and norms multiply nothing

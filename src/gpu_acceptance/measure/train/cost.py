@@ -1,5 +1,7 @@
 """What a model is made of, and what a step of it costs, counted from the model itself."""
 
+import functools
+
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -10,6 +12,7 @@ _META = torch.device("meta")
 _NUM_SAMPLES = 2  # normalisation over a batch wants more than one
 
 
+@functools.cache
 def flops_per_sample(shape: Shape) -> int:
     """Of forward and backward, over one sequence or image: torch counts two for each multiplication of the matrix products it runs.
 

@@ -49,16 +49,22 @@ def _attend(
 AttentionInterface.register(_ATTENTION, _attend)
 
 
+class CrossEntropy(nn.Module):
+    """In fp32, whatever the logits are in: of all classes or tokens, their mean."""
+
+    def forward(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
+
+
 class Loss(nn.Module):
     """A model and its loss in one: takes the inputs and what they should become, returns a scalar."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.criterion = model, CrossEntropy()
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        logits_BC = self.model(inputs).logits.flatten(0, -2)
-        return nn.functional.cross_entropy(logits_BC.float(), targets.flatten())
+        return cast(torch.Tensor, self.criterion(self.model(inputs).logits, targets))
 
 
 def build(shape: Shape, device: torch.device) -> Loss:
@@ -71,8 +77,15 @@ def build(shape: Shape, device: torch.device) -> Loss:
 
 
 def blocks_of(module: nn.Module) -> list[nn.Module]:
-    """The layers that repeat, in order: what is compiled, and sharded, one by one."""
+    """The layers that repeat, in order: what is sharded one by one."""
     return [layer for layer in module.modules() if isinstance(layer, _BLOCKS)]
+
+
+def compile_by_blocks(module: nn.Module) -> None:
+    """Each layer, and the loss, for itself: layers that are alike share what was compiled."""
+    for part in module.modules():
+        if isinstance(part, (*_BLOCKS, CrossEntropy)):
+            part.compile()
 
 
 def _gpt2(shape: Decoder) -> nn.Module:

@@ -38,12 +38,18 @@ class Workload:
     name: str
     shape: Shape
     batch_size: int
+    sized_by: str = ""  # the parameter of the profile that says so
+
+    @property
+    def item(self) -> str:
+        """What a rate of it counts."""
+        return "image" if isinstance(self.shape, ResNet) else "token"
 
     @property
     def unit(self) -> str:
-        return "images/s" if isinstance(self.shape, ResNet) else "tokens/s"
+        """Of a rate."""
+        return f"{self.item}s/s"
 
     @property
     def items_per_sample(self) -> int:
-        """What the unit counts: images, or tokens."""
         return 1 if isinstance(self.shape, ResNet) else self.shape.sequence

@@ -52,7 +52,7 @@ class TrainStep:
     @property
     def optimizer_bytes(self) -> int:
         """Of the state of this rank, after a step."""
-        return sum(_local(tensor).nbytes for tensor in self._optimizer_state())
+        return sum(local(tensor).nbytes for tensor in self._optimizer_state())
 
     def _state(self) -> list[torch.Tensor]:
         return [*self._loss.parameters(), *self._loss.buffers(), *self._optimizer_state()]
@@ -61,5 +61,6 @@ class TrainStep:
         return [value for state in self._optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of it."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

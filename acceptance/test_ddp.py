@@ -1,0 +1,11 @@
+"""DDP: do all GPUs together train as fast as each by itself, do they come to the same weights, and which one is slow?"""
+
+import pytest
+
+
+@pytest.mark.parametrize("model", ["resnet", "gpt2"])
+def test_throughput(model, train, check_trained, check_ddp):
+    """Rate, what reducing gradients costs and whether the links explain it, each rank's own pace, and equal weights in the end."""
+    result = train.with_ddp(model)
+    check_trained(f"ddp.{model}", result.trained)
+    check_ddp(f"ddp.{model}", result)

@@ -1,0 +1,23 @@
+"""FSDP, other ways: what sharding saves and costs, by its settings and by the number of GPUs. On a small model."""
+
+import pytest
+
+pytestmark = pytest.mark.min_ranks(2)
+
+
+@pytest.mark.parametrize("way", ["by_block", "whole", "keeping", "offloaded", "hybrid"])
+def test_way(way, train, shard, check_model, check_fsdp):
+    """Layer by layer, at once, without gathering twice, with the host's memory, and sharded inside of each node alone."""
+    result = train.with_fsdp("gpt2", shard(way))
+    check_model(f"fsdp_variants.{way}", result.trained)
+    check_fsdp(f"fsdp_variants.{way}", result)
+
+
+def test_memory(ranks, train, shard, check, record):
+    """Over 2, 4, ... ranks, in as many groups as there are, and over all: what each of them holds, and the most that it allocated."""
+    sizes = [size for size in (2**power for power in range(1, 10)) if size < ranks.world_size and ranks.world_size % size == 0]
+    for size in (*sizes, ranks.world_size):
+        result = train.with_fsdp("gpt2", shard(num_ranks=size))
+        check("fsdp_variants.memory.held", result.held, "relative", detail=f"over {size} ranks")
+        record(f"fsdp_variants.memory.held_bytes_{size}", result.held_bytes, "bytes")
+        record(f"fsdp_variants.memory.peak_bytes_{size}", result.trained.peak_bytes, "bytes")

@@ -1,0 +1,84 @@
+"""Training a model whose parameters, gradients and optimizer are sharded over ranks (FSDP2): how fast, and whether they really are."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from gpu_acceptance.measure.collectives import largest, over_ranks
+from gpu_acceptance.measure.timing import time_blocks
+from gpu_acceptance.measure.train import exposed
+from gpu_acceptance.measure.train.models import blocks_of, compile_by_blocks
+from gpu_acceptance.measure.train.shapes import Workload
+from gpu_acceptance.measure.train.step import local
+from gpu_acceptance.measure.train.trained import Times, Trained, Training
+from gpu_acceptance.measure.train.tuned import tuned
+
+_NUM_PROFILED = 2  # steps
+_STATE_BYTES = 3 * 4  # of a parameter: itself and AdamW's two moments, in fp32
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Over which ranks, and how. A mesh of two dimensions shards over the second, and replicates over the first."""
+
+    mesh: DeviceMesh
+    by_block: bool = True  # each layer for itself, or the whole model at once
+    reshards: bool = True  # after the forward: the backward gathers again
+    offloads: bool = False  # what is sharded lies in the memory of the host
+
+    @property
+    def num_shards(self) -> int:
+        return self.mesh.size(self.mesh.ndim - 1)
+
+
+@dataclass(frozen=True)
+class FsdpResult:
+    """One model over all ranks of a mesh. The same on each of them, but its own `held_bytes`, `exposed`, losses and memory."""
+
+    trained: Trained  # the step of the slowest rank, the variation of the rank where it is largest
+    held_bytes: int  # parameters and moments of this rank
+    promised_bytes: float  # the same, of a model that is cut into equal shards
+    exposed: exposed.Exposed | None  # None on a CPU
+
+    @property
+    def held(self) -> float:
+        """What this rank holds of what it should; as many times more, as there are shards, where nothing is sharded."""
+        return self.held_bytes / self.promised_bytes
+
+
+def measure(workload: Workload, sharding: Sharding, *, device: torch.device, compiled: bool, times: Times) -> FsdpResult:
+    """Trains in blocks, after a warm-up: bf16 parameters and activations, reduction in fp32. Collective in the mesh, which is all ranks."""
+    with tuned(workload, device):
+        training = Training(workload, dist.get_rank(), device, lambda model: _sharded(model, sharding, compiled, device), autocast=False)
+        blocks = time_blocks(
+            training.step,
+            device=device,
+            num_blocks=times.num_blocks,
+            block_s=times.block_s,
+            min_iterations=times.min_steps,
+            warmup_s=times.warmup_s,
+            before_block=lambda: largest(0, device),
+            agree=lambda number: largest(number, device),
+        )
+        steps_s, cvs_percent = over_ranks([blocks.median_s, blocks.cv_percent], device)
+        trained = training.told(max(steps_s), max(cvs_percent), blocks.spans[0].begin_s, blocks.spans[-1].end_s)
+        return FsdpResult(
+            trained=trained,
+            held_bytes=sum(local(parameter).nbytes for parameter in training.module.parameters()) + trained.optimizer_bytes,
+            promised_bytes=_STATE_BYTES * trained.num_parameters / sharding.num_shards,
+            exposed=exposed.measure(training.step, _NUM_PROFILED, device) if device.type == "cuda" else None,
+        )
+
+
+def _sharded(model: nn.Module, sharding: Sharding, compiled: bool, device: torch.device) -> nn.Module:
+    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if sharding.offloads else OffloadPolicy()
+    if compiled:
+        compile_by_blocks(model)
+    for part in [*blocks_of(model), model] if sharding.by_block else [model]:
+        fully_shard(part, mesh=sharding.mesh, reshard_after_forward=sharding.reshards, mp_policy=precision, offload_policy=offload)
+    return model

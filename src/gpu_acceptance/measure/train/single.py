@@ -1,0 +1,52 @@
+"""Training on one GPU by itself, all at the same time: what a job of many GPUs is held against."""
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from gpu_acceptance.measure.timing import time_blocks, time_each
+from gpu_acceptance.measure.train.shapes import Workload
+from gpu_acceptance.measure.train.trained import Times, Trained, Training
+from gpu_acceptance.measure.train.tuned import tuned
+
+_NUM_SINGLES = 40  # steps that are timed one by one
+
+
+@dataclass(frozen=True)
+class SingleResult:
+    """One model on this rank alone."""
+
+    trained: Trained
+    p50_s: float  # of single steps, one after the other
+    p99_s: float  # nearest rank: of 40 the longest
+
+
+def measure(
+    workload: Workload, *, rank: int, device: torch.device, compiled: bool, times: Times, agree: Callable[[int], int]
+) -> SingleResult:
+    """Trains in blocks that begin together. `agree` gives the largest of one number from each rank. Collective, in `agree` alone."""
+
+    def wrap(model: nn.Module) -> nn.Module:
+        if compiled:
+            model.compile()
+        return model
+
+    with tuned(workload, device):
+        training = Training(workload, rank, device, wrap)
+        blocks = time_blocks(
+            training.step,
+            device=device,
+            num_blocks=times.num_blocks,
+            block_s=times.block_s,
+            min_iterations=times.min_steps,
+            warmup_s=times.warmup_s,
+            before_block=lambda: agree(0),
+            agree=agree,
+        )
+        singles_s = sorted(time_each(training.step, _NUM_SINGLES, device))
+        trained = training.told(blocks.median_s, blocks.cv_percent, blocks.spans[0].begin_s, blocks.spans[-1].end_s)
+    return SingleResult(trained, statistics.median(singles_s), singles_s[math.ceil(0.99 * _NUM_SINGLES) - 1])

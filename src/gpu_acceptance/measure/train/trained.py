@@ -1,0 +1,100 @@
+"""What every training begins with and what it tells, on however many GPUs it runs."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from gpu_acceptance.measure.timing import time_block
+from gpu_acceptance.measure.train import cost, data
+from gpu_acceptance.measure.train.models import build
+from gpu_acceptance.measure.train.shapes import Workload
+from gpu_acceptance.measure.train.step import TrainStep
+
+_NUM_BATCHES = 4
+_LAST = 10  # steps whose mean loss counts
+_SEED = 0  # of the weights, the same on all ranks
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long is trained: blocks of about so long and of at least so many steps, after a warm-up."""
+
+    warmup_s: float
+    block_s: float
+    num_blocks: int
+    min_steps: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One workload, trained in blocks. Losses and memory are those of this rank."""
+
+    workload: Workload
+    step_s: float  # median block
+    block_cv_percent: float
+    first_step_s: float  # from nothing: weights, data, compiling, one step
+    begin_s: float  # of the blocks, by time.monotonic
+    end_s: float
+    losses: tuple[float, ...]
+    num_parameters: int  # of the whole model
+    optimizer_bytes: int
+    peak_bytes: int  # allocated on the device since the training began; 0 on a CPU
+
+    @property
+    def samples_per_s(self) -> float:
+        """Of one rank."""
+        return self.workload.batch_size / self.step_s
+
+    @property
+    def items_per_s(self) -> float:
+        """Of one rank: images, or tokens, of which none is padding."""
+        return self.samples_per_s * self.workload.items_per_sample
+
+    @property
+    def tflop_per_s(self) -> float:
+        """Of one rank, as cost.py counts."""
+        return self.samples_per_s * cost.flops_per_sample(self.workload.shape) / 1e12
+
+    @property
+    def loss_ratio(self) -> float:
+        """Of the last steps' mean loss to the first one's."""
+        return statistics.mean(self.losses[-_LAST:]) / self.losses[0]
+
+
+class Training:
+    """One workload that begins here: `module` is `wrap` of its model, and one step has been made. Collective where that module is.
+
+    `rank`: what it sees of the data. `autocast`: see TrainStep.
+    """
+
+    def __init__(
+        self, workload: Workload, rank: int, device: torch.device, wrap: Callable[[nn.Module], nn.Module], *, autocast: bool = True
+    ) -> None:
+        begin_s = time.monotonic()
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        torch.manual_seed(_SEED)
+        self.workload, self.device = workload, device
+        self.module = wrap(build(workload.shape, device))
+        batches = data.batches(workload.shape, workload.batch_size, _NUM_BATCHES, seed=rank, device=device)
+        self.step = TrainStep(self.module, batches, device=device, autocast=autocast)
+        self.first_step_s = time_block(self.step, 1, device).end_s - begin_s
+
+    def told(self, step_s: float, block_cv_percent: float, begin_s: float, end_s: float) -> Trained:
+        """What came of it, of blocks between two moments of time.monotonic. Waits for the device."""
+        return Trained(
+            workload=self.workload,
+            step_s=step_s,
+            block_cv_percent=block_cv_percent,
+            first_step_s=self.first_step_s,
+            begin_s=begin_s,
+            end_s=end_s,
+            losses=tuple(self.step.losses),
+            num_parameters=sum(parameter.numel() for parameter in self.module.parameters()),
+            optimizer_bytes=self.step.optimizer_bytes,
+            peak_bytes=torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0,
+        )

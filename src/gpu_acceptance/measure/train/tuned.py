@@ -1,0 +1,47 @@
+"""A device prepared for a training, and what is said where its memory does not suffice."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from gpu_acceptance.measure.train.shapes import Workload
+
+_NO_ROOM = ("can't allocate memory", "not enough memory")  # what torch says of a CPU
+
+
+class TrainingMemoryError(RuntimeError):
+    """There was too little memory for a workload."""
+
+
+@contextmanager
+def tuned(workload: Workload, device: torch.device) -> Iterator[None]:
+    """Lets cuDNN look for its best convolutions, as tuned jobs do. Afterwards what was compiled is forgotten, and its memory free.
+
+    Raises TrainingMemoryError, which says how much memory there was and what to lower.
+    """
+    benchmark, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+    room = _room(device)
+    try:
+        yield
+    except RuntimeError as error:
+        if not _is_for_memory(error):
+            raise
+        wanted = f"{workload.name} with a batch of {workload.batch_size} on each rank"
+        raise TrainingMemoryError(f"out of memory: {wanted}; {room}; lower {workload.sized_by} or use more GPUs") from error
+    finally:
+        torch.backends.cudnn.benchmark = benchmark
+        torch._dynamo.reset()
+        gc.collect()
+
+
+def _room(device: torch.device) -> str:
+    if device.type != "cuda":
+        return "on a CPU"
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    return f"{free_bytes / 1e9:.1f} of {total_bytes / 1e9:.1f} GB were free before it began"
+
+
+def _is_for_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _NO_ROOM)

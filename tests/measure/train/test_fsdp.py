@@ -1,0 +1,27 @@
+"""Training with FSDP on two real ranks (gloo): each holds its half, and one that holds everything is told."""
+
+import pytest
+
+NUM_PARAMETERS = 118_528  # see test_ddp.py
+WAYS = ("by_block", "whole", "keeping")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_rank_holds_its_part_of_parameters_and_moments(answers, way):
+    for answer in answers:
+        found = answer["fsdp"][way]
+        assert found["num_parameters"] == NUM_PARAMETERS
+        assert found["held_bytes"] == pytest.approx(3 * 4 * NUM_PARAMETERS / 2, rel=0.01)
+        assert found["held"] == pytest.approx(1, rel=0.01)
+        assert found["peak_bytes"] == 0  # a CPU does not tell
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_loss_falls(answers, way):
+    assert all(0.1 < answer["fsdp"][way]["loss_ratio"] < 0.95 for answer in answers)
+
+
+def test_a_model_that_is_not_sharded_is_held_as_often_as_there_are_ranks(answers):
+    for answer in answers:
+        assert answer["fsdp"]["unsharded"]["held"] == pytest.approx(2, rel=0.01)
+        assert answer["fsdp"]["unsharded"]["loss_ratio"] < 0.95  # it trains, and nothing else would tell

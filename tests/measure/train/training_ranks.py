@@ -1,0 +1,78 @@
+"""One rank of two that train a small model with DDP and FSDP on gloo; prints what it found as JSON. conftest.py starts it."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from gpu_acceptance.measure.train import ddp, fsdp
+from gpu_acceptance.measure.train.shapes import Decoder, Workload
+from gpu_acceptance.measure.train.step import TrainStep
+from gpu_acceptance.measure.train.trained import Times
+
+SMALL = Workload("gpt2", Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32), 4)
+SLOW_S = 0.05  # several steps' time
+HOW = {"device": torch.device("cpu"), "compiled": False, "times": Times(warmup_s=0.02, block_s=0.02, num_blocks=3, min_steps=10)}
+
+
+def measured() -> dict[str, object]:
+    found = ddp.measure(SMALL, **HOW)
+    trained = found.trained
+    return {
+        **{name: getattr(found, name) for name in ("gradient_bytes", "digest", "communication_efficiency", "spread_efficiency")},
+        **{name: getattr(trained, name) for name in ("num_parameters", "optimizer_bytes", "loss_ratio", "tflop_per_s")},
+        "num_steps": len(trained.losses),
+        "rates": [trained.items_per_s, found.compute_items_per_s],
+        "exposed": [found.exposed_s, trained.step_s],
+    }
+
+
+def with_a_fault(owner: type, name: str, before: Callable[[Any], None]) -> dict[str, object]:
+    """`before` runs on rank 1 alone, ahead of each call of this method."""
+    real = getattr(owner, name)
+
+    def faulty(self: Any, *arguments: object) -> object:
+        if dist.get_rank() == 1:
+            before(self)
+        return real(self, *arguments)
+
+    with patch.object(owner, name, faulty):
+        return measured()
+
+
+def add_noise(optimizer: torch.optim.Optimizer) -> None:
+    """To gradients that were reduced already."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad.add_(torch.randn_like(parameter.grad))
+
+
+def sharded(**options: bool) -> dict[str, object]:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    found = fsdp.measure(SMALL, fsdp.Sharding(mesh, **options), **HOW)
+    names = ("num_parameters", "optimizer_bytes", "loss_ratio", "peak_bytes")
+    return {"held": found.held, "held_bytes": found.held_bytes, **{name: getattr(found.trained, name) for name in names}}
+
+
+def unsharded() -> dict[str, object]:
+    """Layers that were left out: the model trains as ever."""
+    with patch.object(fsdp, "fully_shard", lambda module, **options: module):
+        return sharded()
+
+
+def main(rank: int, store_file: str) -> None:
+    dist.init_process_group("gloo", store=dist.FileStore(store_file, 2), rank=rank, world_size=2)
+    apart = with_a_fault(torch.optim.AdamW, "step", add_noise)
+    slow = with_a_fault(TrainStep, "__call__", lambda _: time.sleep(SLOW_S))
+    by_fsdp = {"by_block": sharded(), "whole": sharded(by_block=False), "keeping": sharded(reshards=False), "unsharded": unsharded()}
+    print(json.dumps({"sound": measured(), "apart": apart, "slow": slow, "fsdp": by_fsdp}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

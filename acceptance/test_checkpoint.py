@@ -33,8 +33,8 @@ def test_save(checkpoint, new_checkpoints, checkpointed, ranks, parameter, drill
         check(f"checkpoint.{way}.unfinished_refused", saved.unfinished_refused, "bool")
         record(f"checkpoint.{way}.size", saved.num_bytes, "bytes")
         record(f"checkpoint.{way}.write", saved.write_gb_per_s, "GB/s")
-        if num_planted:
-            checkpoint_files.plant(folder, ranks.rank, num_planted)
+    if num_planted:
+        checkpoint_files.plant(new_checkpoints.folder / "ddp", ranks.rank, num_planted)
 
 
 def test_resume(checkpoint, saved_checkpoint, forget_checkpoints, checkpointed, ranks, check, record):

@@ -5,26 +5,21 @@ import pytest
 from gpu_acceptance.measure.corruption import determinism
 from gpu_acceptance.measure.train import checkpoint_files
 
+# The measurement is imported where it is used: it needs transformers, for which no supervisor has to wait.
 # Workers of their own, so that nothing is left in memory of the job that saved; cuBLAS reads the variable at its first call.
 pytestmark = pytest.mark.worker(fresh=True, env={determinism.VARIABLE: determinism.ALLOWED[0]})
 WAYS = ("ddp", "fsdp")
 
 
-@pytest.fixture
-def checkpoint():
-    """The measurement, imported where it is used: transformers takes seconds, for which no supervisor needs to wait."""
-    from gpu_acceptance.measure.train import checkpoint
-
-    return checkpoint
-
-
-def test_save(checkpoint, new_checkpoints, checkpointed, ranks, parameter, drill, check, record):
+def test_save(new_checkpoints, checkpointed, ranks, parameter, drill, check, record):
     """Every rank sees what rank 0 writes; a job trains, saves, and trains on, for its losses to be compared with."""
     record("checkpoint.directory", str(new_checkpoints.folder), "text")
     record("checkpoint.directory.removed", new_checkpoints.removed, "text")
     check("checkpoint.directory.shared", new_checkpoints.is_seen, "bool", detail=f"{ranks.host}: {new_checkpoints.folder}")
     if not all(ranks.gather("seen", new_checkpoints.is_seen)):
         return  # a rank would write where no other reads
+    from gpu_acceptance.measure.train import checkpoint
+
     num_planted = drill("checkpoint.planted_bytes", "checkpoint.planted_rank")
     check("checkpoint.planted.bytes", num_planted, "bytes")
     for way in WAYS:
@@ -37,8 +32,10 @@ def test_save(checkpoint, new_checkpoints, checkpointed, ranks, parameter, drill
         checkpoint_files.plant(new_checkpoints.folder / "ddp", ranks.rank, num_planted)
 
 
-def test_resume(checkpoint, saved_checkpoint, forget_checkpoints, checkpointed, ranks, check, record):
+def test_resume(saved_checkpoint, forget_checkpoints, checkpointed, ranks, check, record):
     """Not a byte has changed, every tensor is there again, and the losses go on: exactly on as many ranks, closely on fewer."""
+    from gpu_acceptance.measure.train import checkpoint
+
     num_fewer, is_sound = checkpoint.fewer(ranks.world_size), True
     record("checkpoint.fewer.ranks", f"{num_fewer} of {ranks.world_size}", "text")
     for way in WAYS:

@@ -31,7 +31,7 @@ DEVICES = {
 }
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
 EVERYTHING = {
-    *("binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory"),
+    *("binding", "checkpoint", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory"),
     *("nccl", "nccl_exact", "nccl_ring", "nccl_sizes", "p2p", "pcie", "soak"),
 }
 WITHOUT_NVLINK = EVERYTHING - {"nccl", "nccl_ring", "nccl_sizes"}
@@ -60,6 +60,12 @@ THERMAL += (
     "sampling.rate",
     "sampling.longest_gap",
     "sampling.unread",
+)
+CHECKPOINT = ("directory.shared", "planted.bytes")
+CHECKPOINT += tuple(
+    f"{way}.{name}"
+    for way in ("ddp", "fsdp")
+    for name in ("unfinished_refused", "files.changed", "tensors.changed", "losses.differing", "fewer.tensors_changed", "fewer.loss_error")
 )
 TELLS_NO_MARGIN = {"a100-pcie", "a100-sxm", "a10g"}
 LINKED = ("nccl", "nccl_ring", "nccl_sizes", "nic", "p2p")  # subjects that need two ranks
@@ -128,6 +134,7 @@ def test_required_subjects_have_all_their_limits(name):
     wanted |= PHYSICS.get(name, {"nccl.network.staged"})
     wanted |= {f"soak.{name}" for name in (*SOAK, *(() if name == "cpu" else THERMAL))}
     wanted -= {"soak.temperature.margin_min"} if name in TELLS_NO_MARGIN else set()
+    wanted |= {f"checkpoint.{name}" for name in CHECKPOINT}
     wanted |= {f"p2p.{mode}.wrong" for mode in ("unidirectional", "bidirectional", "latency")}
     wanted |= {f"p2p.{mode}.{way}.bandwidth" for mode in HAS_P2P_READINGS.get(name, ()) for way in ("out", "in")}
     if name in BEHIND_A_SWITCH:

@@ -29,7 +29,9 @@ def suite(tmp_path):
 
 
 def settings(suite, started_in=None, **options):
-    defaults = dict.fromkeys(("hardware", "gpus", "report_dir", "run_id", "confirm", "budget", "site", "level", "soak", "checkpoint_dir")) | {
+    defaults = dict.fromkeys(
+        ("hardware", "gpus", "report_dir", "run_id", "confirm", "budget", "site", "level", "soak", "checkpoint_dir")
+    ) | {
         "limits": [],
         "waive": [],
         "measure_only": False,

@@ -6,6 +6,7 @@ marker is not ours, whatever its name. No symbolic link is followed. Needs no to
 
 import contextlib
 import json
+import math
 import os
 import re
 import stat
@@ -15,7 +16,6 @@ from pathlib import Path
 
 from gpu_acceptance.joining import RefusedError
 from gpu_acceptance.run_files import RUN_ID
-from gpu_acceptance.visible import one_line
 
 OLD_S = 6 * 3600  # the rows that write and read one are done within minutes
 _PREFIX = "gpu-acceptance-checkpoint-"
@@ -23,7 +23,7 @@ _MARKER = ".gpu-acceptance-checkpoint"
 _MOST_BYTES = 4096  # of a marker
 # What torch.distributed.checkpoint and measure/train/checkpoint_files.py write.
 _OURS = re.compile(r"__\d+_\d+\.distcp|\.metadata(\.tmp)?|(part-\d+|manifest|losses)\.json(\.tmp)?")
-_WAYS = ("ddp", "fsdp")
+WAYS = ("ddp", "fsdp")
 
 
 def refuse_unusable(folder: Path | None) -> None:
@@ -66,7 +66,7 @@ def remove(folder: Path) -> None:
     """Deletes what we wrote there, and the folder where nothing else is left in it. A folder without our marker stays as it is."""
     if not _is_ours(folder):
         return
-    for way in _WAYS:
+    for way in WAYS:
         if _is_folder(folder / way):
             _remove_files(folder / way)
             with contextlib.suppress(OSError):  # something is in it that is not ours
@@ -84,9 +84,9 @@ def remove_old(folder: Path) -> list[str]:
     now_s = (folder / _MARKER).lstat().st_mtime
     old = [other for other in _siblings(folder) if _is_ours(other) and now_s - _touched_s(other) > OLD_S]
     for other in old:
-        with contextlib.suppress(OSError):  # of another user, or taken away meanwhile
+        with contextlib.suppress(OSError):  # of another user, or removed meanwhile by another run
             remove(other)
-    return [one_line(other.name) for other in old if not other.exists()]
+    return [other.name for other in old if not os.path.lexists(other)]
 
 
 def _siblings(folder: Path) -> Iterator[Path]:
@@ -111,8 +111,11 @@ def _is(path: Path, kind: Callable[[int], bool]) -> bool:
 
 
 def _touched_s(folder: Path) -> float:
-    """When something in it changed last."""
-    return max(path.lstat().st_mtime for path in folder.iterdir())
+    """When something in it changed last; where another run removes it meanwhile, just now."""
+    try:
+        return max(path.lstat().st_mtime for path in folder.iterdir())
+    except (OSError, ValueError):
+        return math.inf
 
 
 def _marker_of(folder: Path) -> dict[str, object]:

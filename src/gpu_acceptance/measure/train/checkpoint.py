@@ -16,7 +16,7 @@ from gpu_acceptance.measure.collectives import largest, over_ranks
 from gpu_acceptance.measure.corruption.determinism import deterministic
 from gpu_acceptance.measure.train import checkpoint_files
 from gpu_acceptance.measure.train.checkpoint_files import Manifest, Reading, UnusableError
-from gpu_acceptance.measure.train.checkpoint_job import Job, Way, Work
+from gpu_acceptance.measure.train.checkpoint_job import Job, Work
 
 _SEED = 0
 _OTHER_SEED = 1  # of a job before it takes over a checkpoint: what is not loaded then differs
@@ -162,6 +162,3 @@ def _all_ranks() -> dist.ProcessGroup:
     group = dist.group.WORLD
     assert group
     return group
-
-
-__all__ = ["Resumed", "Saved", "Way", "Work", "fewer", "read", "resume", "resume_on_fewer", "save"]

@@ -21,4 +21,5 @@ pytest_plugins = [
     "fixtures.p2p",
     "fixtures.training",
     "fixtures.parallel",
+    "fixtures.checkpoint",
 ]

@@ -29,7 +29,9 @@ def suite(tmp_path):
 
 
 def settings(suite, started_in=None, **options):
-    defaults = dict.fromkeys(("hardware", "gpus", "report_dir", "run_id", "confirm", "budget", "site", "level", "soak")) | {
+    defaults = dict.fromkeys(
+        ("hardware", "gpus", "report_dir", "run_id", "confirm", "budget", "site", "level", "soak", "checkpoint_dir")
+    ) | {
         "limits": [],
         "waive": [],
         "measure_only": False,
@@ -92,6 +94,11 @@ def test_an_absolute_report_folder_stays(suite, tmp_path):
     assert settings(suite, report_dir=str(tmp_path / "runs")).report_dir == tmp_path / "runs"
 
 
+def test_the_folder_for_checkpoints_is_meant_from_where_pytest_was_started(suite, tmp_path):
+    assert settings(suite).checkpoint_dir is None
+    assert settings(suite, tmp_path, checkpoint_dir="shared").checkpoint_dir == tmp_path / "shared"
+
+
 def test_waivers_and_gpus(suite):
     found = settings(suite, waive=["hbm.*= agreed = on Monday "], gpus="4")
     assert found.waivers == {"hbm.*": "agreed = on Monday"}
@@ -132,6 +139,7 @@ def test_a_number_of_gpus(suite, text):
         ({"limits": [""]}, "--limits=: wants a file, or the name of an overlay of ours"),
         ({"limits": ["x" * 300]}, f"--limits={'x' * 300}: cannot be read: File name too long"),
         ({"report_dir": ""}, "--report-dir=: wants a folder"),
+        ({"checkpoint_dir": " "}, "--checkpoint-dir= : wants a folder that all nodes share"),
     ],
 )
 def test_a_name_that_cannot_be_one(suite, options, text):

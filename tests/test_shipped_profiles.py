@@ -31,8 +31,9 @@ DEVICES = {
 }
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
 EVERYTHING = {
-    *("binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory"),
+    *("binding", "checkpoint", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory"),
     *("nccl", "nccl_exact", "nccl_ring", "nccl_sizes", "p2p", "pcie", "soak"),
+    *("ddp", "ddp_scaling", "ddp_short", "fsdp", "fsdp_variants", "train_single"),
 }
 WITHOUT_NVLINK = EVERYTHING - {"nccl", "nccl_ring", "nccl_sizes"}
 REQUIRED = {
@@ -61,12 +62,34 @@ THERMAL += (
     "sampling.longest_gap",
     "sampling.unread",
 )
+CHECKPOINT = ("directory.shared", "planted.bytes")
+CHECKPOINT += tuple(
+    f"{way}.{name}"
+    for way in ("ddp", "fsdp")
+    for name in ("unfinished_refused", "files.changed", "tensors.changed", "losses.differing", "fewer.tensors_changed", "fewer.loss_error")
+)
+ALONE, WITH_DDP = ("train_single.gpt2", "train_single.resnet"), ("ddp.gpt2", "ddp.resnet", "ddp_short.gpt2")
+FSDP_WAYS = tuple(f"fsdp_variants.{way}" for way in ("by_block", "whole", "keeping", "offloaded", "hybrid"))
+TRAINED = (*ALONE, *WITH_DDP, "fsdp.llama")
 TELLS_NO_MARGIN = {"a100-pcie", "a100-sxm", "a10g"}
-LINKED = ("nccl", "nccl_ring", "nccl_sizes", "nic", "p2p")  # subjects that need two ranks
+LINKED = ("ddp_scaling", "fsdp", "fsdp_variants", "nccl", "nccl_ring", "nccl_sizes", "nic", "p2p")  # subjects that need two ranks
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 NVLS = {"nccl.all_reduce.algorithm", "nccl.transport.intranode", "nccl.network.staged"}
 PHYSICS = {"cpu": set(), "a100-sxm": NVLS - {"nccl.all_reduce.algorithm"}, "b200": NVLS, "h100-sxm": NVLS, "h200-sxm": NVLS}
 README = (DIRECTORY / "README.md").read_text()
+
+
+def training(name):
+    """What is to be judged of training: what was trained by all, the rates that have a source."""
+    wanted = {f"{one}.{what}" for one in (*TRAINED, *FSDP_WAYS) for what in ("parameters", "loss_ratio")}
+    wanted |= {f"{one}.held" for one in ("fsdp.llama", "fsdp_variants.memory", *FSDP_WAYS)} | {"ddp_scaling.gpt2.efficiency_all"}
+    wanted |= {f"{one}.{what}" for one in WITH_DDP for what in ("communication_efficiency", "unexplained", "weights")}
+    if name != "cpu":
+        wanted |= {f"{one}.mfu" for one in TRAINED} | {f"{one}.busy" for one in ALONE}
+    by_name = {"a100-sxm": ("train_single.resnet", "ddp.resnet"), "h100-sxm": ("fsdp.llama",), "h200-sxm": TRAINED, "cpu": TRAINED}
+    wanted |= {f"{one}.throughput" for one in by_name.get(name, ())}
+    wanted |= {f"{one}.compute" for one in WITH_DDP if name in {"h200-sxm", "cpu"}}
+    return wanted | {f"{one}.compute_per_clock" for one in WITH_DDP if name == "h200-sxm"}
 
 
 LACKS = {"a100-pcie": {"fp8"}, "a100-sxm": {"fp8"}, "a10g": {"fp8"}, "cpu": {"tf32"}}
@@ -128,6 +151,7 @@ def test_required_subjects_have_all_their_limits(name):
     wanted |= PHYSICS.get(name, {"nccl.network.staged"})
     wanted |= {f"soak.{name}" for name in (*SOAK, *(() if name == "cpu" else THERMAL))}
     wanted -= {"soak.temperature.margin_min"} if name in TELLS_NO_MARGIN else set()
+    wanted |= {f"checkpoint.{name}" for name in CHECKPOINT} | training(name)
     wanted |= {f"p2p.{mode}.wrong" for mode in ("unidirectional", "bidirectional", "latency")}
     wanted |= {f"p2p.{mode}.{way}.bandwidth" for mode in HAS_P2P_READINGS.get(name, ()) for way in ("out", "in")}
     if name in BEHIND_A_SWITCH:
@@ -190,6 +214,8 @@ def test_the_cpu_profile_asks_only_for_life():
         *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
         *("nic.loopback.transport", "nic.loopback.staged", "nic.loopback.unused", "nic.share.sent", "nic.share.received"),
         *("nic.share.carried", "infiniband.*", "kernel_log.*", "binding.*", "localise.*", "p2p.*.path"),
+        *("train_single.*.busy", "ddp.*.compute_per_clock", "ddp_short.*.compute_per_clock"),
+        *(f"{subject}.*.mfu" for subject in ("train_single", "ddp", "ddp_short", "fsdp")),
         *("soak.throttle.*", "soak.utilisation.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),
     }
     speeds = [

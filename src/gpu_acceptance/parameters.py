@@ -18,6 +18,7 @@ _GLOB = r"[A-Za-z0-9_.*?\[\]!-]+"  # what stands in names of devices and in glob
 _WORDS = rf"^{_GLOB}( {_GLOB})*$"
 # A parameter that says how much is spoiled, and the one that says on which rank.
 DRILLS: Mapping[str, str] = {
+    "checkpoint.planted_bytes": "checkpoint.planted_rank",
     "corruption.planted_flip_every": "corruption.planted_flip_rank",
     "memory.planted_words": "memory.planted_rank",
     "nccl_exact.planted_elements": "nccl_exact.planted_rank",
@@ -152,6 +153,10 @@ PARAMETERS: Mapping[str, Parameter] = {
     "train.llama.batch_size": _BATCH,
     "ddp_short.batch_size": _BATCH,
     "ddp_short.num_blocks": _BLOCKS,
+    "checkpoint.batch_size": _BATCH,
+    "checkpoint.num_steps": _count("", 1, 1000, "as many again after it, and after each resume; all must end before the deadline"),
+    "checkpoint.planted_bytes": _PLANTED,
+    "checkpoint.planted_rank": _RANK,
     LOCALISE_ASKED: Parameter("truth", ""),
     "localise.expected_s": _seconds(0.1, 86_400, "what a budget reckons with"),
     "localise.num_bytes": _MESSAGE,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_acceptance.checkpoint_folder import folder_of
 from gpu_acceptance.collecting import Collected
 from gpu_acceptance.control import ControlError, Message
 from gpu_acceptance.counter_alarm import most_risen
@@ -86,9 +87,10 @@ class Run:
         counters = frozenset(limit.metric for limit in plan.profile.limits.values() if _counts(limit, plan.profile))
         most = most_risen(plan, self.place.local_world_size, self.place.num_nodes)
         digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name, self.site)}
-        suite = Suite(
-            rootdir, ini, files, dict(plan.profile.parameters), agreed["group_timeout_s"], counters, most, digests, plan.declared_nodes
-        )
+        settings, num_nodes = self.settings, self.place.num_nodes
+        checkpoints = folder_of(self.files.folder.name, settings.checkpoint_dir, settings.report_dir, num_nodes)
+        parameters = dict(plan.profile.parameters)
+        suite = Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"], counters, most, digests, plan.declared_nodes, checkpoints)
         self.supervisor.hold.collect_with(suite)
         self.plan = plan
         return [validation.nodeid for validation in plan.validations]

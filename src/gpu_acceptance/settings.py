@@ -36,6 +36,7 @@ class Settings:
     budget: Budget | None
     profiles: Path
     site: Path | None = None
+    checkpoint_dir: Path | None = None
     level: str = DEFAULT_LEVEL
     soak_s: float | None = None  # None: as long as the profile says, where the level is soak
     localise: bool = False
@@ -53,6 +54,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--gpus", metavar="N", help="only N GPUs of each node are under test; without it a GPU without a rank is a gap")
     group.addoption("--allow-busy", action="store_true", help="run on GPUs that somebody else uses as well; shown in the verdict line")
     group.addoption("--site", metavar="FILE", help="which nodes there must be, their GPUs and racks; a node that differs fails by name")
+    group.addoption("--checkpoint-dir", metavar="DIR", help="folder that all nodes share, for the checkpoints of subject checkpoint")
     group.addoption("--measure-only", action="store_true", help="run and record everything, judge nothing; the run is INCOMPLETE")
     group.addoption("--plan", action="store_true", help="print what would run, its limits and its time; touches no GPU; exit code 5")
     group.addoption(
@@ -82,6 +84,7 @@ def read_settings(config: pytest.Config) -> Settings:
         confirm=_count("--confirm", option.confirm, "how often a missed limit is measured again") or 0,
         budget=_budget(option.budget),
         site=_site(config),
+        checkpoint_dir=_checkpoint_dir(config),
         level=_level(option.level, option.soak),
         soak_s=_soak(option.soak),
         localise=option.localise,
@@ -151,6 +154,11 @@ def _overlay(folder: Path, name: str) -> Path:
 
 def _site(config: pytest.Config) -> Path | None:
     name = _not_empty("--site", config.option.site, "the file that says which nodes there must be")
+    return None if name is None else config.invocation_params.dir / name
+
+
+def _checkpoint_dir(config: pytest.Config) -> Path | None:
+    name = _not_empty("--checkpoint-dir", config.option.checkpoint_dir, "a folder that all nodes share")
     return None if name is None else config.invocation_params.dir / name
 
 

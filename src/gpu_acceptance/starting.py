@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from gpu_acceptance.busy import find_busy
+from gpu_acceptance.checkpoint_folder import refuse_unusable
 from gpu_acceptance.control import Control, Message, UnreachableError
 from gpu_acceptance.files import Journal, RecordError
 from gpu_acceptance.identity import read_identity
@@ -30,7 +31,7 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None) -> 
     stop = StopSignals(place.node_name, has_launcher=bool(place.store_port))
     become_subreaper()
     identity = read_identity(place)
-    site, refusal = _own_site(settings, place, refusal)
+    site, refusal = _own_files(settings, place, refusal)
     chosen: dict[str, Profile] = {}
     joined: list[RankIdentity] = []
 
@@ -84,9 +85,10 @@ def _open_journal(supervisor: Supervisor, files: RunFiles, identity: RankIdentit
     return []
 
 
-def _own_site(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[SiteFile | None, RefusedError | None]:
-    """This rank's copy of the site's file; where it cannot be used, all ranks hear on which node."""
+def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[SiteFile | None, RefusedError | None]:
+    """This rank's copy of the site's file; where it, or the folder for checkpoints, cannot be used, all ranks hear on which node."""
     try:
+        refuse_unusable(settings.checkpoint_dir)
         return read_declared(settings), refusal
     except RefusedError as error:
         return None, refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)

@@ -41,6 +41,7 @@ class Suite:
     most_risen: dict[str, float]  # how far each of them may rise, where a number says so
     digests: dict[str, str]
     declared_nodes: tuple[DeclaredNode, ...]
+    checkpoints: Path | None
 
 
 class WorkerHold:
@@ -126,6 +127,7 @@ class WorkerHold:
             "gpus": [gpu.model_dump(mode="json") for gpu in self._gpus],
             "digests": self._suite.digests,
             "declared_nodes": [node.model_dump() for node in self._suite.declared_nodes],
+            "checkpoints": self._suite.checkpoints and str(self._suite.checkpoints),
         }
 
     def opened(self, gpu_uuid: str) -> None:

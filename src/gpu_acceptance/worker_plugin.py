@@ -6,6 +6,7 @@ Every message carries the number of the attempt and our pid: what a forked copy 
 import gc
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -177,6 +178,7 @@ class WorkerPlugin:
             use_before=use_before(command["gpus"], facts.get("gpu_uuid", "")),
             digests=command["digests"],
             declared_nodes=tuple(DeclaredNode(**node) for node in command["declared_nodes"]),
+            checkpoints=Path(command["checkpoints"]) if command["checkpoints"] else None,
             gather=self._gather,
             telemetry=self._telemetry,
             end_round=self._end_round,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -90,6 +91,7 @@ class WorkerSession:
     use_before: GpuUse  # who was on this GPU before the first worker of the run
     digests: Mapping[str, str] = field(repr=False)  # of the suite and the profile, as this rank has them
     declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
+    checkpoints: Path | None  # this run's folder for them; None on several nodes without --checkpoint-dir
     gather: Gather = field(repr=False)
     telemetry: Telemetry = field(repr=False)
     end_round: EndRound = field(repr=False)

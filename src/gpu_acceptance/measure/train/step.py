@@ -1,7 +1,7 @@
 """One training step, of any of the models: forward, backward, AdamW. No host sync in it."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -20,7 +20,7 @@ class TrainStep:
     `autocast`: bf16 by torch.autocast; a module that is sharded has its own way to compute in bf16.
     """
 
-    def __init__(self, loss: nn.Module, batches: Sequence[Batch], *, device: torch.device, autocast: bool = True) -> None:
+    def __init__(self, loss: nn.Module, batches: Iterable[Batch], *, device: torch.device, autocast: bool = True) -> None:
         self._loss, self._batches, self._device, self._autocast = loss, itertools.cycle(batches), device, autocast
         self._optimizer = torch.optim.AdamW(loss.parameters(), lr=_LEARNING_RATE, betas=_BETAS, fused=True)
         self._losses: list[torch.Tensor] = []
@@ -34,6 +34,10 @@ class TrainStep:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._losses.append(loss.detach())
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self._optimizer
 
     @property
     def losses(self) -> list[float]:

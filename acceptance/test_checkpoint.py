@@ -1,0 +1,60 @@
+"""Checkpoint: does training go on exactly where it was, from what its storage gives back, once the processes that saved it are gone?"""
+
+import pytest
+
+from gpu_acceptance.measure.corruption import determinism
+from gpu_acceptance.measure.train import checkpoint_files
+
+# The measurement is imported where it is used: it needs transformers, for which no supervisor has to wait.
+# Workers of their own, so that nothing is left in memory of the job that saved; cuBLAS reads the variable at its first call.
+pytestmark = pytest.mark.worker(fresh=True, env={determinism.VARIABLE: determinism.ALLOWED[0]})
+WAYS = ("ddp", "fsdp")
+
+
+def test_save(new_checkpoints, checkpointed, ranks, parameter, drill, check, record):
+    """Every rank sees what rank 0 writes; a job trains, saves, and trains on, for its losses to be compared with."""
+    record("checkpoint.directory", str(new_checkpoints.folder), "text")
+    record("checkpoint.directory.removed", new_checkpoints.removed, "text")
+    check("checkpoint.directory.shared", new_checkpoints.is_seen, "bool", detail=f"{ranks.host}: {new_checkpoints.folder}")
+    if not all(ranks.gather("seen", new_checkpoints.is_seen)):
+        return  # a rank would write where no other reads
+    from gpu_acceptance.measure.train import checkpoint
+
+    num_planted = drill("checkpoint.planted_bytes", "checkpoint.planted_rank")
+    check("checkpoint.planted.bytes", num_planted, "bytes")
+    for way in WAYS:
+        folder = new_checkpoints.folder / way
+        saved = checkpoint.save(checkpointed(way), folder, parameter("checkpoint.num_steps"), device=ranks.device)
+        check(f"checkpoint.{way}.unfinished_refused", saved.unfinished_refused, "bool")
+        record(f"checkpoint.{way}.size", saved.num_bytes, "bytes")
+        record(f"checkpoint.{way}.write", saved.write_gb_per_s, "GB/s")
+    if num_planted:
+        checkpoint_files.plant(new_checkpoints.folder / "ddp", ranks.rank, num_planted)
+
+
+def test_resume(saved_checkpoint, forget_checkpoints, checkpointed, ranks, check, record):
+    """Not a byte has changed, every tensor is there again, and the losses go on: exactly on as many ranks, closely on fewer."""
+    from gpu_acceptance.measure.train import checkpoint
+
+    num_fewer, is_sound = checkpoint.fewer(ranks.world_size), True
+    record("checkpoint.fewer.ranks", f"{num_fewer} of {ranks.world_size}", "text")
+    for way in WAYS:
+        folder, manifest = saved_checkpoint(way)
+        reading, gb_per_s = checkpoint.read(folder, manifest, device=ranks.device)
+        check(f"checkpoint.{way}.files.changed", len(reading.changed), "count", detail="; ".join(reading.changed))
+        record(f"checkpoint.{way}.read", gb_per_s, "GB/s")
+        if any(ranks.gather("changed", bool(reading.changed))):
+            is_sound = False
+            continue  # refused: what has changed is not loaded
+        found = checkpoint.resume(checkpointed(way), folder, manifest, device=ranks.device)
+        check(f"checkpoint.{way}.tensors.changed", len(found.changed), "count", detail=", ".join(found.changed))
+        check(f"checkpoint.{way}.losses.differing", len(found.differing), "count", detail="; ".join(found.differing))
+        record(f"checkpoint.{way}.losses.error", found.loss_error, "relative")
+        is_sound &= not found.changed and not found.differing
+        if num_fewer:
+            found = checkpoint.resume_on_fewer(checkpointed(way), folder, manifest, num_fewer, device=ranks.device)
+            check(f"checkpoint.{way}.fewer.tensors_changed", len(found.changed), "count", detail=", ".join(found.changed))
+            check(f"checkpoint.{way}.fewer.loss_error", found.loss_error, "relative")
+            is_sound &= not found.changed
+    if all(ranks.gather("sound", is_sound)):
+        forget_checkpoints()  # else it stays to be looked at, and for --confirm

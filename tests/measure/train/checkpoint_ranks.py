@@ -1,0 +1,105 @@
+"""One rank of two that save a small GPT-2 and go on with it, soundly and with faults; prints what it found as JSON.
+
+Started by test_checkpoint.py, with `disk` beside the store: a file system of 1 MiB, where there is one.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+
+from gpu_acceptance.measure.train import checkpoint, checkpoint_files
+from gpu_acceptance.measure.train.checkpoint_job import Job, Way, Work
+from gpu_acceptance.measure.train.shapes import Decoder
+
+SMALL = Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32)
+CPU = torch.device("cpu")
+NUM_STEPS = 3
+
+
+def work(way: Way) -> Work:
+    return Work(SMALL, 2, num_shards=2, way=way)
+
+
+def gone_on(way: Way, folder: Path) -> dict[str, object]:
+    manifest = checkpoint_files.read_manifest(folder)
+    return asdict(checkpoint.resume(work(way), folder, manifest, device=CPU))
+
+
+def on_one(way: Way, folder: Path) -> dict[str, object]:
+    manifest = checkpoint_files.read_manifest(folder)
+    return asdict(checkpoint.resume_on_fewer(work(way), folder, manifest, 1, device=CPU))
+
+
+def sound(way: Way, folder: Path) -> dict[str, object]:
+    saved = checkpoint.save(work(way), folder, NUM_STEPS, device=CPU)
+    reading, gb_per_s = checkpoint.read(folder, checkpoint_files.read_manifest(folder), device=CPU)
+    told = {"num_bytes": saved.num_bytes, "refused": saved.unfinished_refused, "rates": [saved.write_gb_per_s, gb_per_s]}
+    return {**told, "files": reading.changed, "again": gone_on(way, folder), "on_one": on_one(way, folder)}
+
+
+def after_loading(spoil: Callable[[Job], object]) -> object:
+    """Rank 1 alone spoils what it has loaded."""
+    real = Job.load
+
+    def load(self: Job, folder: Path) -> None:
+        real(self, folder)
+        if dist.get_rank() == 1:
+            spoil(self)
+
+    return patch.object(Job, "load", load)
+
+
+def flip_in_a_moment(job: Job) -> None:
+    state = next(iter(job._step.optimizer.state.values()))
+    state["exp_avg"].view(torch.int32).view(-1)[0] ^= 1
+
+
+def draw_once(job: Job) -> None:
+    torch.randint(2, (), generator=job._random)
+
+
+def spoiled(folder: Path) -> dict[str, object]:
+    found = {}
+    for name, spoil in {"moment": flip_in_a_moment, "random": draw_once}.items():
+        with after_loading(spoil):
+            found[name] = gone_on("ddp", folder)
+    if dist.get_rank() == 1:
+        checkpoint_files.plant(folder, 1, 1)
+    dist.barrier()
+    found["files"] = checkpoint.read(folder, checkpoint_files.read_manifest(folder), device=CPU)[0].changed
+    return found
+
+
+def refused(folder: Path) -> str:
+    try:
+        checkpoint.save(work("ddp"), folder, 1, device=CPU)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def without_room(disk: Path) -> list[str]:
+    """Refused beforehand, and while it is written."""
+    before = refused(disk / "before")
+    with patch.object(checkpoint, "_ROOM", 0):
+        return [before, refused(disk / "meanwhile")]
+
+
+def main(rank: int, store_file: str) -> None:
+    dist.init_process_group("gloo", store=dist.FileStore(store_file, 2), rank=rank, world_size=2)
+    here = Path(store_file).parent
+    answers = {way: sound(way, here / way) for way in ("ddp", "fsdp")}
+    disk = here / "disk"
+    told = without_room(disk) if disk.is_dir() else []
+    divided = {number: checkpoint.fewer(number) for number in (1, 2, 3, 8, 9, 1024)}
+    print(json.dumps({**answers, "spoiled": spoiled(here / "ddp"), "full": told, "fewer": divided}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,80 @@
+"""Saving a job in training and going on with it, on two real ranks (gloo): exactly, on one of them alone, with faults, without room."""
+
+import os
+import re
+import subprocess
+
+import pytest
+from gloo_ranks import answers_of
+
+WAYS = ("ddp", "fsdp")
+NUM_PARAMETERS = 118_528  # test_ddp.py counts them; the tied head is saved a second time
+AT_LEAST_BYTES = 3 * 4 * NUM_PARAMETERS + 4 * 256 * 64
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    if os.geteuid() != 0:
+        return answers_of("train/checkpoint_ranks.py", 2, folder)
+    disk = folder / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True)
+    try:
+        return answers_of("train/checkpoint_ranks.py", 2, folder)
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_job_goes_on_with_the_same_bits(answers, way):
+    for answer in answers:
+        found = answer[way]
+        assert found["again"] == {"changed": [], "differing": [], "loss_error": 0}
+        assert found["refused"]
+        assert found["files"] == []
+        assert AT_LEAST_BYTES < found["num_bytes"] < 1.5 * AT_LEAST_BYTES
+        assert min(found["rates"]) > 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_rank_takes_over_what_two_have_saved(answers, way):
+    """On the same data, which it sees as one batch: with another order of sums."""
+    first, second = (answer[way]["on_one"] for answer in answers)
+    assert first["changed"] == []
+    assert 0 < first["loss_error"] < 1e-5
+    assert second == {"changed": [], "differing": [], "loss_error": first["loss_error"]}
+
+
+def test_one_bit_of_the_optimizer_is_found_on_its_rank(answers):
+    first, second = (answer["spoiled"]["moment"] for answer in answers)
+    assert first["changed"] == []
+    assert len(second["changed"]) == 1
+    assert second["changed"][0].endswith(" exp_avg")
+
+
+def test_data_that_is_drawn_otherwise_changes_the_losses(answers):
+    first, second = (answer["spoiled"]["random"] for answer in answers)
+    assert (first["changed"], second["changed"]) == ([], ["random"])
+    assert len(second["differing"]) == 3
+    assert all(re.fullmatch(r"step \d: [\d.]+, was [\d.]+", text) for text in second["differing"])
+    assert first["loss_error"] == second["loss_error"] > 1e-4
+
+
+def test_a_flipped_bit_in_a_file_is_found(answers):
+    first, second = (answer["spoiled"]["files"] for answer in answers)
+    assert [text.split(":")[0] for text in first] == ["__1_0.distcp"]
+    assert second == []
+
+
+def test_no_room_is_told_on_all_ranks_beforehand_and_meanwhile(answers):
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a small disk")
+    for answer in answers:
+        before, meanwhile = answer["full"]
+        assert re.fullmatch(r"/.+/disk/before: \d+ bytes are free, \d+ are needed, 2 times the checkpoint", before)
+        assert re.match(r"/.+/disk/meanwhile: the checkpoint of \d+ bytes could not be written, \d+ bytes are free: rank \d: ", meanwhile)
+
+
+def test_fewer_ranks_divide_all(answers):
+    assert answers[0]["fewer"] == {"1": 0, "2": 1, "3": 1, "8": 4, "9": 3, "1024": 512}

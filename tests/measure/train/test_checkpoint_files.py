@@ -1,0 +1,166 @@
+"""A checkpoint is read only where each byte of it is what was written; what was never finished is refused. No torch is needed for that."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gpu_acceptance.measure.train import checkpoint_files
+from gpu_acceptance.measure.train.checkpoint_files import (
+    UnusableError,
+    Writer,
+    commit,
+    note_own,
+    plant,
+    read_losses,
+    read_manifest,
+    read_share,
+    write_losses,
+)
+
+NUM_RANKS = 3
+LOSSES = [[0.1, 1e-30], [1 / 3, 5.5], [7.0, 2.0**-149]]
+
+
+@pytest.fixture
+def unfinished(tmp_path):
+    """Each of three ranks has written one file, and noted it."""
+    for rank in range(NUM_RANKS):
+        (tmp_path / f"__{rank}_0.distcp").write_bytes(bytes(range(200)) * (rank + 1))
+    (tmp_path / ".metadata").write_bytes(b"what is where")
+    for rank in range(NUM_RANKS):
+        note_own(tmp_path, rank)
+    return tmp_path
+
+
+@pytest.fixture
+def finished(unfinished):
+    commit(unfinished, NUM_RANKS, {"weight": "00ff"})
+    return unfinished
+
+
+def changed(folder):
+    """What each rank finds."""
+    manifest = read_manifest(folder)
+    return [list(read_share(folder, manifest, rank, NUM_RANKS).changed) for rank in range(NUM_RANKS)]
+
+
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def refused(folder):
+    with pytest.raises(UnusableError) as caught:
+        read_manifest(folder)
+    return str(caught.value)
+
+
+def test_a_sound_checkpoint(finished):
+    manifest = read_manifest(finished)
+    assert manifest.num_bytes == 200 * (1 + 2 + 3) + 13
+    assert manifest.tensors == {"weight": "00ff"}
+    assert changed(finished) == [[]] * NUM_RANKS
+    shares = [read_share(finished, manifest, rank, NUM_RANKS) for rank in range(NUM_RANKS)]
+    assert sorted(share.num_bytes - 13 for share in shares) == [200, 400, 600]  # each file once, the metadata by all
+
+
+@pytest.mark.parametrize("place", [0, 311, -1])
+def test_one_flipped_bit_is_found_by_the_one_that_reads_the_file(finished, place):
+    flip(finished / "__1_0.distcp", place)
+    found = changed(finished)
+    assert found[1] == []  # another rank than its writer reads it
+    (text,) = [text for of_rank in found for text in of_rank]
+    assert text.startswith("__1_0.distcp: 400 bytes, sha256 ")
+    assert "; written were 400, " in text
+
+
+def test_metadata_is_compared_by_every_rank_because_every_rank_unpickles_it(finished):
+    flip(finished / ".metadata", 5)
+    assert [len(of_rank) for of_rank in changed(finished)] == [1] * NUM_RANKS
+
+
+def test_a_file_that_is_shorter_or_gone(finished):
+    os.truncate(finished / "__0_0.distcp", 100)
+    (finished / "__2_0.distcp").unlink()
+    texts = sorted(text for of_rank in changed(finished) for text in of_rank)
+    assert texts[0].startswith("__0_0.distcp: 100 bytes, sha256 ")
+    assert texts[1] == "__2_0.distcp: No such file or directory"
+
+
+def test_what_was_planted_is_found(finished):
+    plant(finished, 2, 3)
+    ((text,),) = [of_rank for of_rank in changed(finished) if of_rank]
+    assert text.startswith("__2_0.distcp: 600 bytes")
+
+
+def test_a_half_written_checkpoint_is_refused(unfinished):
+    assert refused(unfinished) == f"{unfinished}: half-written: it has no manifest.json, which is written last"
+
+
+def test_a_checkpoint_whose_rank_never_noted_its_files_is_not_finished(unfinished):
+    (unfinished / "part-2.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"part-2\.json"):
+        commit(unfinished, NUM_RANKS, {})
+    assert "half-written" in refused(unfinished)
+
+
+def test_nor_one_of_which_another_host_shows_less_than_was_written(unfinished):
+    os.truncate(unfinished / "__1_0.distcp", 0)
+    with pytest.raises(UnusableError, match=r": __1_0\.distcp of another length than the rank that wrote it has noted$"):
+        commit(unfinished, NUM_RANKS, {})
+    assert "half-written" in refused(unfinished)
+
+
+@pytest.mark.parametrize("place", [0, 64, 100, -1])
+def test_a_manifest_with_a_flipped_bit(finished, place):
+    flip(finished / "manifest.json", place)
+    assert refused(finished) == f"{finished}/manifest.json: changed since it was written: its sha256 is another one"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"files": {"../x": [1, "0" * 64]}, "writers": [], "tensors": {}}, "ValueError: no file of a checkpoint: '../x'"),
+        ({"files": {"__0_0.distcp": [1, "x"]}, "writers": [], "tensors": {}}, "ValueError: no sha256: 'x'"),
+        ({"files": {"__0_0.distcp": 1}, "writers": [], "tensors": {}}, "TypeError: cannot unpack non-iterable int object"),
+        ({"files": {}}, "KeyError: 'writers'"),
+        ({"files": []}, "AttributeError: 'list' object has no attribute 'items'"),
+    ],
+)
+def test_a_manifest_of_somebody_else(finished, content, text):
+    checkpoint_files._write(finished / "manifest.json", content)
+    assert refused(finished) == f"{finished}/manifest.json: not what we write: {text}"
+
+
+def test_losses_keep_every_bit(finished):
+    manifest = read_manifest(finished)
+    write_losses(finished, manifest, LOSSES)
+    assert read_losses(finished, manifest) == LOSSES
+
+
+def test_losses_of_another_checkpoint_and_none(finished):
+    manifest = read_manifest(finished)
+    with pytest.raises(UnusableError, match=r"losses\.json: FileNotFoundError: "):
+        read_losses(finished, manifest)
+    write_losses(finished, manifest, LOSSES)
+    later = commit(finished, NUM_RANKS, {"weight": "0100"})
+    with pytest.raises(UnusableError, match=r"losses\.json: of another checkpoint$"):
+        read_losses(finished, later)
+
+
+def test_a_writer_is_there_until_it_is_gone(tmp_path):
+    (tmp_path / ".metadata").touch()
+    program = (
+        "import sys, pathlib; from gpu_acceptance.measure.train.checkpoint_files import note_own; note_own(pathlib.Path(sys.argv[1]), 0)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, env={**os.environ, "PYTHONPATH": "src"})
+    assert not commit(tmp_path, 1, {}).writers[0].is_alive
+    note_own(tmp_path, 0)
+    (own,) = commit(tmp_path, 1, {}).writers
+    assert own.is_alive
+    assert not Writer(own.pid, own.start + 1).is_alive  # another process, which has its pid
+    assert json.loads((tmp_path / "part-0.json").read_text().split("\n")[1])["writer"] == [os.getpid(), own.start]

@@ -1,0 +1,74 @@
+"""The shipped validations of checkpoint in real runs: a flipped byte, two nodes that share no folder, a folder that is not there."""
+
+import os
+import re
+
+import pytest
+from suite import extend_conftest, plain_pytest, shipped_suite, torchrun, two_nodes
+
+pytestmark = pytest.mark.launcher
+
+DRILL = """
+reason: "a drill: is a flipped byte found, and is a sound checkpoint beside it gone on with?"
+parameters: {checkpoint.planted_bytes: 1, checkpoint.planted_rank: 1}
+"""
+PREFIX = "gpu-acceptance-checkpoint-"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def suite(tmp_path):
+    return shipped_suite(tmp_path / "suite", "checkpoint")
+
+
+def statuses(ended):
+    found = [judgement for row in ended.record.rows for judgement in row.judgements]
+    return {judgement.metric.removeprefix("checkpoint."): judgement.status for judgement in found}
+
+
+def test_a_flipped_byte_is_refused_and_the_checkpoint_beside_it_is_gone_on_with(suite, tmp_path):
+    shared = tmp_path / "shared"
+    old, foreign = shared / f"{PREFIX}old", shared / f"{PREFIX}foreign"
+    for folder in (old, foreign):
+        (folder / "ddp").mkdir(parents=True)
+        (folder / "ddp" / "__0_0.distcp").touch()
+    (old / ".gpu-acceptance-checkpoint").write_text('{"run_id": "old"}')
+    for path in (old / "ddp", old / ".gpu-acceptance-checkpoint"):
+        os.utime(path, (0, 0))
+    (suite / "drill.yaml").write_text(DRILL)
+    drill = torchrun(suite, "--limits=drill.yaml", f"--checkpoint-dir={shared}", env=ONE_THREAD)
+    assert drill.returncode == 1, drill.output
+    found = statuses(drill)
+    missed = {metric for metric, status in found.items() if status == "missed"}
+    assert missed == {"planted.bytes", "ddp.files.changed"}
+    held = {metric for metric, status in found.items() if status == "held"}
+    of_fsdp = ("files.changed", "tensors.changed", "losses.differing", "fewer.tensors_changed", "fewer.loss_error", "unfinished_refused")
+    assert held == {"directory.shared", "ddp.unfinished_refused", *(f"fsdp.{name}" for name in of_fsdp)}
+    text = r"checkpoint\.ddp\.files\.changed = 1 count \(__1_0\.distcp: (\d+) bytes, sha256 (\w+); written were \1, (?!\2)\w+\), need <= 0 "
+    assert re.match(text, drill.row("test_resume").message), drill.row("test_resume").message
+    assert sorted(path.name for path in shared.iterdir()) == sorted([foreign.name, PREFIX + drill.folder.name])  # it can be looked at
+    assert (foreign / "ddp" / "__0_0.distcp").exists()
+
+
+def test_a_folder_that_nodes_do_not_share_fails_on_the_node_that_does_not_see_it(tmp_path):
+    nodes = []
+    for number in range(2):
+        folder = tmp_path / f"disk-{number}"
+        folder.mkdir()
+        own = shipped_suite(tmp_path / f"node-{number}", "checkpoint")
+        extend_conftest(own, "import fixtures.checkpoint", "fixtures.checkpoint._VISIBLE_S = 0.2")
+        nodes.append((own, (f"--checkpoint-dir={folder}", "-k", "test_save"), {}))
+    run, other = two_nodes(*nodes)
+    assert (run.returncode, other.returncode) == (1, 1), run.output + other.output
+    message = run.row("test_save").message
+    assert re.match(rf"checkpoint\.directory\.shared = false \(\S+: {tmp_path}/disk-1/{PREFIX}\S+\), need == true ", message), message
+    assert "on rank 1 (" in message
+    assert [list(folder.iterdir()) for folder in (tmp_path / "disk-0", tmp_path / "disk-1")] == [[], []]
+
+
+def test_a_folder_that_is_not_there_is_a_usage_error_on_its_node(suite):
+    refused = plain_pytest(suite, "--checkpoint-dir=no")
+    assert refused.returncode == 4, refused.output
+    text = f"ERROR: --checkpoint-dir={suite}/no: No such file or directory; name a folder that is there on every node \\["
+    assert re.search(text, refused.output), refused.output
+    assert not refused.has_results

@@ -20,4 +20,5 @@ pytest_plugins = [
     "fixtures.exchange",
     "fixtures.p2p",
     "fixtures.training",
+    "fixtures.failure",
 ]

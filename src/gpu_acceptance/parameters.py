@@ -150,6 +150,8 @@ PARAMETERS: Mapping[str, Parameter] = {
     "train.llama.vocabulary": _VOCABULARY,
     "train.llama.sequence": _SEQUENCE,
     "train.llama.batch_size": _BATCH,
+    "sampler.num_workers": _count("", 1, 64, "of each rank; each must read some of 1000 samples"),
+    "failure_propagation.exits": Parameter("truth", ""),
     LOCALISE_ASKED: Parameter("truth", ""),
     "localise.expected_s": _seconds(0.1, 86_400, "what a budget reckons with"),
     "localise.num_bytes": _MESSAGE,

@@ -25,7 +25,7 @@ FAMILIES = ("gemm", "gemm_dtypes", "hbm", "memory", "p2p", "pcie", "nccl", "nccl
 SUBJECTS = ("gpu_health", "infiniband", "kernel_log", "binding")  # those of which each row has a heading, in this order
 TITLES = (
     *(*SUBJECTS, "environment", "gemm", "gemm_dtypes", "hbm", "memory", "p2p", "pcie", "corruption"),
-    *("nccl", "nccl_exact", "nccl_ring", "nccl_scaling", "nccl_sizes", "localise", "nic", "soak"),
+    *("nccl", "nccl_exact", "nccl_ring", "nccl_scaling", "nccl_sizes", "localise", "nic", "sampler", "failure_propagation", "soak"),
 )  # one for each subject
 _SUBJECT = "|".join((*TITLES, "counters"))
 _NAME = re.compile(rf"`((?:{_SUBJECT})\.[\w.*]+)`")

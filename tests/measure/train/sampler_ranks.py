@@ -1,10 +1,10 @@
-"""One rank of several that read data with torch's DistributedSampler on gloo; prints what it found as JSON. Started by test_sampler.py."""
+"""One rank of two that read data with torch's DistributedSampler on gloo; prints what it found as JSON. Started by test_sampler.py."""
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 from unittest.mock import patch
@@ -13,30 +13,27 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
-from gpu_acceptance.measure.train import sampler, split
+from gpu_acceptance.measure.train import sampler
 from gpu_acceptance.measure.train.shapes import Decoder
 
 CPU = torch.device("cpu")
 SMALL = Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32)
-NUM_WORKERS = 2
+NUM_WORKERS, NUM_STEPS = 2, 6
+_torch_iterates = DistributedSampler.__iter__
 
 
-def measured(num_samples: int, *, num_workers: int = 0, drop_last: bool = False) -> dict[str, Any]:
-    return asdict(sampler.measure(num_samples, num_workers=num_workers, drop_last=drop_last, device=CPU))
+def measured(*, num_workers: int = 0, drop_last: bool = False) -> dict[str, Any]:
+    return asdict(sampler.measure(2 * sampler.SAMPLES_PER_RANK + 1, num_workers=num_workers, drop_last=drop_last, device=CPU))
 
 
-def with_a_fault(name: str, fault: Any) -> dict[str, Any]:
+def with_a_fault(name: str, fault: Callable[..., Any]) -> dict[str, Any]:
     with patch.object(DistributedSampler, name, fault):
-        return measured(sampler.sizes(dist.get_world_size())[-1])
+        return measured()
 
 
-def own_rank_wrong(self: Any) -> Any:
-    """Rank 1 believes to be rank 0."""
+def as_rank_0(self: Any) -> Any:
     self.rank = 0
-    return of_torch(self)
-
-
-of_torch = DistributedSampler.__iter__
+    return _torch_iterates(self)
 
 
 def without_a_worker() -> dict[str, Any]:
@@ -50,20 +47,36 @@ def without_a_worker() -> dict[str, Any]:
         return found
 
     with patch.object(sampler, "_children", lose_one):
-        return measured(sampler.sizes(2)[-1], num_workers=NUM_WORKERS)
+        return measured(num_workers=NUM_WORKERS)
 
 
-def main(rank: int, num_ranks: int, store_file: str) -> None:
-    dist.init_process_group("gloo", store=dist.FileStore(store_file, num_ranks), rank=rank, world_size=num_ranks)
-    sizes = sampler.sizes(num_ranks)
-    found: dict[str, Any] = {
-        "sizes": sizes,
-        "sound": [measured(size, drop_last=drop_last) for size in [*sizes, 1] for drop_last in (False, True)],
-        "not shuffled anew": with_a_fault("set_epoch", lambda *_: None),
-        "rank wrong": with_a_fault("__iter__", own_rank_wrong),
+def step_split() -> dict[str, Any]:
+    from gpu_acceptance.measure.train import split  # not at the top: each worker imports this script, and transformers take seconds
+
+    found = split.measure(SMALL, 4, device=CPU, compiled=False, num_steps=NUM_STEPS, num_workers=NUM_WORKERS)
+    step_s = sum(found.median_s(f"{phase}_s") for phase in ("data_wait", "forward", "backward", "optimizer"))
+    return {
+        "phases": [[asdict(step) for step in steps] for steps in (found.reduced, found.alone)],
+        "batch_size": found.batch_size,
+        "waits": found.data_wait_fraction,
+        "exposed_s": found.exposed_communication_s,
+        "rate": found.samples_per_s,
+        "step_s": step_s,
+    }
+
+
+def main(rank: int, store_file: str) -> None:
+    dist.init_process_group("gloo", store=dist.FileStore(store_file, 2), rank=rank, world_size=2)
+    found = {
+        "padded": measured(num_workers=NUM_WORKERS),
+        "dropped": measured(drop_last=True),
+        "never shuffled anew": with_a_fault("set_epoch", lambda *_: None),
+        "another's part": with_a_fault("__iter__", as_rank_0),
+        "a dead worker": without_a_worker(),
+        "step": step_split(),
     }
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), 2, sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2])

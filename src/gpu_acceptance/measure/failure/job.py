@@ -31,7 +31,7 @@ _RANK = "gpu_acceptance.measure.failure.rank"
 # What torchrun gave to the rank that starts the job, and would give to another one; what a user set for NCCL stays.
 _PREFIXES = ("TORCHELASTIC_", "PET_", "GPU_ACCEPTANCE_", "TORCH_NCCL_", "GROUP_", "ROLE_", "MASTER_")
 _NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NCCL_ASYNC_ERROR_HANDLING"}
-_ERROR = re.compile(r"(\[rank\d+\]: )?[\w.]*Error: ")
+_ERROR = re.compile(r"(\[rank\d+\]: )?\S*(Error|python[\d.]*): .")
 _ROOT_CAUSE = re.compile(r"Root Cause.*?\brank\s*:\s*(\d+) .*?\bexitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 

@@ -63,5 +63,6 @@ def test_nothing_of_the_outer_rank_reaches_the_job_but_what_a_user_set():
     made = job._environment({**outer, "PYTHONPATH": "mine"}, place(), "GPU-1,GPU-2")
     paths = made.pop("PYTHONPATH").split(os.pathsep)
     assert paths[-1] == "mine"
-    assert made == {"NCCL_NVLS_ENABLE": "0", "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    own = {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "NCCL_RAS_ENABLE": "0"}
+    assert made == {"NCCL_NVLS_ENABLE": "0", **own}
     assert "GLOO_SOCKET_IFNAME" not in job._environment(outer, place(num_nodes=2), "")

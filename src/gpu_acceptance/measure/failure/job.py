@@ -104,6 +104,7 @@ def _command(way: str, place: Place, folder: Path) -> list[str]:
 def _environment(base: Mapping[str, str], place: Place, devices: str) -> dict[str, str]:
     kept = {name: value for name, value in base.items() if name not in _NAMES and not name.startswith(_PREFIXES)}
     own = {"CUDA_VISIBLE_DEVICES": devices} if devices else {}
+    own["NCCL_RAS_ENABLE"] = "0"  # it has one port on a host, which is that of the outer job
     inside = {"GLOO_SOCKET_IFNAME": "lo"} if place.num_nodes == 1 else {}
     paths = os.pathsep.join([_PACKAGE_ROOT, *filter(None, [base.get("PYTHONPATH")])])
     return {"OMP_NUM_THREADS": "1", **kept, **own, **inside, "PYTHONPATH": paths}

@@ -4,6 +4,7 @@ Those that end as they should are in test_end_to_end_failure_propagation.py.
 """
 
 import os
+import re
 import socket
 
 import pytest
@@ -47,6 +48,12 @@ def test_a_job_that_never_comes_so_far_has_no_time(monkeypatch):
     assert "No module named gpu_acceptance.measure.nobody" in ended.told
 
 
+def test_gpus_that_were_asked_for_and_are_not_there_are_no_job_on_the_cpu():
+    ended = measure("kill", place(num_ranks=1), devices="GPU-0")
+    assert ended.end_s is None
+    assert re.search(r"Error: .*(cuda|CUDA|NVIDIA)", ended.told), ended.told
+
+
 def test_whom_a_launcher_must_blame():
     assert [blame(7, "exit"), blame(0, "kill")] == ["rank 7, exit code 41", "rank 0, exit code -9"]
 
@@ -64,5 +71,5 @@ def test_nothing_of_the_outer_rank_reaches_the_job_but_what_a_user_set():
     paths = made.pop("PYTHONPATH").split(os.pathsep)
     assert paths[-1] == "mine"
     own = {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "NCCL_RAS_ENABLE": "0"}
-    assert made == {"NCCL_NVLS_ENABLE": "0", **own}
+    assert made == {"NCCL_NVLS_ENABLE": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0", **own}
     assert "GLOO_SOCKET_IFNAME" not in job._environment(outer, place(num_nodes=2), "")

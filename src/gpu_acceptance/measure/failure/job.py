@@ -64,7 +64,8 @@ def blame(rank: int, way: str) -> str:
 def measure(way: str, place: Place, *, devices: str = "", end_s: float = END_S) -> Ended:
     """Runs the job's part of this host. Every host of it calls this, with a process that is a child subreaper.
 
-    `devices`: for CUDA_VISIBLE_DEVICES. A launcher that has not ended `end_s` after the death is killed, with all that it started.
+    `devices`: the GPUs, as CUDA_VISIBLE_DEVICES names them; empty where there are none, and gloo takes the place of NCCL.
+    A launcher that has not ended `end_s` after the death is killed, with all that it started.
     """
     mark = secrets.token_hex(16)
     environment = {**_environment(os.environ, place, devices), _MARK: mark}
@@ -72,7 +73,7 @@ def measure(way: str, place: Place, *, devices: str = "", end_s: float = END_S) 
         folder = Path(name)
         with (folder / "output").open("wb") as output:
             launcher = subprocess.Popen(
-                _command(way, place, folder),
+                _command(way, "nccl" if devices else "gloo", place, folder),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -95,16 +96,17 @@ def measure(way: str, place: Place, *, devices: str = "", end_s: float = END_S) 
         )
 
 
-def _command(way: str, place: Place, folder: Path) -> list[str]:
+def _command(way: str, backend: str, place: Place, folder: Path) -> list[str]:
     meeting = [f"--nnodes={place.num_nodes}", f"--node-rank={place.node}", f"--nproc-per-node={place.num_ranks}"]
     meeting += [f"--master-addr={place.address}", f"--master-port={place.port}", "--max-restarts=0"]
-    return [sys.executable, "-m", "torch.distributed.run", *meeting, "-m", _RANK, way, str(folder)]
+    return [sys.executable, "-m", "torch.distributed.run", *meeting, "-m", _RANK, way, backend, str(folder)]
 
 
 def _environment(base: Mapping[str, str], place: Place, devices: str) -> dict[str, str]:
     kept = {name: value for name, value in base.items() if name not in _NAMES and not name.startswith(_PREFIXES)}
     own = {"CUDA_VISIBLE_DEVICES": devices} if devices else {}
     own["NCCL_RAS_ENABLE"] = "0"  # it has one port on a host, which is that of the outer job
+    own["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"  # for a dump, ranks of other nodes would live on after the timeout of their collective
     inside = {"GLOO_SOCKET_IFNAME": "lo"} if place.num_nodes == 1 else {}
     paths = os.pathsep.join([_PACKAGE_ROOT, *filter(None, [base.get("PYTHONPATH")])])
     return {"OMP_NUM_THREADS": "1", **kept, **own, **inside, "PYTHONPATH": paths}

@@ -1,4 +1,4 @@
-"""One rank of a job that is made to fail: `python -m gpu_acceptance.measure.failure.rank WAY FOLDER`, started by torchrun.
+"""One rank of a job that is made to fail: `python -m gpu_acceptance.measure.failure.rank WAY BACKEND FOLDER`, under torchrun.
 
 The last rank dies while all others wait for it in a collective. Those of its node do not end by themselves, so that only their launcher
 can end them: gloo tells them that a connection was closed, and NCCL nothing. Ranks of other nodes end by what their network tells them, or
@@ -22,11 +22,10 @@ AHEAD_S = 0.5  # from when all have met until the rank dies: the others are in t
 _COLLECTIVE_S = 10.0  # which ends ranks that no launcher can reach, with NCCL; torch's default is 10 minutes
 
 
-def main(way: str, folder: Path) -> None:
+def main(way: str, backend: str, folder: Path) -> None:
     """Writes when the last rank is to die, by the clock of this host (time.monotonic()), to a file of this rank."""
-    rank, world_size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
-    tensor = _met(device)
+    rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    tensor = _met(backend)
     _write(folder / f"rank-{rank}", str(time.monotonic() + AHEAD_S))
     if rank == world_size - 1:
         time.sleep(AHEAD_S)
@@ -41,12 +40,12 @@ def main(way: str, folder: Path) -> None:
         signal.pause()
 
 
-def _met(device: torch.device) -> torch.Tensor:
-    """What all ranks have summed up: from here on they are connected. Collective."""
-    is_gpu = device.type == "cuda"
-    if is_gpu:
+def _met(backend: str) -> torch.Tensor:
+    """What all ranks have summed up: from here on they are connected. With `nccl` each opens the GPU of its local rank. Collective."""
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if backend == "nccl" else None
+    if device:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if is_gpu else "gloo", device_id=device if is_gpu else None)
+    dist.init_process_group(backend, device_id=device)
     tensor = torch.ones(1, device=device)
     dist.all_reduce(tensor)
     tensor.cpu()  # waits
@@ -68,4 +67,4 @@ def _die(way: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -2,7 +2,7 @@
 
 Workers start from a server that has imported this module and nothing of a GPU (`forkserver`). A fork of the rank itself would copy locks
 that its other threads hold, those of CUDA, NCCL and gloo among them; `spawn` would import torch once for each worker. The server starts
-once for each rank, in about the time that torch takes to import, and stays idle behind it.
+once for each rank, in about the time that torch takes to import, and stays idle behind it. Each worker imports the script of the rank anew.
 """
 
 import multiprocessing

@@ -22,4 +22,5 @@ pytest_plugins = [
     "fixtures.training",
     "fixtures.parallel",
     "fixtures.checkpoint",
+    "fixtures.failure",
 ]

@@ -34,6 +34,7 @@ EVERYTHING = {
     *("binding", "checkpoint", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory"),
     *("nccl", "nccl_exact", "nccl_ring", "nccl_sizes", "p2p", "pcie", "soak"),
     *("ddp", "ddp_scaling", "ddp_short", "fsdp", "fsdp_variants", "train_single"),
+    *("sampler", "failure_propagation"),
 }
 WITHOUT_NVLINK = EVERYTHING - {"nccl", "nccl_ring", "nccl_sizes"}
 REQUIRED = {
@@ -73,6 +74,8 @@ FSDP_WAYS = tuple(f"fsdp_variants.{way}" for way in ("by_block", "whole", "keepi
 TRAINED = (*ALONE, *WITH_DDP, "fsdp.llama")
 TELLS_NO_MARGIN = {"a100-pcie", "a100-sxm", "a10g"}
 LINKED = ("ddp_scaling", "fsdp", "fsdp_variants", "nccl", "nccl_ring", "nccl_sizes", "nic", "p2p")  # subjects that need two ranks
+SAMPLER = ("samples.missing", "samples.repeated", "padding.difference", "epochs.same_order", "workers.missing", "workers.left")
+SAMPLER += ("step.data_wait_fraction",)
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 NVLS = {"nccl.all_reduce.algorithm", "nccl.transport.intranode", "nccl.network.staged"}
 PHYSICS = {"cpu": set(), "a100-sxm": NVLS - {"nccl.all_reduce.algorithm"}, "b200": NVLS, "h100-sxm": NVLS, "h200-sxm": NVLS}
@@ -140,6 +143,12 @@ def test_required_subjects_have_all_their_limits(name):
     assert profile.requires == REQUIRED.get(name, EVERYTHING)
     wanted = {"memory.fill.wrong", "memory.fill.fraction", "memory.planted.words", *(f"corruption.{name}" for name in CORRUPTION)}
     wanted |= products(name)
+    wanted |= {f"sampler.{one}" for one in SAMPLER}
+    wanted |= {
+        f"failure_propagation.{way}.{what}"
+        for way in (("kill",) if name == "cpu" else ("exit", "kill"))
+        for what in ("end_s", "processes_left", "misnamed")
+    }
     wanted |= {f"hbm.{kernel}.wrong" for kernel in KERNELS} | {f"nccl.{collective}.wrong" for collective in COLLECTIVES}
     wanted |= {f"nccl_sizes.{collective}.wrong" for collective in NAMES} | {
         "nccl_exact.elements.wrong",
@@ -216,6 +225,7 @@ def test_the_cpu_profile_asks_only_for_life():
         *("nic.share.carried", "infiniband.*", "kernel_log.*", "binding.*", "localise.*", "p2p.*.path"),
         *("train_single.*.busy", "ddp.*.compute_per_clock", "ddp_short.*.compute_per_clock"),
         *(f"{subject}.*.mfu" for subject in ("train_single", "ddp", "ddp_short", "fsdp")),
+        "failure_propagation.exit*",
         *("soak.throttle.*", "soak.utilisation.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),
     }
     speeds = [

@@ -157,6 +157,8 @@ PARAMETERS: Mapping[str, Parameter] = {
     "checkpoint.num_steps": _count("", 1, 1000, "as many again after it, and after each resume; all must end before the deadline"),
     "checkpoint.planted_bytes": _PLANTED,
     "checkpoint.planted_rank": _RANK,
+    "sampler.num_workers": _count("", 1, 64, "of each rank; each must read some of 1000 samples"),
+    "failure_propagation.exits": Parameter("truth", ""),
     LOCALISE_ASKED: Parameter("truth", ""),
     "localise.expected_s": _seconds(0.1, 86_400, "what a budget reckons with"),
     "localise.num_bytes": _MESSAGE,

@@ -1,0 +1,44 @@
+"""Failure propagation: where one rank of a job dies, does its launcher end all others soon, leave none, and name it?
+
+A small job of its own under torchrun, over all GPUs and nodes of this one: its last rank dies while all others wait in a collective.
+"""
+
+import pytest
+
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.measure.failure.job import blame
+
+pytestmark = [pytest.mark.no_group, pytest.mark.deadline(150)]  # 60 s to start, 40 s until it is killed, and what killing takes
+
+
+@pytest.fixture
+def judge(ranks, failing_job, check):
+    """Checks what became of the job on this node."""
+
+    def judge_way(way):
+        found = failing_job(way)
+        missing = Missing(Why.NOT_THERE, found.told) if found.end_s is None else None
+        is_wrong = found.blamed != blame(ranks.world_size - 1, way)
+        check(f"failure_propagation.{way}.end_s", missing or found.end_s, "s", detail=found.told)
+        check(f"failure_propagation.{way}.processes_left", missing or found.num_left, "count")
+        check(f"failure_propagation.{way}.misnamed", missing or int(is_wrong), "count", detail=found.blamed or "nobody named")
+
+    return judge_way
+
+
+@pytest.fixture
+def asked(parameter):
+    """Where one way to die is enough the other is skipped, which the profile has declared."""
+    if not parameter("failure_propagation.exits"):
+        pytest.skip("the parameter failure_propagation.exits is false")
+
+
+@pytest.mark.usefixtures("asked")
+def test_exit(judge):
+    """A rank that exits with a code ends all others, and is named with its code."""
+    judge("exit")
+
+
+def test_kill(judge):
+    """A rank that SIGKILL ends, as the kernel does where memory is short, ends all others, and is named with the signal."""
+    judge("kill")

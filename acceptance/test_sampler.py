@@ -1,0 +1,64 @@
+"""Sampler: does every rank read its own part of the data, all ranks together each sample once, and do the workers keep up?"""
+
+import pytest
+
+from gpu_acceptance.measure.train import sampler
+
+
+@pytest.fixture
+def judge(check, record):
+    """Checks epochs over data of some size."""
+
+    def judge_results(*results):
+        for result in results:
+            size = f"{result.num_samples} samples"
+            for number, epoch in enumerate(result.epochs):
+                where = f"{size}, epoch {number}"
+                check("sampler.samples.missing", epoch.num_missing, "count", detail=where)
+                check("sampler.samples.repeated", epoch.num_repeated, "count", detail=where)
+                check("sampler.padding.difference", epoch.padding_difference, "count", detail=where)
+            check("sampler.epochs.same_order", result.num_same_order, "count", detail=size)
+        record("sampler.samples.read", sum(epoch.num_distinct for result in results for epoch in result.epochs), "count")
+
+    return judge_results
+
+
+@pytest.mark.parametrize("last", ["padded", "dropped"])
+def test_epochs(last, ranks, judge):
+    """Of data of any size each sample comes once in an epoch over all ranks, beside what the sampler is defined to add or to leave out."""
+    judge(
+        *(
+            sampler.measure(num_samples, num_workers=0, drop_last=last == "dropped", device=ranks.device)
+            for num_samples in sampler.sizes(ranks.world_size)
+        )
+    )
+
+
+def test_workers(ranks, judge, parameter, check):
+    """The same through DataLoader workers, each of which is there, reads samples and ends."""
+    num_samples = sampler.sizes(ranks.world_size)[-1]
+    result = sampler.measure(num_samples, num_workers=parameter("sampler.num_workers"), drop_last=False, device=ranks.device)
+    judge(result)
+    for workers in result.workers:
+        check("sampler.workers.missing", workers.num_missing, "count", detail=workers.fault)
+        check("sampler.workers.left", workers.num_left, "count")
+
+
+def test_step_split(ranks, workload, parameter, check, record):
+    """Where the time of a DDP step on GPT-2 goes; it does not wait for its data."""
+    from gpu_acceptance.measure.train import split  # needs transformers, which supervisors shall not wait for
+
+    model = workload("gpt2")
+    found = split.measure(
+        model.shape,
+        model.batch_size,
+        device=ranks.device,
+        compiled=parameter("train.compiled"),
+        num_steps=parameter("train.num_blocks") * parameter("train.min_steps"),
+        num_workers=parameter("sampler.num_workers"),
+    )
+    check("sampler.step.data_wait_fraction", found.data_wait_fraction, "relative")
+    for phase in ("data_wait", "forward", "backward", "optimizer"):
+        record(f"sampler.step.{phase}_s", found.median_s(f"{phase}_s"), "s")
+    record("sampler.step.exposed_communication_s", found.exposed_communication_s, "s")
+    record("sampler.step.rate", found.samples_per_s * model.items_per_sample, model.unit)

@@ -1,0 +1,178 @@
+"""A job under torchrun in which the last rank dies: how long until its launcher has ended, whom it names, and what is left.
+
+All of it carries a mark in its environment, by which it is found wherever it went, and killed where it does not end.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_acceptance.measure.failure import WAYS
+
+START_S = 60.0  # until all ranks have met: importing torch, opening GPUs, connecting
+END_S = 40.0  # after the death: torchrun sends SIGKILL 30 s after SIGTERM
+_KILL_S = 10.0
+_LINGERS_S = 1.0  # what is just ending is not left
+_POLL_S = 0.02
+_MOST_TOLD = 300  # characters
+_TAIL_BYTES = 1 << 16
+_MARK = "GPU_ACCEPTANCE_JOB"
+_PACKAGE_ROOT = str(Path(__file__).parents[3])  # found in a bare checkout too
+_RANK = "gpu_acceptance.measure.failure.rank"
+# What torchrun gave to the rank that starts the job, and would give to another one; what a user set for NCCL stays.
+_PREFIXES = ("TORCHELASTIC_", "PET_", "GPU_ACCEPTANCE_", "TORCH_NCCL_", "GROUP_", "ROLE_", "MASTER_")
+_NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NCCL_ASYNC_ERROR_HANDLING"}
+_ERROR = re.compile(r"(\[rank\d+\]: )?\S*(Error|python[\d.]*): .")
+_ROOT_CAUSE = re.compile(r"Root Cause.*?\brank\s*:\s*(\d+) .*?\bexitcode\s*:\s*(-?\d+)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of one host in the job; `address` and `port` are where the launcher of node 0 listens."""
+
+    node: int
+    num_nodes: int
+    num_ranks: int  # on this host
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of the job on this host."""
+
+    end_s: float | None  # from the death until the launcher had ended; None: no rank has come so far
+    num_left: int  # processes of the job once its launcher has ended, or was given up
+    blamed: str  # by the launcher: `rank 7, exit code 41`; empty where it names none
+    told: str  # why there is no time, or it is none; empty where the launcher ended by itself
+
+
+def blame(rank: int, way: str) -> str:
+    """What a launcher must say of this rank."""
+    return f"rank {rank}, exit code {WAYS[way]}"
+
+
+def measure(way: str, place: Place, *, devices: str = "", end_s: float = END_S) -> Ended:
+    """Runs the job's part of this host. Every host of it calls this, with a process that is a child subreaper.
+
+    `devices`: the GPUs, as CUDA_VISIBLE_DEVICES names them; empty where there are none, and gloo takes the place of NCCL.
+    A launcher that has not ended `end_s` after the death is killed, with all that it started.
+    """
+    mark = secrets.token_hex(16)
+    environment = {**_environment(os.environ, place, devices), _MARK: mark}
+    with tempfile.TemporaryDirectory(prefix="gpu-acceptance-") as name, contextlib.ExitStack() as at_end:
+        folder = Path(name)
+        with (folder / "output").open("wb") as output:
+            launcher = subprocess.Popen(
+                _command(way, "nccl" if devices else "gloo", place, folder),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        at_end.callback(launcher.wait)
+        at_end.callback(_kill_all, mark)
+        death_s = _death(folder, place.num_ranks, launcher)
+        if death_s is None:
+            return Ended(None, 0, "", f"not all ranks met within {START_S:g} s, or the job ended before: {_error(_tail(folder))}")
+        has_ended = _wait(launcher, death_s + end_s)
+        taken_s = time.monotonic() - death_s
+        found = _ROOT_CAUSE.search(_tail(folder))
+        return Ended(
+            end_s=taken_s,
+            num_left=_num_left(mark, _LINGERS_S if has_ended else 0),
+            blamed=f"rank {found[1]}, exit code {found[2]}" if found else "",
+            told="" if has_ended else "the launcher had not ended by then, and was killed",
+        )
+
+
+def _command(way: str, backend: str, place: Place, folder: Path) -> list[str]:
+    meeting = [f"--nnodes={place.num_nodes}", f"--node-rank={place.node}", f"--nproc-per-node={place.num_ranks}"]
+    meeting += [f"--master-addr={place.address}", f"--master-port={place.port}", "--max-restarts=0"]
+    return [sys.executable, "-m", "torch.distributed.run", *meeting, "-m", _RANK, way, backend, str(folder)]
+
+
+def _environment(base: Mapping[str, str], place: Place, devices: str) -> dict[str, str]:
+    kept = {name: value for name, value in base.items() if name not in _NAMES and not name.startswith(_PREFIXES)}
+    own = {"CUDA_VISIBLE_DEVICES": devices} if devices else {}
+    own["NCCL_RAS_ENABLE"] = "0"  # it has one port on a host, which is that of the outer job
+    own["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"  # for a dump, ranks of other nodes would live on after the timeout of their collective
+    inside = {"GLOO_SOCKET_IFNAME": "lo"} if place.num_nodes == 1 else {}
+    paths = os.pathsep.join([_PACKAGE_ROOT, *filter(None, [base.get("PYTHONPATH")])])
+    return {"OMP_NUM_THREADS": "1", **kept, **own, **inside, "PYTHONPATH": paths}
+
+
+def _death(folder: Path, num_ranks: int, launcher: subprocess.Popen[bytes]) -> float | None:
+    """When the rank dies, by all ranks of this host; None where they did not all come so far."""
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        has_ended = launcher.poll() is not None
+        notes = [path.read_text(encoding="ascii") for path in folder.glob("rank-*") if path.suffix != ".part"]
+        if len(notes) == num_ranks:
+            return max(map(float, notes))
+        if has_ended:
+            break
+        time.sleep(_POLL_S)
+    return None
+
+
+def _wait(launcher: subprocess.Popen[bytes], until_s: float) -> bool:
+    """Whether it has ended by then (time.monotonic())."""
+    try:
+        launcher.wait(max(0.0, until_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _tail(folder: Path) -> str:
+    """The end of what launcher and ranks said."""
+    return (folder / "output").read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace")
+
+
+def _error(output: str) -> str:
+    """The first line that names an error, else the last one; the launcher's own words come after those of ranks."""
+    lines = output.splitlines() or ["it said nothing"]
+    return next(filter(_ERROR.match, lines), lines[-1])[:_MOST_TOLD]
+
+
+def _num_left(mark: str, patience_s: float) -> int:
+    end = time.monotonic() + patience_s
+    while (found := _marked(mark)) and time.monotonic() < end:
+        time.sleep(_POLL_S)
+    return len(found)
+
+
+def _marked(mark: str) -> list[int]:
+    """The living processes that have the mark; a dead one that nobody waited for has no environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def _kill_all(mark: str) -> None:
+    """And waits for those whose parents are gone, which are children of this process then."""
+    killed: set[int] = set()
+    end = time.monotonic() + _KILL_S
+    while (found := _marked(mark)) and time.monotonic() < end:
+        killed |= set(found)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL_S)
+    for pid in killed:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)

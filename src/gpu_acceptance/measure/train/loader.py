@@ -1,0 +1,59 @@
+"""Samples by DataLoader workers, as training reads them.
+
+Workers start from a server that has imported this module and nothing of a GPU (`forkserver`). A fork of the rank itself would copy locks
+that its other threads hold, those of CUDA, NCCL and gloo among them; `spawn` would import torch once for each worker. The server starts
+once for each rank, in about the time that torch takes to import, and stays idle behind it. Each worker imports the script of the rank anew.
+"""
+
+import multiprocessing
+import os
+from typing import TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+T = TypeVar("T")
+LOST = (RuntimeError, OSError, EOFError)  # DataLoader's own, or that of a batch whose sender is gone
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """A sample is its number and the process that read it."""
+
+    def __init__(self, num_samples: int) -> None:
+        self._num_samples = num_samples
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return torch.tensor([number, os.getpid()])
+
+
+class Repeated(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """So many samples from fewer inputs and targets, [B, ...] each, over and over."""
+
+    def __init__(self, inputs: torch.Tensor, targets: torch.Tensor, num_samples: int) -> None:
+        self._inputs, self._targets, self._num_samples = inputs, targets, num_samples
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        place = number % len(self._inputs)
+        return self._inputs[place], self._targets[place]
+
+
+def loader_of(
+    dataset: Dataset[T], sampler: DistributedSampler[T], *, batch_size: int, num_workers: int, pin_memory: bool = False
+) -> DataLoader[T]:
+    """With 0 workers the rank reads by itself. Where a worker dies, reading raises one of LOST within seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        sampler=sampler,
+        num_workers=num_workers,
+        pin_memory=pin_memory,
+        multiprocessing_context=context if num_workers else None,
+    )

@@ -1,0 +1,75 @@
+"""Real jobs under torchrun on gloo whose last rank dies: one that does not end, and one that never comes so far.
+
+Those that end as they should are in test_end_to_end_failure_propagation.py.
+"""
+
+import os
+import re
+import socket
+
+import pytest
+
+from gpu_acceptance.measure.failure import job
+from gpu_acceptance.measure.failure.job import Ended, Place, blame, measure
+
+pytestmark = pytest.mark.launcher
+DEAF = """
+import os, signal
+if os.environ.get("LOCAL_RANK") == "0":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+"""
+
+
+def place(num_nodes=1, num_ranks=2):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return Place(0, num_nodes, num_ranks, "127.0.0.1", probe.getsockname()[1])
+
+
+def marked():
+    """Processes of any such job."""
+    return job._marked(f"{job._MARK}=")
+
+
+def test_a_rank_that_ignores_sigterm_is_found_and_killed_with_its_launcher(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(DEAF)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    ended = measure("kill", place(), end_s=2)
+    assert ended.end_s >= 2
+    assert ended == Ended(ended.end_s, 2, "", "the launcher had not ended by then, and was killed")  # itself and the deaf one
+    assert marked() == []
+
+
+def test_a_job_that_never_comes_so_far_has_no_time(monkeypatch):
+    monkeypatch.setattr(job, "_RANK", "gpu_acceptance.measure.nobody")
+    ended = measure("kill", place(num_ranks=1))
+    assert (ended.end_s, ended.num_left, ended.blamed) == (None, 0, "")
+    assert ended.told.startswith("not all ranks met within 60 s, or the job ended before: ")
+    assert "No module named gpu_acceptance.measure.nobody" in ended.told
+
+
+def test_gpus_that_were_asked_for_and_are_not_there_are_no_job_on_the_cpu():
+    ended = measure("kill", place(num_ranks=1), devices="GPU-0")
+    assert ended.end_s is None
+    assert re.search(r"Error: .*(cuda|CUDA|NVIDIA)", ended.told), ended.told
+
+
+def test_whom_a_launcher_must_blame():
+    assert [blame(7, "exit"), blame(0, "kill")] == ["rank 7, exit code 41", "rank 0, exit code -9"]
+
+
+def test_nothing_of_the_outer_rank_reaches_the_job_but_what_a_user_set():
+    outer = {
+        "RANK": "3",
+        "GROUP_RANK": "1",
+        "MASTER_ADDR": "a",
+        "TORCH_NCCL_BLOCKING_WAIT": "1",
+        "PET_NNODES": "4",
+        "NCCL_NVLS_ENABLE": "0",
+    }
+    made = job._environment({**outer, "PYTHONPATH": "mine"}, place(), "GPU-1,GPU-2")
+    paths = made.pop("PYTHONPATH").split(os.pathsep)
+    assert paths[-1] == "mine"
+    own = {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "NCCL_RAS_ENABLE": "0"}
+    assert made == {"NCCL_NVLS_ENABLE": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0", **own}
+    assert "GLOO_SOCKET_IFNAME" not in job._environment(outer, place(num_nodes=2), "")

@@ -1,0 +1,60 @@
+"""Two hosts: the job that is made to fail ends on both and names its rank; and a rank that reads another's part of the data is rejected."""
+
+import re
+
+import pytest
+from hosts import connected, needs_hosts
+from suite import extend_conftest, processes_in, shipped_suite
+
+pytestmark = [pytest.mark.launcher, needs_hosts]
+
+EXIT_IS_LEFT_OUT = re.compile(r'^  ("failure_propagation\.exit\*": ".*"|failure_propagation\.exits: false)\n', re.MULTILINE)
+READS_AS_RANK_0 = """
+import os
+
+if os.environ.get("RANK") == "1":
+    from torch.utils.data import DistributedSampler
+
+    _really_iterates = DistributedSampler.__iter__
+
+    def _as_rank_0(self):
+        self.rank = 0
+        return _really_iterates(self)
+
+    DistributedSampler.__iter__ = _as_rank_0
+"""
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """What the first of two hosts was left with."""
+    suites = [shipped_suite(tmp_path_factory.mktemp("ends") / f"node-{node}", "failure_propagation", "sampler") for node in range(2)]
+    for suite in suites:
+        extend_conftest(suite, READS_AS_RANK_0)
+        profile = suite / "thresholds" / "cpu.yaml"
+        profile.write_text(EXIT_IS_LEFT_OUT.sub("", profile.read_text()))
+    with connected(suites) as hosts:
+        for node in range(2):
+            hosts.start_one(node, script=("-m", "pytest", "acceptance/", "-k", "epochs or exit"))
+        first, *_ = [host.wait() for host in hosts.hosts]
+        return first
+
+
+def test_the_job_ends_on_both_hosts(ended):
+    row = ended.row("test_exit")
+    assert row.outcome == "passed", ended.output
+    for record in row.attempts[-1].ranks:
+        figures = {figure.metric.rsplit(".", 1)[-1]: figure for figure in record.figures}
+        assert 0 < figures["end_s"].value < 25
+        assert (figures["processes_left"].value, figures["misnamed"].value) == (0, 0)
+        assert figures["misnamed"].detail == "rank 1, exit code 41"
+    assert processes_in(ended.suite) == []
+
+
+def test_a_rank_that_reads_the_part_of_another_is_rejected(ended):
+    assert ended.verdict_line.startswith("REJECTED: "), ended.output
+    row = ended.row("test_epochs[padded]")
+    missed = {limit.metric: limit.message for limit in row.judgements if limit.status == "missed"}
+    assert missed.keys() == {"sampler.samples.missing", "sampler.samples.repeated", "sampler.padding.difference"}
+    said = "sampler.samples.repeated = 1000 count (2000 samples, epoch 0), need <= 0 count [base.yaml: policy: "
+    assert missed["sampler.samples.repeated"].startswith(said)

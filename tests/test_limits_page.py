@@ -21,11 +21,11 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
 PROFILES = ["base", *profile_names(shipped_dir())]
 # Subjects whose metrics may be named together: `hbm.*.wrong`.
-FAMILIES = ("gemm", "gemm_dtypes", "hbm", "memory", "p2p", "pcie", "nccl", "nccl_sizes", "localise", "soak")
+FAMILIES = ("gemm", "gemm_dtypes", "hbm", "memory", "p2p", "pcie", "nccl", "nccl_sizes", "localise", "parity", "soak")
 SUBJECTS = ("gpu_health", "infiniband", "kernel_log", "binding")  # those of which each row has a heading, in this order
 TITLES = (
     *(*SUBJECTS, "environment", "gemm", "gemm_dtypes", "hbm", "memory", "p2p", "pcie", "corruption"),
-    *("nccl", "nccl_exact", "nccl_ring", "nccl_scaling", "nccl_sizes", "localise", "nic", "soak"),
+    *("nccl", "nccl_exact", "nccl_ring", "nccl_scaling", "nccl_sizes", "localise", "nic", "parity", "soak"),
 )  # one for each subject
 _SUBJECT = "|".join((*TITLES, "counters"))
 _NAME = re.compile(rf"`((?:{_SUBJECT})\.[\w.*]+)`")

@@ -32,7 +32,7 @@ DEVICES = {
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
 EVERYTHING = {
     *("binding", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory"),
-    *("nccl", "nccl_exact", "nccl_ring", "nccl_sizes", "p2p", "pcie", "soak"),
+    *("nccl", "nccl_exact", "nccl_ring", "nccl_sizes", "p2p", "parity", "pcie", "soak"),
 }
 WITHOUT_NVLINK = EVERYTHING - {"nccl", "nccl_ring", "nccl_sizes"}
 REQUIRED = {
@@ -51,6 +51,7 @@ KERNELS = ("add", "copy", "read", "scale", "triad", "write")
 CORRUPTION = ("inputs.changed", "kernels.run", "peers.hash", "planted.flips", "repeats.mismatches")
 SOAK = ("load.fraction", "gemm.error", *(f"{work}.{what}" for work in ("gemm", "hbm", "nccl") for what in ("wrong", "drift")))
 SOAK += tuple(f"corruption.{name}" for name in ("inputs.changed", "peers.hash", "repeats.mismatches"))
+PARITY = ("loss_ratio", *(f"{way}.{what}" for way in ("ddp", "fsdp") for what in ("loss_first", "loss", "gradient_norm", "weights")))
 THERMAL = tuple(f"throttle.{name}" for name in ("hw_thermal", "hw_slowdown", "hw_power_brake", "sw_thermal", "unknown"))
 THERMAL += (
     "utilisation.mean",
@@ -128,6 +129,7 @@ def test_required_subjects_have_all_their_limits(name):
     wanted |= PHYSICS.get(name, {"nccl.network.staged"})
     wanted |= {f"soak.{name}" for name in (*SOAK, *(() if name == "cpu" else THERMAL))}
     wanted -= {"soak.temperature.margin_min"} if name in TELLS_NO_MARGIN else set()
+    wanted |= {f"parity.{dtype}.{what}" for dtype in ("fp32", "bf16") for what in PARITY}
     wanted |= {f"p2p.{mode}.wrong" for mode in ("unidirectional", "bidirectional", "latency")}
     wanted |= {f"p2p.{mode}.{way}.bandwidth" for mode in HAS_P2P_READINGS.get(name, ()) for way in ("out", "in")}
     if name in BEHIND_A_SWITCH:

@@ -150,6 +150,8 @@ PARAMETERS: Mapping[str, Parameter] = {
     "train.llama.vocabulary": _VOCABULARY,
     "train.llama.sequence": _SEQUENCE,
     "train.llama.batch_size": _BATCH,
+    "parity.num_steps": _count("", 2, 1000, "one would show no loss that falls; three trainings must end before the deadline"),
+    "parity.batch_size": _count("samples", 1, 1024, "of one rank; a process alone trains those of up to 8, one after the other"),
     LOCALISE_ASKED: Parameter("truth", ""),
     "localise.expected_s": _seconds(0.1, 86_400, "what a budget reckons with"),
     "localise.num_bytes": _MESSAGE,

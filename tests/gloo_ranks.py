@@ -10,12 +10,14 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 
 
-def answers_of(script: str, num_ranks: int, folder: Path) -> list[dict[str, Any]]:
-    """What each rank printed. `folder`: where they meet."""
+def answers_of(script: str, num_ranks: int, folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """What each rank printed. `folder`: where they meet. `arguments`: more for the script."""
     command = [sys.executable, "-W", "error", str(ROOT / "tests" / "measure" / script)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    ranks = [subprocess.Popen([*command, str(rank), str(folder / "store")], env=environment, **pipes) for rank in range(num_ranks)]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(folder / "store"), *arguments], env=environment, **pipes) for rank in range(num_ranks)
+    ]
     try:
         outputs = [rank.communicate(timeout=100) for rank in ranks]
     finally:

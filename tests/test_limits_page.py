@@ -23,13 +23,14 @@ PROFILES = ["base", *profile_names(shipped_dir())]
 # Subjects whose metrics may be named together: `hbm.*.wrong`.
 FAMILIES = (
     *("gemm", "gemm_dtypes", "hbm", "memory", "p2p", "pcie", "nccl", "nccl_sizes", "localise"),
-    *("train_single", "ddp", "ddp_short", "fsdp_variants", "checkpoint", "soak"),
+    *("train_single", "ddp", "ddp_short", "fsdp_variants", "parity", "checkpoint", "soak"),
 )
 SUBJECTS = ("gpu_health", "infiniband", "kernel_log", "binding")  # those of which each row has a heading, in this order
 TITLES = (
     *(*SUBJECTS, "environment", "gemm", "gemm_dtypes", "hbm", "memory", "p2p", "pcie", "corruption"),
     *("nccl", "nccl_exact", "nccl_ring", "nccl_scaling", "nccl_sizes", "localise", "nic"),
-    *("train_single", "ddp", "ddp_short", "ddp_scaling", "fsdp", "fsdp_variants", "checkpoint", "sampler", "failure_propagation", "soak"),
+    *("train_single", "ddp", "ddp_short", "ddp_scaling", "fsdp", "fsdp_variants", "parity"),
+    *("checkpoint", "sampler", "failure_propagation", "soak"),
 )  # one for each subject
 _SUBJECT = "|".join((*TITLES, "counters"))
 _NAME = re.compile(rf"`((?:{_SUBJECT})\.[\w.*]+)`")

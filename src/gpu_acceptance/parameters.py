@@ -153,6 +153,8 @@ PARAMETERS: Mapping[str, Parameter] = {
     "train.llama.batch_size": _BATCH,
     "ddp_short.batch_size": _BATCH,
     "ddp_short.num_blocks": _BLOCKS,
+    "parity.num_steps": _count("", 2, 1000, "one would show no loss that falls; three trainings must end before the deadline"),
+    "parity.batch_size": _count("samples", 1, 1024, "of one rank; a process alone trains those of up to 8, one after the other"),
     "checkpoint.batch_size": _BATCH,
     "checkpoint.num_steps": _count("", 1, 1000, "as many again after it, and after each resume; all must end before the deadline"),
     "checkpoint.planted_bytes": _PLANTED,

@@ -1,0 +1,25 @@
+"""Training: does it come to the same whether a process trains alone, all ranks with DDP, or all ranks with FSDP?"""
+
+import pytest
+
+from gpu_acceptance.measure.corruption import determinism
+
+pytestmark = pytest.mark.worker(env={determinism.VARIABLE: determinism.ALLOWED[0]})  # cuBLAS reads it at its first call
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_training(dtype, ranks, workload, check, record, parameter):
+    """On the same global batch from the same weights: equal losses and gradients, and on all ranks the same bits of weights."""
+    from gpu_acceptance.measure.train import parity  # it imports transformers, which supervisors do without
+
+    shape, batch_size = workload("gpt2").shape, parameter("parity.batch_size")
+    found = parity.measure(shape, batch_size, dtype=dtype, num_steps=parameter("parity.num_steps"), device=ranks.device)
+    check(f"parity.{dtype}.loss_ratio", found.loss_ratio, "relative")
+    for way, apart in found.by_way.items():
+        check(f"parity.{dtype}.{way}.loss_first", apart.loss_first.relative, "relative", detail=apart.loss_first.seen)
+        check(f"parity.{dtype}.{way}.loss", apart.loss.relative, "relative", detail=apart.loss.seen)
+        check(f"parity.{dtype}.{way}.gradient_norm", apart.gradient_norm.relative, "relative", detail=apart.gradient_norm.seen)
+        check(f"parity.{dtype}.{way}.weights", apart.digest, "text")
+        record(f"parity.{dtype}.{way}.weights_apart", apart.weights_apart, "relative")
+    for step, loss in enumerate(found.losses, 1):
+        record(f"parity.{dtype}.loss_at_{step:02}", loss, "nats")

@@ -1,0 +1,151 @@
+"""Training alone, with DDP and with FSDP comes to the same: equal weights, batches, kernels and AdamW, and only sums in another order.
+
+The global batch of a step is one micro-batch of each rank, of one shape everywhere. A process alone accumulates them all, each rank for
+itself; DDP and FSDP average over the ranks. From rank 8 on the micro-batches come again, so that alone is no slower in a larger job.
+
+bf16 is the mixed precision of FSDP in all three: bf16 copies of fp32 weights, and gradients that are summed in fp32. torch.autocast keeps
+norms and what layers add up in fp32: that is other arithmetic, and a difference that no GPU makes.
+
+Attention is a product, a softmax and a product, by a kernel that every GPU has: equal work gives equal bits, and fp32 is not TF32.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parallel import DistributedDataParallel
+
+from gpu_acceptance.measure.corruption.determinism import deterministic
+from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
+from gpu_acceptance.measure.train import data
+from gpu_acceptance.measure.train.course import Course, Part, train, train_together
+from gpu_acceptance.measure.train.models import Loss, blocks_of, build
+from gpu_acceptance.measure.train.shapes import Shape
+
+DTYPES = ("fp32", "bf16")
+MOST_MICRO_BATCHES = 8
+_SEED = 0  # of the weights, on all ranks
+_LEARNING_RATE = 1e-3
+
+
+@dataclass(frozen=True)
+class Difference:
+    """In parts of what a process alone has; NaN or infinite where one of the two is. `seen`: both, in words."""
+
+    relative: float
+    seen: str
+
+
+@dataclass(frozen=True)
+class Departure:
+    """How far one way of training went from that of a process alone, as this rank has it."""
+
+    loss_first: Difference
+    loss: Difference  # the largest of all steps
+    gradient_norm: Difference
+    weights_apart: float  # after the last step, in parts of the way that training went: Euclidean, over all parameters
+    digest: str  # of the weights, bit for bit
+
+
+@dataclass(frozen=True)
+class Parity:
+    """What this rank came to alone, and how the ways of all ranks together differ from it: `ddp` and `fsdp`."""
+
+    losses: list[float]
+    loss_ratio: float
+    by_way: dict[str, Departure]
+
+
+def measure(shape: Shape, batch_size: int, *, dtype: str, num_steps: int, device: torch.device) -> Parity:
+    """Trains `num_steps` steps each way; `batch_size` is that of a micro-batch. Collective.
+
+    ValueError for an unknown dtype. RuntimeError on a GPU where CUBLAS_WORKSPACE_CONFIG is not set (measure/corruption/determinism.py).
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
+    with deterministic(device), sdpa_kernel(SDPBackend.MATH):
+        parts = global_batch(shape, batch_size, num_steps, dist.get_world_size(), device)
+        own = (1, parts[dist.get_rank() % len(parts)][1])
+        alone = train(_in(dtype, _model(shape, device)), parts, _LEARNING_RATE)
+        together = {
+            way: train_together(wrap(dtype, _model(shape, device)), own, _LEARNING_RATE, device)
+            for way, wrap in (("ddp", _replicated), ("fsdp", _sharded))
+        }
+        initial = [parameter.detach() for parameter in _model(shape, device).parameters()]
+        departures = {way: departure(course, alone, initial) for way, course in together.items()}
+    return Parity(alone.losses, alone.loss_ratio, departures)
+
+
+def global_batch(shape: Shape, batch_size: int, num_steps: int, world_size: int, device: torch.device) -> list[Part]:
+    """The micro-batches by rank, modulo their number; each with the number of ranks that train it."""
+    num_parts = min(world_size, MOST_MICRO_BATCHES)
+    return [
+        (len(range(part, world_size, num_parts)), _micro_batches(shape, batch_size, num_steps, part, device)) for part in range(num_parts)
+    ]
+
+
+def _micro_batches(shape: Shape, batch_size: int, num_steps: int, seed: int, device: torch.device) -> list[data.Batch]:
+    ((inputs, targets),) = data.batches(shape, batch_size * num_steps, 1, seed=seed, device=device)
+    return list(zip(torch.split(inputs, batch_size), torch.split(targets, batch_size), strict=True))
+
+
+def _model(shape: Shape, device: torch.device) -> Loss:
+    torch.manual_seed(_SEED)
+    return build(shape, device)
+
+
+class _InBf16(nn.Module):
+    """Computes with bf16 copies of the fp32 weights, whose gradients come back to those in fp32."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        copies = {name: parameter.bfloat16() for name, parameter in self.loss.named_parameters()}
+        loss: Tensor = torch.func.functional_call(self.loss, copies, batch)
+        return loss
+
+
+def _in(dtype: str, loss: nn.Module) -> nn.Module:
+    return _InBf16(loss) if dtype == "bf16" else loss
+
+
+def _replicated(dtype: str, loss: nn.Module) -> nn.Module:
+    return DistributedDataParallel(_in(dtype, loss), gradient_as_bucket_view=True)
+
+
+def _sharded(dtype: str, loss: nn.Module) -> nn.Module:
+    in_bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for module in (*blocks_of(loss), loss):
+        fully_shard(module, mp_policy=in_bf16 if dtype == "bf16" else MixedPrecisionPolicy())
+    return loss
+
+
+def departure(course: Course, alone: Course, initial: Sequence[Tensor]) -> Departure:
+    """Of a course from that of a process alone, which began with the weights `initial`."""
+    losses = [difference(one, other) for one, other in zip(course.losses, alone.losses, strict=True)]
+    # A NaN is the largest of all numbers to torch; max() would pass over it.
+    step = int(torch.tensor([loss.relative for loss in losses], dtype=torch.float64).argmax())
+    return Departure(
+        loss_first=losses[0],
+        loss=Difference(losses[step].relative, f"{losses[step].seen}, in step {step + 1}"),
+        gradient_norm=difference(course.gradient_norm, alone.gradient_norm),
+        weights_apart=float(_distance(course.weights, alone.weights) / _distance(alone.weights, initial)),
+        digest=as_text(hash_tensors(course.weights)),
+    )
+
+
+def difference(seen: float, alone: float) -> Difference:
+    """Of two tensors, so that nothing raises where one process alone has 0."""
+    relative = torch.tensor(seen - alone, dtype=torch.float64).abs() / abs(alone)
+    return Difference(float(relative), f"{seen:.9g}; alone {alone:.9g}")
+
+
+def _distance(ones: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
+    squares = [(one.double() - other.double()).square().sum() for one, other in zip(ones, others, strict=True)]
+    return torch.stack(squares).sum().sqrt()

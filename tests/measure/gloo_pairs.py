@@ -130,6 +130,13 @@ def inside_nodes(rank: int) -> dict[str, object]:
     return {name: asdict(nccl.measure(name, **sizes, group=group)) for name in NAMES}
 
 
+def takes_part(places: list[int], rank: int) -> int:
+    """How many groups this rank has made with the others."""
+    before = len(dist.distributed_c10d._world.pg_names)
+    nccl.group_of(places, rank)
+    return len(dist.distributed_c10d._world.pg_names) - before
+
+
 def main(rank: int, store_file: str) -> None:
     store = dist.FileStore(store_file, WORLD_SIZE)
     dist.init_process_group("gloo", store=dist.PrefixStore("group", store), rank=rank, world_size=WORLD_SIZE)
@@ -139,6 +146,7 @@ def main(rank: int, store_file: str) -> None:
         "rings": of_two_nodes(rank, board),
         "loopback": [looped(rank, board, nodes) for nodes in (TWO_NODES, [0, 0, 0, 1], FOUR_NODES)],
         "inside_nodes": inside_nodes(rank),
+        "takes_part": takes_part([0, 0, 0, 1], rank),
         "no_groups": [nccl.group_of(nodes, rank) for nodes in (FOUR_NODES, [0, 0, 0, 0])],
         "wrong": with_contact(wrong_on_rank_1, lambda: played(rank, board)),
         "nothing": with_contact(nothing_moves, lambda: played(rank, board)["num_wrong"]),

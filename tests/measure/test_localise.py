@@ -205,3 +205,8 @@ def test_each_node_measures_its_own_collectives_at_the_same_time(collective, ans
 
 def test_a_node_that_is_all_or_one_rank_has_no_group(answers):
     assert [answer["no_groups"] for answer in answers] == [[None, None]] * 4
+
+
+def test_a_rank_that_is_alone_takes_part_in_making_the_groups_of_others(answers):
+    """NCCL splits the communicator of all ranks: those who called it would wait for one who did not."""
+    assert [answer["takes_part"] for answer in answers] == [1] * 4

@@ -3,7 +3,7 @@
 Tensor suffixes: N elements of the whole message, S of one rank's shard (N / world size).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -79,6 +79,17 @@ def _found(collective: str) -> _Collective:
     if collective not in _COLLECTIVES:
         raise ValueError(f"unknown collective {collective!r}; known: {', '.join(NAMES)}")
     return _COLLECTIVES[collective]
+
+
+def split(places: Sequence[int], rank: int) -> dist.ProcessGroup:
+    """The group of the ranks in the place of `rank`, from the place of each, though it be alone there. Collective over all ranks.
+
+    NCCL makes such a group by splitting the communicator of all ranks (ncclCommSplit), and each of them has to call it: a rank that did
+    not was seen to leave the others waiting on 2 H200.
+    """
+    own = [other for other, place in enumerate(places) if place == places[rank]]
+    group: dist.ProcessGroup = dist.new_group(own, use_local_synchronization=True)
+    return group
 
 
 def largest(number: int, device: torch.device, group: Group = None) -> int:

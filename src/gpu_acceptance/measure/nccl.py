@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from gpu_acceptance.measure import message
-from gpu_acceptance.measure.collectives import BYTES_PER_ELEMENT, Buffers, Group, bus_factor, largest, over_ranks
+from gpu_acceptance.measure.collectives import BYTES_PER_ELEMENT, Buffers, Group, bus_factor, largest, over_ranks, split
 from gpu_acceptance.measure.timing import Blocks, time_blocks, time_each
 
 LATENCY_BYTES = 2**20  # up to here a collective is a matter of latency, and its time says more than its rate
@@ -86,12 +86,11 @@ def measure(
 
 
 def group_of(places: Sequence[int], rank: int) -> Group:
-    """The ranks in the place of `rank`, from the place of each; None where that is all of them, or one alone. Collective in each place."""
-    own = [other for other, place in enumerate(places) if place == places[rank]]
-    if len(own) in {1, len(places)}:
+    """The ranks in the place of `rank`, from the place of each; None where that is all of them, or one alone. Collective over all ranks."""
+    if len(set(places)) == 1:
         return None
-    group: dist.ProcessGroup = dist.new_group(own, use_local_synchronization=True)
-    return group
+    group = split(places, rank)
+    return group if dist.get_world_size(group) > 1 else None
 
 
 def neighbours(nodes: Sequence[int]) -> list[int]:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from gpu_acceptance.measure.collectives import largest, over_ranks
+from gpu_acceptance.measure.collectives import largest, over_ranks, split
 from gpu_acceptance.measure.corruption.determinism import deterministic
 from gpu_acceptance.measure.train import checkpoint_files
 from gpu_acceptance.measure.train.checkpoint_files import Manifest, Reading, UnusableError
@@ -87,8 +87,9 @@ def resume_on_fewer(work: Work, folder: Path, manifest: Manifest, num_ranks: int
     reference = checkpoint_files.read_losses(folder, manifest)
     changed: tuple[str, ...] = ()
     error = 0.0
-    if dist.get_rank() < num_ranks:
-        group = dist.new_group(list(range(num_ranks)), use_local_synchronization=True)
+    rank = dist.get_rank()
+    group = split([other // num_ranks for other in range(dist.get_world_size())], rank)
+    if rank < num_ranks:
         with deterministic(device):
             changed, losses = _go_on(work, folder, manifest, len(reference[0]), device, group)
         error = _error(over_ranks(losses, device, group), reference)

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.worker(env={determinism.VARIABLE: determinism.ALLOWED[0
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_training(dtype, ranks, workload, check, record, parameter):
+def test_training(dtype, ranks, workload, check, record, record_curve, parameter):
     """On the same global batch from the same weights: equal losses and gradients, and on all ranks the same bits of weights."""
     from gpu_acceptance.measure.train import parity  # it imports transformers, which supervisors do without
 
@@ -21,5 +21,5 @@ def test_training(dtype, ranks, workload, check, record, parameter):
         check(f"parity.{dtype}.{way}.gradient_norm", apart.gradient_norm.relative, "relative", detail=apart.gradient_norm.seen)
         check(f"parity.{dtype}.{way}.weights", apart.digest, "text")
         record(f"parity.{dtype}.{way}.weights_apart", apart.weights_apart, "relative")
-    for step, loss in enumerate(found.losses, 1):
-        record(f"parity.{dtype}.loss_at_{step:02}", loss, "nats")
+    if ranks.rank == 0:
+        record_curve(f"parity.{dtype}.loss", found.losses, "nats")

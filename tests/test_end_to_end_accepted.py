@@ -73,6 +73,15 @@ def test_a_loosened_bound_is_listed_with_both_values_and_the_digest_of_its_file(
     assert change.sha256 == accepted.record.header.profile_files["agreed limits.yaml"]
 
 
+def test_a_curve_of_each_rank_is_in_the_record(accepted):
+    (attempt,) = accepted.row("test_passes.py::test_value").attempts
+    curves = [curve for record in attempt.ranks for curve in record.curves]
+    assert [(curve.name, curve.unit, curve.points) for curve in curves] == [
+        ("passes.loss", "nats", (0.0, None, 0.5)),
+        ("passes.loss", "nats", (1.0, None, 0.5)),
+    ]
+
+
 def test_unstable_once_is_repeated_and_passes_with_both_attempts_in_the_record(accepted):
     row = accepted.row("test_unstable_once.py::test_value")
     assert row.outcome == "passed"

@@ -341,5 +341,6 @@ class RunAttempt(RankAttempt):
             phase=message["phase"],
             duration_s=message["duration_s"],
             figures=tuple(message.get("figures", ())),
+            curves=tuple(message.get("curves", ())),
             log_tail=self._hold.worker.log_tail() if bad and self._hold.worker else "",
         )

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from gpu_acceptance.curve import MOST_CURVES, Curve
 from gpu_acceptance.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.inventory.gpu import GpuUse
 from gpu_acceptance.limit import DEFAULT_LEVEL, ChangeKind, Profile, Scope, Value, subject_of_metric
@@ -155,6 +156,7 @@ class RankRecord(Model):
     ras: Text = ""  # what NCCL's RAS service said then; asked by the first rank of a node
     log_tail: Text = ""  # end of the worker's output, when the outcome is bad
     figures: tuple[Figure, ...] = ()
+    curves: tuple[Curve, ...] = Field((), max_length=MOST_CURVES)  # over the steps of the validation
     counters: tuple[Figure, ...] = ()  # what rose on the rank's GPU meanwhile, as its supervisor read it; no figure of a worker is here
     telemetry: GpuTelemetry | None = None  # of the rank's GPU meanwhile, sampled by its supervisor
     series: GpuSeries | None = None  # the same over time, of an attempt that lasted a minute or longer

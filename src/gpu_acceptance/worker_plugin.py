@@ -109,6 +109,7 @@ class WorkerPlugin:
             gc.collect()
             release_cached_memory()
         self._done["figures"] = [figure.model_dump() for figure in figures.close()]
+        self._done["curves"] = [curve.model_dump() for curve in figures.curves]
         found: list[str] = self._leftovers.found() if self._leftovers else []
         if found:
             self._note(Outcome.ERROR, "teardown", f"left behind: {', '.join(found)}")

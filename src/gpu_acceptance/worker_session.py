@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from gpu_acceptance.control import MAX_MESSAGE_BYTES
+from gpu_acceptance.curve import MOST_CURVES, Curve, curve_of
 from gpu_acceptance.figures import figure_of
 from gpu_acceptance.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.inventory.answer import Missing, Why
@@ -52,6 +53,7 @@ class Figures:
         self._nodeid = nodeid
         self._late = late
         self._taken: list[Figure] | None = []
+        self.curves: list[Curve] = []
 
     def add(self, metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None, detail: str = "") -> None:
         """Notes a figure. Never raises over a value, never communicates. `detail`: which part of the machine it is of."""
@@ -64,6 +66,16 @@ class Figures:
             raise ValueError(f"more than {MOST_FIGURES} figures in one validation")
         else:
             self._taken.append(figure)
+
+    def add_curve(self, name: str, values: Sequence[float], unit: str) -> None:
+        """Notes what was seen over the steps. Raises ValueError over a name or a unit that cannot be one, and over one that is there."""
+        curve = curve_of(name, values, unit)
+        if self._taken is None:
+            self._late.append(f"{self._nodeid} gave {name} after it had ended")
+        elif len(self.curves) >= MOST_CURVES or name in {one.name for one in self.curves}:
+            raise ValueError(f"curve {name!r:.100}: at most {MOST_CURVES} in one validation, each once")
+        else:
+            self.curves.append(curve)
 
     def close(self) -> list[Figure]:
         """All that was taken; whatever comes now is late."""

@@ -26,7 +26,7 @@ def test_a_rate_counts_what_was_trained(workload, unit, items):
     trained = found.trained
     assert trained.workload.unit == unit
     assert trained.items_per_s == pytest.approx(items / trained.step_s)
-    assert 0 < found.p50_s <= found.p99_s
+    assert 0 < found.p50_s <= found.p99_s == max(found.steps_s)
     assert trained.begin_s < trained.end_s
     assert len(trained.losses) >= 3 * 4 + 40  # blocks, and steps by themselves
     assert 0 < trained.loss_ratio < 1
@@ -40,10 +40,9 @@ def test_ranks_begin_their_blocks_together_and_make_as_many_steps():
 
 
 def test_too_little_memory_is_told_with_what_to_lower():
-    huge = replace(GPT2, shape=replace(GPT2.shape, sequence=2**24), batch_size=2**20)
     with pytest.raises(TrainingMemoryError) as caught:
-        measured(huge)
-    said = "out of memory: gpt2 with a batch of 1048576 on each rank; on a CPU; lower train.gpt2.batch_size or use more GPUs"
+        measured(replace(GPT2, batch_size=2**40))  # tokens of 150 TB: no machine promises so much
+    said = "out of memory: gpt2 with a batch of 1099511627776 on each rank; on a CPU; lower train.gpt2.batch_size or use more GPUs"
     assert str(caught.value) == said
 
 

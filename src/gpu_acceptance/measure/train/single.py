@@ -21,8 +21,16 @@ class SingleResult:
     """One model on this rank alone."""
 
     trained: Trained
-    p50_s: float  # of single steps, one after the other
-    p99_s: float  # nearest rank: of 40 the longest
+    steps_s: tuple[float, ...]  # single ones, one after the other
+
+    @property
+    def p50_s(self) -> float:
+        return statistics.median(self.steps_s)
+
+    @property
+    def p99_s(self) -> float:
+        """Nearest rank: of 40 steps the longest."""
+        return sorted(self.steps_s)[math.ceil(0.99 * len(self.steps_s)) - 1]
 
 
 def measure(
@@ -47,6 +55,6 @@ def measure(
             before_block=lambda: agree(0),
             agree=agree,
         )
-        singles_s = sorted(time_each(training.step, _NUM_SINGLES, device))
+        steps_s = tuple(time_each(training.step, _NUM_SINGLES, device))
         trained = training.told(blocks.median_s, blocks.cv_percent, blocks.spans[0].begin_s, blocks.spans[-1].end_s)
-    return SingleResult(trained, statistics.median(singles_s), singles_s[math.ceil(0.99 * _NUM_SINGLES) - 1])
+    return SingleResult(trained, steps_s)

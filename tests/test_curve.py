@@ -1,0 +1,60 @@
+"""Curves: of few steps all points, of many their means; what is no number is none; and what a validation may not keep."""
+
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from gpu_acceptance.curve import MOST_CURVES, MOST_POINTS, Curve, curve_of
+from gpu_acceptance.worker_session import Figures
+
+
+def test_few_steps_are_kept_each():
+    assert curve_of("a.loss", [3.0, 2.0, 1 / 3], "nats") == Curve(name="a.loss", unit="nats", num_steps=3, points=(3.0, 2.0, 0.333333))
+
+
+def test_of_many_steps_each_point_is_the_mean_of_its_neighbours():
+    curve = curve_of("a.loss", [float(step) for step in range(4 * MOST_POINTS)], "s")
+    assert (curve.num_steps, len(curve.points)) == (4 * MOST_POINTS, MOST_POINTS)
+    assert curve.points[:2] == (1.5, 5.5)
+
+
+def test_all_steps_are_in_a_point_however_many_there_are():
+    curve = curve_of("a.loss", [1.0] * (MOST_POINTS + 1), "s")
+    assert curve.points == (1.0,) * MOST_POINTS
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_no_point(value):
+    assert curve_of("a.loss", [1.0, value], "nats").points == (1.0, None)
+
+
+def test_no_steps_are_no_curve():
+    with pytest.raises(ValidationError, match="num_steps"):
+        curve_of("a.loss", [], "nats")
+
+
+@pytest.mark.parametrize("text", ["", "<b>", "a b", "x" * 201])
+def test_a_name_and_a_unit_that_cannot_be_one(text):
+    with pytest.raises(ValidationError, match="unit"):
+        curve_of("a.loss", [1.0], text)
+    with pytest.raises(ValidationError, match="name"):
+        curve_of(text, [1.0], "nats")
+
+
+def test_a_validation_keeps_each_curve_once_and_not_too_many():
+    figures = Figures("acceptance/test_a.py::test_b", [])
+    for number in range(MOST_CURVES):
+        figures.add_curve(f"a.loss_{number}", [1.0], "nats")
+    for name in ("a.loss_0", "a.another"):
+        with pytest.raises(ValueError, match=rf"^curve '{name}': at most {MOST_CURVES} in one validation, each once$"):
+            figures.add_curve(name, [1.0], "nats")
+
+
+def test_a_curve_after_the_end_is_noted_as_late():
+    late = []
+    figures = Figures("acceptance/test_a.py::test_b", late)
+    figures.close()
+    figures.add_curve("a.loss", [1.0], "nats")
+    assert late == ["acceptance/test_a.py::test_b gave a.loss after it had ended"]
+    assert figures.curves == []

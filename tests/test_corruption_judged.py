@@ -74,12 +74,13 @@ def test_a_gpu_of_another_model_is_not_accused_and_excuses_nobody(hash_of_rank_3
         (0, "memory", {"planted_words": "1", "planted_rank": "3"}),
         (1, "corruption", {"planted_flip_every": "1000", "planted_flip_rank": "3"}),
         (2, "nccl_exact", {"planted_elements": "1", "planted_rank": "3"}),
+        (3, "checkpoint", {"planted_bytes": "1", "planted_rank": "1"}),
     ],
 )
 def test_the_drills_of_the_document_are_overlays_that_the_report_lists(tmp_path, number, subject, changed):
     page = (shipped_dir().parent / "docs" / "limits.md").read_text(encoding="utf-8")
     drills = re.findall(r"```yaml\n(reason: \"a drill:.*?)```", page, re.DOTALL)
-    assert len(drills) == 3
+    assert len(drills) == 4
     (tmp_path / "drill.yaml").write_text(drills[number])
     changes = load_profile("h200-sxm", shipped_dir(), [tmp_path / "drill.yaml"]).changes
     assert {(change.kind, change.key, change.old, change.new) for change in changes} == {

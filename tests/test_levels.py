@@ -98,7 +98,13 @@ def test_a_soak_that_is_too_short_or_no_time_at_all(asked_s, parameters, text):
     assert str(caught.value) == text
 
 
-LONGEST_S = {"health": 10, "quick": 90, "full": 540, "soak": 800}  # one node of 8 GPUs; formation, import of torch and --soak=TIME excluded
+LONGEST_S = {
+    "health": 10,
+    "quick": 100,
+    "full": 540,
+    "soak": 1400,
+}  # one node of 8 GPUs; formation, import of torch and --soak=TIME excluded
+TRAINING_IN_SOAK = {"train_single", "ddp_scaling", "fsdp_variants", "parity", "sampler", "checkpoint", "failure_propagation"}
 GPU_PROFILES = [name for name in profile_names(shipped_dir()) if name != "cpu"]
 
 
@@ -125,7 +131,15 @@ def test_the_seconds_of_a_level_add_up_to_what_it_may_take(name, level, nodeids)
 def test_the_shipped_levels_differ(name):
     health, quick, full, soak = (at_level(load_profile(name, shipped_dir()), level).expected_s.keys() for level in LEVELS)
     assert health < quick < full < soak
-    assert soak - full == {"soak", "gemm_dtypes"}
+    in_full = {"parity", "sampler", "checkpoint", "failure_propagation"} if name == "cpu" else set()
+    assert soak - full == {"soak", "gemm_dtypes", *TRAINING_IN_SOAK} - in_full
+
+
+@pytest.mark.parametrize("name", GPU_PROFILES)
+def test_training_takes_at_most_three_minutes_of_a_full_run(name, nodeids):
+    profile = at_level(load_profile(name, shipped_dir()), "full")
+    of_training = [subject for subject in map(subject_of, nodeids) if subject in profile.expected_s.keys() & {"ddp", "ddp_short", "fsdp"}]
+    assert sum(profile.expected_s[subject] for subject in of_training) <= 180
 
 
 def test_no_overlay_takes_a_subject_out_of_the_whole_suite(tmp_path):

@@ -1,7 +1,9 @@
 """What a validation saw over its steps, such as a loss: kept in the record, judged by nobody."""
 
 import itertools
+import json
 import math
+import re
 from collections.abc import Sequence
 
 from pydantic import Field
@@ -11,23 +13,35 @@ from gpu_acceptance.model import Model
 MOST_POINTS = 240  # of a longer one each is the mean of as many neighbours
 MOST_CURVES = 16  # of one validation on one rank: 240 points of each are some 60 kB of a message of 1 MiB
 _DIGITS = 6  # significant ones
+_LONGEST = 200  # characters
+_WORD = re.compile(rf"[A-Za-z0-9_%/.*^-]{{1,{_LONGEST}}}")
 
 
 class Curve(Model):
     """Points in the order of time. None: what was there was no finite number."""
 
-    name: str = Field(max_length=200, pattern=r"^[A-Za-z0-9_.-]+$")
-    unit: str = Field(max_length=40, pattern=r"^[A-Za-z0-9_%/.*^-]+$")
-    num_steps: int = Field(ge=1)  # that it is of
-    points: tuple[float | None, ...] = Field(min_length=1, max_length=MOST_POINTS)
+    name: str = Field(max_length=_LONGEST)
+    unit: str = Field(max_length=_LONGEST)
+    num_steps: int  # that it is of
+    points: tuple[float | None, ...] = Field(max_length=MOST_POINTS)
 
 
 def curve_of(name: str, values: Sequence[float], unit: str) -> Curve:
     """Raises ValueError where there is none, and over a name or a unit that cannot be one."""
+    for what, text in (("name", name), ("unit", unit)):
+        if not _WORD.fullmatch(text):
+            raise ValueError(f"{what} of a curve {text!r:.100} is none; allowed: {_WORD.pattern}")
+    if not values:
+        raise ValueError(f"curve {name} has no steps")
     num_parts = min(len(values), MOST_POINTS)
-    bounds = [len(values) * part // num_parts for part in range(num_parts + 1)] if num_parts else []
+    bounds = [len(values) * part // num_parts for part in range(num_parts + 1)]
     points = tuple(_mean(values[begin:end]) for begin, end in itertools.pairwise(bounds))
     return Curve(name=name, unit=unit, num_steps=len(values), points=points)
+
+
+def curve_from_json(told: object) -> Curve:
+    """As it came in a message. Raises ValueError over what is none."""
+    return Curve.model_validate_json(json.dumps(told))
 
 
 def _mean(values: Sequence[float]) -> float | None:

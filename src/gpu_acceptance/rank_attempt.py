@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from gpu_acceptance.attempts import CHANNEL, NO_WORKER, may_echo
 from gpu_acceptance.board import GRACE_S
 from gpu_acceptance.control import Message
+from gpu_acceptance.curve import curve_from_json
 from gpu_acceptance.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.inquiry import Inquiry
 from gpu_acceptance.record import Outcome, RankRecord, clip
@@ -341,6 +342,6 @@ class RunAttempt(RankAttempt):
             phase=message["phase"],
             duration_s=message["duration_s"],
             figures=tuple(message.get("figures", ())),
-            curves=tuple(message.get("curves", ())),
+            curves=tuple(map(curve_from_json, message.get("curves", ()))),
             log_tail=self._hold.worker.log_tail() if bad and self._hold.worker else "",
         )

@@ -36,10 +36,11 @@ def figures(dtype: str, num_steps: int, fault: AbstractContextManager[object]) -
     with fault:
         test_training(
             dtype,
-            SimpleNamespace(device=torch.device("cpu")),
+            SimpleNamespace(device=torch.device("cpu"), rank=dist.get_rank()),
             workload=lambda _: SMALL,
             check=check,
             record=lambda *_: None,
+            record_curve=lambda *_: None,
             parameter={"parity.num_steps": num_steps, "parity.batch_size": 2}.__getitem__,
         )
     return found

@@ -3,7 +3,7 @@
 import pytest
 
 NUM_PARAMETERS = 118_528  # see test_ddp.py
-WAYS = ("by_block", "whole", "keeping")
+WAYS = ("by_block", "whole")
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -106,6 +106,8 @@ def _environment(base: Mapping[str, str], place: Place, devices: str) -> dict[st
     kept = {name: value for name, value in base.items() if name not in _NAMES and not name.startswith(_PREFIXES)}
     own = {"CUDA_VISIBLE_DEVICES": devices} if devices else {}
     own["NCCL_RAS_ENABLE"] = "0"  # it has one port on a host, which is that of the outer job
+    # A rank that dies while peers read its memory over NVLink was reported to leave GPUs that need a reset: they are no part of this.
+    own |= {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}
     own["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"  # for a dump, ranks of other nodes would live on after the timeout of their collective
     inside = {"GLOO_SOCKET_IFNAME": "lo"} if place.num_nodes == 1 else {}
     paths = os.pathsep.join([_PACKAGE_ROOT, *filter(None, [base.get("PYTHONPATH")])])

@@ -52,7 +52,7 @@ def train_together(loss: nn.Module, part: Part, learning_rate: float, device: to
 
 
 def _accumulated(loss: nn.Module, numbers: Sequence[int], batches: Sequence[Batch]) -> Tensor:
-    """The mean loss, and its gradients: summed up first and divided then, as DDP and FSDP do. bf16 rounds what is divided before."""
+    """The mean loss, and its gradients: summed up first and divided then: bf16 rounds what is divided before."""
     parts = []
     for number, batch in zip(numbers, batches, strict=True):
         part = number * loss(*batch)

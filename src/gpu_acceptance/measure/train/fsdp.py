@@ -1,5 +1,6 @@
 """Training a model whose parameters, gradients and optimizer are sharded over ranks (FSDP2): how fast, and whether they really are."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -41,7 +42,7 @@ class FsdpResult:
 
     trained: Trained  # the step of the slowest rank, the variation of the rank where it is largest
     held_bytes: int  # parameters and moments of this rank
-    promised_bytes: float  # the same, of a model that is cut into equal shards
+    promised_bytes: int  # the same, of the largest shard: each tensor is cut along its first dimension
     exposed: exposed.Exposed | None  # None on a CPU
 
     @property
@@ -69,9 +70,14 @@ def measure(workload: Workload, sharding: Sharding, *, device: torch.device, com
         return FsdpResult(
             trained=trained,
             held_bytes=sum(local(parameter).nbytes for parameter in training.module.parameters()) + trained.optimizer_bytes,
-            promised_bytes=_STATE_BYTES * trained.num_parameters / sharding.num_shards,
+            promised_bytes=_STATE_BYTES * sum(_largest_shard(one.shape, sharding.num_shards) for one in training.module.parameters()),
             exposed=exposed.measure(training.step, _NUM_PROFILED, device) if device.type == "cuda" else None,
         )
+
+
+def _largest_shard(shape: torch.Size, num_shards: int) -> int:
+    """Elements."""
+    return math.ceil(shape[0] / num_shards) * math.prod(shape[1:])
 
 
 def _sharded(model: nn.Module, sharding: Sharding, compiled: bool, device: torch.device) -> nn.Module:

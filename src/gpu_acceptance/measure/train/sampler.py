@@ -50,10 +50,6 @@ class Result:
     num_same_order: int  # epochs whose order an earlier one had
     workers: tuple[Workers, ...]
 
-    @property
-    def faults(self) -> str:
-        return "; ".join(dict.fromkeys(found.fault for found in self.workers if found.fault))
-
 
 def sizes(world_size: int) -> list[int]:
     """Of data that the ranks share evenly, with one sample too many, and with one too few."""

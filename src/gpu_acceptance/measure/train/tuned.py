@@ -22,6 +22,7 @@ def tuned(workload: Workload, device: torch.device) -> Iterator[None]:
     Raises TrainingMemoryError, which says how much memory there was and what to lower.
     """
     benchmark, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+    gc.collect()  # a training before this one may live on in cycles
     room = _room(device)
     try:
         yield

@@ -53,7 +53,7 @@ def test_a_daemon_goes_with_the_supervisor_however_that_ends(mark, end):
     src = str(Path(__file__).parents[1] / "src")
     with subprocess.Popen([sys.executable, "-c", SUPERVISOR, mark, src], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as supervisor:
         assert supervisor.stdout.readline() == b"ready\n"
-        assert list(marked(mark))
+        assert wait_until(lambda: list(marked(mark)))  # for a moment of its exec it has no environment
         supervisor.send_signal(end)
         supervisor.wait()
     assert wait_until(lambda: not list(marked(mark)))

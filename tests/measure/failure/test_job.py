@@ -65,11 +65,14 @@ def test_nothing_of_the_outer_rank_reaches_the_job_but_what_a_user_set():
         "MASTER_ADDR": "a",
         "TORCH_NCCL_BLOCKING_WAIT": "1",
         "PET_NNODES": "4",
-        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_DEBUG": "INFO",
+        "NCCL_NVLS_ENABLE": "1",
+        "NCCL_P2P_DISABLE": "0",
     }
     made = job._environment({**outer, "PYTHONPATH": "mine"}, place(), "GPU-1,GPU-2")
     paths = made.pop("PYTHONPATH").split(os.pathsep)
     assert paths[-1] == "mine"
     own = {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "NCCL_RAS_ENABLE": "0"}
-    assert made == {"NCCL_NVLS_ENABLE": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0", **own}
+    own |= {"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_DISABLE": "1"}  # whatever a user set
+    assert made == {"NCCL_DEBUG": "INFO", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0", **own}
     assert "GLOO_SOCKET_IFNAME" not in job._environment(outer, place(num_nodes=2), "")

@@ -1,6 +1,8 @@
 """Every limit of every shipped profile, in a run in which all else holds: on the bound, beyond it, absent, and impossible.
 
-A limit that nothing can miss, or that nothing can hold, would be found here.
+A limit that nothing can miss, or that nothing can hold, would be found here. What else holds is all that the profile asks for once for
+each shape of a job, and for each limit by itself its own subject and what shares the chance of a false alarm with it: a verdict looks at
+every limit, so all of them for each of them would be a million judgements.
 """
 
 import math
@@ -38,6 +40,10 @@ class Case:
     num_nodes: int
 
     @property
+    def shape(self) -> tuple[str, int, int]:
+        return self.profile_name, self.gpus_per_node, self.num_nodes
+
+    @property
     def limit(self) -> Limit:
         return shipped(self.profile_name).limits[self.metric]
 
@@ -47,9 +53,17 @@ class Case:
 
     @cached_property
     def profile(self) -> Profile:
-        """Requires every subject that has a limit in this job, so that no limit is left out here."""
-        profile = shipped(self.profile_name)
-        return replace(profile, requires=frozenset(limit.subject for limit in applying_limits(profile, self.job)))
+        """What stands beside this limit: its subject, and all that peers are compared by."""
+        profile = demanding(self.profile_name, self.gpus_per_node, self.num_nodes)
+        beside = {metric: limit for metric, limit in profile.limits.items() if limit.subject == self.limit.subject or limit.peers}
+        return replace(profile, limits=beside, requires=profile.requires & {limit.subject for limit in beside.values()})
+
+
+@cache
+def demanding(name: str, gpus_per_node: int, num_nodes: int) -> Profile:
+    """Requires every subject that has a limit in this job, so that no limit is left out here."""
+    limits = applying_limits(shipped(name), job_of(name, gpus_per_node, num_nodes))
+    return replace(shipped(name), requires=frozenset(limit.subject for limit in limits))
 
 
 @cache
@@ -121,13 +135,18 @@ def good_rows(profile_name: str, gpus_per_node: int, num_nodes: int) -> dict[str
     return {limit.metric: row_of(profile, job, limit.metric, everywhere(job, good_value(limit, gpus_per_node))) for limit in limits}
 
 
+def good_rows_of(case: Case) -> dict[str, Row]:
+    rows = good_rows(case.profile_name, case.gpus_per_node, case.num_nodes)
+    return {metric: rows[metric] for metric in case.profile.limits if metric in rows}
+
+
 def everywhere(job: Job, value: Value) -> dict[int, Value]:
     return dict.fromkeys(range(job.world_size), value)
 
 
 def run(case: Case, values: Mapping[int, Value]) -> Conclusion:
     """All else holds; this metric has these values, or no row at all."""
-    rows = {**good_rows(case.profile_name, case.gpus_per_node, case.num_nodes)}
+    rows = good_rows_of(case)
     del rows[case.metric]
     own = [row_of(case.profile, case.job, case.metric, values)] if values else []
     return conclude([*rows.values(), *own], case.profile, case.job, {})
@@ -135,6 +154,15 @@ def run(case: Case, values: Mapping[int, Value]) -> Conclusion:
 
 def test_there_are_limits():
     assert len(cases()) > 10
+
+
+@pytest.mark.parametrize("shape", sorted({case.values[0].shape for case in cases()}), ids=lambda shape: "{}-{}x{}".format(*shape))
+def test_with_each_limit_on_its_bound_a_run_is_accepted(shape):
+    name, gpus_per_node, num_nodes = shape
+    profile, job = demanding(name, gpus_per_node, num_nodes), job_of(name, gpus_per_node, num_nodes)
+    conclusion = conclude([*good_rows(name, gpus_per_node, num_nodes).values()], profile, job, {})
+    assert conclusion.verdict == "ACCEPTED", conclusion.reasons
+    assert conclusion.coverage.limits_held == conclusion.coverage.limits_expected > 100
 
 
 def on_its_bound_it_holds(case):
@@ -186,7 +214,7 @@ def below_its_floor_it_is_no_pass(case):
 def held_by_another_subject_it_was_never_measured(case):
     """But what supervisors read of a GPU is read round every validation."""
     values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
-    rows = {**good_rows(case.profile_name, case.gpus_per_node, case.num_nodes)}
+    rows = good_rows_of(case)
     rows[case.metric] = row_of(case.profile, case.job, case.metric, values, subject="smoke")
     conclusion = conclude([*rows.values()], case.profile, case.job, {})
     assert conclusion.verdict == ("ACCEPTED" if case.limit.subject == COUNTERS else "INCOMPLETE")

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.no_group
 def test_step(model, train, check, check_trained, record, record_curve, telemetry):
     """The model learns, at the expected rate on every GPU, and no GPU waits for its host."""
     result = train.alone(model)
-    check_trained(f"train_single.{model}", result.trained)
+    check_trained(f"train_single.{model}", result.trained, alone=True)
     if seen := telemetry(result.trained.begin_s, result.trained.end_s):
         check(f"train_single.{model}.busy", seen.mean("utilisation_percent"), "%")
     record_curve(f"train_single.{model}.step_s", result.steps_s, "s")

@@ -202,6 +202,15 @@ def test_each_speed_has_a_ceiling_and_a_largest_spread(name):
             assert isinstance(limit.at_least, Mapping)
 
 
+@pytest.mark.parametrize("name", [*DEVICES, "cpu"])
+def test_a_rate_of_training_that_was_read_inside_a_node_holds_there_alone(name):
+    """What a GPU does by itself reduces nothing, and holds everywhere."""
+    rates = [limit for metric, limit in load_profile(name, DIRECTORY).limits.items() if ".throughput" in metric]
+    assert {limit.metric: limit.nodes for limit in rates} == {
+        limit.metric: "any" if limit.subject == "train_single" else "one" for limit in rates
+    }
+
+
 @pytest.mark.parametrize("name", DEVICES)
 def test_only_the_h200_claims_to_have_been_measured(name):
     sources = {limit.source.split()[0].rstrip(":") for limit in load_profile(name, DIRECTORY).limits.values()}
@@ -375,6 +384,8 @@ def test_ndr_judges_or_declares_every_rate_between_nodes(name):
     assert {metric for metric in rates if matching_reason(metric, profile.not_applicable)} == rates - judged
     assert matching_reason("nccl.all_reduce.algorithm_internode", profile.not_applicable)
     assert not matching_reason("nccl.all_reduce.algorithm", profile.not_applicable)  # of one node: it is asked for as before
+    for one in (*WITH_DDP, "fsdp.llama"):
+        assert matching_reason(f"{one}.throughput_internode", profile.not_applicable)
     assert "infiniband" in profile.requires
     assert profile.limits["nccl.transport.internode"].equals == "IB"
     assert {change.kind for change in profile.changes} <= {"added", "not applicable", "required"}

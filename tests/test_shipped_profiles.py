@@ -37,7 +37,7 @@ EVERYTHING = {
     *("ddp", "ddp_scaling", "ddp_short", "fsdp", "fsdp_variants", "train_single"),
     *("parity", "sampler", "failure_propagation"),
 }
-WITHOUT_NVLINK = EVERYTHING - {"nccl", "nccl_ring", "nccl_sizes"}
+WITHOUT_NVLINK = EVERYTHING - {"nccl", "nccl_ring", "nccl_sizes", "ddp_scaling"}
 REQUIRED = {
     "a100-pcie": WITHOUT_NVLINK,
     "a10g": WITHOUT_NVLINK - {"hbm"},
@@ -49,6 +49,7 @@ OF_THE_MACHINE = {"binding", "counters", "environment", "gpu_health", "infiniban
 BOTH = {"unidirectional", "bidirectional"}
 HAS_P2P_READINGS = {"cpu": BOTH, "h200-sxm": BOTH, "h100-sxm": {"unidirectional"}}
 BEHIND_A_SWITCH = {"a100-sxm", "b200", "h100-sxm", "h200-sxm"}  # of NVLink: paths between all pairs of GPUs are alike
+IN_PCIE_SLOTS = {"a100-pcie", "a10g", "h100-pcie"}  # what a collective costs there depends on the host
 HAS_LINK_READINGS = {"cpu", "h200-sxm"}  # all others declare that the rate of their host link has no limit
 KERNELS = ("add", "copy", "read", "scale", "triad", "write")
 CORRUPTION = ("inputs.changed", "kernels.run", "peers.hash", "planted.flips", "repeats.mismatches")
@@ -87,8 +88,10 @@ README = (DIRECTORY / "README.md").read_text()
 def training(name):
     """What is to be judged of training: what was trained by all, the rates that have a source."""
     wanted = {f"{one}.{what}" for one in (*TRAINED, *FSDP_WAYS) for what in ("parameters", "loss_ratio")}
-    wanted |= {f"{one}.held" for one in ("fsdp.llama", "fsdp_variants.memory", *FSDP_WAYS)} | {"ddp_scaling.gpt2.efficiency_all"}
-    wanted |= {f"{one}.{what}" for one in WITH_DDP for what in ("communication_efficiency", "unexplained", "weights")}
+    wanted |= {f"{one}.held" for one in ("fsdp.llama", "fsdp_variants.memory", *FSDP_WAYS)}
+    wanted |= {f"{one}.{what}" for one in WITH_DDP for what in ("unexplained", "weights")}
+    if name not in IN_PCIE_SLOTS:
+        wanted |= {f"{one}.communication_efficiency" for one in WITH_DDP} | {"ddp_scaling.gpt2.efficiency_all"}
     if name != "cpu":
         wanted |= {f"{one}.mfu" for one in TRAINED} | {f"{one}.busy" for one in ALONE}
     by_name = {"a100-sxm": ("train_single.resnet", "ddp.resnet"), "h100-sxm": ("fsdp.llama",), "h200-sxm": TRAINED, "cpu": TRAINED}

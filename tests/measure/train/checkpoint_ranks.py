@@ -15,15 +15,15 @@ import torch.distributed as dist
 
 from gpu_acceptance.measure.train import checkpoint, checkpoint_files
 from gpu_acceptance.measure.train.checkpoint_job import Job, Way, Work
-from gpu_acceptance.measure.train.shapes import Decoder
+from gpu_acceptance.measure.train.shapes import Decoder, Workload
 
-SMALL = Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32)
+SMALL = Workload("gpt2", Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32), 2)
 CPU = torch.device("cpu")
 NUM_STEPS = 3
 
 
 def work(way: Way) -> Work:
-    return Work(SMALL, 2, num_shards=2, way=way)
+    return Work(SMALL, num_shards=2, way=way)
 
 
 def gone_on(way: Way, folder: Path) -> dict[str, object]:

@@ -17,6 +17,7 @@ from gpu_acceptance.measure.corruption.determinism import deterministic
 from gpu_acceptance.measure.train import checkpoint_files
 from gpu_acceptance.measure.train.checkpoint_files import Manifest, Reading, UnusableError
 from gpu_acceptance.measure.train.checkpoint_job import Job, Work
+from gpu_acceptance.measure.train.tuned import tuned
 
 _SEED = 0
 _OTHER_SEED = 1  # of a job before it takes over a checkpoint: what is not loaded then differs
@@ -50,7 +51,7 @@ def save(work: Work, folder: Path, num_steps: int, *, device: torch.device) -> S
 
     OSError, on all ranks, where the file system has no room.
     """
-    with deterministic(device):
+    with tuned(work.workload, device), deterministic(device):
         job = Job(work, device=device, seed=_SEED, group=_all_ranks())
         job.train(num_steps)
         _refuse_too_little(folder, job.num_bytes, device)
@@ -75,7 +76,7 @@ def resume(work: Work, folder: Path, manifest: Manifest, *, device: torch.device
     Only for a checkpoint that all ranks have compared with its manifest.
     """
     reference = checkpoint_files.read_losses(folder, manifest)
-    with deterministic(device):
+    with tuned(work.workload, device), deterministic(device):
         changed, losses = _go_on(work, folder, manifest, len(reference[0]), device, _all_ranks())
     then = reference[dist.get_rank()]
     differing = [f"step {step}: {now!r}, was {was!r}" for step, (now, was) in enumerate(zip(losses, then, strict=True)) if now != was]
@@ -90,7 +91,7 @@ def resume_on_fewer(work: Work, folder: Path, manifest: Manifest, num_ranks: int
     rank = dist.get_rank()
     group = split([other // num_ranks for other in range(dist.get_world_size())], rank)
     if rank < num_ranks:
-        with deterministic(device):
+        with tuned(work.workload, device), deterministic(device):
             changed, losses = _go_on(work, folder, manifest, len(reference[0]), device, group)
         error = _error(over_ranks(losses, device, group), reference)
     return Resumed(changed, (), over_ranks([error], device)[0][0])

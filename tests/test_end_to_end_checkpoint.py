@@ -59,10 +59,19 @@ def test_a_flipped_byte_is_refused_and_the_checkpoint_beside_it_is_gone_on_with(
     held = {metric for metric, status in found.items() if status == "held"}
     of_fsdp = ("files.changed", "tensors.changed", "losses.differing", "fewer.tensors_changed", "fewer.loss_error", "unfinished_refused")
     assert held == {"directory.shared", "ddp.unfinished_refused", *(f"fsdp.{name}" for name in of_fsdp)}
-    text = r"checkpoint\.ddp\.files\.changed = 1 count \(__1_0\.distcp: (\d+) bytes, sha256 (\w+); written were \1, (?!\2)\w+\), need <= 0 "
-    assert re.match(text, drill.row("test_resume").message), drill.row("test_resume").message
-    assert sorted(path.name for path in shared.iterdir()) == sorted([foreign.name, PREFIX + drill.folder.name])  # it can be looked at
+    kept = shared / (PREFIX + drill.folder.name)
+    where = rf"\(in {kept}/ddp: __1_0\.distcp: (\d+) bytes, sha256 (\w+); written were \1, (?!\2)\w+\)"
+    assert re.match(rf"checkpoint\.ddp\.files\.changed = 1 count {where}, need <= 0 ", drill.row("test_resume").message), drill.row(
+        "test_resume"
+    ).message
+    assert sorted(shared.iterdir()) == sorted([foreign, kept])  # it can be looked at
     assert (foreign / "ddp" / "__0_0.distcp").exists()
+
+
+def test_a_checkpoint_of_which_nothing_is_wrong_is_removed_in_the_end(suite):
+    ended = plain_pytest(suite, env=ONE_THREAD)
+    assert ended.outcomes() == {"test_save": "passed", "test_resume": "passed"}, ended.output
+    assert not list((suite / "reports").glob(f"{PREFIX}*"))
 
 
 def test_a_folder_that_nodes_do_not_share_fails_on_the_node_that_does_not_see_it(tmp_path):

@@ -16,6 +16,7 @@ def devices(parameter):
     return str(parameter("infiniband.devices"))
 
 
+@pytest.mark.min_ranks_per_node(2)
 @pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **loopback.ENVIRONMENT})
 def test_loopback(devices, exchange_of, lost_ranks_fail, ranks, check, check_all, record):
     """Inside each node, with all traffic forced through its cards: each is used, over the transport that was bought, and at its rate."""

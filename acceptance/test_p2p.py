@@ -8,7 +8,7 @@ import pytest
 
 from gpu_acceptance.measure import p2p
 
-pytestmark = [pytest.mark.no_group, pytest.mark.min_ranks(2)]
+pytestmark = [pytest.mark.no_group, pytest.mark.min_ranks_per_node(2)]
 
 
 @pytest.mark.parametrize("mode", p2p.MODES)

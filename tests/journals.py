@@ -73,7 +73,7 @@ class Told:
         return [self._row(validation) for validation in self.plan.validations]
 
     def _row(self, validation: PlannedValidation) -> Row:
-        reason = too_small(validation.min_ranks, self.world_size)
+        reason = too_small(validation, self.job)
         if reason:
             return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, reason, validation.deadline_s)
         attempts = [

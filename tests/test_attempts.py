@@ -3,11 +3,12 @@
 import pytest
 
 from gpu_acceptance.attempts import bare_row, causes_before_victims, is_poison, too_small
+from gpu_acceptance.generations import Validation
 from gpu_acceptance.objections import broken_off
 from gpu_acceptance.record import Outcome
 from gpu_acceptance.verdict import conclude
 from tests.journals import LARGE_JOB, PROFILE, told
-from tests.judging import make_record
+from tests.judging import make_job, make_record
 
 
 @pytest.mark.parametrize(
@@ -55,8 +56,11 @@ def test_an_error_that_nobody_caused_stays_one():
 
 
 def test_too_small():
-    assert too_small(4, 4) is None
-    assert too_small(16, 4) == "needs at least 16 ranks, this job has 4"
+    assert too_small(Validation(LARGE_JOB, 60, min_ranks=4), make_job(4, 2)) is None
+    assert too_small(Validation(LARGE_JOB, 60, min_ranks=16), make_job(4, 2)) == "needs at least 16 ranks, this job has 4"
+    assert too_small(Validation(LARGE_JOB, 60, min_ranks_per_node=2), make_job(4, 2)) is None
+    reason = too_small(Validation(LARGE_JOB, 60, min_ranks=4, min_ranks_per_node=3), make_job(4, 2))
+    assert reason == "needs at least 3 ranks on a node, this job has 2"
 
 
 def test_a_bare_row_has_the_subject_of_its_validation():

@@ -254,12 +254,21 @@ def test_no_limit_for_a_checked_metric():
         ({"at_least": {4: 1, 8: 2}}, "no limit at 3 GPUs per node; h200-sxm.yaml lists 4, 8 (never interpolated)"),
         ({"world": (8,)}, "no limit at 3 GPUs per node; h200-sxm.yaml lists 8 (never interpolated)"),
         ({"nodes": "several"}, "no limit on 1 node; h200-sxm.yaml has one for several nodes"),
+        ({"min_ranks": 4}, "no limit of 3 ranks; h200-sxm.yaml has one from 4 up"),
+        ({"min_ranks_per_node": 4}, "no limit at 3 GPUs per node; h200-sxm.yaml has one from 4 up"),
         ({"at_least": None}, "its limit in h200-sxm.yaml sets no bound"),
     ],
 )
 def test_a_limit_that_asks_nothing_of_this_job_is_no_limit(limit, fault):
     judgement = the_one(judge_values(all_equal(3, 3), make_limit(**limit)))
     assert (judgement.status, judgement.message) == (Status.NO_LIMIT, f"{METRIC} = 3 GB/s: {fault}")
+
+
+def test_ranks_count_over_all_nodes_but_where_a_limit_says_per_node():
+    job = make_job(4, 2)
+    assert the_one(judge_values(all_equal(300), make_limit(min_ranks=4), job=job)).status is Status.HELD
+    judgement = the_one(judge_values(all_equal(3), make_limit(min_ranks_per_node=4), job=job))
+    assert judgement.message == f"{METRIC} = 3 GB/s: no limit at 2 GPUs per node; h200-sxm.yaml has one from 4 up"
 
 
 def test_a_limit_for_one_node_is_no_limit_on_two():

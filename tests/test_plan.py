@@ -43,6 +43,12 @@ def test_a_limit_that_does_not_apply_says_for_which_jobs_it_is():
     assert line == "  hbm.copy.bandwidth: does not apply to this job (GPUs per node: 4, 8; nodes: any)"
 
 
+def test_a_limit_for_larger_jobs_says_for_which():
+    (line,) = plan([make_limit("hbm.copy.bandwidth", at_least=1, min_ranks=4, min_ranks_per_node=3)], ranks=2)[3:-1]
+    shapes = "GPUs per node: any; nodes: any; ranks: 4 or more; ranks per node: 3 or more"
+    assert line == f"  hbm.copy.bandwidth: does not apply to this job ({shapes})"
+
+
 def test_what_is_waived_or_not_applicable_says_why():
     limits = [make_limit("hbm.copy.bandwidth", at_least=1), make_limit("p2p.copy.bandwidth", uniform=True)]
     lines = plan(limits, waivers={"hbm.*": "agreed"}, not_applicable={"p2p.*": "one GPU"})[3:-1]

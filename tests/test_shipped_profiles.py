@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gpu_acceptance.attempts import bare_row, too_small
+from gpu_acceptance.generations import Validation
 from gpu_acceptance.limit import matching_reason
 from gpu_acceptance.limits_file import LimitsError, read_file
 from gpu_acceptance.measure.collectives import NAMES
@@ -249,10 +250,11 @@ def test_a_world_of_one_says_that_nccl_and_p2p_were_left_out():
     rows = [
         make_row(f"acceptance/test_{limit.subject}.py::test_a", [good_attempt(limit)], profile, job, {}, 60.0) for limit in held.values()
     ]
-    reason = too_small(2, job.world_size)
-    rows += [bare_row(f"acceptance/test_{subject}.py::test_a", Outcome.NOT_APPLICABLE, reason, 60.0) for subject in LINKED]
-    conclusion = conclude(rows, profile, job, {}, not_applicable_subjects=dict.fromkeys(LINKED, reason))
-    left_out = ", ".join(f"{subject} not applicable: needs at least 2 ranks" for subject in LINKED)
+    least = {subject: "min_ranks_per_node" if subject == "p2p" else "min_ranks" for subject in LINKED}
+    reasons = {subject: too_small(Validation("", 60.0, **{name: 2}), job) for subject, name in least.items()}
+    rows += [bare_row(f"acceptance/test_{subject}.py::test_a", Outcome.NOT_APPLICABLE, why, 60.0) for subject, why in reasons.items()]
+    conclusion = conclude(rows, profile, job, {}, not_applicable_subjects=reasons)
+    left_out = ", ".join(f"{subject} not applicable: needs at least 2 ranks{' on a node' * (subject == 'p2p')}" for subject in LINKED)
     assert conclusion.line == f"ACCEPTED (cpu profile: no GPU was tested, {left_out})"
 
 

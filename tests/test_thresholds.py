@@ -61,7 +61,8 @@ def error_of(text, tmp_path):
 WORLD = "the GPUs per node it applies to, a list of whole numbers from 1; without the key: all"
 BOUND = "a finite number, or a mapping from GPUs per node (a whole number from 1) to finite numbers"
 SPREAD = "percent, above 0, or a mapping from GPUs per node to percent; a figure that spreads more is not judged"
-ENTRY_KEYS = "at_least, at_most, equals, uniform, peers, unit, scope, world, nodes, floor, ceiling, spread_at_most, source, remedy"
+CONDITIONS = "world, nodes, min_ranks, min_ranks_per_node"
+ENTRY_KEYS = f"at_least, at_most, equals, uniform, peers, unit, scope, {CONDITIONS}, floor, ceiling, spread_at_most, source, remedy"
 
 
 @pytest.mark.parametrize(
@@ -97,6 +98,24 @@ ENTRY_KEYS = "at_least, at_most, equals, uniform, peers, unit, scope, world, nod
         (
             plain("at_least: 5", "world: []"),
             ".world (line 4): [] is not allowed; allowed: " + WORLD,
+        ),
+        (
+            plain("at_least: 5", "min_ranks: 0"),
+            ".min_ranks (line 4): 0 is not allowed; "
+            "allowed: the ranks that a job has at least to which it applies, over all nodes, a whole number from 1",
+        ),
+        (
+            plain("at_least: 5", "min_ranks_per_node: [2]"),
+            ".min_ranks_per_node (line 4): [2] is not allowed; "
+            "allowed: the ranks that each of its nodes has at least, a whole number from 1",
+        ),
+        (
+            plain("at_least: {2: 1, 8: 5}", "min_ranks_per_node: 4"),
+            " (line 2): at_least names the sizes [2], and it applies to no node of less than 4 ranks",
+        ),
+        (
+            plain("at_least: 5", "world: [1, 2, 8]", "nodes: one", "min_ranks: 4"),
+            " (line 2): world names the sizes [1, 2], and it applies to no node of less than 4 ranks",
         ),
         (plain("at_least: 5", "world: [8, 8]"), ".world (line 4): [8, 8] names one of them twice"),
         (
@@ -328,6 +347,8 @@ def test_everything_an_entry_can_say_arrives_in_the_limit(folder):
         "peers: {deficit_at_most: 0.03, sigma: 0.005}",
         "world: [8, 2]",
         "nodes: several",
+        "min_ranks: 4",
+        "min_ranks_per_node: 2",
         "floor: 0.5",
         "ceiling: 4",
         "spread_at_most: 1.5",
@@ -346,6 +367,8 @@ def test_everything_an_entry_can_say_arrives_in_the_limit(folder):
         peers=Peers(0.03, 0.005),
         world=(8, 2),
         nodes="several",
+        min_ranks=4,
+        min_ranks_per_node=2,
         floor=0.5,
         ceiling=4.0,
         spread_at_most=1.5,
@@ -464,6 +487,8 @@ KEPT = ("ceiling: 200", "spread_at_most: 2")
         (plain("at_least: 100", *KEPT, unit="GiB/s"), [("changed", "hbm.copy.bandwidth unit", "GB/s", "GiB/s")]),
         (plain("at_least: 100", *KEPT, scope="node"), [("changed", "hbm.copy.bandwidth scope", "rank", "node")]),
         (plain("at_least: 100", "nodes: one", *KEPT), [("loosened", "hbm.copy.bandwidth nodes", "any", "one")]),
+        (plain("at_least: 100", "min_ranks: 2", *KEPT), [("loosened", "hbm.copy.bandwidth min_ranks", "1", "2")]),
+        (plain("at_least: 100", "min_ranks_per_node: 3", *KEPT), [("loosened", "hbm.copy.bandwidth min_ranks_per_node", "1", "3")]),
         (plain("at_least: 100", "world: [8]", *KEPT), [("loosened", "hbm.copy.bandwidth at_least at other sizes", "100", "none")]),
         (
             plain("at_least: {4: 100, 8: 90}", *KEPT),
@@ -583,6 +608,8 @@ limits = st.builds(
     peers=st.one_of(st.none(), st.builds(Peers, st.floats(0.01, 0.9), st.floats(0.01, 0.9))),
     world=st.one_of(st.none(), st.lists(sizes, min_size=1, max_size=3, unique=True).map(tuple)),
     nodes=st.sampled_from(["any", "one", "several"]),
+    min_ranks=st.integers(1, 3),
+    min_ranks_per_node=st.integers(1, 3),
     floor=numbers,
     ceiling=st.one_of(st.none(), numbers),
     spread_at_most=st.one_of(st.none(), st.floats(0.1, 10), st.dictionaries(sizes, st.floats(0.1, 10), min_size=1, max_size=3)),
@@ -606,19 +633,19 @@ def test_nothing_changed_is_no_change(limit):
     assert list(limit_differences(limit, replace(limit, source="policy: another reason for it", file="g.yaml"))) == []
 
 
-def holds(limit, value, size):
+def holds(limit, value, size, num_nodes):
     """A judge of plain numbers, written apart from the code under test."""
-    if not limit.applies(size, 1 if limit.nodes != "several" else 2):
+    if not limit.applies(size, num_nodes):
         return True
     least = limit.at_least.get(size) if isinstance(limit.at_least, dict) else limit.at_least
     most = limit.at_most.get(size) if isinstance(limit.at_most, dict) else limit.at_most
     return (least is None or value >= least) and (most is None or value <= most) and (limit.equals is None or value == limit.equals)
 
 
-@given(old=limits, new=limits, value=numbers, size=st.integers(1, 20))
+@given(old=limits, new=limits, value=numbers, size=st.integers(1, 20), num_nodes=st.integers(1, 3))
 @settings(max_examples=500, deadline=None)
-def test_no_figure_passes_thanks_to_an_overlay_that_loosened_nothing(old, new, value, size):
-    if holds(new, value, size) and not holds(old, value, size):
+def test_no_figure_passes_thanks_to_an_overlay_that_loosened_nothing(old, new, value, size, num_nodes):
+    if holds(new, value, size, num_nodes) and not holds(old, value, size, num_nodes):
         kinds = {kind for kind, *_ in limit_differences(old, new)}
         assert kinds & {"loosened", "changed"}
 

@@ -1,7 +1,9 @@
 """What the attempts of a run mean, whoever judges them: rank 0 while it runs, or a rebuild from the journals. Pure."""
 
 from collections.abc import Iterable
+from typing import Protocol
 
+from gpu_acceptance.job import Job
 from gpu_acceptance.record import FORMING, Outcome, RankRecord, Row
 from gpu_acceptance.rows import subject_of
 from gpu_acceptance.stacks import name_who_did_not_arrive
@@ -43,9 +45,23 @@ def may_echo(outcome: Outcome, phase: str) -> bool:
     return (outcome, phase) in _ECHOES
 
 
-def too_small(min_ranks: int, world_size: int) -> str | None:
-    """Why a validation does not apply to a job of this size, or None."""
-    return f"needs at least {min_ranks} ranks, this job has {world_size}" if min_ranks > world_size else None
+class Sized(Protocol):
+    """A validation, as it is planned or run."""
+
+    @property
+    def min_ranks(self) -> int: ...
+
+    @property
+    def min_ranks_per_node(self) -> int: ...
+
+
+def too_small(validation: Sized, job: Job) -> str | None:
+    """Why a validation does not apply to a job of this size, or None. Of nodes that differ the largest counts."""
+    if validation.min_ranks > job.world_size:
+        return f"needs at least {validation.min_ranks} ranks, this job has {job.world_size}"
+    if validation.min_ranks_per_node > job.gpus_per_node:
+        return f"needs at least {validation.min_ranks_per_node} ranks on a node, this job has {job.gpus_per_node}"
+    return None
 
 
 def bare_row(nodeid: str, outcome: Outcome, message: str, deadline_s: float) -> Row:

@@ -107,6 +107,10 @@ def why_no_limit(limit: Limit, job: Job) -> str:
     if limit.nodes != "any" and (limit.nodes == "one") != (job.num_nodes == 1):
         covered = "one node" if limit.nodes == "one" else "several nodes"
         return f"no limit on {plural(job.num_nodes, 'node')}; {limit.file} has one for {covered}"
+    if job.gpus_per_node < limit.min_ranks_per_node:
+        return f"no limit at {job.gpus_per_node} GPUs per node; {limit.file} has one from {limit.min_ranks_per_node} up"
+    if limit.covers(job.gpus_per_node):
+        return f"no limit of {plural(job.world_size, 'rank')}; {limit.file} has one from {limit.min_ranks} up"
     listed = ", ".join(map(str, limit.listed_sizes()))
     return f"no limit at {job.gpus_per_node} GPUs per node; {limit.file} lists {listed} (never interpolated)"
 

@@ -104,7 +104,7 @@ class Leader:
         if validation.nodeid == FORMATION:
             self._generations.form(validation.env)
             return self._judged(validation, self._generations.formations[-1:])
-        reason = too_small(validation.min_ranks, self.job.world_size)
+        reason = too_small(validation, self.job)
         if reason:
             self.too_small[subject_of(validation.nodeid)] = reason
             return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, reason, validation.deadline_s)
@@ -123,7 +123,7 @@ class Leader:
         """What the same workers will run after it: fixtures that it still needs stay up until then."""
         nodeids = list(self._order)
         later = [self._order[nodeid] for nodeid in nodeids[nodeids.index(validation.nodeid) + 1 :]]
-        following = next((one for one in later if one.min_ranks <= self.job.world_size), None)
+        following = next((one for one in later if not too_small(one, self.job)), None)
         return following.nodeid if following and self._generations.will_run(following) else None
 
     def _attempts(self, validation: Validation) -> list[Attempt]:

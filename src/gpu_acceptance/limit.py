@@ -56,6 +56,8 @@ class Limit:
     peers: Peers | None = None
     world: tuple[int, ...] | None = None  # GPUs per node it applies to; None: all
     nodes: Nodes = "any"
+    min_ranks: int = 1  # of the job, over all its nodes; it applies to no smaller one. As the marker of a validation
+    min_ranks_per_node: int = 1
     floor: float = 0.0  # physically possible: a reading below it is a measuring error
     ceiling: float | None = None  # physically possible: a reading above it is a measuring error
     spread_at_most: float | Mapping[int, float] | None = None  # percent; above it a figure is unstable and is not judged
@@ -66,12 +68,16 @@ class Limit:
         return subject_of_metric(self.metric)
 
     def applies(self, gpus_per_node: int, num_nodes: int) -> bool:
-        """Whether this limit is expected to be judged in a job of this shape; sizes nobody listed are not covered."""
-        if self.world is not None and gpus_per_node not in self.world:
-            return False
+        """Whether this limit is expected to be judged in a job of this shape, of nodes that are all as large."""
         if self.nodes != "any" and (self.nodes == "one") != (num_nodes == 1):
             return False
-        return all(gpus_per_node in bound for bound in self._by_size())
+        if gpus_per_node < self.min_ranks_per_node or gpus_per_node * num_nodes < self.min_ranks:
+            return False
+        return self.covers(gpus_per_node)
+
+    def covers(self, gpus_per_node: int) -> bool:
+        """Whether this size is listed wherever sizes are: what nobody listed has no limit, and nothing is interpolated."""
+        return (self.world is None or gpus_per_node in self.world) and all(gpus_per_node in bound for bound in self._by_size())
 
     def listed_sizes(self) -> tuple[int, ...]:
         """The GPUs per node that this limit names anywhere; empty: it holds for all."""

@@ -15,6 +15,7 @@ _OTHER = 0  # stands for all sizes that no key names: sizes begin at 1
 _NUMBERS = ("at_least", "at_most", "peers.deficit_at_most", "peers.sigma")
 _ASKS = (*_NUMBERS, "equals", "uniform")
 _FACTS = ("unit", "scope")
+_SMALLEST = ("min_ranks", "min_ranks_per_node")
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,7 @@ class _Asked:
 
     @classmethod
     def of(cls, limit: Limit, size: int) -> "_Asked":
-        listed = limit.listed_sizes()
-        if listed and not (size in listed and limit.applies(size, num_nodes=2 if limit.nodes == "several" else 1)):
+        if not limit.covers(size):
             return cls({})
         values = {
             "at_least": bound_at(limit.at_least, size),
@@ -67,6 +67,10 @@ def limit_differences(old: Limit, new: Limit) -> Iterator[_Difference]:
     if old.nodes != new.nodes:
         kind: ChangeKind = "loosened" if old.nodes == "any" else "tightened" if new.nodes == "any" else "changed"
         yield kind, f"{new.metric} nodes", old.nodes, new.nodes
+    for name in _SMALLEST:
+        was, now = getattr(old, name), getattr(new, name)
+        if was != now:
+            yield "loosened" if now > was else "tightened", f"{new.metric} {name}", _text(was), _text(now)
 
 
 def _bounds(old: Limit, new: Limit) -> Iterator[_Difference]:

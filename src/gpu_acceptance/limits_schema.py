@@ -112,6 +112,8 @@ class Entry(_Model):
         None, description="the GPUs per node it applies to, a list of whole numbers from 1; without the key: all"
     )
     nodes: Nodes = Field("any", description="any, one or several")
+    min_ranks: Size = Field(1, description="the ranks that a job has at least to which it applies, over all nodes, a whole number from 1")
+    min_ranks_per_node: Size = Field(1, description="the ranks that each of its nodes has at least, a whole number from 1")
     floor: float = Field(0.0, description="the finite number below which a reading is a measuring error; without the key: 0")
     ceiling: float | None = Field(None, description="the finite number above which a reading is a measuring error")
     spread_at_most: Spread | None = Field(
@@ -197,6 +199,10 @@ def _size_problems(entry: Entry) -> Iterator[str]:
     for name, sizes in named.items():
         if entry.world is not None and sizes != set(entry.world):
             yield f"{name} names the sizes {_sizes(sizes)}, world {_sizes(entry.world)}; they must be the same, or leave world out"
+    smallest = max(entry.min_ranks_per_node, entry.min_ranks if entry.nodes == "one" else 1)
+    for name, sizes in (named | ({"world": set(entry.world)} if entry.world else {})).items():
+        if too_small := [size for size in sizes if size < smallest]:
+            yield f"{name} names the sizes {_sizes(too_small)}, and it applies to no node of less than {smallest} ranks"
 
 
 def _by_size(bound: float | Mapping[int, float] | None) -> dict[int | None, float]:

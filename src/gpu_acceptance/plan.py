@@ -71,10 +71,17 @@ def _aside(metric: str, profile: Profile, waivers: Mapping[str, str]) -> str | N
 
 def _limit_text(limit: Limit, job: JobShape, *, required: bool) -> str:
     if not limit.applies(job.ranks_per_node, job.num_nodes):
-        sizes = ", ".join(map(str, limit.listed_sizes())) or "any"
-        return f"does not apply to this job (GPUs per node: {sizes}; nodes: {limit.nodes})"
+        return f"does not apply to this job ({_shapes_text(limit)})"
     bounds = ", ".join(_bound_text(limit, bound, job.ranks_per_node) for bound in bounds_of(limit))
     return f"{bounds} {limit.unit} ({limit.scope}{'' if required else ', not required'}) [{limit.file}: {limit.source}]"
+
+
+def _shapes_text(limit: Limit) -> str:
+    """Of the jobs that it applies to."""
+    parts = [f"GPUs per node: {', '.join(map(str, limit.listed_sizes())) or 'any'}", f"nodes: {limit.nodes}"]
+    parts += [f"ranks: {limit.min_ranks} or more"] * (limit.min_ranks > 1)
+    parts += [f"ranks per node: {limit.min_ranks_per_node} or more"] * (limit.min_ranks_per_node > 1)
+    return "; ".join(parts)
 
 
 def _bound_text(limit: Limit, bound: str, gpus_per_node: int) -> str:

@@ -132,7 +132,7 @@ def _validations(plan: RunPlan, records: Records) -> list[PlannedValidation]:
 
 def _row(validation: PlannedValidation, records: dict[int, list[RankRecord]], plan: RunPlan, job: Job) -> Row:
     if not records:
-        reason = too_small(validation.min_ranks, job.world_size)
+        reason = too_small(validation, job)
         outcome = Outcome.NOT_APPLICABLE if reason else Outcome.NOT_RUN
         return bare_row(validation.nodeid, outcome, reason or "no journal has a record of it", validation.deadline_s)
     attempts = [_attempt(validation.nodeid, number, records[number], job) for number in sorted(records)]
@@ -195,7 +195,7 @@ def _outcome(row: Row, judgements: Sequence[Judgement]) -> Outcome:
 
 def _too_small_subjects(plan: RunPlan, job: Job) -> Iterator[tuple[str, str]]:
     for validation in plan.validations:
-        reason = too_small(validation.min_ranks, job.world_size)
+        reason = too_small(validation, job)
         if reason:
             yield subject_of(validation.nodeid), reason
 

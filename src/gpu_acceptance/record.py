@@ -264,6 +264,7 @@ class PlannedValidation(Model):
     nodeid: str
     deadline_s: float
     min_ranks: int = 1
+    min_ranks_per_node: int = 1
 
 
 class RunPlan(Model):

@@ -43,7 +43,9 @@ def make_plan(
         not_collected=tuple(collected.not_collected),
         not_at_level=num_left_out(profile, (one.nodeid for one in validations)),
         validations=tuple(
-            PlannedValidation(nodeid=one.nodeid, deadline_s=one.deadline_s, min_ranks=one.min_ranks)
+            PlannedValidation(
+                nodeid=one.nodeid, deadline_s=one.deadline_s, min_ranks=one.min_ranks, min_ranks_per_node=one.min_ranks_per_node
+            )
             for one in validations
             if runs(profile, one.nodeid)
         ),

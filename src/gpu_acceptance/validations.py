@@ -40,7 +40,8 @@ def read_validation(item: pytest.Item, default_deadline_s: float, parameters: Ma
         nodeid=item.nodeid,
         deadline_s=_deadline(item, default_deadline_s) + lasts_s,
         needs_group=not _no_group(item),
-        min_ranks=_min_ranks(item),
+        min_ranks=_least(item, "min_ranks"),
+        min_ranks_per_node=_least(item, "min_ranks_per_node"),
         fresh=fresh,
         env=env,
         lasts_s=lasts_s,
@@ -81,8 +82,8 @@ def _lasts(item: pytest.Item, parameters: Mapping[str, Value]) -> float:
     return value
 
 
-def _min_ranks(item: pytest.Item) -> int:
-    marker = item.get_closest_marker("min_ranks")
+def _least(item: pytest.Item, name: str) -> int:
+    marker = item.get_closest_marker(name)
     if marker is None:
         return 1
     value = _only_argument(marker)

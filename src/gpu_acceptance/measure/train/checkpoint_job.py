@@ -5,6 +5,7 @@ follows one generator, whose state is a part of the checkpoint as weights and op
 data. Steps of AdamW are counted in the optimizer's state. Nothing else is random: the models have no dropout.
 """
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -25,6 +27,8 @@ from gpu_acceptance.measure.train.shapes import Workload
 from gpu_acceptance.measure.train.step import Part, TrainStep, whole
 
 Way = Literal["ddp", "fsdp"]
+_MOST_TEXT = 2000  # characters of an error
+_MOST_NAMED = 4  # ranks in it
 _MOST_SEED = 2**40  # of a step; a shard adds its number
 
 
@@ -55,17 +59,26 @@ class Job:
         return self._step.losses[before:]
 
     def save(self, folder: Path) -> None:
-        """Writes to the disk itself (fsync). Raises CheckpointException on all ranks where one cannot."""
-        dcp.save(self._state(), storage_writer=dcp.FileSystemWriter(folder, sync_files=True), process_group=self._group)
+        """Writes to the disk itself (fsync). Raises OSError on all ranks where one cannot."""
+        try:
+            dcp.save(self._state(), storage_writer=dcp.FileSystemWriter(folder, sync_files=True), process_group=self._group)
+        except CheckpointException as error:
+            free = shutil.disk_usage(folder.parent).free
+            text = f"{folder}: the checkpoint of {self.num_bytes} bytes could not be written, {free} bytes are free: {_causes(error)}"
+            raise OSError(text[:_MOST_TEXT]) from None
 
     def load(self, folder: Path) -> None:
         """Takes over all that was saved, by any number of ranks. It unpickles: only for what was compared with its manifest.
 
+        Raises OSError on all ranks where one cannot.
         There must have been a step before: it makes the optimizer's state, and DDP has its final buckets after it, which fix the
         order in which gradients are summed.
         """
         state = self._state()
-        dcp.load(state, checkpoint_id=folder, process_group=self._group)
+        try:
+            dcp.load(state, checkpoint_id=folder, process_group=self._group)
+        except CheckpointException as error:
+            raise OSError(f"{folder}: could not be read: {_causes(error)}"[:_MOST_TEXT]) from None
         set_state_dict(self._module, self._step.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         self._random.set_state(state["random"])
 
@@ -100,6 +113,10 @@ class Job:
     def _shard(self, seed: int) -> Part:
         (batch,) = data.batches(self._work.workload.shape, self._work.workload.batch_size, 1, seed=seed, device=self._device)
         return 1, batch
+
+
+def _causes(error: CheckpointException) -> str:
+    return "; ".join(f"rank {rank}: {type(cause).__name__}: {cause}" for rank, (cause, _) in sorted(error.failures.items())[:_MOST_NAMED])
 
 
 def _distributed(loss: nn.Module, way: Way, group: dist.ProcessGroup, device: torch.device) -> nn.Module:

@@ -4,10 +4,12 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tensorboard_runs import read_runs, with_curve, with_curves
 
 from gpu_acceptance import __version__, cli
 from gpu_acceptance.files import Journal, read_results, write_results
@@ -15,7 +17,7 @@ from gpu_acceptance.record import Outcome
 from gpu_acceptance.refusal import Refusal
 from gpu_acceptance.run_record import make_run_record
 from gpu_acceptance.thresholds import profile_names, shipped_dir
-from tests.journals import LARGE_JOB, RUN_ID, make_plan, told
+from tests.journals import LARGE_JOB, RUN_ID, TRIAD, make_plan, told
 from tests.judging import make_identity
 from tests.report import samples
 
@@ -333,6 +335,47 @@ def test_a_report_that_cannot_be_written_is_no_success(tmp_path, capsys, monkeyp
     monkeypatch.setattr(cli, "write_page", refuse)
     run_dir = leave_run(tmp_path)
     assert run(capsys, "report", "build", run_dir) == (3, "", f"gpu-acceptance: {run_dir}/report.html: Permission denied\n")
+
+
+def test_report_build_writes_event_files_where_they_are_asked_for(tmp_path, capsys):
+    run_dir = leave_run(tmp_path)
+    write_results(run_dir, with_curves(read_results(run_dir)))
+    page = f"{run_dir}/report.html\n"
+    assert run(capsys, "report", "build", run_dir) == (0, page, "")
+    assert not (run_dir / "tensorboard").exists()
+    line = f"tensorboard: 1 curve; to look at them: tensorboard --logdir={run_dir}/tensorboard\n"
+    assert run(capsys, "report", "build", "--tensorboard", run_dir) == (0, page + line, "")
+    assert read_runs(run_dir / "tensorboard") == {"node-01.example/rank-00000": {"a/loss": [(0, 2.5)]}}
+    there = (
+        f"gpu-acceptance: no event files in {run_dir}: RecordError: {run_dir}/tensorboard is there already; move it away to write it anew\n"
+    )
+    assert run(capsys, "report", "build", "--tensorboard", run_dir) == (3, page, there)
+
+
+def test_so_it_does_of_a_run_that_it_rebuilds_whose_verdict_stands_without_them(tmp_path, capsys):
+    journals = told()
+    journals = replace(journals, attempts={**journals.attempts, TRIAD: [with_curve(journals.attempts[TRIAD][0])]})
+    run_dir = journals.leave(tmp_path / RUN_ID, 3)
+    code, out, err = run(capsys, "report", "build", "--tensorboard", run_dir)
+    assert (code, err) == (6, "")
+    assert out.endswith(f"results.json\ntensorboard: 1 curve; to look at them: tensorboard --logdir={run_dir}/tensorboard\n")
+    assert list(read_runs(run_dir / "tensorboard").values()) == [{"a/loss": [(0, 2.5)]}]
+    code, out, err = run(capsys, "report", "build", "--tensorboard", "--from-journals", run_dir)
+    assert code == 6
+    assert out.startswith("INCOMPLETE")
+    assert err.endswith(f"{run_dir}/tensorboard is there already; move it away to write it anew\n")
+
+
+def test_without_the_package_nothing_is_built(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    run_dir = leave_run(tmp_path)
+    code, out, err = run(capsys, "report", "build", "--tensorboard", run_dir)
+    assert (code, out) == (4, "")
+    assert err == (
+        "gpu-acceptance: --tensorboard writes with tensorboardX, which is not installed: "
+        f"{sys.executable} -m pip install tensorboardX, or leave it out\n"
+    )
+    assert not (run_dir / "report.html").exists()
 
 
 @pytest.mark.parametrize(

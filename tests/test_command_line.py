@@ -126,3 +126,9 @@ def test_a_second_run_leaves_the_first_alone(alone):
     first, second = alone
     assert first.folder != second.folder
     assert first.record.conclusion.verdict == "ACCEPTED"
+
+
+def test_curves_are_in_the_record_alone_where_nobody_asked_for_more(alone):
+    judged, _ = alone
+    assert judged.row("test_passes.py::test_value").attempts[0].ranks[0].curves
+    assert not (judged.folder / "tensorboard").exists()

@@ -2,10 +2,11 @@
 
 import math
 import re
+from itertools import pairwise
 
 import pytest
 
-from gpu_acceptance.curve import MOST_CURVES, MOST_POINTS, Curve, curve_of
+from gpu_acceptance.curve import MOST_CURVES, MOST_POINTS, Curve, curve_from_json, curve_of
 from gpu_acceptance.worker_session import Figures
 
 
@@ -22,6 +23,37 @@ def test_of_many_steps_each_point_is_the_mean_of_its_neighbours():
 def test_all_steps_are_in_a_point_however_many_there_are():
     curve = curve_of("a.loss", [1.0] * (MOST_POINTS + 1), "s")
     assert curve.points == (1.0,) * MOST_POINTS
+
+
+def test_each_point_is_at_the_step_in_the_middle_of_its_own():
+    assert curve_of("a.loss", [1.0, 2.0, 3.0], "nats").steps == (0, 1, 2)
+    assert curve_of("a.loss", [1.0] * (4 * MOST_POINTS), "nats").steps[:3] == (1, 5, 9)
+    assert curve_of("a.loss", [1.0] * (5 * MOST_POINTS), "nats").steps[:3] == (2, 7, 12)
+
+
+@pytest.mark.parametrize("num_steps", [1, MOST_POINTS - 1, MOST_POINTS, MOST_POINTS + 1, 2 * MOST_POINTS - 1, 100_000])
+def test_no_two_points_are_at_one_step_and_none_after_the_end(num_steps):
+    steps = curve_of("a.loss", [1.0] * num_steps, "nats").steps
+    assert steps[0] >= 0
+    assert all(earlier < later for earlier, later in pairwise(steps))
+    assert steps[-1] < num_steps
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ({"num_steps": 1}, "2 points of 1 steps"),
+        ({"num_steps": -1}, "2 points of -1 steps"),
+        ({"num_steps": 2**63}, f"2 points of {2**63} steps"),
+        ({"points": []}, "0 points of 2 steps"),
+        ({"name": "a b"}, "name of a curve 'a b' is none; allowed: "),
+        ({"unit": "\u202e"}, "unit of a curve '\\u202e' is none; allowed: "),
+    ],
+)
+def test_what_came_in_a_message_and_cannot_be_a_curve(told, problem):
+    message = {"name": "a.loss", "unit": "nats", "num_steps": 2, "points": [1.0, 2.0], **told}
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        curve_from_json(message)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

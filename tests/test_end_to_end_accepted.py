@@ -1,9 +1,11 @@
 """What may be ACCEPTED, and what the verdict line then says: one run of 2 ranks, started as a stranger would start it."""
 
+import math
 from itertools import pairwise
 
 import pytest
-from suite import EXAMPLES, make_suite, plain_pytest, run, torchrun_command
+from suite import EXAMPLES, extend_conftest, make_suite, plain_pytest, run, torchrun_command
+from tensorboard_runs import read_runs
 
 from gpu_acceptance.files import read_results
 
@@ -21,6 +23,13 @@ EXAMPLES_HERE = (
     "waived",
 )
 
+ONLY_RANK_0_HAS_TENSORBOARDX = """
+import os
+
+if os.environ.get("RANK") != "0":
+    sys.modules["tensorboardX"] = None
+"""
+
 
 @pytest.fixture(scope="module")
 def accepted(tmp_path_factory):
@@ -29,6 +38,7 @@ def accepted(tmp_path_factory):
     (parent / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     suite, elsewhere = make_suite(parent / "suite", *EXAMPLES_HERE), parent / "elsewhere"
     elsewhere.mkdir()
+    extend_conftest(suite, ONLY_RANK_0_HAS_TENSORBOARDX)
     (elsewhere / "agreed limits.yaml").write_text((EXAMPLES / "loosened.site.yaml").read_text())
     command = torchrun_command(
         str(suite / "acceptance"),
@@ -36,6 +46,7 @@ def accepted(tmp_path_factory):
         "--waive=waived.*=agreed with the vendor",
         "--report-dir=all my runs",
         "--run-id=first",
+        "--tensorboard",
     )
     return run(command, suite, cwd=elsewhere, reports=elsewhere / "all my runs")
 
@@ -80,6 +91,22 @@ def test_a_curve_of_each_rank_is_in_the_record(accepted):
         ("passes.loss", "nats", (0.0, None, 0.5)),
         ("passes.loss", "nats", (1.0, None, 0.5)),
     ]
+
+
+def test_each_point_of_a_curve_is_in_the_event_files_of_its_rank(accepted):
+    folder = accepted.folder / "tensorboard"
+    assert accepted.output.count(f"tensorboard: 2 curves; to look at them: tensorboard --logdir='{folder}'\n") == 1
+    (attempt,) = accepted.row("test_passes.py::test_value").attempts
+    told = {
+        f"{accepted.record.header.ranks[one.rank].host}/rank-{one.rank:05d}": {"passes/loss": list(enumerate(curve.points))}
+        for one in attempt.ranks
+        for curve in one.curves
+    }
+    runs = read_runs(folder)
+    for tags in runs.values():
+        tags["passes/loss"] = [(step, None if math.isnan(value) else value) for step, value in tags["passes/loss"]]
+    assert runs == told
+    assert not [path.name for path in accepted.folder.iterdir() if path.name.startswith(".")]
 
 
 def test_unstable_once_is_repeated_and_passes_with_both_attempts_in_the_record(accepted):

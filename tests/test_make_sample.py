@@ -14,9 +14,11 @@ TOOL = Path(__file__).parents[1] / "tools" / "make_sample.py"
 
 
 def sample_of(folder, record, **logs):
-    """The sample of a run with this record and these logs."""
+    """The sample of a run with this record and these logs, and with event files, whose folders are named by hosts."""
     run = folder / "run"
     (run / "logs").mkdir(parents=True)
+    (run / "tensorboard" / record.header.ranks[0].host).mkdir(parents=True)
+    (run / "tensorboard" / record.header.ranks[0].host / "events.out.tfevents.1").write_bytes(b"\xff")
     write_results(run, record)
     for name, text in logs.items():
         (run / "logs" / name).write_text(text)
@@ -41,6 +43,7 @@ def test_no_name_of_a_machine_is_left(tmp_path):
     sample = sample_of(tmp_path, record, log="\n".join(sorted(names)))
     texts = [path.read_text() for path in sample.rglob("*") if path.is_file()]
     assert len(texts) == 3
+    assert not (sample / "tensorboard").exists()
     kept = {f"node-{node:02d}" for node in range(2)}  # what stands for a host may be its name
     assert not [name for name in names - kept for text in texts if name in text]
     assert read_results(sample).conclusion.coverage == record.conclusion.coverage

@@ -40,6 +40,7 @@ from tests.judging import make_limit, make_profile
 from tests.report import samples
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
+words = st.text("aZ09_%/.*^-", min_size=1, max_size=8)
 floats = st.floats(allow_nan=False, allow_infinity=False)
 integers = st.integers(-(2**63), 2**63 - 1)
 values = st.booleans() | integers | floats | texts
@@ -55,6 +56,10 @@ def field_strategy(model, name):
     if (model, name) == (RankRecord, "counters"):
         return st.lists(build(Figure).map(as_counter), max_size=2).map(tuple)
     special = {
+        ("Curve", "name"): words,
+        ("Curve", "unit"): words,
+        ("Curve", "num_steps"): st.integers(2, 2**63 - 1),
+        ("Curve", "points"): st.lists(st.none() | floats, min_size=1, max_size=2).map(tuple),
         ("Figure", "value"): st.none() | values,
         ("Judgement", "value"): st.none() | values,
         ("Header", "parameters"): st.dictionaries(texts, values, max_size=2),

@@ -6,6 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 from report import samples
+from tensorboard_runs import with_curves
 
 from gpu_acceptance.control import ControlError
 from gpu_acceptance.ending import Ending, write_ending
@@ -122,3 +123,20 @@ def test_the_end_comes_once(tmp_path):
     run = make_run(tmp_path, 1, plan=SimpleNamespace(), finished=True)
     run.finish()
     assert not run.supervisor.await_cast.called
+
+
+@pytest.mark.parametrize(("asked", "record"), [(False, samples.accepted()), (True, None)])
+def test_event_files_are_for_the_rank_that_reports_where_they_were_asked_for(tmp_path, asked, record):
+    run = make_run(tmp_path, record=record)
+    run.settings.tensorboard = asked
+    assert run.write_event_files() == ""
+
+
+def test_event_files_that_cannot_be_written_are_said_and_change_nothing(tmp_path):
+    header = samples.accepted().header.model_copy(update={"started_at": "yesterday"})
+    record = with_curves(samples.accepted()).model_copy(update={"header": header})
+    run = make_run(tmp_path, record=record, ending=Ending(0, "ACCEPTED", ("ACCEPTED",)))
+    said = "RecordError: started_at is 'yesterday', not an ISO 8601 time with a zone"
+    assert run.write_event_files() == f"tensorboard: no event files in {tmp_path}: {said}"
+    assert (run.exit_code(0), run.last_lines) == (0, ("ACCEPTED",))
+    assert not list(tmp_path.iterdir())

@@ -38,6 +38,7 @@ def settings(suite, started_in=None, **options):
         "allow_busy": False,
         "plan": False,
         "localise": False,
+        "tensorboard": False,
     }
     invocation = SimpleNamespace(dir=started_in or suite)
     return read_settings(SimpleNamespace(rootpath=suite, invocation_params=invocation, option=SimpleNamespace(**defaults | options)))

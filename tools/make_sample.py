@@ -1,8 +1,8 @@
 """Makes a run fit to publish: `make_sample.py RUN_FOLDER SAMPLE_FOLDER`.
 
 Serial numbers, UUIDs, host names, IPv4 addresses and the paths of the machine are replaced, everywhere alike, in all files of the
-folder: what the terminal showed can be put there first. Links to outside are taken out. The page is built anew from the replaced
-results, so that it says what they say.
+folder: what the terminal showed can be put there first. Links to outside are taken out, and so is `tensorboard/`: those who want it can
+make it of the results. The page is built anew from the replaced results, so that it says what they say.
 """
 
 import ipaddress
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from gpu_acceptance.files import read_results
 from gpu_acceptance.inventory.answer import Why
 from gpu_acceptance.record import RunRecord
-from gpu_acceptance.report import write_page
+from gpu_acceptance.report import event_files, write_page
 
 _ROOT = re.compile(r"""(?:^rootdir: (/\S+)|(/\w[^\s"']*?)/(?:acceptance|fixtures|src/gpu_acceptance)/\w+\.py)""", re.MULTILINE)
 _PACKAGES = re.compile(r"""/[^\s"'=]+?(/lib/python3[.\d]*/(?:site|dist)-packages/)""")
@@ -28,9 +28,10 @@ _LINK = re.compile(r'<a href="https?:[^"]*">(.*?)</a>')
 
 
 def main(run: Path, sample: Path) -> None:
-    texts = {path.relative_to(run): path.read_text(encoding="utf-8", errors="replace") for path in sorted(run.rglob("*")) if path.is_file()}
+    paths = [path.relative_to(run) for path in sorted(run.rglob("*")) if path.is_file()]
+    texts = {path: (run / path).read_text(encoding="utf-8", errors="replace") for path in paths if event_files.FOLDER not in path.parts}
     names = replacements(read_results(run)) | found(texts.values())
-    shutil.copytree(run, sample)
+    shutil.copytree(run, sample, ignore=shutil.ignore_patterns(event_files.FOLDER))
     for path, text in texts.items():
         (sample / path).write_text(replaced(text, names), encoding="utf-8")
     write_page(sample)

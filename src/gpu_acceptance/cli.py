@@ -14,13 +14,14 @@ from typing import NoReturn
 
 from gpu_acceptance import __version__
 from gpu_acceptance.cli_machine import add_verbs
-from gpu_acceptance.ending import INTERNAL_ERROR
+from gpu_acceptance.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.files import RESULTS, RecordError, read_journal, read_results, write_results
 from gpu_acceptance.merge import copy_journals, find_journals
 from gpu_acceptance.never_began import NothingRanError, find_why_it_never_began
 from gpu_acceptance.rebuild import journal_paths, last_written, read_run_folder, rebuild
 from gpu_acceptance.record import Outcome, RunRecord
 from gpu_acceptance.report import write_page
+from gpu_acceptance.report.event_files import find_missing, write_event_files
 from gpu_acceptance.report.formatting import count, duration, parse_moment
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
 from gpu_acceptance.visible import one_line
@@ -95,6 +96,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="rebuild a results.json that was itself rebuilt; what the run's own reporter wrote is never replaced",
     )
+    build.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="write the curves of the run for TensorBoard too, into tensorboard/ beside the report; needs the extra tensorboard",
+    )
     build.set_defaults(verb=_report_build)
     merge = report_verbs.add_parser(
         "merge",
@@ -143,12 +149,26 @@ def _say(line: str, run_id: str, ended_at: str, path: Path, exit_code: int) -> i
 
 
 def _report_build(options: argparse.Namespace) -> int:
+    if options.tensorboard and (missing := find_missing()):
+        raise UsageError(missing)
     run_dir = find_run(options.dir)
     if (run_dir / RESULTS).exists() and not options.from_journals:
         print(write_page(run_dir))
-        return 0
-    _refuse_replacing(run_dir)
-    return _rebuild(run_dir, [run_dir], f"it left no {RESULTS}")
+        code = 0
+    else:
+        _refuse_replacing(run_dir)
+        code = _rebuild(run_dir, [run_dir], f"it left no {RESULTS}")
+    return code if not options.tensorboard or _write_event_files(run_dir) else code or UNREADABLE
+
+
+def _write_event_files(run_dir: Path) -> bool:
+    """Whether it could; the verdict of a run that was rebuilt stands without them."""
+    try:
+        print(one_line(write_event_files(run_dir, read_results(run_dir))))
+    except Exception as error:  # whatever a package or a disk can come up with
+        _fail(f"no event files in {run_dir}: {describe(error)}", UNREADABLE)
+        return False
+    return True
 
 
 def _report_merge(options: argparse.Namespace) -> int:

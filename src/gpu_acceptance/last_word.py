@@ -1,13 +1,15 @@
 """The outermost hooks of a real run: whatever another hook does, a rank leaves with its run's exit code, and never with 0 by accident."""
 
+import contextlib
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import pytest
 
 from gpu_acceptance.ending import describe
 from gpu_acceptance.joining import RefusedError, interrupted
 from gpu_acceptance.run import Run
+from gpu_acceptance.visible import visible
 
 
 class LastWord:
@@ -39,6 +41,9 @@ class LastWord:
         assert isinstance(session, pytest.Session)
         self._end(session)
         self._run.leave()
+        if line := self._run.write_event_files():
+            with contextlib.suppress(OSError, ValueError):  # no terminal takes a verdict back that all have left with
+                self._write(visible(line))
 
     def _end(self, session: pytest.Session) -> None:
         run = self._run
@@ -61,10 +66,16 @@ class LastWord:
             reporter = self._config.pluginmanager.get_plugin("terminalreporter")
             if reporter:
                 reporter.section("acceptance")
-            write: Callable[[str], None] = reporter.write_line if reporter else print
             for line in lines:
-                write(line)
-                if self._run.speaks_for_rank_0:
-                    print(line, file=sys.__stdout__, flush=True)
+                self._write(line)
         except (OSError, ValueError) as error:
             self._run.go_wrong(f"the terminal takes no text: {describe(error)}")
+
+    def _write(self, line: str) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter:
+            reporter.write_line(line)
+        else:
+            print(line)
+        if self._run.speaks_for_rank_0:
+            print(line, file=sys.__stdout__, flush=True)

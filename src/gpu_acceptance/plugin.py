@@ -23,6 +23,7 @@ from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.outputs import direct_outputs, figure_properties, find_unwritable
 from gpu_acceptance.plan import plan_lines, planned_shape
 from gpu_acceptance.refusals import find_refusal, refuse_inside_a_worker
+from gpu_acceptance.report.event_files import find_missing
 from gpu_acceptance.run import Run
 from gpu_acceptance.settings import Settings, add_options, choose_profile, read_declared, read_settings
 from gpu_acceptance.starting import start_run
@@ -62,7 +63,7 @@ def start(config: pytest.Config, settings: Settings, place: Rank) -> None:
         config.pluginmanager.register(Dry(settings, place), "gpu-acceptance")
         return
     try:
-        run = start_run(settings, place, find_problem(config, place))
+        run = start_run(settings, place, find_problem(config, settings, place))
     except RefusedError as error:
         refuse(error, place)
     direct_outputs(config, run.files, place.rank)
@@ -72,9 +73,10 @@ def start(config: pytest.Config, settings: Settings, place: Rank) -> None:
     config.pluginmanager.register(LastWord(config, run), "gpu-acceptance-last-word")
 
 
-def find_problem(config: pytest.Config, place: Rank) -> RefusedError | None:
+def find_problem(config: pytest.Config, settings: Settings, place: Rank) -> RefusedError | None:
     """What this rank alone can see that speaks against the run."""
-    refusal = find_refusal(config, place.world_size)
+    missing = find_missing() if settings.tensorboard and place.rank == 0 else None
+    refusal = find_refusal(config, place.world_size) or missing
     if refusal:
         return RefusedError(refusal)
     unwritable = find_unwritable(config) if place.rank == 0 else None

@@ -11,7 +11,7 @@ from gpu_acceptance.control import ControlError, Message
 from gpu_acceptance.counter_alarm import most_risen
 from gpu_acceptance.deaf_launcher import end_launcher_later
 from gpu_acceptance.digests import suite_digest
-from gpu_acceptance.ending import INTERNAL_ERROR, Ending, broken, read_ending, spoil, write_ending
+from gpu_acceptance.ending import INTERNAL_ERROR, Ending, broken, describe, read_ending, spoil, write_ending
 from gpu_acceptance.error_file import write_error_file
 from gpu_acceptance.files import RESULTS, encode
 from gpu_acceptance.generations import Validation
@@ -24,6 +24,7 @@ from gpu_acceptance.levels import runs
 from gpu_acceptance.limit import Limit, Profile, matching_reason
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.record import COUNTERS, Outcome, RankIdentity, Row, RunPlan, RunRecord
+from gpu_acceptance.report.event_files import write_event_files
 from gpu_acceptance.rows import subject_of
 from gpu_acceptance.run_files import RunFiles, utc_now
 from gpu_acceptance.run_plan import make_plan
@@ -240,6 +241,15 @@ class Run:
         if not are_evidence(self.record.rows, self.plan.profile, self.leader.job):
             with contextlib.suppress(OSError):  # a later run removes what is left
                 checkpoint_folder.remove(self.checkpoints)
+
+    def write_event_files(self) -> str:
+        """The rank that reports, where they were asked for; returns a line to say. The last thing of all: it costs nobody a verdict."""
+        if not self.settings.tensorboard or self.record is None:
+            return ""
+        try:
+            return write_event_files(self.files.folder, self.record)
+        except Exception as error:  # whatever a package or a disk can come up with
+            return f"tensorboard: no event files in {self.files.folder}: {describe(error)}"
 
     def _end_deaf_launcher(self) -> None:
         """One rank of a node that is cut off sees to it."""

@@ -40,6 +40,7 @@ class Settings:
     level: str = DEFAULT_LEVEL
     soak_s: float | None = None  # None: as long as the profile says, where the level is soak
     localise: bool = False
+    tensorboard: bool = False
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -64,6 +65,8 @@ def add_options(parser: pytest.Parser) -> None:
         "--budget", metavar="TIME", help="seconds, or 30m or 2h, for the whole run, report included; default: the Slurm job's end"
     )
     group.addoption("--report-dir", metavar="DIR", help="folder of all runs; each makes its own in it (default: reports/ of the suite)")
+    curves = "write the curves of the run for TensorBoard too, into tensorboard/ of its folder; needs the extra tensorboard on rank 0"
+    group.addoption("--tensorboard", action="store_true", help=curves)
     group.addoption("--run-id", metavar="ID", help="name of this run's folder; must not exist (default: time and a random part)")
 
 
@@ -88,6 +91,7 @@ def read_settings(config: pytest.Config) -> Settings:
         level=_level(option.level, option.soak),
         soak_s=_soak(option.soak),
         localise=option.localise,
+        tensorboard=option.tensorboard,
         profiles=own_profiles if (own_profiles / "base.yaml").is_file() else shipped_dir(),
     )
 

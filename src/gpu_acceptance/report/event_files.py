@@ -1,0 +1,121 @@
+"""The curves of a run as event files of TensorBoard: a run of TensorBoard for each rank, in it a tag for each curve.
+
+Made of the record alone, where the report is, and written by the package tensorboardX: it wants numpy, packaging and protobuf 3.20 or
+later, where TensorBoard itself (2.21) would replace gRPC and protobuf of a cluster's image by its own.
+A record knows when its run began, not when a step was: all points have that time. TensorBoard keeps scalars in single precision.
+"""
+
+import importlib.util
+import math
+import os
+import re
+import secrets
+import shlex
+import shutil
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gpu_acceptance.curve import Curve
+from gpu_acceptance.files import RecordError
+from gpu_acceptance.record import RankRecord, Row, RunRecord
+from gpu_acceptance.report.formatting import count, parse_moment
+from gpu_acceptance.visible import visible
+
+FOLDER = "tensorboard"
+_PACKAGE = "tensorboardX"
+_VERSION = "brain.Event:2"  # of the format, as the first event of each file says it
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
+_LONGEST_NAME = 100  # characters of a host in the name of a folder
+
+Tagged = list[tuple[str, Curve]]
+
+
+def find_missing() -> str | None:
+    """Why this Python could write no event file, or None. Imports nothing: tensorboardX sets a variable, which workers would inherit."""
+    if importlib.util.find_spec(_PACKAGE):
+        return None
+    return f"--tensorboard writes with {_PACKAGE}, which is not installed: {sys.executable} -m pip install {_PACKAGE}, or leave it out"
+
+
+def write_event_files(run_dir: Path, record: RunRecord) -> str:
+    """Makes `tensorboard/` in this run folder, whole or not at all, and returns a line for people.
+
+    A run without curves leaves none. Raises RecordError where it is there already or the record does not say when it began,
+    OSError, and ImportError.
+    """
+    told = _by_folder(record)
+    if not told:
+        return f"{FOLDER}: nothing to write, no validation of this run kept a curve"
+    folder, making = run_dir / FOLDER, run_dir / f".{FOLDER}.{secrets.token_hex(4)}"
+    if os.path.lexists(folder):
+        raise RecordError(f"{folder} is there already; move it away to write it anew")
+    began_s = _began_s(record)
+    try:
+        for name, tagged in told.items():
+            _write(making / name, tagged, began_s)
+        making.rename(folder)
+    except BaseException:
+        shutil.rmtree(making, ignore_errors=True)
+        raise
+    num_curves = sum(map(len, told.values()))
+    return f"{FOLDER}: {count(num_curves, 'curve')}; to look at them: tensorboard --logdir={shlex.quote(str(folder))}"
+
+
+def _began_s(record: RunRecord) -> float:
+    began = parse_moment(record.header.started_at)
+    if began is None:
+        raise RecordError(f"started_at is {record.header.started_at!r:.100}, not an ISO 8601 time with a zone")
+    return began.timestamp()
+
+
+def _by_folder(record: RunRecord) -> dict[Path, Tagged]:
+    """`node-03/rank-00005`, of a repeat `node-03/rank-00005/attempt-2`; no text from a machine leads out of it."""
+    hosts = {identity.rank: identity.host for identity in record.header.ranks}
+    tags = _tags(record.rows)
+    found = defaultdict[Path, Tagged](list)
+    for row, number, told in _told(record.rows):
+        host = _NOT_IN_A_NAME.sub("_", hosts.get(told.rank, ""))[:_LONGEST_NAME].lstrip(".") or "unknown"
+        folder = Path(host, f"rank-{told.rank:05d}", f"attempt-{number}" if number > 1 else "")
+        found[folder] += [(tags[row.nodeid, curve.name], curve) for curve in told.curves]
+    return found
+
+
+def _told(rows: Sequence[Row]) -> Iterator[tuple[Row, int, RankRecord]]:
+    """Row, number of the attempt, and what a rank told that kept curves."""
+    for row in rows:
+        for attempt in row.attempts:
+            yield from ((row, attempt.number, told) for told in attempt.ranks if told.curves)
+
+
+def _tags(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
+    """By validation and name: `ddp.gpt2.loss` is `ddp.gpt2/loss`, in the group `ddp.gpt2`; one that several have names the validation."""
+    known = {(row.nodeid, curve.name) for row, _, told in _told(rows) for curve in told.curves}
+    owners = Counter(_grouped(name) for _, name in known)
+    return {(nodeid, name): visible(_grouped(name) if owners[_grouped(name)] == 1 else f"{name} ({nodeid})") for nodeid, name in known}
+
+
+def _grouped(name: str) -> str:
+    return "/".join(filter(None, name.rpartition(".")[::2]))
+
+
+def _write(folder: Path, tagged: Tagged, began_s: float) -> None:
+    """One file, an event for each step. Where there was no finite number TensorBoard shows a NaN."""
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import RecordWriter
+
+    events = defaultdict[int, Event](Event)
+    for tag, curve in tagged:
+        for step, value in zip(curve.steps, curve.points, strict=True):
+            events[step].summary.value.add(tag=tag, simple_value=math.nan if value is None else value)
+    folder.mkdir(parents=True, exist_ok=True)  # a repeat lies in the folder of the first attempt
+    writer = RecordWriter(str(folder.absolute() / f"events.out.tfevents.{began_s:.0f}"))
+    try:
+        writer.write(Event(wall_time=began_s, file_version=_VERSION).SerializeToString())
+        for step in sorted(events):
+            events[step].wall_time, events[step].step = began_s, step
+            writer.write(events[step].SerializeToString())
+        writer.flush()
+    finally:
+        writer.close()

@@ -1,0 +1,157 @@
+"""Event files say what the record says, point for point, in folders that no text from a machine leads out of; whole or not at all."""
+
+import math
+import sys
+
+import pytest
+from tensorboard_runs import events_of, read_runs
+
+from gpu_acceptance.curve import curve_of
+from gpu_acceptance.files import RecordError
+from gpu_acceptance.record import Attempt, Outcome, RankRecord, Row
+from gpu_acceptance.report.event_files import find_missing, write_event_files
+from tests.report import samples
+
+GPT2 = "acceptance/test_ddp.py::test_train[gpt2]"
+LOSS = curve_of("ddp.gpt2.loss", [3.0, math.nan, 0.1], "nats")
+
+
+def of_name(name):
+    return curve_of(name, [2.0], "nats")
+
+
+def record_of(*rows, ranks=2, **header):
+    """A run of these validations: node id -> the curves of each rank in each attempt."""
+    made = tuple(
+        Row(
+            nodeid=nodeid,
+            subject="ddp",
+            outcome=Outcome.PASSED,
+            attempts=tuple(attempt_of(nodeid, *told) for told in enumerate(attempts, 1)),
+        )
+        for nodeid, attempts in rows
+    )
+    record = samples.accepted()
+    identities = tuple(samples.identity(rank) for rank in range(ranks))
+    return record.model_copy(update={"rows": made, "header": record.header.model_copy(update={"ranks": identities, **header})})
+
+
+def row_of(nodeid, attempts):
+    told = tuple(attempt_of(nodeid, number, curves) for number, curves in enumerate(attempts, start=1))
+    return Row(nodeid=nodeid, subject="ddp", outcome=Outcome.PASSED, attempts=told)
+
+
+def attempt_of(nodeid, number, curves_of_ranks):
+    told = {"nodeid": nodeid, "attempt": number, "generation": 1, "outcome": Outcome.PASSED}
+    ranks = (RankRecord(rank=rank, curves=curves, **told) for rank, curves in enumerate(curves_of_ranks))
+    return Attempt(number=number, ranks=tuple(ranks))
+
+
+def on_host(host):
+    record = record_of((GPT2, [[(LOSS,)]]), ranks=1)
+    (identity,) = record.header.ranks
+    return record.model_copy(update={"header": record.header.model_copy(update={"ranks": (identity.model_copy(update={"host": host}),)})})
+
+
+def test_each_rank_is_a_run_and_each_curve_a_tag(tmp_path):
+    step_s = curve_of("ddp.gpt2.step_s", [0.25] * 480, "s")
+    line = write_event_files(tmp_path, record_of((GPT2, [[(LOSS, step_s), (), (LOSS,)]]), ranks=3))
+    assert line == f"tensorboard: 3 curves; to look at them: tensorboard --logdir={tmp_path}/tensorboard"
+    runs = read_runs(tmp_path / "tensorboard")
+    assert list(runs) == ["node-01.example/rank-00000", "node-01.example/rank-00002"]
+    assert list(runs["node-01.example/rank-00000"]) == ["ddp.gpt2/loss", "ddp.gpt2/step_s"]
+    assert runs["node-01.example/rank-00000"]["ddp.gpt2/step_s"] == [(2 * number, 0.25) for number in range(240)]
+    (first, second, third) = runs["node-01.example/rank-00002"]["ddp.gpt2/loss"]
+    assert (first, third) == ((0, 3.0), (2, pytest.approx(0.1, rel=1e-7)))
+    assert second[0] == 1
+    assert math.isnan(second[1])
+
+
+def test_all_points_have_the_time_at_which_the_run_began(tmp_path):
+    write_event_files(tmp_path, record_of((GPT2, [[(LOSS,)]]), started_at="2026-11-20T07:00:00+01:00"))
+    (path,) = (tmp_path / "tensorboard").rglob("events.out.tfevents.1795154400")
+    assert {event.wall_time for event in events_of(path)} == {1795154400.0}
+
+
+def test_a_repeat_is_a_run_of_its_own(tmp_path):
+    again = curve_of("ddp.gpt2.loss", [7.0], "nats")
+    write_event_files(tmp_path, record_of((GPT2, [[(LOSS,)], [(again,)]])))
+    runs = read_runs(tmp_path / "tensorboard")
+    assert list(runs) == ["node-01.example/rank-00000", "node-01.example/rank-00000/attempt-2"]
+    assert runs["node-01.example/rank-00000/attempt-2"] == {"ddp.gpt2/loss": [(0, 7.0)]}
+
+
+def test_a_name_that_several_validations_use_names_the_validation(tmp_path):
+    other = "acceptance/test_ddp.py::test_train[\x1b]"
+    write_event_files(tmp_path, record_of((GPT2, [[(LOSS, of_name("loss"))]]), (other, [[(LOSS,)]])))
+    (run,) = read_runs(tmp_path / "tensorboard").values()
+    named = [f"ddp.gpt2.loss ({GPT2})", r"ddp.gpt2.loss (acceptance/test_ddp.py::test_train[\x1b])"]
+    assert {tag: len(points) for tag, points in run.items()} == {named[0]: 3, "loss": 1, named[1]: 3}
+
+
+def test_names_that_would_become_one_tag_stay_two(tmp_path):
+    write_event_files(tmp_path, record_of((GPT2, [[(of_name("ddp.loss"), of_name("ddp/loss"))]])))
+    (run,) = read_runs(tmp_path / "tensorboard").values()
+    assert set(run) == {f"ddp.loss ({GPT2})", f"ddp/loss ({GPT2})"}
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("../../up", "_.._up"),
+        ("..", "unknown"),
+        ("", "unknown"),
+        ("/etc", "_etc"),
+        ("a/../../b", "a_.._.._b"),
+        ("\x00\x1b[2J\u202e\ud800", "___2J__"),
+        ("x" * 300, "x" * 100),
+    ],
+)
+def test_no_host_leads_out_of_the_folder(tmp_path, host, name):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    write_event_files(run_dir, on_host(host))
+    (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert path.parent == run_dir / "tensorboard" / name / "rank-00000"
+
+
+def test_a_run_without_curves_leaves_no_folder_and_says_so(tmp_path):
+    line = write_event_files(tmp_path, samples.accepted())
+    assert line == "tensorboard: nothing to write, no validation of this run kept a curve"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_is_there_already_is_left_alone(tmp_path, is_link):
+    run_dir, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    run_dir.mkdir()
+    (run_dir / "tensorboard").symlink_to(elsewhere) if is_link else (run_dir / "tensorboard").mkdir()
+    with pytest.raises(RecordError, match=r"/run/tensorboard is there already; move it away to write it anew$"):
+        write_event_files(run_dir, on_host("node-01"))
+    assert [path.name for path in run_dir.iterdir()] == ["tensorboard"]
+    assert not elsewhere.exists()
+
+
+def test_what_fails_in_the_middle_leaves_nothing(tmp_path):
+    record = record_of((GPT2, [[(LOSS,), (LOSS,)]]))
+    (row,) = record.rows
+    first, second = row.attempts[0].ranks
+    attempt = Attempt(number=1, ranks=(first, second.model_copy(update={"rank": 10**300})))  # as a name of a folder too long
+    spoiled = record.model_copy(update={"rows": (row.model_copy(update={"attempts": (attempt,)}),)})
+    with pytest.raises(OSError, match="File name too long"):
+        write_event_files(tmp_path, spoiled)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_record_that_does_not_say_when_it_began_is_an_error(tmp_path):
+    with pytest.raises(RecordError, match=r"^started_at is 'yesterday', not an ISO 8601 time with a zone$"):
+        write_event_files(tmp_path, record_of((GPT2, [[(LOSS,)]]), started_at="yesterday"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_package_that_is_missing_is_named_with_what_installs_it(monkeypatch):
+    assert find_missing() is None
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    assert find_missing() == (
+        f"--tensorboard writes with tensorboardX, which is not installed: {sys.executable} -m pip install tensorboardX, or leave it out"
+    )

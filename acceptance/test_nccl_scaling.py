@@ -4,6 +4,8 @@ import pytest
 
 from gpu_acceptance.measure import nccl
 
+pytestmark = pytest.mark.min_nodes(2)
+
 
 @pytest.fixture
 def groups(ranks):
@@ -13,9 +15,9 @@ def groups(ranks):
     return {name: group for name, group in made.items() if group is not None}
 
 
-def test_efficiency(groups, ranks, time_collective, record):
+def test_efficiency(groups, time_collective, record):
     """The bus bandwidth of this node and of this pair, while all others run as well, that of all nodes, and it as a part of the node's."""
-    for collective in ("all_gather", "all_reduce", "reduce_scatter") if ranks.num_nodes > 1 else ():
+    for collective in ("all_gather", "all_reduce", "reduce_scatter"):
         busbw = {name: time_collective(collective, group=group).busbw_gb_per_s for name, group in groups.items()}
         busbw["all"] = time_collective(collective).busbw_gb_per_s
         for name, rate in busbw.items():

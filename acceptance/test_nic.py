@@ -27,7 +27,7 @@ def test_loopback(devices, exchange_of, lost_ranks_fail, ranks, check, check_all
         log = nccl_log.read_own()
         used = ranks.gather("devices", nic.told_devices(log, nodes))
         if not found.rates:
-            return  # alone on its node
+            return  # alone on its node, in a job whose nodes differ
         check("nic.loopback.bandwidth", found.best, "GB/s", detail=f"{found.told}, through {used[ranks.rank] or 'no RDMA device'}")
         check("nic.loopback.wrong", exchange.num_wrong, "elements")
         of_node = [told for told, node in zip(used, nodes, strict=True) if node == ranks.node]
@@ -49,10 +49,11 @@ def read_ports(devices, ranks):
     return read
 
 
+@pytest.mark.min_nodes(2)
 def test_share(read_ports, ranks, parameter, check, check_all):
-    """On several nodes: every port carries its share of each collective, and all together what cannot but pass between nodes."""
+    """Every port carries its share of each collective, and all together what cannot but pass between nodes."""
     num_bytes = parameter("nccl.large_bytes")
-    for collective in nccl_physics.COLLECTIVES if ranks.num_nodes > 1 else ():
+    for collective in nccl_physics.COLLECTIVES:
         before = read_ports()
         check("nic.share.wrong", nccl.count_wrong(collective, num_bytes=num_bytes, device=ranks.device), "elements", detail=collective)
         after = read_ports()

@@ -1,5 +1,7 @@
 """Training: does it come to the same whether a process trains alone, all ranks with DDP, or all ranks with FSDP?"""
 
+from dataclasses import replace
+
 import pytest
 
 from gpu_acceptance.measure.corruption import determinism
@@ -12,8 +14,8 @@ def test_training(dtype, ranks, workload, check, record, record_curve, parameter
     """On the same global batch from the same weights: equal losses and gradients, and on all ranks the same bits of weights."""
     from gpu_acceptance.measure.train import parity  # it imports transformers, which supervisors do without
 
-    shape, batch_size = workload("gpt2").shape, parameter("parity.batch_size")
-    found = parity.measure(shape, batch_size, dtype=dtype, num_steps=parameter("parity.num_steps"), device=ranks.device)
+    model = replace(workload("gpt2"), batch_size=parameter("parity.batch_size"), sized_by="parity.batch_size")
+    found = parity.measure(model, dtype=dtype, num_steps=parameter("parity.num_steps"), device=ranks.device)
     check(f"parity.{dtype}.loss_ratio", found.loss_ratio, "relative")
     for way, apart in found.by_way.items():
         check(f"parity.{dtype}.{way}.loss_first", apart.loss_first.relative, "relative", detail=apart.loss_first.seen)

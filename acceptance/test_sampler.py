@@ -44,21 +44,11 @@ def test_workers(ranks, judge, parameter, check):
         check("sampler.workers.left", workers.num_left, "count")
 
 
-def test_step_split(ranks, workload, parameter, check, record):
+def test_step_split(train, check, record):
     """Where the time of a DDP step on GPT-2 goes; it does not wait for its data."""
-    from gpu_acceptance.measure.train import split  # needs transformers, which supervisors shall not wait for
-
-    model = workload("gpt2")
-    found = split.measure(
-        model.shape,
-        model.batch_size,
-        device=ranks.device,
-        compiled=parameter("train.compiled"),
-        num_steps=parameter("train.num_blocks") * parameter("train.min_steps"),
-        num_workers=parameter("sampler.num_workers"),
-    )
+    found = train.with_loaded_data("gpt2")
     check("sampler.step.data_wait_fraction", found.data_wait_fraction, "relative")
-    for phase in ("data_wait", "forward", "backward", "optimizer"):
-        record(f"sampler.step.{phase}_s", found.median_s(f"{phase}_s"), "s")
-    record("sampler.step.exposed_communication_s", found.exposed_communication_s, "s")
-    record("sampler.step.rate", found.samples_per_s * model.items_per_sample, model.unit)
+    for phase in ("data_wait_s", "forward_s", "backward_s", "optimizer_s"):
+        record(f"sampler.step.{phase}", getattr(found.phases, phase), "s")
+    record("sampler.step.exposed_communication_s", found.exposed_s, "s")
+    record("sampler.step.rate", found.trained.items_per_s, found.trained.workload.unit)

@@ -19,7 +19,7 @@ def answers_of(script: str, num_ranks: int, folder: Path, *arguments: str) -> li
         subprocess.Popen([*command, str(rank), str(folder / "store"), *arguments], env=environment, **pipes) for rank in range(num_ranks)
     ]
     try:
-        outputs = [rank.communicate(timeout=100) for rank in ranks]
+        outputs = [rank.communicate(timeout=240) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

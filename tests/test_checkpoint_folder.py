@@ -2,11 +2,12 @@
 
 import json
 import os
+import resource
 import subprocess
 
 import pytest
 
-from gpu_acceptance.checkpoint_folder import OLD_S, folder_of, make, refuse_unusable, remove, remove_old, sees
+from gpu_acceptance.checkpoint_folder import OLD_S, folder_of, make, make_anew, refuse_unusable, remove, remove_old, sees
 from gpu_acceptance.joining import RefusedError
 
 WRITTEN = ("ddp/__0_0.distcp", "ddp/.metadata", "ddp/.metadata.tmp", "ddp/part-0.json", "ddp/manifest.json.tmp", "fsdp/losses.json")
@@ -86,6 +87,40 @@ def test_all_that_we_wrote_is_removed(folder, tmp_path):
     remove(folder)
     assert all_under(tmp_path) == []
     remove(folder)
+
+
+ALLOWED = "; --checkpoint-dir=DIR names a folder with room, in which rank 0 may write and remove"
+
+
+def test_made_anew_it_holds_its_marker_alone(folder):
+    assert make_anew(folder, "another") == []
+    assert all_under(folder) == [".gpu-acceptance-checkpoint"]
+    assert sees(folder, "another", within_s=0)
+
+
+def test_where_it_cannot_be_made_the_error_says_what_is_allowed(tmp_path):
+    (tmp_path / "file").touch()
+    own = folder_of("a-run", tmp_path / "file", tmp_path, 1)
+    with pytest.raises(OSError, match="Not a directory") as caught:
+        make_anew(own, "mark")
+    assert str(caught.value) == f"[Errno 20] Not a directory: '{own}'{ALLOWED}"
+
+
+@pytest.fixture
+def no_room():
+    """No file of this process may grow: what a full disk does, to whoever it is."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_without_room_for_its_marker_nothing_is_left(tmp_path, no_room):
+    own = folder_of("a-run", tmp_path, tmp_path, 1)
+    with pytest.raises(OSError, match="File too large") as caught:
+        make_anew(own, "mark")
+    assert str(caught.value) == f"[Errno 27] File too large{ALLOWED}"
+    assert all_under(tmp_path) == []
 
 
 def test_a_file_of_somebody_else_stays_and_so_does_its_folder(folder):

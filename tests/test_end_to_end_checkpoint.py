@@ -14,6 +14,21 @@ parameters: {checkpoint.planted_bytes: 1, checkpoint.planted_rank: 1}
 """
 PREFIX = "gpu-acceptance-checkpoint-"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+# What comes in the way after a run has begun.
+BECOMES_A_FILE = """
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    shared = Path({shared!r})
+    if os.environ["RANK"] == "0" and shared.is_dir():
+        shared.rmdir()
+        shared.touch()
+"""
 
 
 @pytest.fixture
@@ -44,10 +59,19 @@ def test_a_flipped_byte_is_refused_and_the_checkpoint_beside_it_is_gone_on_with(
     held = {metric for metric, status in found.items() if status == "held"}
     of_fsdp = ("files.changed", "tensors.changed", "losses.differing", "fewer.tensors_changed", "fewer.loss_error", "unfinished_refused")
     assert held == {"directory.shared", "ddp.unfinished_refused", *(f"fsdp.{name}" for name in of_fsdp)}
-    text = r"checkpoint\.ddp\.files\.changed = 1 count \(__1_0\.distcp: (\d+) bytes, sha256 (\w+); written were \1, (?!\2)\w+\), need <= 0 "
-    assert re.match(text, drill.row("test_resume").message), drill.row("test_resume").message
-    assert sorted(path.name for path in shared.iterdir()) == sorted([foreign.name, PREFIX + drill.folder.name])  # it can be looked at
+    kept = shared / (PREFIX + drill.folder.name)
+    where = rf"\(in {kept}/ddp: __1_0\.distcp: (\d+) bytes, sha256 (\w+); written were \1, (?!\2)\w+\)"
+    assert re.match(rf"checkpoint\.ddp\.files\.changed = 1 count {where}, need <= 0 ", drill.row("test_resume").message), drill.row(
+        "test_resume"
+    ).message
+    assert sorted(shared.iterdir()) == sorted([foreign, kept])  # it can be looked at
     assert (foreign / "ddp" / "__0_0.distcp").exists()
+
+
+def test_a_checkpoint_of_which_nothing_is_wrong_is_removed_in_the_end(suite):
+    ended = plain_pytest(suite, env=ONE_THREAD)
+    assert ended.outcomes() == {"test_save": "passed", "test_resume": "passed"}, ended.output
+    assert not list((suite / "reports").glob(f"{PREFIX}*"))
 
 
 def test_a_folder_that_nodes_do_not_share_fails_on_the_node_that_does_not_see_it(tmp_path):
@@ -64,6 +88,16 @@ def test_a_folder_that_nodes_do_not_share_fails_on_the_node_that_does_not_see_it
     assert re.match(rf"checkpoint\.directory\.shared = false \(\S+: {tmp_path}/disk-1/{PREFIX}\S+\), need == true ", message), message
     assert "on rank 1 (" in message
     assert [list(folder.iterdir()) for folder in (tmp_path / "disk-0", tmp_path / "disk-1")] == [[], []]
+
+
+def test_a_folder_that_rank_0_cannot_make_is_an_error_of_all_ranks_and_keeps_nobody_waiting(suite, tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    extend_conftest(suite, BECOMES_A_FILE.format(shared=str(shared)))
+    ended = torchrun(suite, f"--checkpoint-dir={shared}", "-k", "test_save", env=ONE_THREAD)
+    assert ended.outcomes_by_rank("test_save") == {0: "error", 1: "error"}, ended.output
+    why = rf"OSError: \[Errno 20\] Not a directory: '{shared}/{PREFIX}\S+'; --checkpoint-dir=DIR names a folder with room, "
+    assert re.match(rf"ranks 0-1: error in setup: OSError: rank 0: {why}", ended.row("test_save").message), ended.row("test_save").message
 
 
 def test_a_folder_that_is_not_there_is_a_usage_error_on_its_node(suite):

@@ -68,6 +68,11 @@ def test_only_the_first_rank_of_the_node_measures(ended):
     assert ["PLANTED by 0" in log for log in logs] == [True, False, False]
 
 
+def test_what_goes_between_nodes_does_not_apply_to_one(ended):
+    row = ended.row("test_nic.py::test_share")
+    assert (row.outcome, row.message, row.attempts) == ("not applicable", "needs at least 2 nodes, this job has 1", ())
+
+
 def test_in_a_loopback_each_rank_met_each_other(ended):
     row = ended.row("test_nic.py::test_loopback")
     assert row.outcome == "passed", ended.output

@@ -30,7 +30,7 @@ BY_PHYSICS = {"nccl.all_reduce.algorithm"}  # NCCL reduces in the switch from so
 def marked(*nodes):
     """A validation with the markers of its size that are written in these parts of its file."""
     calls = [node for one in nodes for node in ast.walk(one) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
-    least = {call.func.attr: ast.literal_eval(call.args[0]) for call in calls if call.func.attr in ("min_ranks", "min_ranks_per_node")}
+    least = {call.func.attr: ast.literal_eval(call.args[0]) for call in calls if call.func.attr.startswith("min_")}
     return Validation("", 60.0, **least)
 
 
@@ -62,6 +62,7 @@ def test_all_markers_are_found():
     assert {subject for subject, rows in validations().items() if not rows} == set()
     assert {subject for subject in validations() if subject not in subjects_in(1, 3)} == {"p2p"}
     assert {"ddp_scaling", "fsdp", "nccl"} < validations().keys() - subjects_in(1, 1)
+    assert validations().keys() - subjects_in(8, 1) == {"nccl_scaling"}
 
 
 @pytest.mark.parametrize("name", profile_names(shipped_dir()))

@@ -62,6 +62,28 @@ def test_formation_needs_no_figure():
     assert (row.subject, row.outcome) == ("world_formation", Outcome.PASSED)
 
 
+def test_a_validation_that_passed_without_a_figure_is_an_error():
+    nothing = Attempt(number=1, ranks=tuple(make_record(rank, counters=(QUIET,)) for rank in range(4)))
+    row = row_of(nothing, profile=make_profile(make_limit(), XIDS))
+    assert (row.outcome, row.message) == (Outcome.ERROR, "no figure: it passed on all ranks, and none checked or recorded anything")
+    assert row_of(nothing, measure_only=True).outcome is Outcome.ERROR
+    again = Attempt(number=2, ranks=tuple(make_record(rank, attempt=2) for rank in range(4)))
+    assert row_of(make_attempt(all_equal(120.0)), again).outcome is Outcome.ERROR
+
+
+def test_one_figure_of_one_rank_that_only_informs_is_enough():
+    informs = make_figure("hbm.told", 3, "count", judged=False)
+    ranks = tuple(make_record(rank, figures=(informs,) if rank == 2 else ()) for rank in range(4))
+    assert row_of(Attempt(number=1, ranks=ranks)).outcome is Outcome.PASSED
+
+
+def test_where_a_rank_did_not_pass_that_is_said_and_not_that_there_is_no_figure():
+    attempt = Attempt(number=1, ranks=(*(make_record(rank) for rank in range(3)), make_record(3, Outcome.DIED, message="signal 9")))
+    row = row_of(attempt)
+    assert row.outcome is Outcome.DIED
+    assert "no figure" not in row.message
+
+
 def test_a_formation_that_failed_tells_first_which_rank_was_set_up_otherwise():
     formed = Attempt(number=1, ranks=tuple(make_record(rank) for rank in range(4)))
     died = with_record(formed, make_record(0, Outcome.DIED, phase="forming the group", message="SIGSEGV"))

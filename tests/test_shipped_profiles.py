@@ -91,7 +91,7 @@ README = (DIRECTORY / "README.md").read_text()
 def training(name):
     """What is to be judged of training: what was trained by all, the rates that have a source."""
     wanted = {f"{one}.{what}" for one in (*TRAINED, *FSDP_WAYS) for what in ("parameters", "flop_per_sample", "loss_ratio")}
-    wanted |= {f"{one}.held" for one in ("fsdp.llama", "fsdp_variants.memory", *FSDP_WAYS)}
+    wanted |= {f"{one}.held" for one in ("fsdp.llama", "fsdp_variants.memory", *FSDP_WAYS)} | {"fsdp_variants.hybrid.weights"}
     wanted |= {f"{one}.{what}" for one in WITH_DDP for what in ("unexplained", "weights")}
     if name not in IN_PCIE_SLOTS:
         wanted |= {f"{one}.communication_efficiency" for one in WITH_DDP} | {"ddp_scaling.gpt2.efficiency_all"}

@@ -31,10 +31,10 @@ def test_without_markers():
 
 
 def test_with_all_markers():
-    sizes = mark("min_ranks", 4), mark("min_ranks_per_node", 2)
+    sizes = mark("min_ranks", 4), mark("min_ranks_per_node", 2), mark("min_nodes", 3)
     found = read_validation(item(mark("deadline", 5), mark("no_group"), *sizes, mark("worker", fresh=True, env={"A": ""})), 60.0)
     assert (found.deadline_s, found.needs_group, found.min_ranks, found.fresh, found.env) == (5, False, 4, True, {"A": ""})
-    assert found.min_ranks_per_node == 2
+    assert (found.min_ranks_per_node, found.min_nodes) == (2, 3)
 
 
 FRESH_OR_ENV = "marker worker wants fresh=True, env={'NAME': 'text'} or both, got "
@@ -58,7 +58,7 @@ WRONG = [
     ],
     *[
         (mark(name, value), f"marker {name} wants one whole number from 1 up, got {name}({value!r})")
-        for name in ("min_ranks", "min_ranks_per_node")
+        for name in ("min_ranks", "min_ranks_per_node", "min_nodes")
         for value in (2.7, 2.0, 0, -1, True, "2")
     ],
     (mark("no_group", "why"), "marker no_group wants no arguments, got no_group('why')"),

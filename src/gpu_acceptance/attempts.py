@@ -54,6 +54,9 @@ class Sized(Protocol):
     @property
     def min_ranks_per_node(self) -> int: ...
 
+    @property
+    def min_nodes(self) -> int: ...
+
 
 def too_small(validation: Sized, job: Job) -> str | None:
     """Why a validation does not apply to a job of this size, or None. Of nodes that differ the largest counts."""
@@ -61,6 +64,8 @@ def too_small(validation: Sized, job: Job) -> str | None:
         return f"needs at least {validation.min_ranks} ranks, this job has {job.world_size}"
     if validation.min_ranks_per_node > job.gpus_per_node:
         return f"needs at least {validation.min_ranks_per_node} ranks on a node, this job has {job.gpus_per_node}"
+    if validation.min_nodes > job.num_nodes:
+        return f"needs at least {validation.min_nodes} nodes, this job has {job.num_nodes}"
     return None
 
 

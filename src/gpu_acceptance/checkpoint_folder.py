@@ -46,12 +46,33 @@ def folder_of(run_id: str, named: Path | None, beside: Path, num_nodes: int) -> 
     return parent / f"{_PREFIX}{run_id}" if parent else None
 
 
+def make_anew(folder: Path, mark: str) -> list[str]:
+    """This run's folder, with nothing of ours in it but the marker; returns the names of old ones beside it that were removed.
+
+    Raises OSError, which says where a folder for checkpoints may be.
+    """
+    try:
+        remove(folder)
+        make(folder, mark)
+        return remove_old(folder)
+    except OSError as error:
+        raise OSError(f"{error}; --checkpoint-dir=DIR names a folder with room, in which rank 0 may write and remove") from None
+
+
 def make(folder: Path, mark: str) -> None:
     """This run's folder and its marker, which holds `mark`. One that a former attempt of this run left is taken over."""
     if os.path.lexists(folder) and not _is_ours(folder):
         raise FileExistsError(f"{folder} is there and is none of ours: no marker {_MARKER} of this run in it")
     folder.mkdir(exist_ok=True)
-    (folder / _MARKER).write_text(json.dumps({"run_id": folder.name.removeprefix(_PREFIX), "mark": mark}))
+    new = folder / f"{_MARKER}.tmp"
+    try:
+        new.write_text(json.dumps({"run_id": folder.name.removeprefix(_PREFIX), "mark": mark}))
+        new.replace(folder / _MARKER)
+    except OSError:
+        with contextlib.suppress(OSError):  # something else is in it; without a marker nobody would ever remove it
+            new.unlink(missing_ok=True)
+            folder.rmdir()
+        raise
 
 
 def sees(folder: Path, mark: str, *, within_s: float) -> bool:

@@ -38,12 +38,12 @@ def same(text: str) -> Objection:
 
 
 def validations(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if not _is_own(row)]
+    return [row for row in rows if is_validation(row.nodeid)]
 
 
-def _is_own(row: Row) -> bool:
-    """Whether a row is of the suite itself (world_formation, worker_end): what it finds counts, but it is no validation."""
-    return "::" not in row.nodeid
+def is_validation(nodeid: str) -> bool:
+    """A row may also be of the suite itself (world_formation, worker_end): what it finds counts, but it is no validation."""
+    return "::" in nodeid
 
 
 def _missed(row: Row) -> list[Judgement]:
@@ -84,7 +84,7 @@ def _by_severity(rows: Sequence[Row], words: Mapping[Outcome, str]) -> list[Row]
 
 def _part_of(row: Row, rows: Sequence[Row], words: Mapping[Outcome, str]) -> str:
     word = words[row.outcome]
-    if _is_own(row):
+    if not is_validation(row.nodeid):
         return f"{row.nodeid.replace('_', ' ')} {word}"
     alike = sum(other.outcome is row.outcome and not _only_missed(other) for other in validations(rows))
     return f"{_of_all(alike, rows)} {word}"

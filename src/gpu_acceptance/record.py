@@ -265,6 +265,7 @@ class PlannedValidation(Model):
     deadline_s: float
     min_ranks: int = 1
     min_ranks_per_node: int = 1
+    min_nodes: int = 1
 
 
 class RunPlan(Model):

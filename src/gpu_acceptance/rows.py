@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from gpu_acceptance.job import Job
 from gpu_acceptance.judge import judge
 from gpu_acceptance.limit import Profile, matching_reason, subject_of_metric
-from gpu_acceptance.objections import FORMATION
+from gpu_acceptance.objections import FORMATION, is_validation
 from gpu_acceptance.record import COUNTERS, FORMING, Attempt, Judgement, Outcome, RankRecord, Row, Status, clip
 from gpu_acceptance.sift import JUDGED_OUTCOMES, quantity
 from gpu_acceptance.stacks import where
@@ -70,7 +70,7 @@ def make_row(
     """The row of one validation. Without any attempt it did not run. `measure_only` judges nothing."""
     judgements = () if measure_only else judge(attempts, profile, job, waivers, subject_of(nodeid))
     answers = list(_answers(attempts, job, _declared(nodeid, profile)))
-    causes = [*_causes_of_ranks(answers, job), *_causes_of_limits(judgements)]
+    causes = [*_causes_of_ranks(answers, job), *_causes_of_limits(judgements), *_causes_of_silence(nodeid, attempts)]
     outcome = min((cause.outcome for cause in causes), key=_ORDER.index, default=Outcome.NOT_RUN)
     own = [judgement for judgement in judgements if subject_of_metric(judgement.metric) != COUNTERS]
     if outcome is Outcome.PASSED and own and all(judgement.status is not Status.HELD for judgement in own):
@@ -161,6 +161,13 @@ def _causes_of_ranks(answers: Sequence[_Answer], job: Job) -> Iterator[_Cause]:
     passed, aside = by_outcome[Outcome.PASSED], by_outcome[Outcome.NOT_APPLICABLE]
     if passed and aside:
         yield _Cause(Outcome.ERROR, f"ranks disagree: passed on {job.who(passed)}, not applicable on {job.who(aside)}")
+
+
+def _causes_of_silence(nodeid: str, attempts: Sequence[Attempt]) -> Iterator[_Cause]:
+    """A pass without a figure would say that something was measured. What supervisors read of counters is none of a validation's."""
+    silent = [attempt for attempt in attempts if all(one.outcome is Outcome.PASSED and not one.figures for one in attempt.ranks)]
+    if silent and is_validation(nodeid):
+        yield _Cause(Outcome.ERROR, "no figure: it passed on all ranks, and none checked or recorded anything")
 
 
 def _causes_of_limits(judgements: Iterable[Judgement]) -> Iterator[_Cause]:

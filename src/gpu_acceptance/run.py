@@ -1,10 +1,11 @@
 """One acceptance run on one rank, from the agreement on what runs to the last bye. The pytest hooks are in plugin.py."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_acceptance.checkpoint_folder import folder_of
+from gpu_acceptance import checkpoint_folder
 from gpu_acceptance.collecting import Collected
 from gpu_acceptance.control import ControlError, Message
 from gpu_acceptance.counter_alarm import most_risen
@@ -16,6 +17,7 @@ from gpu_acceptance.files import RESULTS, encode
 from gpu_acceptance.generations import Validation
 from gpu_acceptance.job import Job
 from gpu_acceptance.joining import USAGE, RefusedError, UnmetError, agree, interrupted
+from gpu_acceptance.kept_checkpoints import are_evidence
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.leader import Leader, LeaderOptions
 from gpu_acceptance.levels import runs
@@ -62,6 +64,7 @@ class Run:
     alive: list[int] | None = None  # after the leading rank was lost: who is left
     stopped: str | None = None  # what had stopped the run before that
     site: SiteFile | None = None  # this rank's copy
+    checkpoints: Path | None = None  # this run's folder for them
 
     # --- what runs -----------------------------------------------------------------------------------------------------------
 
@@ -88,9 +91,10 @@ class Run:
         most = most_risen(plan, self.place.local_world_size, self.place.num_nodes)
         digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name, self.site)}
         settings, num_nodes = self.settings, self.place.num_nodes
-        checkpoints = folder_of(self.files.folder.name, settings.checkpoint_dir, settings.report_dir, num_nodes)
+        named, beside = settings.checkpoint_dir, settings.report_dir
+        folder = self.checkpoints = checkpoint_folder.folder_of(self.files.folder.name, named, beside, num_nodes)
         parameters = dict(plan.profile.parameters)
-        suite = Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"], counters, most, digests, plan.declared_nodes, checkpoints)
+        suite = Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"], counters, most, digests, plan.declared_nodes, folder)
         self.supervisor.hold.collect_with(suite)
         self.plan = plan
         return [validation.nodeid for validation in plan.validations]
@@ -226,7 +230,16 @@ class Run:
             self.supervisor.say_bye(self.alive)
         if self.supervisor.hold:
             self.supervisor.hold.kill_everything()
+        self._remove_checkpoints()
         self._end_deaf_launcher()
+
+    def _remove_checkpoints(self) -> None:
+        """Once they are judged, by the rank that made their folder; last of all, since what they lie on may be slow."""
+        if not (self.leader and self.record and self.plan and self.checkpoints):
+            return
+        if not are_evidence(self.record.rows, self.plan.profile, self.leader.job):
+            with contextlib.suppress(OSError):  # a later run removes what is left
+                checkpoint_folder.remove(self.checkpoints)
 
     def _end_deaf_launcher(self) -> None:
         """One rank of a node that is cut off sees to it."""

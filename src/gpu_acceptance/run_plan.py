@@ -44,7 +44,11 @@ def make_plan(
         not_at_level=num_left_out(profile, (one.nodeid for one in validations)),
         validations=tuple(
             PlannedValidation(
-                nodeid=one.nodeid, deadline_s=one.deadline_s, min_ranks=one.min_ranks, min_ranks_per_node=one.min_ranks_per_node
+                nodeid=one.nodeid,
+                deadline_s=one.deadline_s,
+                min_ranks=one.min_ranks,
+                min_ranks_per_node=one.min_ranks_per_node,
+                min_nodes=one.min_nodes,
             )
             for one in validations
             if runs(profile, one.nodeid)

@@ -42,6 +42,7 @@ def read_validation(item: pytest.Item, default_deadline_s: float, parameters: Ma
         needs_group=not _no_group(item),
         min_ranks=_least(item, "min_ranks"),
         min_ranks_per_node=_least(item, "min_ranks_per_node"),
+        min_nodes=_least(item, "min_nodes"),
         fresh=fresh,
         env=env,
         lasts_s=lasts_s,

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from gpu_acceptance.inventory import versions
 from gpu_acceptance.measure.collectives import largest
-from gpu_acceptance.measure.train import ddp, fsdp, single
+from gpu_acceptance.measure.train import ddp, fsdp, parallel, single
 from gpu_acceptance.measure.train.shapes import Decoder, ResNet, Shape, Workload
 from gpu_acceptance.measure.train.trained import Times, Trained
 
@@ -74,7 +74,7 @@ def with_ddp(workload: Workload, options: dict) -> dict[str, object]:
 
 def with_fsdp(workload: Workload, options: dict) -> dict[str, object]:
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))
-    found = fsdp.measure(workload, fsdp.Sharding(mesh), **options)
+    found = fsdp.measure(workload, parallel.Sharding(mesh), **options)
     return {**of(found.trained), "held": found.held, "exposed_s": found.exposed and found.exposed.exposed_s}
 
 

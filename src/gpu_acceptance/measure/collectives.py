@@ -17,6 +17,7 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 Group = dist.ProcessGroup | None  # None: all ranks
 ROOT = 0  # of broadcast and reduce, as a rank of the group
 BYTES_PER_ELEMENT = 4  # fp32
+_TEXT_BYTES = 400
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,14 @@ def over_ranks(own: list[float], device: torch.device, group: Group = None) -> l
     all_gather(every, torch.tensor(own, dtype=torch.float64, device=device), group=group)
     columns: list[list[float]] = every.view(-1, len(own)).T.tolist()
     return columns
+
+
+def texts_over_ranks(own: str, device: torch.device, group: Group = None) -> list[str]:
+    """A text of every rank, by rank; each as far as it has no more than 400 bytes. Collective."""
+    content = bytearray(own.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0"))
+    every = torch.empty(_TEXT_BYTES * dist.get_world_size(group), dtype=torch.uint8, device=device)
+    all_gather(every, torch.frombuffer(content, dtype=torch.uint8).to(device), group=group)
+    return [bytes(one).rstrip(b"\0").decode(errors="ignore") for one in every.view(-1, _TEXT_BYTES).tolist()]
 
 
 class Buffers:

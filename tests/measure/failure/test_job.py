@@ -1,39 +1,26 @@
 """Real jobs under torchrun on gloo whose last rank dies: one that does not end, and one that never comes so far.
 
-Those that end as they should are in test_end_to_end_failure_propagation.py.
+How those end that should: test_rank.py, and test_end_to_end_failure_propagation.py.
 """
 
 import os
 import re
-import socket
 
 import pytest
+from failing import marked, nodes, place, plant
 
 from gpu_acceptance.measure.failure import job
-from gpu_acceptance.measure.failure.job import Ended, Place, blame, measure
+from gpu_acceptance.measure.failure.job import Ended, blame, measure
 
 pytestmark = pytest.mark.launcher
 DEAF = """
-import os, signal
-if os.environ.get("LOCAL_RANK") == "0":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.environ["RANK"] == "0":
+    rank._end_at_sigterm = signal.SIG_IGN
 """
 
 
-def place(num_nodes=1, num_ranks=2):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return Place(0, num_nodes, num_ranks, "127.0.0.1", probe.getsockname()[1])
-
-
-def marked():
-    """Processes of any such job."""
-    return job._marked(f"{job._MARK}=")
-
-
 def test_a_rank_that_ignores_sigterm_is_found_and_killed_with_its_launcher(tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text(DEAF)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    plant(DEAF, tmp_path, monkeypatch)
     ended = measure("kill", place(), end_s=2)
     assert ended.end_s >= 2
     assert ended == Ended(ended.end_s, 2, "", "the launcher had not ended by then, and was killed")  # itself and the deaf one
@@ -64,6 +51,8 @@ def test_nothing_of_the_outer_rank_reaches_the_job_but_what_a_user_set():
         "GROUP_RANK": "1",
         "MASTER_ADDR": "a",
         "TORCH_NCCL_BLOCKING_WAIT": "1",
+        "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+        "CUDA_LAUNCH_BLOCKING": "1",
         "PET_NNODES": "4",
         "NCCL_DEBUG": "INFO",
         "NCCL_NVLS_ENABLE": "1",
@@ -74,5 +63,6 @@ def test_nothing_of_the_outer_rank_reaches_the_job_but_what_a_user_set():
     assert paths[-1] == "mine"
     own = {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "NCCL_RAS_ENABLE": "0"}
     own |= {"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_DISABLE": "1"}  # whatever a user set
-    assert made == {"NCCL_DEBUG": "INFO", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0", **own}
-    assert "GLOO_SOCKET_IFNAME" not in job._environment(outer, place(num_nodes=2), "")
+    own |= {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+    assert made == {"NCCL_DEBUG": "INFO", **own}
+    assert "GLOO_SOCKET_IFNAME" not in job._environment(outer, nodes(1, 1)[0], "")

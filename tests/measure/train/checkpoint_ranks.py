@@ -15,15 +15,15 @@ import torch.distributed as dist
 
 from gpu_acceptance.measure.train import checkpoint, checkpoint_files
 from gpu_acceptance.measure.train.checkpoint_job import Job, Way, Work
-from gpu_acceptance.measure.train.shapes import Decoder
+from gpu_acceptance.measure.train.shapes import Decoder, Workload
 
-SMALL = Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32)
+SMALL = Workload("gpt2", Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32), 2)
 CPU = torch.device("cpu")
 NUM_STEPS = 3
 
 
 def work(way: Way) -> Work:
-    return Work(SMALL, 2, num_shards=2, way=way)
+    return Work(SMALL, num_shards=2, way=way)
 
 
 def gone_on(way: Way, folder: Path) -> dict[str, object]:
@@ -84,6 +84,28 @@ def refused(folder: Path) -> str:
     return ""
 
 
+def not_written(here: Path) -> dict[str, str]:
+    """A folder stands where one rank alone is to write a file; for `room`, none where rank 0 looks for room."""
+    found = {"room": refused(here / "checkpoint" if dist.get_rank() else here / "nowhere" / "checkpoint")}
+    for name in ("part-1.json", "manifest.json", "losses.json"):
+        folder = here / f"without-{name}"
+        (folder / f"{name}.tmp").mkdir(parents=True, exist_ok=True)
+        found[name] = refused(folder)
+    return found
+
+
+def not_read(folder: Path) -> list[str]:
+    """Rank 1 alone sees no losses."""
+    manifest, found = checkpoint_files.read_manifest(folder), []
+    own = folder if dist.get_rank() == 0 else folder.parent
+    for go_on in (checkpoint.resume, lambda *given, device: checkpoint.resume_on_fewer(*given, 1, device=device)):
+        try:
+            go_on(work("ddp"), own, manifest, device=CPU)
+        except OSError as error:
+            found.append(str(error))
+    return found
+
+
 def without_room(disk: Path) -> list[str]:
     """Refused beforehand, and while it is written."""
     before = refused(disk / "before")
@@ -98,7 +120,8 @@ def main(rank: int, store_file: str) -> None:
     disk = here / "disk"
     told = without_room(disk) if disk.is_dir() else []
     divided = {number: checkpoint.fewer(number) for number in (1, 2, 3, 8, 9, 1024)}
-    print(json.dumps({**answers, "spoiled": spoiled(here / "ddp"), "full": told, "fewer": divided}))
+    alone = {"not_written": not_written(here), "not_read": not_read(here / "ddp")}
+    print(json.dumps({**answers, **alone, "spoiled": spoiled(here / "ddp"), "full": told, "fewer": divided}))
 
 
 if __name__ == "__main__":

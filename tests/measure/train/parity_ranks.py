@@ -20,8 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.append(str(Path(__file__).parents[3]))
 
 from acceptance.test_parity import test_training
-from gpu_acceptance.measure.train import course, parity
+from gpu_acceptance.measure.train import course, parallel, parity
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
+from gpu_acceptance.measure.train.step import Part
 
 SMALL = Workload("gpt2", Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32), 2)
 
@@ -59,11 +60,11 @@ def reduced_by(take: Callable[[Tensor, Tensor], Tensor], part: float = 1.0) -> A
         made.register_comm_hook(None, reduce)
         return made
 
-    return patch.object(parity, "DistributedDataParallel", replicated)
+    return patch.object(parallel, "DistributedDataParallel", replicated)
 
 
 def summed_by_fsdp() -> AbstractContextManager[object]:
-    real = parity.fully_shard
+    real = parallel.fully_shard
 
     def sharded(module: torch.nn.Module, **options: Any) -> object:
         made = real(module, **options)
@@ -71,21 +72,21 @@ def summed_by_fsdp() -> AbstractContextManager[object]:
         made.set_gradient_divide_factor(1.0)
         return made
 
-    return patch.object(parity, "fully_shard", sharded)
+    return patch.object(parallel, "fully_shard", sharded)
 
 
 def data_of_rank_0() -> AbstractContextManager[object]:
     real = parity._micro_batches
-    return patch.object(parity, "_micro_batches", lambda shape, size, steps, _, device: real(shape, size, steps, 0, device))
+    return patch.object(parity, "_micro_batches", lambda workload, num_steps, _, device: real(workload, num_steps, 0, device))
 
 
 def loss_that_is_lost(rank: int) -> AbstractContextManager[object]:
     """Of one step in the middle, where DDP or FSDP trains."""
     real = course.train
 
-    def lost(loss: torch.nn.Module, parts: list[course.Part], learning_rate: float) -> course.Course:
-        found = real(loss, parts, learning_rate)
-        return found if len(parts) > 1 else replace(found, losses=[*found.losses[:1], math.nan, *found.losses[2:]])
+    def lost(loss: torch.nn.Module, steps: list[list[Part]], device: torch.device) -> course.Course:
+        found = real(loss, steps, device)
+        return found if len(steps[0]) > 1 else replace(found, losses=[*found.losses[:1], math.nan, *found.losses[2:]])
 
     return patch.object(course, "train", lost) if rank == 1 else nullcontext()
 

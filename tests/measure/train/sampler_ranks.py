@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -13,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
-from gpu_acceptance.measure.train import sampler
-from gpu_acceptance.measure.train.shapes import Decoder
+from gpu_acceptance.measure.train import loader, sampler
+from gpu_acceptance.measure.train.shapes import Decoder, Workload
 
 CPU = torch.device("cpu")
-SMALL = Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32)
-NUM_WORKERS, NUM_STEPS = 2, 6
+SMALL = Workload("gpt2", Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32), 4)
+NUM_WORKERS, SLOW_S = 2, 0.2  # of a sample
 _torch_iterates = DistributedSampler.__iter__
 
 
@@ -50,19 +51,28 @@ def without_a_worker() -> dict[str, Any]:
         return measured(num_workers=NUM_WORKERS)
 
 
-def step_split() -> dict[str, Any]:
-    from gpu_acceptance.measure.train import split  # not at the top: each worker imports this script, and transformers take seconds
+def with_loaded_data() -> dict[str, Any]:
+    """Soundly, and from a worker that is slow."""
+    # Not at the top: each worker imports this script, and transformers take seconds.
+    from gpu_acceptance.measure.train import ddp
+    from gpu_acceptance.measure.train.trained import Times
 
-    found = split.measure(SMALL, 4, device=CPU, compiled=False, num_steps=NUM_STEPS, num_workers=NUM_WORKERS)
-    step_s = sum(found.median_s(f"{phase}_s") for phase in ("data_wait", "forward", "backward", "optimizer"))
-    return {
-        "phases": [[asdict(step) for step in steps] for steps in (found.reduced, found.alone)],
-        "batch_size": found.batch_size,
-        "waits": found.data_wait_fraction,
-        "exposed_s": found.exposed_communication_s,
-        "rate": found.samples_per_s,
-        "step_s": step_s,
-    }
+    def measured() -> dict[str, Any]:
+        times = Times(warmup_s=0.0, block_s=0.0, num_blocks=2, min_steps=2)
+        found = ddp.measure(SMALL, device=CPU, compiled=False, times=times, feed=loader.by_workers(NUM_WORKERS))
+        return {"phases": asdict(found.phases), "waits": found.data_wait_fraction, "num_steps": len(found.trained.losses)}
+
+    with patch.object(loader, "Repeated", Slow):
+        slow = measured()
+    return {"sound": measured(), "slow": slow}
+
+
+class Slow(loader.Repeated):
+    """Its workers give fewer samples than are trained."""
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(SLOW_S)
+        return super().__getitem__(number)
 
 
 def main(rank: int, store_file: str) -> None:
@@ -73,7 +83,7 @@ def main(rank: int, store_file: str) -> None:
         "never shuffled anew": with_a_fault("set_epoch", lambda *_: None),
         "another's part": with_a_fault("__iter__", as_rank_0),
         "a dead worker": without_a_worker(),
-        "step": step_split(),
+        "loaded": with_loaded_data(),
     }
     print(json.dumps(found))
 

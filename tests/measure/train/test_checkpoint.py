@@ -72,8 +72,33 @@ def test_no_room_is_told_on_all_ranks_beforehand_and_meanwhile(answers):
         pytest.skip("needs root to mount a small disk")
     for answer in answers:
         before, meanwhile = answer["full"]
-        assert re.fullmatch(r"/.+/disk/before: \d+ bytes are free, \d+ are needed, 2 times the checkpoint", before)
+        assert re.fullmatch(r"rank 0: OSError: /.+/disk/before: \d+ bytes are free, \d+ are needed, 2 times the checkpoint", before)
         assert re.match(r"/.+/disk/meanwhile: the checkpoint of \d+ bytes could not be written, \d+ bytes are free: rank \d: ", meanwhile)
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("room", r"rank 0: FileNotFoundError: \[Errno 2\] No such file or directory: '.+/nowhere'"),
+        ("part-1.json", r"rank 1: IsADirectoryError: \[Errno 21\] Is a directory: '.+/part-1\.json\.tmp'"),
+        ("manifest.json", r"rank 0: IsADirectoryError: \[Errno 21\] Is a directory: '.+/manifest\.json\.tmp'"),
+        ("losses.json", r"rank 0: IsADirectoryError: \[Errno 21\] Is a directory: '.+/losses\.json\.tmp'"),
+    ],
+)
+def test_what_one_rank_cannot_write_is_told_on_all(answers, what, expected):
+    first, second = (answer["not_written"][what] for answer in answers)
+    assert re.fullmatch(expected, first)
+    assert second == first
+
+
+def test_losses_that_one_rank_cannot_read_are_told_on_all(answers):
+    first, second = (answer["not_read"] for answer in answers)
+    assert second == first
+    assert len(first) == 2
+    for text in first:
+        assert re.fullmatch(
+            r"rank 1: UnusableError: /.+/losses\.json: FileNotFoundError: \[Errno 2\] No such file or directory: '.+'", text
+        )
 
 
 def test_fewer_ranks_divide_all(answers):

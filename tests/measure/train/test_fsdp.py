@@ -25,3 +25,9 @@ def test_a_model_that_is_not_sharded_is_held_as_often_as_there_are_ranks(answers
     for answer in answers:
         assert answer["fsdp"]["unsharded"]["held"] == pytest.approx(2, rel=0.01)
         assert answer["fsdp"]["unsharded"]["loss_ratio"] < 0.95  # it trains, and nothing else would tell
+
+
+def test_replicas_come_to_the_same_bits_or_are_told_apart(answers):
+    (first, first_apart), (second, second_apart) = (answer["fsdp"]["replicas"] for answer in answers)
+    assert first == second
+    assert first_apart != second_apart

@@ -60,10 +60,14 @@ def test_an_image_costs_three_times_a_forward():
     assert cost.flops_per_sample(ResNet(50, 224)) == pytest.approx(3 * 2 * 4.09e9, rel=0.015)
 
 
+def steps_of(batches):
+    return ([(1, batch)] for batch in itertools.cycle(batches))
+
+
 @pytest.mark.parametrize("shape", SMALL, ids=lambda shape: f"{type(shape).__name__}-{getattr(shape, 'kind', getattr(shape, 'depth', ''))}")
 def test_each_learns(shape):
     torch.manual_seed(0)
-    step = TrainStep(build(shape, CPU), data.batches(shape, 8, 2, seed=0, device=CPU), device=CPU)
+    step = TrainStep(build(shape, CPU), steps_of(data.batches(shape, 8, 2, seed=0, device=CPU)), device=CPU)
     for _ in range(12):
         step()
     assert step.losses[-1] < 0.97 * step.losses[0]
@@ -74,7 +78,7 @@ def test_what_is_undone_leaves_no_trace():
     def trained(*, with_more):
         torch.manual_seed(0)
         model = build(SMALL[2], CPU)
-        step = TrainStep(model, data.batches(SMALL[2], 4, 1, seed=0, device=CPU), device=CPU)
+        step = TrainStep(model, steps_of(data.batches(SMALL[2], 4, 1, seed=0, device=CPU)), device=CPU)
         step()
         if with_more:
             with step.undone():
@@ -114,3 +118,20 @@ def test_an_image_is_of_its_class():
     again, other = (data.batches(ResNet(18, 32), 64, 1, seed=seed, device=CPU)[0] for seed in (0, 1))
     assert torch.equal(again[0], images_BCHW)
     assert not torch.equal(other[1], classes_B)
+
+
+def test_parts_of_a_step_are_one_batch_of_which_each_counts_as_often_as_it_says():
+    def weights_after(parts):
+        torch.manual_seed(0)
+        model = build(SMALL[0], CPU)
+        step = TrainStep(model, iter([parts] * 2), device=CPU, autocast=False)
+        step()
+        step()
+        return step.losses, torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    first, second = data.batches(SMALL[0], 2, 2, seed=0, device=CPU)
+    whole = tuple(torch.cat([one, other, other]) for one, other in zip(first, second, strict=True))
+    losses, weights = weights_after([(1, first), (2, second)])
+    wanted_losses, wanted = weights_after([(1, whole)])
+    assert losses == pytest.approx(wanted_losses, rel=1e-6)
+    assert float((weights - wanted).norm() / wanted.norm()) < 1e-4

@@ -9,15 +9,15 @@ from gloo_ranks import answers_of
 from gpu_acceptance.figures import figure_of
 from gpu_acceptance.judge import judge
 from gpu_acceptance.measure.train.course import Course
-from gpu_acceptance.measure.train.parity import departure, difference, global_batch, measure
-from gpu_acceptance.measure.train.shapes import Decoder
+from gpu_acceptance.measure.train.parity import departure, difference, global_batches, measure
+from gpu_acceptance.measure.train.shapes import Decoder, Workload
 from gpu_acceptance.record import Attempt, Status
 from gpu_acceptance.thresholds import load_profile, shipped_dir
 from tests.judging import make_job, make_record
 
 PROFILE = load_profile("h200-sxm", shipped_dir())
 CPU = torch.device("cpu")
-TINY = Decoder("gpt2", num_layers=1, width=8, num_heads=1, vocabulary=64, sequence=4)
+TINY = Workload("gpt2", Decoder("gpt2", num_layers=1, width=8, num_heads=1, vocabulary=64, sequence=4), 2)
 
 
 @pytest.fixture(scope="module")
@@ -131,13 +131,14 @@ def test_a_difference_is_in_parts_of_what_is_alone():
     ("world_size", "numbers"), [(1, [1]), (3, [1] * 3), (7, [1] * 7), (8, [1] * 8), (12, [2] * 4 + [1] * 4), (16, [2] * 8)]
 )
 def test_each_micro_batch_weighs_as_much_as_ranks_train_it(world_size, numbers):
-    parts = global_batch(TINY, 2, 3, world_size, CPU)
-    assert [number for number, _ in parts] == numbers
-    for _, batches in parts:
-        assert [inputs.shape for inputs, _ in batches] == [(2, 4)] * 3
+    steps = global_batches(TINY, 3, world_size, CPU)
+    assert len(steps) == 3
+    for parts in steps:
+        assert [number for number, _ in parts] == numbers
+        assert all(inputs.shape == (2, 4) for _, (inputs, _) in parts)
     assert sum(numbers) == world_size
 
 
 def test_an_unknown_dtype():
     with pytest.raises(ValueError, match=r"^unknown dtype 'fp8'; known: fp32, bf16$"):
-        measure(TINY, 1, dtype="fp8", num_steps=2, device=CPU)
+        measure(TINY, dtype="fp8", num_steps=2, device=CPU)

@@ -105,16 +105,10 @@ def test_a_dead_worker_is_told_by_its_rank_and_what_it_had_not_given_by_all(answ
     assert all(epoch["num_missing"] > 0 and epoch["padding_difference"] > 0 for epoch in sound["epochs"])
 
 
-def test_a_step_is_its_phases(answers):
+def test_data_that_come_too_late_are_told_from_training(answers):
+    """Two workers that take 0.8 s for a batch give one each 0.4 s."""
     for answer in answers:
-        step = answer["step"]
-        reduced, alone = step["phases"]
-        assert [len(reduced), len(alone)] == [6, 6]
-        assert all(seconds > 0 for phases in reduced for seconds in phases.values())
-        medians = [sorted(phases["backward_s"] for phases in steps)[2:4] for steps in (reduced, alone)]
-        assert step["exposed_s"] == pytest.approx(sum(medians[0]) / 2 - sum(medians[1]) / 2)
-        waited, taken = sum(phases["data_wait_s"] for phases in reduced), sum(sum(phases.values()) for phases in reduced)
-        assert step["waits"] == pytest.approx(waited / taken)
-        assert step["batch_size"] == 2 * 4
-        steps_s = sorted(sum(phases.values()) for phases in reduced)
-        assert step["rate"] == pytest.approx(8 / (steps_s[2] / 2 + steps_s[3] / 2))
+        sound, slow = answer["loaded"]["sound"], answer["loaded"]["slow"]
+        assert 0 < sound["waits"] < slow["waits"]
+        assert slow["phases"]["data_wait_s"] > 0.05
+        assert all(seconds > 0 for found in (sound, slow) for seconds in found["phases"].values())

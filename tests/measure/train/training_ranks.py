@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
@@ -11,14 +12,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from gpu_acceptance.measure.train import ddp, fsdp
+from gpu_acceptance.measure.train import ddp, fsdp, parallel
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
-from gpu_acceptance.measure.train.step import TrainStep
+from gpu_acceptance.measure.train.step import TrainStep, local
 from gpu_acceptance.measure.train.trained import Times
 
 SMALL = Workload("gpt2", Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32), 4)
 SLOW_S = 0.3  # a step took 57 ms on two cores that were busy with other tests
-HOW = {"device": torch.device("cpu"), "compiled": False, "times": Times(warmup_s=0.02, block_s=0.02, num_blocks=3, min_steps=5)}
+HOW = {"device": torch.device("cpu"), "compiled": False, "times": Times(warmup_s=0.02, block_s=0.02, num_blocks=2, min_steps=4)}
 
 
 def measured() -> dict[str, object]:
@@ -34,7 +35,12 @@ def measured() -> dict[str, object]:
 
 
 def with_a_fault(owner: type, name: str, before: Callable[[Any], None]) -> dict[str, object]:
-    """`before` runs on rank 1 alone, ahead of each call of this method."""
+    with at_each_call_on_rank_1(owner, name, before):
+        return measured()
+
+
+def at_each_call_on_rank_1(owner: type, name: str, before: Callable[[Any], None]) -> AbstractContextManager[object]:
+    """`before` runs ahead of each call of this method."""
     real = getattr(owner, name)
 
     def faulty(self: Any, *arguments: object) -> object:
@@ -42,27 +48,39 @@ def with_a_fault(owner: type, name: str, before: Callable[[Any], None]) -> dict[
             before(self)
         return real(self, *arguments)
 
-    with patch.object(owner, name, faulty):
-        return measured()
+    return patch.object(owner, name, faulty)
 
 
 def add_noise(optimizer: torch.optim.Optimizer) -> None:
     """To gradients that were reduced already."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            parameter.grad.add_(torch.randn_like(parameter.grad))
+            gradient = local(parameter.grad)
+            gradient.add_(torch.randn(gradient.shape))
 
 
 def sharded(**options: bool) -> dict[str, object]:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    found = fsdp.measure(SMALL, fsdp.Sharding(mesh, **options), **HOW)
+    found = fsdp.measure(SMALL, parallel.Sharding(mesh, **options), **HOW)
     names = ("num_parameters", "optimizer_bytes", "loss_ratio", "peak_bytes")
     return {"held": found.held, "held_bytes": found.held_bytes, **{name: getattr(found.trained, name) for name in names}}
 
 
+def replicas() -> list[str | None]:
+    """Digests of two replicas, soundly, and where the second makes of its gradients what it likes."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("replicas", "shards"))
+
+    def digest() -> str | None:
+        return fsdp.measure(SMALL, parallel.Sharding(mesh), **HOW).digest
+
+    with at_each_call_on_rank_1(torch.optim.AdamW, "step", add_noise):
+        apart = digest()
+    return [digest(), apart]
+
+
 def unsharded() -> dict[str, object]:
     """Layers that were left out: the model trains as ever."""
-    with patch.object(fsdp, "fully_shard", lambda module, **options: module):
+    with patch.object(parallel, "fully_shard", lambda module, **options: module):
         return sharded()
 
 
@@ -70,7 +88,7 @@ def main(rank: int, store_file: str) -> None:
     dist.init_process_group("gloo", store=dist.FileStore(store_file, 2), rank=rank, world_size=2)
     apart = with_a_fault(torch.optim.AdamW, "step", add_noise)
     slow = with_a_fault(TrainStep, "__call__", lambda _: time.sleep(SLOW_S))
-    by_fsdp = {"by_block": sharded(), "whole": sharded(by_block=False), "unsharded": unsharded()}
+    by_fsdp = {"by_block": sharded(), "whole": sharded(by_block=False), "unsharded": unsharded(), "replicas": replicas()}
     print(json.dumps({"sound": measured(), "apart": apart, "slow": slow, "fsdp": by_fsdp}))
 
 

@@ -31,6 +31,7 @@ _RANK = "gpu_acceptance.measure.failure.rank"
 # What torchrun gave to the rank that starts the job, and would give to another one; what a user set for NCCL stays.
 _PREFIXES = ("TORCHELASTIC_", "PET_", "GPU_ACCEPTANCE_", "TORCH_NCCL_", "GROUP_", "ROLE_", "MASTER_")
 _NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NCCL_ASYNC_ERROR_HANDLING"}
+_BLOCKING = {"CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG"}  # a rank would wait within a call, where it can answer no signal
 _ERROR = re.compile(r"(\[rank\d+\]: )?\S*(Error|python[\d.]*): .")
 _ROOT_CAUSE = re.compile(r"Root Cause.*?\brank\s*:\s*(\d+) .*?\bexitcode\s*:\s*(-?\d+)", re.DOTALL)
 
@@ -103,12 +104,13 @@ def _command(way: str, backend: str, place: Place, folder: Path) -> list[str]:
 
 
 def _environment(base: Mapping[str, str], place: Place, devices: str) -> dict[str, str]:
-    kept = {name: value for name, value in base.items() if name not in _NAMES and not name.startswith(_PREFIXES)}
+    kept = {name: value for name, value in base.items() if name not in _NAMES | _BLOCKING and not name.startswith(_PREFIXES)}
     own = {"CUDA_VISIBLE_DEVICES": devices} if devices else {}
     own["NCCL_RAS_ENABLE"] = "0"  # it has one port on a host, which is that of the outer job
     # A rank that dies while peers read its memory over NVLink was reported to leave GPUs that need a reset: they are no part of this.
     own |= {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}
-    own["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"  # for a dump, ranks of other nodes would live on after the timeout of their collective
+    own["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # torchrun's 1 has torch's watchdog end a rank; when it ends is its own to say (rank.py)
+    own["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"  # this failure is meant
     inside = {"GLOO_SOCKET_IFNAME": "lo"} if place.num_nodes == 1 else {}
     paths = os.pathsep.join([_PACKAGE_ROOT, *filter(None, [base.get("PYTHONPATH")])])
     return {"OMP_NUM_THREADS": "1", **kept, **own, **inside, "PYTHONPATH": paths}

@@ -1,43 +1,52 @@
 """One rank of a job that is made to fail: `python -m gpu_acceptance.measure.failure.rank WAY BACKEND FOLDER`, under torchrun.
 
-The last rank dies while all others wait for it in a collective. Those of its node do not end by themselves, so that only their launcher
-can end them: gloo tells them that a connection was closed, and NCCL nothing. Ranks of other nodes end by what their network tells them, or
-when the collective has lasted too long.
+The last rank dies while all others wait for it in a collective.
+
+Whom torchrun names: it looks at the ranks of its own node every 0.1 s, and of those that it finds dead at once names the lowest
+(torch/distributed/elastic/multiprocessing, torch 2.9 to 2.13: `_poll` asks them in that order, `ProcessFailure` keeps whole seconds). It
+finds the last rank dead once the kernel has closed its files and the driver has freed its GPU. Its peers can hear of it before, from a
+connection or from a rank of another node that ended for it, and one that ended by then would be named. So no rank of its node ends by
+itself, whatever it hears and however long it waits: only its launcher ends it. Launchers do not talk to each other (LocalElasticAgent): on
+other nodes ranks end by what their network tells them, or after 10 s, and their launchers name the first of those.
+
+A process that ends while its GPU is busy can make the driver report XID 45 (NVIDIA, Xid catalogue), and a kernel of NCCL spins until its
+peers come. So each survivor aborts its process group before it ends.
 """
 
+import contextlib
 import os
 import signal
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from gpu_acceptance.measure.failure import EXIT_CODE
 
 AHEAD_S = 0.5  # from when all have met until the rank dies: the others are in the collective by then
-_COLLECTIVE_S = 10.0  # which ends ranks that no launcher can reach, with NCCL; torch's default is 10 minutes
+_COLLECTIVE_S = 10.0  # which ends ranks that no launcher can reach; torch's watchdog can sleep a minute first (ProcessGroupNCCL.cpp)
+_ABORT_S = 5  # an abort freed what waited for the GPU in 0.5 s on H200s; torchrun sends SIGKILL 30 s after SIGTERM
+_POLL_S = 0.02
 
 
-def main(way: str, backend: str, folder: Path) -> None:
+def main(way: str, backend: str, folder: Path) -> NoReturn:
     """Writes when the last rank is to die, by the clock of this host (time.monotonic()), to a file of this rank."""
-    rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    rank, world_size, node, num_nodes = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"))
     tensor = _met(backend)
+    signal.signal(signal.SIGTERM, _end_at_sigterm)
     _write(folder / f"rank-{rank}", str(time.monotonic() + AHEAD_S))
     if rank == world_size - 1:
         time.sleep(AHEAD_S)
         _die(way)
-    try:
-        dist.all_reduce(tensor)
-        tensor.cpu()
-    except RuntimeError:
-        if os.environ["GROUP_RANK"] != str(int(os.environ["GROUP_WORLD_SIZE"]) - 1):
-            raise
-    while True:
+    _wait_for_the_dead(tensor)
+    while node == num_nodes - 1:
         signal.pause()
+    _abort()
+    os._exit(1)  # the interpreter's own end would wait for threads of torch
 
 
 def _met(backend: str) -> torch.Tensor:
@@ -49,8 +58,34 @@ def _met(backend: str) -> torch.Tensor:
     tensor = torch.ones(1, device=device)
     dist.all_reduce(tensor)
     tensor.cpu()  # waits
-    _set_pg_timeout(timedelta(seconds=_COLLECTIVE_S))
     return tensor
+
+
+def _wait_for_the_dead(tensor: torch.Tensor) -> None:
+    """Until the collective has failed, or for so long. In Python, where a signal handler can run: within a call of CUDA it cannot."""
+    end = time.monotonic() + _COLLECTIVE_S
+    with contextlib.suppress(RuntimeError):  # what the network told before the collective began
+        work = dist.all_reduce(tensor, async_op=True)
+        while not work.is_completed() and time.monotonic() < end:
+            time.sleep(_POLL_S)
+
+
+def _end_at_sigterm(number: int, _: FrameType | None) -> None:
+    """By this signal, as a process without a handler, and with its GPU idle."""
+    try:
+        _abort()
+    finally:
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+
+def _abort() -> None:
+    """Ends the collective; or the process, where that does not come back: SIGALRM does so whoever holds the interpreter."""
+    signal.alarm(_ABORT_S)
+    assert dist.group.WORLD
+    dist.group.WORLD.abort()  # of NCCL's kernels; gloo ends nothing by it
+    if dist.get_backend() == "nccl":
+        torch.cuda.synchronize()
 
 
 def _write(path: Path, text: str) -> None:
@@ -60,7 +95,7 @@ def _write(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def _die(way: str) -> None:
+def _die(way: str) -> NoReturn:
     if way == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(EXIT_CODE)

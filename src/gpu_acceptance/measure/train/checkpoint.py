@@ -5,19 +5,23 @@ Saved by `torch.distributed.checkpoint` from DDP or FSDP; checkpoint_files.py sa
 
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
 
-from gpu_acceptance.measure.collectives import largest, over_ranks, split
+from gpu_acceptance.measure.collectives import largest, over_ranks, split, texts_over_ranks
 from gpu_acceptance.measure.corruption.determinism import deterministic
+from gpu_acceptance.measure.together import together
 from gpu_acceptance.measure.train import checkpoint_files
 from gpu_acceptance.measure.train.checkpoint_files import Manifest, Reading, UnusableError
 from gpu_acceptance.measure.train.checkpoint_job import Job, Work
+from gpu_acceptance.measure.train.tuned import tuned
 
+T = TypeVar("T")
 _SEED = 0
 _OTHER_SEED = 1  # of a job before it takes over a checkpoint: what is not loaded then differs
 _ROOM = 2  # times a checkpoint: who fills a file system harms all that share it
@@ -48,17 +52,17 @@ class Resumed:
 def save(work: Work, folder: Path, num_steps: int, *, device: torch.device) -> Saved:
     """Trains `num_steps`, saves to a new folder in one that is there, trains as many again and keeps their losses beside. Collective.
 
-    OSError, on all ranks, where the file system has no room.
+    OSError, on all ranks, where one of them cannot write or has no room.
     """
-    with deterministic(device):
+    with tuned(work.workload, device), deterministic(device):
         job = Job(work, device=device, seed=_SEED, group=_all_ranks())
         job.train(num_steps)
-        _refuse_too_little(folder, job.num_bytes, device)
+        num_bytes = job.num_bytes
+        _on_rank_0(lambda: _refuse_too_little(folder, num_bytes), device)
         write_s = _write(job, folder, device)
         manifest, refused = _commit(job, folder, device)
-        losses = over_ranks(job.train(num_steps), device)
-    if dist.get_rank() == 0:
-        checkpoint_files.write_losses(folder, manifest, [list(of_rank) for of_rank in zip(*losses, strict=True)])
+        by_rank = [list(of_rank) for of_rank in zip(*over_ranks(job.train(num_steps), device), strict=True)]
+    _on_rank_0(lambda: checkpoint_files.write_losses(folder, manifest, by_rank), device)
     return Saved(manifest.num_bytes, write_s, refused)
 
 
@@ -72,10 +76,10 @@ def read(folder: Path, manifest: Manifest, *, device: torch.device) -> tuple[Rea
 def resume(work: Work, folder: Path, manifest: Manifest, *, device: torch.device) -> Resumed:
     """Takes the checkpoint over, on as many ranks, and trains as long as the job that saved it did. Collective.
 
-    Only for a checkpoint that all ranks have compared with its manifest.
+    Only for a checkpoint that all ranks have compared with its manifest. OSError, on all ranks, where one of them cannot read it.
     """
-    reference = checkpoint_files.read_losses(folder, manifest)
-    with deterministic(device):
+    reference = _on_all(lambda: checkpoint_files.read_losses(folder, manifest), device)
+    with tuned(work.workload, device), deterministic(device):
         changed, losses = _go_on(work, folder, manifest, len(reference[0]), device, _all_ranks())
     then = reference[dist.get_rank()]
     differing = [f"step {step}: {now!r}, was {was!r}" for step, (now, was) in enumerate(zip(losses, then, strict=True)) if now != was]
@@ -84,13 +88,13 @@ def resume(work: Work, folder: Path, manifest: Manifest, *, device: torch.device
 
 def resume_on_fewer(work: Work, folder: Path, manifest: Manifest, num_ranks: int, *, device: torch.device) -> Resumed:
     """The same on the first `num_ranks`, which divide the shards; the others wait. Collective: all ranks call it."""
-    reference = checkpoint_files.read_losses(folder, manifest)
+    reference = _on_all(lambda: checkpoint_files.read_losses(folder, manifest), device)
     changed: tuple[str, ...] = ()
     error = 0.0
     rank = dist.get_rank()
     group = split([other // num_ranks for other in range(dist.get_world_size())], rank)
     if rank < num_ranks:
-        with deterministic(device):
+        with tuned(work.workload, device), deterministic(device):
             changed, losses = _go_on(work, folder, manifest, len(reference[0]), device, group)
         error = _error(over_ranks(losses, device, group), reference)
     return Resumed(changed, (), over_ranks([error], device)[0][0])
@@ -116,40 +120,45 @@ def _write(job: Job, folder: Path, device: torch.device) -> float:
     """Seconds of the slowest rank. Collective."""
     largest(0, device)
     begin_s = time.monotonic()
-    try:
-        job.save(folder)
-    except CheckpointException as error:
-        free = shutil.disk_usage(folder.parent).free
-        told = "; ".join(f"rank {rank}: {type(cause).__name__}: {cause}" for rank, (cause, _) in sorted(error.failures.items())[:4])
-        raise OSError(
-            f"{folder}: the checkpoint of {job.num_bytes} bytes could not be written, {free} bytes are free: {told}"[:2000]
-        ) from None
+    job.save(folder)
     (seconds,) = over_ranks([time.monotonic() - begin_s], device)
     return max(seconds)
 
 
 def _commit(job: Job, folder: Path, device: torch.device) -> tuple[Manifest, bool]:
     """The manifest, and whether the checkpoint was refused before it had one. Collective."""
-    tensors = job.hashes()
-    checkpoint_files.note_own(folder, dist.get_rank())
-    largest(0, device)
-    refused = False
-    if dist.get_rank() == 0:
-        try:
-            checkpoint_files.read_manifest(folder)
-        except UnusableError:
-            refused = True
-        checkpoint_files.commit(folder, dist.get_world_size(), tensors)
-    (told,) = over_ranks([float(refused)], device)
-    return checkpoint_files.read_manifest(folder), bool(told[0])
+    tensors, world_size = job.hashes(), dist.get_world_size()
+    _on_all(lambda: checkpoint_files.note_own(folder, dist.get_rank()), device)
+    is_refused = _on_rank_0(lambda: _declare_whole(folder, world_size, tensors), device)
+    (told,) = over_ranks([float(bool(is_refused))], device)
+    return _on_all(lambda: checkpoint_files.read_manifest(folder), device), bool(told[0])
 
 
-def _refuse_too_little(folder: Path, num_bytes: int, device: torch.device) -> None:
-    """By what rank 0 sees, on all ranks alike. Collective."""
+def _declare_whole(folder: Path, num_ranks: int, tensors: dict[str, str]) -> bool:
+    """Whether the checkpoint was refused before."""
+    try:
+        checkpoint_files.read_manifest(folder)
+        is_refused = False
+    except UnusableError:
+        is_refused = True
+    checkpoint_files.commit(folder, num_ranks, tensors)
+    return is_refused
+
+
+def _refuse_too_little(folder: Path, num_bytes: int) -> None:
     free, needed = shutil.disk_usage(folder.parent).free, _ROOM * num_bytes
-    (told,) = over_ranks([float(free)], device)
-    if told[0] < needed:
-        raise OSError(f"{folder}: {told[0]:.0f} bytes are free, {needed} are needed, {_ROOM} times the checkpoint")
+    if free < needed:
+        raise OSError(f"{folder}: {free} bytes are free, {needed} are needed, {_ROOM} times the checkpoint")
+
+
+def _on_all(work: Callable[[], T], device: torch.device) -> T:
+    """What it returns here. Collective: OSError on all ranks where it fails on one."""
+    return together(work, lambda text: texts_over_ranks(text, device))
+
+
+def _on_rank_0(work: Callable[[], T], device: torch.device) -> T | None:
+    """The same of one rank, for which all others wait."""
+    return _on_all(lambda: work() if dist.get_rank() == 0 else None, device)
 
 
 def _error(losses: list[list[float]], reference: list[list[float]]) -> float:

@@ -4,17 +4,25 @@ Tokens follow a chain in which each symbol has 4 equally likely successors, so t
 noise with the colour grid of their class in it.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from gpu_acceptance.measure.train.shapes import NUM_CLASSES, Decoder, ResNet, Shape
+from gpu_acceptance.measure.train.shapes import NUM_CLASSES, Decoder, ResNet, Shape, Workload
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # inputs, targets
+Feed = Callable[[Workload, int, torch.device], Iterator[Batch]]  # what a rank sees, without end
+NUM_BATCHES = 4  # that differ
 NUM_SUCCESSORS = 4
 _NUM_SYMBOLS = 64
 _GRID = 8  # cells each way
 _CHAIN_SEED = 1  # of what all ranks learn; what each of them sees is drawn by its own
+
+
+def on_device(workload: Workload, rank: int, device: torch.device) -> Iterator[Batch]:
+    """Few batches, over and over: to learn, and to make in no time. A Feed."""
+    return itertools.cycle(batches(workload.shape, workload.batch_size, NUM_BATCHES, seed=rank, device=device))
 
 
 def batches(shape: Shape, batch_size: int, num_batches: int, *, seed: int, device: torch.device) -> Sequence[Batch]:

@@ -6,34 +6,21 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from gpu_acceptance.measure.collectives import largest, over_ranks
+from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
 from gpu_acceptance.measure.timing import time_blocks
 from gpu_acceptance.measure.train import exposed
-from gpu_acceptance.measure.train.models import blocks_of, compile_by_blocks
+from gpu_acceptance.measure.train.data import Feed, on_device
+from gpu_acceptance.measure.train.models import compile_by_blocks
+from gpu_acceptance.measure.train.parallel import Sharding, sharded
 from gpu_acceptance.measure.train.shapes import Workload
-from gpu_acceptance.measure.train.step import local
+from gpu_acceptance.measure.train.step import local, whole
 from gpu_acceptance.measure.train.trained import Times, Trained, Training
 from gpu_acceptance.measure.train.tuned import tuned
 
 _NUM_PROFILED = 2  # steps
 _STATE_BYTES = 3 * 4  # of a parameter: itself and AdamW's two moments, in fp32
-
-
-@dataclass(frozen=True)
-class Sharding:
-    """Over which ranks, and how. A mesh of two dimensions shards over the second, and replicates over the first."""
-
-    mesh: DeviceMesh
-    by_block: bool = True  # each layer for itself, or the whole model at once
-    reshards: bool = True  # after the forward: the backward gathers again
-    offloads: bool = False  # what is sharded lies in the memory of the host
-
-    @property
-    def num_shards(self) -> int:
-        return self.mesh.size(self.mesh.ndim - 1)
 
 
 @dataclass(frozen=True)
@@ -44,6 +31,7 @@ class FsdpResult:
     held_bytes: int  # parameters and moments of this rank
     promised_bytes: int  # the same, of the largest shard: each tensor is cut along its first dimension
     exposed: exposed.Exposed | None  # None on a CPU
+    digest: str | None  # of the whole weights, bit for bit, by the replica that this rank is in; None where there is one alone
 
     @property
     def held(self) -> float:
@@ -51,10 +39,18 @@ class FsdpResult:
         return self.held_bytes / self.promised_bytes
 
 
-def measure(workload: Workload, sharding: Sharding, *, device: torch.device, compiled: bool, times: Times) -> FsdpResult:
+def measure(
+    workload: Workload, sharding: Sharding, *, device: torch.device, compiled: bool, times: Times, feed: Feed = on_device
+) -> FsdpResult:
     """Trains in blocks, after a warm-up: bf16 parameters and activations, reduction in fp32. Collective in the mesh, which is all ranks."""
+
+    def wrap(model: nn.Module) -> nn.Module:
+        if compiled:
+            compile_by_blocks(model)
+        return sharded(model, sharding)
+
     with tuned(workload, device):
-        training = Training(workload, dist.get_rank(), device, lambda model: _sharded(model, sharding, compiled, device), autocast=False)
+        training = Training(workload, dist.get_rank(), device, wrap, feed=feed, autocast=False)
         blocks = time_blocks(
             training.step,
             device=device,
@@ -72,6 +68,7 @@ def measure(workload: Workload, sharding: Sharding, *, device: torch.device, com
             held_bytes=sum(local(parameter).nbytes for parameter in training.module.parameters()) + trained.optimizer_bytes,
             promised_bytes=_STATE_BYTES * sum(_largest_shard(one.shape, sharding.num_shards) for one in training.module.parameters()),
             exposed=exposed.measure(training.step, _NUM_PROFILED, device) if device.type == "cuda" else None,
+            digest=_digest(training.module) if sharding.mesh.ndim > 1 else None,
         )
 
 
@@ -80,11 +77,6 @@ def _largest_shard(shape: torch.Size, num_shards: int) -> int:
     return math.ceil(shape[0] / num_shards) * math.prod(shape[1:])
 
 
-def _sharded(model: nn.Module, sharding: Sharding, compiled: bool, device: torch.device) -> nn.Module:
-    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if sharding.offloads else OffloadPolicy()
-    if compiled:
-        compile_by_blocks(model)
-    for part in [*blocks_of(model), model] if sharding.by_block else [model]:
-        fully_shard(part, mesh=sharding.mesh, reshard_after_forward=sharding.reshards, mp_policy=precision, offload_policy=offload)
-    return model
+def _digest(module: nn.Module) -> str:
+    """Collective among the shards."""
+    return as_text(hash_tensors([whole(parameter.detach()).contiguous() for parameter in module.parameters()]))

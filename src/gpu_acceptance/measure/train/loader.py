@@ -5,14 +5,23 @@ that its other threads hold, those of CUDA, NCCL and gloo among them; `spawn` wo
 once for each rank, in about the time that torch takes to import, and stays idle behind it. Each worker imports the script of the rank anew.
 """
 
+import itertools
 import multiprocessing
 import os
+from collections.abc import Iterator
 from typing import TypeVar
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+from gpu_acceptance.measure.train import data
+from gpu_acceptance.measure.train.data import Batch, Feed
+from gpu_acceptance.measure.train.shapes import Workload
+
 T = TypeVar("T")
+_SEED = 0
+_NUM_STEPS = 512  # of an epoch, more than a training needs: workers start anew with each
 LOST = (RuntimeError, OSError, EOFError)  # DataLoader's own, or that of a batch whose sender is gone
 
 
@@ -57,3 +66,17 @@ def loader_of(
         pin_memory=pin_memory,
         multiprocessing_context=context if num_workers else None,
     )
+
+
+def by_workers(num_workers: int) -> Feed:
+    """A Feed of data that are made on the host, once, and come from so many DataLoader workers."""
+
+    def feed(workload: Workload, rank: int, device: torch.device) -> Iterator[Batch]:
+        made = data.batches(workload.shape, workload.batch_size, data.NUM_BATCHES, seed=_SEED, device=torch.device("cpu"))
+        inputs, targets = (torch.cat(parts) for parts in zip(*made, strict=True))
+        dataset = Repeated(inputs, targets, _NUM_STEPS * workload.batch_size * dist.get_world_size())
+        sampler: DistributedSampler[Batch] = DistributedSampler(dataset, rank=rank)
+        loader = loader_of(dataset, sampler, batch_size=workload.batch_size, num_workers=num_workers, pin_memory=device.type == "cuda")
+        return itertools.chain.from_iterable(itertools.repeat(loader))
+
+    return feed

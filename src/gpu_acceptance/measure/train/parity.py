@@ -15,21 +15,22 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.parallel import DistributedDataParallel
 
 from gpu_acceptance.measure.corruption.determinism import deterministic
 from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
 from gpu_acceptance.measure.train import data
-from gpu_acceptance.measure.train.course import Course, Part, train, train_together
-from gpu_acceptance.measure.train.models import Loss, blocks_of, build
-from gpu_acceptance.measure.train.shapes import Shape
+from gpu_acceptance.measure.train.course import Course, train, train_together
+from gpu_acceptance.measure.train.models import Loss, build
+from gpu_acceptance.measure.train.parallel import Sharding, replicated, sharded
+from gpu_acceptance.measure.train.shapes import Workload
+from gpu_acceptance.measure.train.step import Part
+from gpu_acceptance.measure.train.tuned import tuned
 
 DTYPES = ("fp32", "bf16")
 MOST_MICRO_BATCHES = 8
 _SEED = 0  # of the weights, on all ranks
-_LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -60,42 +61,48 @@ class Parity:
     by_way: dict[str, Departure]
 
 
-def measure(shape: Shape, batch_size: int, *, dtype: str, num_steps: int, device: torch.device) -> Parity:
-    """Trains `num_steps` steps each way; `batch_size` is that of a micro-batch. Collective.
+def measure(workload: Workload, *, dtype: str, num_steps: int, device: torch.device) -> Parity:
+    """Trains `num_steps` steps each way; the batch is that of a micro-batch. Collective.
 
     ValueError for an unknown dtype. RuntimeError on a GPU where CUBLAS_WORKSPACE_CONFIG is not set (measure/corruption/determinism.py).
     """
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
-    with deterministic(device), sdpa_kernel(SDPBackend.MATH):
-        parts = global_batch(shape, batch_size, num_steps, dist.get_world_size(), device)
-        own = (1, parts[dist.get_rank() % len(parts)][1])
-        alone = train(_in(dtype, _model(shape, device)), parts, _LEARNING_RATE)
+    with tuned(workload, device), deterministic(device), sdpa_kernel(SDPBackend.MATH):
+        steps = global_batches(workload, num_steps, dist.get_world_size(), device)
+        own = [[(1, parts[dist.get_rank() % len(parts)][1])] for parts in steps]
+        alone = train(_in(dtype, _model(workload, device)), steps, device)
         together = {
-            way: train_together(wrap(dtype, _model(shape, device)), own, _LEARNING_RATE, device)
-            for way, wrap in (("ddp", _replicated), ("fsdp", _sharded))
+            "ddp": train_together(replicated(_in(dtype, _model(workload, device))), own, device),
+            "fsdp": train_together(sharded(_model(workload, device), _sharding(dtype, device)), own, device),
         }
-        initial = [parameter.detach() for parameter in _model(shape, device).parameters()]
+        initial = [parameter.detach() for parameter in _model(workload, device).parameters()]
         departures = {way: departure(course, alone, initial) for way, course in together.items()}
     return Parity(alone.losses, alone.loss_ratio, departures)
 
 
-def global_batch(shape: Shape, batch_size: int, num_steps: int, world_size: int, device: torch.device) -> list[Part]:
-    """The micro-batches by rank, modulo their number; each with the number of ranks that train it."""
+def global_batches(workload: Workload, num_steps: int, world_size: int, device: torch.device) -> list[list[Part]]:
+    """Of each step the micro-batches by rank, modulo their number; each with the number of ranks that train it."""
     num_parts = min(world_size, MOST_MICRO_BATCHES)
-    return [
-        (len(range(part, world_size, num_parts)), _micro_batches(shape, batch_size, num_steps, part, device)) for part in range(num_parts)
+    by_part = [
+        [(len(range(part, world_size, num_parts)), one) for one in _micro_batches(workload, num_steps, part, device)]
+        for part in range(num_parts)
     ]
+    return [list(parts) for parts in zip(*by_part, strict=True)]
 
 
-def _micro_batches(shape: Shape, batch_size: int, num_steps: int, seed: int, device: torch.device) -> list[data.Batch]:
-    ((inputs, targets),) = data.batches(shape, batch_size * num_steps, 1, seed=seed, device=device)
-    return list(zip(torch.split(inputs, batch_size), torch.split(targets, batch_size), strict=True))
+def _micro_batches(workload: Workload, num_steps: int, seed: int, device: torch.device) -> list[data.Batch]:
+    ((inputs, targets),) = data.batches(workload.shape, workload.batch_size * num_steps, 1, seed=seed, device=device)
+    return list(zip(torch.split(inputs, workload.batch_size), torch.split(targets, workload.batch_size), strict=True))
 
 
-def _model(shape: Shape, device: torch.device) -> Loss:
+def _model(workload: Workload, device: torch.device) -> Loss:
     torch.manual_seed(_SEED)
-    return build(shape, device)
+    return build(workload.shape, device)
+
+
+def _sharding(dtype: str, device: torch.device) -> Sharding:
+    return Sharding(init_device_mesh(device.type, (dist.get_world_size(),)), in_bf16=dtype == "bf16")
 
 
 class _InBf16(nn.Module):
@@ -113,17 +120,6 @@ class _InBf16(nn.Module):
 
 def _in(dtype: str, loss: nn.Module) -> nn.Module:
     return _InBf16(loss) if dtype == "bf16" else loss
-
-
-def _replicated(dtype: str, loss: nn.Module) -> nn.Module:
-    return DistributedDataParallel(_in(dtype, loss), gradient_as_bucket_view=True)
-
-
-def _sharded(dtype: str, loss: nn.Module) -> nn.Module:
-    in_bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for module in (*blocks_of(loss), loss):
-        fully_shard(module, mp_policy=in_bf16 if dtype == "bf16" else MixedPrecisionPolicy())
-    return loss
 
 
 def departure(course: Course, alone: Course, initial: Sequence[Tensor]) -> Departure:

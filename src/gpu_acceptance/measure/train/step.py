@@ -1,39 +1,62 @@
 """One training step, of any of the models: forward, backward, AdamW. No host sync in it."""
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from gpu_acceptance.measure.train.data import Batch
+from gpu_acceptance.measure.train.phases import Marks
 
 _BETAS = (0.9, 0.95)
-_LEARNING_RATE = 3e-4
+
+Part = tuple[int, Batch]  # a micro-batch, and how many times it counts
 
 
 class TrainStep:
-    """Trains `loss` on `batches` in turn, over and over. Collective where the module is (DDP, FSDP).
+    """Trains `loss` on the mean of the next parts at each call. Collective where the module is (DDP, FSDP).
 
     `autocast`: bf16 by torch.autocast; a module that is sharded has its own way to compute in bf16.
     """
 
-    def __init__(self, loss: nn.Module, batches: Iterable[Batch], *, device: torch.device, autocast: bool = True) -> None:
-        self._loss, self._batches, self._device, self._autocast = loss, itertools.cycle(batches), device, autocast
-        self._optimizer = torch.optim.AdamW(loss.parameters(), lr=_LEARNING_RATE, betas=_BETAS, fused=True)
-        self._losses: list[torch.Tensor] = []
+    def __init__(
+        self,
+        loss: nn.Module,
+        steps: Iterator[Sequence[Part]],
+        *,
+        device: torch.device,
+        autocast: bool = True,
+        learning_rate: float = 3e-4,
+    ) -> None:
+        self._loss, self._steps, self._device, self._autocast = loss, steps, device, autocast
+        self._optimizer = torch.optim.AdamW(loss.parameters(), lr=learning_rate, betas=_BETAS, fused=True)
+        self._losses: list[Tensor] = []
+        self.marks = Marks(device)
 
-    def __call__(self, while_backward: AbstractContextManager[None] | None = None) -> None:
-        inputs, targets = next(self._batches)
-        with while_backward or nullcontext():
-            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-                loss = self._loss(inputs, targets)
-            loss.backward()
+    def __call__(self, around: AbstractContextManager[None] | None = None) -> None:
+        """`around`: of forward and backward."""
+        parts = next(self._steps)
+        with around or nullcontext():
+            losses = [self._backward(*part) for part in parts]
+        total = sum(number for number, _ in parts)
+        if total > 1:  # summed up first and divided then: bf16 rounds what is divided before
+            torch._foreach_div_([parameter.grad for parameter in self._loss.parameters() if parameter.grad is not None], total)
+        self._losses.append(torch.stack(losses).sum() / total)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        self._losses.append(loss.detach())
+        self.marks.end("optimizer")
+
+    def _backward(self, number: int, batch: Batch) -> Tensor:
+        inputs, targets = (part.to(self._device, non_blocking=True) for part in batch)
+        self.marks.end("data_wait")
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+            loss: Tensor = number * self._loss(inputs, targets)
+        self.marks.end("forward")
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.marks.end("backward")
+        return loss.detach()
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -58,13 +81,18 @@ class TrainStep:
         """Of the state of this rank, after a step."""
         return sum(local(tensor).nbytes for tensor in self._optimizer_state())
 
-    def _state(self) -> list[torch.Tensor]:
+    def _state(self) -> list[Tensor]:
         return [*self._loss.parameters(), *self._loss.buffers(), *self._optimizer_state()]
 
-    def _optimizer_state(self) -> list[torch.Tensor]:
-        return [value for state in self._optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    def _optimizer_state(self) -> list[Tensor]:
+        return [value for state in self._optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
+def local(tensor: Tensor) -> Tensor:
     """What this rank holds of it."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Of all shards. Collective where it is sharded."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

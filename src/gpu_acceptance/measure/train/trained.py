@@ -2,19 +2,19 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from gpu_acceptance.measure.timing import time_block
-from gpu_acceptance.measure.train import cost, data
+from gpu_acceptance.measure.train import cost
+from gpu_acceptance.measure.train.data import Feed, on_device
 from gpu_acceptance.measure.train.models import build
 from gpu_acceptance.measure.train.shapes import Workload
-from gpu_acceptance.measure.train.step import TrainStep
+from gpu_acceptance.measure.train.step import Part, TrainStep
 
-_NUM_BATCHES = 4
 _LAST = 10  # steps whose mean loss counts
 _SEED = 0  # of the weights, the same on all ranks
 
@@ -73,11 +73,18 @@ class Trained:
 class Training:
     """One workload that begins here: `module` is `wrap` of its model, and one step has been made. Collective where that module is.
 
-    `rank`: what it sees of the data. `autocast`: see TrainStep.
+    `rank`: what it sees of what `feed` gives. `autocast`: see TrainStep.
     """
 
     def __init__(
-        self, workload: Workload, rank: int, device: torch.device, wrap: Callable[[nn.Module], nn.Module], *, autocast: bool = True
+        self,
+        workload: Workload,
+        rank: int,
+        device: torch.device,
+        wrap: Callable[[nn.Module], nn.Module],
+        *,
+        feed: Feed = on_device,
+        autocast: bool = True,
     ) -> None:
         begin_s = time.monotonic()
         if device.type == "cuda":
@@ -85,8 +92,8 @@ class Training:
         torch.manual_seed(_SEED)
         self.workload, self.device = workload, device
         self.module = wrap(build(workload.shape, device))
-        batches = data.batches(workload.shape, workload.batch_size, _NUM_BATCHES, seed=rank, device=device)
-        self.step = TrainStep(self.module, batches, device=device, autocast=autocast)
+        steps: Iterator[Sequence[Part]] = ([(1, batch)] for batch in feed(workload, rank, device))
+        self.step = TrainStep(self.module, steps, device=device, autocast=autocast)
         self.first_step_s = time_block(self.step, 1, device).end_s - begin_s
 
     def told(self, step_s: float, block_cv_percent: float, begin_s: float, end_s: float) -> Trained:

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Training on 2 or more real GPUs of one node: OUT=FOLDER tests/gpu/training.sh WHAT..., of:
+# sound       parity, sampler, checkpoint, FSDP's variants, DDP by the number of GPUs: every limit of theirs must hold
+# failing     a job that dies beside this one: its limits must hold, and no XID be counted
+# competitor  another process takes 5 % of GPU 1's time while DDP trains: must be REJECTED and name rank 1 alone
+# memory      a batch that fits no GPU: the run is INCOMPLETE, and says what to lower
+. "$(dirname "$0")/planted_run.sh"
+soak=(--level=soak --soak=300 --checkpoint-dir=/tmp/checkpoints)
+
+sound() { run sound "${soak[@]}" -k "'test_parity.py or test_sampler.py or test_checkpoint.py or test_fsdp_variants.py or test_ddp_scaling.py'"; }
+
+failing() {
+    .venv/bin/python tests/gpu/failure_xids.py >"$out/failure_xids.jsonl" 2>&1
+    run failing "${soak[@]}" -k test_failure_propagation.py
+}
+
+competitor() {
+    .venv/bin/python tests/gpu/competitor.py 1 5 150 >"$out/competitor.txt" &
+    sleep 6
+    run competitor --allow-busy -k test_ddp.py
+    kill %1
+}
+
+memory() {
+    cat >/tmp/memory.yaml <<YAML
+reason: "a drill: a batch that fits no GPU must be told with what to lower"
+parameters: {train.gpt2.batch_size: 4096}
+YAML
+    run memory --limits=/tmp/memory.yaml -k "'test_ddp.py and gpt2'"
+    grep -o "out of memory: .*" "$out/memory.log" | sort -u | head -4
+}
+
+for what in "$@"; do "$what"; done

@@ -72,7 +72,7 @@ CHECKPOINT = ("directory.shared", "planted.bytes")
 CHECKPOINT += tuple(
     f"{way}.{name}"
     for way in ("ddp", "fsdp")
-    for name in ("unfinished_refused", "files.changed", "tensors.changed", "losses.differing", "fewer.tensors_changed", "fewer.loss_error")
+    for name in ("files.changed", "tensors.changed", "losses.differing", "fewer.tensors_changed", "fewer.loss_error")
 )
 ALONE, WITH_DDP = ("train_single.gpt2", "train_single.resnet"), ("ddp.gpt2", "ddp.resnet", "ddp_short.gpt2")
 FSDP_WAYS = tuple(f"fsdp_variants.{way}" for way in ("by_block", "whole", "keeping", "offloaded", "hybrid"))

@@ -23,6 +23,7 @@ from tests.judging import make_job, make_record
 
 DIRECTORY = shipped_dir()
 UNLISTED_SIZE = 4
+INFORMS = make_figure("smoke.runs.duration_s", 1.0, "s", judged=False)  # beside a counter: a validation without a figure is an error
 
 
 @cache
@@ -120,7 +121,7 @@ def row_of(profile: Profile, job: Job, metric: str, values: Mapping[int, Value],
     limit = profile.limits[metric]
     spread = bound_at(limit.spread_at_most, job.gpus_per_node)
     records = [
-        make_record(rank, figures=(make_figure(metric, value, limit.unit, judged=True, spread_percent=spread),))
+        make_record(rank, figures=(INFORMS, make_figure(metric, value, limit.unit, judged=True, spread_percent=spread)))
         for rank, value in values.items()
     ]
     silent = [make_record(rank) for rank in range(job.world_size) if rank not in values]

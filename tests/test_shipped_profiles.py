@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fixtures.training import workload as read_workload
 from gpu_acceptance.attempts import bare_row, too_small
 from gpu_acceptance.generations import Validation
 from gpu_acceptance.limit import matching_reason
@@ -15,6 +16,7 @@ from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.measure.gemm.availability import is_available
 from gpu_acceptance.measure.gemm.best_shape import CANDIDATES
 from gpu_acceptance.measure.gemm.dtypes import DTYPES, allowed_error
+from gpu_acceptance.measure.train import cost
 from gpu_acceptance.record import Outcome
 from gpu_acceptance.thresholds import json_schema, load_profile, profile_names, select_profile, shipped_dir
 from gpu_acceptance.verdict import conclude, make_row
@@ -70,11 +72,12 @@ CHECKPOINT = ("directory.shared", "planted.bytes")
 CHECKPOINT += tuple(
     f"{way}.{name}"
     for way in ("ddp", "fsdp")
-    for name in ("unfinished_refused", "files.changed", "tensors.changed", "losses.differing", "fewer.tensors_changed", "fewer.loss_error")
+    for name in ("files.changed", "tensors.changed", "losses.differing", "fewer.tensors_changed", "fewer.loss_error")
 )
 ALONE, WITH_DDP = ("train_single.gpt2", "train_single.resnet"), ("ddp.gpt2", "ddp.resnet", "ddp_short.gpt2")
 FSDP_WAYS = tuple(f"fsdp_variants.{way}" for way in ("by_block", "whole", "keeping", "offloaded", "hybrid"))
 TRAINED = (*ALONE, *WITH_DDP, "fsdp.llama")
+OF_A_SAMPLE = ("train.resnet.image_size", "train.gpt2.sequence", "train.llama.sequence")
 TELLS_NO_MARGIN = {"a100-pcie", "a100-sxm", "a10g"}
 LINKED = ("ddp_scaling", "fsdp", "fsdp_variants", "nccl", "nccl_ring", "nccl_sizes", "nic", "p2p")  # subjects that need two ranks
 SAMPLER = ("samples.missing", "samples.repeated", "padding.difference", "epochs.same_order", "workers.missing", "workers.left")
@@ -87,7 +90,7 @@ README = (DIRECTORY / "README.md").read_text()
 
 def training(name):
     """What is to be judged of training: what was trained by all, the rates that have a source."""
-    wanted = {f"{one}.{what}" for one in (*TRAINED, *FSDP_WAYS) for what in ("parameters", "loss_ratio")}
+    wanted = {f"{one}.{what}" for one in (*TRAINED, *FSDP_WAYS) for what in ("parameters", "flop_per_sample", "loss_ratio")}
     wanted |= {f"{one}.held" for one in ("fsdp.llama", "fsdp_variants.memory", *FSDP_WAYS)} | {"fsdp_variants.hybrid.weights"}
     wanted |= {f"{one}.{what}" for one in WITH_DDP for what in ("unexplained", "weights")}
     if name not in IN_PCIE_SLOTS:
@@ -268,6 +271,21 @@ def test_a_world_of_one_says_that_nccl_and_p2p_were_left_out():
     conclusion = conclude(rows, profile, job, {}, not_applicable_subjects=reasons)
     left_out = ", ".join(f"{subject} not applicable: needs at least 2 ranks{' on a node' * (subject == 'p2p')}" for subject in LINKED)
     assert conclusion.line == f"ACCEPTED (cpu profile: no GPU was tested, {left_out})"
+
+
+@pytest.mark.parametrize("name", [*DEVICES, "cpu"])
+def test_what_is_trained_is_pinned_by_the_shape_that_the_profile_gives_it(name):
+    """Its parameters, and what a sample of it costs: a smaller image or a shorter sequence has as many parameters."""
+    profile = load_profile(name, DIRECTORY)
+    sizes = profile.parameters
+    workload = read_workload.__wrapped__(sizes.__getitem__)
+    smaller = read_workload.__wrapped__({**sizes, **{size: sizes[size] * 3 // 4 for size in OF_A_SAMPLE}}.__getitem__)
+    for one in (*TRAINED, *FSDP_WAYS):
+        model = one.split(".")[1] if one in TRAINED else "gpt2"
+        assert profile.limits[f"{one}.parameters"].equals == cost.num_parameters(workload(model).shape)
+        told = profile.limits[f"{one}.flop_per_sample"].equals
+        assert told == float(f"{cost.flops_per_sample(workload(model).shape) / 1e9:.4g}")
+        assert told > cost.flops_per_sample(smaller(model).shape) / 1e9
 
 
 def good_attempt(limit):

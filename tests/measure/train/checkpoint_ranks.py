@@ -39,7 +39,7 @@ def on_one(way: Way, folder: Path) -> dict[str, object]:
 def sound(way: Way, folder: Path) -> dict[str, object]:
     saved = checkpoint.save(work(way), folder, NUM_STEPS, device=CPU)
     reading, gb_per_s = checkpoint.read(folder, checkpoint_files.read_manifest(folder), device=CPU)
-    told = {"num_bytes": saved.num_bytes, "refused": saved.unfinished_refused, "rates": [saved.write_gb_per_s, gb_per_s]}
+    told = {"num_bytes": saved.num_bytes, "rates": [saved.write_gb_per_s, gb_per_s]}
     return {**told, "files": reading.changed, "again": gone_on(way, folder), "on_one": on_one(way, folder)}
 
 

@@ -17,7 +17,7 @@ from gpu_acceptance.measure.collectives import largest, over_ranks, split, texts
 from gpu_acceptance.measure.corruption.determinism import deterministic
 from gpu_acceptance.measure.together import together
 from gpu_acceptance.measure.train import checkpoint_files
-from gpu_acceptance.measure.train.checkpoint_files import Manifest, Reading, UnusableError
+from gpu_acceptance.measure.train.checkpoint_files import Manifest, Reading
 from gpu_acceptance.measure.train.checkpoint_job import Job, Work
 from gpu_acceptance.measure.train.tuned import tuned
 
@@ -33,7 +33,6 @@ class Saved:
 
     num_bytes: int  # of all files
     write_s: float  # planning, writing and fsync of the slowest rank
-    unfinished_refused: bool  # before it was declared whole
 
     @property
     def write_gb_per_s(self) -> float:
@@ -60,10 +59,10 @@ def save(work: Work, folder: Path, num_steps: int, *, device: torch.device) -> S
         num_bytes = job.num_bytes
         _on_rank_0(lambda: _refuse_too_little(folder, num_bytes), device)
         write_s = _write(job, folder, device)
-        manifest, refused = _commit(job, folder, device)
+        manifest = _commit(job, folder, device)
         by_rank = [list(of_rank) for of_rank in zip(*over_ranks(job.train(num_steps), device), strict=True)]
     _on_rank_0(lambda: checkpoint_files.write_losses(folder, manifest, by_rank), device)
-    return Saved(manifest.num_bytes, write_s, refused)
+    return Saved(manifest.num_bytes, write_s)
 
 
 def read(folder: Path, manifest: Manifest, *, device: torch.device) -> tuple[Reading, float]:
@@ -125,24 +124,12 @@ def _write(job: Job, folder: Path, device: torch.device) -> float:
     return max(seconds)
 
 
-def _commit(job: Job, folder: Path, device: torch.device) -> tuple[Manifest, bool]:
-    """The manifest, and whether the checkpoint was refused before it had one. Collective."""
+def _commit(job: Job, folder: Path, device: torch.device) -> Manifest:
+    """Declares the checkpoint whole. Collective."""
     tensors, world_size = job.hashes(), dist.get_world_size()
     _on_all(lambda: checkpoint_files.note_own(folder, dist.get_rank()), device)
-    is_refused = _on_rank_0(lambda: _declare_whole(folder, world_size, tensors), device)
-    (told,) = over_ranks([float(bool(is_refused))], device)
-    return _on_all(lambda: checkpoint_files.read_manifest(folder), device), bool(told[0])
-
-
-def _declare_whole(folder: Path, num_ranks: int, tensors: dict[str, str]) -> bool:
-    """Whether the checkpoint was refused before."""
-    try:
-        checkpoint_files.read_manifest(folder)
-        is_refused = False
-    except UnusableError:
-        is_refused = True
-    checkpoint_files.commit(folder, num_ranks, tensors)
-    return is_refused
+    _on_rank_0(lambda: checkpoint_files.commit(folder, world_size, tensors), device)
+    return _on_all(lambda: checkpoint_files.read_manifest(folder), device)
 
 
 def _refuse_too_little(folder: Path, num_bytes: int) -> None:

@@ -55,9 +55,14 @@ class Trained:
         return self.samples_per_s * self.workload.items_per_sample
 
     @property
+    def gflop_per_sample(self) -> float:
+        """As cost.py counts: what a step costs beside its number of samples."""
+        return cost.flops_per_sample(self.workload.shape) / 1e9
+
+    @property
     def tflop_per_s(self) -> float:
-        """Of one rank, as cost.py counts."""
-        return self.samples_per_s * cost.flops_per_sample(self.workload.shape) / 1e12
+        """Of one rank."""
+        return self.samples_per_s * self.gflop_per_sample / 1e3
 
     @property
     def loss_ratio(self) -> float:

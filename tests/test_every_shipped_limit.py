@@ -119,8 +119,9 @@ def beyond(limit: Limit, bound: str, gpus_per_node: int) -> Value:
 def row_of(profile: Profile, job: Job, metric: str, values: Mapping[int, Value], subject: str = "") -> Row:
     limit = profile.limits[metric]
     spread = bound_at(limit.spread_at_most, job.gpus_per_node)
+    told = make_figure("smoke.told", 1, "count", judged=False)  # counters alone are nothing that a validation measured
     records = [
-        make_record(rank, figures=(make_figure(metric, value, limit.unit, judged=True, spread_percent=spread),))
+        make_record(rank, figures=(make_figure(metric, value, limit.unit, judged=True, spread_percent=spread), told))
         for rank, value in values.items()
     ]
     silent = [make_record(rank) for rank in range(job.world_size) if rank not in values]

@@ -1,6 +1,9 @@
-"""Training with FSDP on two real ranks (gloo): each holds its half, and one that holds everything is told."""
+"""Training with FSDP on two real ranks (gloo): each holds its half, and one that holds everything is told, or too little."""
 
 import pytest
+import torch
+
+from gpu_acceptance.measure.train.fsdp import _promised
 
 NUM_PARAMETERS = 118_528  # see test_ddp.py
 WAYS = ("by_block", "whole")
@@ -12,7 +15,7 @@ def test_each_rank_holds_its_part_of_parameters_and_moments(answers, way):
         found = answer["fsdp"][way]
         assert found["num_parameters"] == NUM_PARAMETERS
         assert found["held_bytes"] == pytest.approx(3 * 4 * NUM_PARAMETERS / 2, rel=0.01)
-        assert found["held"] == pytest.approx(1, rel=0.01)
+        assert found["held"] == 1
         assert found["peak_bytes"] == 0  # a CPU does not tell
 
 
@@ -25,6 +28,20 @@ def test_a_model_that_is_not_sharded_is_held_as_often_as_there_are_ranks(answers
     for answer in answers:
         assert answer["fsdp"]["unsharded"]["held"] == pytest.approx(2, rel=0.01)
         assert answer["fsdp"]["unsharded"]["loss_ratio"] < 0.95  # it trains, and nothing else would tell
+
+
+def test_a_training_without_moments_holds_too_little(answers):
+    for answer in answers:
+        assert answer["fsdp"]["without moments"]["held"] == pytest.approx(1 / 3, rel=0.01)
+        assert answer["fsdp"]["without moments"]["loss_ratio"] < 0.95
+
+
+@pytest.mark.parametrize(("num_rows", "num_shards"), [(768, 16), (768, 15), (100, 7), (5, 4), (3, 8)])
+def test_a_shard_is_what_torch_cuts(num_rows, num_shards):
+    """Weight and two moments of 4 bytes each, and a count of steps; of 768 rows the last of 15 ranks has 40, the others have 52."""
+    parts = [3 * 4 * part.numel() + 4 for part in torch.empty(num_rows, 2).chunk(num_shards)]
+    promised = [_promised(torch.Size([num_rows, 2]), shard, num_shards) for shard in range(num_shards)]
+    assert promised == [*parts, *[4] * (num_shards - len(parts))]
 
 
 def test_replicas_come_to_the_same_bits_or_are_told_apart(answers):

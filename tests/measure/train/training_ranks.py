@@ -84,11 +84,18 @@ def unsharded() -> dict[str, object]:
         return sharded()
 
 
+def without_moments() -> dict[str, object]:
+    """Another optimizer, which keeps nothing of a parameter: the loss falls as well."""
+    with patch.object(torch.optim, "AdamW", lambda parameters, **_: torch.optim.SGD(parameters, lr=0.1)):
+        return sharded()
+
+
 def main(rank: int, store_file: str) -> None:
     dist.init_process_group("gloo", store=dist.FileStore(store_file, 2), rank=rank, world_size=2)
     apart = with_a_fault(torch.optim.AdamW, "step", add_noise)
     slow = with_a_fault(TrainStep, "__call__", lambda _: time.sleep(SLOW_S))
     by_fsdp = {"by_block": sharded(), "whole": sharded(by_block=False), "unsharded": unsharded(), "replicas": replicas()}
+    by_fsdp["without moments"] = without_moments()
     print(json.dumps({"sound": measured(), "apart": apart, "slow": slow, "fsdp": by_fsdp}))
 
 

@@ -21,6 +21,7 @@ from gpu_acceptance.measure.train.tuned import tuned
 
 _NUM_PROFILED = 2  # steps
 _STATE_BYTES = 3 * 4  # of a parameter: itself and AdamW's two moments, in fp32
+_COUNT_BYTES = 4  # of each tensor: AdamW's count of its steps
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,13 @@ class FsdpResult:
 
     trained: Trained  # the step of the slowest rank, the variation of the rank where it is largest
     held_bytes: int  # parameters and moments of this rank
-    promised_bytes: int  # the same, of the largest shard: each tensor is cut along its first dimension
+    promised_bytes: int  # the same, of this rank's shard
     exposed: exposed.Exposed | None  # None on a CPU
     digest: str | None  # of the whole weights, bit for bit, by the replica that this rank is in; None where there is one alone
 
     @property
     def held(self) -> float:
-        """What this rank holds of what it should; as many times more, as there are shards, where nothing is sharded."""
+        """What this rank holds of what it should: 1. As many times more, as there are shards, where nothing is sharded."""
         return self.held_bytes / self.promised_bytes
 
 
@@ -66,15 +67,16 @@ def measure(
         return FsdpResult(
             trained=trained,
             held_bytes=sum(local(parameter).nbytes for parameter in training.module.parameters()) + trained.optimizer_bytes,
-            promised_bytes=_STATE_BYTES * sum(_largest_shard(one.shape, sharding.num_shards) for one in training.module.parameters()),
+            promised_bytes=sum(_promised(one.shape, sharding.shard, sharding.num_shards) for one in training.module.parameters()),
             exposed=exposed.measure(training.step, _NUM_PROFILED, device) if device.type == "cuda" else None,
             digest=_digest(training.module) if sharding.mesh.ndim > 1 else None,
         )
 
 
-def _largest_shard(shape: torch.Size, num_shards: int) -> int:
-    """Elements."""
-    return math.ceil(shape[0] / num_shards) * math.prod(shape[1:])
+def _promised(shape: torch.Size, shard: int, num_shards: int) -> int:
+    """Bytes of one tensor, which is cut along its first dimension, as torch.chunk cuts: the last shards may have less, or nothing."""
+    rows = math.ceil(shape[0] / num_shards)
+    return _STATE_BYTES * min(rows, max(0, shape[0] - shard * rows)) * math.prod(shape[1:]) + _COUNT_BYTES
 
 
 def _digest(module: nn.Module) -> str:

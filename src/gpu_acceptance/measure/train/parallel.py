@@ -36,6 +36,11 @@ class Sharding:
     def num_shards(self) -> int:
         return self.mesh.size(self.mesh.ndim - 1)
 
+    @property
+    def shard(self) -> int:
+        """Which of them this rank has."""
+        return self.mesh.get_local_rank(self.mesh.ndim - 1)
+
 
 def replicated(module: nn.Module, *, group: Group = None) -> DistributedDataParallel:
     """Over all ranks unless a group is given. Collective there."""

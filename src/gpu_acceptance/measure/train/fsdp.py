@@ -11,7 +11,6 @@ from gpu_acceptance.measure.collectives import largest, over_ranks
 from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
 from gpu_acceptance.measure.timing import time_blocks
 from gpu_acceptance.measure.train import exposed
-from gpu_acceptance.measure.train.data import Feed, on_device
 from gpu_acceptance.measure.train.models import compile_by_blocks
 from gpu_acceptance.measure.train.parallel import Sharding, sharded
 from gpu_acceptance.measure.train.shapes import Workload
@@ -40,9 +39,7 @@ class FsdpResult:
         return self.held_bytes / self.promised_bytes
 
 
-def measure(
-    workload: Workload, sharding: Sharding, *, device: torch.device, compiled: bool, times: Times, feed: Feed = on_device
-) -> FsdpResult:
+def measure(workload: Workload, sharding: Sharding, *, device: torch.device, compiled: bool, times: Times) -> FsdpResult:
     """Trains in blocks, after a warm-up: bf16 parameters and activations, reduction in fp32. Collective in the mesh, which is all ranks."""
 
     def wrap(model: nn.Module) -> nn.Module:
@@ -51,7 +48,7 @@ def measure(
         return sharded(model, sharding)
 
     with tuned(workload, device):
-        training = Training(workload, dist.get_rank(), device, wrap, feed=feed, autocast=False)
+        training = Training(workload, dist.get_rank(), device, wrap, autocast=False)
         blocks = time_blocks(
             training.step,
             device=device,

@@ -107,7 +107,7 @@ ENTRY_KEYS = f"at_least, at_most, equals, uniform, peers, unit, scope, {CONDITIO
         (
             plain("at_least: 5", "min_ranks_per_node: [2]"),
             ".min_ranks_per_node (line 4): [2] is not allowed; "
-            "allowed: the ranks that each of its nodes has at least, a whole number from 1",
+            "allowed: the ranks that its largest node has at least, a whole number from 1",
         ),
         (
             plain("at_least: {2: 1, 8: 5}", "min_ranks_per_node: 4"),

@@ -173,6 +173,14 @@ def test_without_our_marker_it_is_not_ours(folder, marker):
         make(folder, "mark")
 
 
+def test_a_run_of_the_name_none_is_no_folder_without_a_marker(tmp_path):
+    own = made(tmp_path, "None")
+    (own / ".gpu-acceptance-checkpoint").unlink()
+    before = all_under(own)
+    remove(own)
+    assert all_under(own) == before
+
+
 def test_a_marker_that_is_a_link_is_none(folder, tmp_path):
     path = folder / ".gpu-acceptance-checkpoint"
     path.rename(tmp_path / "marker")

@@ -1,7 +1,7 @@
 """Where checkpoints go, and what may be deleted there: what a run of ours has written, and nothing else.
 
 `--checkpoint-dir=DIR` is a folder that all nodes share. A run has one folder in it, with a marker of ours in that; what carries no such
-marker is not ours, whatever its name. No symbolic link is followed. Needs no torch.
+marker is not ours, whatever its name. No symbolic link is followed.
 """
 
 import contextlib

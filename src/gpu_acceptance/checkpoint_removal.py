@@ -25,7 +25,7 @@ def remove(folder: Path) -> None:
     if not is_ours(folder):
         return
     for way in WAYS:
-        if is_folder(folder / way):
+        if _is_folder(folder / way):
             _remove_files(folder / way)
             with contextlib.suppress(OSError):  # something is in it that is not ours
                 (folder / way).rmdir()
@@ -51,10 +51,10 @@ def remove_within(folder: Path, patience_s: float) -> None:
 
 def is_ours(folder: Path) -> bool:
     """Whether a run has named it after itself and put its marker there."""
-    return is_folder(folder) and folder.name == f"{PREFIX}{marker_of(folder).get('run_id')}"
+    return folder.name.startswith(PREFIX) and _is_folder(folder) and marker_of(folder).get("run_id") == folder.name.removeprefix(PREFIX)
 
 
-def is_folder(path: Path) -> bool:
+def _is_folder(path: Path) -> bool:
     return _is(path, stat.S_ISDIR)
 
 

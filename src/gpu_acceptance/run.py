@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_acceptance import checkpoint_folder
+from gpu_acceptance.checkpoint_folder import folder_of
 from gpu_acceptance.checkpoint_removal import remove_within
 from gpu_acceptance.collecting import Collected
 from gpu_acceptance.control import ControlError, Message
@@ -94,7 +94,7 @@ class Run:
         digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name, self.site)}
         settings, num_nodes = self.settings, self.place.num_nodes
         named, beside = settings.checkpoint_dir, settings.report_dir
-        folder = self.checkpoints = checkpoint_folder.folder_of(self.files.folder.name, named, beside, num_nodes)
+        folder = self.checkpoints = folder_of(self.files.folder.name, named, beside, num_nodes)
         parameters = dict(plan.profile.parameters)
         suite = Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"], counters, most, digests, plan.declared_nodes, folder)
         self.supervisor.hold.collect_with(suite)

@@ -17,10 +17,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpu_acceptance.measure.collectives import Group, largest, over_ranks
-from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
 from gpu_acceptance.measure.timing import Span, time_block
 from gpu_acceptance.measure.train.data import Feed, on_device
-from gpu_acceptance.measure.train.parallel import replicated
+from gpu_acceptance.measure.train.parallel import digest, replicated
 from gpu_acceptance.measure.train.phases import Phases, data_wait_fraction, median
 from gpu_acceptance.measure.train.shapes import Workload
 from gpu_acceptance.measure.train.step import TrainStep
@@ -87,7 +86,6 @@ def _measured(training: Training, times: Times, group: Group) -> DdpResult:
     reduced_s, alone_s = ([block.span.elapsed_s / num_steps for block in blocks] for blocks in (reduced, alone))
     own = [statistics.median(reduced_s), statistics.median(alone_s), 100 * statistics.stdev(reduced_s) / statistics.mean(reduced_s)]
     steps_s, computes_s, cvs_percent = over_ranks(own, training.device, group)
-    parameters = [parameter.detach() for parameter in module.parameters()]
     return DdpResult(
         trained=training.told(max(steps_s), max(cvs_percent), reduced[0].span.begin_s, alone[-1].span.end_s),
         compute_s=own[1],
@@ -95,8 +93,8 @@ def _measured(training: Training, times: Times, group: Group) -> DdpResult:
         mean_compute_s=statistics.mean(computes_s),
         phases=median([step for block in reduced for step in block.steps]),
         data_wait_fraction=data_wait_fraction([step for block in (*reduced, *alone) for step in block.steps]),
-        gradient_bytes=sum(parameter.nbytes for parameter in parameters),
-        digest=as_text(hash_tensors([parameter.contiguous() for parameter in parameters])),
+        gradient_bytes=sum(parameter.nbytes for parameter in module.parameters()),
+        digest=digest(module),
     )
 
 

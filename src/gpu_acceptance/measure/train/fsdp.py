@@ -8,13 +8,12 @@ import torch.distributed as dist
 from torch import nn
 
 from gpu_acceptance.measure.collectives import largest, over_ranks
-from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
 from gpu_acceptance.measure.timing import time_blocks
 from gpu_acceptance.measure.train import exposed
 from gpu_acceptance.measure.train.models import compile_by_blocks
-from gpu_acceptance.measure.train.parallel import Sharding, sharded
+from gpu_acceptance.measure.train.parallel import Sharding, digest, sharded
 from gpu_acceptance.measure.train.shapes import Workload
-from gpu_acceptance.measure.train.step import local, whole
+from gpu_acceptance.measure.train.step import local
 from gpu_acceptance.measure.train.trained import Times, Trained, Training
 from gpu_acceptance.measure.train.tuned import tuned
 
@@ -66,7 +65,7 @@ def measure(workload: Workload, sharding: Sharding, *, device: torch.device, com
             held_bytes=sum(local(parameter).nbytes for parameter in training.module.parameters()) + trained.optimizer_bytes,
             promised_bytes=sum(_promised(one.shape, sharding.shard, sharding.num_shards) for one in training.module.parameters()),
             exposed=exposed.measure(training.step, _NUM_PROFILED, device) if device.type == "cuda" else None,
-            digest=_digest(training.module) if sharding.mesh.ndim > 1 else None,
+            digest=digest(training.module) if sharding.mesh.ndim > 1 else None,
         )
 
 
@@ -74,8 +73,3 @@ def _promised(shape: torch.Size, shard: int, num_shards: int) -> int:
     """Bytes of one tensor, which is cut along its first dimension, as torch.chunk cuts: the last shards may have less, or nothing."""
     rows = math.ceil(shape[0] / num_shards)
     return _STATE_BYTES * min(rows, max(0, shape[0] - shard * rows)) * math.prod(shape[1:]) + _COUNT_BYTES
-
-
-def _digest(module: nn.Module) -> str:
-    """Collective among the shards."""
-    return as_text(hash_tensors([whole(parameter.detach()).contiguous() for parameter in module.parameters()]))

@@ -11,7 +11,9 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.nn.parallel import DistributedDataParallel
 
 from gpu_acceptance.measure.collectives import Group
+from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
 from gpu_acceptance.measure.train.models import blocks_of
+from gpu_acceptance.measure.train.step import whole
 
 # torch's 25 MB cut GPT-2 into twenty parts that are compiled one by one: on 2 H200 512,921 tokens/s for one GPU, and 522,390 with these
 # (reports/evidence/h200-training/x2-tuning.jsonl).
@@ -54,3 +56,8 @@ def sharded(module: nn.Module, sharding: Sharding) -> nn.Module:
     for part in [*blocks_of(module), module] if sharding.by_block else [module]:
         fully_shard(part, mesh=sharding.mesh, reshard_after_forward=sharding.reshards, mp_policy=precision, offload_policy=offload)
     return module
+
+
+def digest(module: nn.Module) -> str:
+    """Of all its weights, bit for bit: those of this rank, or what is gathered from shards. Collective where they are sharded."""
+    return as_text(hash_tensors([whole(parameter.detach()).contiguous() for parameter in module.parameters()]))

@@ -6,6 +6,7 @@ does. The wait for data lasts from the end of one step until the inputs of the n
 
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -16,7 +17,7 @@ import torch
 Phase = Literal["data_wait", "forward", "backward", "optimizer"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Phases:
     """Seconds."""
 
@@ -31,23 +32,22 @@ class Phases:
 
 
 class Marks:
-    """Moments at which a phase ended: of the device's own time where it is a GPU, for which the host does not wait."""
+    """Moments at which a phase ended: of the device's own time where it is a GPU, for which the host does not wait. None before `begin`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self.begin()
+        self._forget()
 
     def begin(self) -> None:
         """Forgets what was, and starts anew from now."""
-        self._moments: list[float] = []  # on a CPU
-        self._events: list[torch.cuda.Event] = []
-        self._names: list[Phase] = []
+        self._forget()
         self._put()
 
     def end(self, phase: Phase) -> None:
         """What ended now; `optimizer` ends a step."""
-        self._names.append(phase)
-        self._put()
+        if self._moments or self._events:  # it has begun
+            self._names.append(phase)
+            self._put()
 
     def steps(self) -> list[Phases]:
         """All since the beginning; waits for the device."""
@@ -55,12 +55,18 @@ class Marks:
             torch.cuda.synchronize(self._device)
         taken = [end - begin for begin, end in pairwise(self._moments)]
         taken += [float(begin.elapsed_time(end)) / 1e3 for begin, end in pairwise(self._events)]
-        found = [Phases()]
+        steps, totals_s = list[Phases](), defaultdict[str, float](float)
         for name, seconds in zip(self._names, taken, strict=True):
-            setattr(found[-1], f"{name}_s", getattr(found[-1], f"{name}_s") + seconds)
+            totals_s[f"{name}_s"] += seconds
             if name == "optimizer":
-                found.append(Phases())
-        return found[:-1]
+                steps.append(Phases(**totals_s))
+                totals_s.clear()
+        return steps
+
+    def _forget(self) -> None:
+        self._moments: list[float] = []  # on a CPU
+        self._events: list[torch.cuda.Event] = []
+        self._names: list[Phase] = []
 
     def _put(self) -> None:
         if self._device.type == "cpu":

@@ -11,7 +11,7 @@ from gpu_acceptance.measure.collectives import largest, over_ranks
 from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
 from gpu_acceptance.measure.timing import time_blocks
 from gpu_acceptance.measure.train import exposed
-from gpu_acceptance.measure.train.data import Feed, on_device
+from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
 from gpu_acceptance.measure.train.models import compile_by_blocks
 from gpu_acceptance.measure.train.parallel import Sharding, sharded
 from gpu_acceptance.measure.train.shapes import Workload
@@ -41,7 +41,7 @@ class FsdpResult:
 
 
 def measure(
-    workload: Workload, sharding: Sharding, *, device: torch.device, compiled: bool, times: Times, feed: Feed = on_device
+    workload: Workload, sharding: Sharding, *, device: torch.device, compiled: bool, times: Times, feed: Feed = ON_DEVICE
 ) -> FsdpResult:
     """Trains in blocks, after a warm-up: bf16 parameters and activations, reduction in fp32. Collective in the mesh, which is all ranks."""
 

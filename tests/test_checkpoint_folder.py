@@ -6,8 +6,10 @@ import resource
 import subprocess
 
 import pytest
+from waiting import wait_until
 
-from gpu_acceptance.checkpoint_folder import OLD_S, folder_of, make, make_anew, refuse_unusable, remove, remove_old, sees
+from gpu_acceptance.checkpoint_folder import OLD_S, folder_of, make, make_anew, refuse_unusable, remove_old, sees
+from gpu_acceptance.checkpoint_removal import remove, remove_within
 from gpu_acceptance.joining import RefusedError
 
 WRITTEN = ("ddp/__0_0.distcp", "ddp/.metadata", "ddp/.metadata.tmp", "ddp/part-0.json", "ddp/manifest.json.tmp", "fsdp/losses.json")
@@ -33,6 +35,16 @@ def made(parent, run_id, *, age_s=0):
 
 def all_under(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("patience_s", [60, 0])
+def test_it_is_removed_by_a_process_for_which_nobody_waits_longer(folder, patience_s):
+    remove_within(folder, patience_s)
+    if patience_s:
+        assert not folder.exists()
+    else:
+        assert folder.exists()  # Python has not even begun
+        assert wait_until(lambda: not folder.exists())
 
 
 def refusal(folder):

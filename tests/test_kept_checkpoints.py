@@ -48,6 +48,11 @@ def test_of_what_did_not_come_to_its_end_they_stay(outcome):
     assert are_evidence([row(0.0, outcome)], PROFILE, JOB)
 
 
+def test_of_what_does_not_apply_nothing_is_kept():
+    told = row(0.0).model_copy(update={"outcome": Outcome.NOT_APPLICABLE})
+    assert not are_evidence([told], PROFILE, JOB)
+
+
 def test_rows_of_others_say_nothing_of_them():
     missed = row(2e-4).model_copy(update={"subject": "corruption"})
     assert not are_evidence([missed, row(0.0)], PROFILE, JOB)

@@ -8,22 +8,16 @@ import contextlib
 import json
 import math
 import os
-import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+from gpu_acceptance.checkpoint_removal import MARKER, PREFIX, is_ours, marker_of, remove
 from gpu_acceptance.joining import RefusedError
 from gpu_acceptance.run_files import RUN_ID
 
 OLD_S = 6 * 3600  # the rows that write and read one are done within minutes
-_PREFIX = "gpu-acceptance-checkpoint-"
-_MARKER = ".gpu-acceptance-checkpoint"
-_MOST_BYTES = 4096  # of a marker
-# What torch.distributed.checkpoint and measure/train/checkpoint_files.py write.
-_OURS = re.compile(r"__\d+_\d+\.distcp|\.metadata(\.tmp)?|(part-\d+|manifest|losses)\.json(\.tmp)?")
-WAYS = ("ddp", "fsdp")
 
 
 def refuse_unusable(folder: Path | None) -> None:
@@ -43,7 +37,7 @@ def refuse_unusable(folder: Path | None) -> None:
 def folder_of(run_id: str, named: Path | None, beside: Path, num_nodes: int) -> Path | None:
     """Of this run: in the folder that was named; on one node without a name in `beside`; on several without one nowhere."""
     parent = named or (beside if num_nodes == 1 else None)
-    return parent / f"{_PREFIX}{run_id}" if parent else None
+    return parent / f"{PREFIX}{run_id}" if parent else None
 
 
 def make_anew(folder: Path, mark: str) -> list[str]:
@@ -62,12 +56,12 @@ def make_anew(folder: Path, mark: str) -> list[str]:
 def make(folder: Path, mark: str) -> None:
     """This run's folder and its marker, which holds `mark`. One that a former attempt of this run left is taken over."""
     if os.path.lexists(folder) and not _is_ours(folder):
-        raise FileExistsError(f"{folder} is there and is none of ours: no marker {_MARKER} of this run in it")
+        raise FileExistsError(f"{folder} is there and is none of ours: no marker {MARKER} of this run in it")
     folder.mkdir(exist_ok=True)
-    new = folder / f"{_MARKER}.tmp"
+    new = folder / f"{MARKER}.tmp"
     try:
-        new.write_text(json.dumps({"run_id": folder.name.removeprefix(_PREFIX), "mark": mark}))
-        new.replace(folder / _MARKER)
+        new.write_text(json.dumps({"run_id": folder.name.removeprefix(PREFIX), "mark": mark}))
+        new.replace(folder / MARKER)
     except OSError:
         with contextlib.suppress(OSError):  # something else is in it; without a marker nobody would ever remove it
             new.unlink(missing_ok=True)
@@ -78,23 +72,9 @@ def make(folder: Path, mark: str) -> None:
 def sees(folder: Path, mark: str, *, within_s: float) -> bool:
     """Whether this process finds the marker that another one has written; a network file system may show it a little later."""
     end = time.monotonic() + within_s
-    while not (found := _marker_of(folder).get("mark") == mark) and time.monotonic() < end:
+    while not (found := marker_of(folder).get("mark") == mark) and time.monotonic() < end:
         time.sleep(0.1)
     return found
-
-
-def remove(folder: Path) -> None:
-    """Deletes what we wrote there, and the folder where nothing else is left in it. A folder without our marker stays as it is."""
-    if not _is_ours(folder):
-        return
-    for way in WAYS:
-        if _is_folder(folder / way):
-            _remove_files(folder / way)
-            with contextlib.suppress(OSError):  # something is in it that is not ours
-                (folder / way).rmdir()
-    if [path.name for path in folder.iterdir()] == [_MARKER]:
-        (folder / _MARKER).unlink()
-        folder.rmdir()
 
 
 def remove_old(folder: Path) -> list[str]:
@@ -102,7 +82,7 @@ def remove_old(folder: Path) -> list[str]:
 
     By the clock of the file system, of which this run's own marker tells the time: the clocks of hosts may differ.
     """
-    now_s = (folder / _MARKER).lstat().st_mtime
+    now_s = (folder / MARKER).lstat().st_mtime
     old = [other for other in _siblings(folder) if _is_ours(other) and now_s - _touched_s(other) > OLD_S]
     for other in old:
         with contextlib.suppress(OSError):  # of another user, or removed meanwhile by another run
@@ -112,23 +92,11 @@ def remove_old(folder: Path) -> list[str]:
 
 def _siblings(folder: Path) -> Iterator[Path]:
     with os.scandir(folder.parent) as entries:
-        yield from (folder.parent / entry.name for entry in entries if entry.name.startswith(_PREFIX) and entry.name != folder.name)
+        yield from (folder.parent / entry.name for entry in entries if entry.name.startswith(PREFIX) and entry.name != folder.name)
 
 
 def _is_ours(folder: Path) -> bool:
-    run_id = folder.name.removeprefix(_PREFIX)
-    return bool(RUN_ID.fullmatch(run_id)) and _is_folder(folder) and _marker_of(folder).get("run_id") == run_id
-
-
-def _is_folder(path: Path) -> bool:
-    return _is(path, stat.S_ISDIR)
-
-
-def _is(path: Path, kind: Callable[[int], bool]) -> bool:
-    try:
-        return kind(path.lstat().st_mode)
-    except OSError:
-        return False
+    return bool(RUN_ID.fullmatch(folder.name.removeprefix(PREFIX))) and is_ours(folder)
 
 
 def _touched_s(folder: Path) -> float:
@@ -137,22 +105,3 @@ def _touched_s(folder: Path) -> float:
         return max(path.lstat().st_mtime for path in folder.iterdir())
     except (OSError, ValueError):
         return math.inf
-
-
-def _marker_of(folder: Path) -> dict[str, object]:
-    """What stands in its marker; nothing where that is none of ours."""
-    path = folder / _MARKER
-    if not _is(path, stat.S_ISREG):
-        return {}
-    try:
-        with path.open("rb") as file:
-            found = json.loads(file.read(_MOST_BYTES))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _remove_files(folder: Path) -> None:
-    for path in folder.iterdir():
-        if _OURS.fullmatch(path.name) and _is(path, stat.S_ISREG):
-            path.unlink()

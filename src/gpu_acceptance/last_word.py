@@ -44,6 +44,7 @@ class LastWord:
         if line := self._run.write_event_files():
             with contextlib.suppress(OSError, ValueError):  # no terminal takes a verdict back that all have left with
                 self._write(visible(line))
+        self._run.remove_checkpoints()
 
     def _end(self, session: pytest.Session) -> None:
         run = self._run

@@ -113,7 +113,7 @@ class Entry(_Model):
     )
     nodes: Nodes = Field("any", description="any, one or several")
     min_ranks: Size = Field(1, description="the ranks that a job has at least to which it applies, over all nodes, a whole number from 1")
-    min_ranks_per_node: Size = Field(1, description="the ranks that each of its nodes has at least, a whole number from 1")
+    min_ranks_per_node: Size = Field(1, description="the ranks that its largest node has at least, a whole number from 1")
     floor: float = Field(0.0, description="the finite number below which a reading is a measuring error; without the key: 0")
     ceiling: float | None = Field(None, description="the finite number above which a reading is a measuring error")
     spread_at_most: Spread | None = Field(

@@ -1,11 +1,11 @@
 """One acceptance run on one rank, from the agreement on what runs to the last bye. The pytest hooks are in plugin.py."""
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_acceptance import checkpoint_folder
+from gpu_acceptance.checkpoint_removal import remove_within
 from gpu_acceptance.collecting import Collected
 from gpu_acceptance.control import ControlError, Message
 from gpu_acceptance.counter_alarm import most_risen
@@ -37,6 +37,7 @@ from gpu_acceptance.unmet import note_refusal
 from gpu_acceptance.validations import read_validations
 from gpu_acceptance.worker_hold import Suite
 
+_REMOVING_S = 20.0  # torchrun ends a rank 30 s after one of its peers has failed
 BACKSTOP_S = 60.0  # the process group's own timeout lies this far behind the longest deadline: the supervisor's always fires first
 
 
@@ -232,16 +233,16 @@ class Run:
             self.supervisor.say_bye(self.alive)
         if self.supervisor.hold:
             self.supervisor.hold.kill_everything()
-        self._remove_checkpoints()
         self._end_deaf_launcher()
 
-    def _remove_checkpoints(self) -> None:
-        """Once they are judged, by the rank that made their folder; last of all, since what they lie on may be slow."""
+    def remove_checkpoints(self) -> None:
+        """Once they are judged, by the rank that made their folder; last of all, since what they lie on may be slow. A later run removes
+        what is left.
+        """
         if not (self.leader and self.record and self.plan and self.checkpoints):
             return
         if not are_evidence(self.record.rows, self.plan.profile, self.leader.job):
-            with contextlib.suppress(OSError):  # a later run removes what is left
-                checkpoint_folder.remove(self.checkpoints)
+            remove_within(self.checkpoints, _REMOVING_S)
 
     def write_event_files(self) -> str:
         """The rank that reports, where they were asked for; returns a line to say. The last thing of all: it costs nobody a verdict."""

@@ -5,12 +5,14 @@
 # competitor  another process takes 5 % of GPU 1's time while DDP trains: must be REJECTED and name rank 1 alone
 # memory      a batch that fits no GPU: the run is INCOMPLETE, and says what to lower
 . "$(dirname "$0")/planted_run.sh"
+mkdir -p /tmp/checkpoints
 soak=(--level=soak --soak=300 --checkpoint-dir=/tmp/checkpoints)
 
 sound() { run sound "${soak[@]}" -k "'test_parity.py or test_sampler.py or test_checkpoint.py or test_fsdp_variants.py or test_ddp_scaling.py'"; }
 
 failing() {
-    .venv/bin/python tests/gpu/failure_xids.py >"$out/failure_xids.jsonl" 2>&1
+    .venv/bin/python tests/gpu/failure_xids.py >"$out/failure_xids.jsonl" 2>"$out/failure_xids.err"
+    echo "failure_xids: $?"
     run failing "${soak[@]}" -k test_failure_propagation.py
 }
 

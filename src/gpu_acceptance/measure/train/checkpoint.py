@@ -88,14 +88,17 @@ def resume(work: Work, folder: Path, manifest: Manifest, *, device: torch.device
 def resume_on_fewer(work: Work, folder: Path, manifest: Manifest, num_ranks: int, *, device: torch.device) -> Resumed:
     """The same on the first `num_ranks`, which divide the shards; the others wait. Collective: all ranks call it."""
     reference = _on_all(lambda: checkpoint_files.read_losses(folder, manifest), device)
-    changed: tuple[str, ...] = ()
-    error = 0.0
     rank = dist.get_rank()
     group = split([other // num_ranks for other in range(dist.get_world_size())], rank)
-    if rank < num_ranks:
+
+    def go_on() -> tuple[tuple[str, ...], float]:
+        if rank >= num_ranks:
+            return (), 0.0
         with tuned(work.workload, device), deterministic(device):
             changed, losses = _go_on(work, folder, manifest, len(reference[0]), device, group)
-        error = _error(over_ranks(losses, device, group), reference)
+        return changed, _error(over_ranks(losses, device, group), reference)
+
+    changed, error = _on_all(go_on, device)
     return Resumed(changed, (), over_ranks([error], device)[0][0])
 
 
@@ -143,9 +146,9 @@ def _on_all(work: Callable[[], T], device: torch.device) -> T:
     return together(work, lambda text: texts_over_ranks(text, device))
 
 
-def _on_rank_0(work: Callable[[], T], device: torch.device) -> T | None:
+def _on_rank_0(work: Callable[[], object], device: torch.device) -> None:
     """The same of one rank, for which all others wait."""
-    return _on_all(lambda: work() if dist.get_rank() == 0 else None, device)
+    _on_all(lambda: work() if dist.get_rank() == 0 else None, device)
 
 
 def _error(losses: list[list[float]], reference: list[list[float]]) -> float:

@@ -118,12 +118,12 @@ class _Run:
         self, alone: Callable[[], AbstractContextManager[None]], num_steps: int, num_blocks: int
     ) -> tuple[list[_Block], list[_Block]]:
         """Blocks as they are, and blocks with each step in `alone`, which are undone."""
-        together, apart = [], []
+        reduced, apart = [], []
         for _ in range(num_blocks):
-            together.append(self.block(num_steps))
+            reduced.append(self.block(num_steps))
             with self.step.undone():
                 apart.append(self.block(num_steps, alone))
-        return together, apart
+        return reduced, apart
 
     def block(self, num_steps: int, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> _Block:
         """On a rank that begins when all have come."""

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 import torch
-import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from gpu_acceptance.measure.train import data
@@ -21,7 +20,7 @@ from gpu_acceptance.measure.train.shapes import Workload
 
 T = TypeVar("T")
 _SEED = 0
-_NUM_STEPS = 512  # of an epoch, more than a training needs: workers start anew with each
+_NUM_STEPS = 1 << 13  # of an epoch, more than a training needs: workers start anew with each
 LOST = (RuntimeError, OSError, EOFError)  # DataLoader's own, or that of a batch whose sender is gone
 
 
@@ -85,8 +84,9 @@ def by_workers(num_workers: int) -> Feed:
     def feed(workload: Workload, rank: int, device: torch.device) -> Iterator[Batch]:
         made = data.batches(workload.shape, workload.batch_size, data.NUM_BATCHES, seed=_SEED, device=torch.device("cpu"))
         inputs, targets = (torch.cat(parts) for parts in zip(*made, strict=True))
-        dataset = Repeated(inputs, targets, _NUM_STEPS * workload.batch_size * dist.get_world_size())
-        sampler: DistributedSampler[Batch] = DistributedSampler(dataset, rank=rank)
+        dataset = Repeated(inputs, targets, _NUM_STEPS * workload.batch_size)
+        # Each rank draws from all of it: torch would have each rank permute the samples of all ranks.
+        sampler: DistributedSampler[Batch] = DistributedSampler(dataset, num_replicas=1, rank=0, seed=rank)
         loader = loader_of(dataset, sampler, batch_size=workload.batch_size, num_workers=num_workers, pin_memory=device.type == "cuda")
         return itertools.chain.from_iterable(itertools.repeat(loader))
 

@@ -25,6 +25,7 @@ def test_efficiency(groups, train, check, record):
         record(f"ddp_scaling.gpt2.efficiency_{name}", found.communication_efficiency, "relative")
         record(f"ddp_scaling.gpt2.spread_{name}", found.spread_efficiency, "relative")
     found = train.with_ddp("gpt2")
+    record("ddp_scaling.gpt2.data", found.trained.data, "text")
     record("ddp_scaling.gpt2.throughput_all", found.trained.items_per_s, "tokens/s")
     check("ddp_scaling.gpt2.efficiency_all", found.communication_efficiency, "relative")
     record("ddp_scaling.gpt2.spread_all", found.spread_efficiency, "relative")

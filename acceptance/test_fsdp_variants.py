@@ -27,5 +27,6 @@ def test_memory(ranks, train, shard, check, record):
     for size in (*sizes, ranks.world_size):
         result = train.with_fsdp("gpt2", shard(num_ranks=size))
         check("fsdp_variants.memory.held", result.held, "relative", detail=f"over {size} ranks")
+        record("fsdp_variants.memory.data", result.trained.data, "text")
         record(f"fsdp_variants.memory.held_bytes_{size}", result.held_bytes, "bytes")
         record(f"fsdp_variants.memory.peak_bytes_{size}", result.trained.peak_bytes, "bytes")

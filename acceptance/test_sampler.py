@@ -50,5 +50,6 @@ def test_step_split(train, check, record):
     check("sampler.step.data_wait_fraction", found.data_wait_fraction, "relative")
     for phase in ("data_wait_s", "forward_s", "backward_s", "optimizer_s"):
         record(f"sampler.step.{phase}", getattr(found.phases, phase), "s")
+    record("sampler.step.data", found.trained.data, "text")
     record("sampler.step.exposed_communication_s", found.exposed_s, "s")
     record("sampler.step.rate", found.trained.items_per_s, found.trained.workload.unit)

@@ -1,5 +1,6 @@
 """Options, folders and files as people give them, in a world of one: what is wrong is one readable error, and nothing started."""
 
+import numpy as np
 import pytest
 from suite import EXAMPLES, make_suite, plain_pytest
 
@@ -30,6 +31,10 @@ def assert_refused(finished, text):
         (["--run-id=../elsewhere"], "ERROR: --run-id='../elsewhere': wants letters, digits"),
         (["--limits=no such.yaml"], "ERROR: no such.yaml: there is no such file: "),
         ([f"--limits={'x' * 300}"], f"ERROR: --limits={'x' * 300}: cannot be read: File name too long"),
+        (
+            ["--data-dir=no"],
+            "/no: no folder that can be read; wanted on every node: tokens.npy (an array of token ids), images/CLASS/FILE, or both [",
+        ),
         (["--setup-plan"], "ERROR: --setup-plan shows fixtures, and none runs in this process: leave it out"),
     ],
 )
@@ -73,9 +78,11 @@ def test_a_path_after_a_blank_that_moves_the_root_is_refused(tmp_path):
 
 def test_the_plan_names_validations_limits_and_seconds_and_runs_nothing(suite):
     (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\nlevels: {full: {two_metrics: 7}}\n")
-    plan = plain_pytest(suite, "--plan")
+    np.save(suite / "tokens.npy", np.zeros(9, np.uint16))
+    plan = plain_pytest(suite, "--plan", f"--data-dir={suite}")
     assert plan.returncode == 5, plan.output
     assert "profile cpu (no GPU), level full, 2 ranks on each of 1 node, as `make accept` starts where there is no GPU" in plan.output
+    assert f"training data: gpt2 and llama: {suite}/tokens.npy (9 tokens); resnet: synthetic; parity and checkpoint: always" in plan.output
     assert "  acceptance/test_two_metrics.py::test_first: 7 s expected, deadline 60 s" in plan.output
     assert (
         "  two_metrics.second: >= 1 GB/s (rank) [cpu.yaml: policy: an example of a limit, for the tests of the suite itself]" in plan.output

@@ -25,7 +25,12 @@ LIMIT_BOUNDS = ("limit", "thresholds", "judge", "verdict", "bounds", "limits_fil
 SHIPPED = profile_names(shipped_dir())
 SELECTED = [name for name in SHIPPED if name in {"cpu", "h200-sxm"}]  # the ones that this suite has run on
 CODE = ("src", "fixtures", "acceptance", "tools", "benchmarks")
-READS_FILES = {"golden": {"pydantic"}}  # what a file from outside says goes through validation
+READS_FILES = {  # what a file from outside says goes through validation
+    "golden": {"pydantic"},
+    "data_files": {"numpy"},
+    "image_sample": {"numpy", "PIL"},
+    "real": {"numpy"},
+}
 SUFFIXES = {
     "",
     ".py",

@@ -30,7 +30,7 @@ def suite(tmp_path):
 
 def settings(suite, started_in=None, **options):
     defaults = dict.fromkeys(
-        ("hardware", "gpus", "report_dir", "run_id", "confirm", "budget", "site", "level", "soak", "checkpoint_dir")
+        ("hardware", "gpus", "report_dir", "run_id", "confirm", "budget", "site", "level", "soak", "checkpoint_dir", "data_dir")
     ) | {
         "limits": [],
         "waive": [],
@@ -100,6 +100,11 @@ def test_the_folder_for_checkpoints_is_meant_from_where_pytest_was_started(suite
     assert settings(suite, tmp_path, checkpoint_dir="shared").checkpoint_dir == tmp_path / "shared"
 
 
+def test_the_folder_of_training_data_is_meant_from_where_pytest_was_started(suite, tmp_path):
+    assert settings(suite).data_dir is None
+    assert settings(suite, tmp_path, data_dir="data").data_dir == tmp_path / "data"
+
+
 def test_waivers_and_gpus(suite):
     found = settings(suite, waive=["hbm.*= agreed = on Monday "], gpus="4")
     assert found.waivers == {"hbm.*": "agreed = on Monday"}
@@ -141,6 +146,7 @@ def test_a_number_of_gpus(suite, text):
         ({"limits": ["x" * 300]}, f"--limits={'x' * 300}: cannot be read: File name too long"),
         ({"report_dir": ""}, "--report-dir=: wants a folder"),
         ({"checkpoint_dir": " "}, "--checkpoint-dir= : wants a folder that all nodes share"),
+        ({"data_dir": ""}, "--data-dir=: wants a folder with training data"),
     ],
 )
 def test_a_name_that_cannot_be_one(suite, options, text):

@@ -96,7 +96,8 @@ class Run:
         named, beside = settings.checkpoint_dir, settings.report_dir
         folder = self.checkpoints = folder_of(self.files.folder.name, named, beside, num_nodes)
         parameters = dict(plan.profile.parameters)
-        suite = Suite(rootdir, ini, files, parameters, agreed["group_timeout_s"], counters, most, digests, plan.declared_nodes, folder)
+        timeout_s, nodes, data_dir = agreed["group_timeout_s"], plan.declared_nodes, settings.data_dir
+        suite = Suite(rootdir, ini, files, parameters, timeout_s, counters, most, digests, nodes, folder, data_dir)
         self.supervisor.hold.collect_with(suite)
         self.plan = plan
         return [validation.nodeid for validation in plan.validations]

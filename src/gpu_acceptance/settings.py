@@ -37,6 +37,7 @@ class Settings:
     profiles: Path
     site: Path | None = None
     checkpoint_dir: Path | None = None
+    data_dir: Path | None = None
     level: str = DEFAULT_LEVEL
     soak_s: float | None = None  # None: as long as the profile says, where the level is soak
     localise: bool = False
@@ -56,6 +57,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--allow-busy", action="store_true", help="run on GPUs that somebody else uses as well; shown in the verdict line")
     group.addoption("--site", metavar="FILE", help="which nodes there must be, their GPUs and racks; a node that differs fails by name")
     group.addoption("--checkpoint-dir", metavar="DIR", help="folder that all nodes share, for the checkpoints of subject checkpoint")
+    own = "train on data of your own: DIR/tokens.npy, DIR/images/CLASS/FILE, or both, on every node; without it data is synthetic"
+    group.addoption("--data-dir", metavar="DIR", help=own)
     group.addoption("--measure-only", action="store_true", help="run and record everything, judge nothing; the run is INCOMPLETE")
     group.addoption("--plan", action="store_true", help="print what would run, its limits and its time; touches no GPU; exit code 5")
     group.addoption(
@@ -88,6 +91,7 @@ def read_settings(config: pytest.Config) -> Settings:
         budget=_budget(option.budget),
         site=_site(config),
         checkpoint_dir=_checkpoint_dir(config),
+        data_dir=_data_dir(config),
         level=_level(option.level, option.soak),
         soak_s=_soak(option.soak),
         localise=option.localise,
@@ -163,6 +167,11 @@ def _site(config: pytest.Config) -> Path | None:
 
 def _checkpoint_dir(config: pytest.Config) -> Path | None:
     name = _not_empty("--checkpoint-dir", config.option.checkpoint_dir, "a folder that all nodes share")
+    return None if name is None else config.invocation_params.dir / name
+
+
+def _data_dir(config: pytest.Config) -> Path | None:
+    name = _not_empty("--data-dir", config.option.data_dir, "a folder with training data")
     return None if name is None else config.invocation_params.dir / name
 
 

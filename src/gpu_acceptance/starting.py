@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
+from gpu_acceptance import checkpoint_folder, data_dir
 from gpu_acceptance.busy import find_busy
-from gpu_acceptance.checkpoint_folder import refuse_unusable
 from gpu_acceptance.control import Control, Message, UnreachableError
 from gpu_acceptance.files import Journal, RecordError
 from gpu_acceptance.identity import read_identity
@@ -86,9 +86,10 @@ def _open_journal(supervisor: Supervisor, files: RunFiles, identity: RankIdentit
 
 
 def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[SiteFile | None, RefusedError | None]:
-    """This rank's copy of the site's file; where it, or the folder for checkpoints, cannot be used, all ranks hear on which node."""
+    """This rank's copy of the site's file; where it, or a folder that was named, cannot be used, all ranks hear on which node."""
     try:
-        refuse_unusable(settings.checkpoint_dir)
+        checkpoint_folder.refuse_unusable(settings.checkpoint_dir)
+        data_dir.refuse_unusable(settings.data_dir)
         return read_declared(settings), refusal
     except RefusedError as error:
         return None, refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)

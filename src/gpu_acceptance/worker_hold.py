@@ -42,6 +42,7 @@ class Suite:
     digests: dict[str, str]
     declared_nodes: tuple[DeclaredNode, ...]
     checkpoints: Path | None
+    data_dir: Path | None
 
 
 class WorkerHold:
@@ -128,6 +129,7 @@ class WorkerHold:
             "digests": self._suite.digests,
             "declared_nodes": [node.model_dump() for node in self._suite.declared_nodes],
             "checkpoints": self._suite.checkpoints and str(self._suite.checkpoints),
+            "data_dir": self._suite.data_dir and str(self._suite.data_dir),
         }
 
     def opened(self, gpu_uuid: str) -> None:

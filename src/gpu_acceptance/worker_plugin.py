@@ -180,6 +180,7 @@ class WorkerPlugin:
             digests=command["digests"],
             declared_nodes=tuple(DeclaredNode(**node) for node in command["declared_nodes"]),
             checkpoints=Path(command["checkpoints"]) if command["checkpoints"] else None,
+            data_dir=Path(command["data_dir"]) if command["data_dir"] else None,
             gather=self._gather,
             telemetry=self._telemetry,
             end_round=self._end_round,

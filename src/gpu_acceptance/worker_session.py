@@ -104,6 +104,7 @@ class WorkerSession:
     digests: Mapping[str, str] = field(repr=False)  # of the suite and the profile, as this rank has them
     declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
     checkpoints: Path | None  # this run's folder for them; None on several nodes without --checkpoint-dir
+    data_dir: Path | None  # a site's own training data; None: synthetic
     gather: Gather = field(repr=False)
     telemetry: Telemetry = field(repr=False)
     end_round: EndRound = field(repr=False)

@@ -6,13 +6,14 @@ noise with the colour grid of their class in it.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from gpu_acceptance.measure.train.shapes import NUM_CLASSES, Decoder, ResNet, Shape, Workload
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # inputs, targets
-Feed = Callable[[Workload, int, torch.device], Iterator[Batch]]  # what a rank sees, without end
+SYNTHETIC = "synthetic"
 NUM_BATCHES = 4  # that differ
 NUM_SUCCESSORS = 4
 _NUM_SYMBOLS = 64
@@ -20,9 +21,20 @@ _GRID = 8  # cells each way
 _CHAIN_SEED = 1  # of what all ranks learn; what each of them sees is drawn by its own
 
 
-def on_device(workload: Workload, rank: int, device: torch.device) -> Iterator[Batch]:
-    """Few batches, over and over: to learn, and to make in no time. A Feed."""
+@dataclass(frozen=True)
+class Feed:
+    """What a rank sees, without end, and what people are told of where it comes from."""
+
+    batches: Callable[[Workload, int, torch.device], Iterator[Batch]]
+    source: str
+
+
+def _made(workload: Workload, rank: int, device: torch.device) -> Iterator[Batch]:
+    """Few batches, over and over: to learn, and to make in no time."""
     return itertools.cycle(batches(workload.shape, workload.batch_size, NUM_BATCHES, seed=rank, device=device))
+
+
+ON_DEVICE = Feed(_made, SYNTHETIC)
 
 
 def batches(shape: Shape, batch_size: int, num_batches: int, *, seed: int, device: torch.device) -> Sequence[Batch]:

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpu_acceptance.measure.collectives import Group, largest, over_ranks
 from gpu_acceptance.measure.timing import Span, time_block
-from gpu_acceptance.measure.train.data import Feed, on_device
+from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
 from gpu_acceptance.measure.train.parallel import digest, replicated
 from gpu_acceptance.measure.train.phases import Phases, data_wait_fraction, median
 from gpu_acceptance.measure.train.shapes import Workload
@@ -63,7 +63,7 @@ class DdpResult:
 
 
 def measure(
-    workload: Workload, *, device: torch.device, compiled: bool, times: Times, group: Group = None, feed: Feed = on_device
+    workload: Workload, *, device: torch.device, compiled: bool, times: Times, group: Group = None, feed: Feed = ON_DEVICE
 ) -> DdpResult:
     """Trains in blocks of each kind by turns, after a warm-up, over a process group: all ranks unless one is given. Collective there."""
 

@@ -10,6 +10,7 @@ from torch import nn
 from gpu_acceptance.measure.collectives import largest, over_ranks
 from gpu_acceptance.measure.timing import time_blocks
 from gpu_acceptance.measure.train import exposed
+from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
 from gpu_acceptance.measure.train.models import compile_by_blocks
 from gpu_acceptance.measure.train.parallel import Sharding, digest, sharded
 from gpu_acceptance.measure.train.shapes import Workload
@@ -38,7 +39,9 @@ class FsdpResult:
         return self.held_bytes / self.promised_bytes
 
 
-def measure(workload: Workload, sharding: Sharding, *, device: torch.device, compiled: bool, times: Times) -> FsdpResult:
+def measure(
+    workload: Workload, sharding: Sharding, *, device: torch.device, compiled: bool, times: Times, feed: Feed = ON_DEVICE
+) -> FsdpResult:
     """Trains in blocks, after a warm-up: bf16 parameters and activations, reduction in fp32. Collective in the mesh, which is all ranks."""
 
     def wrap(model: nn.Module) -> nn.Module:

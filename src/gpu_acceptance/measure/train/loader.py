@@ -52,9 +52,18 @@ class Repeated(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 def loader_of(
-    dataset: Dataset[T], sampler: DistributedSampler[T], *, batch_size: int, num_workers: int, pin_memory: bool = False
+    dataset: Dataset[T],
+    sampler: DistributedSampler[T],
+    *,
+    batch_size: int,
+    num_workers: int,
+    pin_memory: bool = False,
+    is_endless: bool = False,
 ) -> DataLoader[T]:
-    """With 0 workers the rank reads by itself. Where a worker dies, reading raises one of LOST within seconds."""
+    """With 0 workers the rank reads by itself. Where a worker dies, reading raises one of LOST within seconds.
+
+    `is_endless`: for epoch after epoch of whole batches, over which workers live.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     return DataLoader(
@@ -63,6 +72,8 @@ def loader_of(
         sampler=sampler,
         num_workers=num_workers,
         pin_memory=pin_memory,
+        drop_last=is_endless,
+        persistent_workers=is_endless and num_workers > 0,
         multiprocessing_context=context if num_workers else None,
     )
 
@@ -79,4 +90,4 @@ def by_workers(num_workers: int) -> Feed:
         loader = loader_of(dataset, sampler, batch_size=workload.batch_size, num_workers=num_workers, pin_memory=device.type == "cuda")
         return itertools.chain.from_iterable(itertools.repeat(loader))
 
-    return feed
+    return Feed(feed, data.SYNTHETIC)

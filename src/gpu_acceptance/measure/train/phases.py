@@ -32,7 +32,7 @@ class Phases:
 
 
 class Marks:
-    """Moments at which a phase ended: of the device's own time where it is a GPU, for which the host does not wait. None before `begin`."""
+    """Moments at which a phase ended: of the device's own time where it is a GPU, without waiting for it. None is taken before `begin`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

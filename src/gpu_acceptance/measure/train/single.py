@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gpu_acceptance.measure.timing import time_blocks, time_each
+from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
 from gpu_acceptance.measure.train.shapes import Workload
 from gpu_acceptance.measure.train.trained import Times, Trained, Training
 from gpu_acceptance.measure.train.tuned import tuned
@@ -34,7 +35,14 @@ class SingleResult:
 
 
 def measure(
-    workload: Workload, *, rank: int, device: torch.device, compiled: bool, times: Times, agree: Callable[[int], int]
+    workload: Workload,
+    *,
+    rank: int,
+    device: torch.device,
+    compiled: bool,
+    times: Times,
+    agree: Callable[[int], int],
+    feed: Feed = ON_DEVICE,
 ) -> SingleResult:
     """Trains in blocks that begin together. `agree` gives the largest of one number from each rank. Collective, in `agree` alone."""
 
@@ -44,7 +52,7 @@ def measure(
         return model
 
     with tuned(workload, device):
-        training = Training(workload, rank, device, wrap)
+        training = Training(workload, rank, device, wrap, feed=feed)
         blocks = time_blocks(
             training.step,
             device=device,

@@ -10,7 +10,7 @@ from torch import nn
 
 from gpu_acceptance.measure.timing import time_block
 from gpu_acceptance.measure.train import cost
-from gpu_acceptance.measure.train.data import Feed, on_device
+from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
 from gpu_acceptance.measure.train.models import build
 from gpu_acceptance.measure.train.shapes import Workload
 from gpu_acceptance.measure.train.step import Part, TrainStep
@@ -34,6 +34,7 @@ class Trained:
     """One workload, trained in blocks. Losses and memory are those of this rank."""
 
     workload: Workload
+    data: str  # where they came from
     step_s: float  # median block
     block_cv_percent: float
     first_step_s: float  # from nothing: weights, data, compiling, one step
@@ -83,16 +84,16 @@ class Training:
         device: torch.device,
         wrap: Callable[[nn.Module], nn.Module],
         *,
-        feed: Feed = on_device,
+        feed: Feed = ON_DEVICE,
         autocast: bool = True,
     ) -> None:
         begin_s = time.monotonic()
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         torch.manual_seed(_SEED)
-        self.workload, self.device = workload, device
+        self.workload, self.device, self.source = workload, device, feed.source
         self.module = wrap(build(workload.shape, device))
-        steps: Iterator[Sequence[Part]] = ([(1, batch)] for batch in feed(workload, rank, device))
+        steps: Iterator[Sequence[Part]] = ([(1, batch)] for batch in feed.batches(workload, rank, device))
         self.step = TrainStep(self.module, steps, device=device, autocast=autocast)
         self.first_step_s = time_block(self.step, 1, device).end_s - begin_s
 
@@ -100,6 +101,7 @@ class Training:
         """What came of it, of blocks between two moments of time.monotonic. Waits for the device."""
         return Trained(
             workload=self.workload,
+            data=self.source,
             step_s=step_s,
             block_cv_percent=block_cv_percent,
             first_step_s=self.first_step_s,

@@ -1,0 +1,126 @@
+"""Training data of a site's own, as files: what may lie in a folder, and what is refused there. Needs no torch.
+
+`tokens.npy` is one array of token ids; `images/CLASS/FILE` are images by class. All of it is untrusted: nothing is unpickled, only regular
+files are opened. Symbolic links are followed wherever they lead, since data sets are put together of them: what is read is trained, and
+shown by its number alone.
+"""
+
+import functools
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_acceptance.measure.train.shapes import NUM_CLASSES
+
+TOKENS, IMAGES = "tokens.npy", "images"
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+MOST_TEXT = 300  # characters of what a library says of a file
+_DTYPES = (np.dtype(np.uint16), np.dtype(np.uint32))
+_WANTED = "one array of token ids with one dimension, of uint16 or uint32, as numpy.save writes it"
+LAYOUT = f"{TOKENS} (an array of token ids), {IMAGES}/CLASS/FILE, or both"
+_IMAGES_LAYOUT = f"{IMAGES}/CLASS/FILE with FILE in {', '.join(f'*{suffix}' for suffix in SUFFIXES)}"
+
+Tokens = np.ndarray[Any, np.dtype[Any]]
+
+
+class DataError(ValueError):
+    """Data that cannot be trained: the file, what was seen in it, what is allowed."""
+
+
+def parts_of(folder: Path) -> tuple[bool, bool]:
+    """Whether tokens are there, and images: a link to nothing is there, and no reason to train on something else. Raises DataError."""
+    found = os.path.lexists(folder / TOKENS), os.path.lexists(folder / IMAGES)
+    if not any(found):
+        seen = f"holds neither {TOKENS} nor {IMAGES}" if os.path.isdir(folder) else "no folder that can be read"  # noqa: PTH112 - never raises
+        raise DataError(f"{folder}: {seen}; wanted on every node: {LAYOUT}")
+    return found
+
+
+def open_tokens(path: Path) -> Tokens:
+    """Mapped, not read, and never unpickled. Raises DataError."""
+    try:
+        is_file = stat.S_ISREG(path.stat().st_mode)  # of a pipe the opening would never end
+        found = np.lib.format.open_memmap(path, mode="r") if is_file else None
+    except Exception as error:  # a header that somebody made up can fail in any way
+        raise DataError(f"{path}: cannot be read: {str(error)[:MOST_TEXT]!r}; wanted: {_WANTED}") from None
+    if found is None:
+        raise DataError(f"{path}: not a file; wanted: {_WANTED}")
+    if found.ndim != 1 or found.dtype not in _DTYPES:
+        seen = f"{found.ndim} dimensions of {found.dtype!s:.50}"
+        raise DataError(f"{path}: {seen}; wanted: {_WANTED}")
+    return found
+
+
+@dataclass(frozen=True)
+class ImageList:
+    """The images of a folder by class, in sorted order."""
+
+    folder: Path
+    classes: tuple[str, ...]
+    names: np.ndarray[Any, np.dtype[np.bytes_]] = field(repr=False)  # one array: a list of a million is slow to send to workers
+    numbers: np.ndarray[Any, np.dtype[np.int64]] = field(repr=False)  # of the class of each
+    num_others: int  # files that are no images
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def path(self, number: int) -> Path:
+        return self.folder.joinpath(self.classes[self.numbers[number]], os.fsdecode(bytes(self.names[number])))
+
+
+@functools.cache
+def list_images(folder: Path) -> ImageList:
+    """All of them, once for each process: of ImageNet they are 1.3 million. Raises DataError."""
+    classes, num_others = class_folders(folder)
+    names: list[bytes] = []
+    counts = []
+    for name in classes:
+        found = list(_files(folder / name))
+        images = sorted(os.fsencode(one) for one in found if is_image(one))
+        if not images:
+            raise DataError(f"{folder / name}: no image in it; wanted: {_IMAGES_LAYOUT}")
+        names += images
+        counts.append(len(images))
+        num_others += len(found) - len(images)
+    return ImageList(folder, classes, np.array(names), np.repeat(np.arange(len(classes)), counts), num_others)
+
+
+def look_at_images(folder: Path) -> None:
+    """Raises DataError where the layout is wrong, or no class has an image; looks no further than to the first one."""
+    classes, _ = class_folders(folder)
+    if not any(is_image(file) for name in classes for file in _files(folder / name)):
+        raise DataError(f"{folder}: {len(classes)} class folders, and no image in them; wanted: {_IMAGES_LAYOUT}")
+
+
+def class_folders(folder: Path) -> tuple[tuple[str, ...], int]:
+    """Names in sorted order, and how many other things lie beside them. Raises DataError."""
+    try:
+        with os.scandir(folder) as entries:
+            are_folders = {entry.name: entry.is_dir() for entry in entries}
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror}; wanted: {_IMAGES_LAYOUT}") from None
+    classes = sorted(name for name, is_folder in are_folders.items() if is_folder)
+    if not 1 <= len(classes) <= NUM_CLASSES:
+        raise DataError(f"{folder}: {len(classes):,} class folders; wanted: {_IMAGES_LAYOUT}, with 1 to {NUM_CLASSES:,} of CLASS")
+    return tuple(classes), len(are_folders) - len(classes)
+
+
+def is_image(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Names; what is named like an image must be a file."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if is_image(entry.name) and not entry.is_file():
+                    raise DataError(f"{entry.path}: named like an image, and not a file; remove it")
+                yield entry.name
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror}; wanted: {_IMAGES_LAYOUT}") from None

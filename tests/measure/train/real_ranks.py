@@ -1,4 +1,4 @@
-"""One rank of two that train on files with DDP on gloo, and one of them alone; prints what it found as JSON. Started by test_real.py."""
+"""One rank of two that train on files with DDP and FSDP on gloo, and each alone; prints what it found as JSON. Started by test_real.py."""
 
 import json
 import sys
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 from gpu_acceptance.measure.train.data import Batch, Feed
 from gpu_acceptance.measure.train.real import Loading, feed_of
@@ -32,7 +33,8 @@ def noting(feed: Feed, seen: list[Batch]) -> Feed:
 
 def trained(folder: Path) -> dict[str, object]:
     # Not at the top: each worker imports this script, and transformers take seconds.
-    from gpu_acceptance.measure.train import ddp, single
+    from gpu_acceptance.measure.train import ddp, fsdp, single
+    from gpu_acceptance.measure.train.parallel import Sharding
     from gpu_acceptance.measure.train.trained import Times
 
     times = Times(warmup_s=0.0, block_s=0.0, num_blocks=2, min_steps=2)
@@ -43,14 +45,17 @@ def trained(folder: Path) -> dict[str, object]:
     by_ddp = [ddp.measure(one, feed=feed, **how) for one, feed in zip((GPT2, RESNET), feeds, strict=True)]
     num_trained = len(tokens)
     alone = single.measure(GPT2, rank=dist.get_rank(), agree=int, feed=feeds[0], **how)
+    num_seen = len(tokens)
+    by_fsdp = fsdp.measure(GPT2, Sharding(init_device_mesh("cpu", (2,))), feed=feeds[0], **how)
     return {
-        "data": [*(found.trained.data for found in by_ddp), alone.trained.data],
+        "data": [*(found.trained.data for found in by_ddp), alone.trained.data, by_fsdp.trained.data],
         "num_steps": [len(found.trained.losses) for found in by_ddp],
         "digests": [found.digest for found in by_ddp],
         "waits": by_ddp[0].data_wait_fraction,
         "inputs": [inputs.tolist() for inputs, _ in tokens[:num_trained]],
         "targets": [targets.tolist() for _, targets in tokens[:num_trained]],
-        "alone": [inputs.tolist() for inputs, _ in tokens[num_trained:]],
+        "alone": [inputs.tolist() for inputs, _ in tokens[num_trained:num_seen]],
+        "sharded": [inputs.tolist() for inputs, _ in tokens[num_seen:]],
         "images": [[list(one.shape), str(one.dtype), one.is_contiguous(memory_format=torch.channels_last)] for one, _ in images],
         "colours": [one.float().mean(dim=(2, 3)).tolist() for one, _ in images],
         "classes": [classes.tolist() for _, classes in images],

@@ -55,8 +55,9 @@ def test_each_rank_trains_its_own_part_of_each_epoch_which_is_shuffled_anew(answ
     assert samples_of(answers[0], 0) != samples_of(answers[0], 1)
 
 
-def test_on_each_rank_by_itself_as_well(answers):
-    first, second = ({sample[0] for batch in answer["alone"][:6] for sample in batch} for answer in answers)
+@pytest.mark.parametrize("way", ["alone", "sharded"])
+def test_on_each_rank_by_itself_as_well_and_where_the_model_is_sharded(answers, way):
+    first, second = ({sample[0] for batch in answer[way][:6] for sample in batch} for answer in answers)
     assert len(first) == len(second) == 6 * BATCH
     assert not first & second
 
@@ -74,7 +75,7 @@ def test_images_are_normalised_and_come_with_their_class(answers):
 
 def test_training_tells_what_it_was_on_and_comes_to_equal_weights(answers):
     for answer in answers:
-        assert answer["data"] == ["tokens.npy: 400 tokens", "images: 12 of 2 classes", "tokens.npy: 400 tokens"]
+        assert answer["data"] == ["tokens.npy: 400 tokens", "images: 12 of 2 classes", *["tokens.npy: 400 tokens"] * 2]
         assert min(answer["num_steps"]) > 4
         assert answer["waits"] > 0
     assert answers[0]["digests"] == answers[1]["digests"]

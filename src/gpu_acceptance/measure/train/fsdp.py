@@ -50,7 +50,7 @@ def measure(
         return sharded(model, sharding)
 
     with tuned(workload, device):
-        training = Training(workload, dist.get_rank(), device, wrap, autocast=False)
+        training = Training(workload, dist.get_rank(), device, wrap, feed=feed, autocast=False)
         blocks = time_blocks(
             training.step,
             device=device,

@@ -46,15 +46,22 @@ def batches(shape: Shape, batch_size: int, num_batches: int, *, seed: int, devic
 
 
 def _tokens(shape: Decoder, batch_size: int, generator: torch.Generator, device: torch.device) -> Batch:
-    """The symbols are spread over the vocabulary."""
-    num_symbols = min(_NUM_SYMBOLS, shape.vocabulary)
-    successors_AK = _chain(num_symbols).to(device)
     draws_BT = torch.randint(NUM_SUCCESSORS, (batch_size, shape.sequence + 1), generator=generator, device=device)
-    symbols_BT = torch.empty_like(draws_BT)
-    symbols_BT[:, 0] = torch.randint(num_symbols, (batch_size,), generator=generator, device=device)
-    for place in range(1, shape.sequence + 1):
+    draws_BT[:, 0] = torch.randint(num_symbols(shape), (batch_size,), generator=generator, device=device)
+    return chained(shape, draws_BT)
+
+
+def num_symbols(shape: Decoder) -> int:
+    return min(_NUM_SYMBOLS, shape.vocabulary)
+
+
+def chained(shape: Decoder, draws_BT: torch.Tensor) -> Batch:
+    """The first draw of a sample is its first symbol, each later one says which successor follows. The symbols are spread over the vocabulary."""
+    successors_AK = _chain(num_symbols(shape)).to(draws_BT.device)
+    symbols_BT = draws_BT.clone()
+    for place in range(1, draws_BT.shape[1]):
         symbols_BT[:, place] = successors_AK[symbols_BT[:, place - 1], draws_BT[:, place]]
-    tokens_BT = symbols_BT * (shape.vocabulary // num_symbols)
+    tokens_BT = symbols_BT * (shape.vocabulary // num_symbols(shape))
     return tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
 
 

@@ -14,11 +14,14 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     ResNetConfig,
     ResNetForImageClassification,
 )
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.resnet.modeling_resnet import ResNetBasicLayer, ResNetBottleNeckLayer
 
 from gpu_acceptance.measure.train.shapes import NUM_CLASSES, Decoder, ResNet, Shape
@@ -30,7 +33,7 @@ RESNETS = {  # He et al. 2015, table 1
     101: ("bottleneck", [3, 4, 23, 3]),
     152: ("bottleneck", [3, 8, 36, 3]),
 }
-_BLOCKS = (GPT2Block, LlamaDecoderLayer, ResNetBasicLayer, ResNetBottleNeckLayer)
+_BLOCKS = (GPT2Block, LlamaDecoderLayer, Qwen2DecoderLayer, ResNetBasicLayer, ResNetBottleNeckLayer)
 _ATTENTION = "causal_without_mask"
 
 
@@ -68,9 +71,16 @@ class Loss(nn.Module):
 
 
 def build(shape: Shape, device: torch.device) -> Loss:
-    """A model of this shape, its weights in fp32, drawn on the device by torch's generator of it. On `meta` it has no weights."""
+    """A model of this shape, its weights in fp32, drawn on the device by torch's generator of it. On `meta` it has no weights.
+
+    One with an adapter needs peft.
+    """
     with device:
         model: nn.Module = _resnet(shape) if isinstance(shape, ResNet) else _DECODERS[shape.kind](shape)
+        if isinstance(shape, Decoder) and shape.adapter:
+            from gpu_acceptance.measure.train.adapters import adapted  # it imports peft, which takes seconds
+
+            model = adapted(model, shape.adapter)
     if isinstance(shape, ResNet):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return Loss(model.train())
@@ -122,7 +132,25 @@ def _llama(shape: Decoder) -> nn.Module:
     return cast(nn.Module, LlamaForCausalLM(config))
 
 
-_DECODERS = {"gpt2": _gpt2, "llama": _llama}
+def _qwen2(shape: Decoder) -> nn.Module:
+    config = Qwen2Config(
+        vocab_size=shape.vocabulary,
+        max_position_embeddings=shape.sequence,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads,
+        intermediate_size=shape.mlp_width,
+        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},  # Qwen2-7B, as the rest
+        tie_word_embeddings=False,
+        initializer_range=shape.initial_std,
+        use_cache=False,
+        attn_implementation=_ATTENTION,
+    )
+    return cast(nn.Module, Qwen2ForCausalLM(config))
+
+
+_DECODERS = {"gpt2": _gpt2, "llama": _llama, "qwen2": _qwen2}
 
 
 def _resnet(shape: ResNet) -> nn.Module:

@@ -6,8 +6,16 @@ NUM_CLASSES = 1_000  # of ImageNet
 
 
 @dataclass(frozen=True)
+class Adapter:
+    """LoRA (Hu et al. 2021) on all seven projections of a layer: W x + (alpha / rank) B A x, of which A and B are trained."""
+
+    rank: int
+    alpha: int
+
+
+@dataclass(frozen=True)
 class Decoder:
-    """The shape of a decoder of tokens. `num_kv_heads` and `mlp_width` are those of Llama; GPT-2 has as many as heads, and 4 widths."""
+    """The shape of a decoder of tokens. `num_kv_heads` and `mlp_width` are of Llama and Qwen2; GPT-2 has as many as heads, and 4 widths."""
 
     kind: str
     num_layers: int
@@ -17,6 +25,8 @@ class Decoder:
     sequence: int  # tokens
     num_kv_heads: int = 0
     mlp_width: int = 0
+    initial_std: float = 0.02  # of the weights
+    adapter: Adapter | None = None  # with one the weights are in bf16, and frozen
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from gpu_acceptance.measure.train.phases import Marks
 
 _BETAS = (0.9, 0.95)
 
-Part = tuple[int, Batch]  # a micro-batch, and how many times it counts
+Part = tuple[float, Batch]  # a micro-batch, and how many times it counts
 
 
 class TrainStep:
     """Trains `loss` on the mean of the next parts at each call. Collective where the module is (DDP, FSDP).
 
-    `autocast`: bf16 by torch.autocast; a module that is sharded has its own way to compute in bf16.
+    `autocast`: bf16 by torch.autocast; a module that is sharded has its own way to compute in bf16. `divisor`: of the sum over parts,
+    where what they count on one rank is not what they count in the mean over ranks.
     """
 
     def __init__(
@@ -29,9 +30,11 @@ class TrainStep:
         device: torch.device,
         autocast: bool = True,
         learning_rate: float = 3e-4,
+        divisor: float | None = None,
     ) -> None:
-        self._loss, self._steps, self._device, self._autocast = loss, steps, device, autocast
-        self._optimizer = torch.optim.AdamW(loss.parameters(), lr=learning_rate, betas=_BETAS, fused=True)
+        self._loss, self._steps, self._device, self._autocast, self._divisor = loss, steps, device, autocast, divisor
+        trained = [parameter for parameter in loss.parameters() if parameter.requires_grad]
+        self._optimizer = torch.optim.AdamW(trained, lr=learning_rate, betas=_BETAS, fused=True)
         self._losses: list[Tensor] = []
         self.marks = Marks(device)
 
@@ -40,15 +43,15 @@ class TrainStep:
         parts = next(self._steps)
         with around or nullcontext():
             losses = [self._backward(*part) for part in parts]
-        total = sum(number for number, _ in parts)
-        if total > 1:  # summed up first and divided then: bf16 rounds what is divided before
+        total = self._divisor or sum(number for number, _ in parts)
+        if total != 1:  # summed up first and divided then: bf16 rounds what is divided before
             torch._foreach_div_([parameter.grad for parameter in self._loss.parameters() if parameter.grad is not None], total)
         self._losses.append(torch.stack(losses).sum() / total)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self.marks.end("optimizer")
 
-    def _backward(self, number: int, batch: Batch) -> Tensor:
+    def _backward(self, number: float, batch: Batch) -> Tensor:
         inputs, targets = (part.to(self._device, non_blocking=True) for part in batch)
         self.marks.end("data_wait")
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):

@@ -14,6 +14,7 @@ from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
 from gpu_acceptance.measure.train.models import build
 from gpu_acceptance.measure.train.shapes import Workload
 from gpu_acceptance.measure.train.step import Part, TrainStep
+from gpu_acceptance.measure.train.tuned import peak_bytes
 
 _LAST = 10  # steps whose mean loss counts
 _SEED = 0  # of the weights, the same on all ranks
@@ -88,8 +89,6 @@ class Training:
         autocast: bool = True,
     ) -> None:
         begin_s = time.monotonic()
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
         torch.manual_seed(_SEED)
         self.workload, self.device, self.source = workload, device, feed.source
         self.module = wrap(build(workload.shape, device))
@@ -110,5 +109,5 @@ class Training:
             losses=tuple(self.step.losses),
             num_parameters=sum(parameter.numel() for parameter in self.module.parameters()),
             optimizer_bytes=self.step.optimizer_bytes,
-            peak_bytes=torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0,
+            peak_bytes=peak_bytes(self.device),
         )

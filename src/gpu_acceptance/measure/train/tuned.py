@@ -17,13 +17,16 @@ class TrainingMemoryError(RuntimeError):
 
 @contextmanager
 def tuned(workload: Workload, device: torch.device) -> Iterator[None]:
-    """Lets cuDNN look for its best convolutions, as tuned jobs do. Afterwards what was compiled is forgotten, and its memory free.
+    """Lets cuDNN look for its best convolutions, as tuned jobs do; `peak_bytes` counts from here. Afterwards what was compiled is forgotten,
+    and its memory free.
 
     Raises TrainingMemoryError, which says how much memory there was and what to lower.
     """
     benchmark, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
     gc.collect()  # a training before this one may live on in cycles
     room = _room(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     try:
         yield
     except RuntimeError as error:
@@ -35,6 +38,11 @@ def tuned(workload: Workload, device: torch.device) -> Iterator[None]:
         torch.backends.cudnn.benchmark = benchmark
         torch._dynamo.reset()
         gc.collect()
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most that was allocated at once since the device was tuned; 0 on a CPU, which does not tell."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
 
 
 def _room(device: torch.device) -> str:

@@ -1,0 +1,82 @@
+"""LoRA on a frozen random decoder, over all ranks with DDP: where its loss began, how it fell, and where it came to."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gpu_acceptance.measure.collectives import over_ranks
+from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
+from gpu_acceptance.measure.lora import samples
+from gpu_acceptance.measure.lora.course import Schedule, Tuning
+from gpu_acceptance.measure.train import adapters
+from gpu_acceptance.measure.train.data import SYNTHETIC
+from gpu_acceptance.measure.train.models import build, compile_by_blocks
+from gpu_acceptance.measure.train.parallel import replicated
+from gpu_acceptance.measure.train.shapes import Workload
+from gpu_acceptance.measure.train.trained import Trained
+from gpu_acceptance.measure.train.tuned import peak_bytes, tuned
+
+_SEED = 0  # of the weights, the same on all ranks
+
+
+@dataclass(frozen=True)
+class LoraResult:
+    """One fine-tuning. The same on all ranks, but digest, `base_changed`, scale and memory, which are this rank's own."""
+
+    trained: Trained  # its losses are of the whole global batch, its batch is what one rank computes in a step
+    gradient_norms: tuple[float, ...]  # by step, before clipping
+    learning_rates: tuple[float, ...]
+    num_trainable: int
+    num_distinct: int  # samples of all ranks and steps that differ
+    scale: float  # of B A x, as measured
+    base_changed: bool  # whether a bit of the frozen weights is another one in the end
+    digest: str  # of this rank's adapters, bit for bit
+
+
+def measure(workload: Workload, schedule: Schedule, *, num_parts: int, compiled: bool, device: torch.device) -> LoraResult:
+    """Trains all steps, each on `num_parts` micro-batches of `workload.batch_size` samples over all ranks. Collective."""
+    share = samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
+    with tuned(workload, device):
+        begin_s = time.monotonic()
+        steps = samples.steps(workload.shape, workload.batch_size, schedule.num_steps, share)
+        torch.manual_seed(_SEED)
+        module = build(workload.shape, device)
+        before = _digest(adapters.frozen(module))
+        if compiled:
+            compile_by_blocks(module)
+        tuning = Tuning(replicated(module), steps, schedule, divisor=share.divisor, autocast=True, device=device)
+        course = tuning.rest()
+        end_s = time.monotonic()
+        own = [statistics.median(course.steps_s), 100 * statistics.stdev(course.steps_s) / statistics.mean(course.steps_s)]
+        steps_s, cvs_percent, *losses = over_ranks([*own, *course.losses], device)
+        return LoraResult(
+            trained=Trained(
+                workload=replace(workload, batch_size=len(share.parts) * workload.batch_size),
+                data=SYNTHETIC,
+                step_s=max(steps_s),
+                block_cv_percent=max(cvs_percent),
+                first_step_s=tuning.first.end_s - begin_s,
+                begin_s=tuning.first.end_s,
+                end_s=end_s,
+                losses=tuple(map(statistics.fmean, losses)),
+                num_parameters=sum(parameter.numel() for parameter in module.parameters()),
+                optimizer_bytes=tuning.optimizer_bytes,
+                peak_bytes=peak_bytes(device),
+            ),
+            gradient_norms=tuple(course.gradient_norms),
+            learning_rates=tuple(map(schedule.rate, range(schedule.num_steps))),
+            num_trainable=sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad),
+            num_distinct=samples.num_distinct(steps, device),
+            scale=adapters.scale(module),
+            base_changed=_digest(adapters.frozen(module)) != before,
+            digest=_digest(adapters.trained(module)),
+        )
+
+
+def _digest(tensors: Sequence[Tensor]) -> str:
+    return as_text(hash_tensors([tensor.contiguous() for tensor in tensors]))

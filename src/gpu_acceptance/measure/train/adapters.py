@@ -1,0 +1,58 @@
+"""LoRA by peft: a frozen base in bf16, and adapters in fp32 on all seven projections of each layer, which alone are trained."""
+
+import warnings
+from typing import cast
+
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+
+from gpu_acceptance.measure.train.shapes import Adapter, Decoder
+
+_NUM_INPUTS = 64  # of one layer; what bf16 rounds off its results averages out
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def adapted(model: nn.Module, adapter: Adapter) -> nn.Module:
+    """The same with adapters, which change nothing as long as they are not trained: B begins as zeros."""
+    for parameter in model.parameters():  # buffers stay: the frequencies of rotary positions
+        parameter.data = parameter.data.bfloat16()
+    config = LoraConfig(r=adapter.rank, lora_alpha=adapter.alpha, target_modules=list(PROJECTIONS), bias="none")
+    with warnings.catch_warnings():  # peft 0.21 asks transformers 5.23 by a name that is deprecated
+        warnings.simplefilter("ignore", FutureWarning)
+        return cast(nn.Module, get_peft_model(model, config))  # type: ignore[arg-type]
+
+
+def num_trainable(shape: Decoder) -> int:
+    """Of A [rank, in] and B [out, rank] of each projection, as the shape promises; ValueError for a shape without an adapter."""
+    if shape.adapter is None:
+        raise ValueError("a shape without an adapter trains no adapter")
+    queries, keys = shape.width, shape.num_kv_heads * (shape.width // shape.num_heads)
+    ends = [(shape.width, out) for out in (queries, keys, keys)] + [(queries, shape.width)]
+    ends += [(shape.width, shape.mlp_width), (shape.width, shape.mlp_width), (shape.mlp_width, shape.width)]
+    return shape.num_layers * shape.adapter.rank * sum(map(sum, ends))
+
+
+def frozen(module: nn.Module) -> list[Tensor]:
+    """The weights of the base, by name: all that is not of an adapter, whether somebody trains it or not."""
+    return [parameter.detach() for name, parameter in sorted(module.named_parameters()) if "lora_" not in name]
+
+
+def trained(module: nn.Module) -> list[Tensor]:
+    """The weights of the adapters."""
+    return [parameter.detach() for name, parameter in sorted(module.named_parameters()) if "lora_" in name]
+
+
+@torch.no_grad()
+def scale(module: nn.Module) -> float:
+    """How many times B A x an adapter adds to what its base gives, measured on one layer: alpha / rank is promised. NaN where it adds nothing."""
+    layer = next(part for part in module.modules() if isinstance(part, LoraLayer))
+    (name,) = layer.lora_A.keys()
+    down, up = (cast(Tensor, matrices[name].weight).double() for matrices in (layer.lora_A, layer.lora_B))
+    inputs = torch.eye(down.shape[1], device=down.device)[:_NUM_INPUTS]
+    base = layer.get_base_layer()
+    added = cast(Tensor, layer(inputs.to(base.weight.dtype))).double() - cast(Tensor, base(inputs.to(base.weight.dtype))).double()
+    promised = inputs.double() @ down.T @ up.T
+    return float((added * promised).sum() / promised.square().sum())

@@ -6,7 +6,6 @@ An XID of the last GPU alone is of the rank that died, and not of a survivor. Wh
 
 import json
 import os
-import socket
 import sys
 import time
 from dataclasses import asdict
@@ -45,10 +44,8 @@ def main() -> int:
 def xids(way: str, rank: str, uuids: list[str], counters: list[GpuCounters]) -> bool:
     """Whether there was one, or nobody could know: XIDs cannot be read here, or the job did not come so far."""
     job._RANK = rank
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        place = job.Place(0, 1, len(uuids), "127.0.0.1", probe.getsockname()[1])
-    ended = job.measure(way, place, devices=",".join(uuids))
+    with job.held_port() as port:
+        ended = job.measure(way, job.Place(0, 1, len(uuids), "127.0.0.1", port), devices=",".join(uuids))
     time.sleep(LATE_S)
     told = [one.read(each_link=False).xids for one in counters]
     by_gpu = [list(one) if isinstance(one, tuple) else str(one) for one in told]

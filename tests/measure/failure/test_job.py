@@ -5,12 +5,14 @@ How those end that should: test_rank.py, and test_end_to_end_failure_propagation
 
 import os
 import re
+import socket
 
 import pytest
+import torch.distributed as dist
 from failing import marked, nodes, place, plant
 
 from gpu_acceptance.measure.failure import job
-from gpu_acceptance.measure.failure.job import Ended, blame, measure
+from gpu_acceptance.measure.failure.job import Ended, blame, held_port, measure
 
 pytestmark = pytest.mark.launcher
 DEAF = """
@@ -39,6 +41,15 @@ def test_gpus_that_were_asked_for_and_are_not_there_are_no_job_on_the_cpu():
     ended = measure("kill", place(num_ranks=1), devices="GPU-0")
     assert ended.end_s is None
     assert re.search(r"Error: .*(cuda|CUDA|NVIDIA)", ended.told), ended.told
+
+
+def test_where_a_port_is_held_a_launcher_can_listen_and_nobody_else_gets_it():
+    with held_port() as port:
+        with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+            other.bind(("127.0.0.1", port))
+        store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        store.set("met", "here")
+        assert dist.TCPStore("127.0.0.1", port, wait_for_workers=False).get("met") == b"here"
 
 
 def test_whom_a_launcher_must_blame():

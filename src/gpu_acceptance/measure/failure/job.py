@@ -8,11 +8,12 @@ import os
 import re
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +61,19 @@ class Ended:
 def blame(rank: int, way: str) -> str:
     """What a launcher must say of this rank."""
     return f"rank {rank}, exit code {WAYS[way]}"
+
+
+@contextlib.contextmanager
+def held_port(family: socket.AddressFamily = socket.AF_INET) -> Iterator[int]:
+    """A TCP port of this host for a launcher alone, on all its addresses: hold it until the job has ended.
+
+    A port that is free at one address may not be at all of them, where torchrun listens: closed connections linger for a minute. Linux lets
+    torchrun listen beside a socket that does not, since both say SO_REUSEADDR, and gives the port to nobody else.
+    """
+    with socket.socket(family) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("", 0))
+        yield holder.getsockname()[1]
 
 
 def measure(way: str, place: Place, *, devices: str = "", end_s: float = END_S) -> Ended:

@@ -21,6 +21,7 @@ pytest_plugins = [
     "fixtures.p2p",
     "fixtures.training",
     "fixtures.parallel",
+    "fixtures.lora",
     "fixtures.checkpoint",
     "fixtures.failure",
 ]

@@ -29,7 +29,7 @@ SUBJECTS = ("gpu_health", "infiniband", "kernel_log", "binding")  # those of whi
 TITLES = (
     *(*SUBJECTS, "environment", "gemm", "gemm_dtypes", "hbm", "memory", "p2p", "pcie", "corruption"),
     *("nccl", "nccl_exact", "nccl_ring", "nccl_scaling", "nccl_sizes", "localise", "nic"),
-    *("train_single", "ddp", "ddp_short", "ddp_scaling", "fsdp", "fsdp_variants", "parity"),
+    *("train_single", "ddp", "ddp_short", "ddp_scaling", "fsdp", "fsdp_variants", "parity", "lora_convergence"),
     *("checkpoint", "sampler", "failure_propagation", "soak"),
 )  # one for each subject
 _SUBJECT = "|".join((*TITLES, "counters"))

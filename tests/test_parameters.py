@@ -29,8 +29,8 @@ BLOCK_S = "a number from 0.001 to 60 s (starting a block must not count, and all
 DEVICES = "words with a blank between them: globs of RDMA devices, without the `,`, `=`, `^` and `:` of NCCL_IB_HCA"
 OF_NCCL = "nccl.large_bytes, nccl.medium_bytes, nccl.block_s, nccl.latency_block_s"
 SUBJECTS = (
-    "timing, gemm, gemm_dtypes, hbm, memory, p2p, pcie, corruption, infiniband, nccl, nccl_exact, nccl_sizes, nic, train, ddp_short, "
-    "parity, checkpoint, sampler, failure_propagation, localise, soak"
+    "timing, gemm, gemm_dtypes, hbm, memory, p2p, pcie, corruption, infiniband, nccl, nccl_exact, nccl_sizes, nic, train, lora, "
+    "ddp_short, parity, checkpoint, sampler, failure_propagation, localise, soak"
 )
 
 

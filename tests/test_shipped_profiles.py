@@ -37,7 +37,7 @@ EVERYTHING = {
     *("binding", "checkpoint", "corruption", "counters", "environment", "gemm", "gemm_dtypes", "gpu_health", "hbm", "memory"),
     *("nccl", "nccl_exact", "nccl_ring", "nccl_sizes", "p2p", "pcie", "soak"),
     *("ddp", "ddp_scaling", "ddp_short", "fsdp", "fsdp_variants", "train_single"),
-    *("parity", "sampler", "failure_propagation"),
+    *("parity", "sampler", "failure_propagation", "lora_convergence"),
 }
 WITHOUT_NVLINK = EVERYTHING - {"nccl", "nccl_ring", "nccl_sizes", "ddp_scaling"}
 REQUIRED = {
@@ -57,6 +57,8 @@ KERNELS = ("add", "copy", "read", "scale", "triad", "write")
 CORRUPTION = ("inputs.changed", "kernels.run", "peers.hash", "planted.flips", "repeats.mismatches")
 SOAK = ("load.fraction", "gemm.error", *(f"{work}.{what}" for work in ("gemm", "hbm", "nccl") for what in ("wrong", "drift")))
 SOAK += tuple(f"corruption.{name}" for name in ("inputs.changed", "peers.hash", "repeats.mismatches"))
+LORA = ("parameters", "flop_per_sample", "loss_ratio", "first_loss", "excess", "rise", "not_finite", "gradient_norm")
+LORA += ("trainable", "samples_missing", "scale", "base_changed", "weights")
 PARITY = ("loss_ratio", *(f"{way}.{what}" for way in ("ddp", "fsdp") for what in ("loss_first", "loss", "gradient_norm", "weights")))
 THERMAL = tuple(f"throttle.{name}" for name in ("hw_thermal", "hw_slowdown", "hw_power_brake", "sw_thermal", "unknown"))
 THERMAL += (
@@ -170,6 +172,10 @@ def test_required_subjects_have_all_their_limits(name):
     wanted -= {"soak.temperature.margin_min"} if name in TELLS_NO_MARGIN else set()
     wanted |= {f"checkpoint.{name}" for name in CHECKPOINT} | training(name)
     wanted |= {f"parity.{dtype}.{what}" for dtype in ("fp32", "bf16") for what in PARITY}
+    wanted |= {f"lora_convergence.{what}" for what in LORA} | {
+        "cpu": {"lora_convergence.throughput"},
+        "h200-sxm": {"lora_convergence.throughput", "lora_convergence.mfu"},
+    }.get(name, {"lora_convergence.mfu"})
     wanted |= {f"p2p.{mode}.wrong" for mode in ("unidirectional", "bidirectional", "latency")}
     wanted |= {f"p2p.{mode}.{way}.bandwidth" for mode in HAS_P2P_READINGS.get(name, ()) for way in ("out", "in")}
     if name in BEHIND_A_SWITCH:

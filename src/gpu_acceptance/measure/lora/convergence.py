@@ -17,7 +17,7 @@ from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import SYNTHETIC
 from gpu_acceptance.measure.train.models import build, compile_by_blocks
 from gpu_acceptance.measure.train.parallel import replicated
-from gpu_acceptance.measure.train.shapes import Workload
+from gpu_acceptance.measure.train.shapes import Decoder, Workload
 from gpu_acceptance.measure.train.trained import Trained
 from gpu_acceptance.measure.train.tuned import peak_bytes, tuned
 
@@ -28,6 +28,7 @@ _SEED = 0  # of the weights, the same on all ranks
 class LoraResult:
     """One fine-tuning. The same on all ranks, but digest, `base_changed`, scale and memory, which are this rank's own."""
 
+    shape: Decoder
     trained: Trained  # its losses are of the whole global batch, its batch is what one rank computes in a step
     gradient_norms: tuple[float, ...]  # by step, before clipping
     learning_rates: tuple[float, ...]
@@ -39,13 +40,19 @@ class LoraResult:
 
 
 def measure(workload: Workload, schedule: Schedule, *, num_parts: int, compiled: bool, device: torch.device) -> LoraResult:
-    """Trains all steps, each on `num_parts` micro-batches of `workload.batch_size` samples over all ranks. Collective."""
+    """Trains all steps, each on `num_parts` micro-batches of `workload.batch_size` samples over all ranks. Collective.
+
+    ValueError for a shape without an adapter.
+    """
+    shape = workload.shape
+    if not isinstance(shape, Decoder) or shape.adapter is None:
+        raise ValueError(f"{workload.name} has no adapter: its shape must name one")
     share = samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
     with tuned(workload, device):
         begin_s = time.monotonic()
-        steps = samples.steps(workload.shape, workload.batch_size, schedule.num_steps, share)
+        steps = samples.steps(shape, workload.batch_size, schedule.num_steps, share)
         torch.manual_seed(_SEED)
-        module = build(workload.shape, device)
+        module = build(shape, device)
         before = _digest(adapters.frozen(module))
         if compiled:
             compile_by_blocks(module)
@@ -55,6 +62,7 @@ def measure(workload: Workload, schedule: Schedule, *, num_parts: int, compiled:
         own = [statistics.median(course.steps_s), 100 * statistics.stdev(course.steps_s) / statistics.mean(course.steps_s)]
         steps_s, cvs_percent, *losses = over_ranks([*own, *course.losses], device)
         return LoraResult(
+            shape=shape,
             trained=Trained(
                 workload=replace(workload, batch_size=len(share.parts) * workload.batch_size),
                 data=SYNTHETIC,

@@ -45,7 +45,7 @@ def steps(shape: Decoder, batch_size: int, num_steps: int, share: Share) -> list
     by_step = [[step * share.num_parts + part for part, _ in share.parts] for step in range(num_steps)]
     numbers = [batch * batch_size + place for batches in by_step for batch in batches for place in range(batch_size)]
     inputs, targets = drawn(shape, numbers)
-    batches = iter(zip(inputs.split(batch_size), targets.split(batch_size), strict=True))
+    batches = iter(zip(torch.split(inputs, batch_size), torch.split(targets, batch_size), strict=True))
     return [[(weight, next(batches)) for _, weight in share.parts] for _ in range(num_steps)]
 
 
@@ -69,4 +69,4 @@ def num_distinct(steps: Sequence[Sequence[Part]], device: torch.device) -> int:
     own = (inputs_ST * weights_T).sum(1).to(device)
     of_all = own.new_empty(dist.get_world_size() * len(own))
     all_gather(of_all, own)
-    return len(of_all.unique())
+    return len(torch.unique(of_all))

@@ -22,7 +22,7 @@ def adapted(model: nn.Module, adapter: Adapter) -> nn.Module:
     config = LoraConfig(r=adapter.rank, lora_alpha=adapter.alpha, target_modules=list(PROJECTIONS), bias="none")
     with warnings.catch_warnings():  # peft 0.21 asks transformers 5.23 by a name that is deprecated
         warnings.simplefilter("ignore", FutureWarning)
-        return cast(nn.Module, get_peft_model(model, config))  # type: ignore[arg-type]
+        return cast(nn.Module, get_peft_model(model, config))
 
 
 def num_trainable(shape: Decoder) -> int:
@@ -47,12 +47,13 @@ def trained(module: nn.Module) -> list[Tensor]:
 
 @torch.no_grad()
 def scale(module: nn.Module) -> float:
-    """How many times B A x an adapter adds to what its base gives, measured on one layer: alpha / rank is promised. NaN where it adds nothing."""
+    """How many times B A x an adapter adds to what its base gives: alpha / rank is promised. Of one layer; NaN where it adds nothing."""
     layer = next(part for part in module.modules() if isinstance(part, LoraLayer))
     (name,) = layer.lora_A.keys()
     down, up = (cast(Tensor, matrices[name].weight).double() for matrices in (layer.lora_A, layer.lora_B))
     inputs = torch.eye(down.shape[1], device=down.device)[:_NUM_INPUTS]
-    base = layer.get_base_layer()
-    added = cast(Tensor, layer(inputs.to(base.weight.dtype))).double() - cast(Tensor, base(inputs.to(base.weight.dtype))).double()
+    base = cast(nn.Linear, layer.get_base_layer())
+    rounded = inputs.to(base.weight.dtype)
+    added = cast(Tensor, cast(nn.Module, layer)(rounded)).double() - base(rounded).double()
     promised = inputs.double() @ down.T @ up.T
     return float((added * promised).sum() / promised.square().sum())

@@ -56,7 +56,7 @@ def num_symbols(shape: Decoder) -> int:
 
 
 def chained(shape: Decoder, draws_BT: torch.Tensor) -> Batch:
-    """The first draw of a sample is its first symbol, each later one says which successor follows. The symbols are spread over the vocabulary."""
+    """The first draw of a sample is its first symbol, each later one which successor follows. Symbols are spread over the vocabulary."""
     successors_AK = _chain(num_symbols(shape)).to(draws_BT.device)
     symbols_BT = draws_BT.clone()
     for place in range(1, draws_BT.shape[1]):

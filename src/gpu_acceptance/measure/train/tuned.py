@@ -17,8 +17,8 @@ class TrainingMemoryError(RuntimeError):
 
 @contextmanager
 def tuned(workload: Workload, device: torch.device) -> Iterator[None]:
-    """Lets cuDNN look for its best convolutions, as tuned jobs do; `peak_bytes` counts from here. Afterwards what was compiled is forgotten,
-    and its memory free.
+    """Lets cuDNN look for its best convolutions, as tuned jobs do; `peak_bytes` counts from here. Afterwards what was compiled is
+    forgotten, and its memory free.
 
     Raises TrainingMemoryError, which says how much memory there was and what to lower.
     """

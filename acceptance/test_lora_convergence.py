@@ -1,0 +1,10 @@
+"""LoRA: does a fine-tuning begin at the loss that theory names, and come to the least loss there is, on all ranks alike?"""
+
+import pytest
+
+
+@pytest.mark.deadline(900)  # 270 s on one H200; the fewer GPUs, and the slower, the longer
+def test_training(fine_tuned, check_trained, check_lora):
+    """Qwen2 with a frozen random base and text of known entropy: the curve, what is trained and what is not, rate and memory."""
+    check_trained("lora_convergence", fine_tuned.trained)
+    check_lora("lora_convergence", fine_tuned)

@@ -1,4 +1,4 @@
-"""LoRA on a frozen random decoder, over all ranks with DDP: where its loss began, how it fell, and where it came to."""
+"""LoRA on a frozen random decoder, over all ranks with DDP or FSDP: where its loss began, how it fell, and where it came to."""
 
 import statistics
 import time
@@ -16,8 +16,9 @@ from gpu_acceptance.measure.lora.course import Schedule, Tuning
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import SYNTHETIC
 from gpu_acceptance.measure.train.models import build, compile_by_blocks
-from gpu_acceptance.measure.train.parallel import replicated
+from gpu_acceptance.measure.train.parallel import Sharding, replicated, sharded
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
+from gpu_acceptance.measure.train.step import whole
 from gpu_acceptance.measure.train.trained import Trained
 from gpu_acceptance.measure.train.tuned import peak_bytes, tuned
 
@@ -39,10 +40,13 @@ class LoraResult:
     digest: str  # of this rank's adapters, bit for bit
 
 
-def measure(workload: Workload, schedule: Schedule, *, num_parts: int, compiled: bool, device: torch.device) -> LoraResult:
+def measure(
+    workload: Workload, schedule: Schedule, *, num_parts: int, compiled: bool, device: torch.device, sharding: Sharding | None = None
+) -> LoraResult:
     """Trains all steps, each on `num_parts` micro-batches of `workload.batch_size` samples over all ranks. Collective.
 
-    ValueError for a shape without an adapter.
+    With a sharding base and adapters are cut over its ranks, which are all (FSDP); else each rank has them whole (DDP). ValueError for a
+    shape without an adapter.
     """
     shape = workload.shape
     if not isinstance(shape, Decoder) or shape.adapter is None:
@@ -56,7 +60,8 @@ def measure(workload: Workload, schedule: Schedule, *, num_parts: int, compiled:
         before = _digest(adapters.frozen(module))
         if compiled:
             compile_by_blocks(module)
-        tuning = Tuning(replicated(module), steps, schedule, divisor=share.divisor, autocast=True, device=device)
+        wrapped = sharded(module, sharding) if sharding else replicated(module)
+        tuning = Tuning(wrapped, steps, schedule, divisor=share.divisor, autocast=sharding is None, device=device)
         course = tuning.rest()
         end_s = time.monotonic()
         own = [statistics.median(course.steps_s), 100 * statistics.stdev(course.steps_s) / statistics.mean(course.steps_s)]
@@ -87,4 +92,5 @@ def measure(workload: Workload, schedule: Schedule, *, num_parts: int, compiled:
 
 
 def _digest(tensors: Sequence[Tensor]) -> str:
-    return as_text(hash_tensors([tensor.contiguous() for tensor in tensors]))
+    """Bit for bit. Collective where they are sharded."""
+    return as_text(hash_tensors([whole(tensor).contiguous() for tensor in tensors]))

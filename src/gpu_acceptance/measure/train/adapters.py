@@ -7,7 +7,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
+from gpu_acceptance.measure.train.models import blocks_of
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder
 
 _NUM_INPUTS = 64  # of one layer; what bf16 rounds off its results averages out
@@ -47,8 +49,21 @@ def trained(module: nn.Module) -> list[Tensor]:
 
 @torch.no_grad()
 def scale(module: nn.Module) -> float:
-    """How many times B A x an adapter adds to what its base gives: alpha / rank is promised. Of one layer; NaN where it adds nothing."""
-    layer = next(part for part in module.modules() if isinstance(part, LoraLayer))
+    """How many times B A x an adapter adds to what its base gives: alpha / rank is promised. Of one layer; NaN where it adds nothing.
+
+    Collective where layers are sharded one by one.
+    """
+    block = blocks_of(module)[0]
+    if not isinstance(block, FSDPModule):
+        return _scale(block)
+    block.unshard()
+    found = _scale(block)
+    block.reshard()
+    return found
+
+
+def _scale(block: nn.Module) -> float:
+    layer = next(part for part in block.modules() if isinstance(part, LoraLayer))
     (name,) = layer.lora_A.keys()
     down, up = (cast(Tensor, matrices[name].weight).double() for matrices in (layer.lora_A, layer.lora_B))
     inputs = torch.eye(down.shape[1], device=down.device)[:_NUM_INPUTS]

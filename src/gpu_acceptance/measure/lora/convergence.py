@@ -22,7 +22,7 @@ from gpu_acceptance.measure.train.step import whole
 from gpu_acceptance.measure.train.trained import Trained
 from gpu_acceptance.measure.train.tuned import peak_bytes, tuned
 
-_SEED = 0  # of the weights, the same on all ranks
+SEED = 0  # of the weights, the same on all ranks
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,30 @@ class LoraResult:
 
 
 def measure(
-    workload: Workload, schedule: Schedule, *, num_parts: int, compiled: bool, device: torch.device, sharding: Sharding | None = None
+    workload: Workload,
+    schedule: Schedule,
+    *,
+    num_parts: int,
+    compiled: bool,
+    device: torch.device,
+    sharding: Sharding | None = None,
+    recomputes: bool = False,
 ) -> LoraResult:
     """Trains all steps, each on `num_parts` micro-batches of `workload.batch_size` samples over all ranks. Collective.
 
-    With a sharding base and adapters are cut over its ranks, which are all (FSDP); else each rank has them whole (DDP). ValueError for a
-    shape without an adapter.
+    With a sharding base and adapters are cut over its ranks, which are all (FSDP); else each rank has them whole (DDP). `recomputes`:
+    activations in the backward. ValueError for a shape without an adapter.
     """
-    shape = workload.shape
-    if not isinstance(shape, Decoder) or shape.adapter is None:
-        raise ValueError(f"{workload.name} has no adapter: its shape must name one")
+    shape = adapted_shape(workload)
     share = samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
     with tuned(workload, device):
         begin_s = time.monotonic()
         steps = samples.steps(shape, workload.batch_size, schedule.num_steps, share)
-        torch.manual_seed(_SEED)
+        torch.manual_seed(SEED)
         module = build(shape, device)
         before = _digest(adapters.frozen(module))
+        if recomputes:
+            adapters.recompute(module)
         if compiled:
             compile_by_blocks(module)
         wrapped = sharded(module, sharding) if sharding else replicated(module)
@@ -89,6 +96,13 @@ def measure(
             base_changed=_digest(adapters.frozen(module)) != before,
             digest=_digest(adapters.trained(module)),
         )
+
+
+def adapted_shape(workload: Workload) -> Decoder:
+    """Its shape; ValueError where that has no adapter."""
+    if not isinstance(workload.shape, Decoder) or workload.shape.adapter is None:
+        raise ValueError(f"{workload.name} has no adapter: its shape must name one")
+    return workload.shape
 
 
 def _digest(tensors: Sequence[Tensor]) -> str:

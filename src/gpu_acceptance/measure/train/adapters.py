@@ -1,11 +1,15 @@
 """LoRA by peft: a frozen base in bf16, and adapters in fp32 on all seven projections of each layer, which alone are trained."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import cast
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
+from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -19,12 +23,45 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 def adapted(model: nn.Module, adapter: Adapter) -> nn.Module:
     """The same with adapters, which change nothing as long as they are not trained: B begins as zeros."""
+    _to_bf16(model)
+    config = LoraConfig(r=adapter.rank, lora_alpha=adapter.alpha, target_modules=list(PROJECTIONS), bias="none")
+    with _deprecated():
+        return cast(nn.Module, get_peft_model(model, config))
+
+
+@contextmanager
+def _deprecated() -> Iterator[None]:
+    """A name by which peft 0.21 asks transformers 5.23."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
+
+
+def save(module: nn.Module, folder: Path) -> int:
+    """The adapters alone, as safetensors, beside their configuration; returns how many bytes."""
+    _adapted_model(module).save_pretrained(str(folder))
+    return (folder / SAFETENSORS_WEIGHTS_NAME).stat().st_size
+
+
+def load(module: nn.Module, folder: Path) -> None:
+    """What was saved there, onto a base without adapters, in place. Nothing is unpickled, and nothing asked for over a network."""
+    _to_bf16(module)
+    with _deprecated():
+        module.model = PeftModel.from_pretrained(cast(nn.Module, module.model), str(folder), local_files_only=True)
+
+
+def recompute(module: nn.Module) -> None:
+    """From here on the backward computes again what layers do, and keeps what goes into them alone (gradient checkpointing)."""
+    _adapted_model(module).gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def _adapted_model(module: nn.Module) -> PeftModel:
+    return next(part for part in module.modules() if isinstance(part, PeftModel))
+
+
+def _to_bf16(model: nn.Module) -> None:
     for parameter in model.parameters():  # buffers stay: the frequencies of rotary positions
         parameter.data = parameter.data.bfloat16()
-    config = LoraConfig(r=adapter.rank, lora_alpha=adapter.alpha, target_modules=list(PROJECTIONS), bias="none")
-    with warnings.catch_warnings():  # peft 0.21 asks transformers 5.23 by a name that is deprecated
-        warnings.simplefilter("ignore", FutureWarning)
-        return cast(nn.Module, get_peft_model(model, config))
 
 
 def num_trainable(shape: Decoder) -> int:

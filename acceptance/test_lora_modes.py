@@ -1,0 +1,29 @@
+"""LoRA in the other ways of the guides: sharded, with activations computed again, and with adapters that are saved and loaded."""
+
+import pytest
+
+pytestmark = pytest.mark.worker(env={"HF_HUB_OFFLINE": "1"})  # read where peft is imported
+
+
+def test_ways(fine_tune, shard, check, record):
+    """FSDP, and DDP that computes activations again: the same curve as DDP, equal adapters on all ranks, the base as it was."""
+    from gpu_acceptance.measure.lora import curves
+
+    by_ddp = fine_tune(small=True)
+    record("lora_modes.ddp.peak_bytes", by_ddp.trained.peak_bytes, "bytes")
+    for way, options in {"fsdp": {"sharding": shard()}, "recomputed": {"recomputes": True}}.items():
+        found = fine_tune(small=True, **options)
+        check(f"lora_modes.{way}.departure", curves.departure(found.trained.losses, by_ddp.trained.losses), "relative")
+        check(f"lora_modes.{way}.weights", found.digest, "text")
+        check(f"lora_modes.{way}.base_changed", found.base_changed, "bool")
+        record(f"lora_modes.{way}.peak_bytes", found.trained.peak_bytes, "bytes")
+        record(f"lora_modes.{way}.rate", found.trained.items_per_s, "tokens/s")
+
+
+def test_saved(save_tuned, check, record):
+    """On text that nobody trained: adapters that were loaded have the loss of those that were saved, which is less than the base's."""
+    saved = save_tuned()
+    shown = f"{saved.loss:.9g} nats when saved, {saved.loaded_loss:.9g} when loaded, {saved.base_loss:.5g} without adapters"
+    check("lora_modes.saved.loss_error", abs(saved.loaded_loss / saved.loss - 1), "relative", detail=shown)
+    check("lora_modes.saved.loss_ratio", saved.loss / saved.base_loss, "relative", detail=shown)
+    record("lora_modes.saved.size", saved.num_bytes, "bytes")

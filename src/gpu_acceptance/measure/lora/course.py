@@ -16,11 +16,15 @@ _LARGEST_NORM = 1.0  # of the gradient of all adapters
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long is trained, and how fast."""
+    """How long is trained, and how fast. ValueError for a warm-up that is no part of it."""
 
     num_steps: int
     warmup_steps: int
     learning_rate: float  # the largest
+
+    def __post_init__(self) -> None:
+        if not 0 < self.warmup_steps < self.num_steps:
+            raise ValueError(f"a warm-up of {self.warmup_steps} of {self.num_steps} steps: at least 1, and fewer than all")
 
     def rate(self, step: int) -> float:
         """Of a step, from 0: rises to the largest in equal steps, then falls by half a cosine, and ends above 0."""

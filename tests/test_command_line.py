@@ -82,7 +82,8 @@ def test_the_plan_names_validations_limits_and_seconds_and_runs_nothing(suite):
     plan = plain_pytest(suite, "--plan", f"--data-dir={suite}")
     assert plan.returncode == 5, plan.output
     assert "profile cpu (no GPU), level full, 2 ranks on each of 1 node, as `make accept` starts where there is no GPU" in plan.output
-    assert f"training data: gpt2 and llama: {suite}/tokens.npy (9 tokens); resnet: synthetic; parity and checkpoint: always" in plan.output
+    synthetic = "resnet: synthetic; parity, checkpoint and LoRA: always synthetic"
+    assert f"training data: gpt2 and llama: {suite}/tokens.npy (9 tokens); {synthetic}" in plan.output
     assert "  acceptance/test_two_metrics.py::test_first: 7 s expected, deadline 60 s" in plan.output
     assert (
         "  two_metrics.second: >= 1 GB/s (rank) [cpu.yaml: policy: an example of a limit, for the tests of the suite itself]" in plan.output

@@ -6,15 +6,16 @@ pytestmark = pytest.mark.worker(env={"HF_HUB_OFFLINE": "1"})  # read where peft 
 
 
 def test_ways(fine_tune, shard, check, record):
-    """FSDP, and DDP that computes activations again: the same curve as DDP, equal adapters on all ranks, the base as it was."""
+    """Each rank alone, FSDP, and DDP that computes activations again: the same curve as DDP, equal adapters, the base as it was."""
     from gpu_acceptance.measure.lora import curves
 
     by_ddp = fine_tune(small=True)
     record("lora_modes.ddp.peak_bytes", by_ddp.trained.peak_bytes, "bytes")
-    for way, options in {"fsdp": {"sharding": shard()}, "recomputed": {"recomputes": True}}.items():
+    for way, options in {"alone": {"alone": True}, "fsdp": {"sharding": shard()}, "recomputed": {"recomputes": True}}.items():
         found = fine_tune(small=True, **options)
         check(f"lora_modes.{way}.departure", curves.departure(found.trained.losses, by_ddp.trained.losses), "relative")
-        check(f"lora_modes.{way}.weights", found.digest, "text")
+        if way != "alone":  # backward passes of attention add up in an order that is not fixed: two GPUs by themselves differ in bits
+            check(f"lora_modes.{way}.weights", found.digest, "text")
         check(f"lora_modes.{way}.base_changed", found.base_changed, "bool")
         record(f"lora_modes.{way}.peak_bytes", found.trained.peak_bytes, "bytes")
         record(f"lora_modes.{way}.rate", found.trained.items_per_s, "tokens/s")

@@ -27,7 +27,9 @@ SEED = 0  # of the weights, the same on all ranks
 
 @dataclass(frozen=True)
 class LoraResult:
-    """One fine-tuning. The same on all ranks, but digest, `base_changed`, scale and memory, which are this rank's own."""
+    """One fine-tuning. The same on all ranks, but digest, `base_changed`, scale and memory are this rank's own; so is all where it trained
+    alone, but its times.
+    """
 
     shape: Decoder
     trained: Trained  # its losses are of the whole global batch, its batch is what one rank computes in a step
@@ -49,14 +51,15 @@ def measure(
     device: torch.device,
     sharding: Sharding | None = None,
     recomputes: bool = False,
+    alone: bool = False,
 ) -> LoraResult:
     """Trains all steps, each on `num_parts` micro-batches of `workload.batch_size` samples over all ranks. Collective.
 
     With a sharding base and adapters are cut over its ranks, which are all (FSDP); else each rank has them whole (DDP). `recomputes`:
-    activations in the backward. ValueError for a shape without an adapter.
+    activations in the backward. `alone`: each rank trains the whole of it by itself. ValueError for a shape without an adapter.
     """
     shape = adapted_shape(workload)
-    share = samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
+    share = samples.Share(num_parts, 0, 1) if alone else samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
     with tuned(workload, device):
         begin_s = time.monotonic()
         steps = samples.steps(shape, workload.batch_size, schedule.num_steps, share)
@@ -67,12 +70,13 @@ def measure(
             adapters.recompute(module)
         if compiled:
             compile_by_blocks(module)
-        wrapped = sharded(module, sharding) if sharding else replicated(module)
+        wrapped = module if alone else sharded(module, sharding) if sharding else replicated(module)
         tuning = Tuning(wrapped, steps, schedule, divisor=share.divisor, autocast=sharding is None, device=device)
         course = tuning.rest()
         end_s = time.monotonic()
         own = [statistics.median(course.steps_s), 100 * statistics.stdev(course.steps_s) / statistics.mean(course.steps_s)]
-        steps_s, cvs_percent, *losses = over_ranks([*own, *course.losses], device)
+        steps_s, cvs_percent, *of_ranks = over_ranks([*own, *course.losses], device)
+        losses = course.losses if alone else map(statistics.fmean, of_ranks)
         return LoraResult(
             shape=shape,
             trained=Trained(
@@ -83,7 +87,7 @@ def measure(
                 first_step_s=tuning.first.end_s - begin_s,
                 begin_s=tuning.first.end_s,
                 end_s=end_s,
-                losses=tuple(map(statistics.fmean, losses)),
+                losses=tuple(losses),
                 num_parameters=sum(parameter.numel() for parameter in module.parameters()),
                 optimizer_bytes=tuning.optimizer_bytes,
                 peak_bytes=peak_bytes(device),

@@ -123,6 +123,21 @@ def test_every_parameter_has_a_value_in_each_profile_and_the_page_lists_it():
             "parameters.train.llama.num_heads is 32, which train.llama.num_kv_heads, 5, does not divide: as many heads share each key",
         ),
         (
+            {"lora.num_heads": 24},
+            300,
+            "parameters.lora.width is 3584, which lora.num_heads, 24, does not divide: heads share the width evenly",
+        ),
+        (
+            {"lora.warmup_steps": 60},
+            300,
+            "parameters.lora.warmup_steps is 60, not below lora.num_steps, 60: a warm-up comes to an end",
+        ),
+        (
+            {"lora.reference": "12.71 no"},
+            300,
+            "parameters.lora.reference: 2 words, 1 of them no numbers; wants 'none', or one loss for each of 60 steps (lora.num_steps)",
+        ),
+        (
             {"train.block_s": 20},
             300,
             "parameters: a training by turns with reduction and without takes 203 s by these alone (train.warmup_s 3, train.block_s 20, "

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.limit import Value
+from gpu_acceptance.loss_reference import reference_of
 from gpu_acceptance.parameters import DRILLS
 from gpu_acceptance.values import show
 
@@ -26,6 +27,10 @@ _NOT_ABOVE = (
     ("nccl.medium_bytes", "nccl.large_bytes", "the second size is the smaller one"),
     ("soak.pulse_s", "soak.corruption_s", "there would be no pulse in the time of a work"),
 )
+_BELOW = (
+    ("lora.warmup_steps", "lora.num_steps", "a warm-up comes to an end"),
+    ("lora_modes.warmup_steps", "lora_modes.num_steps", "a warm-up comes to an end"),
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ _DIVIDES = (
     ("train.gpt2.num_heads", "train.gpt2.width", "heads share the width evenly"),
     ("train.llama.num_heads", "train.llama.width", "heads share the width evenly"),
     ("train.llama.num_kv_heads", "train.llama.num_heads", "as many heads share each key"),
+    ("lora.num_heads", "lora.width", "heads share the width evenly"),
+    ("lora.num_kv_heads", "lora.num_heads", "as many heads share each key"),
 )
 _LASTING = (
     _Lasting(
@@ -85,6 +92,10 @@ def contradictions(parameters: Mapping[str, Value], deadline_s: float) -> Iterat
     for smaller, larger, why in _NOT_ABOVE:
         if (named := _named((smaller, larger), parameters)) and named[smaller] > named[larger]:
             yield f"parameters.{smaller} is {show(named[smaller])}, above {larger}, {show(named[larger])}: {why}"
+    for smaller, larger, why in _BELOW:
+        if (named := _named((smaller, larger), parameters)) and named[smaller] >= named[larger]:
+            yield f"parameters.{smaller} is {show(named[smaller])}, not below {larger}, {show(named[larger])}: {why}"
+    yield from _of_reference(parameters)
     for part, whole, why in _DIVIDES:
         if (named := _named((part, whole), parameters)) and named[whole] % named[part]:
             yield f"parameters.{whole} is {show(named[whole])}, which {part}, {show(named[part])}, does not divide: {why}"
@@ -98,6 +109,15 @@ def contradictions(parameters: Mapping[str, Value], deadline_s: float) -> Iterat
             said = ", ".join(f"{name} {show(value)}" for name, value in named.items())
             most = f"half of deadline_s, {show(deadline_s * _OF_DEADLINE)} s"
             yield f"parameters: {lasting.what} takes {show(seconds)} s by these alone ({said}); allowed: {most}"
+
+
+def _of_reference(parameters: Mapping[str, Value]) -> Iterator[str]:
+    words, num_steps = parameters.get("lora.reference"), parameters.get("lora.num_steps")
+    if isinstance(words, str) and isinstance(num_steps, int):
+        try:
+            reference_of(words, num_steps)
+        except ValueError as error:
+            yield f"parameters.lora.reference: {error} (lora.num_steps)"
 
 
 def drill_on_nobody(parameters: Mapping[str, Value], world_size: int) -> str | None:

@@ -1,10 +1,10 @@
-"""What the profile says of LoRA: a reference curve that is none is refused, and so is peft that is missing or too old."""
+"""A reference curve that is none is refused."""
 
 import re
 
 import pytest
 
-from fixtures.lora import reference_of
+from gpu_acceptance.loss_reference import reference_of
 
 
 def test_a_reference_is_one_loss_for_each_step():
@@ -21,6 +21,6 @@ def test_a_reference_is_one_loss_for_each_step():
     ],
 )
 def test_another_reference_is_refused(words, found):
-    text = f"lora.reference: {found}; wants 'none', or one loss for each of 3 steps (lora.num_steps)"
+    text = f"{found}; wants 'none', or one loss for each of 3 steps"
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         reference_of(words, 3)

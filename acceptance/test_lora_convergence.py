@@ -3,7 +3,6 @@
 import pytest
 
 
-@pytest.mark.worker(env={"HF_HUB_OFFLINE": "1"})  # read where peft is imported
 @pytest.mark.deadline(900)  # 270 s on one H200; the fewer GPUs, and the slower, the longer
 def test_training(fine_tune, check_trained, check_lora, parameter):
     """Qwen2 with a frozen random base and text of known entropy: the curve, what is trained and what is not, rate and memory."""

@@ -1,9 +1,5 @@
 """LoRA in the other ways of the guides: sharded, with activations computed again, and with adapters that are saved and loaded."""
 
-import pytest
-
-pytestmark = pytest.mark.worker(env={"HF_HUB_OFFLINE": "1"})  # read where peft is imported
-
 
 def test_ways(fine_tune, shard, check, record):
     """Each rank alone, FSDP, and DDP that computes activations again: the same curve as DDP, equal adapters, the base as it was."""

@@ -41,6 +41,10 @@ def test_a_worker_that_reads_the_log_of_nccl_starts_with_all_of_it():
     assert set(started["NCCL_DEBUG_SUBSYS"].split(",")) >= {"INIT", "NET", "P2P", "SHM", "TUNING"}
 
 
+def test_no_hub_is_asked_for_a_model_whatever_the_user_set():
+    assert environment()["HF_HUB_OFFLINE"] == environment(HF_HUB_OFFLINE="0")["HF_HUB_OFFLINE"] == "1"
+
+
 def test_nothing_that_nccl_chooses_by_is_set():
     ours = {"NCCL_DEBUG", "NCCL_DEBUG_FILE"}
     assert {name for name in environment() if name.startswith("NCCL_")} == ours

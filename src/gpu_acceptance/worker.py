@@ -33,6 +33,7 @@ def worker_environment(base: dict[str, str], channel_fds: tuple[int, int], stack
     return {
         **kept,
         **_nccl_log(base),
+        "HF_HUB_OFFLINE": "1",  # transformers and peft ask a hub for what they miss; nothing is downloaded here, whatever is missing
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTHONPATH": os.pathsep.join(paths),
         "GPU_ACCEPTANCE_SUPERVISOR": str(os.getpid()),

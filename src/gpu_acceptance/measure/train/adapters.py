@@ -52,7 +52,10 @@ def load(module: nn.Module, folder: Path) -> None:
 
 def recompute(module: nn.Module) -> None:
     """From here on the backward computes again what layers do, and keeps what goes into them alone (gradient checkpointing)."""
-    _adapted_model(module).gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model = _adapted_model(module)
+    # transformers 5.17 has the old name alone, and 5.23 warns of it
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
 
 
 def _adapted_model(module: nn.Module) -> PeftModel:

@@ -165,7 +165,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "lora.num_parts": _count("micro-batches", 1, 2**16, "of a step, over all ranks, however many there are"),
     "lora.num_steps": _count("", 20, 1_000_000, "the mean of the last 10 counts; all must end before the deadline"),
     "lora.warmup_steps": _count("", 1, 100_000, "fewer than all steps"),
-    "lora.learning_rate": Parameter("number", "", 1e-7, 1, "the largest, after the warm-up"),
+    "lora.learning_rate": Parameter("number", "", 0.0001, 1, "the largest, after the warm-up"),
     "lora.reference": Parameter("words", "", why="the losses of a sound run, by step, in nats; `none`: there is none"),
     "ddp_short.batch_size": _BATCH,
     "ddp_short.num_blocks": _BLOCKS,

@@ -142,6 +142,13 @@ def test_training_takes_at_most_three_minutes_of_a_full_run(name, nodeids):
     assert sum(profile.expected_s[subject] for subject in of_training) <= 180
 
 
+@pytest.mark.parametrize("name", GPU_PROFILES)
+def test_fine_tuning_takes_at_most_a_minute_and_a_half_of_a_full_run_and_none_of_a_quick_one(name):
+    expected_s = {level: at_level(load_profile(name, shipped_dir()), level).expected_s for level in LEVELS}
+    assert [level for level in LEVELS if "lora_convergence" in expected_s[level]] == ["full", "soak"]
+    assert expected_s["full"]["lora_convergence"] <= 90
+
+
 def test_no_overlay_takes_a_subject_out_of_the_whole_suite(tmp_path):
     """Counters are named by no level. Named by a lower one alone they would be no part of a full run, and nothing would ask for them."""
     (tmp_path / "mine.yaml").write_text("reason: a test\nlevels: {health: {counters: 1}}\n")

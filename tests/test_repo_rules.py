@@ -273,6 +273,7 @@ PREFIXED = {  # what checks for whoever calls it with a prefix, `check_survey("s
     "check_trained": "training",
     "check_ddp": "parallel",
     "check_fsdp": "parallel",
+    "check_lora": "lora",
 }
 
 
@@ -287,8 +288,10 @@ def prefixed_metrics():
 def checked_by(fixture):
     """Metric and unit, by itself and by others that it asks in its turn."""
     tree = parsed(ROOT / "fixtures" / f"{PREFIXED[fixture]}.py")
-    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == fixture]
-    for call in (node for node in ast.walk(function) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    helpers = [node.func.id for node in ast.walk(functions[fixture]) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    bodies = [functions[fixture], *(functions[name] for name in helpers if name.startswith("_check"))]
+    for call in (node for body in bodies for node in ast.walk(body) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
         if call.func.id == "check":
             yield glob_of(call.args[0]), "*" if isinstance(call.args[2], ast.Attribute) else glob_of(call.args[2])
         elif call.func.id in PREFIXED:

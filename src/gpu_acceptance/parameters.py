@@ -169,7 +169,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "lora.recomputes": Parameter("truth", ""),
     "lora.reference": Parameter("words", "", why="the losses of a sound run, by step, in nats; `none`: there is none"),
     "lora_modes.num_layers": _LAYERS,
-    "lora_modes.num_steps": _count("", 11, 1_000_000, "means of 10 are compared; three trainings must end before the deadline"),
+    "lora_modes.num_steps": _count("", 11, 1_000_000, "means of 10 are compared; four trainings must end before the deadline"),
     "lora_modes.warmup_steps": _count("", 1, 100_000, "fewer than all steps"),
     "ddp_short.batch_size": _BATCH,
     "ddp_short.num_blocks": _BLOCKS,

@@ -1,0 +1,162 @@
+"""One rank whose figures of acceptance/test_lora_convergence.py are printed as JSON, without a fault and with each: of three ranks, then
+the first two of them without the third, and the third alone. Started by test_convergence.py.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+
+sys.path.append(str(Path(__file__).parents[3]))
+
+from acceptance.test_lora_convergence import test_training
+from fixtures import lora, training
+from gpu_acceptance.measure.lora import samples
+from gpu_acceptance.measure.lora.course import Tuning
+from gpu_acceptance.measure.train import adapters
+from gpu_acceptance.measure.train.models import CrossEntropy
+from gpu_acceptance.thresholds import load_profile, shipped_dir
+
+FEW = {"lora.batch_size": 1}
+SHORT = {**FEW, "lora.num_steps": 20, "lora.warmup_steps": 4}  # not enough to come to the floor
+BAD_STEP = 12
+
+
+def figures(fault: AbstractContextManager[object] | None = None, **changes: object) -> dict[str, object]:
+    """What the shipped validation checks (metric, value, unit, detail), records, and shows as curves, with the sizes for CPUs."""
+    checked, recorded, curves = list[object](), {}, {}
+    parameter = {**load_profile("cpu", shipped_dir()).parameters, **changes}.__getitem__
+    ranks = SimpleNamespace(device=torch.device("cpu"), rank=dist.get_rank(), num_nodes=1)
+
+    def check(metric: str, value: object, unit: str, spread_percent: float | None = None, detail: str = "") -> None:
+        checked.append((metric, value if isinstance(value, bool | int | float | str) else None, unit, detail))
+
+    def record(metric: str, value: object, unit: str) -> None:
+        recorded[metric] = (value, unit)
+
+    def record_curve(name: str, values: tuple[float, ...], unit: str) -> None:
+        curves[name] = values
+
+    check_model = training.check_model.__wrapped__(ranks, lambda *_: None, check, record, record_curve)
+    with fault or nullcontext():
+        test_training(
+            lora.fine_tuned.__wrapped__(ranks, parameter),
+            check_trained=training.check_trained.__wrapped__(ranks, check_model, parameter, check),
+            check_lora=lora.check_lora.__wrapped__(ranks, parameter, check, record, record_curve),
+        )
+    return {"checked": checked, "recorded": recorded, "curves": curves}
+
+
+def own_gradients(change: Callable[[Tensor, int], None]) -> AbstractContextManager[object]:
+    """What was reduced is changed, with its step, before it is clipped."""
+    real = Tuning._prepare
+
+    def prepare(self: Tuning, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        for parameter in optimizer.param_groups[0]["params"]:
+            change(parameter.grad, len(self._norms))
+        real(self, optimizer)
+
+    return patch.object(Tuning, "_prepare", prepare)
+
+
+def add_noise(gradient: Tensor, _: int) -> None:
+    gradient.add_(0.01 * torch.randn_like(gradient))
+
+
+def with_adapters_that_are(change: Callable[[nn.Module], None]) -> AbstractContextManager[object]:
+    real = adapters.adapted
+
+    def adapted(*arguments: Any) -> nn.Module:
+        model = real(*arguments)
+        change(model)
+        return model
+
+    return patch.object(adapters, "adapted", adapted)
+
+
+def scaled_twice(model: nn.Module) -> None:
+    for layer in model.modules():
+        if isinstance(layer, LoraLayer):
+            layer.scaling = {name: 2 * scale for name, scale in layer.scaling.items()}
+
+
+def trained_as_well(model: nn.Module) -> None:
+    model.requires_grad_(True)
+
+
+def with_targets(change: Callable[[Tensor, Tensor], Tensor]) -> AbstractContextManager[object]:
+    """`change` makes them of the inputs and of what the targets should be."""
+    real = samples.drawn
+
+    def drawn(*arguments: Any) -> tuple[Tensor, Tensor]:
+        inputs, targets = real(*arguments)
+        return inputs, change(inputs, targets)
+
+    return patch.object(samples, "drawn", drawn)
+
+
+def a_loss_that_is_no_number(num_calls: int) -> AbstractContextManager[object]:
+    """Of so many only the last is none."""
+    real, losses = CrossEntropy.forward, iter([1.0] * (num_calls - 1) + [math.nan])
+
+    def forward(self: CrossEntropy, logits: Tensor, targets: Tensor) -> Tensor:
+        return real(self, logits, targets) * next(losses, 1.0)
+
+    return patch.object(CrossEntropy, "forward", forward)
+
+
+def share_of_rank_0() -> AbstractContextManager[object]:
+    real = samples.Share
+    return patch.object(samples, "Share", lambda num_parts, _, world_size: real(num_parts, 0, world_size))
+
+
+def faults(rank: int) -> dict[str, dict[str, object]]:
+    """Of two ranks, each trained shortly but for what must be seen in the last losses."""
+    return {
+        "rank 1 adds noise": figures(own_gradients(add_noise) if rank else None, **SHORT),
+        "scaled twice": figures(with_adapters_that_are(scaled_twice), **SHORT),
+        "base is trained": figures(with_adapters_that_are(trained_as_well), **SHORT),
+        "rank 1 loses a loss": figures(a_loss_that_is_no_number(2 * BAD_STEP) if rank else None, **SHORT),
+        "a gradient explodes": figures(own_gradients(lambda grad, step: grad.mul_(1e4 if step == BAD_STEP else 1)), **SHORT),
+        "all train the share of rank 0": figures(share_of_rank_0(), **SHORT),
+        "100 times as fast": figures(**SHORT, **{"lora.learning_rate": 0.5}),
+        "labels are shifted": figures(with_targets(lambda _, targets: targets.roll(-1, dims=1)), **FEW),
+        "labels are what is seen": figures(with_targets(lambda inputs, _: inputs), **SHORT),
+    }
+
+
+@contextmanager
+def world(store_file: str, name: str, rank: int, world_size: int) -> Iterator[None]:
+    store = dist.PrefixStore(name, dist.FileStore(store_file, -1))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    yield
+    dist.destroy_process_group()
+
+
+def main(rank: int, store_file: str) -> None:
+    found = {}
+    with world(store_file, "three", rank, 3):
+        found["three"] = figures(**SHORT)
+    if rank == 2:
+        with world(store_file, "one", 0, 1):
+            found["one"] = figures(**SHORT)
+    else:
+        with world(store_file, "two", rank, 2):
+            reference = " ".join(map(str, found["three"]["curves"].get("lora_convergence.loss", ()))) or "none"
+            found["two"] = figures(**SHORT, **{"lora.reference": reference})
+            found |= {"sound": figures(), **faults(rank)}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

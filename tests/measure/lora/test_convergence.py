@@ -1,0 +1,167 @@
+"""LoRA on real ranks (gloo), judged by the shipped limits for CPUs: sound, and with each fault."""
+
+import math
+from importlib import metadata
+
+import pytest
+import torch
+from gloo_ranks import answers_of
+
+from fixtures.lora import refuse_old_peft
+from gpu_acceptance.figures import figure_of
+from gpu_acceptance.judge import judge
+from gpu_acceptance.measure.lora.convergence import measure
+from gpu_acceptance.measure.lora.course import Schedule
+from gpu_acceptance.measure.lora.curves import departure
+from gpu_acceptance.measure.train.adapters import num_trainable
+from gpu_acceptance.measure.train.shapes import Decoder, Workload
+from gpu_acceptance.record import Attempt, Status
+from gpu_acceptance.thresholds import load_profile, shipped_dir
+from tests.judging import make_job, make_record
+
+PROFILE = load_profile("cpu", shipped_dir())
+BARE = Decoder("qwen2", 1, 8, 1, 64, 4)
+EARLY = {"excess"}  # too few steps to come to the floor
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """Of three ranks, of which the first two, and the third, train without the others as well."""
+    return answers_of("lora/lora_ranks.py", 3, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(scope="module")
+def two(answers):
+    return answers[:2]
+
+
+def judged(answers, name):
+    """Metric without its first word -> how it stands."""
+    records = [
+        make_record(rank, figures=tuple(figure_of(*figure, judged=True, detail=detail) for *figure, detail in answer[name]["checked"]))
+        for rank, answer in enumerate(answers)
+    ]
+    found = judge((Attempt(number=1, ranks=tuple(records)),), PROFILE, make_job(len(answers), has_gpus=False), {}, "lora_convergence")
+    return {judgement.metric.removeprefix("lora_convergence."): judgement for judgement in found}
+
+
+def wrong(answers, name):
+    held = {Status.HELD, Status.NOT_APPLICABLE}  # a CPU has no peak, so that there is no MFU
+    return {metric: judgement.status for metric, judgement in judged(answers, name).items() if judgement.status not in held}
+
+
+def test_what_is_sound_holds_every_limit(two):
+    found = judged(two, "sound")
+    assert wrong(two, "sound") == {}, found
+    wanted = {metric.removeprefix("lora_convergence.") for metric in PROFILE.limits if metric.startswith("lora_convergence.")}
+    assert set(found) == wanted | {"mfu"}
+
+
+def test_what_is_recorded_and_drawn(two):
+    """Curves come from rank 0 alone."""
+    last, floor = (two[0]["sound"]["recorded"][f"lora_convergence.{what}"] for what in ("last_loss", "floor"))
+    assert last[1] == floor[1] == "nats"
+    assert math.log(4) < floor[0] < last[0] < floor[0] + 0.25
+    assert "lora_convergence.departure" not in two[0]["sound"]["recorded"]  # there is no reference
+    curves = two[0]["sound"]["curves"]
+    names = {"lora_convergence.loss", "lora_convergence.learning_rate", "lora_convergence.gradient_norm"}
+    assert {name: len(curve) for name, curve in curves.items()} == dict.fromkeys(names, 80)
+    assert max(curves["lora_convergence.learning_rate"]) == PROFILE.parameters["lora.learning_rate"]
+    assert two[1]["sound"]["curves"] == {}
+
+
+def test_one_two_and_three_ranks_train_the_same_curve(answers):
+    one, two, three = (answers[rank][name]["curves"]["lora_convergence.loss"] for rank, name in ((2, "one"), (0, "two"), (0, "three")))
+    assert departure(two, one) < 0.02
+    assert departure(three, one) < 0.02
+    told, unit = answers[0]["two"]["recorded"]["lora_convergence.departure"]
+    assert (told, unit) == (pytest.approx(departure(two, three)), "relative")  # of which that of three was given as the reference
+    assert wrong(answers, "three").keys() == wrong(answers[:2], "two").keys() == wrong(answers[2:], "one").keys() == EARLY
+
+
+@pytest.mark.parametrize(
+    ("fault", "metrics"),
+    [
+        ("rank 1 adds noise", {"weights"}),
+        ("scaled twice", {"scale"}),
+        ("base is trained", {"trainable", "base_changed"}),
+        ("a gradient explodes", {"gradient_norm"}),
+        ("all train the share of rank 0", {"samples_missing"}),
+    ],
+)
+def test_a_fault_misses_its_own_limits_and_no_other(two, fault, metrics):
+    found = wrong(two, fault)
+    assert found.keys() - EARLY == metrics
+    assert {found[metric] for metric in metrics} == {Status.MISSED}
+
+
+def test_a_learning_rate_100_times_too_high(two):
+    """Its loss of 20 steps is further from the floor than where it began to fall."""
+    assert wrong(two, "100 times as fast")["loss_ratio"] == wrong(two, "100 times as fast")["excess"] == Status.MISSED
+    assert value_of(two, "100 times as fast", "excess") > value_of(two, "two", "excess") + 1
+
+
+def test_labels_that_are_shifted_cannot_be_learned(two):
+    assert wrong(two, "labels are shifted") == {"excess": Status.MISSED}
+    assert value_of(two, "labels are shifted", "excess") > 1  # two steps ahead there are up to 16 successors
+
+
+def test_labels_that_the_model_sees_are_learned_too_well(two):
+    assert wrong(two, "labels are what is seen")["excess"] is Status.INVALID
+    assert value_of(two, "labels are what is seen", "excess") < -0.02
+
+
+def test_a_loss_that_is_no_number_is_counted_from_its_step_on(two):
+    found = wrong(two, "rank 1 loses a loss")
+    assert found["not_finite"] is Status.MISSED
+    assert {found[metric] for metric in ("excess", "rise", "scale")} == {Status.INVALID}
+
+
+def value_of(answers, name, metric):
+    return next(value for told, value, *_ in answers[0][name]["checked"] if told == f"lora_convergence.{metric}")
+
+
+@pytest.mark.parametrize(
+    ("fault", "metric", "text"),
+    [
+        ("two", "first_loss", " nats, ln V + s^2 d / 2 is 6.2"),
+        ("two", "excess", " in the last 10 steps, the least there is 1.38"),
+        ("scaled twice", "scale", ", alpha / rank is 2"),
+        ("all train the share of rank 0", "samples_missing", "40 of 80 differ"),
+    ],
+)
+def test_what_a_figure_is_made_of_stands_beside_it(two, fault, metric, text):
+    details = {told: detail for told, *_, detail in two[0][fault]["checked"]}
+    assert text in details[f"lora_convergence.{metric}"]
+
+
+@pytest.mark.parametrize("version", ["0.16.9", "0.9", "0.16.0.dev0"])
+def test_a_peft_that_is_too_old(monkeypatch, version):
+    monkeypatch.setattr(metadata, "version", lambda name: {"peft": version}[name])
+    with pytest.raises(RuntimeError) as caught:
+        refuse_old_peft()
+    assert str(caught.value) == f"needs peft 0.17 or newer, and found {version}: update it"
+
+
+@pytest.mark.parametrize("version", ["0.17.0", "0.20.1", "1.0", "0.17.0rc1"])
+def test_a_peft_that_is_new_enough(monkeypatch, version):
+    monkeypatch.setattr(metadata, "version", lambda name: {"peft": version}[name])
+    refuse_old_peft()
+
+
+def test_no_peft(monkeypatch):
+    def version(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(RuntimeError) as caught:
+        refuse_old_peft()
+    said = "needs peft 0.17 or newer, and there is none: install it, or gpu-acceptance with all that it depends on"
+    assert str(caught.value) == said
+
+
+def test_a_shape_without_an_adapter():
+    with pytest.raises(ValueError, match=r"^small has no adapter: its shape must name one$"):
+        measure(Workload("small", BARE, 1), Schedule(20, 2, 0.1), num_parts=1, compiled=False, device=torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"^a shape without an adapter trains no adapter$"):
+        num_trainable(BARE)

@@ -50,9 +50,10 @@ def figures(fault: AbstractContextManager[object] | None = None, **changes: obje
     check_model = training.check_model.__wrapped__(ranks, lambda *_: None, check, record, record_curve)
     with fault or nullcontext():
         test_training(
-            lora.fine_tuned.__wrapped__(ranks, parameter),
+            lora.fine_tune.__wrapped__(ranks, parameter),
             check_trained=training.check_trained.__wrapped__(ranks, check_model, parameter, check),
             check_lora=lora.check_lora.__wrapped__(ranks, parameter, check, record, record_curve),
+            parameter=parameter,
         )
     return {"checked": checked, "recorded": recorded, "curves": curves}
 

@@ -19,6 +19,7 @@ from gpu_acceptance.record import Attempt, Status
 from gpu_acceptance.thresholds import load_profile, shipped_dir
 from tests.judging import make_job, make_record
 
+pytestmark = pytest.mark.timeout(600)  # the first test waits for both launches, of 240 s at most
 PROFILE = load_profile("cpu", shipped_dir())
 BARE = Decoder("qwen2", 1, 8, 1, 64, 4)
 EARLY = {"excess"}  # too few steps to come to the floor
@@ -27,12 +28,18 @@ EARLY = {"excess"}  # too few steps to come to the floor
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """Of three ranks, of which the first two, and the third, train without the others as well."""
-    return answers_of("lora/lora_ranks.py", 3, tmp_path_factory.mktemp("ranks"))
+    return answers_of("lora/lora_ranks.py", 3, tmp_path_factory.mktemp("ranks"), "sound")
 
 
 @pytest.fixture(scope="module")
-def two(answers):
-    return answers[:2]
+def faults(tmp_path_factory):
+    """Of two ranks; started for themselves, so that neither of the two takes minutes where other tests run beside it."""
+    return answers_of("lora/lora_ranks.py", 2, tmp_path_factory.mktemp("ranks"), "faults")
+
+
+@pytest.fixture(scope="module")
+def two(answers, faults):
+    return [{**sound, **faulty} for sound, faulty in zip(answers, faults, strict=False)]
 
 
 def judged(answers, name):

@@ -9,10 +9,10 @@ from gpu_acceptance.measure.train import checkpoint_files
 # Workers of their own, so that nothing is left in memory of the job that saved; cuBLAS reads its variable at its first call. NVLS sums in
 # an order that may differ from call to call (NCCL issue 1497), and what is compared here are bits.
 pytestmark = pytest.mark.worker(fresh=True, env={determinism.VARIABLE: determinism.ALLOWED[0], "NCCL_NVLS_ENABLE": "0"})
-WAYS = ("ddp", "fsdp")
+WAYS = ("ddp", "fsdp", "lora")
 
 
-def test_save(new_checkpoints, checkpointed, ranks, parameter, drill, check, record):
+def test_save(new_checkpoints, checkpointed, ranks, drill, check, record):
     """Every rank sees what rank 0 writes; a job trains, saves, and trains on, for its losses to be compared with."""
     record("checkpoint.directory", str(new_checkpoints.folder), "text")
     record("checkpoint.directory.removed", new_checkpoints.removed, "text")
@@ -25,7 +25,7 @@ def test_save(new_checkpoints, checkpointed, ranks, parameter, drill, check, rec
     check("checkpoint.planted.bytes", num_planted, "bytes")
     for way in WAYS:
         folder = new_checkpoints.folder / way
-        saved = checkpoint.save(checkpointed(way), folder, parameter("checkpoint.num_steps"), device=ranks.device)
+        saved = checkpoint.save(checkpointed(way), folder, device=ranks.device)
         record(f"checkpoint.{way}.size", saved.num_bytes, "bytes")
         record(f"checkpoint.{way}.write", saved.write_gb_per_s, "GB/s")
     if num_planted:

@@ -75,7 +75,7 @@ THERMAL += (
 CHECKPOINT = ("directory.shared", "planted.bytes")
 CHECKPOINT += tuple(
     f"{way}.{name}"
-    for way in ("ddp", "fsdp")
+    for way in ("ddp", "fsdp", "lora")
     for name in ("files.changed", "tensors.changed", "losses.differing", "fewer.tensors_changed", "fewer.loss_error")
 )
 ALONE, WITH_DDP = ("train_single.gpt2", "train_single.resnet"), ("ddp.gpt2", "ddp.resnet", "ddp_short.gpt2")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 PREFIX = "gpu-acceptance-checkpoint-"
 MARKER = ".gpu-acceptance-checkpoint"
-WAYS = ("ddp", "fsdp")
+WAYS = ("ddp", "fsdp", "lora")
 _MOST_BYTES = 4096  # of a marker
 # What torch.distributed.checkpoint and measure/train/checkpoint_files.py write.
 _OURS = re.compile(r"__\d+_\d+\.distcp|\.metadata(\.tmp)?|(part-\d+|manifest|losses)\.json(\.tmp)?")

@@ -13,7 +13,7 @@ from readings import say  # first: it finds the checkout
 
 from gpu_acceptance.inventory import versions
 from gpu_acceptance.measure.lora import convergence, curves, theory
-from gpu_acceptance.measure.lora.course import Schedule
+from gpu_acceptance.measure.train.pace import Schedule
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
 
 QWEN2 = Decoder("qwen2", 28, 3_584, 28, 152_064, 2_048, num_kv_heads=4, mlp_width=18_944, adapter=Adapter(64, 128))

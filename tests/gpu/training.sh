@@ -3,6 +3,7 @@
 # rates       DDP, its short form and FSDP, at level full: every limit of theirs must hold
 # sound       parity, sampler, checkpoint, FSDP's variants, DDP by the number of GPUs: every limit of theirs must hold
 # lora        LoRA at the size of the profile, and its other ways: every limit of theirs must hold
+# fast        LoRA with ten times its learning rate: must be REJECTED, and by excess
 # failing     a job that dies beside this one: its limits must hold, and no XID be counted
 # competitor  another process takes 5 % of GPU 1's time while DDP trains: must be REJECTED and name rank 1 alone
 # memory      a batch that fits no GPU: the run is INCOMPLETE, and says what to lower
@@ -15,6 +16,14 @@ rates() { run rates -k "'test_ddp.py or test_ddp_short.py or test_fsdp.py'"; }
 sound() { run sound "${soak[@]}" -k "'test_parity.py or test_sampler.py or test_checkpoint.py or test_fsdp_variants.py or test_ddp_scaling.py'"; }
 
 lora() { run lora "${soak[@]}" -k "'test_lora_convergence.py or test_lora_modes.py'"; }
+
+fast() {
+    cat >/tmp/fast.yaml <<YAML
+reason: "a drill: a learning rate at which nothing is learned"
+parameters: {lora.learning_rate: 0.01, lora.num_steps: 30, lora.reference: none}
+YAML
+    run fast --limits=/tmp/fast.yaml -k test_lora_convergence.py
+}
 
 failing() {
     .venv/bin/python tests/gpu/failure_xids.py >"$out/failure_xids.jsonl" 2>"$out/failure_xids.err"

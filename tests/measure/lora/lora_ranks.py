@@ -22,9 +22,9 @@ sys.path.append(str(Path(__file__).parents[3]))
 from acceptance.test_lora_convergence import test_training
 from fixtures import lora, training
 from gpu_acceptance.measure.lora import samples
-from gpu_acceptance.measure.lora.course import Tuning
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.models import CrossEntropy
+from gpu_acceptance.measure.train.pace import Pace
 from gpu_acceptance.thresholds import load_profile, shipped_dir
 
 FEW = {"lora.batch_size": 1}
@@ -60,14 +60,14 @@ def figures(fault: AbstractContextManager[object] | None = None, **changes: obje
 
 def own_gradients(change: Callable[[Tensor, int], None]) -> AbstractContextManager[object]:
     """What was reduced is changed, with its step, before it is clipped."""
-    real = Tuning._prepare
+    real = Pace._prepare
 
-    def prepare(self: Tuning, optimizer: torch.optim.Optimizer, *_: object) -> None:
+    def prepare(self: Pace, optimizer: torch.optim.Optimizer, *_: object) -> None:
         for parameter in optimizer.param_groups[0]["params"]:
-            change(parameter.grad, len(self._norms))
+            change(parameter.grad, self.num_done)
         real(self, optimizer)
 
-    return patch.object(Tuning, "_prepare", prepare)
+    return patch.object(Pace, "_prepare", prepare)
 
 
 def add_noise(gradient: Tensor, _: int) -> None:

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from gpu_acceptance.measure.lora import convergence, curves, saved
-from gpu_acceptance.measure.lora.course import Schedule, Tuning
 from gpu_acceptance.measure.train import adapters
+from gpu_acceptance.measure.train.pace import Pace, Schedule
 from gpu_acceptance.measure.train.parallel import Sharding
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
 
@@ -28,14 +28,14 @@ def tuned(**options: Any) -> convergence.LoraResult:
 
 def with_noise_on_rank_1(work: Callable[[], Any]) -> Any:
     """In all gradients that AdamW sees there."""
-    real = Tuning._prepare
+    real = Pace._prepare
 
-    def noisy(tuning: Tuning, optimizer: torch.optim.Optimizer, *arguments: object) -> None:
-        real(tuning, optimizer, *arguments)
+    def noisy(pace: Pace, optimizer: torch.optim.Optimizer, *arguments: object) -> None:
+        real(pace, optimizer, *arguments)
         for parameter in optimizer.param_groups[0]["params"] if dist.get_rank() == 1 else ():
             parameter.grad.add_(torch.randn(parameter.grad.shape))
 
-    with patch.object(Tuning, "_prepare", noisy):
+    with patch.object(Pace, "_prepare", noisy):
         return work()
 
 

@@ -11,9 +11,9 @@ from fixtures.lora import refuse_old_peft
 from gpu_acceptance.figures import figure_of
 from gpu_acceptance.judge import judge
 from gpu_acceptance.measure.lora.convergence import measure
-from gpu_acceptance.measure.lora.course import Schedule
 from gpu_acceptance.measure.lora.curves import departure
 from gpu_acceptance.measure.train.adapters import num_trainable
+from gpu_acceptance.measure.train.pace import Schedule
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
 from gpu_acceptance.record import Attempt, Status
 from gpu_acceptance.thresholds import load_profile, shipped_dir

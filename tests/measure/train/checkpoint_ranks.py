@@ -1,4 +1,4 @@
-"""One rank of two that save a small GPT-2 and go on with it, soundly and with faults; prints what it found as JSON.
+"""One rank of two that save a small GPT-2, or adapters, and go on with them, soundly and with faults; prints what it found as JSON.
 
 Started by test_checkpoint.py, with `disk` beside the store: a file system of 1 MiB, where there is one.
 """
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 from unittest.mock import patch
 
 import torch
@@ -15,31 +16,34 @@ import torch.distributed as dist
 
 from gpu_acceptance.measure.train import checkpoint, checkpoint_files
 from gpu_acceptance.measure.train.checkpoint_job import Job, Way, Work
-from gpu_acceptance.measure.train.shapes import Decoder, Workload
+from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
 
 SMALL = Workload("gpt2", Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32), 2)
+ADAPTED = Workload("qwen2", Decoder("qwen2", 2, 64, 2, 256, 32, 1, 64, 0.1, Adapter(8, 16)), 2)
 CPU = torch.device("cpu")
 NUM_STEPS = 3
 
 
-def work(way: Way) -> Work:
-    return Work(SMALL, num_shards=2, way=way)
+def work(way: str) -> Work:
+    workload, wrapped = (ADAPTED, "ddp") if way == "lora" else (SMALL, way)
+    return Work(workload, num_shards=2, way=cast(Way, wrapped), num_steps=NUM_STEPS, learning_rate=1e-3)
 
 
-def gone_on(way: Way, folder: Path) -> dict[str, object]:
+def gone_on(way: str, folder: Path) -> dict[str, object]:
     manifest = checkpoint_files.read_manifest(folder)
     return asdict(checkpoint.resume(work(way), folder, manifest, device=CPU))
 
 
-def on_one(way: Way, folder: Path) -> dict[str, object]:
+def on_one(way: str, folder: Path) -> dict[str, object]:
     manifest = checkpoint_files.read_manifest(folder)
     return asdict(checkpoint.resume_on_fewer(work(way), folder, manifest, 1, device=CPU))
 
 
-def sound(way: Way, folder: Path) -> dict[str, object]:
-    saved = checkpoint.save(work(way), folder, NUM_STEPS, device=CPU)
-    reading, gb_per_s = checkpoint.read(folder, checkpoint_files.read_manifest(folder), device=CPU)
-    told = {"num_bytes": saved.num_bytes, "rates": [saved.write_gb_per_s, gb_per_s]}
+def sound(way: str, folder: Path) -> dict[str, object]:
+    saved = checkpoint.save(work(way), folder, device=CPU)
+    manifest = checkpoint_files.read_manifest(folder)
+    reading, gb_per_s = checkpoint.read(folder, manifest, device=CPU)
+    told = {"tensors": sorted(manifest.tensors), "num_bytes": saved.num_bytes, "rates": [saved.write_gb_per_s, gb_per_s]}
     return {**told, "files": reading.changed, "again": gone_on(way, folder), "on_one": on_one(way, folder)}
 
 
@@ -64,9 +68,14 @@ def draw_once(job: Job) -> None:
     torch.randint(2, (), generator=job._random)
 
 
+def begin_anew(job: Job) -> None:
+    """With the schedule of the learning rate."""
+    job._pace.num_done = 0
+
+
 def spoiled(folder: Path) -> dict[str, object]:
     found = {}
-    for name, spoil in {"moment": flip_in_a_moment, "random": draw_once}.items():
+    for name, spoil in {"moment": flip_in_a_moment, "random": draw_once, "schedule": begin_anew}.items():
         with after_loading(spoil):
             found[name] = gone_on("ddp", folder)
     if dist.get_rank() == 1:
@@ -78,7 +87,7 @@ def spoiled(folder: Path) -> dict[str, object]:
 
 def refused(folder: Path) -> str:
     try:
-        checkpoint.save(work("ddp"), folder, 1, device=CPU)
+        checkpoint.save(work("ddp"), folder, device=CPU)
     except OSError as error:
         return str(error)
     return ""
@@ -116,7 +125,7 @@ def without_room(disk: Path) -> list[str]:
 def main(rank: int, store_file: str) -> None:
     dist.init_process_group("gloo", store=dist.FileStore(store_file, 2), rank=rank, world_size=2)
     here = Path(store_file).parent
-    answers = {way: sound(way, here / way) for way in ("ddp", "fsdp")}
+    answers = {way: sound(way, here / way) for way in ("ddp", "fsdp", "lora")}
     disk = here / "disk"
     told = without_room(disk) if disk.is_dir() else []
     divided = {number: checkpoint.fewer(number) for number in (1, 2, 3, 8, 9, 1024)}

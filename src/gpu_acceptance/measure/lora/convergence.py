@@ -12,10 +12,11 @@ from torch import Tensor
 from gpu_acceptance.measure.collectives import over_ranks
 from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
 from gpu_acceptance.measure.lora import samples
-from gpu_acceptance.measure.lora.course import Schedule, Tuning
+from gpu_acceptance.measure.lora.course import Tuning
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import SYNTHETIC
 from gpu_acceptance.measure.train.models import build, compile_by_blocks
+from gpu_acceptance.measure.train.pace import Schedule
 from gpu_acceptance.measure.train.parallel import Sharding, replicated, sharded
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
 from gpu_acceptance.measure.train.step import whole

@@ -9,10 +9,11 @@ from torch import nn
 
 from gpu_acceptance.measure.lora import samples
 from gpu_acceptance.measure.lora.convergence import SEED, adapted_shape
-from gpu_acceptance.measure.lora.course import Schedule, Tuning
+from gpu_acceptance.measure.lora.course import Tuning
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import Batch
 from gpu_acceptance.measure.train.models import build
+from gpu_acceptance.measure.train.pace import Schedule
 from gpu_acceptance.measure.train.parallel import replicated
 from gpu_acceptance.measure.train.shapes import Workload
 from gpu_acceptance.measure.train.tuned import tuned

@@ -48,19 +48,19 @@ class Resumed:
     loss_error: float  # of the mean loss over all ranks in any step, relative to that of the job that saved; the same on all ranks
 
 
-def save(work: Work, folder: Path, num_steps: int, *, device: torch.device) -> Saved:
-    """Trains `num_steps`, saves to a new folder in one that is there, trains as many again and keeps their losses beside. Collective.
+def save(work: Work, folder: Path, *, device: torch.device) -> Saved:
+    """Trains, saves to a new folder in one that is there, trains as many steps again and keeps their losses beside. Collective.
 
     OSError, on all ranks, where one of them cannot write or has no room.
     """
     with tuned(work.workload, device), deterministic(device):
         job = Job(work, device=device, seed=_SEED, group=_all_ranks())
-        job.train(num_steps)
+        job.train(work.num_steps)
         num_bytes = job.num_bytes
         _on_rank_0(lambda: _refuse_too_little(folder, num_bytes), device)
         write_s = _write(job, folder, device)
         manifest = _commit(job, folder, device)
-        by_rank = [list(of_rank) for of_rank in zip(*over_ranks(job.train(num_steps), device), strict=True)]
+        by_rank = [list(of_rank) for of_rank in zip(*over_ranks(job.train(work.num_steps), device), strict=True)]
     _on_rank_0(lambda: checkpoint_files.write_losses(folder, manifest, by_rank), device)
     return Saved(manifest.num_bytes, write_s)
 
@@ -79,7 +79,7 @@ def resume(work: Work, folder: Path, manifest: Manifest, *, device: torch.device
     """
     reference = _on_all(lambda: checkpoint_files.read_losses(folder, manifest), device)
     with tuned(work.workload, device), deterministic(device):
-        changed, losses = _go_on(work, folder, manifest, len(reference[0]), device, _all_ranks())
+        changed, losses = _go_on(work, folder, manifest, device, _all_ranks())
     then = reference[dist.get_rank()]
     differing = [f"step {step}: {now!r}, was {was!r}" for step, (now, was) in enumerate(zip(losses, then, strict=True)) if now != was]
     return Resumed(changed, tuple(differing), _error(over_ranks(losses, device), reference))
@@ -95,7 +95,7 @@ def resume_on_fewer(work: Work, folder: Path, manifest: Manifest, num_ranks: int
         if rank >= num_ranks:
             return (), 0.0
         with tuned(work.workload, device), deterministic(device):
-            changed, losses = _go_on(work, folder, manifest, len(reference[0]), device, group)
+            changed, losses = _go_on(work, folder, manifest, device, group)
         return changed, _error(over_ranks(losses, device, group), reference)
 
     changed, error = _on_all(go_on, device)
@@ -108,14 +108,14 @@ def fewer(num_ranks: int) -> int:
 
 
 def _go_on(
-    work: Work, folder: Path, manifest: Manifest, num_steps: int, device: torch.device, group: dist.ProcessGroup
+    work: Work, folder: Path, manifest: Manifest, device: torch.device, group: dist.ProcessGroup
 ) -> tuple[tuple[str, ...], list[float]]:
     job = Job(work, device=device, seed=_OTHER_SEED, group=group)
     job.train(1)
     job.load(folder)
     now = job.hashes()
     changed = sorted(name for name in now.keys() | manifest.tensors.keys() if now.get(name) != manifest.tensors.get(name))
-    return tuple(changed), job.train(num_steps)
+    return tuple(changed), job.train(work.num_steps)
 
 
 def _write(job: Job, folder: Path, device: torch.device) -> float:

@@ -166,6 +166,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "lora.num_steps": _count("", 20, 1_000_000, "the mean of the last 10 counts; all must end before the deadline"),
     "lora.warmup_steps": _count("", 1, 100_000, "fewer than all steps"),
     "lora.learning_rate": Parameter("number", "", 0.0001, 1, "the largest, after the warm-up"),
+    "lora.in_bf16": Parameter("truth", ""),
     "lora.recomputes": Parameter("truth", ""),
     "lora.reference": Parameter("words", "", why="the losses of a sound run, by step, in nats; `none`: there is none"),
     "lora_modes.num_layers": _LAYERS,

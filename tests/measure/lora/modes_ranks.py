@@ -42,8 +42,8 @@ def with_noise_on_rank_1(work: Callable[[], Any]) -> Any:
 def spoiled(load: Callable[..., None]) -> Callable[..., None]:
     """One number of one adapter comes back as another."""
 
-    def faulty(module: torch.nn.Module, folder: Path) -> None:
-        load(module, folder)
+    def faulty(module: torch.nn.Module, folder: Path, **how: bool) -> None:
+        load(module, folder, **how)
         adapters.trained(module)[0].view(-1)[0] += 1
 
     return faulty

@@ -18,7 +18,7 @@ from gpu_acceptance.measure.train.step import TrainStep, local
 from gpu_acceptance.measure.train.trained import Times
 
 SMALL = Workload("gpt2", Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32), 4)
-SLOW_S = 0.3  # a step took 57 ms on two cores that were busy with other tests
+SLOW_S = 0.3
 HOW = {"device": torch.device("cpu"), "compiled": False, "times": Times(warmup_s=0.02, block_s=0.02, num_blocks=2, min_steps=4)}
 
 

@@ -18,7 +18,7 @@ from gpu_acceptance.measure.train.data import SYNTHETIC
 from gpu_acceptance.measure.train.models import build, compile_by_blocks
 from gpu_acceptance.measure.train.pace import Schedule
 from gpu_acceptance.measure.train.parallel import Sharding, replicated, sharded
-from gpu_acceptance.measure.train.shapes import Decoder, Workload
+from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
 from gpu_acceptance.measure.train.step import whole
 from gpu_acceptance.measure.train.trained import Trained
 from gpu_acceptance.measure.train.tuned import peak_bytes, tuned
@@ -59,7 +59,7 @@ def measure(
     With a sharding base and adapters are cut over its ranks, which are all (FSDP); else each rank has them whole (DDP). `recomputes`:
     activations in the backward. `alone`: each rank trains the whole of it by itself. ValueError for a shape without an adapter.
     """
-    shape = adapted_shape(workload)
+    shape, adapter = adapted_shape(workload)
     share = samples.Share(num_parts, 0, 1) if alone else samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
     with tuned(workload, device):
         begin_s = time.monotonic()
@@ -71,8 +71,9 @@ def measure(
             adapters.recompute(module)
         if compiled:
             compile_by_blocks(module)
-        wrapped = module if alone else sharded(module, sharding) if sharding else replicated(module)
-        tuning = Tuning(wrapped, steps, schedule, divisor=share.divisor, autocast=sharding is None, device=device)
+        wrapped = module if alone else sharded(module, replace(sharding, in_bf16=adapter.in_bf16)) if sharding else replicated(module)
+        autocast = adapter.in_bf16 and sharding is None
+        tuning = Tuning(wrapped, steps, schedule, divisor=share.divisor, autocast=autocast, device=device)
         course = tuning.rest()
         end_s = time.monotonic()
         own = [statistics.median(course.steps_s), 100 * statistics.stdev(course.steps_s) / statistics.mean(course.steps_s)]
@@ -103,11 +104,11 @@ def measure(
         )
 
 
-def adapted_shape(workload: Workload) -> Decoder:
-    """Its shape; ValueError where that has no adapter."""
+def adapted_shape(workload: Workload) -> tuple[Decoder, Adapter]:
+    """Its shape, and the adapter of that; ValueError where there is none."""
     if not isinstance(workload.shape, Decoder) or workload.shape.adapter is None:
         raise ValueError(f"{workload.name} has no adapter: its shape must name one")
-    return workload.shape
+    return workload.shape, workload.shape.adapter
 
 
 def _digest(tensors: Sequence[Tensor]) -> str:

@@ -15,7 +15,7 @@ from gpu_acceptance.measure.train.data import Batch
 from gpu_acceptance.measure.train.models import build
 from gpu_acceptance.measure.train.pace import Schedule
 from gpu_acceptance.measure.train.parallel import replicated
-from gpu_acceptance.measure.train.shapes import Workload
+from gpu_acceptance.measure.train.shapes import Adapter, Workload
 from gpu_acceptance.measure.train.tuned import tuned
 
 
@@ -31,26 +31,26 @@ class SavedResult:
 
 def measure(workload: Workload, schedule: Schedule, folder: Path, *, num_parts: int, device: torch.device) -> SavedResult:
     """Trains with DDP, and saves on each rank what that came to into a folder of its own, which must be empty. Collective."""
-    shape = adapted_shape(workload)
+    shape, adapter = adapted_shape(workload)
     share = samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
     first = schedule.num_steps * num_parts * workload.batch_size
     unseen = samples.drawn(shape, range(first, first + workload.batch_size))
     with tuned(workload, device):
         torch.manual_seed(SEED)
         module = build(shape, device)
-        base_loss = _loss(module, unseen, device)
+        base_loss = _loss(module, unseen, adapter, device)
         steps = samples.steps(shape, workload.batch_size, schedule.num_steps, share)
-        Tuning(replicated(module), steps, schedule, divisor=share.divisor, autocast=True, device=device).rest()
-        loss, num_bytes = _loss(module, unseen, device), adapters.save(module, folder)
+        Tuning(replicated(module), steps, schedule, divisor=share.divisor, autocast=adapter.in_bf16, device=device).rest()
+        loss, num_bytes = _loss(module, unseen, adapter, device), adapters.save(module, folder)
         del module
         torch.manual_seed(SEED)
         loaded = build(replace(shape, adapter=None), device)
-        adapters.load(loaded, folder)
-        return SavedResult(num_bytes, base_loss, loss, _loss(loaded, unseen, device))
+        adapters.load(loaded, folder, in_bf16=adapter.in_bf16)
+        return SavedResult(num_bytes, base_loss, loss, _loss(loaded, unseen, adapter, device))
 
 
 @torch.no_grad()
-def _loss(module: nn.Module, batch: Batch, device: torch.device) -> float:
+def _loss(module: nn.Module, batch: Batch, adapter: Adapter, device: torch.device) -> float:
     inputs, targets = (part.to(device) for part in batch)
-    with torch.autocast(device.type, torch.bfloat16):
+    with torch.autocast(device.type, torch.bfloat16, enabled=adapter.in_bf16):
         return float(module(inputs, targets))

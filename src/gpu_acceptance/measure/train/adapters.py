@@ -1,4 +1,4 @@
-"""LoRA by peft: a frozen base in bf16, and adapters in fp32 on all seven projections of each layer, which alone are trained."""
+"""LoRA by peft: a frozen base in bf16 or fp32, and adapters in fp32 on all seven projections of each layer, which alone are trained."""
 
 import warnings
 from collections.abc import Iterator
@@ -23,7 +23,8 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 def adapted(model: nn.Module, adapter: Adapter) -> nn.Module:
     """The same with adapters, which change nothing as long as they are not trained: B begins as zeros."""
-    _to_bf16(model)
+    if adapter.in_bf16:
+        _to_bf16(model)
     config = LoraConfig(r=adapter.rank, lora_alpha=adapter.alpha, target_modules=list(PROJECTIONS), bias="none")
     with _deprecated():
         return cast(nn.Module, get_peft_model(model, config))
@@ -43,9 +44,10 @@ def save(module: nn.Module, folder: Path) -> int:
     return (folder / SAFETENSORS_WEIGHTS_NAME).stat().st_size
 
 
-def load(module: nn.Module, folder: Path) -> None:
+def load(module: nn.Module, folder: Path, *, in_bf16: bool) -> None:
     """What was saved there, onto a base without adapters, in place. Nothing is unpickled, and nothing asked for over a network."""
-    _to_bf16(module)
+    if in_bf16:
+        _to_bf16(module)
     with _deprecated():
         module.model = PeftModel.from_pretrained(cast(nn.Module, module.model), str(folder), local_files_only=True)
 

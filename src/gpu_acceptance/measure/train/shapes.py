@@ -11,6 +11,7 @@ class Adapter:
 
     rank: int
     alpha: int
+    in_bf16: bool = True  # the base, and what is computed with it; adapters are in fp32
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Decoder:
     num_kv_heads: int = 0
     mlp_width: int = 0
     initial_std: float = 0.02  # of the weights
-    adapter: Adapter | None = None  # with one the weights are in bf16, and frozen
+    adapter: Adapter | None = None  # with one the other weights are frozen
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,6 @@ def answers_of(script: str, num_ranks: int, folder: Path, *arguments: str) -> li
     finally:
         for rank in ranks:
             rank.kill()
-            rank.wait()
+            rank.communicate()  # so that no pipe stays open where one of them took too long
     assert [rank.returncode for rank in ranks] == [0] * num_ranks, "\n".join(errors for _, errors in outputs)
     return [json.loads(lines) for lines, _ in outputs]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from gloo_ranks import answers_of
 
 from gpu_acceptance.measure.train.fsdp import _promised
 
@@ -9,10 +10,15 @@ NUM_PARAMETERS = 118_528  # see test_ddp.py
 WAYS = ("by_block", "whole")
 
 
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    return answers_of("train/training_ranks.py", 2, tmp_path_factory.mktemp("ranks"), "fsdp")
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_each_rank_holds_its_part_of_parameters_and_moments(answers, way):
     for answer in answers:
-        found = answer["fsdp"][way]
+        found = answer[way]
         assert found["num_parameters"] == NUM_PARAMETERS
         assert found["held_bytes"] == pytest.approx(3 * 4 * NUM_PARAMETERS / 2, rel=0.01)
         assert found["held"] == 1
@@ -21,19 +27,19 @@ def test_each_rank_holds_its_part_of_parameters_and_moments(answers, way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_loss_falls(answers, way):
-    assert all(0.1 < answer["fsdp"][way]["loss_ratio"] < 0.95 for answer in answers)
+    assert all(0.1 < answer[way]["loss_ratio"] < 0.95 for answer in answers)
 
 
 def test_a_model_that_is_not_sharded_is_held_as_often_as_there_are_ranks(answers):
     for answer in answers:
-        assert answer["fsdp"]["unsharded"]["held"] == pytest.approx(2, rel=0.01)
-        assert answer["fsdp"]["unsharded"]["loss_ratio"] < 0.95  # it trains, and nothing else would tell
+        assert answer["unsharded"]["held"] == pytest.approx(2, rel=0.01)
+        assert answer["unsharded"]["loss_ratio"] < 0.95  # it trains, and nothing else would tell
 
 
 def test_a_training_without_moments_holds_too_little(answers):
     for answer in answers:
-        assert answer["fsdp"]["without moments"]["held"] == pytest.approx(1 / 3, rel=0.01)
-        assert answer["fsdp"]["without moments"]["loss_ratio"] < 0.95
+        assert answer["without moments"]["held"] == pytest.approx(1 / 3, rel=0.01)
+        assert answer["without moments"]["loss_ratio"] < 0.95
 
 
 @pytest.mark.parametrize(("num_rows", "num_shards"), [(768, 16), (768, 15), (100, 7), (5, 4), (3, 8)])
@@ -45,6 +51,6 @@ def test_a_shard_is_what_torch_cuts(num_rows, num_shards):
 
 
 def test_replicas_come_to_the_same_bits_or_are_told_apart(answers):
-    (first, first_apart), (second, second_apart) = (answer["fsdp"]["replicas"] for answer in answers)
+    (first, first_apart), (second, second_apart) = (answer["replicas"] for answer in answers)
     assert first == second
     assert first_apart != second_apart

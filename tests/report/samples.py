@@ -1,5 +1,6 @@
 """Run records as real runs leave them; hosts, serials and UUIDs are invented."""
 
+from gpu_acceptance.curve import curve_of
 from gpu_acceptance.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.record import (
     Attempt,
@@ -105,7 +106,9 @@ def held(metric, value, unit, need, margin, scope="job", ranks=(), **more):
     return Judgement(metric=metric, value=value, unit=unit, need=need, margin=margin, scope=scope, ranks=ranks, **more)
 
 
-def row(nodeid, figures_of, judgements, ranks=8, outcome=Outcome.PASSED, message="", telemetry_of=lambda rank: None):
+def row(
+    nodeid, figures_of, judgements, ranks=8, outcome=Outcome.PASSED, message="", telemetry_of=lambda rank: None, curves_of=lambda rank: ()
+):
     """A validation that every rank passed or failed by its figures alone."""
     records = tuple(
         RankRecord(
@@ -117,6 +120,7 @@ def row(nodeid, figures_of, judgements, ranks=8, outcome=Outcome.PASSED, message
             duration_s=12.0 + rank / 10,
             figures=tuple(figures_of(rank)),
             telemetry=telemetry_of(rank),
+            curves=tuple(curves_of(rank)),
         )
         for rank in range(ranks)
     )
@@ -212,6 +216,25 @@ def nccl_row(busbw=365.4, need=347, ranks=8):
         ]
 
     return row(nodeid, figures_of, judgements, ranks, Outcome.FAILED if missed else Outcome.PASSED)
+
+
+LOSSES = [round(12 * 0.8**step + 1.39, 3) for step in range(40)]
+
+
+def lora_row(ranks=8):
+    """The loss of rank 0, and what a step took on each; rank 3 lost one."""
+    metric = "lora_convergence.throughput"
+
+    def figures_of(rank):
+        return figure(metric, 16_520.0 + rank, "tokens/s"), figure("lora_convergence.floor", 1.3863, "nats", judged=False)
+
+    def curves_of(rank):
+        if rank == 0:
+            yield curve_of("lora_convergence.loss", LOSSES, "nats")
+        yield curve_of("lora_convergence.step_s", [1.0 + rank / 100] * 300 + [float("nan") if rank == 3 else 1.5], "s")
+
+    judged = held(metric, 16_520.0, "tokens/s", ">= 15568", 0.061, "rank", (0,))
+    return row("acceptance/test_lora_convergence.py::test_training", figures_of, (judged,), ranks, curves_of=curves_of)
 
 
 def stuck_row():
@@ -362,6 +385,15 @@ def cpu():
     return RunRecord(header=header(ranks, profile="cpu", required=("gemm",)), conclusion=conclusion, rows=rows)
 
 
+def trained():
+    """A fine-tuning that comes to the curve of the profile."""
+    rows = (gemm_row(), lora_row())
+    conclusion = conclude("ACCEPTED", "ACCEPTED", 0, rows, coverage(rows))
+    told = header(map(identity, range(8)), required=("gemm", "lora_convergence"))
+    told.parameters["lora.reference"] = " ".join(str(loss + 0.01) for loss in LOSSES)
+    return RunRecord(header=told, conclusion=conclusion, rows=rows)
+
+
 ALL = {
     "accepted": accepted,
     "rejected": rejected,
@@ -369,4 +401,5 @@ ALL = {
     "incomplete": incomplete,
     "two_nodes": two_nodes,
     "cpu": cpu,
+    "trained": trained,
 }

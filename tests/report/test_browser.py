@@ -34,7 +34,7 @@ def browse(tmp_path):
     return browse
 
 
-@pytest.mark.parametrize("name", ["rejected", "incomplete"])
+@pytest.mark.parametrize("name", ["rejected", "incomplete", "trained"])
 def test_a_browser_shows_the_verdict_and_has_no_complaint(browse, name):
     record = samples.ALL[name]()
     dom, console = browse(build_page(record))

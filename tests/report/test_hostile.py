@@ -75,7 +75,7 @@ def benign_shape(sample):
     return parse(page_of(sample, "x")).shape
 
 
-@pytest.mark.parametrize("sample", ["rejected", "stuck", "incomplete"])
+@pytest.mark.parametrize("sample", ["rejected", "stuck", "incomplete", "trained"])
 @settings(max_examples=40, deadline=None)
 @example(taint="x" + "".join(PIECES))
 @example(taint="<script>" * 2048)

@@ -57,6 +57,28 @@ def test_tables_have_captions_and_scopes(name):
     assert {one.attributes.get("scope") for one in page.all("th")} <= {"col", "row", "rowgroup"}
 
 
+def test_curves_are_drawn_and_told():
+    """Of eight ranks three, with their values; where no light shows a picture its words say what it has."""
+    page = parse(PAGES["trained"])
+    charts = [one for one in page.all("svg") if one.attributes.get("role") == "img"]
+    assert [one.attributes["aria-label"].split(". ")[0] for one in charts] == [
+        "lora_convergence.loss in nats over 40 steps",
+        "lora_convergence.step_s in s over 301 steps",
+    ]
+    assert charts[0].attributes["aria-label"].split(". ")[1:] == [
+        "rank 0: from 13.39 to 1.392, lowest 1.392, highest 13.39",
+        "sound run (profile): from 13.4 to 1.402, lowest 1.402, highest 13.4",
+        "least there is: from 1.386 to 1.386, lowest 1.386, highest 1.386.",
+    ]
+    told = section("trained", "validations")
+    assert "rank 0 (lowest mean of 8 ranks)" in told
+    assert "rank 3 (highest mean of 8 ranks)" in told  # one of its points is no number: it is the last
+    assert "Each point is the mean of its neighbours: 240 of 301 steps." in told
+    assert "The table has 24 of 40 points; results.json has all." in told
+    assert "Drawn are 3 of 8 ranks." in told
+    assert " 39 1.392 1.402 1.3863 " in told
+
+
 @each_page
 def test_every_link_leads_into_the_page(name):
     page = parse(PAGES[name])

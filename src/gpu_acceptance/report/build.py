@@ -14,7 +14,7 @@ from gpu_acceptance.busy import use_text
 from gpu_acceptance.clocks import clock_sentences
 from gpu_acceptance.files import read_results, write_atomically
 from gpu_acceptance.record import RunRecord
-from gpu_acceptance.report import cluster, formatting, gpu_time, inventory, problems, untested, validations
+from gpu_acceptance.report import cluster, formatting, gpu_time, inventory, pictures, problems, untested, validations
 from gpu_acceptance.report.words import VERDICT
 from gpu_acceptance.visible import visible
 
@@ -51,6 +51,8 @@ def _environment() -> Environment:
         use_text=use_text,
         scale_percent=f"{100 * validations.SCALE:.0f}",
         bar_width=validations.BAR_WIDTH,
+        picture_width=pictures.WIDTH,
+        picture_height=pictures.HEIGHT,
     )
     return environment
 

@@ -4,11 +4,12 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.limit import subject_of_metric
-from gpu_acceptance.record import COUNTERS, Attempt, Figure, Judgement, RankRecord, Row, RunRecord, Status
+from gpu_acceptance.limit import Value, subject_of_metric
+from gpu_acceptance.record import COUNTERS, Attempt, Figure, Header, Judgement, RankRecord, Row, RunRecord, Status
 from gpu_acceptance.report import gpu_time
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import duration, exact, percent, ranks_text, reproduce, rounded
+from gpu_acceptance.report.pictures import Picture, pictures
 from gpu_acceptance.report.words import OUTCOME, STATUS, Mark
 from gpu_acceptance.values import plural, with_unit
 
@@ -60,6 +61,7 @@ class AttemptTable:
     columns: tuple[str, ...]
     lines: tuple[RankLine, ...]
     note: str
+    pictures: tuple[Picture, ...]
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,12 @@ def by_subject(record: RunRecord) -> dict[str, list[Validation]]:
     subjects: dict[str, list[Validation]] = {}
     names = places(record.header)
     for number, row in enumerate(record.rows):
-        shown = _validation(f"v{number}", row, names, record.header.command)
+        shown = _validation(f"v{number}", row, names, record.header)
         subjects.setdefault(row.subject, []).append(shown)
     return subjects
 
 
-def _validation(anchor: str, row: Row, names: Mapping[int, str], command: tuple[str, ...]) -> Validation:
+def _validation(anchor: str, row: Row, names: Mapping[int, str], header: Header) -> Validation:
     shown = [judgement for judgement in row.judgements if not _is_quiet(judgement)]
     num_quiet = len(row.judgements) - len(shown)
     return Validation(
@@ -100,8 +102,8 @@ def _validation(anchor: str, row: Row, names: Mapping[int, str], command: tuple[
         deadline=duration(row.deadline_s) if row.deadline_s else "",
         lines=judgement_lines(shown, names, row.attempts),
         quiet_counters=f"{plural(num_quiet, 'counter')} of each GPU read before and after: within limits." if num_quiet else "",
-        attempts=tuple(_attempt_table(attempt, names) for attempt in row.attempts),
-        command=shlex.join(reproduce(command, row.nodeid)),
+        attempts=tuple(_attempt_table(attempt, names, header.parameters) for attempt in row.attempts),
+        command=shlex.join(reproduce(header.command, row.nodeid)),
     )
 
 
@@ -164,13 +166,14 @@ def _widest_spreads(attempts: tuple[Attempt, ...]) -> dict[str, float]:
     return spreads
 
 
-def _attempt_table(attempt: Attempt, names: Mapping[int, str]) -> AttemptTable:
+def _attempt_table(attempt: Attempt, names: Mapping[int, str], parameters: Mapping[str, Value]) -> AttemptTable:
     metrics = tuple(dict.fromkeys((figure.metric, figure.unit) for rank in attempt.ranks for figure in _shown(rank)))
     return AttemptTable(
         number=attempt.number,
         columns=(*(f"{metric} ({unit})" if unit else metric for metric, unit in metrics), *gpu_time.columns(attempt)),
         lines=tuple(_rank_line(rank, metrics, names, gpu_time.cells(rank, attempt)) for rank in attempt.ranks),
         note=gpu_time.note(attempt),
+        pictures=pictures(attempt, parameters),
     )
 
 

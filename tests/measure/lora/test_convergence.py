@@ -103,9 +103,11 @@ def test_a_fault_misses_its_own_limits_and_no_other(two, fault, metrics):
 
 
 def test_a_learning_rate_100_times_too_high(two):
-    """Its loss of 20 steps is further from the floor than where it began to fall."""
-    assert wrong(two, "100 times as fast")["loss_ratio"] == wrong(two, "100 times as fast")["excess"] == Status.MISSED
-    assert value_of(two, "100 times as fast", "excess") > value_of(two, "two", "excess") + 1
+    """Its loss of 20 steps is further from the floor than where it began to fall; on some CPUs it is no number any more."""
+    found, excess = wrong(two, "100 times as fast"), value_of(two, "100 times as fast", "excess")
+    expected = Status.INVALID if math.isnan(excess) else Status.MISSED
+    assert found["loss_ratio"] == found["excess"] == expected
+    assert not excess <= value_of(two, "two", "excess") + 1
 
 
 def test_labels_that_are_shifted_cannot_be_learned(two):

@@ -16,7 +16,7 @@ from gpu_acceptance.dialogues.learnable import DroppedError
 from gpu_acceptance.strict_json import StrictJsonError, parse, text_of
 
 MOST_LINE_BYTES = 2**20
-MOST_BYTES = 2**30
+MOST_BYTES = 2**29  # read within a minute
 WANTED = 'one object a line, {"messages": [...], "tools": [...]} or {"system": ..., "chat": ...} of glaive-function-calling-v2'
 
 

@@ -3,7 +3,14 @@
 import json
 from pathlib import Path
 
-TEMPLATE = "{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% for message in messages %}{{ message.content }}{% endfor %}"
+TEMPLATE = """\
+{% for tool in tools or [] %}{{ tool | tojson }}
+{% endfor %}{% for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}{% for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}"""
 CONFIG = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "max_position_embeddings": 512}
 
 

@@ -8,6 +8,10 @@ from checkpoints import TEMPLATE, make_checkpoint, write_json, write_tensors
 from gpu_acceptance import checkpoint_dir, checkpoint_reader
 from gpu_acceptance.checkpoint_dir import look_at
 from gpu_acceptance.checkpoint_reader import CheckpointError
+from gpu_acceptance.dialogues.calls import find_calls
+from gpu_acceptance.dialogues.dialogue import for_template
+from gpu_acceptance.dialogues.made import made
+from gpu_acceptance.dialogues.reading import read
 
 WANTED = "wanted: a checkpoint in Hugging Face format, as save_pretrained writes it"
 ON_EVERY_NODE = WANTED.replace("wanted", "wanted on every node", 1)
@@ -264,8 +268,9 @@ def test_a_template_of_its_own_file_comes_first(folder):
     assert problem(folder) == "DIR/chat_template.jinja: not UTF-8: byte 1 is 0xff"
 
 
-def test_what_save_pretrained_writes_is_sound(tmp_path):
-    """A real model and a real tokenizer of transformers."""
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A real model and a real tokenizer of transformers, saved in one file and in several."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
@@ -275,9 +280,31 @@ def test_what_save_pretrained_writes_is_sound(tmp_path):
     model = Qwen2ForCausalLM(config)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?")), unk_token="?")
     tokenizer.chat_template = TEMPLATE
-    for folder, size in ((tmp_path / "one", "5GB"), (tmp_path / "several", "1KB")):
+    folders = {size: tmp_path_factory.mktemp("saved") for size in ("5GB", "1KB")}
+    for size, folder in folders.items():
         model.save_pretrained(folder, max_shard_size=size)
         tokenizer.save_pretrained(folder)
+    return model, tuple(folders.values())
+
+
+def test_what_save_pretrained_writes_is_sound(saved):
+    model, folders = saved
+    for folder in folders:
         found = look_at(folder)
         assert (found.num_parameters, found.architecture, found.longest) == (model.num_parameters(), "Qwen2ForCausalLM", 32768)
-    assert len(list((tmp_path / "several").glob("*.safetensors"))) > 1
+    assert [len(list(folder.glob("*.safetensors"))) > 1 for folder in folders] == [False, True]
+
+
+def test_what_its_template_makes_of_calls_is_found_again(tmp_path, saved):
+    from transformers import AutoTokenizer
+
+    (tmp_path / "calls.jsonl").write_text("\n".join(map(json.dumps, made(20, seed=0))))
+    tokenizer = AutoTokenizer.from_pretrained(saved[1][0], local_files_only=True)
+    for dialogue in read(tmp_path / "calls.jsonl").dialogues:
+        prompt, answer = dialogue.messages[: dialogue.first_answer], dialogue.messages[dialogue.first_answer]
+        before, after = (
+            tokenizer.apply_chat_template(for_template(messages), tools=list(dialogue.tools) or None, tokenize=False)
+            for messages in (prompt, [*prompt, answer])
+        )
+        assert [tool["function"]["name"] in before for tool in dialogue.tools] == [True, True]
+        assert find_calls(after.removeprefix(before).removeprefix("<|im_start|>assistant")).calls == answer.calls

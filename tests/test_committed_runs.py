@@ -67,6 +67,7 @@ def test_a_committed_page_says_what_its_results_say(run):
         ("evidence/h200x8-accept/raised", 1, "REJECTED: 1 limit missed in 1 of 38 validations (2 loosened, "),
         ("evidence/h200x8-accept/gpus4", 0, "ACCEPTED for 4 of 8 GPUs ("),
         ("evidence/h200x8-accept/gpus2", 0, "ACCEPTED for 2 of 8 GPUs ("),
+        ("evidence/h200x2-accept/full", 0, "ACCEPTED (3 loosened, 20 added, 1 changed, 5 tightened, overlay site-nvls-off.yaml) | "),
     ],
 )
 def test_the_verdict_of_a_committed_run_can_be_asked_for(capsys, run, code, start):
@@ -165,7 +166,7 @@ def test_hosts_and_gpus_are_stand_ins(run):
 NAMES = {
     "a UUID": r"(?<![0-9a-f])(?!00000000-0000-)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}",
     "a serial number": r"serial\W+(?!16500000\d{4}\b)\d{8,}",
-    "a path of its machine": r"(?<![\w.-])/(?:work|home|root|opt|mnt|srv|data|scratch|var|tmp(?!/torchelastic_))/[\w.-]+",
+    "a path of its machine": r"(?<![\w.-])/(?:work|home|root|opt|mnt|srv|data|scratch|var|tmp(?!/torch(?:elastic|inductor)_))/[\w.-]+",
     "an address": r"(?<![\w.-])(?!127\.|0\.0\.0\.0|192\.0\.2\.)\d{1,3}(?:\.\d{1,3}){3}(?![\w.-])",
     "a link to outside": r'<a href="https?:[^"]*"',
 }

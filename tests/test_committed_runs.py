@@ -67,6 +67,7 @@ def test_a_committed_page_says_what_its_results_say(run):
         ("evidence/h200x8-accept/raised", 1, "REJECTED: 1 limit missed in 1 of 38 validations (2 loosened, "),
         ("evidence/h200x8-accept/gpus4", 0, "ACCEPTED for 4 of 8 GPUs ("),
         ("evidence/h200x8-accept/gpus2", 0, "ACCEPTED for 2 of 8 GPUs ("),
+        ("evidence/h200x2-accept/quick", 1, "REJECTED: 1 limit missed in 1 of 54 validations (quick, "),
         ("evidence/h200x2-accept/full", 0, "ACCEPTED (3 loosened, 20 added, 1 changed, 5 tightened, overlay site-nvls-off.yaml) | "),
     ],
 )

@@ -146,6 +146,12 @@ def test_telemetry_imports_only_what_asks_the_machine(path):
     assert {name.split(".")[0] for name in own(path)} <= {"inventory", "telemetry"}
 
 
+@pytest.mark.parametrize("path", files_of("dialogues"), ids=lambda path: path.stem)
+def test_dialogues_are_read_and_scored_without_what_trains(path):
+    assert packages(path) - set(sys.stdlib_module_names) <= {"gpu_acceptance"}
+    assert {name.split(".")[0] for name in own(path)} <= {"dialogues", "strict_json"}
+
+
 @pytest.mark.parametrize("name", ["telemetry.sample", "telemetry.series", "thermal"])
 def test_what_is_told_of_a_series_is_told_without_a_gpu(name):
     for module in reached(name):

@@ -1,0 +1,115 @@
+"""JSON without surprises, from files and models that nobody vouches for.
+
+Beyond the standard: no key twice, no NaN and no infinity, no number too large to be meant, no NUL and no half of a surrogate pair in a
+text, and no deeper nesting than people write.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from typing import Any, NoReturn
+
+MAX_DEPTH = 64
+MAX_DIGITS = 40
+_MAX_SHOWN = 60  # characters of a file's text in a message
+_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # at the beginning of a file it is one of byte order
+_BLANK = re.compile(r"[ \t\r\n]+")
+_SUSPECT = re.compile(r"\\u(0000|[dD][89a-fA-F])")  # what may decode to a NUL or a surrogate
+_REFUSED_IN_TEXT = re.compile(r"[\0\ud800-\udfff]")
+
+
+class StrictJsonError(ValueError):
+    """One line: where in the text, what was found."""
+
+
+def text_of(content: bytes) -> str:
+    """Raises StrictJsonError where it is not plain UTF-8."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise StrictJsonError(f"not UTF-8: byte {error.start + 1} is {content[error.start]:#04x}") from None
+    if text.startswith(_MARK):
+        raise StrictJsonError("a byte order mark; save it as UTF-8 without one")
+    if "\0" in text:
+        raise StrictJsonError("a NUL byte; it is not text")
+    return text
+
+
+def parse(text: str) -> Any:
+    """The one value that the text holds. Raises StrictJsonError."""
+    value, end = parse_first(text, 0)
+    if text[end:].strip(" \t\r\n"):
+        raise StrictJsonError(f"{_where(text, end)}: more after the value: {text[end : end + _MAX_SHOWN]!r}")
+    return value
+
+
+def parse_first(text: str, start: int) -> tuple[Any, int]:
+    """The first value from `start` on, and where it ends. Raises StrictJsonError."""
+    blank = _BLANK.match(text, start)
+    start = blank.end() if blank else start
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        raise StrictJsonError(f"{_where(text, error.pos)}: {error.msg}") from None
+    except RecursionError:
+        raise StrictJsonError(_TOO_DEEP) from None
+    _refuse_depth_and_texts(value, text[start:end])
+    return value, end
+
+
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+
+
+def _refuse_depth_and_texts(value: Any, text: str) -> None:
+    """Level by level; most texts need no look, since they cannot hold either."""
+    is_suspect = bool(_SUSPECT.search(text))
+    if not is_suspect and text.count("{") + text.count("[") <= MAX_DEPTH:
+        return
+    level, depth = [value], 0
+    while level:
+        texts = [one for one in level if isinstance(one, str)] + [key for one in level if isinstance(one, dict) for key in one]
+        if is_suspect and any(map(_REFUSED_IN_TEXT.search, texts)):
+            raise StrictJsonError("a text with a NUL, or with half of a surrogate pair")
+        containers = [one for one in level if isinstance(one, dict | list)]
+        depth += bool(containers)
+        if depth > MAX_DEPTH:
+            raise StrictJsonError(_TOO_DEEP)
+        level = [inner for one in containers for inner in (one.values() if isinstance(one, dict) else one)]
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise StrictJsonError(f"key {_shown(twice)} is given twice")
+    return values
+
+
+def _whole(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise StrictJsonError(f"number {_shown(text)} has more than {MAX_DIGITS} digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise StrictJsonError(f"number {_shown(text)} is too large")
+    return value
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise StrictJsonError(f"{text} is no JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_whole, parse_float=_finite, parse_constant=_refuse_constant)
+
+
+def _where(text: str, place: int) -> str:
+    line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
+    return f"line {line}, column {column}" if line > 1 else f"column {column}"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")

@@ -57,8 +57,8 @@ def test_a_flipped_byte_is_refused_and_the_checkpoint_beside_it_is_gone_on_with(
     missed = {metric for metric, status in found.items() if status == "missed"}
     assert missed == {"planted.bytes", "ddp.files.changed"}
     held = {metric for metric, status in found.items() if status == "held"}
-    of_fsdp = ("files.changed", "tensors.changed", "losses.differing", "fewer.tensors_changed", "fewer.loss_error")
-    assert held == {"directory.shared", *(f"fsdp.{name}" for name in of_fsdp)}
+    of_others = ("files.changed", "tensors.changed", "losses.differing", "fewer.tensors_changed", "fewer.loss_error")
+    assert held == {"directory.shared", *(f"{way}.{name}" for way in ("fsdp", "lora") for name in of_others)}
     kept = shared / (PREFIX + drill.folder.name)
     where = rf"\(in {kept}/ddp: __1_0\.distcp: (\d+) bytes, sha256 (\w+); written were \1, (?!\2)\w+\)"
     assert re.match(rf"checkpoint\.ddp\.files\.changed = 1 count {where}, need <= 0 ", drill.row("test_resume").message), drill.row(

@@ -37,7 +37,7 @@ def test_without_the_options_there_is_nothing_to_say():
 
 def test_what_is_trained_on_what(model, data):
     num_calls = look(model, data).read.num_calls
-    of_model = "Qwen2ForCausalLM (26 parameters, 64 bytes in BF16 and F32, sequences to 512 tokens)"
+    of_model = "Qwen2ForCausalLM (44 parameters, 100 bytes in BF16 and F32, sequences to 512 tokens)"
     of_data = f"40 dialogues with {num_calls} calls; dropped: neither messages, nor system and chat (1)"
     assert refuse_unusable(model, data) == f"{model}: {of_model}; {data}: {of_data}"
 

@@ -3,6 +3,7 @@
 Needs no torch.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from gpu_acceptance.checkpoint_reader import CheckpointError
 from gpu_acceptance.dialogues.dialogue import DialogueError
 from gpu_acceptance.dialogues.reading import Read, read
 from gpu_acceptance.joining import RefusedError
+from gpu_acceptance.limit import Value
 from gpu_acceptance.needed_packages import OLDEST, lack_of
 
 _SHOWN = 8  # digits of a hash
@@ -50,6 +52,17 @@ def refuse_unusable(model: Path | None, data: Path | None) -> str:
     except DialogueError as error:
         raise RefusedError(f"--lora-data: {error}") from None
     return f"{model}: {found.checkpoint}; {data}: {_said_of(found.read)}"
+
+
+def find_too_long(model: Path | None, parameters: Mapping[str, Value]) -> str | None:
+    """Why what the profile asks for is no sequence of this checkpoint; nothing where it is one, or none was named."""
+    sequence = parameters.get("lora_model.sequence", 0)
+    if model is None or not isinstance(sequence, int):
+        return None
+    longest = look_at(model).longest
+    if sequence <= longest:
+        return None
+    return f"--lora-model: {model} takes up to {longest:,} tokens, and lora_model.sequence is {sequence:,}; lower that by --limits"
 
 
 def _said_of(data: Read) -> str:

@@ -13,7 +13,7 @@ from gpu_acceptance import busy
 from gpu_acceptance.budget import Budget, read_budget, seconds_of
 from gpu_acceptance.digests import profile_digest
 from gpu_acceptance.joining import RefusedError
-from gpu_acceptance.levels import at_level, lasting, localising
+from gpu_acceptance.levels import asked_for, at_level, lasting
 from gpu_acceptance.limit import DEFAULT_LEVEL, LEVELS, SOAK, Profile
 from gpu_acceptance.run_files import RUN_ID
 from gpu_acceptance.site_file import SiteFile, read_site
@@ -127,7 +127,8 @@ def choose_profile(settings: Settings, device_name: str | None, site: SiteFile |
             known = ", ".join(profile_names(settings.profiles))
             raise RefusedError(f"--hardware={name}: no such profile; profiles: {known}")
         profile = lasting(at_level(_load(settings, name, site), settings.level), settings.soak_s)
-        profile = localising(profile) if settings.localise else profile
+        for option, is_given in (("--localise", settings.localise), ("--lora-model", settings.lora_model)):
+            profile = asked_for(profile, option) if is_given else profile
     except LimitsError as error:
         raise RefusedError(str(error)) from None
     for glob in settings.waivers.keys() - busy.WAIVERS.keys():

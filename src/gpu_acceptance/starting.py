@@ -106,6 +106,7 @@ def _profile_for(settings: Settings, identities: list[RankIdentity], site: SiteF
     wrong = find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
     wrong = wrong or drill_on_nobody(profile.parameters, len(identities))
     wrong = wrong or find_lone_node(identities, is_localising=profile.parameters.get(LOCALISE_ASKED) is True)  # by option or by a file
+    wrong = wrong or lora_files.find_too_long(settings.lora_model, profile.parameters)
     if wrong:
         raise RefusedError(wrong)
     in_use = None if settings.allow_busy else find_busy(identities, profile)

@@ -2,7 +2,7 @@
 
 FOLDER/model is a whole checkpoint in the format of Hugging Face: a Qwen2 of half a million parameters, a tokenizer, a chat template with
 functions. FOLDER/dialogues.jsonl are requests, most of which are to be answered with a call. The model has learned to answer them in plain
-words that name what was asked for; one in five was answered with a call, too few for it to make any: that is for a fine-tuning to teach.
+words that name what was asked for; one in eight was answered with a call, too few for it to make any: that is for a fine-tuning to teach.
 """
 
 import argparse
@@ -27,8 +27,8 @@ _VOCABULARY = 1_280  # at most; the words and numbers of all dialogues are one t
 _SEQUENCE = 256  # the longest that the model takes
 _NUM_PRETRAINED = 4_000  # dialogues
 _WIDTH, _LAYERS = 128, 3
-_CALLS_EVERY = 5  # dialogues; in all others the answer is in words, which is likelier then
-_BATCH, _NUM_STEPS, _WARMUP = 32, 160, 20
+_CALLS_EVERY = 8  # dialogues; in all others the answer is in words, which is likelier then
+_BATCH, _NUM_STEPS, _WARMUP = 32, 200, 20
 _LEARNING_RATE, _MATRIX_RATE = 6e-3, 1e-2  # of AdamW, and of Muon
 _END, _PAD = "<|im_end|>", "<|endoftext|>"
 _MARKS = ("<|im_start|>", _END, _PAD)

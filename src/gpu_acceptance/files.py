@@ -4,6 +4,7 @@ A crash leaves the old file or the new one, never half of one. Whatever is read 
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -82,8 +83,18 @@ def _fsync_folder(folder: Path) -> None:
 def write_results(run_dir: Path, record: RunRecord) -> Path:
     """Write `results.json` of this run folder."""
     path = run_dir / RESULTS
-    write_atomically(path, encode(record) + "\n")
+    write_atomically(path, results_content(record))
     return path
+
+
+def results_content(record: RunRecord) -> bytes:
+    """What `results.json` of this record holds."""
+    return f"{encode(record)}\n".encode()
+
+
+def sha256_of(content: bytes) -> str:
+    """As `sha256sum` writes it."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def read_results(run_dir_or_file: Path) -> RunRecord:

@@ -41,9 +41,10 @@ class LastWord:
         assert isinstance(session, pytest.Session)
         self._end(session)
         self._run.leave()
-        if line := self._run.write_event_files():
-            with contextlib.suppress(OSError, ValueError):  # no terminal takes a verdict back that all have left with
-                self._write(visible(line))
+        for write in (self._run.write_event_files, self._run.write_manifest):
+            if line := write():
+                with contextlib.suppress(OSError, ValueError):  # no terminal takes a verdict back that all have left with
+                    self._write(visible(line))
         self._run.remove_checkpoints()
 
     def _end(self, session: pytest.Session) -> None:

@@ -1,4 +1,4 @@
-"""Verbs about the files of a run as evidence: are they the ones that the run left, and who vouches for that?"""
+"""Verbs about the files of a run as evidence: are they the ones that the run left, who vouches for that, what is given away?"""
 
 import argparse
 import os
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpu_acceptance.files import RESULTS, RecordError, read_results, write_atomically
 from gpu_acceptance.manifest import MANIFEST, SIGNATURE, Difference, Kind, Manifest, differences, find_manifest
+from gpu_acceptance.redaction import redact_run
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.run_folder import UsageError, find_run, refuse_another_run
 from gpu_acceptance.signature import NAMESPACE, SignatureError, find_signer, make_signature
@@ -51,6 +52,25 @@ def add_verbs(verbs: "Verbs") -> None:
     sign.add_argument("dir", metavar="DIR", type=Path, help="a run folder")
     sign.set_defaults(verb=_sign)
 
+    redact = verbs.add_parser(
+        "redact",
+        help="make a copy of a run that names no machine, and can be given away",
+        description="Write a copy of the run in DIR to the new folder OUT. Stand-ins replace host names, serial numbers, UUIDs, GUIDs, "
+        "addresses, user names and paths, the same in all files. OUT has a manifest of its own, and in redaction.json the digests of the "
+        "run's own manifest and of each name that was replaced. FILE has the names and the salts of their digests. What is not as the run "
+        "left it is not redacted: exit code 1.",
+    )
+    redact.add_argument(
+        "--names",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="is made or added to, and kept by you: what stands for what, the same in each run",
+    )
+    redact.add_argument("dir", metavar="DIR", type=Path, help="a run folder")
+    redact.add_argument("out", metavar="OUT", type=Path, help="the folder to make")
+    redact.set_defaults(verb=_redact)
+
 
 def _digest(text: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{64}", text):
@@ -80,6 +100,20 @@ def _sign(options: argparse.Namespace) -> int:
         raise UsageError(f"{path}: is there already; a signature is never replaced: move it away to sign again")
     write_atomically(path, make_signature(run_dir, options.key))
     _say(f"SIGNED: {SIGNATURE}", run_dir, manifest)
+    return 0
+
+
+def _redact(options: argparse.Namespace) -> int:
+    run_dir, out, names = options.dir, options.out, options.names
+    if os.path.lexists(out):
+        raise UsageError(f"{out}: is there already; name a folder that is not there yet")
+    for folder in (run_dir, out):
+        if folder.resolve() in names.resolve().parents or folder.resolve() in out.resolve().parents:
+            raise UsageError(f"{names} and {out}: neither may be in a folder that is given away or is a run")
+    manifest = find_manifest(run_dir)
+    if manifest and (changes := list(differences(run_dir, manifest))):
+        return _say_changes(run_dir, manifest, changes)
+    _say(f"REDACTED: {one_line(str(names))} says what stands for what, keep it", out, redact_run(run_dir, out, names))
     return 0
 
 

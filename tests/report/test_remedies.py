@@ -1,0 +1,197 @@
+"""The table of remedies: each kind of failure that a run can end in is in it, and its commands can be pasted into a shell."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpu_acceptance.inventory.xids import MEANINGS
+from gpu_acceptance.limits_file import LimitsError
+from gpu_acceptance.record import Outcome, Status
+from gpu_acceptance.report.commands import PLACEHOLDERS
+from gpu_acceptance.report.kinds import XID_METRICS, kinds_of_metric, kinds_of_outcome, kinds_of_status, kinds_of_xid
+from gpu_acceptance.report.remedies import REMEDIES_FILE, read_table, table
+from gpu_acceptance.report.remedies_page import REMEDIES_PAGE, page_text
+from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
+from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
+
+ROOT = Path(__file__).parents[2]
+PROFILES = ["base", *profile_names(shipped_dir())]
+OVERLAYS = sorted(shipped_dir().glob("site-*.yaml"))
+METRICS = sorted(
+    {metric for name in PROFILES for metric in load_profile(name, shipped_dir()).limits}
+    | {metric for path in OVERLAYS for metric in re.findall(r"^  ([a-z]\w*\.[\w.]+):$", path.read_text(encoding="utf-8"), re.MULTILINE)}
+)
+PLACEHOLDER = re.compile(r"<([A-Z]+)>")
+# What changes something, wherever in a command it stands.
+CHANGES = re.compile(
+    r"--gpu-reset|nvidia-smi (?!nvlink|topo)([^|;]* )?-(r|pm|pl|mig|e|c|rgc|lgc|rmc|rac|ac)\b|\breboot\b|power (cycle|off|on|reset)"
+    r"|(?<!-)\b(kill|pkill|killall|rm|mv|tee|modprobe|rmmod|insmod|setpci|sysctl|mkdir|chmod|chown|shutdown)\b|sed -i|>"
+    r"|systemctl (start|stop|restart|enable|disable)|scontrol (update|reboot|requeue|cancel)|\bscancel\b"
+    r"|kubectl (delete|drain|cordon|uncordon|apply|edit|patch|taint|label|scale)|pip (install|uninstall)"
+    r"|perfquery.* -[rR]\b|ibportstate|mlxlink.* (-a|--port_state)\b"
+)
+
+
+def commands():
+    found = table()
+    for kind, remedy in found.remedies.items():
+        yield from ((kind, check.run) for check in remedy.checks)
+    for name, severity in found.severities.items():
+        yield from ((name, change.run) for change in severity.commands)
+
+
+# --- nothing is without an entry ----------------------------------------------------------------------------------------------
+
+
+def test_there_are_metrics_to_look_at():
+    assert len(METRICS) > 390
+    assert {"nccl.transport.internode", "environment.gpu.name"} <= set(METRICS)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_each_metric_that_a_shipped_file_limits_is_of_one_kind(metric):
+    assert len(kinds_of_metric(metric)) == (0 if metric in XID_METRICS else 1)
+
+
+def test_each_glob_over_metrics_names_one_that_is_limited():
+    found = {kind for metric in METRICS for kind in kinds_of_metric(metric)}
+    assert {kind for kind, remedy in table().remedies.items() if remedy.found_by.metrics} == found
+
+
+def test_the_metrics_of_xids_are_limited():
+    assert set(METRICS) >= XID_METRICS
+
+
+@pytest.mark.parametrize("number", [*MEANINGS, 9_999])
+def test_each_xid_is_of_one_kind(number):
+    remedy = MEANINGS[number].remedy if number in MEANINGS else "contact the vendor's support"
+    assert len(kinds_of_xid(remedy)) == 1
+
+
+@pytest.mark.parametrize("outcome", sorted(set(Outcome) - HARMLESS_OUTCOMES))
+def test_each_outcome_that_is_no_pass_is_of_one_kind(outcome):
+    assert len(kinds_of_outcome(outcome)) == 1
+
+
+@pytest.mark.parametrize("status", sorted(set(Status) - HARMLESS_STATUSES))
+def test_each_state_of_a_limit_that_is_not_held_is_of_one_kind(status):
+    assert len(kinds_of_status(status)) == 1
+
+
+def test_what_is_fine_is_of_no_kind():
+    assert [one for one in HARMLESS_OUTCOMES if kinds_of_outcome(one)] == []
+    assert [one for one in HARMLESS_STATUSES if kinds_of_status(one)] == []
+
+
+def test_states_outcomes_and_xids_are_written_as_the_code_has_them():
+    known = {*Outcome, *Status, *(meaning.remedy for meaning in MEANINGS.values())}
+    written = [word for remedy in table().remedies.values() for by in [remedy.found_by] for word in (*by.statuses, *by.outcomes, *by.xids)]
+    assert [word for word in written if word not in known] == []
+
+
+# --- commands -----------------------------------------------------------------------------------------------------------------
+
+
+def test_each_command_is_one_that_a_shell_takes():
+    lines = [PLACEHOLDER.sub("x", run) for _, run in commands()]
+    said = subprocess.run(["bash", "-n"], input="\n".join(lines), capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr) == (0, "")
+
+
+def test_no_check_changes_anything():
+    checks = [(kind, PLACEHOLDER.sub("x", check.run)) for kind, remedy in table().remedies.items() for check in remedy.checks]
+    assert [(kind, run) for kind, run in checks if CHANGES.search(run)] == []
+
+
+@pytest.mark.parametrize(
+    "run", ["sudo nvidia-smi -r -i 3", "scontrol update NodeName=a State=DRAIN", "kubectl cordon a", "echo 1 > /proc/x"]
+)
+def test_a_command_that_changes_something_would_be_seen(run):
+    assert CHANGES.search(run)
+
+
+def test_each_placeholder_is_known():
+    used = {name for _, run in commands() for name in PLACEHOLDER.findall(run)}
+    assert used == set(PLACEHOLDERS)
+
+
+TOOLS = {
+    *("awk", "bash", "cat", "cut", "df", "dmesg", "echo", "env", "ethtool", "find", "findmnt"),
+    *("free", "fuser", "getent", "gpu-acceptance", "grep", "head", "hostname", "ib_write_bw", "ibstat", "ibv_devices", "ip"),
+    *("ipmitool", "journalctl", "kubectl", "dcgmi", "ldconfig", "ls", "lsmod", "lspci", "mlxlink", "mount", "numactl"),
+    *("nvidia-bug-report.sh", "nvidia-smi", "perfquery", "ping", "ps", "py-spy", "python", "quota", "rpm", "sacct", "scontrol"),
+    *("sha256sum", "sinfo", "sminfo", "sort", "squeue", "ssh", "systemctl", "systemd-detect-virt", "tail", "taskset", "timedatectl"),
+    *("timeout", "torchrun", "ulimit", "uname", "uptime", "vmstat"),
+}
+
+
+def test_each_command_begins_with_a_tool_that_is_known():
+    """A mistyped tool is of no use at night."""
+    begun = {
+        next(word for word in shlex.split(part) if word != "sudo" and "=" not in word)
+        for _, run in commands()
+        for part in re.split(r";|(?<!\|)\|(?!\|)|&&", re.sub(r"'[^']*'|\"[^\"]*\"|\$\([^)]*\)", "quoted", run))
+        if part.strip()
+    }
+    assert begun - TOOLS == set()
+
+
+# --- the file and the page ----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_the_table():
+    assert (ROOT / REMEDIES_PAGE).read_text(encoding="utf-8") == page_text(), "run python -m gpu_acceptance.report.remedies_page"
+
+
+def test_each_reference_is_used():
+    used = {name for remedy in table().remedies.values() for name in remedy.references}
+    assert used == set(table().references)
+
+
+def broken(tmp_path, old, new):
+    text = REMEDIES_FILE.read_text(encoding="utf-8")
+    assert old in text
+    path = tmp_path / "remedies.yaml"
+    path.write_text(text.replace(old, new, 1))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "    severity: reset\n",
+            "    severity: pray\n",
+            r"yaml: remedies.xid_reset.severity \(line \d+\): Input should be 'watch'",
+        ),
+        (
+            "references: [xid_catalog, debug",
+            "references: [catalogue, debug",
+            "xid_application: reference 'catalogue' is not under",
+        ),
+        (
+            "      - look: who else has the GPU open\n",
+            "      - glance: who\n",
+            r"xid_application.checks.1.glance \(line \d+\): Extra",
+        ),
+        ('says: ["CUDA out of memory"', 'says: ["CUDA (out of memory"', r"'CUDA \(out of memory' is no regular expression: missing \)"),
+        ("found_by: {metrics: [hbm.*.bandwidth]}", "found_by: {}", "a kind is found by something, or is from before a run, and not both"),
+        ("found_by: {before_a_run: true}", "found_by: {before_a_run: true, says: [x]}", "or is from before a run, and not both"),
+        ("url: https://docs", "url: javascript:docs", r"references.xid_catalog.url \(line \d+\): String should match"),
+    ],
+)
+def test_a_broken_table_is_named_with_file_key_and_line(tmp_path, old, new, message):
+    with pytest.raises(LimitsError, match=message):
+        read_table(broken(tmp_path, old, new))
+
+
+def test_a_severity_must_be_explained(tmp_path):
+    text = REMEDIES_FILE.read_text(encoding="utf-8")
+    begin, end = text.index("  watch:\n"), text.index("  reset:\n")
+    path = tmp_path / "remedies.yaml"
+    path.write_text(text[:begin] + text[end:])
+    with pytest.raises(LimitsError, match=r"remedies.xid_application: severity 'watch' is not explained under severities"):
+        read_table(path)

@@ -8,7 +8,7 @@ from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.commands import filled, names_of
 from gpu_acceptance.report.formatting import ranks_text
 from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_outcome, kinds_of_rank, kinds_of_reason, kinds_of_row
-from gpu_acceptance.report.remedies import Reference, table
+from gpu_acceptance.report.remedies import Reference, Remedy, Severity, table
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
 
 _WORST_FIRST = ("replace", "reboot", "reset", "watch")
@@ -26,16 +26,13 @@ class Command:
 
 @dataclass(frozen=True)
 class Advice:
-    """One kind of failure. `where` is whose names stand in the commands; empty where no rank is to blame."""
+    """One kind of failure. `where` is whose names stand in the commands, `others` who shows it as well; empty where no rank is to blame."""
 
     kind: str
-    title: str
-    severity: str
-    severity_means: str
-    means: str
-    do: str
+    remedy: Remedy
+    severity: Severity
     where: str
-    ranks: str
+    others: str
     checks: tuple[Command, ...]
     changes: tuple[Command, ...]
     references: tuple[Reference, ...]
@@ -95,7 +92,7 @@ def _shown_by_silence(row: Row, header: Header) -> Iterator[_Shown]:
 def _advice(shown: Sequence[_Shown], header: Header) -> tuple[Advice, ...]:
     kinds = dict.fromkeys(one.kind for one in shown)
     found = [_of_kind(kind, [one for one in shown if one.kind == kind], header) for kind in kinds]
-    return tuple(sorted(found, key=lambda one: (one.kind != _DRILL, _WORST_FIRST.index(one.severity))))
+    return tuple(sorted(found, key=lambda one: (one.kind != _DRILL, _WORST_FIRST.index(one.remedy.severity))))
 
 
 def _of_kind(kind: str, shown: Sequence[_Shown], header: Header) -> Advice:
@@ -105,16 +102,8 @@ def _of_kind(kind: str, shown: Sequence[_Shown], header: Header) -> Advice:
     identities = {identity.rank: identity for identity in header.ranks}
     first = identities.get(ranks[0]) if ranks else None
     names = names_of(first, header.run_id, shown[0].message)
-    return Advice(
-        kind=kind,
-        title=remedy.title,
-        severity=remedy.severity,
-        severity_means=severity.means,
-        means=remedy.means,
-        do=remedy.do,
-        where=f"rank {first.rank} ({places(header)[first.rank]})" if first else "",
-        ranks=ranks_text(ranks) if len(ranks) > 1 else "",
-        checks=tuple(Command(filled(check.run, names), check.look) for check in remedy.checks),
-        changes=tuple(Command(filled(change.run, names), change.changes) for change in severity.commands),
-        references=tuple(table().references[name] for name in remedy.references),
-    )
+    checks = tuple(Command(filled(check.run, names), check.look) for check in remedy.checks)
+    changes = tuple(Command(filled(change.run, names), change.changes) for change in severity.commands)
+    where = f"rank {first.rank} ({places(header)[first.rank]})" if first else ""
+    others = ranks_text(ranks[1:]) if ranks[1:] else ""
+    return Advice(kind, remedy, severity, where, others, checks, changes, tuple(table().references[name] for name in remedy.references))

@@ -23,7 +23,7 @@ def names_of(identity: RankIdentity | None, run_id: str, message: str) -> dict[s
     port = _RDMA_PORT.search(message)
     if port:
         names |= {"DEVICE": port[1], "PORT": port[2]}
-    return {name: value for name, value in names.items() if 0 < len(value) <= _LONGEST_NAME}
+    return {name: value for name, value in names.items() if 0 < len(value) <= _LONGEST_NAME and value[0] != "-"}  # nor is an option a name
 
 
 def filled(command: str, names: Mapping[str, str]) -> str:

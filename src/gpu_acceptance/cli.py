@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
-from gpu_acceptance import __version__
+from gpu_acceptance import __version__, cli_remedies
 from gpu_acceptance.cli_machine import add_verbs
 from gpu_acceptance.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.files import RESULTS, RecordError, read_journal, read_results, write_results
@@ -114,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     merge.set_defaults(verb=_report_merge)
 
     add_verbs(verbs)
+    cli_remedies.add_verbs(verbs)
     profiles = verbs.add_parser("profiles", help="list the shipped profiles", description="List the shipped profiles.")
     profiles.set_defaults(verb=_profiles)
 

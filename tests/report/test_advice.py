@@ -110,14 +110,15 @@ def test_a_rank_that_missed_a_limit_alone_has_the_kind_of_that_limit_alone():
     assert kinds(*advice_on(row(missed("hbm.copy.bandwidth", (2,)), ranks=ranks), HEADER)) == ["memory_slow"]
 
 
-@pytest.mark.parametrize("host", ["$(reboot)", "a; rm -rf /", "it's", "-oProxyCommand=x", "\x1b[31mred", "node\nreboot"])
+@pytest.mark.parametrize("host", ["$(reboot)", "a; rm -rf /", "it's", "\x1b[31mred", "node\nreboot"])
 def test_a_name_from_a_machine_is_one_word_for_a_shell(host):
     identity = HEADER.ranks[0].model_copy(update={"host": host})
     assert shlex.split(filled("ssh <HOST> uptime", names_of(identity, "run", ""))) == ["ssh", host, "uptime"]
 
 
-def test_what_is_too_long_to_be_a_name_is_left_out():
-    identity = HEADER.ranks[0].model_copy(update={"host": "h" * 1_000_000})
+@pytest.mark.parametrize("host", ["h" * 1_000_000, "-oProxyCommand=reboot", ""])
+def test_what_cannot_be_a_name_is_left_out(host):
+    identity = HEADER.ranks[0].model_copy(update={"host": host})
     assert filled("ping -c 3 <HOST>", names_of(identity, "run", "")) == "ping -c 3 <HOST>"
 
 
@@ -147,6 +148,6 @@ def test_the_page_has_the_decision_in_the_open_and_the_checks_folded():
     page = parse(build_page(samples.rejected()))
     remedy = table().remedies["memory_slow"]
     (open_text,) = [one.text for one in page.all("p") if remedy.do in one.text and "details" not in one.path]
-    assert open_text == f"watch {remedy.title}. {remedy.do}"
-    folded = [one.text for one in page.all("pre") if "details" in one.path]
+    assert open_text.strip() == f"watch {remedy.title}. {remedy.do}"
+    folded = [one.text.strip() for one in page.all("pre") if "details" in one.path]
     assert "nvidia-smi --query-gpu=index,clocks.mem,clocks.max.memory,temperature.memory --format=csv" in folded

@@ -101,6 +101,11 @@ def test_each_command_is_one_that_a_shell_takes():
     assert (said.returncode, said.stderr) == (0, "")
 
 
+def test_no_placeholder_stands_in_quotes_of_its_own():
+    """A name that is quoted would end them."""
+    assert [run for _, run in commands() if re.search(r"'[^']*<[A-Z]+>[^']*'", run)] == []
+
+
 def test_no_check_changes_anything():
     checks = [(kind, PLACEHOLDER.sub("x", check.run)) for kind, remedy in table().remedies.items() for check in remedy.checks]
     assert [(kind, run) for kind, run in checks if CHANGES.search(run)] == []

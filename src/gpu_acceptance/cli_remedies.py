@@ -9,9 +9,7 @@ from gpu_acceptance.report.remedies import Remedy, table
 from gpu_acceptance.visible import one_line
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    Verbs = argparse._SubParsersAction[Any]
+    from gpu_acceptance.cli_machine import Verbs
 
 
 def add_verbs(verbs: "Verbs") -> None:

@@ -96,7 +96,7 @@ HANG = "deadline of 4 s passed; unfinished collective on default_pg: number 7, g
         ("hang_in_collective", record(HANG, Outcome.STUCK)),
         ("hang_in_collective", record("deadline of 4 s passed", Outcome.STUCK, stack=STACK)),
         ("hang_in_kernel", record("deadline of 4 s passed; its process is in the kernel and cannot be interrupted (D)", Outcome.STUCK)),
-        ("hang_in_kernel", record("deadline of 4 s passed; its process is stopped (SIGSTOP, a debugger)", Outcome.STUCK)),
+        ("process_stopped", record("deadline of 4 s passed; its process is stopped (SIGSTOP, a debugger)", Outcome.STUCK)),
         ("stuck", record("deadline of 4 s passed", Outcome.STUCK)),
         ("died", record("the worker ended with exit code 3", stack=STACK)),
         ("failed", record("assert 1 == 2", Outcome.FAILED)),
@@ -124,6 +124,10 @@ def test_whatever_its_metric_no_judgement_is_without_a_kind(status):
 def test_a_log_that_tells_of_everything_tells_of_three_things_at_most():
     everything = "SIGBUS, SIGSEGV, CUDA out of memory, Connection refused, undefined symbol, no heartbeat for 15 s, RendezvousTimeoutError"
     assert len(kinds_of_rank(record(everything))) == 3
+
+
+def test_of_a_log_the_end_says_why():
+    assert kinds_of_rank(record(log_tail=f"signal SIGBUS {'.' * 5_000} Segmentation fault")) == ("crashed_in_c",)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,12 @@ def advice_on_run(record: RunRecord) -> tuple[Advice, ...]:
     return _advice([_Shown(kind, (), reason) for reason in reasons for kind in kinds_of_reason(reason)], record.header)
 
 
+def kinds_of_run(record: RunRecord) -> tuple[str, ...]:
+    """All kinds of failure of a run, what asks for most first."""
+    found = [*(one for row in record.rows for one in advice_on(row, record.header)), *advice_on_run(record)]
+    return tuple(dict.fromkeys(one.kind for one in sorted(found, key=_urgency)))
+
+
 def _shown_by_limits(row: Row) -> Iterator[_Shown]:
     for judgement in row.judgements:
         if judgement.status not in HARMLESS_STATUSES:
@@ -92,7 +98,11 @@ def _shown_by_silence(row: Row, header: Header) -> Iterator[_Shown]:
 def _advice(shown: Sequence[_Shown], header: Header) -> tuple[Advice, ...]:
     kinds = dict.fromkeys(one.kind for one in shown)
     found = [_of_kind(kind, [one for one in shown if one.kind == kind], header) for kind in kinds]
-    return tuple(sorted(found, key=lambda one: (one.kind != _DRILL, _WORST_FIRST.index(one.remedy.severity))))
+    return tuple(sorted(found, key=_urgency))
+
+
+def _urgency(advice: Advice) -> tuple[bool, int]:
+    return advice.kind != _DRILL, _WORST_FIRST.index(advice.remedy.severity)
 
 
 def _of_kind(kind: str, shown: Sequence[_Shown], header: Header) -> Advice:

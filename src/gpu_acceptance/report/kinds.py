@@ -14,6 +14,7 @@ from gpu_acceptance.report.remedies import FoundBy, table
 
 XID_METRICS = frozenset({"counters.xids", "kernel_log.errors.xids"})
 _XID = re.compile(rf"\bXID \d{{1,9}}, .{{1,80}}?: ({'|'.join(re.escape(remedy) for remedy in xids.Remedy)})")  # as XidMeaning writes it
+_END_OF_LOG = 4_000  # characters: 1,000 ranks may have died, each with a log of its own
 _MOST_KINDS = 3  # of one text: a log that tells of everything tells of nothing
 
 
@@ -32,7 +33,7 @@ def kinds_of_rank(rank: RankRecord) -> tuple[str, ...]:
     Where a rank stands says why it hangs, and not why it died.
     """
     stack = rank.stack if rank.outcome is Outcome.STUCK else ""
-    return _said(rank.message, stack, rank.log_tail) or kinds_of_outcome(rank.outcome)
+    return _said(rank.message, stack, rank.log_tail[-_END_OF_LOG:]) or kinds_of_outcome(rank.outcome)
 
 
 def kinds_of_row(message: str, outcome: Outcome) -> tuple[str, ...]:

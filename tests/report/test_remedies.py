@@ -92,6 +92,69 @@ def test_states_outcomes_and_xids_are_written_as_the_code_has_them():
     assert [word for word in written if word not in known] == []
 
 
+SAID = """
+NVRM: GPU at PCI:0000:1b:00: GPU has fallen off the bus.
+Unable to determine the device handle for GPU0000:1B:00.0: GPU is lost.  Reboot the system to recover this GPU
+somebody else uses 1 GPU of this job, so that no figure would be that of the hardware:
+8.1 GiB of GPU memory still in use 15 s after the last worker ended
+RuntimeError: CUDA error: system not yet initialized; CUDA_ERROR_SYSTEM_NOT_READY, cudaErrorSystemNotReady
+ranks of one node differ in what NCCL is told: NCCL_IB_HCA is mlx5_0 on rank 1
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
+RuntimeError: CUDA error: out of memory
+ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure 2 'out of memory'
+signal SIGKILL; since it started the kernel has killed 2 processes of this machine for want of memory
+Out of memory: Killed process 4711 (python) total-vm:1kB; oom-kill:constraint=CONSTRAINT_MEMCG; reason: OOMKilled
+[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes
+RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error; Unexpected bus error encountered in worker; signal SIGBUS
+NCCL WARN Error: failed to extend /dev/shm/nccl-abc to 9637892 bytes; Error while creating shared memory segment /dev/shm/nccl-abc
+OSError: unable to write to file </dev/shm/torch_7>: No space left on device (28)
+OSError: [Errno 122] Disk quota exceeded: 'x'
+OSError: [Errno 30] Read-only file system: 'x'
+the report could not be written to /runs/a: OSError
+ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister
+ModuleNotFoundError: No module named 'peft'
+libcudart.so.12: cannot open shared object file: No such file or directory; /lib/libm.so.6: version `GLIBC_2.38' not found
+this node has GPUs, but torch 2.11.0+cpu sees none: is it a CPU build; CUDA driver version is insufficient for CUDA runtime version
+needs peft 0.17 or newer, and there is none
+NCCL WARN Bootstrap : no socket interface found; no usable interface
+ConnectionRefusedError: [Errno 111] Connection refused; No route to host; Network is unreachable
+socketStartConnect: connected to 192.0.2.3<4> failed : Software caused connection abort
+The client socket has failed to connect to any network address of (node-01, 29500)
+no contact within 30 s between rank 0 and rank 3
+RuntimeError: Unable to find address for: eth9
+ranks 8-15 (node 1) did not arrive within 120 s; rank 3 did not finish collecting within 120 s
+no control store at node-00:29500 within 60 s; acceptance/test_x.py was skipped as a whole: needs y
+torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError; RendezvousConnectionError
+DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.
+rank 3 lost: no heartbeat for 15 s: its supervisor or node is gone
+the control store at node-00:29500 does not answer: node 1 (node-01) is cut off from it
+interrupted by the loss of the launcher of node 1 (node-01); rank 0 lost: silent for 150 s where a welcome message was due
+deadline of 4 s passed; unfinished collective on default_pg: number 7, gloo:all_reduce [[4]] Float
+rank 1: waits for rank 3 in all_gather
+[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)
+rank 5: stuck in call; inside all_reduce (distributed_c10d.py:3107), at test_nccl.py:9
+deadline of 4 s passed; its process is in the kernel and cannot be interrupted (D)
+deadline of 4 s passed; its process is stopped (SIGSTOP, a debugger)
+CUDA error: an illegal memory access was encountered; device-side assert triggered; unspecified launch failure
+CUDA error: uncorrectable ECC error encountered; CUBLAS_STATUS_EXECUTION_FAILED
+torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp; ncclRemoteError: A call failed possibly due to a network error
+the worker ended with signal SIGSEGV; Segmentation fault (core dumped)
+terminate called after throwing an instance of 'c10::Error'
+kernel_log.errors.xids is no value but not permitted (/dev/kmsg), need <= 0
+counters.nvlink.recoveries is no value but not supported (link 0), need <= 0
+""".strip().splitlines()  # of our own sources, or as torch, NCCL, CUDA, Python and Linux write it
+OF_A_VERDICT = {kind for kind in table().remedies if any(pattern.startswith("^") for pattern in table().remedies[kind].found_by.says)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern"),
+    [(kind, one) for kind, remedy in table().remedies.items() if kind not in OF_A_VERDICT for one in remedy.found_by.says],
+)
+def test_each_pattern_finds_what_is_really_said(kind, pattern):
+    """Those of reasons of a verdict are tried in test_kinds.py, on the reasons themselves."""
+    assert any(re.search(pattern, line) for line in SAID)
+
+
 # --- commands -----------------------------------------------------------------------------------------------------------------
 
 

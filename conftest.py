@@ -22,6 +22,7 @@ pytest_plugins = [
     "fixtures.training",
     "fixtures.parallel",
     "fixtures.lora",
+    "fixtures.lora_model",
     "fixtures.checkpoint",
     "fixtures.failure",
 ]

@@ -11,17 +11,19 @@ TEMPLATE = """\
 {"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
 </tool_call>{% endfor %}<|im_end|>
 {% endfor %}"""
-CONFIG = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "max_position_embeddings": 512}
+CONFIG = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "max_position_embeddings": 512, "vocab_size": 300}
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LAYER = {f"model.layers.0.{name}.weight": ("BF16", [2, 3]) for name in PROJECTIONS}
 
 
 def make_checkpoint(folder: Path) -> Path:
-    """Three tensors in one file: 24 parameters in BF16, 2 in F32, and a buffer of one integer."""
+    """One layer of seven matrices [2, 3] in BF16, one of 2 parameters in F32, and a buffer of one integer, in one file."""
     folder.mkdir(parents=True)
     write_json(folder / "config.json", CONFIG)
     write_json(folder / "tokenizer.json", {"version": "1.0"})
     write_json(folder / "tokenizer_config.json", {})
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    write_tensors(folder / "model.safetensors", {"a": ("BF16", [4, 6]), "b": ("F32", [2]), "c": ("I64", [])})
+    write_tensors(folder / "model.safetensors", {**LAYER, "b": ("F32", [2]), "c": ("I64", [])})
     return folder
 
 

@@ -3,7 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
-from checkpoints import TEMPLATE, make_checkpoint, write_json, write_tensors
+from checkpoints import CONFIG, LAYER, PROJECTIONS, TEMPLATE, make_checkpoint, write_json, write_tensors
 
 from gpu_acceptance import checkpoint_dir, checkpoint_reader
 from gpu_acceptance.checkpoint_dir import look_at
@@ -39,8 +39,9 @@ def without(path, key):
 
 def test_what_a_folder_holds(folder):
     found = look_at(folder)
-    assert str(found) == "Qwen2ForCausalLM (26 parameters, 64 bytes in BF16 and F32, sequences to 512 tokens)"
-    assert (found.folder, found.model_type, found.longest, found.num_parameters) == (folder, "qwen2", 512, 26)
+    assert str(found) == "Qwen2ForCausalLM (44 parameters, 100 bytes in BF16 and F32, sequences to 512 tokens)"
+    assert (found.folder, found.model_type, found.longest, found.num_parameters) == (folder, "qwen2", 512, 44)
+    assert (found.vocabulary, found.num_ends) == (300, 7 * (2 + 3))
 
 
 def test_links_out_of_the_folder_are_followed(tmp_path, folder):
@@ -50,7 +51,7 @@ def test_links_out_of_the_folder_are_followed(tmp_path, folder):
     for number, path in enumerate(sorted(folder.iterdir())):
         blob = path.rename(tmp_path / f"blob-{number}")
         (snapshot / path.name).symlink_to(Path("..", "..", blob.name))
-    assert look_at(snapshot).num_parameters == 26
+    assert look_at(snapshot).num_parameters == 44
 
 
 def test_the_fingerprint_is_of_all_but_the_weights(tmp_path, folder):
@@ -107,7 +108,7 @@ def test_a_config_that_cannot_be_trained(folder, values, said):
 def test_a_config_without_a_longest_sequence(folder):
     without(folder / "config.json", "max_position_embeddings")
     assert problem(folder) == "DIR/config.json: max_position_embeddings None: no longest sequence"
-    gpt2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_positions": 1024}
+    gpt2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_positions": 1024, "vocab_size": 300}
     write_json(folder / "config.json", gpt2)
     assert look_at(folder).longest == 1024
 
@@ -144,14 +145,15 @@ FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safete
 @pytest.fixture
 def sharded(folder):
     (folder / "model.safetensors").unlink()
-    write_tensors(folder / FIRST, {"a": ("BF16", [4, 6])})
+    write_tensors(folder / FIRST, LAYER)
     write_tensors(folder / SECOND, {"b": ("BF16", [2]), "c": ("BF16", [3])})
-    write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": {"a": FIRST, "b": SECOND, "c": SECOND}})
+    places = {**dict.fromkeys(LAYER, FIRST), "b": SECOND, "c": SECOND}
+    write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": places})
     return folder
 
 
 def test_all_files_of_an_index_count(sharded):
-    assert str(look_at(sharded)) == "Qwen2ForCausalLM (29 parameters, 58 bytes in BF16, sequences to 512 tokens)"
+    assert str(look_at(sharded)) == "Qwen2ForCausalLM (47 parameters, 94 bytes in BF16, sequences to 512 tokens)"
 
 
 def test_a_shard_that_is_missing(sharded):
@@ -187,7 +189,7 @@ def test_an_index_that_names_no_files_of_the_folder(sharded, places):
 
 
 def test_one_file_comes_before_an_index(sharded):
-    write_tensors(sharded / "model.safetensors", {"a": ("F32", [7])})
+    write_tensors(sharded / "model.safetensors", {name: ("F32", [1, 1]) for name in LAYER})
     assert look_at(sharded).dtypes == ("F32",)
 
 
@@ -202,6 +204,21 @@ def test_pickled_weights_alone(folder, name):
     (folder / name).touch()
     convert = "convert them where you trust them: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)"
     assert problem(folder) == f"DIR: '{name}' and no model.safetensors: pickled weights are never opened here; {convert}"
+
+
+@pytest.mark.parametrize("gone", [PROJECTIONS[:1], PROJECTIONS[4:6], PROJECTIONS])
+def test_layers_that_adapters_are_put_on_and_that_are_not_there(folder, gone):
+    """As of models whose projections are one matrix, or quantised by names of their own."""
+    kept = {name: tensor for name, tensor in LAYER.items() if name.split(".")[-2] not in gone}
+    vectors = {name: ("BF16", [6]) for name in LAYER.keys() - kept.keys()}
+    write_tensors(folder / "model.safetensors", {**kept, **vectors, "b": ("F32", [2])})
+    assert problem(folder) == f"DIR: no layers named {' and '.join(gone)}; adapters are put on {', '.join(PROJECTIONS)}"
+
+
+@pytest.mark.parametrize("size", [None, 0, "many", 2.5, True])
+def test_a_config_without_a_vocabulary(folder, size):
+    write_json(folder / "config.json", {**CONFIG, "vocab_size": size})
+    assert problem(folder) == f"DIR/config.json: vocab_size {size!r}: no number of tokens"
 
 
 def test_weights_that_are_integers(folder):

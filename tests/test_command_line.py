@@ -1,8 +1,13 @@
 """Options, folders and files as people give them, in a world of one: what is wrong is one readable error, and nothing started."""
 
+import json
+
 import numpy as np
 import pytest
+from checkpoints import make_checkpoint
 from suite import EXAMPLES, make_suite, plain_pytest
+
+from gpu_acceptance.dialogues.made import made
 
 pytestmark = pytest.mark.launcher
 
@@ -79,11 +84,15 @@ def test_a_path_after_a_blank_that_moves_the_root_is_refused(tmp_path):
 def test_the_plan_names_validations_limits_and_seconds_and_runs_nothing(suite):
     (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\nlevels: {full: {two_metrics: 7}}\n")
     np.save(suite / "tokens.npy", np.zeros(9, np.uint16))
-    plan = plain_pytest(suite, "--plan", f"--data-dir={suite}")
+    make_checkpoint(suite / "model")
+    (suite / "calls.jsonl").write_text("\n".join(map(json.dumps, made(12, seed=0))))
+    plan = plain_pytest(suite, "--plan", f"--data-dir={suite}", "--lora-model=model", f"--lora-data={suite}/calls.jsonl")
     assert plan.returncode == 5, plan.output
     assert "profile cpu (no GPU), level full, 2 ranks on each of 1 node, as `make accept` starts where there is no GPU" in plan.output
-    synthetic = "resnet: synthetic; parity, checkpoint and LoRA: always synthetic"
+    synthetic = "resnet: synthetic; parity, checkpoint, lora_convergence and lora_modes: always synthetic"
     assert f"training data: gpt2 and llama: {suite}/tokens.npy (9 tokens); {synthetic}" in plan.output
+    assert f"fine-tuning: {suite}/model: Qwen2ForCausalLM (26 parameters, " in plan.output
+    assert f"; {suite}/calls.jsonl: 12 dialogues with " in plan.output
     assert "  acceptance/test_two_metrics.py::test_first: 7 s expected, deadline 60 s" in plan.output
     assert (
         "  two_metrics.second: >= 1 GB/s (rank) [cpu.yaml: policy: an example of a limit, for the tests of the suite itself]" in plan.output

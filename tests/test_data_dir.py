@@ -36,7 +36,7 @@ def test_without_the_option_there_is_nothing_to_say():
 
 
 def test_what_is_trained_on_what_is_said_of_every_model(tmp_path, with_tokens):
-    always = "parity, checkpoint and LoRA: always synthetic"
+    always = "parity, checkpoint, lora_convergence and lora_modes: always synthetic"
     tokens = f"gpt2 and llama: {tmp_path}/tokens.npy (1,500 tokens)"
     assert refuse_unusable(tmp_path) == f"{tokens}; resnet: synthetic; {always}"
     (tmp_path / "images" / "a").mkdir(parents=True)

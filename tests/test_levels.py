@@ -7,7 +7,7 @@ import pytest
 from judging import make_limit, make_profile
 from suite import ROOT, make_suite, plain_pytest, torchrun
 
-from gpu_acceptance.levels import at_level, lasting, left_out, localising, num_left_out, runs
+from gpu_acceptance.levels import asked_for, at_level, lasting, left_out, num_left_out, runs
 from gpu_acceptance.limit import LEVELS
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.rows import subject_of
@@ -219,27 +219,34 @@ def test_a_soak_of_more_than_a_month_is_a_typo():
         lasting(at_level(load_profile("h200-sxm", shipped_dir()), "soak"), 300_000 * 3600)
 
 
-def test_localising_is_beside_all_levels():
+@pytest.mark.parametrize(("option", "subject", "seconds"), [("--localise", "localise", 30), ("--lora-model", "lora_model", 300)])
+def test_what_is_asked_for_is_beside_all_levels(option, subject, seconds):
     for level in LEVELS:
         profile = at_level(load_profile("h200-sxm", shipped_dir()), level)
-        asked = localising(profile)
-        assert asked.requires - profile.requires == {"localise"}
-        assert profile.not_applicable.keys() - asked.not_applicable.keys() == {"localise.*"}
-        assert (asked.level, asked.expected_s["localise"]) == (level, 30)
+        asked = asked_for(profile, option)
+        assert asked.requires - profile.requires == {subject}
+        assert profile.not_applicable.keys() - asked.not_applicable.keys() == {f"{subject}.*"}
+        assert (asked.level, asked.expected_s[subject], asked.parameters[f"{subject}.asked"]) == (level, seconds, True)
 
 
 @pytest.mark.parametrize(
-    ("line", "text"),
+    ("option", "line", "text"),
     [
         (
+            "--lora-model",
+            'not_applicable: {"lora_model.held*": "not here"}',
+            "--lora-model: lora_model.held_out.loss is declared not applicable (not here): nothing would judge it",
+        ),
+        (
+            "--localise",
             'not_applicable: {"localise.node.*": "not here"}',
             "--localise: localise.node.deficit is declared not applicable (not here): nothing would judge it",
         ),
     ],
 )
-def test_a_site_that_takes_it_away_cannot_ask_for_it(tmp_path, line, text):
+def test_a_site_that_takes_it_away_cannot_ask_for_it(tmp_path, option, line, text):
     overlay = tmp_path / "mine.yaml"
     overlay.write_text(f"reason: a test\n{line}\n")
     with pytest.raises(LimitsError) as caught:
-        localising(at_level(load_profile("h200-sxm", shipped_dir(), [overlay]), "full"))
+        asked_for(at_level(load_profile("h200-sxm", shipped_dir(), [overlay]), "full"), option)
     assert str(caught.value) == text

@@ -23,13 +23,13 @@ PROFILES = ["base", *profile_names(shipped_dir())]
 # Subjects whose metrics may be named together: `hbm.*.wrong`.
 FAMILIES = (
     *("gemm", "gemm_dtypes", "hbm", "memory", "p2p", "pcie", "nccl", "nccl_sizes", "localise"),
-    *("train_single", "ddp", "ddp_short", "fsdp_variants", "parity", "lora_modes", "checkpoint", "soak"),
+    *("train_single", "ddp", "ddp_short", "fsdp_variants", "parity", "lora_modes", "lora_model", "checkpoint", "soak"),
 )
 SUBJECTS = ("gpu_health", "infiniband", "kernel_log", "binding")  # those of which each row has a heading, in this order
 TITLES = (
     *(*SUBJECTS, "environment", "gemm", "gemm_dtypes", "hbm", "memory", "p2p", "pcie", "corruption"),
     *("nccl", "nccl_exact", "nccl_ring", "nccl_scaling", "nccl_sizes", "localise", "nic"),
-    *("train_single", "ddp", "ddp_short", "ddp_scaling", "fsdp", "fsdp_variants", "parity", "lora_convergence", "lora_modes"),
+    *("train_single", "ddp", "ddp_short", "ddp_scaling", "fsdp", "fsdp_variants", "parity", "lora_convergence", "lora_modes", "lora_model"),
     *("checkpoint", "sampler", "failure_propagation", "soak"),
 )  # one for each subject
 _SUBJECT = "|".join((*TITLES, "counters"))

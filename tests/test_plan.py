@@ -73,6 +73,12 @@ def test_the_job_that_is_planned(place, num_gpus, declared, shape):
     assert planned_shape(place, num_gpus, declared) == shape
 
 
+def test_what_is_trained_and_fine_tuned_is_said_where_somebody_named_it():
+    made = Profile("cpu", None, frozenset(), {}, {}, 60.0)
+    _, trained, tuned, _ = plan_lines(made, JobShape(2, 1), [], {}, NOW, "gpt2: tokens.npy", "a model: on calls.jsonl")
+    assert (trained, tuned) == ("training data: gpt2: tokens.npy", "fine-tuning: a model: on calls.jsonl")
+
+
 def test_the_plan_says_why_it_is_of_that_size():
     made = Profile("cpu", None, frozenset(), {}, {}, 60.0)
     (first, _) = plan_lines(made, planned_shape(Rank(), 0, None), [], {}, NOW)

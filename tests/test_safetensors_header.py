@@ -44,7 +44,8 @@ def test_what_the_library_writes_is_read(path):
 def test_one_that_is_made_for_tests_is_one(path):
     write_tensors(path, {"a": ("BF16", [4, 6]), "b": ("F32", [])})
     found, header = read_header(path)
-    assert found == {"a": Tensor("BF16", 24, 0, 48), "b": Tensor("F32", 1, 48, 52)}
+    assert found == {"a": Tensor("BF16", (4, 6), 0, 48), "b": Tensor("F32", (), 48, 52)}
+    assert [tensor.num_elements for tensor in found.values()] == [24, 1]
     assert path.read_bytes()[8 : 8 + len(header)] == header
 
 

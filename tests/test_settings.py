@@ -29,9 +29,8 @@ def suite(tmp_path):
 
 
 def settings(suite, started_in=None, **options):
-    defaults = dict.fromkeys(
-        ("hardware", "gpus", "report_dir", "run_id", "confirm", "budget", "site", "level", "soak", "checkpoint_dir", "data_dir")
-    ) | {
+    paths = ("report_dir", "site", "checkpoint_dir", "data_dir", "lora_model", "lora_data")
+    defaults = dict.fromkeys((*paths, "hardware", "gpus", "run_id", "confirm", "budget", "level", "soak")) | {
         "limits": [],
         "waive": [],
         "measure_only": False,
@@ -105,6 +104,12 @@ def test_the_folder_of_training_data_is_meant_from_where_pytest_was_started(suit
     assert settings(suite, tmp_path, data_dir="data").data_dir == tmp_path / "data"
 
 
+def test_what_is_fine_tuned_is_meant_from_where_pytest_was_started(suite, tmp_path):
+    assert (settings(suite).lora_model, settings(suite).lora_data) == (None, None)
+    found = settings(suite, tmp_path, lora_model="model", lora_data="calls.jsonl")
+    assert (found.lora_model, found.lora_data) == (tmp_path / "model", tmp_path / "calls.jsonl")
+
+
 def test_waivers_and_gpus(suite):
     found = settings(suite, waive=["hbm.*= agreed = on Monday "], gpus="4")
     assert found.waivers == {"hbm.*": "agreed = on Monday"}
@@ -147,6 +152,10 @@ def test_a_number_of_gpus(suite, text):
         ({"report_dir": ""}, "--report-dir=: wants a folder"),
         ({"checkpoint_dir": " "}, "--checkpoint-dir= : wants a folder that all nodes share"),
         ({"data_dir": ""}, "--data-dir=: wants a folder with training data"),
+        ({"lora_model": "", "lora_data": "a"}, "--lora-model=: wants a folder with a checkpoint in Hugging Face format"),
+        ({"lora_model": "a", "lora_data": " "}, "--lora-data= : wants a file with dialogues in JSON lines"),
+        ({"lora_model": "a"}, "--lora-model=a: a model is fine-tuned on data; name the other as well: --lora-data=FILE"),
+        ({"lora_data": "a"}, "--lora-data=a: a model is fine-tuned on data; name the other as well: --lora-model=DIR"),
     ],
 )
 def test_a_name_that_cannot_be_one(suite, options, text):

@@ -8,12 +8,14 @@ import importlib.util
 import re
 import stat
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_acceptance.checkpoint_reader import WANTED, CheckpointError, Reader, shown
 from gpu_acceptance.checkpoint_tokenizer import look_at_tokenizer
+from gpu_acceptance.measure.train.shapes import PROJECTIONS
 from gpu_acceptance.safetensors_header import Tensor, TornFileError, read_header
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -34,6 +36,8 @@ class Checkpoint:
     num_bytes: int  # of weights, as they lie in the files
     dtypes: tuple[str, ...]  # of the parameters, the most frequent first
     longest: int  # tokens of a sequence
+    vocabulary: int
+    num_ends: int  # rows and columns of all matrices that get adapters: one of rank r has r times as many parameters
     fingerprint: str  # of all that was read: equal on two nodes where all but the weights themselves is
 
     def __str__(self) -> str:
@@ -52,7 +56,7 @@ def look_at(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{error.filename or folder}: cannot be read: {error.strerror}; wanted on every node: {WANTED}") from None
     except TornFileError as error:
         raise CheckpointError(str(error)) from None
-    parameters = [tensor for tensor in tensors if tensor.dtype in _FLOATS]
+    parameters = [tensor for tensor in tensors.values() if tensor.dtype in _FLOATS]
     if not parameters:
         raise CheckpointError(f"{folder}: no weights in bf16, fp16 or fp32; wanted: {WANTED}")
     counts: Counter[str] = Counter()
@@ -63,9 +67,11 @@ def look_at(folder: Path) -> Checkpoint:
         model_type=config["model_type"],
         architecture=config["architectures"][0],
         num_parameters=counts.total(),
-        num_bytes=sum(tensor.end - tensor.begin for tensor in tensors),
+        num_bytes=sum(tensor.end - tensor.begin for tensor in tensors.values()),
         dtypes=tuple(dtype for dtype, _ in counts.most_common()),
         longest=_longest(seen, config),
+        vocabulary=_vocabulary(seen, config),
+        num_ends=_ends(seen, tensors),
         fingerprint=seen.digest.hexdigest(),
     )
 
@@ -104,10 +110,30 @@ def _longest(seen: Reader, config: dict[str, Any]) -> int:
     return longest
 
 
-def _weights(seen: Reader) -> list[Tensor]:
-    """All tensors of all files."""
+def _vocabulary(seen: Reader, config: dict[str, Any]) -> int:
+    size = config.get("vocab_size")
+    if type(size) is not int or size < 1:
+        raise CheckpointError(f"{seen.folder / CONFIG}: vocab_size {shown(size)}: no number of tokens")
+    return size
+
+
+def _ends(seen: Reader, tensors: Mapping[str, Tensor]) -> int:
+    """Of the matrices NAME.weight that adapters are put on."""
+    shapes = [(name.split(".")[-2:], tensor.shape) for name, tensor in tensors.items() if len(tensor.shape) == 2]
+    found = dict.fromkeys(PROJECTIONS, 0)
+    for ends, shape in shapes:
+        if len(ends) == 2 and ends[1] == "weight" and ends[0] in found:
+            found[ends[0]] += sum(shape)
+    if missing := [name for name, number in found.items() if not number]:
+        wanted = ", ".join(PROJECTIONS)
+        raise CheckpointError(f"{seen.folder}: no layers named {' and '.join(missing)}; adapters are put on {wanted}")
+    return sum(found.values())
+
+
+def _weights(seen: Reader) -> dict[str, Tensor]:
+    """All tensors of all files, by name."""
     if seen.has(WEIGHTS):
-        return list(_file(seen, WEIGHTS).values())
+        return _file(seen, WEIGHTS)
     if not seen.has(INDEX):
         raise CheckpointError(_without_weights(seen.folder))
     places = seen.object(INDEX).get("weight_map")
@@ -117,7 +143,7 @@ def _weights(seen: Reader) -> list[Tensor]:
     missing = next((name for name, file in places.items() if name not in found[file]), None)
     if missing is not None:
         raise CheckpointError(f"{seen.folder / places[missing]}: lacks {shown(missing)}, which {INDEX} promises in it")
-    return [tensor for tensors in found.values() for tensor in tensors.values()]
+    return {name: tensor for tensors in found.values() for name, tensor in tensors.items()}
 
 
 def _file(seen: Reader, name: str) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ def refuse_unusable(folder: Path | None) -> str:
     except files.DataError as error:
         raise RefusedError(f"--data-dir: {error}") from None
     images = _decodable(folder / files.IMAGES) if has_images else "synthetic"
-    return f"gpt2 and llama: {tokens}; resnet: {images}; parity, checkpoint and LoRA: always synthetic"
+    return f"gpt2 and llama: {tokens}; resnet: {images}; parity, checkpoint, lora_convergence and lora_modes: always synthetic"
 
 
 def _decodable(folder: Path) -> str:

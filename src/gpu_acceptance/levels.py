@@ -2,23 +2,22 @@
 
 A subject that no level names runs at every level: what a site adds to the suite must not be left out in silence. A level runs all that the
 ones before it run, which thresholds.py sees to: so the highest leaves nothing out. That is `soak`, which puts the GPUs under load for as
-long as `--soak=TIME` or the profile says. Beside all levels, `--localise` compares the nodes. Rank 0's command line counts for all ranks.
+long as `--soak=TIME` or the profile says. Beside all levels are what only an option asks for. Rank 0's command line counts for all ranks.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpu_acceptance.limit import DEFAULT_LEVEL, LOCALISE, LOCALISE_ASKED, SOAK, SOAK_DURATION, Profile, matching_reason
+from gpu_acceptance.limit import DEFAULT_LEVEL, SOAK, SOAK_DURATION, Profile, matching_reason
 from gpu_acceptance.limits_file import LimitsError
 from gpu_acceptance.parameters import PARAMETERS
 from gpu_acceptance.rows import subject_of
 
 _SHORTEST = "soak.min_duration_s"  # a parameter
 _LASTED = "soak.load.fraction"
-_NOT_ASKED = "localise.*"  # what base.yaml declares not applicable for as long as nobody asks
-_EXPECTED = "localise.expected_s"  # a parameter
-_LOCALISED = "localise.node.deficit"
+# By the option that asks for it: a subject, and a metric of it without whose limit nothing would judge it.
+ASKED_BY = {"--localise": ("localise", "localise.node.deficit"), "--lora-model": ("lora_model", "lora_model.held_out.loss")}
 _LONGEST_S = PARAMETERS[SOAK_DURATION].most
 
 
@@ -55,16 +54,17 @@ def _seconds(profile: Profile, name: str, who: str) -> float:
     return value
 
 
-def localising(profile: Profile) -> Profile:
-    """The profile of a run that compares the nodes, which base.yaml declares not applicable where nobody asks. Raises LimitsError."""
-    declared = {glob: why for glob, why in profile.not_applicable.items() if glob != _NOT_ASKED}
-    if reason := matching_reason(_LOCALISED, declared):
-        raise LimitsError(f"--localise: {_LOCALISED} is declared not applicable ({reason}): nothing would judge it")
-    if _LOCALISED not in profile.limits:
-        raise LimitsError(f"--localise: profile {profile.name} has no limit {_LOCALISED}: nothing would judge it")
-    expected_s = {**profile.expected_s, LOCALISE: _seconds(profile, _EXPECTED, "--localise")}
-    asked = {**profile.parameters, LOCALISE_ASKED: True}
-    return replace(profile, not_applicable=declared, requires=profile.requires | {LOCALISE}, parameters=asked, expected_s=expected_s)
+def asked_for(profile: Profile, option: str) -> Profile:
+    """The profile of a run to which this option adds a subject; base.yaml declares that not applicable otherwise. Raises LimitsError."""
+    subject, judged = ASKED_BY[option]
+    declared = {glob: why for glob, why in profile.not_applicable.items() if glob != f"{subject}.*"}
+    if reason := matching_reason(judged, declared):
+        raise LimitsError(f"{option}: {judged} is declared not applicable ({reason}): nothing would judge it")
+    if judged not in profile.limits:
+        raise LimitsError(f"{option}: profile {profile.name} has no limit {judged}: nothing would judge it")
+    expected_s = {**profile.expected_s, subject: _seconds(profile, f"{subject}.expected_s", option)}
+    asked = {**profile.parameters, f"{subject}.asked": True}
+    return replace(profile, not_applicable=declared, requires=profile.requires | {subject}, parameters=asked, expected_s=expected_s)
 
 
 def left_out(profile: Profile) -> frozenset[str]:

@@ -19,7 +19,6 @@ Level = Literal["health", "quick", "full", "soak"]  # how much of the suite runs
 LEVELS: tuple[Level, ...] = get_args(Level)
 DEFAULT_LEVEL = "full"
 SOAK = "soak"  # the level, and the subject that it alone runs
-LOCALISE = "localise"  # the subject that runs where it is asked for
 LOCALISE_ASKED = "localise.asked"  # a parameter
 SOAK_DURATION = "soak.duration_s"  # the parameter: for how long
 

@@ -30,6 +30,7 @@ _NOT_ABOVE = (
 _BELOW = (
     ("lora.warmup_steps", "lora.num_steps", "a warm-up comes to an end"),
     ("lora_modes.warmup_steps", "lora_modes.num_steps", "a warm-up comes to an end"),
+    ("lora_model.warmup_steps", "lora_model.num_steps", "a warm-up comes to an end"),
 )
 
 

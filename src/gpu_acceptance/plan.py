@@ -36,15 +36,23 @@ def planned_shape(place: Rank, num_gpus: int, declared_gpus: int | None) -> JobS
 
 
 def plan_lines(
-    profile: Profile, job: JobShape, validations: Sequence[Validation], waivers: Mapping[str, str], now: datetime, data: str = ""
+    profile: Profile,
+    job: JobShape,
+    validations: Sequence[Validation],
+    waivers: Mapping[str, str],
+    now: datetime,
+    data: str = "",
+    tuned: str = "",
 ) -> Iterator[str]:
-    """The job, what is trained where `data` says it, one line per validation, one per limit, then the sum."""
+    """The job, what is trained and fine-tuned where `data` and `tuned` say it, one line per validation, one per limit, then the sum."""
     device = profile.device_name or "no GPU"
     why = f", {job.why}" if job.why else ""
     ranks = f"{plural(job.ranks_per_node, 'rank')} on each of {plural(job.num_nodes, 'node')}{why}"
     yield f"profile {profile.name} ({device}), level {level_text(profile.level, profile.parameters)}, {ranks}"
     if data:
         yield f"training data: {data}"
+    if tuned:
+        yield f"fine-tuning: {tuned}"
     absent = num_left_out(profile, (validation.nodeid for validation in validations))
     validations = [validation for validation in validations if runs(profile, validation.nodeid)]
     expected = [validation.expected_s(profile.expected_s.get(subject_of(validation.nodeid))) for validation in validations]

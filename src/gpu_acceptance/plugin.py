@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from gpu_acceptance import data_dir
+from gpu_acceptance import data_dir, lora_files
 from gpu_acceptance.aggregate_reports import reports
 from gpu_acceptance.collecting import Collection
 from gpu_acceptance.control import ControlError
@@ -117,13 +117,14 @@ class Dry:
         identity = read_identity(self._place)
         try:
             data = data_dir.refuse_unusable(self._settings.data_dir)
+            tuned = lora_files.refuse_unusable(self._settings.lora_model, self._settings.lora_data)
             profile = choose_profile(self._settings, identity.gpu.name if identity.gpu else None, read_declared(self._settings))
         except RefusedError as error:
             raise pytest.UsageError(str(error)) from None
         order(items)
         validations = [read_validation(item, profile.deadline_s, profile.parameters) for item in items]
         shape = planned_shape(self._place, identity.num_gpus, self._settings.declared_gpus)
-        return plan_lines(profile, shape, validations, self._settings.waivers, datetime.now().astimezone(), data)
+        return plan_lines(profile, shape, validations, self._settings.waivers, datetime.now().astimezone(), data, tuned)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

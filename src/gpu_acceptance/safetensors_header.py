@@ -32,9 +32,13 @@ class TornFileError(ValueError):
 @dataclass(frozen=True)
 class Tensor:
     dtype: str
-    num_elements: int
+    shape: tuple[int, ...]
     begin: int  # bytes behind the header
     end: int
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
 
 
 def read_header(path: Path) -> tuple[dict[str, Tensor], bytes]:
@@ -83,7 +87,7 @@ def _tensor(told: dict[str, Any]) -> Tensor:
     (begin, end), shape = told["data_offsets"], told["shape"]
     if len(shape) > _MOST_DIMENSIONS or not all(type(number) is int and 0 <= number < 2**63 for number in (begin, end, *shape)):
         raise ValueError(told)
-    num_elements = math.prod(shape)
-    if end - begin != num_elements * _ITEM_BYTES[told["dtype"]]:
+    tensor = Tensor(told["dtype"], tuple(shape), begin, end)
+    if end - begin != tensor.num_elements * _ITEM_BYTES[tensor.dtype]:
         raise ValueError(told)
-    return Tensor(told["dtype"], num_elements, begin, end)
+    return tensor

@@ -13,7 +13,7 @@ from gpu_acceptance import busy
 from gpu_acceptance.budget import Budget, read_budget, seconds_of
 from gpu_acceptance.digests import profile_digest
 from gpu_acceptance.joining import RefusedError
-from gpu_acceptance.levels import at_level, lasting, localising
+from gpu_acceptance.levels import asked_for, at_level, lasting
 from gpu_acceptance.limit import DEFAULT_LEVEL, LEVELS, SOAK, Profile
 from gpu_acceptance.run_files import RUN_ID
 from gpu_acceptance.site_file import SiteFile, read_site
@@ -38,6 +38,8 @@ class Settings:
     site: Path | None = None
     checkpoint_dir: Path | None = None
     data_dir: Path | None = None
+    lora_model: Path | None = None  # both or none
+    lora_data: Path | None = None
     level: str = DEFAULT_LEVEL
     soak_s: float | None = None  # None: as long as the profile says, where the level is soak
     localise: bool = False
@@ -59,6 +61,10 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--checkpoint-dir", metavar="DIR", help="folder that all nodes share, for the checkpoints of subject checkpoint")
     own = "train on data of your own: DIR/tokens.npy, DIR/images/CLASS/FILE, or both, on every node; without it data is synthetic"
     group.addoption("--data-dir", metavar="DIR", help=own)
+    model = "fine-tune this checkpoint in Hugging Face format, with its own tokenizer, the same on every node; with --lora-data"
+    group.addoption("--lora-model", metavar="DIR", help=model)
+    calls = "JSON lines of dialogues with function calls, in chat format or of glaive-function-calling-v2; with --lora-model"
+    group.addoption("--lora-data", metavar="FILE", help=calls)
     group.addoption("--measure-only", action="store_true", help="run and record everything, judge nothing; the run is INCOMPLETE")
     group.addoption("--plan", action="store_true", help="print what would run, its limits and its time; touches no GPU; exit code 5")
     group.addoption(
@@ -77,6 +83,7 @@ def read_settings(config: pytest.Config) -> Settings:
     """Raises pytest.UsageError over an option that cannot be right."""
     option = config.option
     own_profiles = config.rootpath / "thresholds"
+    lora_model, lora_data = _lora_files(config)
     return Settings(
         limits=tuple(_overlay(config.invocation_params.dir, name) for name in option.limits),
         hardware=_not_empty("--hardware", option.hardware, "the name of a profile"),
@@ -92,6 +99,8 @@ def read_settings(config: pytest.Config) -> Settings:
         site=_site(config),
         checkpoint_dir=_checkpoint_dir(config),
         data_dir=_data_dir(config),
+        lora_model=lora_model,
+        lora_data=lora_data,
         level=_level(option.level, option.soak),
         soak_s=_soak(option.soak),
         localise=option.localise,
@@ -118,7 +127,8 @@ def choose_profile(settings: Settings, device_name: str | None, site: SiteFile |
             known = ", ".join(profile_names(settings.profiles))
             raise RefusedError(f"--hardware={name}: no such profile; profiles: {known}")
         profile = lasting(at_level(_load(settings, name, site), settings.level), settings.soak_s)
-        profile = localising(profile) if settings.localise else profile
+        for option, is_given in (("--localise", settings.localise), ("--lora-model", settings.lora_model)):
+            profile = asked_for(profile, option) if is_given else profile
     except LimitsError as error:
         raise RefusedError(str(error)) from None
     for glob in settings.waivers.keys() - busy.WAIVERS.keys():
@@ -173,6 +183,17 @@ def _checkpoint_dir(config: pytest.Config) -> Path | None:
 def _data_dir(config: pytest.Config) -> Path | None:
     name = _not_empty("--data-dir", config.option.data_dir, "a folder with training data")
     return None if name is None else config.invocation_params.dir / name
+
+
+def _lora_files(config: pytest.Config) -> tuple[Path | None, Path | None]:
+    model = _not_empty("--lora-model", config.option.lora_model, "a folder with a checkpoint in Hugging Face format")
+    data = _not_empty("--lora-data", config.option.lora_data, "a file with dialogues in JSON lines")
+    if model is None and data is None:
+        return None, None
+    if model is None or data is None:
+        alone, other = (f"--lora-data={data}", "--lora-model=DIR") if model is None else (f"--lora-model={model}", "--lora-data=FILE")
+        raise pytest.UsageError(f"{alone}: a model is fine-tuned on data; name the other as well: {other}")
+    return config.invocation_params.dir / model, config.invocation_params.dir / data
 
 
 def _report_dir(config: pytest.Config) -> Path:

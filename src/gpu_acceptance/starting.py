@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gpu_acceptance import checkpoint_folder, data_dir
+from gpu_acceptance import checkpoint_folder, data_dir, lora_files
 from gpu_acceptance.busy import find_busy
 from gpu_acceptance.control import Control, Message, UnreachableError
 from gpu_acceptance.files import Journal, RecordError
@@ -86,10 +86,11 @@ def _open_journal(supervisor: Supervisor, files: RunFiles, identity: RankIdentit
 
 
 def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[SiteFile | None, RefusedError | None]:
-    """This rank's copy of the site's file; where it, or a folder that was named, cannot be used, all ranks hear on which node."""
+    """This rank's copy of the site's file; where it, or what else was named, cannot be used, all ranks hear on which node."""
     try:
         checkpoint_folder.refuse_unusable(settings.checkpoint_dir)
         data_dir.refuse_unusable(settings.data_dir)
+        lora_files.refuse_unusable(settings.lora_model, settings.lora_data)
         return read_declared(settings), refusal
     except RefusedError as error:
         return None, refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)
@@ -105,6 +106,7 @@ def _profile_for(settings: Settings, identities: list[RankIdentity], site: SiteF
     wrong = find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
     wrong = wrong or drill_on_nobody(profile.parameters, len(identities))
     wrong = wrong or find_lone_node(identities, is_localising=profile.parameters.get(LOCALISE_ASKED) is True)  # by option or by a file
+    wrong = wrong or lora_files.find_too_long(settings.lora_model, profile.parameters)
     if wrong:
         raise RefusedError(wrong)
     in_use = None if settings.allow_busy else find_busy(identities, profile)

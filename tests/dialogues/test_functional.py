@@ -13,6 +13,10 @@ def asks(*calls):
 ADD = asks(("add", {"a": 1, "b": "x"}))
 
 
+def scored(expected, generated):
+    return score(tally(expected, generated))
+
+
 def says(name, arguments):
     return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
 
@@ -26,7 +30,7 @@ BROKEN = "<tool_call>{</tool_call>"
 def test_each_figure_of_answers_that_differ():
     """Ten prompts, six of which are to be answered with a call."""
     answers = [RIGHT, RIGHT, WRONG_ARGUMENT, WRONG_FUNCTION, BROKEN, "No.", "No.", "I can not.", RIGHT, BROKEN]
-    found = score([ADD] * 6 + [NONE] * 4, answers)
+    found = scored([ADD] * 6 + [NONE] * 4, answers)
     assert (found.parseable, found.right_function, found.right_arguments) == (4 / 6, 3 / 6, 2 / 6)
     assert (found.precision, found.recall) == (5 / 7, 5 / 6)
     assert found.f1 == pytest.approx(2 / (1 / found.precision + 1 / found.recall))
@@ -36,12 +40,12 @@ def test_each_figure_of_answers_that_differ():
 
 
 def test_all_right():
-    found = score([ADD, NONE], [RIGHT, "No."])
+    found = scored([ADD, NONE], [RIGHT, "No."])
     assert {found.parseable, found.right_function, found.right_arguments, found.precision, found.recall, found.f1, found.right} == {1}
 
 
 def test_all_wrong_is_a_score_as_long_as_there_is_a_call():
-    found = score([ADD, NONE], ["No.", RIGHT])
+    found = scored([ADD, NONE], ["No.", RIGHT])
     assert {found.parseable, found.right_function, found.right_arguments, found.precision, found.recall, found.f1, found.right} == {0}
 
 
@@ -62,31 +66,31 @@ def test_all_wrong_is_a_score_as_long_as_there_is_a_call():
     ],
 )
 def test_arguments_are_equal_as_json_is(arguments, told, is_right):
-    assert score([asks(("add", arguments))], [says("add", told)]).right_arguments == is_right
+    assert scored([asks(("add", arguments))], [says("add", told)]).right_arguments == is_right
 
 
 def test_several_calls_are_right_in_any_order_and_as_often():
     wanted = asks(("add", {"a": 1}), ("add", {"a": 2}), ("sub", {}))
     one, two, three = says("add", '{"a": 1}'), says("add", '{"a": 2}'), says("sub", "{}")
-    assert score([wanted], [three + two + one]).right == 1
+    assert scored([wanted], [three + two + one]).right == 1
     for answer in (one + two, one + one + three, one + two + three + three):
-        found = score([wanted], [answer])
+        found = scored([wanted], [answer])
         assert (found.right_arguments, found.right, found.parseable) == (0, 0, 1)
-    assert score([wanted], [one + one + three]).right_function == 1
-    assert score([wanted], [one + two]).right_function == 0
+    assert scored([wanted], [one + one + three]).right_function == 1
+    assert scored([wanted], [one + two]).right_function == 0
 
 
 def test_nothing_expected_is_no_score():
     with pytest.raises(ScoreError, match=r"^none of 2 prompts is to be answered with a call: there is nothing to score$"):
-        score([NONE, NONE], [RIGHT, "No."])
+        scored([NONE, NONE], [RIGHT, "No."])
     with pytest.raises(ScoreError, match=r"^none of 0 prompts is"):
-        score([], [])
+        scored([], [])
 
 
 def test_no_parsed_call_is_no_score():
     text = "no call could be parsed, and 1 of 3 answers seem meant for one; 2 calls were expected: there is nothing to score"
     with pytest.raises(ScoreError, match=f"^{text}$"):
-        score([ADD, ADD, NONE], ["No.", BROKEN, "No."])
+        scored([ADD, ADD, NONE], ["No.", BROKEN, "No."])
 
 
 def test_a_tally_may_be_of_nothing():

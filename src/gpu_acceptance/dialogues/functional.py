@@ -43,9 +43,8 @@ class Score:
     right: float  # of all prompts
 
 
-def score(expected: Sequence[Message], generated: Sequence[str]) -> Score:
-    """Of `generated[i]`, where `expected[i]` is right. Raises ScoreError where no call was expected, or none came: that is no score."""
-    found = tally(expected, generated)
+def score(found: Tally) -> Score:
+    """Raises ScoreError where no call was expected, or none came: that is no score."""
     if not found.num_expected:
         raise ScoreError(f"none of {found.num_prompts:,} prompts is to be answered with a call: there is nothing to score")
     if not found.num_parsed:
@@ -64,7 +63,7 @@ def score(expected: Sequence[Message], generated: Sequence[str]) -> Score:
 
 
 def tally(expected: Sequence[Message], generated: Sequence[str]) -> Tally:
-    """The counts alone, which may all be 0: as of a model that was not trained yet."""
+    """Of `generated[i]`, where `expected[i]` is right. All may be 0, as of a model that was not trained yet."""
     answers = [_Answer(message.calls, find_calls(text)) for message, text in zip(expected, generated, strict=True)]
     wanted = [one for one in answers if one.expected]
     return Tally(

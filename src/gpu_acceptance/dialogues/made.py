@@ -54,11 +54,11 @@ _FUNCTIONS = {
     ),
     "book_train": _Function(
         "Books a train",
-        {"origin": _CITIES, "destination": _CITIES, "seats": range(1, 9)},
+        {"destination": _CITIES, "seats": range(1, 9), "day": ("today", "tomorrow")},
         (
-            "book {seats} seats from {origin} to {destination}",
-            "we are {seats} and go to {destination} from {origin}",
-            "train to {destination} from {origin} for {seats}",
+            "book {seats} seats to {destination} {day}",
+            "we are {seats} and go to {destination} {day}",
+            "{day} we want a train to {destination} for {seats}",
         ),
     ),
     "send_note": _Function(
@@ -77,9 +77,9 @@ _FUNCTIONS = {
         ("play {song} in the {room} at volume {volume}", "I want to hear {song} at {volume} in the {room}"),
     ),
     "share_cost": _Function(
-        "Shares a cost between two",
-        {"payer": _PEOPLE, "debtor": _PEOPLE, "amount": range(2, 100)},
-        ("{payer} paid {amount} for {debtor}", "{debtor} owes {payer} {amount}", "note that {debtor} must give {amount} to {payer}"),
+        "Shares a cost",
+        {"payer": _PEOPLE, "amount": range(2, 100), "thing": _THINGS},
+        ("{payer} paid {amount} for {thing}", "the {thing} did cost {payer} {amount}", "share the {amount} that {payer} gave for {thing}"),
     ),
 }
 _TALK: Mapping[str, Sequence[str]] = {"city": _CITIES, "person": _PEOPLE, "thing": _THINGS, "room": _ROOMS, "song": _SONGS}

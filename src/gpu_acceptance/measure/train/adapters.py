@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from gpu_acceptance.measure.train.models import blocks_of
-from gpu_acceptance.measure.train.shapes import Adapter, Decoder
+from gpu_acceptance.measure.train.shapes import PROJECTIONS, Adapter, Decoder
 
 _NUM_INPUTS = 64  # of one layer; what bf16 rounds off its results averages out
-
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def adapted(model: nn.Module, adapter: Adapter) -> nn.Module:
@@ -95,7 +93,7 @@ def scale(module: nn.Module) -> float:
 
     Collective where layers are sharded one by one.
     """
-    block = blocks_of(module)[0]
+    block = next(iter(blocks_of(module)), module)  # any other architecture is not sharded
     if not isinstance(block, FSDPModule):
         return _scale(block)
     block.unshard()

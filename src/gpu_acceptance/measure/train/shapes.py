@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 NUM_CLASSES = 1_000  # of ImageNet
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # that have adapters
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -15,10 +15,15 @@ class TrainingMemoryError(RuntimeError):
     """There was too little memory for a workload."""
 
 
+def tuned(workload: Workload, device: torch.device) -> AbstractContextManager[None]:
+    """See `prepared`."""
+    return prepared(f"{workload.name} with a batch of {workload.batch_size} on each rank", workload.sized_by, device)
+
+
 @contextmanager
-def tuned(workload: Workload, device: torch.device) -> Iterator[None]:
-    """Lets cuDNN look for its best convolutions, as tuned jobs do; `peak_bytes` counts from here. Afterwards what was compiled is
-    forgotten, and its memory free.
+def prepared(wanted: str, sized_by: str, device: torch.device) -> Iterator[None]:
+    """For what is `wanted`, whose size the parameters `sized_by` give. Lets cuDNN look for its best convolutions, as tuned jobs do;
+    `peak_bytes` counts from here. Afterwards what was compiled is forgotten, and its memory free.
 
     Raises TrainingMemoryError, which says how much memory there was and what to lower.
     """
@@ -32,8 +37,7 @@ def tuned(workload: Workload, device: torch.device) -> Iterator[None]:
     except RuntimeError as error:
         if not _is_for_memory(error):
             raise
-        wanted = f"{workload.name} with a batch of {workload.batch_size} on each rank"
-        raise TrainingMemoryError(f"out of memory: {wanted}; {room}; lower {workload.sized_by} or use more GPUs") from error
+        raise TrainingMemoryError(f"out of memory: {wanted}; {room}; lower {sized_by} or use more GPUs") from error
     finally:
         torch.backends.cudnn.benchmark = benchmark
         torch._dynamo.reset()

@@ -1,0 +1,94 @@
+"""A checkpoint fine-tuned on two real ranks (gloo), judged by the shipped limits: sound but untaught, and with each fault."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from gloo_ranks import ROOT, answers_of
+
+from gpu_acceptance.dialogues.made import made
+from gpu_acceptance.figures import figure_of
+from gpu_acceptance.judge import judge
+from gpu_acceptance.levels import asked_for
+from gpu_acceptance.measure.lora.pretrained import Pretrained, refuse_too_large
+from gpu_acceptance.measure.train.tuned import TrainingMemoryError
+from gpu_acceptance.record import Attempt, Status
+from gpu_acceptance.thresholds import load_profile, shipped_dir
+from tests.judging import make_job, make_record
+
+PROFILE = asked_for(load_profile("cpu", shipped_dir()), "--lora-model")
+UNTAUGHT = {"held_out.loss"}  # by three steps from random weights
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chat")
+    command = [sys.executable, "tools/make_chat_model.py", str(folder / "made"), "--dialogues", "80", "--steps", "1"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    other = folder / "other.jsonl"
+    other.write_text("\n".join(map(json.dumps, made(20, seed=1))))
+    return answers_of("lora/chat_ranks.py", 2, folder, str(folder / "made" / "model"), str(folder / "made" / "dialogues.jsonl"), str(other))
+
+
+def judged(answers, name):
+    records = [
+        make_record(rank, figures=tuple(figure_of(*figure, judged=True, detail=detail) for *figure, detail in answer[name]["checked"]))
+        for rank, answer in enumerate(answers)
+    ]
+    found = judge((Attempt(number=1, ranks=tuple(records)),), PROFILE, make_job(len(answers), has_gpus=False), {}, "lora_model")
+    return {judgement.metric.removeprefix("lora_model."): judgement for judgement in found}
+
+
+def wrong(answers, name):
+    return {metric for metric, judgement in judged(answers, name).items() if judgement.status == Status.MISSED}
+
+
+def test_what_is_sound_misses_only_what_it_was_not_taught(answers):
+    assert wrong(answers, "sound") == UNTAUGHT
+    unjudged = {metric for metric, one in judged(answers, "sound").items() if one.status not in {Status.HELD, Status.MISSED}}
+    assert unjudged == {"rate"}  # a CPU has none to come to
+    assert not judged(answers, "sound").keys() & {"right_arguments", "right"}
+
+
+def test_answers_without_one_call_are_an_error_and_no_score(answers):
+    said = r"no call could be parsed, and \d of 3 answers seem meant for one; \d calls were expected: there is nothing to score"
+    assert [bool(re.fullmatch(said, answer["sound"]["error"])) for answer in answers] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("fault", "missed"),
+    [
+        ("prompts_count", {"learned_share"}),
+        ("others_are_seen", {"packing_error"}),
+        ("base_not_frozen", {"trainable", "base_changed", "saved.loss_error"}),
+        ("scaled_twice", {"scale", "saved.loss_error"}),
+        ("not_synchronised", {"weights"}),
+        ("spoiled", {"saved.loss_error"}),
+    ],
+)
+def test_each_fault_is_caught(answers, fault, missed):
+    assert wrong(answers, fault) - UNTAUGHT - {"held_out.loss_ratio"} == missed
+
+
+def test_ranks_with_other_data_do_not_train(answers):
+    said = r"ranks have different training data: .+ on rank 0, .+ on rank 1; --lora-model and --lora-data must name the same .+"
+    for answer in answers:
+        assert re.fullmatch(said, answer["other_data"]["error"])
+        assert answer["other_data"]["checked"] == []
+
+
+def test_a_checkpoint_that_has_no_room_is_told_before_it_is_loaded():
+    huge = Pretrained(Path("huge"), num_parameters=10**14, vocabulary=10**5, ends=10**6)
+    with pytest.raises(TrainingMemoryError) as caught:
+        refuse_too_large(huge, rank=64, num_tokens=2048, in_bf16=True, device=torch.device("cpu"), host_bytes=12_300_000_000)
+    text = (
+        r"too little memory: huge wants at least 200,002\.7 GB on each rank \(weights 200,000\.0, adapters 1\.0, logits 1\.6\), and "
+        r"12\.3 GB are free; lower lora_model\.batch_size or lora_model\.sequence, or use larger GPUs"
+    )
+    assert re.fullmatch(text, str(caught.value))
+    small = Pretrained(Path("small"), num_parameters=10**5, vocabulary=100, ends=100)
+    refuse_too_large(small, rank=8, num_tokens=256, in_bf16=False, device=torch.device("cpu"), host_bytes=10**9)

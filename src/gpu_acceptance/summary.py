@@ -25,11 +25,11 @@ def _lines(record: RunRecord) -> Iterator[str]:
     conclusion = record.conclusion
     yield conclusion.line
     yield _coverage(record)
-    yield from _shortened([line for line in _missed(record) if line])
+    yield from shortened([line for line in _missed(record) if line])
     if conclusion.verdict != "ACCEPTED":
-        yield from _shortened([f"not proved: {reason}" for reason in _unproved(record)])
+        yield from shortened([f"not proved: {reason}" for reason in _unproved(record)])
         yield from _what_to_do(record)
-    yield from _shortened(list(clock_sentences(record.header.ranks)))
+    yield from shortened(list(clock_sentences(record.header.ranks)))
     worst = worst_margin(conclusion)
     if worst and worst.margin is not None:
         yield f"smallest margin of what held: {worst.margin * 100:.1f} %: {worst.message or worst.metric}"
@@ -61,7 +61,8 @@ def _what_to_do(record: RunRecord) -> Iterator[str]:
         yield f"what to do: gpu-acceptance remedy {kinds[0]}{more}"
 
 
-def _shortened(lines: list[str]) -> list[str]:
+def shortened(lines: list[str], elsewhere: str = ", see the report") -> list[str]:
+    """As many as people read."""
     if len(lines) <= _MOST_LINES:
         return lines
-    return [*lines[:_MOST_LINES], f"... and {len(lines) - _MOST_LINES} more, see the report"]
+    return [*lines[:_MOST_LINES], f"... and {len(lines) - _MOST_LINES} more{elsewhere}"]

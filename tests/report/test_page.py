@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from gpu_acceptance.files import RecordError, write_results
+from gpu_acceptance.files import RecordError, sha256_of, write_results
 from gpu_acceptance.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuUse
@@ -359,7 +359,9 @@ def test_every_outcome_and_status_has_a_word_and_a_symbol():
 def test_write_page_reads_results_alone(tmp_path):
     write_results(tmp_path, samples.rejected())
     assert write_page(tmp_path) == tmp_path / "report.html"
-    assert (tmp_path / "report.html").read_text() == PAGES["rejected"]
+    digest = sha256_of((tmp_path / "results.json").read_bytes())
+    assert (tmp_path / "report.html").read_text() == build_page(samples.rejected(), digest)
+    assert PAGES["rejected"].replace("(format 1)", f"(format 1, SHA-256 <code>{digest}</code>)") == build_page(samples.rejected(), digest)
 
 
 def test_write_page_without_results(tmp_path):

@@ -5,11 +5,13 @@ from pathlib import Path
 
 from gpu_acceptance.clocks import clock_sentences
 from gpu_acceptance.record import Outcome, RunRecord, Status, clip
+from gpu_acceptance.report.advice import kinds_of_run
 from gpu_acceptance.values import plural
 from gpu_acceptance.verdict import worst_margin
 from gpu_acceptance.visible import visible
 
 _MOST_LINES = 20
+_MOST_KINDS = 6
 _LONGEST_LINE = 1_500  # all lines go to every rank in one message
 
 
@@ -26,6 +28,7 @@ def _lines(record: RunRecord) -> Iterator[str]:
     yield from shortened([line for line in _missed(record) if line])
     if conclusion.verdict != "ACCEPTED":
         yield from shortened([f"not proved: {reason}" for reason in _unproved(record)])
+        yield from _what_to_do(record)
     yield from shortened(list(clock_sentences(record.header.ranks)))
     worst = worst_margin(conclusion)
     if worst and worst.margin is not None:
@@ -49,6 +52,13 @@ def _unproved(record: RunRecord) -> Iterator[str]:
     """The reasons that are not told by a missed limit."""
     missed = set(_missed(record))
     yield from (reason for reason in record.conclusion.reasons if not any(line in reason for line in missed))
+
+
+def _what_to_do(record: RunRecord) -> Iterator[str]:
+    kinds = kinds_of_run(record)
+    if kinds:
+        more = f"; also {', '.join(kinds[1:_MOST_KINDS])}" if kinds[1:] else ""
+        yield f"what to do: gpu-acceptance remedy {kinds[0]}{more}"
 
 
 def shortened(lines: list[str], elsewhere: str = ", see the report") -> list[str]:

@@ -14,7 +14,7 @@ from gpu_acceptance.busy import use_text
 from gpu_acceptance.clocks import clock_sentences
 from gpu_acceptance.files import RESULTS, read_regular, read_results, sha256_of, write_atomically
 from gpu_acceptance.record import RunRecord
-from gpu_acceptance.report import cluster, formatting, gpu_time, inventory, pictures, problems, untested, validations
+from gpu_acceptance.report import advice, cluster, formatting, gpu_time, inventory, pictures, problems, untested, validations
 from gpu_acceptance.report.words import VERDICT
 from gpu_acceptance.visible import visible
 
@@ -91,6 +91,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "versions": cluster.versions(header),
         "variables": cluster.variables(header),
         "problems": problems.problems(record),
+        "run_advice": advice.advice_on_run(record),
         "beyond": problems.limits_beyond_rows(record),
         "subjects": validations.by_subject(record),
         "counters": validations.counter_lines(record),

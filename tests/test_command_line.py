@@ -82,7 +82,9 @@ def test_a_path_after_a_blank_that_moves_the_root_is_refused(tmp_path):
 
 
 def test_the_plan_names_validations_limits_and_seconds_and_runs_nothing(suite):
-    (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\nlevels: {full: {two_metrics: 7}}\n")
+    asked = "parameters: {lora_model.asked: false, lora_model.expected_s: 5}\n"
+    limit = 'limits: {lora_model.held_out.loss: {at_most: 1, unit: nats, scope: job, source: "policy: what this test asks for"}}\n'
+    (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\nlevels: {full: {two_metrics: 7}}\n" + asked + limit)
     np.save(suite / "tokens.npy", np.zeros(9, np.uint16))
     make_checkpoint(suite / "model")
     (suite / "calls.jsonl").write_text("\n".join(map(json.dumps, made(12, seed=0))))
@@ -91,7 +93,7 @@ def test_the_plan_names_validations_limits_and_seconds_and_runs_nothing(suite):
     assert "profile cpu (no GPU), level full, 2 ranks on each of 1 node, as `make accept` starts where there is no GPU" in plan.output
     synthetic = "resnet: synthetic; parity, checkpoint, lora_convergence and lora_modes: always synthetic"
     assert f"training data: gpt2 and llama: {suite}/tokens.npy (9 tokens); {synthetic}" in plan.output
-    assert f"fine-tuning: {suite}/model: Qwen2ForCausalLM (26 parameters, " in plan.output
+    assert f"fine-tuning: {suite}/model: Qwen2ForCausalLM (44 parameters, " in plan.output
     assert f"; {suite}/calls.jsonl: 12 dialogues with " in plan.output
     assert "  acceptance/test_two_metrics.py::test_first: 7 s expected, deadline 60 s" in plan.output
     assert (

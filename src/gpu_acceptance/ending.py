@@ -25,19 +25,19 @@ class Ending:
 
 
 def write_ending(folder: Path, record: RunRecord) -> Ending:
-    """Writes `report.html`, the exports, then `results.json`: whoever finds the last finds all.
+    """Writes `report.html`, then `results.json`; where that fails the exit code is 3.
 
-    Where page or results fail the exit code is 3; an export that fails is told in a line, and the verdict stands.
+    The files for other tools come after them: where one fails a line says so, and the verdict stands.
     """
     if (folder / RESULTS).exists():
         problem = f"{folder / RESULTS} is there already: another rank finished this run"
         return Ending(INTERNAL_ERROR, problem, (problem, *summary_lines(record, None)))
     try:
         write_atomically(folder / REPORT, build_page(record))
-        problems = write_exports(folder, record)
         write_results(folder, record)
     except Exception as error:  # whatever a page or a disk can come up with
         return spoil(folder, record, f"the report could not be written to {folder}: {describe(error)}")
+    problems = write_exports(folder, record)
     return Ending(record.conclusion.exit_code, record.conclusion.line, (*problems, *summary_lines(record, folder / REPORT)))
 
 

@@ -1,4 +1,4 @@
-"""How a run ends on disk: the page first, the results last, and never results that say more than came true."""
+"""How a run ends on disk: the page, the results, what is for other tools; and never results that say more than came true."""
 
 import contextlib
 import traceback

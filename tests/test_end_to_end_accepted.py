@@ -1,13 +1,16 @@
 """What may be ACCEPTED, and what the verdict line then says: one run of 2 ranks, started as a stranger would start it."""
 
 import math
+import re
 from itertools import pairwise
 
 import pytest
 from suite import EXAMPLES, extend_conftest, make_suite, plain_pytest, run, torchrun_command
 from tensorboard_runs import read_runs
 
+from gpu_acceptance.cli import main
 from gpu_acceptance.files import read_results
+from gpu_acceptance.manifest import read_manifest
 
 pytestmark = pytest.mark.launcher
 
@@ -57,6 +60,16 @@ def test_accepted_and_what_weakens_it_is_in_the_line(accepted):
     assert accepted.verdict_line == "ACCEPTED (cpu profile: no GPU was tested, 1 waived, 1 loosened, overlay agreed limits.yaml)"
     assert accepted.verdict_line in accepted.output
     assert accepted.verdict_line in accepted.terminal_of(1)
+
+
+def test_its_last_line_is_the_digest_of_a_manifest_over_all_its_files(accepted, capsys):
+    (digest,) = re.findall(rf"^manifest: {re.escape(str(accepted.folder))}/SHA256SUMS, sha256 (\w+)$", accepted.output, re.MULTILINE)
+    assert main(["report", "verify", f"--sha256={digest}", str(accepted.folder)]) == 0
+    assert capsys.readouterr().out.startswith("VERIFIED by --sha256: ")
+    named = read_manifest(accepted.folder).digests
+    assert {"junit.xml", "report.html", "results.json", "journal/rank-00001.jsonl", "logs/rank-00001.pytest.txt"} < set(named)
+    assert any(name.startswith("tensorboard/") for name in named)
+    assert f"SHA-256 <code>{named['results.json']}</code>" in (accepted.folder / "report.html").read_text()
 
 
 def test_even_the_best_run_says_that_no_gpu_was_tested(accepted):

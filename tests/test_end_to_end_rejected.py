@@ -7,6 +7,8 @@ import pytest
 from faults import Fault
 from suite import EXAMPLES, make_suite, torchrun
 
+from gpu_acceptance.manifest import differences, read_manifest
+
 pytestmark = pytest.mark.launcher
 
 EXAMPLES_HERE = (
@@ -188,6 +190,12 @@ def test_the_files_of_a_run_are_there_and_rank_1_wrote_none_of_rank_0(rejected):
     names = {path.name for path in rejected.folder.iterdir()}
     assert names >= {"results.json", "report.html", "pytest.html", "junit.xml", "journal", "logs"}
     assert {path.name for path in (rejected.folder / "journal").iterdir()} == {"rank-00000.jsonl", "rank-00001.jsonl"}
+
+
+def test_whatever_became_of_its_workers_no_file_changes_after_its_manifest(rejected):
+    manifest = read_manifest(rejected.folder)
+    assert list(differences(rejected.folder, manifest)) == []
+    assert f"manifest: {rejected.folder}/SHA256SUMS, sha256 {manifest.sha256}\n" in rejected.output
 
 
 def test_junit_counts_what_rejects_as_failures_and_what_proves_nothing_as_errors(rejected):

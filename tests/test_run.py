@@ -140,3 +140,15 @@ def test_event_files_that_cannot_be_written_are_said_and_change_nothing(tmp_path
     assert run.write_event_files() == f"tensorboard: no event files in {tmp_path}: {said}"
     assert (run.exit_code(0), run.last_lines) == (0, ("ACCEPTED",))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_manifest_is_for_the_rank_that_reports(tmp_path):
+    assert make_run(tmp_path).write_manifest() == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_manifest_that_cannot_be_written_is_said_and_changes_nothing(tmp_path):
+    (tmp_path / "SHA256SUMS").mkdir()
+    run = make_run(tmp_path, record=samples.accepted(), ending=Ending(0, "ACCEPTED", ("ACCEPTED",)))
+    assert run.write_manifest().startswith(f"manifest: none of {tmp_path}: IsADirectoryError: ")
+    assert (run.exit_code(0), run.last_lines) == (0, ("ACCEPTED",))

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpu_acceptance.cli import RUN_ID
 from gpu_acceptance.run_files import new_run_id, node_run_id
+from gpu_acceptance.run_folder import RUN_ID
 
 _ASKS = "import os; from gpu_acceptance.run_files import node_run_id; print(node_run_id('node-01', os.getppid()))"
 

@@ -35,6 +35,14 @@ def test_incomplete_says_what_is_not_proved():
     assert any(line.startswith("not proved: ") for line in lines)
 
 
+def test_what_is_wrong_comes_with_the_verb_that_says_what_to_do():
+    lines = [line for line in summary_lines(samples.stuck(), None) if line.startswith("what to do: ")]
+    assert lines == ["what to do: gpu-acceptance remedy hang_in_collective"]
+    lines = [line for line in summary_lines(samples.rejected(), None) if line.startswith("what to do: ")]
+    assert lines == ["what to do: gpu-acceptance remedy memory_slow; also limit_missed"]
+    assert not [line for line in summary_lines(samples.accepted(), None) if line.startswith("what to do")]
+
+
 def test_a_clock_that_is_off_is_told_and_the_verdict_stays():
     record = samples.two_nodes()
     ranks = tuple(one.model_copy(update={"clock_ahead_s": (60.0, 60.0)}) if one.node else one for one in record.header.ranks)

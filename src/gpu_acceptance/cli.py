@@ -4,40 +4,32 @@ Every verb prints its answer on standard output, and any trouble as one line on 
 """
 
 import argparse
-import contextlib
-import re
+import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
-from gpu_acceptance import __version__
-from gpu_acceptance.cli_machine import add_verbs
+from gpu_acceptance import __version__, cli_compare, cli_evidence, cli_machine, cli_remedies
 from gpu_acceptance.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.files import RESULTS, RecordError, read_journal, read_results, write_results
+from gpu_acceptance.manifest import MANIFEST, differences, find_manifest, refuse_changed, write_manifest
 from gpu_acceptance.merge import copy_journals, find_journals
 from gpu_acceptance.never_began import NothingRanError, find_why_it_never_began
 from gpu_acceptance.rebuild import journal_paths, last_written, read_run_folder, rebuild
 from gpu_acceptance.record import Outcome, RunRecord
 from gpu_acceptance.report import write_page
+from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.report.event_files import find_missing, write_event_files
 from gpu_acceptance.report.exports import write_exports
 from gpu_acceptance.report.formatting import count, duration, parse_moment
+from gpu_acceptance.run_folder import UsageError, find_run, refuse_another_run
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
 from gpu_acceptance.visible import one_line
 
 USAGE = 4
 UNREADABLE = 3
-RUN_ID = re.compile(r"(\d{8}-\d{6})-\w{4}", re.ASCII)
-
-COMMITTED = ("sample", "evidence")  # of `reports/`
-_STARTED_AT = re.compile(rb'"started_at": ?"([0-9T:+Z.-]{10,40})"')
-_BEGINNING = 1 << 20
-
-
-class UsageError(ValueError):
-    """What was asked for cannot be meant: one line, exit code 4."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -115,7 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     merge.add_argument("dirs", metavar="DIR", nargs="+", type=Path, help="a run folder, as one of the nodes has it")
     merge.set_defaults(verb=_report_merge)
 
-    add_verbs(verbs)
+    cli_compare.add_verbs(report_verbs)
+    cli_evidence.add_verbs(report_verbs)
+    cli_machine.add_verbs(verbs)
+    cli_remedies.add_verbs(verbs)
     profiles = verbs.add_parser("profiles", help="list the shipped profiles", description="List the shipped profiles.")
     profiles.set_defaults(verb=_profiles)
 
@@ -130,12 +125,13 @@ def _verdict(options: argparse.Namespace) -> int:
     if not (run_dir / RESULTS).exists():
         never = find_why_it_never_began(map(read_journal, journal_paths(run_dir)))
         if never:
-            _refuse_another_run(never.run_id, run_dir, never.path)
+            refuse_another_run(never.run_id, run_dir, never.path)
             return _say(f"INCOMPLETE: nothing ran: {never.why}", never.run_id, never.ended_at, never.path, never.exit_code)
         hint = f"; to judge what its journals prove: gpu-acceptance report build {run_dir}" if journal_paths(run_dir) else ""
         raise RecordError(f"{run_dir}: this run left no {RESULTS}: it was refused, killed, or is still going on; there is no verdict{hint}")
+    refuse_changed(run_dir)
     record = read_results(run_dir)
-    _refuse_another_run(record.header.run_id, run_dir, run_dir / RESULTS)
+    refuse_another_run(record.header.run_id, run_dir, run_dir / RESULTS)
     return _say_verdict(record, run_dir)
 
 
@@ -155,7 +151,9 @@ def _report_build(options: argparse.Namespace) -> int:
         raise UsageError(missing)
     run_dir = find_run(options.dir)
     if (run_dir / RESULTS).exists() and not options.from_journals:
+        refuse_changed(run_dir)
         print(write_page(run_dir))
+        _say_another_page(run_dir)
         code = 0 if _write_exports(run_dir) else UNREADABLE
     else:
         _refuse_replacing(run_dir)
@@ -169,6 +167,12 @@ def _write_exports(run_dir: Path) -> bool:
     for problem in problems:
         _fail(problem, UNREADABLE)
     return not problems
+
+
+def _say_another_page(run_dir: Path) -> None:
+    manifest = find_manifest(run_dir)
+    for one in differences(run_dir, manifest, REPORT) if manifest else ():
+        print(f"gpu-acceptance: {one}: no longer the page that {MANIFEST} names, which stays as it is", file=sys.stderr)
 
 
 def _write_event_files(run_dir: Path) -> bool:
@@ -194,11 +198,12 @@ def _rebuild(out: Path, sources: Sequence[Path], why: str) -> int:
     journals = find_journals(sources)
     contents = [content for source in sources for content in read_run_folder(source)]
     record = rebuild(contents, ended_at=last_written(contents), why=why)
-    _refuse_another_run(record.header.run_id, out, out / RESULTS)
+    refuse_another_run(record.header.run_id, out, out / RESULTS)
     copy_journals(journals, out)
     write_results(out, record)
     write_page(out)
     _write_exports(out)
+    write_manifest(out)
     for problem in dict.fromkeys(problem for content in contents for problem in content.problems):
         print(f"gpu-acceptance: {one_line(problem)}", file=sys.stderr)
     return _say_verdict(record, out)
@@ -208,7 +213,10 @@ def _refuse_replacing(run_dir: Path) -> None:
     """What the run's own reporter wrote is the proof; what cannot be read might be. Neither is replaced."""
     path = run_dir / RESULTS
     if not path.exists():
+        if os.path.lexists(run_dir / MANIFEST):
+            raise RecordError(f"{run_dir / MANIFEST}: of a run whose {RESULTS} is gone; move it away to rebuild the run from its journals")
         return
+    refuse_changed(run_dir)
     try:
         rebuilt = read_results(path).header.rebuilt
     except RecordError as error:
@@ -235,64 +243,6 @@ def _profiles(options: argparse.Namespace) -> int:
     for profile in profiles:
         print(f"{profile.name:{width}}  {count(len(profile.limits), 'limit'):>10}  {profile.device_name or '-'}")
     return 0
-
-
-def find_run(folder: Path) -> Path:
-    """The folder itself if it is a run's, else the run in it that began last, whether or not that one left results."""
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder")
-    runs = sorted((started_at(entry), entry) for entry in folder.iterdir() if _is_run_of_many(entry))
-    if not runs:
-        if _is_run(folder.resolve()) or _left_something(folder):
-            return folder
-        raise UsageError(f"{folder}: no run in this folder")
-    newest = [entry.name for moment, entry in runs if moment == runs[-1][0]]
-    if len(newest) > 1:
-        raise UsageError(f"{folder}: cannot tell which run is the newest, {' and '.join(newest)} started in one second; name a run folder")
-    return runs[-1][1]
-
-
-def _is_run(folder: Path) -> bool:
-    return RUN_ID.fullmatch(folder.name) is not None and folder.is_dir()
-
-
-def _is_run_of_many(folder: Path) -> bool:
-    """Whether this is one run of a folder of runs; a link to a run and what the checkout brings along are none."""
-    return not folder.is_symlink() and folder.name not in COMMITTED and (_is_run(folder) or _left_something(folder))
-
-
-def started_at(run_dir: Path) -> datetime:
-    """When a run began: as its own name says, else its files; else when the folder was last written to, which is later."""
-    named = RUN_ID.fullmatch(run_dir.name)
-    with contextlib.suppress(ValueError):
-        if named:
-            return datetime.strptime(named[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
-    for path in (run_dir / RESULTS, *journal_paths(run_dir)[:1]):
-        moment = parse_moment(_said_start(path))
-        if moment:
-            return moment
-    return datetime.fromtimestamp(run_dir.stat().st_mtime, UTC)
-
-
-def _said_start(path: Path) -> str:
-    """What the beginning of the file says, without reading megabytes; in a text that a machine wrote its quotes are escaped."""
-    try:
-        with path.open("rb") as file:
-            said = _STARTED_AT.search(file.read(_BEGINNING))
-    except OSError:
-        return ""
-    return said[1].decode("ascii") if said else ""
-
-
-def _left_something(folder: Path) -> bool:
-    return (folder / RESULTS).exists() or (folder / "journal").is_dir()
-
-
-def _refuse_another_run(run_id: str, run_dir: Path, path: Path) -> None:
-    """A record copied into another run's folder would answer for a run that it does not describe."""
-    name = run_dir.resolve().name
-    if RUN_ID.fullmatch(name) and run_id != name:
-        raise RecordError(f"{path}: is of run {run_id}, not of {name}")
 
 
 def how_long_ago(ended_at: str, now: datetime) -> str:

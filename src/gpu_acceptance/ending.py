@@ -5,7 +5,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.files import RESULTS, read_results, write_atomically, write_results
+from gpu_acceptance.files import RESULTS, read_results, results_content, sha256_of, write_atomically, write_results
 from gpu_acceptance.record import RunRecord, clip
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.build import REPORT
@@ -33,7 +33,7 @@ def write_ending(folder: Path, record: RunRecord) -> Ending:
         problem = f"{folder / RESULTS} is there already: another rank finished this run"
         return Ending(INTERNAL_ERROR, problem, (problem, *summary_lines(record, None)))
     try:
-        write_atomically(folder / REPORT, build_page(record))
+        _write_page(folder, record)
         write_results(folder, record)
     except Exception as error:  # whatever a page or a disk can come up with
         return spoil(folder, record, f"the report could not be written to {folder}: {describe(error)}")
@@ -52,10 +52,15 @@ def spoil(folder: Path, record: RunRecord, problem: str) -> Ending:
     page = None
     with contextlib.suppress(Exception):
         write_results(folder, spoiled)
-        write_atomically(folder / REPORT, build_page(spoiled))
+        _write_page(folder, spoiled)
         page = folder / REPORT
         write_exports(folder, spoiled)
     return Ending(INTERNAL_ERROR, spoiled.conclusion.line, tuple(dict.fromkeys([problem, *summary_lines(spoiled, page)])))
+
+
+def _write_page(folder: Path, record: RunRecord) -> None:
+    """The page tells the digest of the results, the manifest that of the page, and the last line of a run that of the manifest."""
+    write_atomically(folder / REPORT, build_page(record, sha256_of(results_content(record))))
 
 
 def read_ending(folder: Path) -> Ending:

@@ -4,6 +4,7 @@ A crash leaves the old file or the new one, never half of one. Whatever is read 
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -52,12 +53,12 @@ def _encodable(value: object) -> object:
     return value
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace `path` by a file with this content. After a crash there is the old one or the new one."""
+def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
+    """Replace `path` by a file with this content, and `mode` less the umask. After a crash there is the old one or the new one."""
     data = content.encode("utf-8") if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with open(temporary, "xb") as file:  # noqa: PTH123 - one call, and its mode is the point
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -82,8 +83,18 @@ def _fsync_folder(folder: Path) -> None:
 def write_results(run_dir: Path, record: RunRecord) -> Path:
     """Write `results.json` of this run folder."""
     path = run_dir / RESULTS
-    write_atomically(path, encode(record) + "\n")
+    write_atomically(path, results_content(record))
     return path
+
+
+def results_content(record: RunRecord) -> bytes:
+    """What `results.json` of this record holds."""
+    return f"{encode(record)}\n".encode()
+
+
+def sha256_of(content: bytes) -> str:
+    """As `sha256sum` writes it."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def read_results(run_dir_or_file: Path) -> RunRecord:
@@ -93,7 +104,7 @@ def read_results(run_dir_or_file: Path) -> RunRecord:
     try:
         record = RunRecord.model_validate_json(data)
     except ValidationError as error:
-        raise RecordError(f"{path}: {_first_problem(error)}") from None
+        raise RecordError(f"{path}: {first_problem(error)}") from None
     if "schema_version" not in record.model_fields_set:
         raise RecordError(f"{path}: no schema_version; this version reads {SCHEMA_VERSION}")
     if contradiction := find_contradiction(record):
@@ -118,7 +129,7 @@ def read_regular(path: Path) -> bytes:
     return data
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
     """One line for what is wrong; another version of the format explains all else, so it is named first."""
     problems = error.errors(include_url=False)
     for problem in problems:
@@ -234,4 +245,4 @@ def _parse_lines(data: bytes) -> Iterator[tuple[int, JournalLine | str]]:
             yield number, _LINE.validate_json(line)
         except ValidationError as error:
             cut_off = number == len(lines) and error.errors()[0]["type"] == "json_invalid"
-            yield number, "cut off: the writer ended in the middle of it" if cut_off else _first_problem(error)
+            yield number, "cut off: the writer ended in the middle of it" if cut_off else first_problem(error)

@@ -41,9 +41,12 @@ class LastWord:
         assert isinstance(session, pytest.Session)
         self._end(session)
         self._run.leave()
-        if line := self._run.write_event_files():
-            with contextlib.suppress(OSError, ValueError):  # no terminal takes a verdict back that all have left with
+        with contextlib.suppress(OSError, ValueError):  # no terminal takes a verdict back that all have left with
+            if line := self._run.write_event_files():
                 self._write(visible(line))
+        with contextlib.suppress(OSError, ValueError):
+            if line := self._run.write_manifest():
+                self._write_past_the_files(visible(line))
         self._run.remove_checkpoints()
 
     def _end(self, session: pytest.Session) -> None:
@@ -71,6 +74,13 @@ class LastWord:
                 self._write(line)
         except (OSError, ValueError) as error:
             self._run.go_wrong(f"the terminal takes no text: {describe(error)}")
+
+    def _write_past_the_files(self, line: str) -> None:
+        """The terminal of a rank other than 0 is a file of the run, and the manifest names it as it was."""
+        if self._run.speaks_for_rank_0:
+            print(line, file=sys.__stdout__, flush=True)
+        else:
+            self._write(line)
 
     def _write(self, line: str) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")

@@ -5,6 +5,7 @@ What the journals prove counts, a missed limit as well. What they do not is lost
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from gpu_acceptance.attempts import all_passed, bare_row, causes_before_victims,
 from gpu_acceptance.files import JournalContent, RecordError, read_journal
 from gpu_acceptance.job import Job
 from gpu_acceptance.judge import wants_repeat
+from gpu_acceptance.manifest import MANIFEST, differences, find_manifest
 from gpu_acceptance.never_began import NothingRanError, find_why_it_never_began
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.record import (
@@ -36,8 +38,21 @@ Records = dict[str, dict[int, list[RankRecord]]]  # by node id and attempt
 
 
 def read_run_folder(run_dir: Path) -> list[JournalContent]:
-    """All journals of a run folder by rank, each with its problems; empty where there are none."""
-    return [read_journal(path) for path in journal_paths(run_dir)]
+    """All journals of a run folder by rank, each with its problems; empty where there are none.
+
+    A journal that the manifest of the folder does not confirm is used, and the record says so: a rank that was given up writes on.
+    """
+    contents = [read_journal(path) for path in journal_paths(run_dir)]
+    unlike = tuple(_unlike_the_manifest(run_dir))
+    return [replace(one, problems=(*one.problems, *unlike)) for one in contents] if unlike else contents
+
+
+def _unlike_the_manifest(run_dir: Path) -> Iterator[str]:
+    manifest = find_manifest(run_dir)
+    for one in differences(run_dir, manifest, "journal/") if manifest else ():
+        if one.kind != "extra":
+            what = "is missing, and" if one.kind == "missing" else "is not the file that"
+            yield f"{run_dir / one.name}: {what} {MANIFEST} beside it names{' it' if one.kind == 'missing' else ''}"
 
 
 def journal_paths(run_dir: Path) -> list[Path]:

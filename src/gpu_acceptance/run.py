@@ -22,6 +22,7 @@ from gpu_acceptance.launch import Rank
 from gpu_acceptance.leader import Leader, LeaderOptions
 from gpu_acceptance.levels import runs
 from gpu_acceptance.limit import Limit, Profile, matching_reason
+from gpu_acceptance.manifest import MANIFEST, write_manifest
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.record import COUNTERS, Outcome, RankIdentity, Row, RunPlan, RunRecord
 from gpu_acceptance.report.event_files import write_event_files
@@ -230,6 +231,7 @@ class Run:
         """The last handshake, torchrun's error file, and no process left behind."""
         if self.ending is None or self.ending.exit_code:
             write_error_file(self.ending.verdict if self.ending else self.last_lines[0], self.last_lines)
+        self.files.flush_terminal()
         if self.refused is None:  # a refusal has said bye
             self.supervisor.say_bye(self.alive)
         if self.supervisor.hold:
@@ -253,6 +255,15 @@ class Run:
             return write_event_files(self.files.folder, self.record)
         except Exception as error:  # whatever a package or a disk can come up with
             return f"tensorboard: no event files in {self.files.folder}: {describe(error)}"
+
+    def write_manifest(self) -> str:
+        """The rank that reports, after all else is written; returns a line to say. It costs nobody a verdict."""
+        if self.record is None:
+            return ""
+        try:
+            return f"manifest: {self.files.folder / MANIFEST}, sha256 {write_manifest(self.files.folder).sha256}"
+        except Exception as error:  # whatever a disk can come up with
+            return f"manifest: none of {self.files.folder}: {describe(error)}"
 
     def _end_deaf_launcher(self) -> None:
         """One rank of a node that is cut off sees to it."""

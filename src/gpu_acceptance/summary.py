@@ -5,11 +5,13 @@ from pathlib import Path
 
 from gpu_acceptance.clocks import clock_sentences
 from gpu_acceptance.record import Outcome, RunRecord, Status, clip
+from gpu_acceptance.report.advice import kinds_of_run
 from gpu_acceptance.values import plural
 from gpu_acceptance.verdict import worst_margin
 from gpu_acceptance.visible import visible
 
 _MOST_LINES = 20
+_MOST_KINDS = 6
 _LONGEST_LINE = 1_500  # all lines go to every rank in one message
 
 
@@ -23,10 +25,11 @@ def _lines(record: RunRecord) -> Iterator[str]:
     conclusion = record.conclusion
     yield conclusion.line
     yield coverage_line(record)
-    yield from _shortened([line for line in _missed(record) if line])
+    yield from shortened([line for line in _missed(record) if line])
     if conclusion.verdict != "ACCEPTED":
-        yield from _shortened([f"not proved: {reason}" for reason in _unproved(record)])
-    yield from _shortened(list(clock_sentences(record.header.ranks)))
+        yield from shortened([f"not proved: {reason}" for reason in _unproved(record)])
+        yield from _what_to_do(record)
+    yield from shortened(list(clock_sentences(record.header.ranks)))
     worst = worst_margin(conclusion)
     if worst and worst.margin is not None:
         yield f"smallest margin of what held: {worst.margin * 100:.1f} %: {worst.message or worst.metric}"
@@ -52,7 +55,15 @@ def _unproved(record: RunRecord) -> Iterator[str]:
     yield from (reason for reason in record.conclusion.reasons if not any(line in reason for line in missed))
 
 
-def _shortened(lines: list[str]) -> list[str]:
+def _what_to_do(record: RunRecord) -> Iterator[str]:
+    kinds = kinds_of_run(record)
+    if kinds:
+        more = f"; also {', '.join(kinds[1:_MOST_KINDS])}" if kinds[1:] else ""
+        yield f"what to do: gpu-acceptance remedy {kinds[0]}{more}"
+
+
+def shortened(lines: list[str], elsewhere: str = ", see the report") -> list[str]:
+    """As many as people read."""
     if len(lines) <= _MOST_LINES:
         return lines
-    return [*lines[:_MOST_LINES], f"... and {len(lines) - _MOST_LINES} more, see the report"]
+    return [*lines[:_MOST_LINES], f"... and {len(lines) - _MOST_LINES} more{elsewhere}"]

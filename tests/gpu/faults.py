@@ -19,14 +19,15 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from faults import Fault, neutral
-from make_sample import replaced, replacements
 from suite import Finished, make_suite, torchrun
 from this_gpu import for_this_gpu
 
+from gpu_acceptance.naming import learn_record
 from gpu_acceptance.record import Row
+from gpu_acceptance.redaction import Redactor
+from gpu_acceptance.stand_ins import StandIns
 from gpu_acceptance.verdict import FORMATION
 
 # fault (tests/examples/gpu_faults.py) -> outcomes that are right, name in docs/faults.md
@@ -116,7 +117,9 @@ def judge_invisible(ended: Finished) -> dict[str, object]:
 
 def line_of(ended: Finished, name: str, row: Row, *, right: bool) -> dict[str, object]:
     """As tools/make_faults.py reads it, without the names of this machine."""
-    message = replaced(row.message, replacements(ended.record))
+    stand_ins = StandIns()
+    learn_record(ended.record, stand_ins)
+    message = Redactor(stand_ins).text(row.message)
     return {
         "fault": name,
         "right": right,

@@ -6,7 +6,9 @@ import subprocess
 
 import pytest
 
+from gpu_acceptance.comparison import compare
 from gpu_acceptance.report import build_page
+from gpu_acceptance.report.compare_page import build_compare_page
 from tests.report import samples
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -43,6 +45,15 @@ def test_a_browser_shows_the_verdict_and_has_no_complaint(browse, name):
     assert re.sub(r"<[^>]*>", "", heading).endswith(f" {record.conclusion.line}")
     assert f"<title>{record.conclusion.verdict}: 8 × NVIDIA H200" in dom
     assert "What was not tested" in dom
+
+
+def test_a_browser_shows_two_runs_beside_each_other(browse):
+    before, after = samples.rejected(), samples.accepted()
+    after = after.model_copy(update={"header": after.header.model_copy(update={"run_id": "20261121-090000-cd34"})})
+    comparison = compare(before, after)
+    dom, console = browse(build_compare_page(comparison))
+    assert console == []
+    assert re.sub(r"<[^>]*>", "", re.search(r"<h1>(.*)</h1>", dom)[1]).endswith(comparison.line)
 
 
 def test_this_test_would_see_a_request_and_a_script(browse):

@@ -12,24 +12,29 @@ from markupsafe import Markup
 
 from gpu_acceptance.busy import use_text
 from gpu_acceptance.clocks import clock_sentences
-from gpu_acceptance.files import read_results, write_atomically
+from gpu_acceptance.files import RESULTS, read_regular, read_results, sha256_of, write_atomically
 from gpu_acceptance.record import RunRecord
-from gpu_acceptance.report import cluster, formatting, gpu_time, inventory, pictures, problems, untested, validations
+from gpu_acceptance.report import advice, cluster, formatting, gpu_time, inventory, pictures, problems, untested, validations
 from gpu_acceptance.report.words import VERDICT
 from gpu_acceptance.visible import visible
 
 REPORT = "report.html"
 
 
-def build_page(record: RunRecord) -> str:
-    """The report of a run as one HTML page."""
-    return _environment().get_template("page.html").render(**_context(record))
+def build_page(record: RunRecord, results_sha256: str = "") -> str:
+    """The report of a run as one HTML page. `results_sha256` of the file it is built from, where there is one."""
+    return render("page.html", **_context(record), results_sha256=results_sha256)
+
+
+def render(template: str, **context: object) -> str:
+    """One page; all text in it passes the gates."""
+    return _environment().get_template(template).render(**context)
 
 
 def write_page(run_dir: Path) -> Path:
     """Build `report.html` from the `results.json` beside it, and from nothing else."""
     path = run_dir / REPORT
-    write_atomically(path, build_page(read_results(run_dir)))
+    write_atomically(path, build_page(read_results(run_dir), sha256_of(read_regular(run_dir / RESULTS))))
     return path
 
 
@@ -86,6 +91,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "versions": cluster.versions(header),
         "variables": cluster.variables(header),
         "problems": problems.problems(record),
+        "run_advice": advice.advice_on_run(record),
         "beyond": problems.limits_beyond_rows(record),
         "subjects": validations.by_subject(record),
         "counters": validations.counter_lines(record),

@@ -3,11 +3,12 @@
 import shlex
 from dataclasses import dataclass
 
-from gpu_acceptance.record import Judgement, Outcome, RankRecord, Row, RunRecord, Status
+from gpu_acceptance.record import Outcome, RankRecord, Row, RunRecord, Status
+from gpu_acceptance.report.advice import Advice, advice_on
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import innermost_frame, reproduce
 from gpu_acceptance.report.validations import Line, judgement_lines
-from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, REMEDY, STATUS_REMEDY, Mark
+from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, Mark
 
 # What rejects, then what leaves the run incomplete, then what only followed.
 ORDER = (
@@ -45,8 +46,10 @@ class Culprit:
 
 
 @dataclass(frozen=True)
-class Remedy:
-    word: str
+class OwnRemedy:
+    """What a limit itself says is to be done about a miss."""
+
+    metric: str
     text: str
 
 
@@ -58,7 +61,8 @@ class Problem:
     message: str
     lines: tuple[Line, ...]
     culprits: tuple[Culprit, ...]
-    remedies: tuple[Remedy, ...]
+    remedies: tuple[OwnRemedy, ...]
+    advice: tuple[Advice, ...]
     command: str
 
     @property
@@ -97,7 +101,8 @@ def _problem(anchor: str, row: Row, record: RunRecord) -> Problem:
         message=row.message,
         lines=judgement_lines(bad, places(record.header), row.attempts),
         culprits=culprits,
-        remedies=_remedies(row, bad),
+        remedies=tuple(dict.fromkeys(OwnRemedy(one.metric, one.remedy) for one in bad if one.remedy)),
+        advice=advice_on(row, record.header),
         command=shlex.join(reproduce(record.header.command, row.nodeid)),
     )
 
@@ -126,11 +131,3 @@ def _culprits(row: Row, names: dict[int, str]) -> tuple[Culprit, ...]:
 def _is_culprit(rank: RankRecord) -> bool:
     only_a_limit = rank.outcome is Outcome.FAILED and not (rank.message or rank.stack or rank.log_tail)
     return rank.outcome not in HARMLESS_OUTCOMES and not only_a_limit
-
-
-def _remedies(row: Row, bad: list[Judgement]) -> tuple[Remedy, ...]:
-    outcomes = {row.outcome} | {rank.outcome for attempt in row.attempts for rank in attempt.ranks}
-    texts = [Remedy(one.metric, one.remedy) for one in bad if one.remedy]
-    texts += [Remedy(OUTCOME[outcome].word, REMEDY[outcome]) for outcome in ORDER if outcome in outcomes and outcome in REMEDY]
-    texts += [Remedy(status.value.upper(), text) for status, text in STATUS_REMEDY.items() if any(one.status is status for one in bad)]
-    return tuple(texts)

@@ -94,20 +94,16 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, ...]]:
 
 
 def _facts_of(problem: Problem) -> Iterator[tuple[str, ...]]:
-    for line in problem.lines:
-        yield _who(line), _figure(line), _to_do(problem, line.metric, line.mark.word, problem.mark.word)
-    causes = [culprit for culprit in problem.culprits if culprit.is_cause]
-    for culprit in causes:
-        said = f"{culprit.mark.word} in {problem.nodeid}: {culprit.message}"
-        yield f"rank {culprit.rank} ({culprit.place})", said, _to_do(problem, culprit.mark.word)
-    if not problem.lines and not causes:
-        yield _JOB, f"{problem.mark.word} {problem.nodeid}: {problem.message}", _to_do(problem, problem.mark.word)
-
-
-def _to_do(problem: Problem, *words: str) -> str:
-    """The first remedy for any of these words: what the limit itself says comes before what goes for its kind."""
-    texts = {remedy.word: remedy.text for remedy in reversed(problem.remedies)}
-    return next((f"to do: {texts[word]}" for word in words if word in texts), "")
+    own = {remedy.metric: f"to do: {remedy.text}" for remedy in problem.remedies}
+    facts = [(_who(line), _figure(line), own.get(line.metric, "")) for line in problem.lines]
+    for culprit in (culprit for culprit in problem.culprits if culprit.is_cause):
+        facts.append((f"rank {culprit.rank} ({culprit.place})", f"{culprit.mark.word} in {problem.nodeid}: {culprit.message}", ""))
+    facts = facts or [(_JOB, f"{problem.mark.word} {problem.nodeid}: {problem.message}", "")]
+    yield from facts
+    culprits = {who for who, *_ in facts}
+    for advice in problem.advice:
+        who = advice.where if advice.where in culprits else facts[0][0]
+        yield who, f"to do: {advice.remedy.do} (gpu-acceptance remedy {advice.kind})"
 
 
 def _who(line: Line) -> str:

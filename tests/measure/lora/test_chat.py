@@ -4,18 +4,14 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import torch
 from gloo_ranks import ROOT, answers_of
 
 from gpu_acceptance.dialogues.made import made
 from gpu_acceptance.figures import figure_of
 from gpu_acceptance.judge import judge
 from gpu_acceptance.levels import asked_for
-from gpu_acceptance.measure.lora.pretrained import Pretrained, refuse_too_large
-from gpu_acceptance.measure.train.tuned import TrainingMemoryError
 from gpu_acceptance.record import Attempt, Status
 from gpu_acceptance.thresholds import load_profile, shipped_dir
 from tests.judging import make_job, make_record
@@ -79,16 +75,3 @@ def test_ranks_with_other_data_do_not_train(answers):
     for answer in answers:
         assert re.fullmatch(said, answer["other_data"]["error"])
         assert answer["other_data"]["checked"] == []
-
-
-def test_a_checkpoint_that_has_no_room_is_told_before_it_is_loaded():
-    huge = Pretrained(Path("huge"), num_parameters=10**14, vocabulary=10**5, ends=10**6)
-    with pytest.raises(TrainingMemoryError) as caught:
-        refuse_too_large(huge, rank=64, num_tokens=2048, in_bf16=True, device=torch.device("cpu"), host_bytes=12_300_000_000)
-    text = (
-        r"too little memory: huge wants at least 200,002\.7 GB on each rank \(weights 200,000\.0, adapters 1\.0, logits 1\.6\), and "
-        r"12\.3 GB are free; lower lora_model\.batch_size or lora_model\.sequence, or use larger GPUs"
-    )
-    assert re.fullmatch(text, str(caught.value))
-    small = Pretrained(Path("small"), num_parameters=10**5, vocabulary=100, ends=100)
-    refuse_too_large(small, rank=8, num_tokens=256, in_bf16=False, device=torch.device("cpu"), host_bytes=10**9)

@@ -14,11 +14,11 @@ SAID = (Message("user", "ä 1"), CALL, Message("tool", "2"), Message("assistant"
 ANSWERS = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>' + "It is 2.<|im_end|>"
 
 
-def scribe(template=ASKED):
+def scribe(template=ASKED, vocabulary=256):
     alphabet = {byte: number for number, byte in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     bytewise = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
     bytewise.pre_tokenizer, bytewise.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), decoders.ByteLevel()
-    return Scribe(PreTrainedTokenizerFast(tokenizer_object=bytewise, chat_template=template))
+    return Scribe(PreTrainedTokenizerFast(tokenizer_object=bytewise, chat_template=template), vocabulary)
 
 
 def talk(messages=SAID):
@@ -40,6 +40,12 @@ def test_a_prompt_is_what_comes_before_its_answer():
     prompt = writer.prompt(talk(SAID[:1]))
     assert list(whole.ids[: len(prompt)]) == prompt
     assert whole.learned.index(True) == len(prompt)
+
+
+def test_a_tokenizer_of_another_model():
+    with pytest.raises(TemplateError) as caught:
+        scribe(vocabulary=100).tokens(talk())
+    assert str(caught.value) == "line 7: token 220, and the model has 100: the tokenizer is of another model"
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ class ChatResult:
 def measure(checkpoint: Pretrained, dialogues: Dialogues, sizes: Sizes, folder: Path, device: torch.device) -> ChatResult:
     """Trains with DDP, and saves on each rank what that came to into `folder`, which must be empty. Collective.
 
-    Raises TemplateError, TrainingMemoryError.
+    Raises TemplateError, TrainingMemoryError, MissingWeightsError.
     """
     in_bf16 = sizes.adapter.in_bf16
     num_tokens = sizes.batch_size * sizes.sequence
@@ -151,7 +151,7 @@ class _Exam:
 
     def __init__(self, checkpoint: Pretrained, dialogues: Dialogues, sizes: Sizes, device: torch.device) -> None:
         self._tokenizer: PreTrainedTokenizerBase = pretrained.tokenizer_of(checkpoint)
-        self.scribe, self._sizes, self._device = Scribe(self._tokenizer), sizes, device
+        self.scribe, self._sizes, self._device = Scribe(self._tokenizer, checkpoint.vocabulary), sizes, device
         self.fitting = Fitting(self.scribe, sizes.sequence)
         self._alone = list(self.fitting.of(dialogues.held_out, range(len(dialogues.held_out))))
         rank, world_size = dist.get_rank(), dist.get_world_size()

@@ -27,6 +27,10 @@ class Pretrained:
     ends: int  # rows and columns of all matrices that get adapters
 
 
+class MissingWeightsError(ValueError):
+    """A checkpoint whose files do not have what its config promises."""
+
+
 class TokenLoss(nn.Module):
     """The sum over all tokens that are to be learned, in nats. Inputs [2, B, T] are tokens and their positions; targets [B, T]."""
 
@@ -41,9 +45,9 @@ class TokenLoss(nn.Module):
 
 
 def load(pretrained: Pretrained, device: torch.device, *, in_bf16: bool) -> TokenLoss:
-    """Its weights in bf16 or fp32, on the device."""
+    """Its weights in bf16 or fp32, on the device. Raises MissingWeightsError where transformers would draw some at random."""
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(
+    model, told = AutoModelForCausalLM.from_pretrained(
         str(pretrained.folder),
         dtype=torch.bfloat16 if in_bf16 else torch.float32,
         device_map={"": device},
@@ -51,7 +55,12 @@ def load(pretrained: Pretrained, device: torch.device, *, in_bf16: bool) -> Toke
         use_safetensors=True,
         trust_remote_code=False,
         attn_implementation="sdpa",
+        output_loading_info=True,
     )
+    if missing := sorted(told["missing_keys"]):
+        raise MissingWeightsError(
+            f"{pretrained.folder}: its config wants {len(missing):,} tensors that are not in its files, such as {missing[0]}"
+        )
     model.generation_config = GenerationConfig()  # its own would be mixed into ours, and such as a repetition penalty is not greedy
     return TokenLoss(cast(nn.Module, model).train())
 

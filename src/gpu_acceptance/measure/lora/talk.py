@@ -32,10 +32,13 @@ class Tokens:
 
 
 class Scribe:
-    """Writes dialogues by the template of this tokenizer, which must be a fast one: those tell where in a text a token is."""
+    """Writes dialogues by the template of this tokenizer, which must be a fast one: those tell where in a text a token is.
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
-        self.tokenizer = tokenizer
+    For a model that knows so many tokens: another one would end in its embedding, which costs a GPU the whole process.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", vocabulary: int) -> None:
+        self.tokenizer, self._vocabulary = tokenizer, vocabulary
         self.tokens = cache(self._tokens)  # a dialogue is trained as often as there are epochs
 
     def prompt(self, talk: Talk) -> list[int]:
@@ -50,6 +53,10 @@ class Scribe:
         learned = tuple(any(begin <= first < end for begin, end in spans) for first, _ in found["offset_mapping"])
         if not any(learned):
             raise TemplateError(f"line {talk.line}: the chat template writes none of what its assistant says")
+        if (largest := max(found["input_ids"])) >= self._vocabulary:
+            raise TemplateError(
+                f"line {talk.line}: token {largest:,}, and the model has {self._vocabulary:,}: the tokenizer is of another model"
+            )
         return Tokens(tuple(found["input_ids"]), learned, sum(len(self._ids(text[begin:end])) for begin, end in spans))
 
     def _span(self, talk: Talk, place: int, text: str) -> tuple[int, int]:

@@ -1,0 +1,67 @@
+"""`report compare`: two runs beside each other, as text and as a page."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_acceptance.comparison import Comparison, compare
+from gpu_acceptance.files import RESULTS, read_results, write_atomically
+from gpu_acceptance.manifest import MANIFEST, refuse_changed
+from gpu_acceptance.record import RunRecord
+from gpu_acceptance.report.compare_page import build_compare_page
+from gpu_acceptance.run_folder import UsageError, find_run, refuse_another_run
+from gpu_acceptance.summary import shortened
+from gpu_acceptance.visible import one_line
+
+if TYPE_CHECKING:
+    from gpu_acceptance.cli_machine import Verbs
+
+
+def add_verbs(verbs: "Verbs") -> None:
+    verb = verbs.add_parser(
+        "compare",
+        help="say what a later run has better and worse than an earlier one",
+        description="Compare two runs of one cluster, as after a repair: what differs between them, which failures are GONE, NEW or "
+        "STILL there, which were NOT COMPARED, and which figures moved by more than noise: 3 times the spread of both, and 2 %. A slot is "
+        "compared with the same slot, whatever GPU is in it. Returns 0 where nothing is worse, 1 where a failure is new or a figure worse, "
+        "6 where the runs, or some of their failures, cannot be compared.",
+    )
+    verb.add_argument("--html", metavar="FILE", type=Path, help="write the same as a page; is replaced where it exists")
+    verb.add_argument("before", metavar="BEFORE", type=Path, help="the folder of the earlier run, or a folder of runs: then its newest")
+    verb.add_argument("after", metavar="AFTER", type=Path, help="the folder of the later run, or a folder of runs: then its newest")
+    verb.set_defaults(verb=_compare)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    before, after = _read(options.before), _read(options.after)
+    if before.header.run_id == after.header.run_id:
+        raise UsageError(f"{options.before} and {options.after}: both are of run {before.header.run_id}")
+    if options.html and any((folder / MANIFEST).exists() for folder in options.html.resolve().parents):
+        raise UsageError(f"{options.html}: in the folder of a run, which a new file would change; name another place")
+    comparison = compare(before, after)
+    for line in _lines(comparison):
+        print(one_line(line))
+    if options.html:
+        write_atomically(options.html, build_compare_page(comparison))
+    return comparison.exit_code
+
+
+def _read(folder: Path) -> RunRecord:
+    run_dir = find_run(folder)
+    refuse_changed(run_dir)
+    record = read_results(run_dir)
+    refuse_another_run(record.header.run_id, run_dir, run_dir / RESULTS)
+    return record
+
+
+def _lines(comparison: Comparison) -> Iterator[str]:
+    """The runs, then what differs, then what is bad before what is good, and the result last."""
+    for word, record in (("BEFORE", comparison.before), ("AFTER", comparison.after)):
+        yield f"{word} {record.header.run_id}: {record.conclusion.line}"
+    failures = comparison.failures
+    bad = (("NEW", failures.new), ("WORSE", comparison.worse), ("NOT COMPARED", failures.not_compared), ("STILL", failures.still))
+    good = (("GONE", failures.gone), ("BETTER", comparison.better), ("MOVED", comparison.moved))
+    for word, found in (("DIFFERS", comparison.differing), *bad, *good):
+        yield from shortened([f"{word} {one}" for one in found], elsewhere=f" {word}")
+    yield comparison.line

@@ -1,0 +1,119 @@
+"""What to do about a validation, or about the run as a whole: the kinds of failure it shows, with commands for the first culprit."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpu_acceptance.record import Header, Outcome, RankRecord, Row, RunRecord
+from gpu_acceptance.report.cluster import places
+from gpu_acceptance.report.commands import filled, names_of
+from gpu_acceptance.report.formatting import ranks_text
+from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_outcome, kinds_of_rank, kinds_of_reason, kinds_of_row
+from gpu_acceptance.report.remedies import Reference, Remedy, Severity, table
+from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
+
+_WORST_FIRST = ("replace", "reboot", "reset", "watch")
+_DRILL = "planted_fault"  # comes before what it has planted, or somebody takes a good GPU out
+_NO_BLAME = {*HARMLESS_OUTCOMES, Outcome.VICTIM}
+
+
+@dataclass(frozen=True)
+class Command:
+    """`why` is what to look for, or what it changes."""
+
+    run: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One kind of failure. `where` is whose names stand in the commands, `others` who shows it as well; empty where no rank is to blame."""
+
+    kind: str
+    remedy: Remedy
+    severity: Severity
+    where: str
+    others: str
+    checks: tuple[Command, ...]
+    changes: tuple[Command, ...]
+    references: tuple[Reference, ...]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A kind of failure, who shows it, and in which words."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    message: str
+
+
+def advice_on(row: Row, header: Header) -> tuple[Advice, ...]:
+    """Of a validation that did not pass, what asks for most first; never empty for one with anything wrong."""
+    shown = [*_shown_by_limits(row), *_shown_by_ranks(row), *_shown_by_silence(row, header)]
+    if not shown and row.outcome not in HARMLESS_OUTCOMES:
+        shown = [_Shown(kind, (), row.message) for kind in kinds_of_row(row.message, row.outcome)]
+    return _advice(shown, header)
+
+
+def advice_on_run(record: RunRecord) -> tuple[Advice, ...]:
+    """Of the reasons of the verdict that no validation tells."""
+    told = tuple(row.nodeid.rsplit("/", 1)[-1] for row in record.rows)
+    reasons = [reason for reason in record.conclusion.reasons if not reason.startswith(told)]
+    return _advice([_Shown(kind, (), reason) for reason in reasons for kind in kinds_of_reason(reason)], record.header)
+
+
+def kinds_of_run(record: RunRecord) -> tuple[str, ...]:
+    """All kinds of failure of a run, what asks for most first."""
+    found = [*(one for row in record.rows for one in advice_on(row, record.header)), *advice_on_run(record)]
+    return tuple(dict.fromkeys(one.kind for one in sorted(found, key=_urgency)))
+
+
+def _shown_by_limits(row: Row) -> Iterator[_Shown]:
+    for judgement in row.judgements:
+        if judgement.status not in HARMLESS_STATUSES:
+            yield from (_Shown(kind, judgement.ranks, judgement.message) for kind in kinds_of_judgement(judgement))
+
+
+def _shown_by_ranks(row: Row) -> Iterator[_Shown]:
+    """What a limit says of a rank has been said; where several hang, the row's message knows more than each of them."""
+    for rank in (rank for attempt in row.attempts for rank in attempt.ranks):
+        only_a_limit = rank.outcome is Outcome.FAILED and not (rank.message or rank.log_tail)
+        if rank.outcome not in _NO_BLAME and not only_a_limit:
+            yield from (_Shown(kind, (rank.rank,), rank.message) for kind in _kinds_of(rank, row))
+
+
+def _kinds_of(rank: RankRecord, row: Row) -> tuple[str, ...]:
+    kinds = kinds_of_rank(rank)
+    return kinds_of_row(row.message, rank.outcome) if kinds == kinds_of_outcome(Outcome.STUCK) else kinds
+
+
+def _shown_by_silence(row: Row, header: Header) -> Iterator[_Shown]:
+    ranks = {identity.rank for identity in header.ranks}
+    for attempt in row.attempts:
+        silent = tuple(sorted(ranks - {rank.rank for rank in attempt.ranks}))
+        if silent:
+            yield from (_Shown(kind, silent, "") for kind in kinds_of_outcome(Outcome.LOST))
+
+
+def _advice(shown: Sequence[_Shown], header: Header) -> tuple[Advice, ...]:
+    kinds = dict.fromkeys(one.kind for one in shown)
+    found = [_of_kind(kind, [one for one in shown if one.kind == kind], header) for kind in kinds]
+    return tuple(sorted(found, key=_urgency))
+
+
+def _urgency(advice: Advice) -> tuple[bool, int]:
+    return advice.kind != _DRILL, _WORST_FIRST.index(advice.remedy.severity)
+
+
+def _of_kind(kind: str, shown: Sequence[_Shown], header: Header) -> Advice:
+    remedy = table().remedies[kind]
+    severity = table().severities[remedy.severity]
+    ranks = list(dict.fromkeys(rank for one in shown for rank in one.ranks))
+    identities = {identity.rank: identity for identity in header.ranks}
+    first = identities.get(ranks[0]) if ranks else None
+    names = names_of(first, header.run_id, shown[0].message)
+    checks = tuple(Command(filled(check.run, names), check.look) for check in remedy.checks)
+    changes = tuple(Command(filled(change.run, names), change.changes) for change in severity.commands)
+    where = f"rank {first.rank} ({places(header)[first.rank]})" if first else ""
+    others = ranks_text(ranks[1:]) if ranks[1:] else ""
+    return Advice(kind, remedy, severity, where, others, checks, changes, tuple(table().references[name] for name in remedy.references))

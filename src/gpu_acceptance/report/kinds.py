@@ -1,0 +1,91 @@
+"""Which kinds of failure a judgement, a rank or the whole run shows. Pure; total over all that a run can end in (a test keeps it).
+
+A missed limit is of the kind that its metric has; one about XIDs is of the kinds that the XIDs in its message have. All else is first
+looked for in words (`says`: messages and the ends of logs), then by its state or outcome.
+"""
+
+import re
+from fnmatch import fnmatchcase
+from functools import cache
+
+from gpu_acceptance.inventory import xids
+from gpu_acceptance.record import Judgement, Outcome, RankRecord, Status
+from gpu_acceptance.report.remedies import FoundBy, table
+
+XID_METRICS = frozenset({"counters.xids", "kernel_log.errors.xids"})
+_XID = re.compile(rf"\bXID \d{{1,9}}, .{{1,80}}?: ({'|'.join(re.escape(remedy) for remedy in xids.Remedy)})")  # as XidMeaning writes it
+_END_OF_LOG = 4_000  # characters: 1,000 ranks may have died, each with a log of its own
+_MOST_KINDS = 3  # of one text: a log that tells of everything tells of nothing
+
+
+def kinds_of_judgement(judgement: Judgement) -> tuple[str, ...]:
+    """Of a limit that neither held nor was declared away; never empty."""
+    if judgement.status is not Status.MISSED:
+        return _said(judgement.message) or kinds_of_status(judgement.status)
+    if judgement.metric in XID_METRICS:
+        return _of_xids(judgement.message)
+    return kinds_of_metric(judgement.metric) or kinds_of_status(Status.MISSED)
+
+
+def kinds_of_rank(rank: RankRecord) -> tuple[str, ...]:
+    """Of a rank that did not come to its end, or failed without a limit; never empty.
+
+    Where a rank stands says why it hangs, and not why it died.
+    """
+    stack = rank.stack if rank.outcome is Outcome.STUCK else ""
+    return _said(rank.message, stack, rank.log_tail[-_END_OF_LOG:]) or kinds_of_outcome(rank.outcome)
+
+
+def kinds_of_row(message: str, outcome: Outcome) -> tuple[str, ...]:
+    """Of a validation none of whose ranks or limits say why; never empty."""
+    return _said(message) or kinds_of_outcome(outcome)
+
+
+def kinds_of_reason(reason: str) -> tuple[str, ...]:
+    """Of a reason of the verdict that is of no validation."""
+    return _said(reason)
+
+
+def kinds_of_metric(metric: str) -> tuple[str, ...]:
+    return tuple(kind for kind, by in _found_by() if any(fnmatchcase(metric, glob) for glob in by.metrics))
+
+
+def kinds_of_xid(remedy: str) -> tuple[str, ...]:
+    """By what `inventory/xids.py` says is to be done about it."""
+    return tuple(kind for kind, by in _found_by() if remedy in by.xids)
+
+
+def kinds_of_status(status: Status) -> tuple[str, ...]:
+    return tuple(kind for kind, by in _found_by() if status.value in by.statuses)
+
+
+def kinds_of_outcome(outcome: Outcome) -> tuple[str, ...]:
+    return tuple(kind for kind, by in _found_by() if outcome.value in by.outcomes)
+
+
+def _of_xids(message: str) -> tuple[str, ...]:
+    """XIDs that the message does not name are as bad as one that nobody knows."""
+    remedies = _XID.findall(message) or [xids.Remedy.CONTACT_SUPPORT]
+    return tuple(dict.fromkeys(kind for remedy in remedies for kind in kinds_of_xid(remedy)))
+
+
+def _said(*texts: str) -> tuple[str, ...]:
+    """What the first of the texts that says anything known says."""
+    return next((kinds for text in texts if (kinds := _in_words(text))), ())
+
+
+def _in_words(text: str) -> tuple[str, ...]:
+    if not text:
+        return ()
+    found = (kind for kind, patterns in _patterns() if any(pattern.search(text) for pattern in patterns))
+    return tuple(found)[:_MOST_KINDS]
+
+
+@cache
+def _found_by() -> tuple[tuple[str, FoundBy], ...]:
+    return tuple((kind, remedy.found_by) for kind, remedy in table().remedies.items())
+
+
+@cache
+def _patterns() -> tuple[tuple[str, tuple[re.Pattern[str], ...]], ...]:
+    return tuple((kind, tuple(re.compile(pattern) for pattern in by.says)) for kind, by in _found_by() if by.says)

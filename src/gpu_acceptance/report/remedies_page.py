@@ -1,0 +1,89 @@
+"""docs/remedies.md, written from the table of remedies: `python -m gpu_acceptance.report.remedies_page`, in the folder of the checkout."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpu_acceptance.files import write_atomically
+from gpu_acceptance.report.remedies import Reference, Remedy, Severity, table
+
+REMEDIES_PAGE = Path("docs") / "remedies.md"
+
+_HEAD = """# Remedies
+
+What to do about each kind of failure: what it means, what to do with the node, and three things to check first. The report shows the same
+beside each failure, with the culprit's own names in the commands; both come from one table,
+[remedies.yaml](../src/gpu_acceptance/report/remedies.yaml), and `python -m gpu_acceptance.report.remedies_page` writes this page. A limit's
+own `remedy:` is one sentence about one figure, and stands in [limits](limits.md); from a message to what to do, see
+[troubleshooting](troubleshooting.md).
+
+A check changes nothing on the machine; some load it, which is said. What stands in `<...>` is to be filled in: `<HOST>`, `<UUID>` of the
+GPU, `<BUS>` its PCI address (`0000:1b:00.0`), `<DEVICE>` and `<PORT>` of a network card (`mlx5_3`, `1`), `<RUN>` the folder of the run,
+`<PID>` and `<POD>`. Run them on the node that is named, unless they ask a scheduler.
+"""
+
+
+def page_text() -> str:
+    """The whole page."""
+    return "\n".join([_HEAD, *_severities(), *_overview(), *_kinds()]) + "\n"
+
+
+def _severities() -> Iterator[str]:
+    yield "## What to do with the node\n"
+    for name, severity in table().severities.items():
+        yield f"### {name}\n\n{severity.means}\n"
+        yield from _changes(severity)
+
+
+def _changes(severity: Severity) -> Iterator[str]:
+    if severity.commands:
+        yield "These commands **change** something:\n"
+    for command in severity.commands:
+        yield f"- {command.changes}\n\n{_code(command.run)}\n"
+
+
+def _overview() -> Iterator[str]:
+    yield "## All kinds\n\n| kind | what | first |\n|---|---|---|"
+    for kind, remedy in table().remedies.items():
+        yield f"| [{kind}](#{kind}) | {_cell(remedy.title)} | {remedy.severity} |"
+    yield ""
+
+
+def _kinds() -> Iterator[str]:
+    for kind, remedy in table().remedies.items():
+        yield f"## {kind}\n\n**{remedy.title}**: [{remedy.severity}](#{remedy.severity})\n"
+        yield f"{remedy.means}\n\n**To do:** {remedy.do}\n"
+        for number, check in enumerate(remedy.checks, start=1):
+            yield f"{number}. {check.look}\n\n{_code(check.run)}\n"
+        yield f"{_found_by(remedy)}\n\nSee {'; '.join(_link(table().references[name]) for name in remedy.references)}.\n"
+
+
+def _found_by(remedy: Remedy) -> str:
+    by = remedy.found_by
+    if by.before_a_run:
+        return "Nothing of ours has started, so that no report can say so."
+    metrics = [f"a missed limit of {_list(by.metrics)}"] if by.metrics else []
+    states = [f"a limit that is {_list(by.statuses)}"] if by.statuses else []
+    outcomes = [f"the outcome {_list(by.outcomes)}"] if by.outcomes else []
+    xids = [f"an XID with {_list(by.xids)}"] if by.xids else []
+    says = ["its message, or the end of a log"] if by.says else []
+    return f"Found by {'; '.join([*metrics, *xids, *states, *outcomes, *says])}."
+
+
+def _list(words: list[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def _link(reference: Reference) -> str:
+    return f"[{reference.title}]({reference.url})" if reference.url else reference.title
+
+
+def _code(command: str) -> str:
+    return f"   ```sh\n   {command}\n   ```"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    write_atomically(REMEDIES_PAGE, page_text())

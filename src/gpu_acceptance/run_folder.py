@@ -1,0 +1,77 @@
+"""Which folder is meant: that of a run, or the newest run in a folder of runs."""
+
+import contextlib
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpu_acceptance.files import RESULTS, RecordError
+from gpu_acceptance.rebuild import journal_paths
+from gpu_acceptance.report.formatting import parse_moment
+
+RUN_ID = re.compile(r"(\d{8}-\d{6})-\w{4}", re.ASCII)
+COMMITTED = ("sample", "evidence")  # of `reports/`
+_STARTED_AT = re.compile(rb'"started_at": ?"([0-9T:+Z.-]{10,40})"')
+_BEGINNING = 1 << 20
+
+
+class UsageError(ValueError):
+    """What was asked for cannot be meant: one line, exit code 4."""
+
+
+def find_run(folder: Path) -> Path:
+    """The folder itself if it is a run's, else the run in it that began last, whether or not that one left results."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder")
+    runs = sorted((started_at(entry), entry) for entry in folder.iterdir() if _is_run_of_many(entry))
+    if not runs:
+        if _is_run(folder.resolve()) or _left_something(folder):
+            return folder
+        raise UsageError(f"{folder}: no run in this folder")
+    newest = [entry.name for moment, entry in runs if moment == runs[-1][0]]
+    if len(newest) > 1:
+        raise UsageError(f"{folder}: cannot tell which run is the newest, {' and '.join(newest)} started in one second; name a run folder")
+    return runs[-1][1]
+
+
+def _is_run(folder: Path) -> bool:
+    return RUN_ID.fullmatch(folder.name) is not None and folder.is_dir()
+
+
+def _is_run_of_many(folder: Path) -> bool:
+    """Whether this is one run of a folder of runs; a link to a run and what the checkout brings along are none."""
+    return not folder.is_symlink() and folder.name not in COMMITTED and (_is_run(folder) or _left_something(folder))
+
+
+def started_at(run_dir: Path) -> datetime:
+    """When a run began: as its own name says, else its files; else when the folder was last written to, which is later."""
+    named = RUN_ID.fullmatch(run_dir.name)
+    with contextlib.suppress(ValueError):
+        if named:
+            return datetime.strptime(named[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    for path in (run_dir / RESULTS, *journal_paths(run_dir)[:1]):
+        moment = parse_moment(_said_start(path))
+        if moment:
+            return moment
+    return datetime.fromtimestamp(run_dir.stat().st_mtime, UTC)
+
+
+def _said_start(path: Path) -> str:
+    """What the beginning of the file says, without reading megabytes; in a text that a machine wrote its quotes are escaped."""
+    try:
+        with path.open("rb") as file:
+            said = _STARTED_AT.search(file.read(_BEGINNING))
+    except OSError:
+        return ""
+    return said[1].decode("ascii") if said else ""
+
+
+def _left_something(folder: Path) -> bool:
+    return (folder / RESULTS).exists() or (folder / "journal").is_dir()
+
+
+def refuse_another_run(run_id: str, run_dir: Path, path: Path) -> None:
+    """A record copied into another run's folder would answer for a run that it does not describe."""
+    name = run_dir.resolve().name
+    if RUN_ID.fullmatch(name) and run_id != name:
+        raise RecordError(f"{path}: is of run {run_id}, not of {name}")

@@ -1,0 +1,153 @@
+"""What the report says is to be done: whose names stand in the commands, in which order, and that nothing wrong is left without it."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from gpu_acceptance.files import read_results
+from gpu_acceptance.record import Attempt, Judgement, Outcome, RankRecord, Row, Status
+from gpu_acceptance.report.advice import advice_on, advice_on_run
+from gpu_acceptance.report.build import build_page
+from gpu_acceptance.report.commands import filled, names_of
+from gpu_acceptance.report.problems import problems
+from gpu_acceptance.report.remedies import table
+from tests.report import samples
+from tests.report.pages import parse
+
+EVIDENCE = Path(__file__).parents[2] / "reports" / "evidence"
+HEADER = samples.two_nodes().header
+NODEID = "acceptance/test_gpu_health.py::test_memory"
+
+
+def missed(metric, ranks, message=""):
+    return Judgement(metric=metric, status=Status.MISSED, ranks=ranks, message=message)
+
+
+def row(*judgements, outcome=Outcome.FAILED, message="", ranks=()):
+    attempts = (Attempt(number=1, ranks=tuple(ranks)),) if ranks else ()
+    return Row(nodeid=NODEID, subject="gpu_health", outcome=outcome, message=message, attempts=attempts, judgements=judgements)
+
+
+def rank_record(rank, outcome, message=""):
+    return RankRecord(nodeid=NODEID, attempt=1, generation=0, rank=rank, outcome=outcome, message=message)
+
+
+def kinds(*found):
+    return [one.kind for one in found]
+
+
+def runs(advice):
+    return [command.run for command in (*advice.checks, *advice.changes)]
+
+
+def test_commands_have_the_names_of_the_first_culprit_and_the_others_are_named():
+    (found,) = advice_on(row(missed("gpu_health.remapping.pending", (9, 11, 12))), HEADER)
+    gpu = HEADER.ranks[9].gpu
+    assert found.where == f"rank 9 (node-02.example, GPU 1, serial {gpu.serial})"
+    assert found.others == "ranks 11-12"
+    assert runs(found)[0] == f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.uuid}"
+    assert f"sudo nvidia-smi --gpu-reset -i {gpu.uuid}" in runs(found)
+    assert 'scontrol update NodeName=node-02.example State=DRAIN Reason="gpu-acceptance"' in runs(found)
+    assert "<" not in "".join(runs(found))
+
+
+def test_a_pci_address_is_written_as_linux_has_it():
+    (found,) = advice_on(row(missed("gpu_health.pcie.width", (1,))), HEADER)
+    assert "sudo lspci -vv -s 0000:07:00.0 | grep -E 'LnkCap|LnkSta'" in runs(found)
+
+
+def test_a_network_port_is_the_one_that_the_limit_names():
+    (found,) = advice_on(
+        row(missed("infiniband.ports.state", (8,), "infiniband.ports.state = DOWN (mlx5_3 port 2), need == ACTIVE")), HEADER
+    )
+    assert runs(found)[0] == "ibstat mlx5_3 2"
+
+
+def test_what_nobody_knows_stays_to_be_filled_in():
+    (found,) = advice_on(row(missed("infiniband.ports.state", ())), HEADER)
+    assert (found.where, found.others) == ("", "")
+    assert runs(found)[0] == "ibstat <DEVICE> <PORT>"
+
+
+def test_what_asks_for_most_comes_first_and_each_kind_once():
+    found = advice_on(
+        row(
+            missed("gpu_health.temperature.margin", (1,)),
+            missed("gpu_health.remapping.pending", (1,)),
+            missed("gpu_health.remapping.failed", (2,)),
+            missed("gpu_health.memory.channel_repair_pending", (3,)),
+        ),
+        HEADER,
+    )
+    assert kinds(*found) == ["gpu_memory_worn", "repair_pending", "throttle_heat"]
+    assert found[1].others == "rank 3"
+
+
+def test_a_planted_fault_comes_before_what_it_has_planted():
+    found = advice_on(row(missed("memory.fill.wrong", (1,)), missed("memory.planted.words", (1,))), HEADER)
+    assert kinds(*found) == ["planted_fault", "wrong_result"]
+
+
+def test_victims_are_blamed_for_nothing():
+    ranks = [
+        rank_record(3, Outcome.DIED, "signal SIGBUS"),
+        *(rank_record(rank, Outcome.VICTIM, "CUDA out of memory") for rank in (0, 1, 2)),
+    ]
+    found = advice_on(row(outcome=Outcome.DIED, ranks=[*ranks, *(rank_record(rank, Outcome.VICTIM) for rank in range(4, 16))]), HEADER)
+    assert kinds(*found) == ["shm_full"]
+    assert found[0].where.startswith("rank 3 ")
+
+
+def test_a_rank_that_did_not_answer_is_lost():
+    found = advice_on(row(outcome=Outcome.LOST, ranks=[rank_record(rank, Outcome.PASSED) for rank in range(15)]), HEADER)
+    assert kinds(*found) == ["rank_lost"]
+    assert runs(found[0])[0] == "ping -c 3 node-02.example; ssh node-02.example uptime"
+
+
+def test_a_rank_that_missed_a_limit_alone_has_the_kind_of_that_limit_alone():
+    ranks = [rank_record(rank, Outcome.FAILED if rank == 2 else Outcome.PASSED) for rank in range(16)]
+    assert kinds(*advice_on(row(missed("hbm.copy.bandwidth", (2,)), ranks=ranks), HEADER)) == ["memory_slow"]
+
+
+@pytest.mark.parametrize("host", ["$(reboot)", "a; rm -rf /", "it's", "\x1b[31mred", "node\nreboot"])
+def test_a_name_from_a_machine_is_one_word_for_a_shell(host):
+    identity = HEADER.ranks[0].model_copy(update={"host": host})
+    assert shlex.split(filled("ssh <HOST> uptime", names_of(identity, "run", ""))) == ["ssh", host, "uptime"]
+
+
+@pytest.mark.parametrize("host", ["h" * 1_000_000, "-oProxyCommand=reboot", ""])
+def test_what_cannot_be_a_name_is_left_out(host):
+    identity = HEADER.ranks[0].model_copy(update={"host": host})
+    assert filled("ping -c 3 <HOST>", names_of(identity, "run", "")) == "ping -c 3 <HOST>"
+
+
+def test_the_run_as_a_whole_has_what_no_validation_tells():
+    record = samples.rejected()
+    name = record.rows[0].nodeid.rsplit("/", 1)[-1]
+    reasons = (f"{name}: SIGBUS", "no rank opened GPUs 1-7 of node-01", "never measured: hbm.copy.bandwidth")
+    record = record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"reasons": reasons})})
+    assert kinds(*advice_on_run(record)) == ["gpu_untested", "not_measured"]
+    assert advice_on_run(samples.accepted()) == ()
+
+
+@pytest.mark.parametrize("make", samples.ALL.values(), ids=samples.ALL)
+def test_no_problem_of_a_page_is_without_advice(make):
+    record = make()
+    assert [problem.nodeid for problem in problems(record) if not problem.advice] == []
+
+
+@pytest.mark.parametrize("folder", ["h200-health/odd-board", "h200-lora/x2-fast", "h200-compute/x4-drill", "h200-compute/x4-competitor"])
+def test_no_problem_of_a_real_run_is_without_advice(folder):
+    found = problems(read_results(EVIDENCE / folder))
+    assert found
+    assert [problem.nodeid for problem in found if not problem.advice] == []
+
+
+def test_the_page_has_the_decision_in_the_open_and_the_checks_folded():
+    page = parse(build_page(samples.rejected()))
+    remedy = table().remedies["memory_slow"]
+    (open_text,) = [one.text for one in page.all("p") if remedy.do in one.text and "details" not in one.path]
+    assert open_text.strip() == f"watch {remedy.title.replace('a GPU', 'A GPU', 1)}. {remedy.do}"
+    folded = [one.text.strip() for one in page.all("pre") if "details" in one.path]
+    assert "nvidia-smi --query-gpu=index,clocks.mem,clocks.max.memory,temperature.memory --format=csv" in folded

@@ -1,0 +1,212 @@
+"""Which kind of failure a record shows: in the words that runs really end in, and for each reason of a verdict."""
+
+import ast
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from gpu_acceptance import objections
+from gpu_acceptance.record import Coverage, Judgement, Outcome, RankRecord, Row, Status
+from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_rank, kinds_of_reason, kinds_of_row
+from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
+from tests.judging import make_identity, make_job, make_limit, make_profile
+from tests.test_repo_rules import glob_of
+
+
+def judgement(metric, message="", status=Status.MISSED):
+    return Judgement(metric=metric, status=status, message=message)
+
+
+def record(message="", outcome=Outcome.DIED, **more):
+    return RankRecord(
+        nodeid="acceptance/test_nccl.py::test_large", attempt=1, generation=0, rank=0, outcome=outcome, message=message, **more
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "kind"),
+    [
+        ("gpu_health.remapping.pending", "repair_pending"),
+        ("gpu_health.nvlink.active", "nvlink_down"),
+        ("nccl.transport.internode", "sockets"),
+        ("nccl.all_reduce.busbw", "nccl_slow"),
+        ("counters.throttle.hw_power_brake", "throttle_power"),
+        ("soak.hbm.drift", "slows_down"),
+        ("environment.node.kernel", "nodes_differ"),
+        ("ddp.gpt2.unexplained", "training_overlap"),
+        ("corruption.repeats.mismatches", "wrong_result"),
+        ("mine.own.figure", "limit_missed"),
+    ],
+)
+def test_a_missed_limit_is_of_the_kind_of_its_metric(metric, kind):
+    assert kinds_of_judgement(judgement(metric, "nothing on a log: CUDA out of memory")) == (kind,)
+
+
+@pytest.mark.parametrize(
+    ("said", "kinds"),
+    [
+        ("1 count (XID 79, GPU has fallen off the bus: reboot the node)", ("xid_reboot",)),
+        ("2 count (XID 63, row remapping: reset the GPU; XID 31, page fault: restart the application)", ("xid_reset", "xid_application")),
+        ("1 count (XID 154, GPU recovery action changed: reset the GPU)", ("xid_reset",)),
+        ("1 count (XID 4711, not in the table: contact the vendor's support)", ("xid_vendor",)),
+        ("1 count (in words that nobody knows)", ("xid_vendor",)),
+    ],
+)
+def test_a_missed_limit_on_xids_is_of_their_kinds(said, kinds):
+    assert kinds_of_judgement(judgement("counters.xids", f"counters.xids = {said}, need <= 0")) == kinds
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind"),
+    [
+        (Status.INVALID, "kernel_log.errors.xids is no value but not permitted (/dev/kmsg), need <= 0", "not_permitted"),
+        (Status.INVALID, "counters.nvlink.recoveries is no value but not supported (link 0), need <= 0", "not_supported"),
+        (Status.INVALID, "hbm.copy.bandwidth = nan", "invalid"),
+        (Status.UNSTABLE, "gemm.bf16.burst with a spread of 9 %", "unstable"),
+        (Status.NO_LIMIT, "no limit at 3 GPUs per node", "no_limit"),
+        (Status.NOT_MEASURED, "hbm.copy.bandwidth: no figure", "not_measured"),
+    ],
+)
+def test_a_limit_that_was_not_judged_is_of_the_kind_of_its_state_or_of_what_it_says(status, message, kind):
+    assert kinds_of_judgement(judgement("hbm.copy.bandwidth", message, status)) == (kind,)
+
+
+OOM = "the worker ended with signal SIGKILL; since it started the kernel has killed 1 processes of this machine for want of memory"
+STACK = '  File "/venv/torch/distributed/distributed_c10d.py", line 3107 in all_reduce\n  File "/srv/test_nccl.py", line 9 in test_large\n'
+HANG = "deadline of 4 s passed; unfinished collective on default_pg: number 7, gloo:all_reduce [[4]] Float"
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank"),
+    [
+        ("out_of_host_memory", record(OOM)),
+        ("shm_full", record("the worker ended with signal SIGBUS")),
+        ("shm_full", record(log_tail="NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)")),
+        ("out_of_gpu_memory", record("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", Outcome.ERROR)),
+        ("gpu_error", record("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", Outcome.ERROR)),
+        ("gpu_off_bus", record(log_tail="Unable to determine the device handle for GPU0000:1B:00.0: GPU is lost.")),
+        ("fabric_not_ready", record("CUDA error: system not yet initialized", Outcome.ERROR)),
+        ("import_clash", record("ImportError: libcudart.so.12: cannot open shared object file: No such file", Outcome.ERROR)),
+        ("import_clash", record("libtorch_cuda.so: undefined symbol: ncclCommRegister")),
+        ("wrong_interface", record(log_tail="NCCL WARN Bootstrap : no socket interface found")),
+        ("wrong_interface", record("no contact within 30 s between rank 0 and rank 3", Outcome.FAILED)),
+        ("crashed_in_c", record("the worker ended with signal SIGSEGV")),
+        ("disk_full", record("OSError: [Errno 28] No space left on device: 'x'", Outcome.ERROR)),
+        ("hang_in_collective", record(HANG, Outcome.STUCK)),
+        ("hang_in_collective", record("deadline of 4 s passed", Outcome.STUCK, stack=STACK)),
+        ("hang_in_kernel", record("deadline of 4 s passed; its process is in the kernel and cannot be interrupted (D)", Outcome.STUCK)),
+        ("process_stopped", record("deadline of 4 s passed; its process is stopped (SIGSTOP, a debugger)", Outcome.STUCK)),
+        ("stuck", record("deadline of 4 s passed", Outcome.STUCK)),
+        ("died", record("the worker ended with exit code 3", stack=STACK)),
+        ("failed", record("assert 1 == 2", Outcome.FAILED)),
+        ("error", record("KeyError: 'x'", Outcome.ERROR)),
+        ("interrupted", record("interrupted by SIGTERM", Outcome.INTERRUPTED)),
+        ("skipped", record("needs two of them", Outcome.SKIPPED)),
+    ],
+)
+def test_a_rank_is_of_the_kind_that_its_words_say(kind, rank):
+    assert kinds_of_rank(rank)[0] == kind
+
+
+@pytest.mark.parametrize("outcome", sorted(set(Outcome) - HARMLESS_OUTCOMES))
+@pytest.mark.parametrize("text", ["", "no word of it is known", "\x00\ud800 <b>"])
+def test_whatever_it_says_no_outcome_is_without_a_kind(outcome, text):
+    assert kinds_of_row(text, outcome)
+    assert kinds_of_rank(record(text.encode("utf-8", "replace").decode(), outcome))
+
+
+@pytest.mark.parametrize("status", sorted(set(Status) - HARMLESS_STATUSES))
+def test_whatever_its_metric_no_judgement_is_without_a_kind(status):
+    assert kinds_of_judgement(judgement("mine.own.figure", "", status))
+
+
+def test_a_log_that_tells_of_everything_tells_of_three_things_at_most():
+    everything = "SIGBUS, SIGSEGV, CUDA out of memory, Connection refused, undefined symbol, no heartbeat for 15 s, RendezvousTimeoutError"
+    assert len(kinds_of_rank(record(everything))) == 3
+
+
+def test_of_a_log_the_end_says_why():
+    assert kinds_of_rank(record(log_tail=f"signal SIGBUS {'.' * 5_000} Segmentation fault")) == ("crashed_in_c",)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("rank 3 lost: no heartbeat for 15 s: its supervisor or node is gone", "control_lost"),
+        ("the control store at node-00:29500 does not answer: node 1 (node-01) is cut off from it", "control_lost"),
+        ("ranks 8-15 (node 1) did not arrive within 120 s; see what torchrun said there", "rendezvous_timeout"),
+        ("ranks of one node differ in what NCCL is told: NCCL_IB_HCA", "libraries_differ"),
+        ("rank 5 (node-00, GPU 5): stuck in call; inside all_reduce (distributed_c10d.py:3107), at test_nccl.py:9", "hang_in_collective"),
+        ("8.1 GiB of GPU memory still in use 15 s after the last worker ended", "gpu_in_use"),
+    ],
+)
+def test_the_message_of_a_row_says_more_than_its_outcome(message, kind):
+    assert kinds_of_row(message, Outcome.ERROR) == (kind,)
+
+
+# --- reasons of a verdict -----------------------------------------------------------------------------------------------------
+
+
+def coverage(**changes):
+    return Coverage(nodes=1, ranks=4, gpus_existing=4, gpus_tested=4, limits_expected=1, limits_judged=1, limits_held=1).model_copy(
+        update=changes
+    )
+
+
+def smaller(job):
+    """The same ranks, of which the last says that its node has fewer."""
+    *others, last = job.ranks
+    return type(job)((*others, last.model_copy(update={"local_world_size": 1})))
+
+
+PROFILE, JOB = make_profile(make_limit()), make_job(4)
+OPEN = [judgement("hbm.triad.bandwidth", status=Status.NOT_MEASURED)]
+OTHER = make_profile(make_limit(), device_name="NVIDIA H100")
+FEWER = type(JOB)(tuple(make_identity(rank, 2, 4).model_copy(update={"local_world_size": 2}) for rank in range(2)))
+FOUND = [
+    *objections.broken_off(True, "SIGTERM", "KeyError: 'x'", ["no reporter saw this run whole: rebuilt from 1 of 4 journals (dead)"]),
+    *objections.broken_off(False, None, None, ["rank 2 took no part: no store"]),
+    *objections.uncollected(["acceptance/test_x.py was skipped as a whole: needs y"]),
+    *objections.unproved([], OPEN, coverage(limits_judged=0), PROFILE),
+    *objections.untested(make_job(4, silent=(2,)), PROFILE, coverage(), None),
+    *objections.untested(make_job(0), PROFILE, coverage(gpus_tested=0), None),
+    *objections.untested(smaller(JOB), PROFILE, coverage(), None),
+    *objections.untested(JOB, make_profile(make_limit(), name="cpu", device_name=None), coverage(), None),
+    *objections.untested(JOB, OTHER, coverage(), None),
+    *objections.untested(FEWER, PROFILE, coverage(gpus_tested=2), None),
+    *objections.untested(FEWER, PROFILE, coverage(gpus_tested=2), 3),
+    objections.same("nothing ran"),
+    objections.same("no limit of nccl in profile base"),
+    objections.same("no limit of nccl at 3 GPUs per node; listed: 4, 8"),
+    objections.same("no limit of nccl on 2 nodes of 8 GPUs: no limit on 2 nodes; h200-sxm.yaml has one for one node"),
+]
+
+
+@pytest.mark.parametrize("found", FOUND, ids=lambda found: found.sentence[:50])
+def test_each_reason_of_the_run_as_a_whole_is_of_a_kind(found):
+    assert kinds_of_reason(found.sentence)
+
+
+def test_unjudged_limits_are_a_kind_as_well():
+    row = Row(nodeid="acceptance/test_hbm.py::test_triad", subject="hbm", outcome=Outcome.ERROR, judgements=tuple(OPEN))
+    (found,) = objections.unproved([row], OPEN, coverage(), PROFILE)
+    assert found.sentence == "measured but not judged: hbm.triad.bandwidth"
+    assert kinds_of_reason(found.sentence) == ("not_measured",)
+
+
+def test_no_sentence_of_an_objection_was_forgotten():
+    """A new one is not in the list above, and fails here."""
+    source = ast.parse(Path(objections.__file__).read_text(encoding="utf-8"))
+    wanted = {"broken_off", "unproved", "untested", "absent", "_gpus_without_rank", "_other_gpus"}
+    globs = {
+        glob_of(node)
+        for function in source.body
+        if isinstance(function, ast.FunctionDef) and function.name in wanted
+        for node in ast.walk(function)
+        if isinstance(node, ast.JoinedStr) and len(glob_of(node).replace("*", "")) > 8
+    }
+    said = [text for found in FOUND for text in (found.part, found.sentence)]
+    missing = {glob for glob in globs if not any(fnmatchcase(text, glob) or glob in text for text in said)}
+    assert len(globs) > 8
+    assert {glob for glob in missing if not glob.startswith(("measured but", "* not judged", "no rank opened * of *"))} == set()

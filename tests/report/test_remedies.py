@@ -1,0 +1,265 @@
+"""The table of remedies: each kind of failure that a run can end in is in it, and its commands can be pasted into a shell."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpu_acceptance.inventory.xids import MEANINGS
+from gpu_acceptance.limits_file import LimitsError
+from gpu_acceptance.record import Outcome, Status
+from gpu_acceptance.report.commands import PLACEHOLDERS
+from gpu_acceptance.report.kinds import XID_METRICS, kinds_of_metric, kinds_of_outcome, kinds_of_status, kinds_of_xid
+from gpu_acceptance.report.remedies import REMEDIES_FILE, read_table, table
+from gpu_acceptance.report.remedies_page import REMEDIES_PAGE, page_text
+from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
+from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
+
+ROOT = Path(__file__).parents[2]
+PROFILES = ["base", *profile_names(shipped_dir())]
+OVERLAYS = sorted(shipped_dir().glob("site-*.yaml"))
+METRICS = sorted(
+    {metric for name in PROFILES for metric in load_profile(name, shipped_dir()).limits}
+    | {metric for path in OVERLAYS for metric in re.findall(r"^  ([a-z]\w*\.[\w.]+):$", path.read_text(encoding="utf-8"), re.MULTILINE)}
+)
+PLACEHOLDER = re.compile(r"<([A-Z]+)>")
+# What changes something, wherever in a command it stands.
+CHANGES = re.compile(
+    r"--gpu-reset|nvidia-smi (?!nvlink|topo)([^|;]* )?-(r|pm|pl|mig|e|c|rgc|lgc|rmc|rac|ac)\b|\breboot\b|power (cycle|off|on|reset)"
+    r"|(?<!-)\b(kill|pkill|killall|rm|mv|tee|modprobe|rmmod|insmod|setpci|sysctl|mkdir|chmod|chown|shutdown)\b|sed -i|>"
+    r"|systemctl (start|stop|restart|enable|disable)|scontrol (update|reboot|requeue|cancel)|\bscancel\b"
+    r"|kubectl (delete|drain|cordon|uncordon|apply|edit|patch|taint|label|scale)|pip (install|uninstall)"
+    r"|perfquery.* -[rR]\b|ibportstate|mlxlink.* (-a|--port_state)\b"
+)
+
+
+def commands():
+    found = table()
+    for kind, remedy in found.remedies.items():
+        yield from ((kind, check.run) for check in remedy.checks)
+    for name, severity in found.severities.items():
+        yield from ((name, change.run) for change in severity.commands)
+
+
+# --- nothing is without an entry ----------------------------------------------------------------------------------------------
+
+
+def test_there_are_metrics_to_look_at():
+    assert len(METRICS) > 390
+    assert {"nccl.transport.internode", "environment.gpu.name"} <= set(METRICS)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_each_metric_that_a_shipped_file_limits_is_of_one_kind(metric):
+    assert len(kinds_of_metric(metric)) == (0 if metric in XID_METRICS else 1)
+
+
+def test_each_glob_over_metrics_names_one_that_is_limited():
+    found = {kind for metric in METRICS for kind in kinds_of_metric(metric)}
+    assert {kind for kind, remedy in table().remedies.items() if remedy.found_by.metrics} == found
+
+
+def test_the_metrics_of_xids_are_limited():
+    assert set(METRICS) >= XID_METRICS
+
+
+@pytest.mark.parametrize("number", [*MEANINGS, 9_999])
+def test_each_xid_is_of_one_kind(number):
+    remedy = MEANINGS[number].remedy if number in MEANINGS else "contact the vendor's support"
+    assert len(kinds_of_xid(remedy)) == 1
+
+
+@pytest.mark.parametrize("outcome", sorted(set(Outcome) - HARMLESS_OUTCOMES))
+def test_each_outcome_that_is_no_pass_is_of_one_kind(outcome):
+    assert len(kinds_of_outcome(outcome)) == 1
+
+
+@pytest.mark.parametrize("status", sorted(set(Status) - HARMLESS_STATUSES))
+def test_each_state_of_a_limit_that_is_not_held_is_of_one_kind(status):
+    assert len(kinds_of_status(status)) == 1
+
+
+def test_what_is_fine_is_of_no_kind():
+    assert [one for one in HARMLESS_OUTCOMES if kinds_of_outcome(one)] == []
+    assert [one for one in HARMLESS_STATUSES if kinds_of_status(one)] == []
+
+
+def test_states_outcomes_and_xids_are_written_as_the_code_has_them():
+    known = {*Outcome, *Status, *(meaning.remedy for meaning in MEANINGS.values())}
+    written = [word for remedy in table().remedies.values() for by in [remedy.found_by] for word in (*by.statuses, *by.outcomes, *by.xids)]
+    assert [word for word in written if word not in known] == []
+
+
+SAID = """
+NVRM: GPU at PCI:0000:1b:00: GPU has fallen off the bus.
+Unable to determine the device handle for GPU0000:1B:00.0: GPU is lost.  Reboot the system to recover this GPU
+somebody else uses 1 GPU of this job, so that no figure would be that of the hardware:
+8.1 GiB of GPU memory still in use 15 s after the last worker ended
+RuntimeError: CUDA error: system not yet initialized; CUDA_ERROR_SYSTEM_NOT_READY, cudaErrorSystemNotReady
+ranks of one node differ in what NCCL is told: NCCL_IB_HCA is mlx5_0 on rank 1
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
+RuntimeError: CUDA error: out of memory
+ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure 2 'out of memory'
+signal SIGKILL; since it started the kernel has killed 2 processes of this machine for want of memory
+Out of memory: Killed process 4711 (python) total-vm:1kB; oom-kill:constraint=CONSTRAINT_MEMCG; reason: OOMKilled
+[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes
+RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error; Unexpected bus error encountered in worker; signal SIGBUS
+NCCL WARN Error: failed to extend /dev/shm/nccl-abc to 9637892 bytes; Error while creating shared memory segment /dev/shm/nccl-abc
+OSError: unable to write to file </dev/shm/torch_7>: No space left on device (28)
+OSError: [Errno 122] Disk quota exceeded: 'x'
+OSError: [Errno 30] Read-only file system: 'x'
+the report could not be written to /runs/a: OSError
+ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister
+ModuleNotFoundError: No module named 'peft'
+libcudart.so.12: cannot open shared object file: No such file or directory; /lib/libm.so.6: version `GLIBC_2.38' not found
+this node has GPUs, but torch 2.11.0+cpu sees none: is it a CPU build; CUDA driver version is insufficient for CUDA runtime version
+needs peft 0.17 or newer, and there is none
+NCCL WARN Bootstrap : no socket interface found; no usable interface
+ConnectionRefusedError: [Errno 111] Connection refused; No route to host; Network is unreachable
+socketStartConnect: connected to 192.0.2.3<4> failed : Software caused connection abort
+The client socket has failed to connect to any network address of (node-01, 29500)
+no contact within 30 s between rank 0 and rank 3
+RuntimeError: Unable to find address for: eth9
+ranks 8-15 (node 1) did not arrive within 120 s; rank 3 did not finish collecting within 120 s
+no control store at node-00:29500 within 60 s; acceptance/test_x.py was skipped as a whole: needs y
+torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError; RendezvousConnectionError
+DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.
+rank 3 lost: no heartbeat for 15 s: its supervisor or node is gone
+the control store at node-00:29500 does not answer: node 1 (node-01) is cut off from it
+interrupted by the loss of the launcher of node 1 (node-01); rank 0 lost: silent for 150 s where a welcome message was due
+deadline of 4 s passed; unfinished collective on default_pg: number 7, gloo:all_reduce [[4]] Float
+rank 1: waits for rank 3 in all_gather
+[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)
+rank 5: stuck in call; inside all_reduce (distributed_c10d.py:3107), at test_nccl.py:9
+deadline of 4 s passed; its process is in the kernel and cannot be interrupted (D)
+deadline of 4 s passed; its process is stopped (SIGSTOP, a debugger)
+CUDA error: an illegal memory access was encountered; device-side assert triggered; unspecified launch failure
+CUDA error: uncorrectable ECC error encountered; CUBLAS_STATUS_EXECUTION_FAILED
+torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp; ncclRemoteError: A call failed possibly due to a network error
+the worker ended with signal SIGSEGV; Segmentation fault (core dumped)
+terminate called after throwing an instance of 'c10::Error'
+kernel_log.errors.xids is no value but not permitted (/dev/kmsg), need <= 0
+counters.nvlink.recoveries is no value but not supported (link 0), need <= 0
+""".strip().splitlines()  # of our own sources, or as torch, NCCL, CUDA, Python and Linux write it
+OF_A_VERDICT = {kind for kind in table().remedies if any(pattern.startswith("^") for pattern in table().remedies[kind].found_by.says)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern"),
+    [(kind, one) for kind, remedy in table().remedies.items() if kind not in OF_A_VERDICT for one in remedy.found_by.says],
+)
+def test_each_pattern_finds_what_is_really_said(kind, pattern):
+    """Those of reasons of a verdict are tried in test_kinds.py, on the reasons themselves."""
+    assert any(re.search(pattern, line) for line in SAID)
+
+
+# --- commands -----------------------------------------------------------------------------------------------------------------
+
+
+def test_each_command_is_one_that_a_shell_takes():
+    lines = [PLACEHOLDER.sub("x", run) for _, run in commands()]
+    said = subprocess.run(["bash", "-n"], input="\n".join(lines), capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr) == (0, "")
+
+
+def test_no_placeholder_stands_in_quotes_of_its_own():
+    """A name that is quoted would end them."""
+    assert [run for _, run in commands() if re.search(r"'[^']*<[A-Z]+>[^']*'", run)] == []
+
+
+def test_no_check_changes_anything():
+    checks = [(kind, PLACEHOLDER.sub("x", check.run)) for kind, remedy in table().remedies.items() for check in remedy.checks]
+    assert [(kind, run) for kind, run in checks if CHANGES.search(run)] == []
+
+
+@pytest.mark.parametrize(
+    "run", ["sudo nvidia-smi -r -i 3", "scontrol update NodeName=a State=DRAIN", "kubectl cordon a", "echo 1 > /proc/x"]
+)
+def test_a_command_that_changes_something_would_be_seen(run):
+    assert CHANGES.search(run)
+
+
+def test_each_placeholder_is_known():
+    used = {name for _, run in commands() for name in PLACEHOLDER.findall(run)}
+    assert used == set(PLACEHOLDERS)
+
+
+TOOLS = {
+    *("awk", "bash", "cat", "cut", "df", "dmesg", "echo", "env", "ethtool", "find", "findmnt"),
+    *("free", "fuser", "getent", "gpu-acceptance", "grep", "head", "hostname", "ib_write_bw", "ibstat", "ibv_devices", "ip"),
+    *("ipmitool", "journalctl", "kubectl", "dcgmi", "ldconfig", "ls", "lsmod", "lspci", "mlxlink", "mount", "numactl"),
+    *("nvidia-bug-report.sh", "nvidia-smi", "perfquery", "ping", "ps", "py-spy", "python", "quota", "rpm", "sacct", "scontrol"),
+    *("sha256sum", "sinfo", "sminfo", "sort", "squeue", "ssh", "systemctl", "systemd-detect-virt", "tail", "taskset", "timedatectl"),
+    *("timeout", "torchrun", "ulimit", "uname", "uptime", "vmstat"),
+}
+
+
+def test_each_command_begins_with_a_tool_that_is_known():
+    """A mistyped tool is of no use at night."""
+    begun = {
+        next(word for word in shlex.split(part) if word != "sudo" and "=" not in word)
+        for _, run in commands()
+        for part in re.split(r";|(?<!\|)\|(?!\|)|&&", re.sub(r"'[^']*'|\"[^\"]*\"|\$\([^)]*\)", "quoted", run))
+        if part.strip()
+    }
+    assert begun - TOOLS == set()
+
+
+# --- the file and the page ----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_the_table():
+    assert (ROOT / REMEDIES_PAGE).read_text(encoding="utf-8") == page_text(), "run python -m gpu_acceptance.report.remedies_page"
+
+
+def test_each_reference_is_used():
+    used = {name for remedy in table().remedies.values() for name in remedy.references}
+    assert used == set(table().references)
+
+
+def broken(tmp_path, old, new):
+    text = REMEDIES_FILE.read_text(encoding="utf-8")
+    assert old in text
+    path = tmp_path / "remedies.yaml"
+    path.write_text(text.replace(old, new, 1))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "    severity: reset\n",
+            "    severity: pray\n",
+            r"yaml: remedies.xid_reset.severity \(line \d+\): Input should be 'watch'",
+        ),
+        (
+            "references: [xid_catalog, debug",
+            "references: [catalogue, debug",
+            "xid_application: reference 'catalogue' is not under",
+        ),
+        (
+            "      - look: who else has the GPU open\n",
+            "      - glance: who\n",
+            r"xid_application.checks.1.glance \(line \d+\): Extra",
+        ),
+        ('says: ["CUDA out of memory"', 'says: ["CUDA (out of memory"', r"'CUDA \(out of memory' is no regular expression: missing \)"),
+        ("found_by: {metrics: [hbm.*.bandwidth]}", "found_by: {}", "a kind is found by something, or is from before a run, and not both"),
+        ("found_by: {before_a_run: true}", "found_by: {before_a_run: true, says: [x]}", "or is from before a run, and not both"),
+        ("url: https://docs", "url: javascript:docs", r"references.xid_catalog.url \(line \d+\): String should match"),
+    ],
+)
+def test_a_broken_table_is_named_with_file_key_and_line(tmp_path, old, new, message):
+    with pytest.raises(LimitsError, match=message):
+        read_table(broken(tmp_path, old, new))
+
+
+def test_a_severity_must_be_explained(tmp_path):
+    text = REMEDIES_FILE.read_text(encoding="utf-8")
+    begin, end = text.index("  watch:\n"), text.index("  reset:\n")
+    path = tmp_path / "remedies.yaml"
+    path.write_text(text[:begin] + text[end:])
+    with pytest.raises(LimitsError, match=r"remedies.xid_application: severity 'watch' is not explained under severities"):
+        read_table(path)

@@ -320,6 +320,14 @@ def test_report_build_needs_results_alone(tmp_path, capsys):
     assert "ACCEPTED" in (run_dir / "report.html").read_text()
 
 
+def test_report_build_tells_of_a_file_for_other_tools_that_it_cannot_write(tmp_path, capsys):
+    run_dir = leave_run(tmp_path)
+    (run_dir / "summary.txt").mkdir()
+    code, out, err = run(capsys, "report", "build", run_dir)
+    assert (code, out) == (3, f"{run_dir}/report.html\n")
+    assert err.startswith(f"gpu-acceptance: {run_dir}/summary.txt could not be written: IsADirectoryError: ")
+
+
 def test_report_build_refuses_what_the_verdict_refuses(tmp_path, capsys):
     run_dir = leave_run(tmp_path, exit_code=6)
     code, _, err = run(capsys, "report", "build", run_dir)

@@ -7,6 +7,7 @@ import pytest
 from gpu_acceptance.files import read_results, write_results
 from gpu_acceptance.manifest import read_manifest, write_manifest
 from gpu_acceptance.report import write_page
+from gpu_acceptance.report.exports import write_exports
 from tests.journals import RUN_ID, told
 from tests.report import samples
 from tests.test_cli import leave_run, run
@@ -107,12 +108,16 @@ def test_edited_results_have_no_verdict_and_get_no_page_and_no_manifest(run_dir,
 
 
 def test_the_page_is_built_again_to_the_byte_and_tells_the_digest_of_the_results(run_dir, capsys):
+    write_exports(run_dir, read_results(run_dir))
+    write_manifest(run_dir)
     assert f"SHA-256 <code>{read_manifest(run_dir).digests['results.json']}</code>" in (run_dir / "report.html").read_text()
     assert run(capsys, "report", "build", run_dir) == (0, f"{run_dir}/report.html\n", "")
     assert run(capsys, "report", "verify", run_dir)[0] == 0
 
 
 def test_a_page_that_another_version_builds_is_said_to_be_another(run_dir, capsys, monkeypatch):
+    write_exports(run_dir, read_results(run_dir))
+    write_manifest(run_dir)
     monkeypatch.setattr("gpu_acceptance.report.build.build_page", lambda *_: "another page")
     code, _, err = run(capsys, "report", "build", run_dir)
     assert (code, err) == (

@@ -8,6 +8,7 @@ from faults import Fault
 from suite import EXAMPLES, make_suite, torchrun
 
 from gpu_acceptance.manifest import differences, read_manifest
+from gpu_acceptance.report.exports import EXPORTS
 
 pytestmark = pytest.mark.launcher
 
@@ -188,7 +189,7 @@ def test_each_formation_of_the_run_is_an_attempt_of_row_0(rejected):
 
 def test_the_files_of_a_run_are_there_and_rank_1_wrote_none_of_rank_0(rejected):
     names = {path.name for path in rejected.folder.iterdir()}
-    assert names >= {"results.json", "report.html", "pytest.html", "junit.xml", "journal", "logs"}
+    assert names >= {"results.json", "report.html", *EXPORTS, "pytest.html", "junit.xml", "journal", "logs"}
     assert {path.name for path in (rejected.folder / "journal").iterdir()} == {"rank-00000.jsonl", "rank-00001.jsonl"}
 
 

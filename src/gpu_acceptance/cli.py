@@ -22,6 +22,7 @@ from gpu_acceptance.record import Outcome, RunRecord
 from gpu_acceptance.report import write_page
 from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.report.event_files import find_missing, write_event_files
+from gpu_acceptance.report.exports import write_exports
 from gpu_acceptance.report.formatting import count, duration, parse_moment
 from gpu_acceptance.run_folder import UsageError, find_run, refuse_another_run
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
@@ -77,8 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     report_verbs = report.add_subparsers(required=True, metavar="VERB")
     build = report_verbs.add_parser(
         "build",
-        help="build report.html from results.json, or both from the journals",
-        description="Build report.html from the results.json beside it, and from nothing else; print its path. A run that left no "
+        help="build report.html and what stands beside it from results.json, or all from the journals",
+        description="Build report.html and the files for other tools (summary.txt, figures.csv, metrics.prom) from the results.json "
+        "beside them, and from nothing else; print the path of the page. A run that left no "
         "results.json is rebuilt from its journals: results.json and report.html are written, the verdict line is printed, each problem "
         "of a journal follows on standard error, and the run's exit code is returned. A rebuilt run is never ACCEPTED. One whose ranks "
         "never met has no report: why is said on standard error, and 6 returned.",
@@ -152,11 +154,19 @@ def _report_build(options: argparse.Namespace) -> int:
         refuse_changed(run_dir)
         print(write_page(run_dir))
         _say_another_page(run_dir)
-        code = 0
+        code = 0 if _write_exports(run_dir) else UNREADABLE
     else:
         _refuse_replacing(run_dir)
         code = _rebuild(run_dir, [run_dir], f"it left no {RESULTS}")
     return code if not options.tensorboard or _write_event_files(run_dir) else code or UNREADABLE
+
+
+def _write_exports(run_dir: Path) -> bool:
+    """Whether all could be written; each that could not is told."""
+    problems = write_exports(run_dir, read_results(run_dir))
+    for problem in problems:
+        _fail(problem, UNREADABLE)
+    return not problems
 
 
 def _say_another_page(run_dir: Path) -> None:
@@ -192,6 +202,7 @@ def _rebuild(out: Path, sources: Sequence[Path], why: str) -> int:
     copy_journals(journals, out)
     write_results(out, record)
     write_page(out)
+    _write_exports(out)
     write_manifest(out)
     for problem in dict.fromkeys(problem for content in contents for problem in content.problems):
         print(f"gpu-acceptance: {one_line(problem)}", file=sys.stderr)

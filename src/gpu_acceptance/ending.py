@@ -1,4 +1,4 @@
-"""How a run ends on disk: the page first, the results last, and never results that say more than came true."""
+"""How a run ends on disk: the page, the results, what is for other tools; and never results that say more than came true."""
 
 import contextlib
 import traceback
@@ -9,6 +9,7 @@ from gpu_acceptance.files import RESULTS, read_results, results_content, sha256_
 from gpu_acceptance.record import RunRecord, clip
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.build import REPORT
+from gpu_acceptance.report.exports import remove_exports, write_exports
 from gpu_acceptance.summary import summary_lines
 
 INTERNAL_ERROR = 3
@@ -24,7 +25,10 @@ class Ending:
 
 
 def write_ending(folder: Path, record: RunRecord) -> Ending:
-    """Writes `report.html`, then `results.json`: whoever finds the second finds all. Where that fails the exit code is 3."""
+    """Writes `report.html`, then `results.json`; where that fails the exit code is 3.
+
+    The files for other tools come after them: where one fails a line says so, and the verdict stands.
+    """
     if (folder / RESULTS).exists():
         problem = f"{folder / RESULTS} is there already: another rank finished this run"
         return Ending(INTERNAL_ERROR, problem, (problem, *summary_lines(record, None)))
@@ -33,7 +37,8 @@ def write_ending(folder: Path, record: RunRecord) -> Ending:
         write_results(folder, record)
     except Exception as error:  # whatever a page or a disk can come up with
         return spoil(folder, record, f"the report could not be written to {folder}: {describe(error)}")
-    return Ending(record.conclusion.exit_code, record.conclusion.line, tuple(summary_lines(record, folder / REPORT)))
+    problems = write_exports(folder, record)
+    return Ending(record.conclusion.exit_code, record.conclusion.line, (*problems, *summary_lines(record, folder / REPORT)))
 
 
 def spoil(folder: Path, record: RunRecord, problem: str) -> Ending:
@@ -41,12 +46,15 @@ def spoil(folder: Path, record: RunRecord, problem: str) -> Ending:
     for name in (RESULTS, REPORT):
         with contextlib.suppress(OSError):
             (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        remove_exports(folder)
     spoiled = _spoiled(record, problem)
     page = None
     with contextlib.suppress(Exception):
         write_results(folder, spoiled)
         _write_page(folder, spoiled)
         page = folder / REPORT
+        write_exports(folder, spoiled)
     return Ending(INTERNAL_ERROR, spoiled.conclusion.line, tuple(dict.fromkeys([problem, *summary_lines(spoiled, page)])))
 
 

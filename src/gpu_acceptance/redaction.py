@@ -1,7 +1,7 @@
 """A run fit to give away: its names replaced by stand-ins, everywhere alike, in all files of its folder.
 
 JSON is taken apart and its texts are replaced, so that no escape hides a name. `tensorboard/` is left out: it can be made of the results.
-The page is built anew, links to outside are taken out, and a manifest over what is given away is written.
+The page and the files for other tools are built anew, links to outside are taken out, and a manifest over what is given away is written.
 """
 
 import html
@@ -13,19 +13,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from gpu_acceptance.files import RESULTS, encode, read_regular, read_results, sha256_of, write_atomically
+from gpu_acceptance.files import RESULTS, RecordError, encode, read_regular, read_results, sha256_of, write_atomically
 from gpu_acceptance.manifest import MANIFEST, SIGNATURE, Manifest, find_manifest, write_manifest
 from gpu_acceptance.model import Model
 from gpu_acceptance.naming import STEERS, learn_record, learn_texts
 from gpu_acceptance.record import RunRecord
 from gpu_acceptance.report import event_files, write_page
 from gpu_acceptance.report.build import REPORT
+from gpu_acceptance.report.exports import EXPORTS, write_exports
 from gpu_acceptance.stand_ins import StandIns, read_stand_ins, write_stand_ins
 from gpu_acceptance.strict_json import StrictJsonError, parse
 from gpu_acceptance.visible import visible
 
 REDACTION = "redaction.json"
-_LEFT_OUT = {MANIFEST, SIGNATURE, REPORT, REDACTION}
+_LEFT_OUT = {MANIFEST, SIGNATURE, REPORT, REDACTION, *EXPORTS}
 _WORD = re.compile(r"[^\W_]+")
 _LINK = re.compile(r'<a href="https?:[^"]*">(.*?)</a>')
 _BLOB = re.compile(r'(?<=data-jsonblob=")[^"]*(?=")')  # of pytest-html
@@ -125,6 +126,8 @@ def redact_run(run_dir: Path, out: Path, names: Path) -> Manifest:
             (making / name).parent.mkdir(parents=True, exist_ok=True)
             (making / name).write_text(redactor.file(name.name, text), encoding="utf-8")
         write_page(making)
+        if problems := write_exports(making, read_results(making)):
+            raise RecordError(problems[0])
         write_atomically(making / REDACTION, encode(_redaction(run_dir, record, stand_ins)) + "\n")
         manifest = write_manifest(making)
         making.rename(out)

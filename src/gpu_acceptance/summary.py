@@ -24,7 +24,7 @@ def summary_lines(record: RunRecord, page: Path | None) -> Iterator[str]:
 def _lines(record: RunRecord) -> Iterator[str]:
     conclusion = record.conclusion
     yield conclusion.line
-    yield _coverage(record)
+    yield coverage_line(record)
     yield from shortened([line for line in _missed(record) if line])
     if conclusion.verdict != "ACCEPTED":
         yield from shortened([f"not proved: {reason}" for reason in _unproved(record)])
@@ -35,7 +35,8 @@ def _lines(record: RunRecord) -> Iterator[str]:
         yield f"smallest margin of what held: {worst.margin * 100:.1f} %: {worst.message or worst.metric}"
 
 
-def _coverage(record: RunRecord) -> str:
+def coverage_line(record: RunRecord) -> str:
+    """`coverage: 1 node x 8 ranks, 8 of 8 GPUs; limits: ...; validations: ...`."""
     coverage = record.conclusion.coverage
     size = f"{plural(coverage.nodes, 'node')} x {plural(coverage.ranks, 'rank')}, {coverage.gpus_tested} of {coverage.gpus_existing} GPUs"
     limits = f"{coverage.limits_expected} expected, {coverage.limits_judged} judged, {coverage.limits_held} held"

@@ -167,7 +167,7 @@ def _widest_spreads(attempts: tuple[Attempt, ...]) -> dict[str, float]:
 
 
 def _attempt_table(attempt: Attempt, names: Mapping[int, str], parameters: Mapping[str, Value]) -> AttemptTable:
-    metrics = tuple(dict.fromkeys((figure.metric, figure.unit) for rank in attempt.ranks for figure in _shown(rank)))
+    metrics = tuple(dict.fromkeys((figure.metric, figure.unit) for rank in attempt.ranks for figure in shown_figures(rank)))
     return AttemptTable(
         number=attempt.number,
         columns=(*(f"{metric} ({unit})" if unit else metric for metric, unit in metrics), *gpu_time.columns(attempt)),
@@ -179,7 +179,7 @@ def _attempt_table(attempt: Attempt, names: Mapping[int, str], parameters: Mappi
 
 def _rank_line(rank: RankRecord, metrics: tuple[tuple[str, str], ...], names: Mapping[int, str], gpu_cells: tuple[str, ...]) -> RankLine:
     figures: dict[tuple[str, str], list[str]] = {metric: [] for metric in metrics}
-    for figure in _shown(rank):
+    for figure in shown_figures(rank):
         figures[figure.metric, figure.unit].append(_cell(figure))
     return RankLine(
         rank=rank.rank,
@@ -190,7 +190,7 @@ def _rank_line(rank: RankRecord, metrics: tuple[tuple[str, str], ...], names: Ma
     )
 
 
-def _shown(rank: RankRecord) -> tuple[Figure, ...]:
+def shown_figures(rank: RankRecord) -> tuple[Figure, ...]:
     """What it measured, and the counters that rose or could not be read."""
     return (*rank.figures, *(counter for counter in rank.counters if counter.value != 0))
 

@@ -1,0 +1,94 @@
+"""`results.json` -> `metrics.prom`: verdict, outcomes, figures and bounds for node_exporter's textfile collector.
+
+It is valid in both formats: the Prometheus text format, which the collector reads (no timestamps, every type a gauge; `# EOF` is a comment
+there), and OpenMetrics 1.0, which demands that last line. As many series as the suite has validations and limits, however many GPUs.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from gpu_acceptance.record import Judgement, Outcome, RunRecord
+from gpu_acceptance.report.formatting import parse_moment
+from gpu_acceptance.report.words import VERDICT
+from gpu_acceptance.values import is_number
+from gpu_acceptance.visible import one_line
+
+METRICS = "metrics.prom"
+_PREFIX = "gpu_acceptance"
+_BOUND = re.compile(r"[<>=]= (-?[0-9.]+(?:e[+-]?[0-9]+)?)")  # as a judgement writes a bound that is one number
+
+Labels = dict[str, str]
+Sample = tuple[Labels, float | int]
+
+
+def build_metrics(record: RunRecord) -> str:
+    """The file as text; a second series with the labels of an earlier one, which both formats forbid, is left out."""
+    lines = [line for name, about, samples in _families(record) for line in _family(f"{_PREFIX}_{name}", about, samples)]
+    return "".join(f"{line}\n" for line in [*lines, "# EOF"])
+
+
+def _family(name: str, about: str, samples: Iterable[Sample]) -> Iterator[str]:
+    series: dict[str, float | int] = {}
+    for labels, value in samples:
+        series.setdefault(_labels(labels), value)
+    if series:
+        yield f"# HELP {name} {about}"
+        yield f"# TYPE {name} gauge"
+        yield from (f"{name}{labels} {value}" for labels, value in series.items())
+
+
+def _labels(labels: Labels) -> str:
+    text = ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
+    return f"{{{text}}}" if text else ""
+
+
+def _escape(value: str) -> str:
+    return one_line(value).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _families(record: RunRecord) -> Iterator[tuple[str, str, list[Sample]]]:
+    header, conclusion, cover = record.header, record.conclusion, record.conclusion.coverage
+    about = {"run_id": header.run_id, "profile": header.profile, "level": header.level, "version": header.gpu_acceptance_version}
+    yield "run_info", "Which run this is of; always 1.", [(about, 1)]
+    ended = parse_moment(header.ended_at)
+    yield "run_ended_timestamp_seconds", "When the run ended, in Unix time.", [({}, ended.timestamp())] if ended else []
+    verdicts: list[Sample] = [({"verdict": verdict}, int(verdict == conclusion.verdict)) for verdict in VERDICT]
+    yield "verdict", "1 for the verdict of the run, 0 for the others.", verdicts
+    yield "exit_code", "Exit code of the run.", [({}, conclusion.exit_code)]
+    yield "nodes", "Nodes in the run.", [({}, cover.nodes)]
+    yield "ranks", "Ranks in the run.", [({}, cover.ranks)]
+    yield (
+        "gpus",
+        "GPUs that exist on the nodes, and those tested.",
+        [({"state": "existing"}, cover.gpus_existing), ({"state": "tested"}, cover.gpus_tested)],
+    )
+    limits: list[Sample] = [(({"state": name}), getattr(cover, f"limits_{name}")) for name in ("expected", "judged", "held")]
+    yield "limits", "Bounds that had to be judged, that were, and that held.", limits
+    ended_so = [row.outcome for row in record.rows]
+    yield "validations", "Validations by outcome.", [({"outcome": outcome}, ended_so.count(outcome)) for outcome in Outcome]
+    outcomes: list[Sample] = [({"validation": row.nodeid, "outcome": row.outcome}, 1) for row in record.rows]
+    yield "validation_outcome", "How each validation ended; always 1.", outcomes
+    yield (
+        "limit_status",
+        "How each bound fared over the whole run; always 1.",
+        [({**_bound(one), "status": one.status}, 1) for one in conclusion.limits],
+    )
+    figures: list[Sample] = [
+        ({**_bound(one), "unit": one.unit}, one.value)
+        for one in conclusion.limits
+        if isinstance(one.value, float | int) and is_number(one.value)
+    ]
+    yield "figure", "The worst figure that was judged against each bound.", figures
+    yield "limit", "Each bound that is one number, as the report prints it.", list(_bounds(conclusion.limits))
+    margins: list[Sample] = [(_bound(one), one.margin) for one in conclusion.limits if one.margin is not None]
+    yield "margin_ratio", "Distance of each figure to its bound as a part of it; negative: missed.", margins
+
+
+def _bound(judgement: Judgement) -> Labels:
+    return {"metric": judgement.metric, "bound": judgement.bound}
+
+
+def _bounds(limits: Iterable[Judgement]) -> Iterator[Sample]:
+    for one in limits:
+        if found := _BOUND.fullmatch(one.need):
+            yield {**_bound(one), "unit": one.unit}, float(found[1])

@@ -1,0 +1,126 @@
+"""`results.json` -> `summary.txt`: the run on one page of plain text, fit for a mail or a ticket.
+
+Only our own words begin a line at its left edge: what a machine says is indented, in one line, and cut where it is long.
+"""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from gpu_acceptance.record import Judgement, RunRecord, Status
+from gpu_acceptance.report.cluster import gpu_models, nodes
+from gpu_acceptance.report.formatting import count, exact, percent
+from gpu_acceptance.report.problems import Problem, limits_beyond_rows, problems
+from gpu_acceptance.report.validations import Line
+from gpu_acceptance.report.words import STATUS
+from gpu_acceptance.summary import coverage_line
+from gpu_acceptance.values import level_text, with_unit
+from gpu_acceptance.visible import visible
+
+SUMMARY = "summary.txt"
+COLUMNS = 100  # characters in a line
+MOST_LINES = 60
+_MOST_MARGINS = 5
+_JOB = "the whole job"
+_MOST_ENTRY_LINES = 4
+_MOST_TEXT = _MOST_ENTRY_LINES * COLUMNS  # no more of one text is looked at
+
+
+def build_summary(record: RunRecord) -> str:
+    """The page as text, at most `MOST_LINES` lines of `COLUMNS` characters."""
+    above = [
+        *_entry(record.conclusion.line, 0),
+        *_section("run", [(2, text) for text in _identity(record)]),
+        *_section("coverage", [(2, coverage_line(record).removeprefix("coverage: "))]),
+    ]
+    below = _section("smallest margins of what held", [(2, text) for text in _margins(record)])
+    wrong = _section("what is wrong, by culprit", _wrong(record))
+    lines = [*above, *_shortened(wrong, MOST_LINES - len(above) - len(below)), *below]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _section(title: str, entries: Iterable[tuple[int, str]]) -> list[str]:
+    """The entries, each with its indent, under a title; nothing where there are none."""
+    lines = [line for indent, text in entries for line in _entry(text, indent)]
+    return ["", f"{title}:", *lines] if lines else []
+
+
+def _entry(text: str, indent: int) -> list[str]:
+    """One text in a few lines, all of it printable."""
+    line = visible(text[:_MOST_TEXT]).replace("\n", "\\n").replace("\t", "\\t") + ("..." if len(text) > _MOST_TEXT else "")
+    return textwrap.wrap(
+        line,
+        COLUMNS,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 4),
+        break_on_hyphens=False,
+        max_lines=_MOST_ENTRY_LINES,
+        placeholder=" ...",
+    )
+
+
+def _shortened(lines: list[str], most: int) -> list[str]:
+    if len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], f"  ... and {len(lines) - most + 1} more lines, see report.html"]
+
+
+def _identity(record: RunRecord) -> Iterator[str]:
+    header = record.header
+    yield f"{header.run_id}, {header.started_at} to {header.ended_at}, gpu-acceptance {header.gpu_acceptance_version}"
+    yield f"profile {header.profile} (digest {header.profile_digest or 'unknown'}), level {level_text(header.level, header.parameters)}"
+    found = nodes(header)
+    yield f"{count(len(found), 'node')}, {gpu_models(header)}: {', '.join(one.host for one in found)}"
+
+
+def _wrong(record: RunRecord) -> Iterator[tuple[int, str]]:
+    """Each culprit in the order of the report, and below it what is known against it and what to do."""
+    by_culprit: dict[str, list[str]] = {}
+    for who, *facts in _facts(record):
+        by_culprit.setdefault(who, []).extend(facts)
+    for who, found in by_culprit.items():
+        yield 2, who
+        yield from ((4, fact) for fact in dict.fromkeys(found) if fact)
+
+
+def _facts(record: RunRecord) -> Iterator[tuple[str, ...]]:
+    for problem in problems(record):
+        yield from _facts_of(problem)
+    for line in limits_beyond_rows(record):
+        yield _who(line), _figure(line)
+    told = {line.metric for problem in problems(record) for line in problem.lines}
+    never = [limit.metric for limit in record.conclusion.limits if limit.status is Status.NOT_MEASURED and limit.metric not in told]
+    yield from ((_JOB, f"NOT MEASURED {metric}") for metric in never)
+
+
+def _facts_of(problem: Problem) -> Iterator[tuple[str, ...]]:
+    own = {remedy.metric: f"to do: {remedy.text}" for remedy in problem.remedies}
+    facts = [(_who(line), _figure(line), own.get(line.metric, "")) for line in problem.lines]
+    for culprit in (culprit for culprit in problem.culprits if culprit.is_cause):
+        facts.append((f"rank {culprit.rank} ({culprit.place})", f"{culprit.mark.word} in {problem.nodeid}: {culprit.message}", ""))
+    facts = facts or [(_JOB, f"{problem.mark.word} {problem.nodeid}: {problem.message}", "")]
+    yield from facts
+    culprits = {who for who, *_ in facts}
+    for advice in problem.advice:
+        who = advice.where if advice.where in culprits else facts[0][0]
+        yield who, f"to do: {advice.remedy.do} (gpu-acceptance remedy {advice.kind})"
+
+
+def _who(line: Line) -> str:
+    return "; ".join(line.who) or _JOB
+
+
+def _figure(line: Line) -> str:
+    margin = f", {line.margin} from the bound" if line.margin else ""
+    return f"{line.mark.word} {line.metric} = {line.figure_exact}, need {line.need}{margin}"
+
+
+def _margins(record: RunRecord) -> Iterator[str]:
+    held = [limit for limit in record.conclusion.limits if limit.status is Status.HELD and limit.margin is not None]
+    held.sort(key=lambda limit: limit.margin or 0.0)
+    return (_margin(limit) for limit in islice(held, _MOST_MARGINS))
+
+
+def _margin(limit: Judgement) -> str:
+    figure = exact(limit.value) if limit.value is None else with_unit(exact(limit.value), limit.unit)
+    return f"{percent(limit.margin or 0.0)}: {STATUS[limit.status].word} {limit.metric} = {figure}, need {limit.need}"

@@ -33,11 +33,19 @@ class Grid:
 
 
 def make_grid(
-    title: str, unit: str, corner: str, values: Mapping[tuple[str, str], float], missed: frozenset[tuple[str, str]] = frozenset()
+    title: str,
+    unit: str,
+    corner: str,
+    values: Mapping[tuple[str, str], float],
+    missed: frozenset[tuple[str, str]] = frozenset(),
+    columns: Sequence[str] = (),
 ) -> Grid:
-    """Of figures by row and column, each in the order of its first one. More rows than can be looked at: those that stand out most."""
+    """Of figures by row and column, each in the order of its first one, or columns as they are given.
+
+    More rows than can be looked at: those that stand out most.
+    """
     median = statistics.median(values.values())
-    rows, columns = tuple(dict.fromkeys(row for row, _ in values)), tuple(dict.fromkeys(column for _, column in values))
+    rows, columns = tuple(dict.fromkeys(row for row, _ in values)), tuple(columns or dict.fromkeys(column for _, column in values))
     shown = rows if len(rows) <= MOST_ROWS else _most_striking(values, median, missed)
     ends = {min(values.values()): _LEAST, max(values.values()): _MOST} if len(set(values.values())) > 1 else {}
     cells = {

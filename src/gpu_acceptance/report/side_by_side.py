@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from gpu_acceptance.record import Attempt, Judgement, RankIdentity, Row, RunRecord, Status
+from gpu_acceptance.record import Attempt, RankIdentity, Row, RunRecord, Status
 from gpu_acceptance.report.cluster import by_node, places
 from gpu_acceptance.report.grid import Grid, make_grid, widest
 from gpu_acceptance.report.validations import Line, judgement_lines
 
 MOST_GRIDS = 12  # those with a miss, then those whose ranks are furthest apart
-MOST_CLOSE = 5
+MOST_CLOSE = 8
 _PAIR = re.compile(r"(?P<metric>.+)\.to_rank_(?P<other>\d{1,7})")
 
 
@@ -17,8 +18,8 @@ def grids(record: RunRecord) -> tuple[Grid, ...]:
     """Of what is judged of each rank, the last attempt; what is equal on all of them is left out."""
     slots = _slots(record.header.ranks)
     found = [one for row in record.rows for one in _of_row(row, slots)]
-    found.sort(key=lambda one: one[0], reverse=True)
-    return tuple(grid for _, grid in found[:MOST_GRIDS])
+    found.sort(key=lambda one: (bool(one.missed), widest(tuple(one.values.values()))), reverse=True)
+    return tuple(make_grid(one.title, one.unit, "node / slot", one.values, one.missed) for one in found[:MOST_GRIDS])
 
 
 def matrices(record: RunRecord) -> tuple[Grid, ...]:
@@ -42,26 +43,37 @@ def _slots(ranks: tuple[RankIdentity, ...]) -> dict[int, tuple[str, str]]:
     }
 
 
-def _of_row(row: Row, slots: Mapping[int, tuple[str, str]]) -> Iterator[tuple[tuple[bool, float], Grid]]:
-    """With what it is to be sorted by."""
-    judged = [one for one in row.judgements if one.scope == "rank"]
-    for judgement in judged if row.attempts else ():
-        values = _values(row.attempts[-1], judgement, slots)
-        if len(values) > 1 and len(set(values.values())) > 1:
-            missed = (
-                frozenset(slots[rank] for rank in judgement.ranks if rank in slots) if judgement.status is Status.MISSED else frozenset()
-            )
-            title = f"{judgement.metric}, {row.nodeid.split('::', 1)[-1]}"
-            yield (bool(missed), widest(tuple(values.values()))), make_grid(title, judgement.unit, "node / slot", values, missed)
+@dataclass(frozen=True)
+class _Measured:
+    """One metric of one validation, by node and slot."""
+
+    title: str
+    unit: str
+    values: Mapping[tuple[str, str], float]
+    missed: frozenset[tuple[str, str]]
 
 
-def _values(attempt: Attempt, judgement: Judgement, slots: Mapping[int, tuple[str, str]]) -> dict[tuple[str, str], float]:
-    """Where each rank has one number of it."""
-    found: dict[tuple[str, str], float] = {}
-    for record in attempt.ranks:
-        figures = [figure.value for figure in record.figures if figure.metric == judgement.metric and figure.unit == judgement.unit]
-        if len(figures) == 1 and record.rank in slots and isinstance(figures[0], int | float) and not isinstance(figures[0], bool):
-            found[slots[record.rank]] = figures[0]
+def _of_row(row: Row, slots: Mapping[int, tuple[str, str]]) -> Iterator[_Measured]:
+    """Each metric once, whatever number of limits it has."""
+    judged: dict[tuple[str, str], set[int]] = {}
+    for one in row.judgements:
+        if one.scope == "rank":
+            judged.setdefault((one.metric, one.unit), set()).update(one.ranks if one.status is Status.MISSED else ())
+    columns = _columns(row.attempts[-1], slots) if row.attempts else {}
+    for (metric, unit), missed in judged.items():
+        values = columns.get((metric, unit), {})
+        if len(set(values.values())) > 1:
+            title = f"{metric}, {row.nodeid.split('::', 1)[-1]}"
+            yield _Measured(title, unit, values, frozenset(slots[rank] for rank in missed if rank in slots))
+
+
+def _columns(attempt: Attempt, slots: Mapping[int, tuple[str, str]]) -> dict[tuple[str, str], dict[tuple[str, str], float]]:
+    """By metric and unit the number of each rank; where a rank has several of one, its last."""
+    found: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
+    for record in sorted(attempt.ranks, key=lambda one: one.rank):
+        for figure in record.figures:
+            if record.rank in slots and isinstance(figure.value, int | float) and not isinstance(figure.value, bool):
+                found.setdefault((figure.metric, figure.unit), {})[slots[record.rank]] = figure.value
     return found
 
 
@@ -74,10 +86,9 @@ def _pairs(attempt: Attempt) -> Iterator[Grid]:
                 key = (f"rank {record.rank}", f"rank {int(pair['other'])}")
                 found.setdefault((pair["metric"], figure.unit), {})[key] = figure.value
     for (metric, unit), values in found.items():
-        columns = sorted({column for _, column in values}, key=lambda name: int(name.removeprefix("rank ")))
-        ordered = {key: values[key] for column in columns for key in values if key[1] == column}
-        yield make_grid(metric, unit, "from / to", dict(sorted(ordered.items(), key=lambda one: _numbers(one[0]))))
+        columns = sorted({column for _, column in values}, key=_number)
+        yield make_grid(metric, unit, "from / to", values, columns=columns)
 
 
-def _numbers(pair: tuple[str, str]) -> tuple[int, ...]:
-    return tuple(int(name.removeprefix("rank ")) for name in pair)
+def _number(rank: str) -> int:
+    return int(rank.removeprefix("rank "))

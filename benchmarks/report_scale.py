@@ -40,7 +40,7 @@ def build(folder: Path, num_nodes: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("nodes", type=int, nargs="*", default=[16, 128], help="of 8 GPUs each, at least 3 (16 128); 2048 wants 16 GiB of memory")
+    parser.add_argument("nodes", type=int, nargs="*", default=[16, 128], help="of 8 GPUs each, at least 3 (16 128); 2048 wants 16 GiB")
     parser.add_argument("--step", choices=("make", "build"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -34,8 +34,9 @@ lint: $(VENV)/.ready-dev ## ruff and mypy
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 
-bench: $(VENV)/.ready ## what the plugin costs per validation over a bare pytest function, as a ratio inside one run
+bench: $(VENV)/.ready ## what the plugin costs per validation over a bare pytest function, as a ratio inside one run; what a large report costs
 	$(VENV)/bin/python benchmarks/overhead.py $(ARGS)
+	PYTHONPATH=. $(VENV)/bin/python benchmarks/report_scale.py
 
 faults: $(VENV)/.ready-dev ## run the fault matrix on a CPU and write docs/faults.md from what was seen
 	$(VENV)/bin/python tools/make_faults.py $(ARGS)

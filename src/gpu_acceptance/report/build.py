@@ -14,7 +14,19 @@ from gpu_acceptance.busy import use_text
 from gpu_acceptance.clocks import clock_sentences
 from gpu_acceptance.files import RESULTS, read_regular, read_results, sha256_of, write_atomically
 from gpu_acceptance.record import RunRecord
-from gpu_acceptance.report import advice, cluster, formatting, gpu_time, inventory, pictures, problems, untested, validations
+from gpu_acceptance.report import (
+    advice,
+    cluster,
+    formatting,
+    gpu_time,
+    grid,
+    inventory,
+    pictures,
+    problems,
+    side_by_side,
+    untested,
+    validations,
+)
 from gpu_acceptance.report.words import VERDICT
 from gpu_acceptance.visible import visible
 
@@ -58,6 +70,7 @@ def _environment() -> Environment:
         bar_width=validations.BAR_WIDTH,
         picture_width=pictures.WIDTH,
         picture_height=pictures.HEIGHT,
+        tone_steps=", ".join(f"{100 * step:.0f} %" for step in grid.STEPS),
     )
     return environment
 
@@ -93,6 +106,9 @@ def _context(record: RunRecord) -> dict[str, object]:
         "problems": problems.problems(record),
         "run_advice": advice.advice_on_run(record),
         "beyond": problems.limits_beyond_rows(record),
+        "closest": side_by_side.closest(record),
+        "grids": side_by_side.grids(record),
+        "matrices": side_by_side.matrices(record),
         "subjects": validations.by_subject(record),
         "counters": validations.counter_lines(record),
         "untested": untested.untested(record),

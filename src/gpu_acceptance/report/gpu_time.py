@@ -21,10 +21,8 @@ def columns(attempt: Attempt) -> tuple[str, ...]:
     return (*_COLUMNS.values(), "clocks held down (s)") if _was_sampled(attempt) else ()
 
 
-def cells(rank: RankRecord, attempt: Attempt) -> tuple[str, ...]:
-    """One for each column."""
-    if not _was_sampled(attempt):
-        return ()
+def cells(rank: RankRecord) -> tuple[str, ...]:
+    """One for each column, where there are any."""
     return (*(_level(rank, channel) for channel in _COLUMNS), _held_down(rank))
 
 

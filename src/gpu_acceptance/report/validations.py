@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpu_acceptance.limit import Value, subject_of_metric
 from gpu_acceptance.record import COUNTERS, Attempt, Figure, Header, Judgement, RankRecord, Row, RunRecord, Status
-from gpu_acceptance.report import gpu_time
+from gpu_acceptance.report import gpu_time, notable
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import duration, exact, percent, ranks_text, reproduce, rounded
 from gpu_acceptance.report.pictures import Picture, pictures
@@ -102,7 +102,7 @@ def _validation(anchor: str, row: Row, names: Mapping[int, str], header: Header)
         deadline=duration(row.deadline_s) if row.deadline_s else "",
         lines=judgement_lines(shown, names, row.attempts),
         quiet_counters=f"{plural(num_quiet, 'counter')} of each GPU read before and after: within limits." if num_quiet else "",
-        attempts=tuple(_attempt_table(attempt, names, header.parameters) for attempt in row.attempts),
+        attempts=tuple(_attempt_table(attempt, row.judgements, names, header.parameters) for attempt in row.attempts),
         command=shlex.join(reproduce(header.command, row.nodeid)),
     )
 
@@ -166,13 +166,17 @@ def _widest_spreads(attempts: tuple[Attempt, ...]) -> dict[str, float]:
     return spreads
 
 
-def _attempt_table(attempt: Attempt, names: Mapping[int, str], parameters: Mapping[str, Value]) -> AttemptTable:
-    metrics = tuple(dict.fromkeys((figure.metric, figure.unit) for rank in attempt.ranks for figure in shown_figures(rank)))
+def _attempt_table(
+    attempt: Attempt, judgements: Iterable[Judgement], names: Mapping[int, str], parameters: Mapping[str, Value]
+) -> AttemptTable:
+    ranks = notable.notable(attempt, judgements)
+    metrics = tuple(dict.fromkeys((figure.metric, figure.unit) for rank in ranks for figure in shown_figures(rank)))
+    gpu_columns = gpu_time.columns(attempt)
     return AttemptTable(
         number=attempt.number,
-        columns=(*(f"{metric} ({unit})" if unit else metric for metric, unit in metrics), *gpu_time.columns(attempt)),
-        lines=tuple(_rank_line(rank, metrics, names, gpu_time.cells(rank, attempt)) for rank in attempt.ranks),
-        note=gpu_time.note(attempt),
+        columns=(*(f"{metric} ({unit})" if unit else metric for metric, unit in metrics), *gpu_columns),
+        lines=tuple(_rank_line(rank, metrics, names, gpu_time.cells(rank) if gpu_columns else ()) for rank in ranks),
+        note=" ".join(filter(None, (notable.note(attempt), gpu_time.note(attempt)))),
         pictures=pictures(attempt, parameters),
     )
 

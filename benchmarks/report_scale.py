@@ -1,0 +1,50 @@
+"""What the report of a large cluster costs: a made run, read from its results.json and built into its page, by a process of its own.
+
+Seconds are those of this machine, and mean nothing elsewhere; sizes do. Needs the root of the checkout on PYTHONPATH.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from gpu_acceptance.files import write_results
+from gpu_acceptance.report import write_page
+from tests.report.large import NUM_VALIDATIONS, large
+
+
+def main(sizes: list[int]) -> None:
+    for num_nodes in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            for step in ("make", "build"):
+                subprocess.run([sys.executable, __file__, "--step", step, "--folder", folder, str(num_nodes)], check=True)
+
+
+def make(folder: Path, num_nodes: int) -> None:
+    write_results(folder, large(num_nodes))
+
+
+def build(folder: Path, num_nodes: int) -> None:
+    begin_s = time.monotonic()
+    page = write_page(folder)
+    seconds, peak = time.monotonic() - begin_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    results = (folder / "results.json").stat().st_size
+    print(
+        f"{8 * num_nodes:,} GPUs x {NUM_VALIDATIONS} validations: results.json {results / 1e6:.1f} MB; report.html "
+        f"{page.stat().st_size / 1e6:.1f} MB, built in {seconds:.1f} s with {peak:.2f} GiB"
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("nodes", type=int, nargs="*", default=[16, 128], help="of 8 GPUs each, at least 3 (16 128); 2048 wants 16 GiB")
+    parser.add_argument("--step", choices=("make", "build"), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.step:
+        {"make": make, "build": build}[options.step](options.folder, options.nodes[0])
+    else:
+        main(options.nodes)

@@ -1,0 +1,45 @@
+"""Which ranks of a large job are worth a line each: those with a fault, those that a limit names, and those furthest from the others."""
+
+import statistics
+from collections.abc import Iterable
+
+from gpu_acceptance.record import Attempt, Judgement, Outcome, RankRecord, Status
+
+MOST_RANKS = 64  # with a line each; all others are in results.json and figures.csv
+_QUIET = {Status.HELD, Status.NOT_APPLICABLE}
+
+
+def notable(attempt: Attempt, judgements: Iterable[Judgement]) -> tuple[RankRecord, ...]:
+    """All ranks where they are few; else the most notable ones, in the order of the attempt."""
+    if len(attempt.ranks) <= MOST_RANKS:
+        return attempt.ranks
+    named = {rank for one in judgements if one.status not in _QUIET for rank in one.ranks}
+    distances = _distances(attempt)
+    ranked = sorted(attempt.ranks, key=lambda one: (one.outcome is Outcome.PASSED, one.rank not in named, -distances[one.rank], one.rank))
+    chosen = {one.rank for one in ranked[:MOST_RANKS]}
+    return tuple(one for one in attempt.ranks if one.rank in chosen)
+
+
+def note(attempt: Attempt) -> str:
+    """What is left out, or nothing."""
+    if len(attempt.ranks) <= MOST_RANKS:
+        return ""
+    return (
+        f"{MOST_RANKS} of {len(attempt.ranks):,} ranks: those with a fault, that a missed limit names, or furthest from the median. "
+        "All are in results.json and figures.csv."
+    )
+
+
+def _distances(attempt: Attempt) -> dict[int, float]:
+    """The largest distance of a rank's numbers from the medians of all, each as a part of its median."""
+    columns: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for record in attempt.ranks:
+        for figure in record.figures:
+            if isinstance(figure.value, int | float) and not isinstance(figure.value, bool):
+                columns.setdefault((figure.metric, figure.unit), []).append((record.rank, figure.value))
+    found = dict.fromkeys((record.rank for record in attempt.ranks), 0.0)
+    for column in columns.values():
+        median = statistics.median(value for _, value in column)
+        for rank, value in column if median else ():
+            found[rank] = max(found[rank], abs(value / median - 1))
+    return found

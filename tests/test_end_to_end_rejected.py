@@ -9,6 +9,7 @@ from suite import EXAMPLES, make_suite, torchrun
 
 from gpu_acceptance.manifest import differences, read_manifest
 from gpu_acceptance.report.exports import EXPORTS
+from gpu_acceptance.report.github import annotations, job_summary
 
 pytestmark = pytest.mark.launcher
 
@@ -68,8 +69,10 @@ FAULTS = (
 
 @pytest.fixture(scope="module")
 def rejected(tmp_path_factory):
+    """As a job of GitHub Actions."""
     suite = make_suite(tmp_path_factory.mktemp("rejected"), *EXAMPLES_HERE)
-    return torchrun(suite, f"--limits={EXAMPLES / 'raised_bound.site.yaml'}")
+    github = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(suite / "job.md")}
+    return torchrun(suite, f"--limits={EXAMPLES / 'raised_bound.site.yaml'}", env=github)
 
 
 def test_all_ranks_exit_alike(rejected):
@@ -87,6 +90,12 @@ def test_the_verdict_is_in_the_terminal_and_in_the_launchers_own_words(rejected)
     assert rejected.verdict_line.startswith("REJECTED: 2 of 13 validations died, 1 of 13 validations stuck, ")
     assert rejected.output.count(f"traceback : {rejected.verdict_line}") == 2
     assert rejected.verdict_line in rejected.terminal_of(1)
+
+
+def test_github_is_told_once(rejected):
+    told = [line for line in rejected.output.splitlines() if line.startswith("::")]
+    assert told == list(annotations(rejected.record))
+    assert (rejected.suite / "job.md").read_text() == job_summary(rejected.record)
 
 
 @pytest.mark.parametrize("subject", [name for name in EXAMPLES_HERE if name not in {"raised_bound", "unlisted_world"}])

@@ -1,5 +1,6 @@
 """One acceptance run on one rank, from the agreement on what runs to the last bye. The pytest hooks are in plugin.py."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from gpu_acceptance.manifest import MANIFEST, write_manifest
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.record import COUNTERS, Outcome, RankIdentity, Row, RunPlan, RunRecord
 from gpu_acceptance.report.event_files import write_event_files
+from gpu_acceptance.report.github import tell_github
 from gpu_acceptance.rows import subject_of
 from gpu_acceptance.run_files import RunFiles, utc_now
 from gpu_acceptance.run_plan import make_plan
@@ -255,6 +257,15 @@ class Run:
             return write_event_files(self.files.folder, self.record)
         except Exception as error:  # whatever a package or a disk can come up with
             return f"tensorboard: no event files in {self.files.folder}: {describe(error)}"
+
+    def tell_github(self) -> list[str]:
+        """The rank that reports, where GitHub Actions runs it; returns lines to say. It costs nobody a verdict."""
+        if self.record is None:
+            return []
+        try:
+            return list(tell_github(self.record, os.environ))
+        except Exception as error:  # whatever a disk can come up with
+            return [f"github: no summary of the job: {describe(error)}"]
 
     def write_manifest(self) -> str:
         """The rank that reports, after all else is written; returns a line to say. It costs nobody a verdict."""

@@ -1,0 +1,66 @@
+"""What GitHub Actions is told: lines that no text of a machine can add to, and a summary whose fence nothing closes."""
+
+import re
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gpu_acceptance.record import RunRecord
+from gpu_acceptance.report.github import MOST_ANNOTATIONS, annotations, job_summary, tell_github
+from gpu_acceptance.report.summary_text import build_summary
+from tests.report import samples
+from tests.report.test_hostile import PIECES, construct, hostile, tainted
+
+LINE = re.compile(r"::(error|warning|notice) title=[^:,\r\n]+::[^\r\n]*")
+
+
+def kinds(record):
+    return [LINE.fullmatch(line)[1] for line in annotations(record)]
+
+
+@pytest.mark.parametrize("sample", samples.ALL)
+def test_each_line_is_one_command_and_the_verdict_is_the_last(sample):
+    record = samples.ALL[sample]()
+    *_, last = annotations(record)
+    assert kinds(record)[-1] == "notice"
+    assert last == f"::notice title={record.conclusion.verdict}::{record.conclusion.line.replace('%', '%25')}"
+
+
+def test_what_is_wrong_is_told_with_figure_and_bound():
+    found = [line for line in annotations(samples.rejected()) if line.startswith("::error")]
+    assert found[0].startswith("::error title=FAILED acceptance/test_hbm.py%3A%3Atest_hbm_triad::")
+    assert kinds(samples.accepted()).count("error") == 0
+
+
+def test_what_github_would_not_show_is_counted():
+    record = samples.rejected()
+    rows = tuple(record.rows[1].model_copy(update={"nodeid": f"acceptance/test_hbm.py::test_{number}"}) for number in range(25))
+    found = [line for line in annotations(record.model_copy(update={"rows": rows})) if line.startswith("::error")]
+    assert len(found) == MOST_ANNOTATIONS
+    assert found[-1] == "::error title=and 16 more problems::see report.html"
+
+
+def test_only_github_is_told_and_a_summary_is_added_to_what_is_there(tmp_path):
+    path, record = tmp_path / "summary.md", samples.rejected()
+    path.write_text("before\n")
+    assert list(tell_github(record, {"GITHUB_STEP_SUMMARY": str(path)})) == []
+    assert path.read_text() == "before\n"
+    lines = list(tell_github(record, {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(path)}))
+    assert lines == list(annotations(record)) == list(tell_github(record, {"GITHUB_ACTIONS": "true"}))
+    assert path.read_text() == "before\n" + job_summary(record)
+
+
+@pytest.mark.parametrize("sample", ["rejected", "stuck", "incomplete"])
+@given(taint=hostile | st.text(st.characters(), min_size=1, max_size=20))
+@example(taint="x\n::error title=owned::x\r::add-mask::y%0A::set-env name=a::b")
+@example(taint="````\n# owned\n<script>" + "".join(PIECES))
+@settings(max_examples=20, deadline=None)
+def test_no_text_of_a_machine_issues_a_command_or_leaves_its_fence(sample, taint):
+    record = construct(RunRecord, tainted(samples.ALL[sample]().model_dump(), taint))
+    for line in annotations(record):
+        assert LINE.fullmatch(line), line
+    _, fence, inside, end = re.fullmatch(r"(## [^\n]*)\n\n(`{3,})text\n(.*)\n(`{3,})\n", job_summary(record), re.DOTALL).groups()
+    assert fence == end
+    assert fence not in inside
+    assert inside + "\n" == build_summary(record)

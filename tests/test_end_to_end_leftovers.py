@@ -1,5 +1,6 @@
 """What a validation leaves behind: it counts against that validation, and never reaches the next one."""
 
+import getpass
 import subprocess
 
 import pytest
@@ -106,3 +107,16 @@ def test_an_import_that_changes_what_all_run_in(tmp_path):
     message = ended.row("world_formation").message
     assert "importing the validations changed what all of them run in: torch default_dtype is torch.float64, was torch.float32; " in message
     assert "NCCL_ALGO='TREE', was None" in message
+
+
+def test_tmp_path_is_the_validations_own(tmp_path):
+    """It is gone with its worker, and what other pytest of this user left is not cleared away: that could take any time."""
+    temporary = tmp_path / "tmp"
+    others = [temporary / f"pytest-of-{getpass.getuser()}" / f"pytest-{number}" / "file" for number in range(9)]
+    for other in others:
+        other.parent.mkdir(parents=True)
+        other.touch()
+    ended = torchrun(make_suite(tmp_path / "suite", "writes_files"), env={"TMPDIR": str(temporary)})
+    assert ended.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)", ended.output
+    assert all(other.exists() for other in others)
+    assert list(temporary.glob("gpu-acceptance-*")) == []

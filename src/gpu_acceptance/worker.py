@@ -8,6 +8,7 @@ import faulthandler
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 from gpu_acceptance.process_exit import ProcessExit
@@ -50,6 +51,14 @@ def _nccl_log(base: dict[str, str]) -> dict[str, str]:
     return {"NCCL_DEBUG": level if level.upper() in {"INFO", "ABORT", "TRACE"} else "WARN", "NCCL_DEBUG_FILE": ""}
 
 
+def _tmp_path_in(scratch: str) -> tuple[str, ...]:
+    """Has tmp_path of each validation in a folder of this worker alone, and removed once it passed.
+
+    Pytest's own place is shared by all pytest of a user: who leaves clears away there what older ones left, for as long as that takes.
+    """
+    return f"--basetemp={scratch}/of_tests", "-otmp_path_retention_policy=failed"
+
+
 def write_whole_lines() -> None:
     """C's stdout, where NCCL logs, holds 4 KiB back where it is a file: a warning would come late, or never where the worker is killed."""
     libc = ctypes.CDLL(None)
@@ -87,7 +96,8 @@ def main(arguments: list[str]) -> int:
 
     answer_when_asked(bell_fd, Path(os.environ["GPU_ACCEPTANCE_COLLECTIVES_FILE"]))
     plugin = WorkerPlugin(read_fd, write_fd, Surroundings())
-    code = int(pytest.main(arguments, plugins=[plugin]))
+    with tempfile.TemporaryDirectory(prefix="gpu-acceptance-", ignore_cleanup_errors=True) as scratch:
+        code = int(pytest.main([*arguments, *_tmp_path_in(scratch)], plugins=[plugin]))
     return 0 if plugin.said_bye and code in {0, 1} else code or 3  # 1: a validation failed, which has been told; 3: no goodbye
 
 

@@ -111,5 +111,5 @@ def test_no_template_steps_around_the_gates():
 def test_values_in_attributes_are_ours():
     """What stands in an attribute is a number or a word from our own tables, whatever the machine says."""
     page = parse(page_of("incomplete", "<'\">"))
-    allowed = set(string.ascii_letters + string.digits + " .-_#=;:,'/()%+")
+    allowed = set(string.ascii_letters + string.digits + " .-_#=;:,'/()%+°")
     assert {char for one in page.elements for value in one.attributes.values() for char in value or ""} <= allowed

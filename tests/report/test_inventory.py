@@ -28,7 +28,7 @@ def inventory_of(*changes):
 
 def text_of(*changes):
     """The section, blanks folded."""
-    found = next(one for one in parse(build_page(record_of(*changes))).all("section") if one.attributes["id"] == "identity")
+    found = next(one for one in parse(build_page(record_of(*changes))).all("section") if one.attributes["id"] == "machines")
     return re.sub(r"\s+", " ", found.text.split("Inventory", 1)[1])
 
 

@@ -60,7 +60,7 @@ def test_tables_have_captions_and_scopes(name):
 def test_curves_are_drawn_and_told():
     """Of eight ranks three, with their values; where no light shows a picture its words say what it has."""
     page = parse(PAGES["trained"])
-    charts = [one for one in page.all("svg") if one.attributes.get("role") == "img"]
+    charts = [one for one in page.all("svg") if one.attributes.get("role") == "img" and "step" in one.attributes["aria-label"]]
     assert [one.attributes["aria-label"].split(". ")[0] for one in charts] == [
         "lora_convergence.loss in nats over 40 steps",
         "lora_convergence.step_s in s over 301 steps",
@@ -160,10 +160,15 @@ def test_a_measured_only_run_says_so():
     assert "measured only: nothing was judged" in build_page(record)
 
 
-def test_identity_names_hosts_gpus_versions_and_coverage():
-    text = section("rejected", "identity")
-    for part in ("node-01.example", "CH-EXAMPLE-001", "GPU-00000006-0000-4000-8000-000000000006", "1653924100006", "580.159.04", "2.28.9"):
-        assert part in text
+def test_identity_names_run_versions_and_coverage_and_the_machines_follow_what_is_wrong():
+    machines, text = section("rejected", "machines"), section("rejected", "identity")
+    for part in ("node-01.example", "CH-EXAMPLE-001", "GPU-00000006-0000-4000-8000-000000000006", "1653924100006"):
+        assert part in machines
+    assert "580.159.04" in text
+    assert "2.28.9" in text
+    sections = [one.attributes["id"] for one in parse(PAGES["rejected"]).all("section")]
+    order = ["identity", "wrong", "side-by-side", "over-time", "validations", "untested", "machines", "environment"]
+    assert sections == order
     assert "GPUs tested 8 of 8" in text
     assert "limits expected 5 limits judged 5 limits held 3" in text
     assert "ended 2026-11-20 07:21:40 UTC, after 21 min 40 s" in text

@@ -21,6 +21,7 @@ from gpu_acceptance.report import (
     gpu_time,
     grid,
     inventory,
+    over_time,
     pictures,
     problems,
     side_by_side,
@@ -70,6 +71,10 @@ def _environment() -> Environment:
         bar_width=validations.BAR_WIDTH,
         picture_width=pictures.WIDTH,
         picture_height=pictures.HEIGHT,
+        time_width=over_time.WIDTH,
+        time_height=over_time.HEIGHT,
+        time_top=over_time.TOP,
+        time_floor=over_time.HEIGHT - over_time.BOTTOM,
         tone_steps=", ".join(f"{100 * step:.0f} %" for step in grid.STEPS),
     )
     return environment
@@ -109,6 +114,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "closest": side_by_side.closest(record),
         "grids": side_by_side.grids(record),
         "matrices": side_by_side.matrices(record),
+        "over_time": over_time.over_time(record),
         "subjects": validations.by_subject(record),
         "counters": validations.counter_lines(record),
         "untested": untested.untested(record),

@@ -14,12 +14,12 @@ from gpu_acceptance.loss_reference import reference_of
 from gpu_acceptance.record import Attempt, RankRecord
 from gpu_acceptance.report.axis import Axis, axis_over
 from gpu_acceptance.report.formatting import count
+from gpu_acceptance.report.picked import MOST_RANKS, picked
 
 WIDTH, HEIGHT = 640, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 28  # of the drawing, around the curves
-_MOST_RANKS = 3
 _MOST_ROWS = 24  # of the table
-_STYLES = ("first", "second", "third")  # of style.css: colour and dashes
+STYLES = ("first", "second", "third")  # of style.css: colour and dashes
 _LOSS = ".loss"
 _REFERENCES = {"lora_convergence": "lora.reference"}  # subject -> the parameter that has the curve of a sound run
 
@@ -63,9 +63,9 @@ def pictures(attempt: Attempt, parameters: Mapping[str, Value]) -> tuple[Picture
 
 
 def _picture(name: str, curves: Mapping[int, Curve], ranks: Iterable[RankRecord], parameters: Mapping[str, Value]) -> Picture:
-    chosen = _chosen(curves)
+    chosen = picked({rank: _mean(curve) for rank, curve in curves.items()})
     longest = max(curves.values(), key=lambda curve: curve.num_steps)
-    lines = [_Line(label, style, curve.steps, curve.points) for (label, curve), style in zip(chosen, _STYLES, strict=False)]
+    lines = [_Line(label, style, curves[rank].steps, curves[rank].points) for (rank, label), style in zip(chosen, STYLES, strict=False)]
     lines += _known(name, longest, ranks, parameters)
     title = name if longest.unit == "relative" else f"{name} in {longest.unit}"
     finite = [value for line in lines for value in line.values if value is not None and math.isfinite(value)]
@@ -81,15 +81,6 @@ def _picture(name: str, curves: Mapping[int, Curve], ranks: Iterable[RankRecord]
         rows=tuple(_rows(lines)),
         note=_note(curves, longest, len(lines[0].steps)),
     )
-
-
-def _chosen(curves: Mapping[int, Curve]) -> list[tuple[str, Curve]]:
-    """Of many ranks three, which differ most."""
-    if len(curves) <= _MOST_RANKS:
-        return [(f"rank {rank}", curve) for rank, curve in curves.items()]
-    ranks = sorted(curves, key=lambda rank: _mean(curves[rank]))
-    picked = {"lowest mean": ranks[0], "middle": ranks[len(ranks) // 2], "highest mean": ranks[-1]}
-    return [(f"rank {rank} ({why} of {len(ranks)} ranks)", curves[rank]) for why, rank in picked.items()]
 
 
 def _mean(curve: Curve) -> float:
@@ -164,6 +155,6 @@ def _note(curves: Mapping[int, Curve], longest: Curve, num_points: int) -> str:
         parts.append(f"Each point is the mean of its neighbours: {len(longest.points)} of {longest.num_steps} steps.")
     if num_points > _MOST_ROWS:
         parts.append(f"The table has {_MOST_ROWS} of {num_points} points; results.json has all.")
-    if len(curves) > _MOST_RANKS:
-        parts.append(f"Drawn are {_MOST_RANKS} of {len(curves)} ranks.")
+    if len(curves) > MOST_RANKS:
+        parts.append(f"Drawn are {MOST_RANKS} of {len(curves)} ranks.")
     return " ".join(parts)

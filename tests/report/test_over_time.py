@@ -1,0 +1,105 @@
+"""The GPUs over the run as drawings: where attempts lie, which ranks are drawn, and what is said of clocks that were held down."""
+
+import re
+
+import pytest
+
+from gpu_acceptance.gpu_telemetry import Between, GpuSeries, GpuTelemetry, Level
+from gpu_acceptance.record import Attempt, Outcome, RankRecord, Row
+from gpu_acceptance.report.build import build_page
+from gpu_acceptance.report.over_time import HEIGHT, LEFT, RIGHT, WIDTH, over_time
+from tests.report import samples
+from tests.report.pages import parse
+
+
+def telemetry(mean, length_s=10.0, channel="sm_clock_mhz", **held):
+    """`held`: by reason, the first and the last second."""
+    names = {name.replace("_", " "): between for name, between in held.items()}
+    return GpuTelemetry(
+        length_s=length_s,
+        seen_s=length_s,
+        num_samples=100,
+        longest_gap_s=0.1,
+        levels={channel: Level(mean=mean, low=mean - 1, high=mean + 1, held_s=length_s)},
+        throttled_s={name: last - first for name, (first, last) in names.items()},
+        throttled_between={name: Between(first_s=first, last_s=last) for name, (first, last) in names.items()},
+        reasons_held_s=length_s,
+        missing={},
+    )
+
+
+def row(name, *told, subject="gemm", series=None):
+    nodeid = f"acceptance/test_{subject}.py::{name}"
+    ranks = (
+        RankRecord(nodeid=nodeid, attempt=1, generation=0, rank=rank, outcome=Outcome.PASSED, telemetry=one, series=series)
+        for rank, one in enumerate(told)
+    )
+    return Row(nodeid=nodeid, subject=subject, outcome=Outcome.PASSED, attempts=(Attempt(number=1, ranks=tuple(ranks)),))
+
+
+def run(*rows):
+    return samples.accepted().model_copy(update={"rows": rows})
+
+
+def text_of(record):
+    return parse(build_page(record)).all("body")[0].text
+
+
+def places(path):
+    return [[tuple(map(float, pair.split())) for pair in re.findall(r"[\d.]+ [\d.]+", part)] for part in path.split("M")[1:]]
+
+
+def test_without_a_gpu_there_is_no_section():
+    record = run(row("test_one", None, None))
+    assert over_time(record) is None
+    assert "GPUs over time" not in build_page(record)
+
+
+def test_attempts_stand_one_after_the_other_over_the_whole_width():
+    found = over_time(run(row("test_one", telemetry(1900.0, 30.0)), row("test_two", telemetry(1500.0, 10.0), subject="hbm")))
+    (panel,) = found.panels  # nobody told of power and temperature
+    first, second = places(panel.lines[0].path)
+    assert (first[0][0], second[-1][0]) == (LEFT, WIDTH - RIGHT)
+    assert first[-1][0] == second[0][0] == pytest.approx(LEFT + 0.75 * (WIDTH - RIGHT - LEFT))
+    assert first[0][1] == first[1][1] < second[0][1] < HEIGHT  # the higher clock is nearer to the top
+    assert [(band.words, band.x) for band in found.subjects] == [("gemm", LEFT), ("hbm", first[-1][0])]
+    assert panel.rows == (("test_one", "30.0", "1900 (1899 to 1901)"), ("test_two", "10.0", "1500 (1499 to 1501)"))
+
+
+def test_neighbours_of_one_subject_are_one_band():
+    found = over_time(run(row("test_one", telemetry(1.0)), row("test_two", telemetry(1.0))))
+    assert [(band.words, band.width) for band in found.subjects] == [("gemm", WIDTH - RIGHT - LEFT)]
+
+
+def test_a_long_attempt_is_drawn_as_it_went_and_where_nothing_was_seen_is_nothing():
+    series = GpuSeries(point_s=25.0, levels={"sm_clock_mhz": (1000.0, None, 1200.0, 1100.0)}, throttled={})
+    (panel,) = over_time(run(row("test_one", telemetry(1100.0, 100.0), series=series))).panels
+    (points,) = places(panel.lines[0].path)
+    width = WIDTH - RIGHT - LEFT
+    assert [x for x, _ in points] == [pytest.approx(LEFT + part * width) for part in (0.125, 0.625, 0.875)]
+
+
+def test_of_many_gpus_three_are_drawn():
+    clocks = [1500.0, 1980.0, 900.0, 1600.0, 1700.0]
+    (panel,) = over_time(run(row("test_one", *map(telemetry, clocks)))).panels
+    ranks = ["rank 2 (lowest mean of 5 ranks)", "rank 3 (middle of 5 ranks)", "rank 1 (highest mean of 5 ranks)"]
+    assert [line.label for line in panel.lines] == ranks
+    assert [line.style for line in panel.lines] == ["first", "second", "third"]
+    assert "rank 2 (lowest mean of 5 ranks): mean 900" in panel.described
+
+
+def test_what_held_clocks_down_is_marked_and_said_and_the_power_cap_is_not():
+    hot = telemetry(1200.0, 10.0, hw_thermal_slowdown=(2.0, 6.0), sw_power_cap=(0.0, 10.0), gpu_idle=(0.0, 1.0))
+    found = over_time(run(row("test_one", telemetry(1900.0, 10.0, hw_thermal_slowdown=(5.0, 7.0)), hot)))
+    width = WIDTH - RIGHT - LEFT
+    assert [(band.x, band.width) for band in found.held_down] == [(pytest.approx(LEFT + 0.2 * width), pytest.approx(0.5 * width))]
+    words = "test_one: hw thermal slowdown, 4 of 10.0 s, longest on rank 1"
+    assert found.held_down_words == (words,)
+    page = text_of(run(row("test_one", hot)))
+    assert "test_one: hw thermal slowdown, 4 of 10.0 s, longest on rank 0" in page
+    assert "held clocks down" not in page
+
+
+def test_quiet_clocks_are_said_to_be_quiet():
+    page = text_of(run(row("test_one", telemetry(1900.0, 10.0, sw_power_cap=(0.0, 9.0)))))
+    assert "Nothing but idleness and the power cap, which belongs to a GPU at work, held clocks down." in page

@@ -89,3 +89,14 @@ def test_a_checkpoint_that_has_no_room_leaves_the_run_incomplete(folder, tmp_pat
     assert ended.record.conclusion.line.startswith("INCOMPLETE: 1 of ")
     said = f"too little memory: {tmp_path / 'huge'} wants at least 4,398.1 GB on each rank (weights 4,398.0, "
     assert said in ended.row("test_fine_tuning").message
+
+
+def test_the_shipped_suite_without_the_options_is_accepted_and_says_what_nobody_asked_for(tmp_path):
+    """The rows that only an option asks for are skipped in their set-up, where all ranks agree: inside the call that is an error."""
+    ended = run(torchrun_command("acceptance/", "--level=health", f"--report-dir={tmp_path}"), ROOT, reports=tmp_path)
+    assert ended.returncode == 0, ended.output
+    assert ended.record.conclusion.line.startswith("ACCEPTED (health, cpu profile: no GPU was tested")
+    assert ended.row("test_fine_tuning").outcome == ended.row("test_localise.py::test_pairs").outcome == "not applicable"
+    assert ended.row("test_fine_tuning").message.endswith(
+        "nobody named a checkpoint to fine-tune: --lora-model does (Skipped: no --lora-model)"
+    )

@@ -1,0 +1,123 @@
+"""What is looked for in a shared folder is found where it is: half files, wrong blocks, foreign tokens, and locks that work."""
+
+import os
+import threading
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from gpu_acceptance.measure.shared_fs import promises, throughput, tokens
+from gpu_acceptance.measure.shared_fs.place import Place, write_whole
+
+BLOCK = throughput.BLOCK_BYTES
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path, "0123")
+
+
+def test_tokens_that_are_there_missing_and_wrong(place):
+    for rank, token in enumerate(("a", "b", "other")):
+        tokens.leave(place, rank, token)
+    seen = tokens.look(place.folder, ("a", "b", "c", "d"), patience_s=0)
+    assert (seen.missing, seen.wrong, seen.delay_s) == ((3,), (2,), 0)
+    assert tokens.users(place.folder, 4) == dict.fromkeys(range(3), os.geteuid())
+
+
+def test_a_token_that_comes_late_is_late(place):
+    later = threading.Timer(0.5, tokens.leave, (place, 0, "a"))
+    later.start()
+    seen = tokens.look(place.folder, ("a",), patience_s=60)
+    later.join()
+    assert seen.missing == ()
+    assert 0.2 < seen.delay_s < 60
+
+
+def test_a_link_in_the_place_of_a_token_is_not_followed(place, tmp_path):
+    (tmp_path / "secret").write_text("a")
+    (place.folder / "rank-00000.token").symlink_to(tmp_path / "secret")
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        tokens.look(place.folder, ("a",), patience_s=0)
+
+
+def test_a_file_that_never_comes_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"/x: made by another rank, and not seen here within 0 s: is the directory shared\?$"):
+        tokens.await_file(tmp_path / "x", patience_s=0)
+
+
+def test_what_is_replaced_by_rename_is_never_half(place):
+    path = place.mine("replaced")
+    write_whole(path, promises.content_of(0))
+    writer = threading.Thread(target=promises.replace_often, args=(path, 20))
+    writer.start()
+    found = promises.read_often(path, 20, patience_s=60)
+    writer.join()
+    assert (found.num_torn, found.num_stale, found.is_last_seen) == (0, 0, True)
+    assert found.num_reads > 1
+
+
+@pytest.mark.parametrize("content", [b"", promises.content_of(1)[:-1], promises.content_of(1)[:512] + promises.content_of(0)[512:]])
+def test_half_a_file_and_two_versions_in_one_are_torn(place, content):
+    path = place.mine("replaced")
+    path.write_bytes(content)
+    found = promises.read_often(path, 2, patience_s=0.1)
+    assert found.num_torn == found.num_reads > 0
+    assert not found.is_last_seen
+
+
+def test_one_is_the_first(tmp_path):
+    assert [promises.is_first(tmp_path / "first") for _ in range(3)] == [True, False, False]
+
+
+def test_under_a_lock_nothing_is_lost(place):
+    path = place.mine("number")
+    path.write_bytes(b"0")
+    with ProcessPoolExecutor(2) as pool:
+        done = [*pool.map(promises.count_up, [path] * 2, [50] * 2, [60.0] * 2)]
+    assert done == [50, 50]
+    assert promises.counted(path) == 100
+
+
+def test_a_lock_that_is_not_given_is_not_waited_for_for_ever(place):
+    path = place.mine("number")
+    path.write_bytes(b"0")
+    with ProcessPoolExecutor(1) as pool, path.open("r+b") as file:
+        promises.fcntl.lockf(file, promises.fcntl.LOCK_EX)
+        assert pool.submit(promises.count_up, path, 5, 0.2).result(timeout=60) == 0
+
+
+def spoiled_byte(path):
+    with path.open("r+b") as file:
+        file.seek(BLOCK + 1000)
+        byte = file.read(1)[0]
+        file.seek(BLOCK + 1000)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "rank", "wrong"),
+    [
+        (lambda path: None, 5, 0),
+        (spoiled_byte, 5, 1),
+        (lambda path: os.truncate(path, 2 * BLOCK - 1), 5, 2),
+        (lambda path: None, 4, 3),  # of another rank
+    ],
+)
+def test_blocks_that_are_not_as_they_were_written_are_counted(place, spoil, rank, wrong):
+    path = place.mine("data")
+    written = throughput.write(path, 5, 3 * BLOCK)
+    assert written.num_bytes == path.stat().st_size == 3 * BLOCK
+    spoil(path)
+    assert throughput.read(path, rank, 3 * BLOCK).num_wrong == wrong
+
+
+def test_what_was_made_is_removed_and_nothing_else(place, tmp_path):
+    throughput.small_files(place, 0, 5)
+    tokens.leave(place, 0, "a")
+    (place.folder / "theirs").touch()
+    place.clear()
+    assert [path.name for path in place.folder.iterdir()] == ["theirs"]
+    (place.folder / "theirs").unlink()
+    place.clear()
+    assert list(tmp_path.iterdir()) == []

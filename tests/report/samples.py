@@ -421,9 +421,22 @@ def scaling_row(ranks=8, gpus_per_node=8):
     return row("acceptance/test_ddp_scaling.py::test_efficiency", figures_of, [judgement], ranks)
 
 
+def place_text(rank):
+    """Where a rank of a node of 8 is, as `binding` writes it."""
+    local_rank = rank % 8
+    numa_node = local_rank // 4
+    cpus = f"{48 * numa_node}-{48 * numa_node + 47}"
+    return f"GPU {local_rank}, NUMA node {numa_node}, CPUs {cpus}, nearest RDMA device mlx5_{local_rank} PIX"
+
+
+def binding_row(ranks=8, text_of=place_text):
+    nodeid = "acceptance/test_binding.py::test_affinity"
+    return row(nodeid, lambda rank: [figure("binding.map.rank", text_of(rank), "text", judged=False)], [], ranks)
+
+
 def trained():
     """A fine-tuning that comes to the curve of the profile, beside a collective at several sizes and training in groups."""
-    rows = (gemm_row(), lora_row(), sizes_row(), scaling_row())
+    rows = (gemm_row(), lora_row(), sizes_row(), scaling_row(), binding_row())
     conclusion = conclude("ACCEPTED", "ACCEPTED", 0, rows, coverage(rows))
     told = header(map(identity, range(8)), required=("gemm", "lora_convergence"))
     told.parameters["nccl_sizes.largest_bytes"] = 2**33

@@ -29,6 +29,7 @@ from gpu_acceptance.report import (
     scaling,
     side_by_side,
     sizes,
+    topology,
     untested,
     validations,
 )
@@ -84,6 +85,7 @@ def _environment() -> Environment:
         time_height=over_time.HEIGHT,
         time_top=over_time.TOP,
         time_floor=over_time.HEIGHT - over_time.BOTTOM,
+        topology_width=topology.WIDTH,
         tone_steps=", ".join(f"{100 * step:.0f} %" for step in grid.STEPS),
     )
     return environment
@@ -115,6 +117,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "gpus": gpus,
         "uses_known": any(line.gpu.use for line in gpus),  # what was recorded by an earlier version has none
         "inventory": inventory.inventory(header),
+        "topology": topology.topology(record),
         "versions": cluster.versions(header),
         "variables": cluster.variables(header),
         "problems": problems.problems(record),

@@ -93,6 +93,10 @@ def test_both_sizes_of_nccl_and_its_latencies_are_lines_of_their_own():
     assert not any("native" in row.metric or "wrong" in row.metric for row in found.rows)
 
 
+def test_a_picture_of_many_ranks_is_as_small_as_one_of_two():
+    assert collectives(run(sizes_row(ranks=64))) == collectives(run(sizes_row(ranks=2)))
+
+
 def test_what_is_no_value_is_the_worst_and_is_not_drawn():
     (found,) = collectives(run(sizes_row(value_of=lambda metric, rank, value: None if rank and metric.endswith("_2m") else value)))
     assert [row.figure for row in found.rows if row.size == "2 MiB"] == ["no value"]

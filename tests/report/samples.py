@@ -438,7 +438,7 @@ def trained():
     """A fine-tuning that comes to the curve of the profile, beside a collective at several sizes and training in groups."""
     rows = (gemm_row(), lora_row(), sizes_row(), scaling_row(), binding_row())
     conclusion = conclude("ACCEPTED", "ACCEPTED", 0, rows, coverage(rows))
-    told = header(map(identity, range(8)), required=("gemm", "lora_convergence"))
+    told = header(map(identity, range(8)), required=("gemm", "lora_convergence", "nccl_sizes", "ddp_scaling"))
     told.parameters["nccl_sizes.largest_bytes"] = 2**33
     told.parameters["lora.reference"] = " ".join(str(loss + 0.01) for loss in LOSSES)
     return RunRecord(header=told, conclusion=conclusion, rows=rows)

@@ -23,6 +23,7 @@ pytest_plugins = [
     "fixtures.parallel",
     "fixtures.lora",
     "fixtures.lora_model",
+    "fixtures.shared_fs",
     "fixtures.checkpoint",
     "fixtures.failure",
 ]

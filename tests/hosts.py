@@ -5,6 +5,7 @@ A cut is made in the switch: the hosts keep their links and hear nothing, as beh
 
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -146,11 +147,14 @@ class Hosts:
         backend: str = "static",
         script: tuple[str, ...] = ("-m", "pytest", "acceptance/"),
         env: Mapping[str, str] | None = None,
+        mount: tuple[str, ...] = (),
     ) -> None:
+        """`mount`: what mount(8) is told first, for this host alone: each has a mount namespace of its own (ip-netns(8))."""
         static = [f"--node-rank={node}", f"--master-addr={ADDRESSES[0]}", f"--master-port={PORT}"]
         c10d = ["--rdzv-backend=c10d", f"--rdzv-endpoint=node-0:{PORT}", "--rdzv-id=two-hosts"]
         rendezvous = [f"--nnodes={len(self.hosts)}", "--nproc-per-node=1", *(c10d if backend == "c10d" else static)]
-        self[node].start([PYTHON, "-m", "torch.distributed.run", *rendezvous, *launcher, *script], env)
+        mounted = ["sh", "-c", f'mount {shlex.join(mount)} && exec "$0" "$@"'] if mount else []
+        self[node].start([*mounted, PYTHON, "-m", "torch.distributed.run", *rendezvous, *launcher, *script], env)
 
     def close(self) -> None:
         """Whatever happened before: no process and no namespace is left."""

@@ -49,7 +49,7 @@ def test_it_is_removed_by_a_process_for_which_nobody_waits_longer(folder, patien
 
 def refusal(folder):
     with pytest.raises(RefusedError) as caught:
-        refuse_unusable(folder)
+        refuse_unusable("--checkpoint-dir", folder)
     assert caught.value.exit_code == 4
     return str(caught.value)
 
@@ -78,8 +78,8 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 def test_a_good_folder_and_none(tmp_path):
-    refuse_unusable(tmp_path)
-    refuse_unusable(None)
+    refuse_unusable("--checkpoint-dir", tmp_path)
+    refuse_unusable("--checkpoint-dir", None)
 
 
 def test_several_nodes_have_none_that_was_not_named(tmp_path):

@@ -111,8 +111,8 @@ def test_results_of_the_wrong_size(tmp_path, monkeypatch):
         read_results(tmp_path)
 
 
-def test_the_largest_results_are_256_mib():
-    assert files.MAX_BYTES == 256 * 2**20
+def test_the_largest_results_are_2_gib():
+    assert files.MAX_BYTES == 2 * 2**30
 
 
 @pytest.mark.parametrize(

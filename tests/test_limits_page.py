@@ -29,7 +29,19 @@ SUBJECTS = ("gpu_health", "infiniband", "kernel_log", "binding")  # those of whi
 TITLES = (
     *(*SUBJECTS, "environment", "gemm", "gemm_dtypes", "hbm", "memory", "p2p", "pcie", "corruption"),
     *("nccl", "nccl_exact", "nccl_ring", "nccl_scaling", "nccl_sizes", "localise", "nic"),
-    *("train_single", "ddp", "ddp_short", "ddp_scaling", "fsdp", "fsdp_variants", "parity", "lora_convergence", "lora_modes", "lora_model"),
+    *(
+        "train_single",
+        "ddp",
+        "ddp_short",
+        "ddp_scaling",
+        "fsdp",
+        "fsdp_variants",
+        "parity",
+        "lora_convergence",
+        "lora_modes",
+        "shared_fs",
+        "lora_model",
+    ),
     *("checkpoint", "sampler", "failure_propagation", "soak"),
 )  # one for each subject
 _SUBJECT = "|".join((*TITLES, "counters"))
@@ -76,6 +88,7 @@ COUNTED |= {f"{COUNTERS}.warnings.{kind}" for kind in nccl_warnings.NAMES}
 def known() -> set[str]:
     informing = [metric for metric, *_ in gpu_health.corrected(snapshot_of(healthy_h200()).node.gpus.gpus[0])]
     told = {"binding.map.rank", "nccl.all_reduce.algorithm_internode", "nccl.transport.internode", "nic.loopback.transport"}
+    told |= {"shared_fs.write.bandwidth", "shared_fs.read.bandwidth", "shared_fs.small_files.rate"}
     told |= {"ddp.gpt2.throughput_internode", "fsdp.llama.throughput_internode", "lora_convergence.throughput_internode"}
     return {*told, *informing, *COUNTED, *limits()} | {metric for metrics in found_metrics().values() for metric in metrics}
 

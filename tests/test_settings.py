@@ -29,7 +29,7 @@ def suite(tmp_path):
 
 
 def settings(suite, started_in=None, **options):
-    paths = ("report_dir", "site", "checkpoint_dir", "data_dir", "lora_model", "lora_data")
+    paths = ("report_dir", "site", "checkpoint_dir", "data_dir", "shared_dir", "lora_model", "lora_data")
     defaults = dict.fromkeys((*paths, "hardware", "gpus", "run_id", "confirm", "budget", "level", "soak")) | {
         "limits": [],
         "waive": [],

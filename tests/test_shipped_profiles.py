@@ -250,6 +250,7 @@ def test_the_cpu_profile_asks_only_for_life():
         *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
         *("nic.loopback.transport", "nic.loopback.staged", "nic.loopback.unused", "nic.share.sent", "nic.share.received"),
         *("nic.share.carried", "infiniband.*", "kernel_log.*", "binding.*", "localise.*", "lora_model.*", "lora_model.rate", "p2p.*.path"),
+        *("shared_fs.*", "shared_fs.read.bandwidth", "shared_fs.write.bandwidth", "shared_fs.small_files.rate"),
         *("train_single.*.busy", "ddp.*.compute_per_clock", "ddp_short.*.compute_per_clock"),
         *(f"{subject}.*.mfu" for subject in ("train_single", "ddp", "ddp_short", "fsdp")),
         "lora_convergence.mfu",

@@ -20,18 +20,18 @@ from gpu_acceptance.run_files import RUN_ID
 OLD_S = 6 * 3600  # the rows that write and read one are done within minutes
 
 
-def refuse_unusable(folder: Path | None) -> None:
-    """Raises RefusedError where a folder that was named is none that this process may write in."""
+def refuse_unusable(option: str, folder: Path | None) -> None:
+    """Raises RefusedError where a folder that `option` named is none that this process may write in."""
     if folder is None:
         return
     try:
         mode = folder.stat().st_mode
     except OSError as error:
-        raise RefusedError(f"--checkpoint-dir={folder}: {error.strerror}; name a folder that is there on every node") from None
+        raise RefusedError(f"{option}={folder}: {error.strerror}; name a folder that is there on every node") from None
     if not stat.S_ISDIR(mode):
-        raise RefusedError(f"--checkpoint-dir={folder}: not a folder; name one that is there on every node")
+        raise RefusedError(f"{option}={folder}: not a folder; name one that is there on every node")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise RefusedError(f"--checkpoint-dir={folder}: not writable; name a folder that is, on every node")
+        raise RefusedError(f"{option}={folder}: not writable; name a folder that is, on every node")
 
 
 def folder_of(run_id: str, named: Path | None, beside: Path, num_nodes: int) -> Path | None:

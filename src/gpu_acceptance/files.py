@@ -26,7 +26,7 @@ from gpu_acceptance.refusal import Refusal
 from gpu_acceptance.visible import one_line
 
 RESULTS = "results.json"
-MAX_BYTES = 256 * 2**20
+MAX_BYTES = 2 * 2**30  # results.json of 16,384 ranks and 60 validations has 0.75 GB (benchmarks/report_scale.py)
 
 JournalLine = RankIdentity | RunPlan | RankFacts | RankRecord | Refusal
 _LINE: TypeAdapter[JournalLine] = TypeAdapter(Annotated[JournalLine, Field(discriminator="kind")])
@@ -121,13 +121,13 @@ def read_regular(path: Path) -> bytes:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise RecordError(f"{path}: not a regular file")
-            data = file.read(MAX_BYTES + 1)
+            data = file.read(min(status.st_size, MAX_BYTES) + 1)
     except FileNotFoundError:
         raise RecordError(f"{path}: no such file") from None
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
     if len(data) > MAX_BYTES:
-        raise RecordError(f"{path}: larger than {MAX_BYTES // 2**20} MiB")
+        raise RecordError(f"{path}: larger than {MAX_BYTES // 2**20:,} MiB")
     return data
 
 

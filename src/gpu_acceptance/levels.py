@@ -17,7 +17,11 @@ from gpu_acceptance.rows import subject_of
 _SHORTEST = "soak.min_duration_s"  # a parameter
 _LASTED = "soak.load.fraction"
 # By the option that asks for it: a subject, and a metric of it without whose limit nothing would judge it.
-ASKED_BY = {"--localise": ("localise", "localise.node.deficit"), "--lora-model": ("lora_model", "lora_model.held_out.loss")}
+ASKED_BY = {
+    "--localise": ("localise", "localise.node.deficit"),
+    "--lora-model": ("lora_model", "lora_model.held_out.loss"),
+    "--shared-dir": ("shared_fs", "shared_fs.missing"),
+}
 _LONGEST_S = PARAMETERS[SOAK_DURATION].most
 
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from gpu_acceptance import data_dir, lora_files
+from gpu_acceptance import checkpoint_folder, data_dir, lora_files
 from gpu_acceptance.aggregate_reports import reports
 from gpu_acceptance.collecting import Collection
 from gpu_acceptance.control import ControlError
@@ -116,6 +116,7 @@ class Dry:
     def _plan(self, items: list[pytest.Item]) -> Iterator[str]:
         identity = read_identity(self._place)
         try:
+            checkpoint_folder.refuse_unusable("--shared-dir", self._settings.shared_dir)
             data = data_dir.refuse_unusable(self._settings.data_dir)
             tuned = lora_files.refuse_unusable(self._settings.lora_model, self._settings.lora_data)
             profile = choose_profile(self._settings, identity.gpu.name if identity.gpu else None, read_declared(self._settings))

@@ -100,8 +100,8 @@ class Run:
         folder = self.checkpoints = folder_of(self.files.folder.name, named, beside, num_nodes)
         parameters = dict(plan.profile.parameters)
         timeout_s, nodes, data_dir = agreed["group_timeout_s"], plan.declared_nodes, settings.data_dir
-        tuned = settings.lora_model, settings.lora_data
-        suite = Suite(rootdir, ini, files, parameters, timeout_s, counters, most, digests, nodes, folder, data_dir, *tuned)
+        named_too = data_dir, settings.shared_dir, settings.lora_model, settings.lora_data
+        suite = Suite(rootdir, ini, files, parameters, timeout_s, counters, most, digests, nodes, folder, *named_too)
         self.supervisor.hold.collect_with(suite)
         self.plan = plan
         return [validation.nodeid for validation in plan.validations]

@@ -38,6 +38,7 @@ class Settings:
     site: Path | None = None
     checkpoint_dir: Path | None = None
     data_dir: Path | None = None
+    shared_dir: Path | None = None
     lora_model: Path | None = None  # both or none
     lora_data: Path | None = None
     level: str = DEFAULT_LEVEL
@@ -59,6 +60,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--allow-busy", action="store_true", help="run on GPUs that somebody else uses as well; shown in the verdict line")
     group.addoption("--site", metavar="FILE", help="which nodes there must be, their GPUs and racks; a node that differs fails by name")
     group.addoption("--checkpoint-dir", metavar="DIR", help="folder that all nodes share, for the checkpoints of subject checkpoint")
+    shared = "is this folder one and the same on all nodes, and how fast? at each level; whatever is in it stays"
+    group.addoption("--shared-dir", metavar="DIR", help=shared)
     own = "train on data of your own: DIR/tokens.npy, DIR/images/CLASS/FILE, or both, on every node; without it data is synthetic"
     group.addoption("--data-dir", metavar="DIR", help=own)
     model = "fine-tune this checkpoint in Hugging Face format, with its own tokenizer, the same on every node; with --lora-data"
@@ -99,6 +102,7 @@ def read_settings(config: pytest.Config) -> Settings:
         site=_site(config),
         checkpoint_dir=_checkpoint_dir(config),
         data_dir=_data_dir(config),
+        shared_dir=_shared_dir(config),
         lora_model=lora_model,
         lora_data=lora_data,
         level=_level(option.level, option.soak),
@@ -127,8 +131,9 @@ def choose_profile(settings: Settings, device_name: str | None, site: SiteFile |
             known = ", ".join(profile_names(settings.profiles))
             raise RefusedError(f"--hardware={name}: no such profile; profiles: {known}")
         profile = lasting(at_level(_load(settings, name, site), settings.level), settings.soak_s)
-        for option, is_given in (("--localise", settings.localise), ("--lora-model", settings.lora_model)):
-            profile = asked_for(profile, option) if is_given else profile
+        given = {"--localise": settings.localise, "--lora-model": settings.lora_model, "--shared-dir": settings.shared_dir}
+        for option in (option for option, value in given.items() if value):
+            profile = asked_for(profile, option)
     except LimitsError as error:
         raise RefusedError(str(error)) from None
     for glob in settings.waivers.keys() - busy.WAIVERS.keys():
@@ -182,6 +187,11 @@ def _checkpoint_dir(config: pytest.Config) -> Path | None:
 
 def _data_dir(config: pytest.Config) -> Path | None:
     name = _not_empty("--data-dir", config.option.data_dir, "a folder with training data")
+    return None if name is None else config.invocation_params.dir / name
+
+
+def _shared_dir(config: pytest.Config) -> Path | None:
+    name = _not_empty("--shared-dir", config.option.shared_dir, "a folder that all nodes share")
     return None if name is None else config.invocation_params.dir / name
 
 

@@ -88,7 +88,8 @@ def _open_journal(supervisor: Supervisor, files: RunFiles, identity: RankIdentit
 def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[SiteFile | None, RefusedError | None]:
     """This rank's copy of the site's file; where it, or what else was named, cannot be used, all ranks hear on which node."""
     try:
-        checkpoint_folder.refuse_unusable(settings.checkpoint_dir)
+        checkpoint_folder.refuse_unusable("--checkpoint-dir", settings.checkpoint_dir)
+        checkpoint_folder.refuse_unusable("--shared-dir", settings.shared_dir)
         data_dir.refuse_unusable(settings.data_dir)
         lora_files.refuse_unusable(settings.lora_model, settings.lora_data)
         return read_declared(settings), refusal

@@ -122,6 +122,7 @@ socketStartConnect: connected to 192.0.2.3<4> failed : Software caused connectio
 The client socket has failed to connect to any network address of (node-01, 29500)
 no contact within 30 s between rank 0 and rank 3
 RuntimeError: Unable to find address for: eth9
+/scratch/x: made by another rank, and not seen here within 90 s: is the directory shared?
 ranks 8-15 (node 1) did not arrive within 120 s; rank 3 did not finish collecting within 120 s
 no control store at node-00:29500 within 60 s; acceptance/test_x.py was skipped as a whole: needs y
 torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError; RendezvousConnectionError
@@ -192,7 +193,7 @@ TOOLS = {
     *("ipmitool", "journalctl", "kubectl", "dcgmi", "ldconfig", "ls", "lsmod", "lspci", "mlxlink", "mount", "numactl"),
     *("nvidia-bug-report.sh", "nvidia-smi", "perfquery", "ping", "ps", "py-spy", "python", "quota", "rpm", "sacct", "scontrol"),
     *("sha256sum", "sinfo", "sminfo", "sort", "squeue", "ssh", "systemctl", "systemd-detect-virt", "tail", "taskset", "timedatectl"),
-    *("timeout", "torchrun", "ulimit", "uname", "uptime", "vmstat"),
+    *("timeout", "torchrun", "ulimit", "uname", "uptime", "vmstat", "id", "iostat", "nfsiostat", "rpcinfo"),
 }
 
 

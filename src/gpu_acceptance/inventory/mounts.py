@@ -45,6 +45,41 @@ class Mounts:
     working_folder_mount_point: Answer[str]
 
 
+@dataclass(frozen=True)
+class Holder:
+    """The file system that a folder is on."""
+
+    mount_point: Answer[str]
+    fs_type: Answer[str]
+    source: Answer[str]
+    free_bytes: Answer[int]  # for this user
+    free_inodes: Answer[int]
+
+
+def holder_of(folder: Path) -> Holder:
+    """Of a folder that somebody named, whatever it is on: blocks for ever where a server behind it is dead."""
+    resolved = folder.resolve()
+    entries = mountinfo.read()
+    entry = entries if isinstance(entries, Missing) else _entry_of(entries, PurePosixPath(resolved))
+    free = space.of(resolved)
+    return Holder(
+        mount_point=entry if isinstance(entry, Missing) else str(entry.mount_point),
+        fs_type=entry if isinstance(entry, Missing) else entry.fs_type,
+        source=entry if isinstance(entry, Missing) else entry.source,
+        free_bytes=free if isinstance(free, Missing) else free.free_bytes,
+        free_inodes=space.free_inodes(resolved),
+    )
+
+
+def _entry_of(entries: tuple[MountEntry, ...], folder: PurePosixPath) -> Answer[MountEntry]:
+    """Of several on one mount point the last one is seen."""
+    above = [entry for entry in entries if folder.is_relative_to(entry.mount_point)]
+    if not above:
+        return Missing(Why.NOT_THERE, f"nothing is mounted at or above {folder}")
+    deepest = max(len(entry.mount_point.parts) for entry in above)
+    return [entry for entry in above if len(entry.mount_point.parts) == deepest][-1]
+
+
 def read(root: Path = Path("/")) -> Mounts:
     entries = mountinfo.read(root)
     if isinstance(entries, Missing):
@@ -62,10 +97,8 @@ def read(root: Path = Path("/")) -> Mounts:
 
 
 def _holder(entries: tuple[MountEntry, ...], folder: PurePosixPath) -> Answer[str]:
-    above = [entry.mount_point for entry in entries if folder.is_relative_to(entry.mount_point)]
-    if not above:
-        return Missing(Why.NOT_THERE, f"nothing is mounted at or above {folder}")
-    return str(max(above, key=lambda mount_point: len(mount_point.parts)))
+    entry = _entry_of(entries, folder)
+    return entry if isinstance(entry, Missing) else str(entry.mount_point)
 
 
 def _working_folder_holder(entries: tuple[MountEntry, ...], root: Path) -> Answer[str]:

@@ -24,3 +24,14 @@ def of(path: Path) -> Answer[Space]:
     if answer.f_blocks == 0:  # /proc and its kin, and a tmpfs mounted with size=0, which has no bound
         return Missing(Why.NOT_SUPPORTED, f"{path}: this file system gives no size")
     return Space(answer.f_blocks * answer.f_frsize, answer.f_bavail * answer.f_frsize)
+
+
+def free_inodes(path: Path) -> Answer[int]:
+    """For this user. Blocks as `of` does."""
+    try:
+        answer = os.statvfs(path)
+    except OSError as error:
+        return missing_over(error, path)
+    if answer.f_files == 0:  # btrfs, and others that make them as they are needed
+        return Missing(Why.NOT_SUPPORTED, f"{path}: this file system gives no number of inodes")
+    return answer.f_favail

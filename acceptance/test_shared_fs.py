@@ -1,0 +1,54 @@
+"""Is `--shared-dir` one directory on all nodes, and does it keep what programs on several nodes rely on? Runs with that option."""
+
+import pytest
+
+pytestmark = [pytest.mark.no_group, pytest.mark.deadline(900)]
+
+
+def test_same(meet, check):
+    """Each rank leaves a token, and reads those of all: late is not the same as never, and one file is whose it says it is."""
+    met = meet()
+    check("shared_fs.missing", met.num_missing, "ranks", detail=met.missing)
+    check("shared_fs.wrong", met.num_wrong, "ranks", detail=met.wrong)
+    check("shared_fs.foreign", met.num_foreign, "ranks", detail=met.foreign)
+    check("shared_fs.delay", met.delay_s, "s")
+
+
+def test_mount(mount_of, check, record):
+    """The same kind of file system on every node, with room."""
+    check("shared_fs.type", mount_of.fs_type, "text", detail=f"{mount_of.source} on {mount_of.mount_point}")
+    check("shared_fs.free", mount_of.free_bytes, "bytes")
+    record("shared_fs.free_inodes", mount_of.free_inodes, "count")
+
+
+def test_rename(replace_while_read, check, record):
+    """A file that is replaced by rename is the old one or the new one, whole, to whoever reads it meanwhile."""
+    found = replace_while_read()
+    check("shared_fs.rename.torn", found.num_torn, "reads", detail=f"{found.num_reads} reads")
+    check("shared_fs.rename.seen", found.is_last_seen, "bool")
+    record("shared_fs.rename.stale", found.num_stale, "reads")
+
+
+def test_exclusive(race, check):
+    """Of all ranks that make one file with O_EXCL at once, one is the first."""
+    check("shared_fs.exclusive.winners", race(), "ranks")
+
+
+def test_locks(count_together, check):
+    """Nodes that add to one number under a lock lose nothing."""
+    total, found = count_together()
+    check("shared_fs.locks.lost", total - found, "count", detail=f"{total} added, {found} found")
+    check("shared_fs.locks.taken", total, "count")
+
+
+def test_bandwidth(move, check):
+    """All ranks write at once, then read what another node wrote: every block is as it was written."""
+    moved = move()
+    check("shared_fs.read.wrong", moved.num_wrong, "blocks", detail=f"written by rank {moved.written_by}")
+    check("shared_fs.write.bandwidth", moved.write_gb_per_s, "GB/s")
+    check("shared_fs.read.bandwidth", moved.read_gb_per_s, "GB/s")
+
+
+def test_small_files(make_small_files, check):
+    """Files of 4 KiB, made, looked at and removed by all ranks at once."""
+    check("shared_fs.small_files.rate", make_small_files(), "files/s")

@@ -1,0 +1,150 @@
+"""`--shared-dir` on two hosts with real mounts: one directory, two of one name, one that shows files late, a full one, a read-only one."""
+
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hosts import connected, needs_hosts
+from suite import plain_pytest, shipped_suite
+
+pytestmark = [pytest.mark.launcher, pytest.mark.timeout(400), needs_hosts]
+
+LATE_S = 3
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system in memory, of so many MiB, which both hosts see at one path."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def make(mebibytes):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)], check=True)
+        return folder
+
+    yield make
+    subprocess.run(["umount", "--lazy", str(folder)], check=False, capture_output=True)
+
+
+def run(tmp_path, *arguments, mounts=((), ()), patience_s=3):
+    """Two hosts, one rank each: what both were left with."""
+    overlay = tmp_path / "patience.yaml"
+    overlay.write_text(f"reason: a test\nparameters: {{shared_fs.patience_s: {patience_s}}}\n")
+    suites = [shipped_suite(tmp_path / f"node-{node}", "shared_fs") for node in (0, 1)]
+    with connected(suites) as hosts:
+        for node, mount in enumerate(mounts):
+            hosts.start_one(node, script=("-m", "pytest", "acceptance/", f"--limits={overlay}", *arguments), mount=mount)
+        return [host.wait() for host in hosts.hosts]
+
+
+def figures(ended, row, rank=0):
+    return {one.metric.removeprefix("shared_fs."): one.value for one in ended.row(row).attempts[-1].ranks[rank].figures}
+
+
+def test_one_directory_on_both_hosts_keeps_every_promise_and_nothing_of_ours(tmp_path, disk):
+    folder = disk(8192)  # as much as it needs: memory is taken as files are written
+    (folder / "theirs").write_text("stays")
+    first, second = run(tmp_path, f"--shared-dir={folder}")
+    assert (first.returncode, second.returncode) == (0, 0), first.output
+    assert figures(first, "test_same", rank=1) == {"missing": 0, "wrong": 0, "foreign": 0, "delay": pytest.approx(0, abs=60)}
+    assert figures(first, "test_mount")["type"] == "tmpfs"
+    assert figures(first, "test_rename", rank=1)["rename.torn"] == 0
+    assert figures(first, "test_exclusive")["exclusive.winners"] == 1
+    assert figures(first, "test_locks")["locks.taken"] == 10
+    assert figures(first, "test_bandwidth", rank=1)["read.wrong"] == 0
+    assert first.row("test_small_files").outcome == "not applicable"
+    assert [path.name for path in folder.iterdir()] == ["theirs"]
+
+
+def test_a_directory_of_the_same_name_on_each_host_is_found_out(tmp_path):
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    alone = ("-t", "tmpfs", "tmpfs", str(folder))
+    first, _ = run(tmp_path, f"--shared-dir={folder}", "-k", "same or exclusive or locks", mounts=(alone, alone))
+    assert first.verdict_line.startswith("REJECTED: "), first.output
+    row = first.row("test_same")
+    assert row.outcome == "failed"
+    assert "shared_fs.missing = 1 ranks (rank 1), need <= 0 ranks" in row.message
+    assert "on ranks 0-1 (node-0; node-1)" in row.message or "on rank 0 (node-0)" in row.message, row.message
+    assert figures(first, "test_exclusive")["exclusive.winners"] == 2
+    assert "made by another rank, and not seen here within 3 s: is the directory shared?" in first.row("test_locks").message
+
+
+def test_files_that_are_shown_late_are_late_and_not_missing(tmp_path):
+    """Two directories, and a copy from each to the other after 3 s, as a client does that believes its cache."""
+    folder, other = tmp_path / "scratch", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    with copied_late(folder, other):
+        first, _ = run(
+            tmp_path, f"--shared-dir={folder}", "-k", "test_same", mounts=((), ("--bind", str(other), str(folder))), patience_s=20
+        )
+    row = first.row("test_same")
+    assert row.outcome == "passed", first.output
+    assert figures(first, "test_same")["missing"] == 0
+    assert LATE_S - 1 < max(figures(first, "test_same", rank=rank)["delay"] for rank in (0, 1)) < 20
+
+
+@contextmanager
+def copied_late(*folders):
+    copier = subprocess.Popen([sys.executable, __file__, *map(str, folders)])
+    try:
+        yield
+    finally:
+        copier.kill()
+        copier.wait()
+
+
+def copy_late(one, other):
+    """For ever: what is in one and not in the other comes there once it is 3 s old."""
+    while True:
+        for source, target in ((one, other), (other, one)):
+            for path in (path for path in source.rglob("*.token") if time.time() - path.stat().st_mtime > LATE_S):
+                copied = target / path.relative_to(source)
+                if copied.parent.is_dir() and not copied.exists():
+                    shutil.copy(path, copied.with_suffix(".copying"))
+                    copied.with_suffix(".copying").rename(copied)
+        time.sleep(0.1)
+
+
+def test_a_directory_without_room_fails_by_its_limit_and_by_name(tmp_path, disk):
+    folder = disk(12)
+    first, _ = run(tmp_path, f"--shared-dir={folder}", "-k", "same or mount or bandwidth")
+    assert first.verdict_line.startswith("REJECTED: "), first.output
+    assert first.row("test_same").outcome == "passed"
+    assert "shared_fs.free = " in first.row("test_mount").message
+    assert "need >= 4e+09 bytes" in first.row("test_mount").message or "need >= 4000000000 bytes" in first.row("test_mount").message
+    assert "OSError: [Errno 28] No space left on device" in first.row("test_bandwidth").message
+    assert list(folder.iterdir()) == []
+
+
+def test_a_directory_that_one_host_may_not_write_in_is_a_usage_error_on_both(tmp_path):
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    ended = run(tmp_path, f"--shared-dir={folder}", mounts=((), ("-t", "tmpfs", "-o", "ro", "tmpfs", str(folder))))
+    text = f"--shared-dir={folder}: not writable; name a folder that is, on every node [node 1 (node-1, rank 1)]"
+    for one in ended:
+        assert f"ERROR: {text}" in one.output, one.output
+        assert one.folder is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("", "--shared-dir=: wants a folder that all nodes share"),
+        ("not-there", "/not-there: No such file or directory; name a folder that is there on every node"),
+        ("conftest.py", "/conftest.py: not a folder; name one that is there on every node"),
+    ],
+)
+def test_what_is_no_folder_is_refused(tmp_path, value, text):
+    refused = plain_pytest(shipped_suite(tmp_path, "shared_fs"), f"--shared-dir={value}")
+    assert refused.returncode == 4
+    assert text in refused.output
+
+
+if __name__ == "__main__":
+    copy_late(*map(Path, sys.argv[1:]))

@@ -385,11 +385,61 @@ def cpu():
     return RunRecord(header=header(ranks, profile="cpu", required=("gemm",)), conclusion=conclusion, rows=rows)
 
 
+SIZED = {
+    "nccl_sizes.all_reduce.time_8b": (54.54375225564708, "us"),
+    "nccl_sizes.all_reduce.time_32k": (63.31548469634602, "us"),
+    "nccl_sizes.all_reduce.busbw_2m": (45.2205884920483, "GB/s"),
+    "nccl_sizes.all_reduce.busbw_128m": (285.09373344618706, "GB/s"),
+    "nccl_sizes.all_reduce.busbw": (346.04634164308436, "GB/s"),
+}
+
+
+def sizes_row(sized=SIZED, judgements=None, ranks=8, subject="nccl_sizes", value_of=lambda metric, rank, value: value):
+    """A collective at several sizes, the largest of which is judged."""
+    if judgements is None:
+        judgements = (held("nccl_sizes.all_reduce.busbw", 346.04634164308436, "GB/s", ">= 326", 0.0615),)
+
+    def figures_of(rank):
+        return [figure(metric, value_of(metric, rank, value), unit) for metric, (value, unit) in sized.items()]
+
+    return row(f"acceptance/test_{subject}.py::test_curve[all_reduce]", figures_of, judgements, ranks)
+
+
+def scaling_row(ranks=8, gpus_per_node=8):
+    """Training in groups of 2 and 4, which differ, in those of a node, and in all."""
+
+    def figures_of(rank):
+        told = {"2": 0.99 - rank // 2 / 1000, "4": 0.98 - rank // 4 / 1000, "node": 0.97, "all": 0.95}
+        if ranks == gpus_per_node:
+            del told["node"]
+        return [
+            *(figure(f"ddp_scaling.gpt2.efficiency_{group}", value, "relative") for group, value in told.items()),
+            figure("ddp_scaling.gpt2.throughput_all", 524189.1, "tokens/s", judged=False),
+        ]
+
+    judgement = held("ddp_scaling.gpt2.efficiency_all", 0.95, "relative", ">= 0.9", 0.055)
+    return row("acceptance/test_ddp_scaling.py::test_efficiency", figures_of, [judgement], ranks)
+
+
+def place_text(rank):
+    """Where a rank of a node of 8 is, as `binding` writes it."""
+    local_rank = rank % 8
+    numa_node = local_rank // 4
+    cpus = f"{48 * numa_node}-{48 * numa_node + 47}"
+    return f"GPU {local_rank}, NUMA node {numa_node}, CPUs {cpus}, nearest RDMA device mlx5_{local_rank} PIX"
+
+
+def binding_row(ranks=8, text_of=place_text):
+    nodeid = "acceptance/test_binding.py::test_affinity"
+    return row(nodeid, lambda rank: [figure("binding.map.rank", text_of(rank), "text", judged=False)], [], ranks)
+
+
 def trained():
-    """A fine-tuning that comes to the curve of the profile."""
-    rows = (gemm_row(), lora_row())
+    """A fine-tuning that comes to the curve of the profile, beside a collective at several sizes and training in groups."""
+    rows = (gemm_row(), lora_row(), sizes_row(), scaling_row(), binding_row())
     conclusion = conclude("ACCEPTED", "ACCEPTED", 0, rows, coverage(rows))
-    told = header(map(identity, range(8)), required=("gemm", "lora_convergence"))
+    told = header(map(identity, range(8)), required=("gemm", "lora_convergence", "nccl_sizes", "ddp_scaling"))
+    told.parameters["nccl_sizes.largest_bytes"] = 2**33
     told.parameters["lora.reference"] = " ".join(str(loss + 0.01) for loss in LOSSES)
     return RunRecord(header=told, conclusion=conclusion, rows=rows)
 

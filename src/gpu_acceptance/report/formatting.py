@@ -71,14 +71,19 @@ def elapsed(started: str, ended: str) -> str:
 
 def ranks_text(ranks: Iterable[int]) -> str:
     """`rank 3`, `ranks 0-6, 9`."""
+    ranks = set(ranks)
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """`0-6, 9`."""
     runs: list[tuple[int, int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], rank)
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
         else:
-            runs.append((rank, rank))
-    parts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
-    return f"rank {parts[0]}" if len(runs) == 1 and runs[0][0] == runs[0][1] else f"ranks {', '.join(parts)}"
+            runs.append((number, number))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def innermost_frame(stack: str) -> str:

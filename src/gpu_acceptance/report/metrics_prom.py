@@ -4,18 +4,17 @@ It is valid in both formats: the Prometheus text format, which the collector rea
 there), and OpenMetrics 1.0, which demands that last line. As many series as the suite has validations and limits, however many GPUs.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 
 from gpu_acceptance.record import Judgement, Outcome, RunRecord
 from gpu_acceptance.report.formatting import parse_moment
+from gpu_acceptance.report.needed import bound_of
 from gpu_acceptance.report.words import VERDICT
 from gpu_acceptance.values import is_number
 from gpu_acceptance.visible import one_line
 
 METRICS = "metrics.prom"
 _PREFIX = "gpu_acceptance"
-_BOUND = re.compile(r"[<>=]= (-?[0-9.]+(?:e[+-]?[0-9]+)?)")  # as a judgement writes a bound that is one number
 
 Labels = dict[str, str]
 Sample = tuple[Labels, float | int]
@@ -90,5 +89,5 @@ def _bound(judgement: Judgement) -> Labels:
 
 def _bounds(limits: Iterable[Judgement]) -> Iterator[Sample]:
     for one in limits:
-        if found := _BOUND.fullmatch(one.need):
-            yield {**_bound(one), "unit": one.unit}, float(found[1])
+        if (bound := bound_of(one.need)) is not None:
+            yield {**_bound(one), "unit": one.unit}, bound

@@ -1,0 +1,135 @@
+"""Collectives over the size of their messages: the time of short ones, the bus bandwidth of long ones, and the limits of each size.
+
+All ranks of a collective tell the same figure, and with several attempts the worst counts: that is what is drawn.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_acceptance.limit import Value
+from gpu_acceptance.record import Figure, RunRecord
+from gpu_acceptance.report.formatting import exact
+from gpu_acceptance.report.needed import bound_of
+from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel
+from gpu_acceptance.values import with_unit
+
+_SUBJECTS = ("nccl_sizes", "nccl")
+_METRIC = re.compile(
+    r"(?P<subject>nccl_sizes|nccl)\.(?P<collective>[a-z_]{1,30})\.(?P<what>time|latency|busbw)(?P<between>_internode)?"
+    r"(_(?P<size>[1-9][0-9]{0,5}[bkmg]|medium))?(?P<eager>_eager)?"
+)
+_BYTES = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+_WORDS = {2**30: "GiB", 2**20: "MiB", 2**10: "KiB", 1: "B"}
+_UNNAMED = {("nccl_sizes", None): "nccl_sizes.largest_bytes", ("nccl", None): "nccl.large_bytes", ("nccl", "medium"): "nccl.medium_bytes"}
+_BOUNDS = ("at_least", "at_most")
+_TITLES = {"Time in us": True, "Bus bandwidth in GB/s": False}
+_STYLES = {  # what was measured, and how it is drawn
+    "nccl_sizes": "first",
+    "nccl": "second",
+    "nccl, one call after the other": "second",
+    "nccl, in a CUDA graph": "third",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of the table."""
+
+    size: str
+    metric: str
+    figure: str
+    need: str
+
+
+@dataclass(frozen=True)
+class Collective:
+    name: str
+    panels: tuple[Panel, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Sized:
+    """What a metric is of."""
+
+    collective: str
+    is_time: bool
+    label: str
+    num_bytes: int
+
+
+def collectives(record: RunRecord) -> tuple[Collective, ...]:
+    """In the order in which they ran."""
+    rows = [row for row in record.rows if row.subject in _SUBJECTS]
+    figures = (figure for row in rows for attempt in row.attempts for rank in attempt.ranks for figure in rank.figures)
+    worst, of = _worst(figures, record.header.parameters)
+    needs = {one.metric: one.need for row in rows for one in row.judgements if one.bound in _BOUNDS and one.metric in of}
+    names = dict.fromkeys(one.collective for one in of.values())
+    made = (_collective(name, {metric: one for metric, one in of.items() if one.collective == name}, worst, needs) for name in names)
+    return tuple(one for one in made if one.panels)
+
+
+def size_text(num_bytes: int) -> str:
+    """`128 MiB`; what is no whole number of a unit in the next smaller one."""
+    unit, word = next((unit, word) for unit, word in _WORDS.items() if num_bytes % unit == 0)
+    return f"{num_bytes // unit} {word}"
+
+
+def _worst(figures: Iterable[Figure], parameters: Mapping[str, Value]) -> tuple[dict[str, Figure], dict[str, Sized]]:
+    """By metric, of those that have a size: the worst figure, and what it is of. What is no number is worse than any."""
+    worst: dict[str, Figure] = {}
+    of: dict[str, Sized | None] = {}
+    for figure in figures:
+        if figure.metric not in of:
+            of[figure.metric] = _sized(figure.metric, parameters)
+        if found := of[figure.metric]:
+            worst[figure.metric] = max(worst.get(figure.metric, figure), figure, key=lambda one: _badness(one, is_time=found.is_time))
+    return worst, {metric: found for metric, found in of.items() if found}
+
+
+def _badness(figure: Figure, *, is_time: bool) -> tuple[bool, float]:
+    if not isinstance(figure.value, int | float):
+        return True, 0.0
+    return False, figure.value if is_time else -figure.value
+
+
+def _sized(metric: str, parameters: Mapping[str, Value]) -> Sized | None:
+    """None where it has no size, or one that nobody told."""
+    found = _METRIC.fullmatch(metric)
+    if not found:
+        return None
+    subject, size, is_time = found["subject"], found["size"], found["what"] != "busbw"
+    named = size and size != "medium"
+    num_bytes = int(size[:-1]) * _BYTES[size[-1]] if named else parameters.get(_UNNAMED.get((subject, size), ""))
+    if not isinstance(num_bytes, int) or num_bytes < 1:
+        return None
+    how = {"time": "", "busbw": "", "latency": ", one call after the other" if found["eager"] else ", in a CUDA graph"}[found["what"]]
+    return Sized(found["collective"], is_time, subject + how, num_bytes)
+
+
+def _collective(name: str, of: Mapping[str, Sized], worst: Mapping[str, Figure], needs: Mapping[str, str]) -> Collective:
+    of = dict(sorted(of.items(), key=lambda item: (not item[1].is_time, item[1].num_bytes, item[0])))
+    panels = [
+        _panel(title, [metric for metric in of if of[metric].is_time is is_time], of, worst, needs) for title, is_time in _TITLES.items()
+    ]
+    rows = (Row(size_text(one.num_bytes), metric, _shown(worst[metric]), needs.get(metric) or "–") for metric, one in of.items())
+    return Collective(name, tuple(panel for panel in panels if panel), tuple(rows))
+
+
+def _shown(figure: Figure) -> str:
+    """Every digit, as in results.json."""
+    return "no value" if figure.value is None else with_unit(exact(figure.value), figure.unit)
+
+
+def _panel(
+    title: str, metrics: Sequence[str], of: Mapping[str, Sized], worst: Mapping[str, Figure], needs: Mapping[str, str]
+) -> Panel | None:
+    lines = {label: Line(label, style, _points(label, metrics, of, worst)) for label, style in _STYLES.items()}
+    bounds = ((of[metric].num_bytes, bound_of(needs[metric])) for metric in metrics if metric in needs)
+    return make_panel(title, list(lines.values()), [(place, bound) for place, bound in bounds if can_be_drawn(bound)], size_text)
+
+
+def _points(label: str, metrics: Iterable[str], of: Mapping[str, Sized], worst: Mapping[str, Figure]) -> dict[int, tuple[float, float]]:
+    values = {of[metric].num_bytes: worst[metric].value for metric in metrics if of[metric].label == label}
+    return {place: (value, value) for place, value in values.items() if can_be_drawn(value)}

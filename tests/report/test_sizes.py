@@ -1,0 +1,140 @@
+"""Collectives by message size: what is drawn is the worst, a limit stands at its size, and the table has every digit of results.json."""
+
+import re
+
+import pytest
+
+from gpu_acceptance.record import Attempt
+from gpu_acceptance.report import build_page
+from gpu_acceptance.report.panel import HEIGHT, WIDTH
+from gpu_acceptance.report.sizes import collectives, size_text
+from tests.report import samples
+from tests.report.pages import parse
+from tests.report.samples import sizes_row
+
+POINT = re.compile(r"M(\d+\.\d) (\d+\.\d)h0")
+
+
+def run(*rows, **parameters):
+    record = samples.accepted().model_copy(update={"rows": rows})
+    record.header.parameters.update(
+        {"nccl_sizes.largest_bytes": 2**33, "nccl.large_bytes": 2**32, "nccl.medium_bytes": 2**27, **parameters}
+    )
+    return record
+
+
+def points(line):
+    return [(float(x), float(y)) for x, y in POINT.findall(line.dots)]
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(8, "8 B"), (2**15, "32 KiB"), (2**27, "128 MiB"), (2**33, "8 GiB"), (2**20 + 1, "1048577 B")]
+)
+def test_a_size_is_written_in_the_largest_unit_that_is_exact(num_bytes, text):
+    assert size_text(num_bytes) == text
+
+
+def test_short_messages_have_a_time_and_long_ones_a_rate_against_the_limit_of_their_size():
+    (found,) = collectives(run(sizes_row()))
+    time, rate = found.panels
+    assert (found.name, time.title, rate.title) == ("all_reduce", "Time in us", "Bus bandwidth in GB/s")
+    assert [word for _, word in time.across] == ["8 B", "32 KiB"]
+    assert [word for _, word in rate.across] == ["2 MiB", "128 MiB", "8 GiB"]
+    assert time.bounds == ""
+    drawn = points(rate.lines[0])
+    assert drawn == sorted(drawn)
+    assert [y for _, y in drawn] == sorted((y for _, y in drawn), reverse=True)  # up is nearer to the top
+    assert all(0 < x < WIDTH and 0 < y < HEIGHT for x, y in drawn)
+    x, y = map(float, re.fullmatch(r"M(\S+) (\S+)h32", rate.bounds).groups())
+    assert x + 16 == pytest.approx(drawn[-1][0])
+    assert y > drawn[-1][1]  # 326 lies below 346
+    assert rate.described == "Bus bandwidth in GB/s. nccl_sizes: 45.22 at 2 MiB, 285.1 at 128 MiB, 346 at 8 GiB."
+
+
+def test_the_table_has_every_digit_and_what_is_needed():
+    (found,) = collectives(run(sizes_row()))
+    assert [(row.size, row.figure, row.need) for row in found.rows] == [
+        ("8 B", "54.54375225564708 us", "–"),
+        ("32 KiB", "63.31548469634602 us", "–"),
+        ("2 MiB", "45.2205884920483 GB/s", "–"),
+        ("128 MiB", "285.09373344618706 GB/s", "–"),
+        ("8 GiB", "346.04634164308436 GB/s", ">= 326"),
+    ]
+    page = parse(build_page(run(sizes_row())))
+    cells = {element.text.strip() for element in page.all("td")}
+    assert {row.figure for row in found.rows} <= cells
+
+
+def test_drawn_is_the_worst_of_all_ranks_and_attempts():
+    """A time is worse when longer, a rate when lower."""
+    first = sizes_row(value_of=lambda metric, rank, value: value + rank)
+    later = sizes_row(value_of=lambda metric, rank, value: value - 3)
+    both = first.model_copy(update={"attempts": (*first.attempts, Attempt(number=2, ranks=later.attempts[0].ranks))})
+    figures = {row.metric: row.figure for row in collectives(run(both))[0].rows}
+    assert figures["nccl_sizes.all_reduce.time_8b"] == f"{54.54375225564708 + 7} us"
+    assert figures["nccl_sizes.all_reduce.busbw"] == f"{346.04634164308436 - 3} GB/s"
+
+
+def test_both_sizes_of_nccl_and_its_latencies_are_lines_of_their_own():
+    sized = {
+        "nccl.all_reduce.latency_8b_eager": (50.0, "us"),
+        "nccl.all_reduce.latency_8b": (5.0, "us"),
+        "nccl.all_reduce.busbw_medium": (270.0, "GB/s"),
+        "nccl.all_reduce.busbw": (340.0, "GB/s"),
+        "nccl.all_reduce.busbw_native": (341.0, "GB/s"),  # of no size that we measured
+        "nccl.all_reduce.wrong": (0, "elements"),
+    }
+    (found,) = collectives(run(sizes_row(sized, (), subject="nccl"), sizes_row()))
+    assert [[line.label for line in panel.lines] for panel in found.panels] == [
+        ["nccl_sizes", "nccl, one call after the other", "nccl, in a CUDA graph"],
+        ["nccl_sizes", "nccl"],
+    ]
+    assert [word for _, word in found.panels[1].across] == ["2 MiB", "128 MiB", "", "8 GiB"]  # no room for 4 GiB beside 8
+    assert not any("native" in row.metric or "wrong" in row.metric for row in found.rows)
+
+
+def test_a_picture_of_many_ranks_is_as_small_as_one_of_two():
+    assert collectives(run(sizes_row(ranks=64))) == collectives(run(sizes_row(ranks=2)))
+
+
+def test_what_is_no_value_is_the_worst_and_is_not_drawn():
+    (found,) = collectives(run(sizes_row(value_of=lambda metric, rank, value: None if rank and metric.endswith("_2m") else value)))
+    assert [row.figure for row in found.rows if row.size == "2 MiB"] == ["no value"]
+    assert [word for _, word in found.panels[1].across] == ["128 MiB", "8 GiB"]
+
+
+@pytest.mark.parametrize("value", [-1.0, 1.7e308, True, "fast"])
+def test_what_has_no_place_is_told_and_not_drawn(value):
+    sized = {"nccl_sizes.all_reduce.busbw_2m": (value, "GB/s"), "nccl_sizes.all_reduce.busbw_128m": (0.0, "GB/s")}
+    (found,) = collectives(run(sizes_row(sized, ())))
+    assert [word for _, word in found.panels[0].across] == ["128 MiB"]
+    assert len(found.rows) == 2
+
+
+def test_of_a_size_that_nobody_told_nothing_is_drawn():
+    record = run(sizes_row({"nccl_sizes.all_reduce.busbw": (346.0, "GB/s")}))
+    del record.header.parameters["nccl_sizes.largest_bytes"]
+    assert collectives(record) == ()
+    assert 'id="sizes"' not in build_page(record)
+
+
+def test_the_page_names_the_section_and_describes_each_panel():
+    page = parse(build_page(run(sizes_row())))
+    described = [one.attributes["aria-label"] for one in page.all("svg") if one.attributes.get("role") == "img"]
+    assert [text for text in described if text.startswith(("Time in us.", "Bus bandwidth"))] == [
+        panel.described for panel in collectives(run(sizes_row()))[0].panels
+    ]
+    assert "#sizes" in {one.attributes.get("href") for one in page.all("a")}
+
+
+def test_what_a_unit_and_a_limit_say_is_text():
+    row = sizes_row(ranks=2)
+    nasty = '<script>alert(1)</script>"'
+    figures = tuple(one.model_copy(update={"unit": nasty}) for one in row.attempts[0].ranks[0].figures)
+    ranks = tuple(rank.model_copy(update={"figures": figures}) for rank in row.attempts[0].ranks)
+    judgements = tuple(one.model_copy(update={"need": nasty}) for one in row.judgements)
+    record = run(row.model_copy(update={"attempts": (Attempt(number=1, ranks=ranks),), "judgements": judgements}))
+    page = parse(build_page(record))
+    assert page.all("script") == []
+    assert f"346.04634164308436 {nasty}" in {one.text.strip() for one in page.all("td")}
+    assert collectives(record)[0].panels[1].bounds == ""

@@ -109,6 +109,17 @@ def test_large_tables_of_machines_are_searched_by_themselves(browser):
     assert tab.ask("document.querySelectorAll('#environment tr.filtered').length") == 0
 
 
+def test_the_grids_of_many_nodes_are_searched_together(browser):
+    tab = browser.open(build_page(large(9, 2)))
+    finder = ".finder[aria-label='GPUs side by side']"
+    tab.ask(f'document.querySelector("{finder} input").focus()')
+    tab.type("node-04")
+    grids = tab.ask("document.querySelectorAll('.grid').length")
+    assert grids >= 2
+    assert tab.ask(f'document.querySelector("{finder} [role=status]").innerText') == f"{grids} of {9 * grids} rows shown"
+    assert tab.complaints == []
+
+
 COLUMN = """(table => {
   const at = [...table.tHead.rows[0].cells].findIndex(one => one.innerText.startsWith(%r));
   return [...table.tBodies[0].rows].map(one => one.cells[at].innerText.trim());

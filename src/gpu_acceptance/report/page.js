@@ -3,7 +3,9 @@
 // elements and sets their text, never markup.
 "use strict";
 
-const MANY_ROWS = 16; // a table of machines with more can be searched by itself
+const MANY_ROWS = 16; // a table of machines with more can be searched
+
+const all = (selector) => [...document.querySelectorAll(selector)];
 
 const make = (tag, attributes, ...children) => {
   const made = document.createElement(tag);
@@ -65,19 +67,20 @@ const TONES = ["bad", "open", "quiet", "good"];
 const toneOf = (mark) => TONES.findIndex((tone) => mark.classList.contains(tone));
 const nameOf = (mark) => mark.textContent.trim();
 
-const makeFinder = (label, what, items) => {
+const addFinder = (place, label, what, items, hint) => {
   let texts; // made when they are asked for: of a large page they are large
   const marks = items.map((item) => [...item.querySelectorAll(":scope > tr > * > .mark")]);
   const states = marks.map((some) => new Set(some.map(nameOf)));
   const wanted = new Set();
-  const field = make("input", { type: "search", autocomplete: "off", spellcheck: "false", placeholder: "node, serial number, metric" });
+  const field = make("input", { type: "search", autocomplete: "off", spellcheck: "false", placeholder: hint });
   const told = make("p", { role: "status" });
   const show = () => {
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     if (words.length) texts ??= items.map((item) => item.textContent.toLowerCase());
     const isMeant = (at) => !wanted.size || [...wanted].some((state) => states[at].has(state));
-    const hidden = items.filter((item, at) => item.classList.toggle("filtered", !isMeant(at) || !words.every((word) => texts[at].includes(word))));
-    told.textContent = `${items.length - hidden.length} of ${items.length} ${what} shown`;
+    const isShown = (at) => isMeant(at) && words.every((word) => texts[at].includes(word));
+    items.forEach((item, at) => item.classList.toggle("filtered", !isShown(at)));
+    told.textContent = `${items.filter((item) => !item.matches(".filtered")).length} of ${items.length} ${what} shown`;
   };
   const makeChip = ([state, mark]) => {
     const chip = makeButton(() => {
@@ -105,25 +108,31 @@ const makeFinder = (label, what, items) => {
     const link = event.target.closest("a[href^='#']"); // to what is not shown: it is shown again
     if (link && items.some((item) => item.id === link.hash.slice(1) && item.matches(".filtered"))) clear();
   });
+  place.before(finder);
   show();
-  return finder;
 };
 
 // --- unfold: what style.css unfolds on paper is unfolded where the browser cannot do it, too
 
-const unfold = (isOpen) => document.querySelectorAll("details").forEach((one) => (one.open = isOpen));
+const unfold = (isOpen) => all("details").forEach((one) => (one.open = isOpen));
 let unfolded = [];
 addEventListener("beforeprint", () => {
-  unfolded = [...document.querySelectorAll(":is(.problem, #machines) details:not([open])")];
+  unfolded = all(":is(.problem, #machines) details:not([open])");
   for (const one of unfolded) one.open = true;
 });
 addEventListener("afterprint", () => unfolded.forEach((one) => (one.open = false)));
 
-for (const table of document.querySelectorAll("table")) makeSortable(table);
-for (const table of document.querySelectorAll(":is(#side-by-side, #machines, #environment) table")) {
+// --- on this page
+
+for (const table of all("table")) makeSortable(table);
+for (const table of all(":is(#machines, #environment) table")) {
   const rows = [...table.tBodies[0].rows];
-  if (rows.length > MANY_ROWS) table.parentElement.before(makeFinder(table.caption.textContent, "rows", rows));
+  if (rows.length > MANY_ROWS) addFinder(table.parentElement, table.caption.textContent, "rows", rows, "node, serial number");
 }
-const validations = [...document.querySelectorAll(".validations > tbody[id]")];
-if (validations.length > 1) document.querySelector("#validations > h3").before(makeFinder("Every validation", "validations", validations));
-document.querySelector("nav")?.append(makeButton(() => unfold(true), "Expand all"), " ", makeButton(() => unfold(false), "Collapse all"));
+const gpus = all("#side-by-side .grid > tbody > tr");
+if (gpus.length > MANY_ROWS) addFinder(document.querySelector(".wide:has(> .grid)"), "GPUs side by side", "rows", gpus, "node");
+const validations = all(".validations > tbody[id]");
+if (validations.length > 1) {
+  addFinder(document.querySelector("#validations > h3"), "Every validation", "validations", validations, "node, serial number, metric");
+}
+document.querySelector("nav")?.append(makeButton(() => unfold(true), "Expand all"), makeButton(() => unfold(false), "Collapse all"));

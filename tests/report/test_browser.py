@@ -19,14 +19,14 @@ def compared():
 
 
 @pytest.mark.parametrize("script", [True, False], ids=["script", "no script"])
-@pytest.mark.parametrize("name", ["rejected", "incomplete", "trained"])
+@pytest.mark.parametrize("name", samples.ALL)
 def test_a_browser_shows_the_verdict_and_has_no_complaint(browser, name, script):
     record = samples.ALL[name]()
     tab = browser.open(build_page(record), script=script)
     assert tab.complaints == []
     assert tab.ask(HEADING).endswith(f" {record.conclusion.line}")
     assert tab.ask("document.querySelector('h1').checkVisibility()")
-    assert tab.ask("document.title").startswith(f"{record.conclusion.verdict}: 8 × NVIDIA H200")
+    assert tab.ask("document.title").startswith(f"{record.conclusion.verdict}: ")
     assert "What was not tested" in tab.dom()
 
 

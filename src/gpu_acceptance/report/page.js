@@ -48,8 +48,9 @@ const makeSortable = (table) => {
   // The name of a validation and what is folded under it stay where they are.
   const bodies = [...table.tBodies].map((body) => [body, [...body.rows].filter((row) => !row.matches(".head, .more"))]);
   const heads = [...table.tHead.rows[0].cells];
+  if (bodies.some(([, rows]) => rows.some((row) => row.cells.length !== heads.length))) return; // a cell that spans others
   heads.forEach((head, column) => {
-    const differs = (row, _, rows) => row.cells[column]?.textContent !== rows[0].cells[column]?.textContent;
+    const differs = (row, _, rows) => row.cells[column].textContent !== rows[0].cells[column].textContent;
     if (!bodies.some(([, rows]) => rows.some(differs))) return;
     const press = () => {
       const order = NEXT[head.getAttribute("aria-sort") ?? "none"];

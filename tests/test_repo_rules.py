@@ -41,6 +41,7 @@ SUFFIXES = {
     ".md",
     ".html",
     ".css",
+    ".js",
     ".svg",
     ".json",
     ".jsonl",

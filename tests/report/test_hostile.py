@@ -22,6 +22,7 @@ PIECES = [
     "<img src=x onerror=alert(1)>",
     "\"' onload=x autofocus onfocus=alert(1) x='\"",
     "</style></title></textarea><svg onload=alert(1)>",
+    "</script><script>alert(1)//",
     "<!--",
     "-->]]>",
     "{{ 7 * 7 }}{% raw %}",
@@ -75,6 +76,22 @@ def benign_shape(sample):
     return parse(page_of(sample, "x")).shape
 
 
+def policy(page):
+    return page.all("meta")[1].attributes["content"]
+
+
+def script(page):
+    return [one.text for one in page.all("script")]
+
+
+@cache
+def benign_code(sample):
+    page = parse(page_of(sample, "x"))
+    assert len(script(page)) == 1
+    assert policy(page).count("'sha256-") == policy(page).count("script-src") == 1
+    return policy(page), script(page)
+
+
 @pytest.mark.parametrize("sample", ["rejected", "stuck", "incomplete", "trained"])
 @settings(max_examples=40, deadline=None)
 @example(taint="x" + "".join(PIECES))
@@ -86,6 +103,7 @@ def test_hostile_text_adds_no_element_and_no_attribute(sample, taint):
     assert page.shape == benign_shape(sample)
     assert page.unclosed == []
     assert not any(name.startswith("on") for one in page.elements for name in one.attributes)
+    assert (policy(page), script(page)) == benign_code(sample)
     text.encode("utf-8")
 
 
@@ -104,7 +122,7 @@ def test_hostile_text_is_still_readable():
 
 def test_no_template_steps_around_the_gates():
     for template in files("gpu_acceptance.report").iterdir():
-        if template.name.endswith((".html", ".css")):
+        if template.name.endswith((".html", ".css", ".js")):
             assert not re.search(r"\|\s*(safe|tojson|forceescape)|autoescape|Markup", template.read_text()), template.name
 
 

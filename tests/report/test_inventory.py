@@ -98,6 +98,6 @@ def test_a_node_that_told_nothing_is_left_out_of_the_comparison():
 def test_markup_in_a_fact_is_text():
     hostile = "<script>alert(1)</script>\x1b[31m"
     page = parse(build_page(record_of({}, {"kernel": hostile, hostile: hostile}, {})))
-    assert page.all("script") == []
+    assert len(page.all("script")) == 1  # that of the page
     assert page.unclosed == []
     assert "<script>alert(1)</script>\\x1b[31m" in page.all("body")[0].text

@@ -1,7 +1,10 @@
 """The report answers in order: may I sign, what is wrong and where, how far is everything else, what was not tested."""
 
+import base64
+import hashlib
 import itertools
 import re
+from importlib.resources import files
 from itertools import pairwise
 
 import pytest
@@ -87,14 +90,24 @@ def test_every_link_leads_into_the_page(name):
 
 
 @each_page
-def test_a_page_fetches_and_runs_nothing(name):
+def test_a_page_fetches_nothing_and_runs_its_own_script_alone(name):
     page = parse(PAGES[name])
     policy = page.all("meta")[1].attributes
     assert policy["http-equiv"] == "Content-Security-Policy"
-    assert policy["content"].startswith("default-src 'none'; style-src 'unsafe-inline'; img-src data:")
-    assert {one.tag for one in page.elements}.isdisjoint({"script", "link", "img", "iframe", "object", "embed", "form", "base"})
+    digest = base64.b64encode(hashlib.sha256(page.all("script")[0].text.encode()).digest()).decode()
+    assert policy["content"].startswith(f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:")
+    assert {one.tag for one in page.elements}.isdisjoint({"link", "img", "iframe", "object", "embed", "form", "base"})
     assert not any(word in page.all("style")[0].text for word in ("url(", "@import", "</"))
     assert not any(key in one.attributes for one in page.elements for key in ("src", "style", "srcset"))
+
+
+def test_the_script_makes_no_markup_and_asks_for_nothing():
+    (script,) = parse(PAGES["accepted"]).all("script")
+    assert script.attributes == {}
+    assert script.text == (files("gpu_acceptance.report") / "page.js").read_text(encoding="utf-8").removesuffix("\n")
+    markup = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "</", "<!--")
+    for word in (*markup, "eval", "Function", "fetch", "XMLHttpRequest", "import"):
+        assert word not in script.text
 
 
 @pytest.mark.parametrize(("name", "line"), [("accepted", "✓ ACCEPTED"), ("rejected", "✗ REJECTED: 2 limits missed")])

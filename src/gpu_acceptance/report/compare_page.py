@@ -1,4 +1,4 @@
-"""Two runs beside each other -> one HTML page, as `report.html` is one: no script, nothing from the network."""
+"""Two runs beside each other -> one HTML page, as `report.html` is one: nothing from the network, the same script."""
 
 from gpu_acceptance.comparison import NOTHING_WORSE, SOMETHING_WORSE, Comparison
 from gpu_acceptance.report.build import render

@@ -52,6 +52,7 @@ class RankLine:
     place: str
     mark: Mark
     duration: str
+    duration_s: float
     cells: tuple[str, ...]
 
 
@@ -190,6 +191,7 @@ def _rank_line(rank: RankRecord, metrics: tuple[tuple[str, str], ...], names: Ma
         place=names.get(rank.rank, "unknown"),
         mark=OUTCOME[rank.outcome],
         duration=duration(rank.duration_s),
+        duration_s=rank.duration_s,
         cells=(*("; ".join(texts) or "none" for texts in figures.values()), *gpu_cells),
     )
 

@@ -1,0 +1,12 @@
+"""One browser for all tests of a process: a tab is cheap, a browser is not."""
+
+import pytest
+
+from tests.report.browser import Browser
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("browser"))
+    yield browser
+    browser.close()

@@ -1,0 +1,76 @@
+"""The page on paper, as a browser prints it: all of it is there, whatever was looked for on the screen, and no row is cut."""
+
+import io
+import re
+import unicodedata
+from pathlib import Path
+
+import pypdf
+import pytest
+
+from gpu_acceptance.files import read_results
+from gpu_acceptance.report import build_page
+from gpu_acceptance.report.problems import problems
+
+RUN = Path(__file__).parents[2] / "reports" / "evidence" / "h200-interconnect" / "x2-one-rank-without-p2p"
+UNFOLDED = ".problem details::details-content, #machines details::details-content { content-visibility: visible; height: auto; }"
+UNCUT = "tr, .tiles, .picture, .culprit > p { break-inside: avoid; }"
+ROWS = """[...document.querySelectorAll("tr")].filter(row => row.checkVisibility() && row.cells.length > 1)
+  .map(row => [...row.cells].map(cell => cell.innerText))"""
+
+
+def folded(text):
+    """Without blanks, and with the letters of a ligature apart."""
+    return re.sub(r"\s+", "", unicodedata.normalize("NFKC", text))
+
+
+def print_it(browser, page, looked_for=""):
+    """The sheets as folded texts, and the rows of all tables that are on them, as folded cells."""
+    tab = browser.open(page)
+    tab.ask("document.querySelector('.finder input').focus()")
+    tab.type(looked_for)
+    sheets = [folded(sheet.extract_text()) for sheet in pypdf.PdfReader(io.BytesIO(tab.paper())).pages]
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    tab.ask("document.querySelectorAll('.said').forEach(one => one.remove())")  # said, not shown
+    rows = [[folded(cell) for cell in row] for row in tab.ask(ROWS)]
+    assert tab.complaints == []
+    return sheets, rows
+
+
+def cut(sheets, rows):
+    """Rows that are not whole on any sheet."""
+    return [row for row in rows if not any(all(cell in sheet for cell in row) for sheet in sheets)]
+
+
+@pytest.fixture(scope="module")
+def record():
+    """A rank that died, a limit that was missed, validations that did not run."""
+    return read_results(RUN)
+
+
+def test_paper_has_the_verdict_and_every_failure_and_cuts_no_row(browser, record):
+    sheets, rows = print_it(browser, build_page(record), looked_for="no such thing")
+    assert folded(record.conclusion.line) in sheets[0]
+    text = "".join(sheets)
+    assert all(folded(reason) in text for reason in record.conclusion.reasons)
+    found = problems(record)
+    assert len(found) >= 2
+    for one in found:
+        assert folded(one.nodeid) in text
+        assert all(folded(line.metric + line.mark.symbol + line.mark.word + line.figure_exact) in text for line in one.lines)
+    assert len(rows) > 300
+    assert cut(sheets, rows) == []
+    folds = text.count(folded("Figures by rank, attempts, how to run it again"))
+    assert folds == len(record.rows)  # that they are not looked for is of the screen
+    assert "Findvalidations" not in text
+
+
+def test_where_the_style_cannot_unfold_the_script_does_and_a_row_that_is_cut_would_be_seen(browser, record):
+    page = build_page(record)
+    assert UNCUT in page
+    assert UNFOLDED in page
+    sheets, rows = print_it(browser, page.replace(UNCUT, "").replace(UNFOLDED, ""))
+    assert cut(sheets, rows)
+    checks = [check for problem in problems(record) for one in problem.advice for check in one.checks]
+    assert checks
+    assert all(folded(check.run) in "".join(sheets) for check in checks)

@@ -22,11 +22,12 @@ from gpu_acceptance.last_word import LastWord
 from gpu_acceptance.launch import LaunchError, Rank, who_am_i
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.outputs import direct_outputs, figure_properties, find_unwritable
+from gpu_acceptance.own_files import read_own_files
 from gpu_acceptance.plan import plan_lines, planned_shape
 from gpu_acceptance.refusals import find_refusal, refuse_inside_a_worker
 from gpu_acceptance.report.event_files import find_missing
 from gpu_acceptance.run import Run
-from gpu_acceptance.settings import Settings, add_options, choose_profile, read_declared, read_settings
+from gpu_acceptance.settings import Settings, add_options, choose_profile, read_settings
 from gpu_acceptance.starting import start_run
 from gpu_acceptance.validations import FormationItem, order, read_validation
 from gpu_acceptance.visible import visible
@@ -118,7 +119,8 @@ class Dry:
         try:
             data = data_dir.refuse_unusable(self._settings.data_dir)
             tuned = lora_files.refuse_unusable(self._settings.lora_model, self._settings.lora_data)
-            profile = choose_profile(self._settings, identity.gpu.name if identity.gpu else None, read_declared(self._settings))
+            own = read_own_files(self._settings.site, self._settings.contract)
+            profile = choose_profile(self._settings, identity.gpu.name if identity.gpu else None, own)
         except RefusedError as error:
             raise pytest.UsageError(str(error)) from None
         order(items)

@@ -20,9 +20,10 @@ from gpu_acceptance.thresholds import load_profile, shipped_dir
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "reports" / "sample"
+SAMPLES = ROOT / "reports" / "samples"
 EVIDENCE = ROOT / "reports" / "evidence"
-RUNS = [SAMPLE, *sorted(path.parent for path in EVIDENCE.rglob("results.json"))]
-FILES = sorted(path for folder in (SAMPLE, EVIDENCE) for path in folder.rglob("*") if path.is_file())
+RUNS = [SAMPLE, *sorted(path.parent for folder in (SAMPLES, EVIDENCE) for path in folder.rglob("results.json"))]
+FILES = sorted(path for folder in (SAMPLE, SAMPLES, EVIDENCE) for path in folder.rglob("*") if path.is_file())
 each_run = pytest.mark.parametrize("run", RUNS, ids=lambda run: str(run.relative_to(ROOT / "reports")))
 
 
@@ -62,6 +63,10 @@ def test_a_committed_page_says_what_its_results_say(run):
     ("run", "code", "start"),
     [
         ("sample", 0, "ACCEPTED (1 loosened, 6 added, 1 tightened, overlay site-nvls-off.yaml) | run 20261120-204823-a380 |"),
+        ("samples/one-gpu", 1, "REJECTED: 1 limit missed in 1 of 55 validations (quick, nccl not applicable: needs at least 2 ranks, "),
+        ("samples/dead-and-stuck", 1, "REJECTED: 1 of 5 validations died, 1 of 5 validations stuck (cpu profile: no GPU was tested) | "),
+        ("samples/two-nodes", 0, "ACCEPTED (cpu profile: no GPU was tested) | "),
+        ("samples/cpu", 0, "ACCEPTED (quick, cpu profile: no GPU was tested) | "),
         ("evidence/h200-health/odd-board", 1, "REJECTED: 1 limit missed in 1 of 38 validations ("),
         ("evidence/h200-health/one-gpu", 0, "ACCEPTED (nccl not applicable: needs at least 2 ranks, 7 waived, "),
         ("evidence/h200x8-accept/raised", 1, "REJECTED: 1 limit missed in 1 of 38 validations (2 loosened, "),
@@ -74,6 +79,12 @@ def test_a_committed_page_says_what_its_results_say(run):
 def test_the_verdict_of_a_committed_run_can_be_asked_for(capsys, run, code, start):
     assert main(["verdict", str(ROOT / "reports" / run)]) == code
     assert capsys.readouterr().out.startswith(start)
+
+
+@pytest.mark.parametrize("run", sorted(path.name for path in SAMPLES.iterdir()))
+def test_a_sample_is_what_its_manifest_says(capsys, run):
+    assert main(["report", "verify", str(SAMPLES / run)]) == 0
+    assert capsys.readouterr().out.startswith("CONSISTENT: ")
 
 
 def test_the_sample_is_of_all_gpus_of_a_node_and_all_its_limits_held():

@@ -22,10 +22,14 @@ ABSENT = "rank 1 (node 0) did not arrive within 1 s; see what torchrun said ther
 
 
 @pytest.fixture
-def suite(tmp_path):
-    suite = make_suite(tmp_path / "suite", "passes")
-    extend_conftest(suite, "from gpu_acceptance import joining", "joining.JOIN_S = 1")
-    return suite
+def patient(tmp_path):
+    return make_suite(tmp_path / "suite", "passes")
+
+
+@pytest.fixture
+def suite(patient):
+    extend_conftest(patient, "from gpu_acceptance import joining", "joining.JOIN_S = 1")
+    return patient
 
 
 def wait_in_vain(suite, *arguments) -> str:
@@ -59,9 +63,9 @@ def test_where_nothing_can_be_written_the_line_stays_and_one_more_says_so(suite,
     assert f'"{ABSENT}"' in said  # and nothing more for torchrun's own line
 
 
-def test_a_leader_that_is_killed_while_ranks_collect_is_named_by_the_others(suite):
-    (suite / "acceptance" / "conftest.py").write_text(KILLS_THE_LEADER)
-    with Ranks(suite, 2) as ranks:
+def test_a_leader_that_is_killed_while_ranks_collect_is_named_by_the_others(patient):
+    (patient / "acceptance" / "conftest.py").write_text(KILLS_THE_LEADER)
+    with Ranks(patient, 2) as ranks:
         run = ranks.start(0, 1).end()
         assert ranks.exit_codes == {0: -signal.SIGKILL, 1: 6}, run.output
     assert '"no verdict: rank 0 lost: no heartbeat for 15 s"' in run.output

@@ -19,6 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from gpu_acceptance.contradictions import find_contradiction
+from gpu_acceptance.gc_pause import gc_paused
 from gpu_acceptance.model import Model
 from gpu_acceptance.record import SCHEMA_VERSION, RankFacts, RankIdentity, RankRecord, RunPlan, RunRecord
 from gpu_acceptance.refusal import Refusal
@@ -102,7 +103,8 @@ def read_results(run_dir_or_file: Path) -> RunRecord:
     path = run_dir_or_file / RESULTS if run_dir_or_file.is_dir() else run_dir_or_file
     data = read_regular(path)
     try:
-        record = RunRecord.model_validate_json(data)
+        with gc_paused():
+            record = RunRecord.model_validate_json(data)
     except ValidationError as error:
         raise RecordError(f"{path}: {first_problem(error)}") from None
     if "schema_version" not in record.model_fields_set:

@@ -165,9 +165,10 @@ class RankRecord(Model):
     @model_validator(mode="after")
     def _keep_counters_apart(self) -> Self:
         """A worker that could write counters could hide what rose."""
-        for figure, are_counters in [*((one, False) for one in self.figures), *((one, True) for one in self.counters)]:
-            if (subject_of_metric(figure.metric) == COUNTERS) != are_counters:
-                raise ValueError(f"{figure.metric} among the {'counters' if are_counters else 'figures'} of a record")
+        for figures, are_counters in ((self.figures, False), (self.counters, True)):
+            for figure in figures:
+                if (subject_of_metric(figure.metric) == COUNTERS) != are_counters:
+                    raise ValueError(f"{figure.metric} among the {'counters' if are_counters else 'figures'} of a record")
         return self
 
 

@@ -69,7 +69,7 @@ def make_row(
 ) -> Row:
     """The row of one validation. Without any attempt it did not run. `measure_only` judges nothing."""
     judgements = () if measure_only else judge(attempts, profile, job, waivers, subject_of(nodeid))
-    answers = list(_answers(attempts, job, _declared(nodeid, profile)))
+    answers = list(_answers(attempts, job, declared_reason(nodeid, profile.not_applicable)))
     causes = [*_causes_of_ranks(answers, job), *_causes_of_limits(judgements), *_causes_of_silence(nodeid, attempts)]
     outcome = min((cause.outcome for cause in causes), key=_ORDER.index, default=Outcome.NOT_RUN)
     own = [judgement for judgement in judgements if subject_of_metric(judgement.metric) != COUNTERS]
@@ -98,10 +98,9 @@ def validation_of(nodeid: str) -> str:
     return f"{subject_of(nodeid)}.{function.removeprefix('test_')}"
 
 
-def _declared(nodeid: str, profile: Profile) -> str | None:
+def declared_reason(nodeid: str, not_applicable: Mapping[str, str]) -> str | None:
     """Why this validation may be skipped, or None where no profile or overlay said so beforehand. A waiver is of metrics alone."""
-    reason = matching_reason(validation_of(nodeid), profile.not_applicable)
-    return None if reason is None else f"not applicable: {reason}"
+    return matching_reason(validation_of(nodeid), not_applicable)
 
 
 def _answers(attempts: Sequence[Attempt], job: Job, declared: str | None) -> Iterator[_Answer]:
@@ -114,7 +113,8 @@ def _answers(attempts: Sequence[Attempt], job: Job, declared: str | None) -> Ite
             if record.rank >= job.world_size:
                 yield _Answer(record.rank, Outcome.ERROR, f"error: answers in a job of {job.world_size} ranks")
             elif record.outcome is Outcome.SKIPPED and declared is not None:
-                yield _Answer(record.rank, Outcome.NOT_APPLICABLE, f"{declared} ({record.message})" if record.message else declared)
+                told = f" ({record.message})" if record.message else ""
+                yield _Answer(record.rank, Outcome.NOT_APPLICABLE, f"not applicable: {declared}{told}")
             else:
                 yield _Answer(record.rank, record.outcome, _describe(record, again))
 

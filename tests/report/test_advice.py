@@ -42,7 +42,7 @@ def runs(advice):
 
 
 def test_commands_have_the_names_of_the_first_culprit_and_the_others_are_named():
-    (found,) = advice_on(row(missed("gpu_health.remapping.pending", (9, 11, 12))), HEADER)
+    (found,) = advice_on(row(missed("gpu_health.remapping.pending", (9, 11, 12))), HEADER, {})
     gpu = HEADER.ranks[9].gpu
     assert found.where == f"rank 9 (node-02.example, GPU 1, serial {gpu.serial})"
     assert found.others == "ranks 11-12"
@@ -53,19 +53,19 @@ def test_commands_have_the_names_of_the_first_culprit_and_the_others_are_named()
 
 
 def test_a_pci_address_is_written_as_linux_has_it():
-    (found,) = advice_on(row(missed("gpu_health.pcie.width", (1,))), HEADER)
+    (found,) = advice_on(row(missed("gpu_health.pcie.width", (1,))), HEADER, {})
     assert "sudo lspci -vv -s 0000:07:00.0 | grep -E 'LnkCap|LnkSta'" in runs(found)
 
 
 def test_a_network_port_is_the_one_that_the_limit_names():
     (found,) = advice_on(
-        row(missed("infiniband.ports.state", (8,), "infiniband.ports.state = DOWN (mlx5_3 port 2), need == ACTIVE")), HEADER
+        row(missed("infiniband.ports.state", (8,), "infiniband.ports.state = DOWN (mlx5_3 port 2), need == ACTIVE")), HEADER, {}
     )
     assert runs(found)[0] == "ibstat mlx5_3 2"
 
 
 def test_what_nobody_knows_stays_to_be_filled_in():
-    (found,) = advice_on(row(missed("infiniband.ports.state", ())), HEADER)
+    (found,) = advice_on(row(missed("infiniband.ports.state", ())), HEADER, {})
     assert (found.where, found.others) == ("", "")
     assert runs(found)[0] == "ibstat <DEVICE> <PORT>"
 
@@ -79,13 +79,14 @@ def test_what_asks_for_most_comes_first_and_each_kind_once():
             missed("gpu_health.memory.channel_repair_pending", (3,)),
         ),
         HEADER,
+        {},
     )
     assert kinds(*found) == ["gpu_memory_worn", "repair_pending", "throttle_heat"]
     assert found[1].others == "rank 3"
 
 
 def test_a_planted_fault_comes_before_what_it_has_planted():
-    found = advice_on(row(missed("memory.fill.wrong", (1,)), missed("memory.planted.words", (1,))), HEADER)
+    found = advice_on(row(missed("memory.fill.wrong", (1,)), missed("memory.planted.words", (1,))), HEADER, {})
     assert kinds(*found) == ["planted_fault", "wrong_result"]
 
 
@@ -94,20 +95,20 @@ def test_victims_are_blamed_for_nothing():
         rank_record(3, Outcome.DIED, "signal SIGBUS"),
         *(rank_record(rank, Outcome.VICTIM, "CUDA out of memory") for rank in (0, 1, 2)),
     ]
-    found = advice_on(row(outcome=Outcome.DIED, ranks=[*ranks, *(rank_record(rank, Outcome.VICTIM) for rank in range(4, 16))]), HEADER)
+    found = advice_on(row(outcome=Outcome.DIED, ranks=[*ranks, *(rank_record(rank, Outcome.VICTIM) for rank in range(4, 16))]), HEADER, {})
     assert kinds(*found) == ["shm_full"]
     assert found[0].where.startswith("rank 3 ")
 
 
 def test_a_rank_that_did_not_answer_is_lost():
-    found = advice_on(row(outcome=Outcome.LOST, ranks=[rank_record(rank, Outcome.PASSED) for rank in range(15)]), HEADER)
+    found = advice_on(row(outcome=Outcome.LOST, ranks=[rank_record(rank, Outcome.PASSED) for rank in range(15)]), HEADER, {})
     assert kinds(*found) == ["rank_lost"]
     assert runs(found[0])[0] == "ping -c 3 node-02.example; ssh node-02.example uptime"
 
 
 def test_a_rank_that_missed_a_limit_alone_has_the_kind_of_that_limit_alone():
     ranks = [rank_record(rank, Outcome.FAILED if rank == 2 else Outcome.PASSED) for rank in range(16)]
-    assert kinds(*advice_on(row(missed("hbm.copy.bandwidth", (2,)), ranks=ranks), HEADER)) == ["memory_slow"]
+    assert kinds(*advice_on(row(missed("hbm.copy.bandwidth", (2,)), ranks=ranks), HEADER, {})) == ["memory_slow"]
 
 
 @pytest.mark.parametrize("host", ["$(reboot)", "a; rm -rf /", "it's", "\x1b[31mred", "node\nreboot"])

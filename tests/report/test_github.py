@@ -35,7 +35,10 @@ def test_what_is_wrong_is_told_with_figure_and_bound():
 
 def test_what_github_would_not_show_is_counted():
     record = samples.rejected()
-    rows = tuple(record.rows[1].model_copy(update={"nodeid": f"acceptance/test_hbm.py::test_{number}"}) for number in range(25))
+    rows = tuple(
+        record.rows[1].model_copy(update={"nodeid": f"acceptance/test_hbm.py::test_{number}", "message": str(number)})
+        for number in range(25)
+    )
     found = [line for line in annotations(record.model_copy(update={"rows": rows})) if line.startswith("::error")]
     assert len(found) == MOST_ANNOTATIONS
     assert found[-1] == "::error title=and 16 more problems::see report.html"

@@ -1,6 +1,6 @@
 """What to do about a validation, or about the run as a whole: the kinds of failure it shows, with commands for the first culprit."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.record import Header, Outcome, RankRecord, Row, RunRecord
@@ -10,6 +10,7 @@ from gpu_acceptance.report.formatting import ranks_text
 from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_outcome, kinds_of_rank, kinds_of_reason, kinds_of_row
 from gpu_acceptance.report.remedies import Reference, Remedy, Severity, table
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
+from gpu_acceptance.rows import declared_reason
 
 _WORST_FIRST = ("replace", "reboot", "reset", "watch")
 _DRILL = "planted_fault"  # comes before what it has planted, or somebody takes a good GPU out
@@ -47,9 +48,10 @@ class _Shown:
     message: str
 
 
-def advice_on(row: Row, header: Header) -> tuple[Advice, ...]:
+def advice_on(row: Row, header: Header, not_applicable: Mapping[str, str]) -> tuple[Advice, ...]:
     """Of a validation that did not pass, what asks for most first; never empty for one with anything wrong."""
-    shown = [*_shown_by_limits(row), *_shown_by_ranks(row), *_shown_by_silence(row, header)]
+    may_skip = declared_reason(row.nodeid, not_applicable) is not None
+    shown = [*_shown_by_limits(row), *_shown_by_ranks(row, may_skip=may_skip), *_shown_by_silence(row, header)]
     if not shown and row.outcome not in HARMLESS_OUTCOMES:
         shown = [_Shown(kind, (), row.message) for kind in kinds_of_row(row.message, row.outcome)]
     return _advice(shown, header)
@@ -64,7 +66,7 @@ def advice_on_run(record: RunRecord) -> tuple[Advice, ...]:
 
 def kinds_of_run(record: RunRecord) -> tuple[str, ...]:
     """All kinds of failure of a run, what asks for most first."""
-    found = [*(one for row in record.rows for one in advice_on(row, record.header)), *advice_on_run(record)]
+    found = [*(one for row in record.rows for one in advice_on(row, record.header, record.not_applicable)), *advice_on_run(record)]
     return tuple(dict.fromkeys(one.kind for one in sorted(found, key=_urgency)))
 
 
@@ -74,11 +76,12 @@ def _shown_by_limits(row: Row) -> Iterator[_Shown]:
             yield from (_Shown(kind, judgement.ranks, judgement.message) for kind in kinds_of_judgement(judgement))
 
 
-def _shown_by_ranks(row: Row) -> Iterator[_Shown]:
+def _shown_by_ranks(row: Row, *, may_skip: bool) -> Iterator[_Shown]:
     """What a limit says of a rank has been said; where several hang, the row's message knows more than each of them."""
+    no_blame = _NO_BLAME | ({Outcome.SKIPPED} if may_skip else set())
     for rank in (rank for attempt in row.attempts for rank in attempt.ranks):
         only_a_limit = rank.outcome is Outcome.FAILED and not (rank.message or rank.log_tail)
-        if rank.outcome not in _NO_BLAME and not only_a_limit:
+        if rank.outcome not in no_blame and not only_a_limit:
             yield from (_Shown(kind, (rank.rank,), rank.message) for kind in _kinds_of(rank, row))
 
 

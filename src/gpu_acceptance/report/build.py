@@ -13,6 +13,7 @@ from markupsafe import Markup
 from gpu_acceptance.busy import use_text
 from gpu_acceptance.clocks import clock_sentences
 from gpu_acceptance.files import RESULTS, read_regular, read_results, sha256_of, write_atomically
+from gpu_acceptance.gc_pause import gc_paused
 from gpu_acceptance.record import RunRecord
 from gpu_acceptance.report import (
     advice,
@@ -37,7 +38,8 @@ REPORT = "report.html"
 
 def build_page(record: RunRecord, results_sha256: str = "") -> str:
     """The report of a run as one HTML page. `results_sha256` of the file it is built from, where there is one."""
-    return render("page.html", **_context(record), results_sha256=results_sha256)
+    with gc_paused():
+        return render("page.html", **_context(record), results_sha256=results_sha256)
 
 
 def render(template: str, **context: object) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpu_acceptance.record import RunRecord, clip
 from gpu_acceptance.report.formatting import count
-from gpu_acceptance.report.problems import problems
+from gpu_acceptance.report.problems import Problem, problems
 from gpu_acceptance.report.summary_text import build_summary
 from gpu_acceptance.report.untested import weaknesses
 from gpu_acceptance.report.words import VERDICT
@@ -35,10 +35,14 @@ def tell_github(record: RunRecord, environ: Mapping[str, str]) -> Iterator[str]:
 
 def annotations(record: RunRecord) -> Iterator[str]:
     """One for each validation that is not proved, and for each thing that weakens the verdict; what is left out is counted."""
-    wrong = [(f"{problem.mark.word} {problem.nodeid}", problem.message) for problem in problems(record)]
+    wrong = [(f"{problem.mark.word} {problem.nodeid}{_and_more(problem)}", problem.message) for problem in problems(record)]
     yield from _commands("error", wrong, "problem")
     yield from _commands("warning", [("what weakens this verdict", text) for text in weaknesses(record)], "warning")
     yield _command("notice", record.conclusion.verdict, record.conclusion.line)
+
+
+def _and_more(problem: Problem) -> str:
+    return f" and {count(len(problem.others), 'more validation')}" if problem.others else ""
 
 
 def job_summary(record: RunRecord) -> str:

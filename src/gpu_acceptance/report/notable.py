@@ -1,6 +1,7 @@
 """Which ranks of a large job are worth a line each: those with a fault, those that a limit names, and those furthest from the others."""
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable
 
 from gpu_acceptance.record import Attempt, Judgement, Outcome, RankRecord, Status
@@ -32,11 +33,12 @@ def note(attempt: Attempt) -> str:
 
 def _distances(attempt: Attempt) -> dict[int, float]:
     """The largest distance of a rank's numbers from the medians of all, each as a part of its median."""
-    columns: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    columns: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
     for record in attempt.ranks:
         for figure in record.figures:
-            if isinstance(figure.value, int | float) and not isinstance(figure.value, bool):
-                columns.setdefault((figure.metric, figure.unit), []).append((record.rank, figure.value))
+            value = figure.value
+            if type(value) is float or type(value) is int:  # no bool; and a union of types is made anew each time that it is asked
+                columns[figure.metric, figure.unit].append((record.rank, value))
     found = dict.fromkeys((record.rank for record in attempt.ranks), 0.0)
     for column in columns.values():
         median = statistics.median(value for _, value in column)

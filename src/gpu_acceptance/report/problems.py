@@ -1,7 +1,8 @@
 """What is wrong, on which node, GPU and rank, and what to do about it: causes first."""
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 from gpu_acceptance.record import Outcome, RankRecord, Row, RunRecord, Status
 from gpu_acceptance.report.advice import Advice, advice_on
@@ -9,6 +10,7 @@ from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import innermost_frame, reproduce
 from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, Mark
+from gpu_acceptance.rows import declared_reason
 
 # What rejects, then what leaves the run incomplete, then what only followed.
 ORDER = (
@@ -64,6 +66,7 @@ class Problem:
     remedies: tuple[OwnRemedy, ...]
     advice: tuple[Advice, ...]
     command: str
+    others: tuple[tuple[str, str], ...] = ()  # anchor and node ID of those with the very same limits not held, and nothing else
 
     @property
     def num_victims(self) -> int:
@@ -71,9 +74,19 @@ class Problem:
 
 
 def problems(record: RunRecord) -> list[Problem]:
-    """The validations with anything wrong, those that reject first."""
+    """The validations with anything wrong, those that reject first; those that only the same limits speak against are one."""
     found = [(row, _problem(f"v{number}", row, record)) for number, row in enumerate(record.rows) if _is_bad(row)]
-    return [problem for _, problem in sorted(found, key=lambda pair: ORDER.index(pair[0].outcome))]
+    return _folded(problem for _, problem in sorted(found, key=lambda pair: ORDER.index(pair[0].outcome)))
+
+
+def _folded(found: Iterable[Problem]) -> list[Problem]:
+    """A counter that cannot be read is not read in every validation: one block, and not fifty."""
+    groups: dict[object, list[Problem]] = {}
+    for problem in found:
+        is_of_limits = problem.lines and not problem.culprits
+        key = (problem.mark, problem.message, problem.lines) if is_of_limits else problem.anchor
+        groups.setdefault(key, []).append(problem)
+    return [replace(first, others=tuple((one.anchor, one.nodeid) for one in rest)) for first, *rest in groups.values()]
 
 
 def limits_beyond_rows(record: RunRecord) -> tuple[Line, ...]:
@@ -93,7 +106,7 @@ def _is_bad(row: Row) -> bool:
 
 def _problem(anchor: str, row: Row, record: RunRecord) -> Problem:
     bad = [judgement for judgement in row.judgements if judgement.status not in HARMLESS_STATUSES]
-    culprits = _culprits(row, places(record.header))
+    culprits = _culprits(row, places(record.header), may_skip=declared_reason(row.nodeid, record.not_applicable) is not None)
     return Problem(
         anchor=anchor,
         nodeid=row.nodeid,
@@ -102,14 +115,15 @@ def _problem(anchor: str, row: Row, record: RunRecord) -> Problem:
         lines=judgement_lines(bad, places(record.header), row.attempts),
         culprits=culprits,
         remedies=tuple(dict.fromkeys(OwnRemedy(one.metric, one.remedy) for one in bad if one.remedy)),
-        advice=advice_on(row, record.header),
+        advice=advice_on(row, record.header, record.not_applicable),
         command=shlex.join(reproduce(record.header.command, row.nodeid)),
     )
 
 
-def _culprits(row: Row, names: dict[int, str]) -> tuple[Culprit, ...]:
+def _culprits(row: Row, names: dict[int, str], *, may_skip: bool) -> tuple[Culprit, ...]:
     """Ranks that left more than a missed limit, causes before victims."""
-    found = [(attempt.number, rank) for attempt in row.attempts for rank in attempt.ranks if _is_culprit(rank)]
+    harmless = HARMLESS_OUTCOMES | ({Outcome.SKIPPED} if may_skip else set())
+    found = [(attempt.number, rank) for attempt in row.attempts for rank in attempt.ranks if _is_culprit(rank, harmless)]
     found.sort(key=lambda pair: (ORDER.index(pair[1].outcome), pair[0], pair[1].rank))
     return tuple(
         Culprit(
@@ -128,6 +142,6 @@ def _culprits(row: Row, names: dict[int, str]) -> tuple[Culprit, ...]:
     )
 
 
-def _is_culprit(rank: RankRecord) -> bool:
+def _is_culprit(rank: RankRecord, harmless: Collection[Outcome]) -> bool:
     only_a_limit = rank.outcome is Outcome.FAILED and not (rank.message or rank.stack or rank.log_tail)
-    return rank.outcome not in HARMLESS_OUTCOMES and not only_a_limit
+    return rank.outcome not in harmless and not only_a_limit

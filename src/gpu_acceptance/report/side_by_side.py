@@ -1,6 +1,7 @@
 """GPUs side by side: what each rank measured beside its peers, by node and slot, and what each pair of them did."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -69,11 +70,13 @@ def _of_row(row: Row, slots: Mapping[int, tuple[str, str]]) -> Iterator[_Measure
 
 def _columns(attempt: Attempt, slots: Mapping[int, tuple[str, str]]) -> dict[tuple[str, str], dict[tuple[str, str], float]]:
     """By metric and unit the number of each rank; where a rank has several of one, its last."""
-    found: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
+    found: dict[tuple[str, str], dict[tuple[str, str], float]] = defaultdict(dict)
     for record in sorted(attempt.ranks, key=lambda one: one.rank):
-        for figure in record.figures:
-            if record.rank in slots and isinstance(figure.value, int | float) and not isinstance(figure.value, bool):
-                found.setdefault((figure.metric, figure.unit), {})[slots[record.rank]] = figure.value
+        slot = slots.get(record.rank)
+        for figure in record.figures if slot else ():
+            value = figure.value
+            if slot and (type(value) is float or type(value) is int):
+                found[figure.metric, figure.unit][slot] = value
     return found
 
 

@@ -54,6 +54,18 @@ class JudgedContract(Model):
         return tuple(one for one in self.lines if one.state is state)
 
     @property
+    def unanswered(self) -> tuple[JudgedLine, ...]:
+        """Missed, and not tested without excuse."""
+        open_lines = [one for one in self.of_state(LineState.NOT_TESTED) if not one.declared]
+        return (*self.of_state(LineState.MISSED), *open_lines)
+
+    @property
+    def excuse(self) -> str:
+        """`2 of 12 lines of contract.yaml not tested`, as its own file says; empty where it excuses none."""
+        excused = sum(one.declared for one in self.lines)
+        return f"{excused} of {plural(len(self.lines), 'line')} of {self.file} not tested" if excused else ""
+
+    @property
     def counts(self) -> str:
         """`12 lines: 9 met, 1 missed, 2 not tested`."""
         return f"{plural(len(self.lines), 'line')}: {', '.join(f'{len(self.of_state(state))} {state}' for state in LineState)}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.contract import JudgedContract, JudgedLine, LineState
+from gpu_acceptance.contract import JudgedContract, LineState
 from gpu_acceptance.coverage import DECLARED, gpus_by_node
 from gpu_acceptance.job import Job
 from gpu_acceptance.limit import Profile
@@ -142,15 +142,16 @@ def unproved(rows: Sequence[Row], limits: Sequence[Judgement], coverage: Coverag
 
 
 def contract_missed(contract: JudgedContract | None) -> Iterator[Objection]:
-    yield from _of_contract(contract.of_state(LineState.MISSED) if contract else ())
+    yield from _of_contract(contract, LineState.MISSED)
 
 
 def contract_not_tested(contract: JudgedContract | None) -> Iterator[Objection]:
     """Lines that the contract's own file does not excuse."""
-    yield from _of_contract([one for one in contract.of_state(LineState.NOT_TESTED) if not one.declared] if contract else ())
+    yield from _of_contract(contract, LineState.NOT_TESTED)
 
 
-def _of_contract(lines: Sequence[JudgedLine]) -> Iterator[Objection]:
+def _of_contract(contract: JudgedContract | None, state: LineState) -> Iterator[Objection]:
+    lines = [one for one in contract.unanswered if one.state is state] if contract else []
     for one in lines:
         part = f"{plural(len(lines), 'contract line')} {one.state}"
         yield Objection(part, f"contract line {one.line.number} ({one.line.text}) {one.state}: {'; '.join(one.reasons)}")

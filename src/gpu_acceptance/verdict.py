@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from gpu_acceptance.contract import Contract, JudgedContract, LineState
+from gpu_acceptance.contract import Contract
 from gpu_acceptance.contract_judge import judge_contract
 from gpu_acceptance.coverage import judge_run, left_out, make_coverage, subjects_without_limit
 from gpu_acceptance.job import Job
@@ -28,7 +28,7 @@ from gpu_acceptance.objections import (
 )
 from gpu_acceptance.record import Conclusion, Coverage, Judgement, Outcome, Row, Status, clip
 from gpu_acceptance.rows import make_row, subject_of
-from gpu_acceptance.values import level_text, plural
+from gpu_acceptance.values import level_text
 
 __all__ = ["FORMATION", "conclude", "make_row", "subject_of", "worst_margin"]
 
@@ -79,7 +79,8 @@ def conclude(
     if not incomplete and _nothing_ran(rows):
         incomplete = [same("nothing ran")]
     verdict: Verdict = "REJECTED" if rejecting else "INCOMPLETE" if incomplete else "ACCEPTED"
-    weaknesses = [*_weaknesses(rows, limits, profile, coverage, left_out(rows, profile, too_small)), *_excused(agreed), *notes]
+    excuse = [agreed.excuse] if agreed and agreed.excuse else []
+    weaknesses = [*_weaknesses(rows, limits, profile, coverage, left_out(rows, profile, too_small)), *excuse, *notes]
     return Conclusion(
         verdict=verdict,
         line=clip(_line(verdict, [*rejecting, *halted] if rejecting else incomplete, weaknesses, coverage)),
@@ -118,13 +119,6 @@ def _weaknesses(
     overlays = sorted({change.file for change in profile.changes})
     if overlays:
         yield f"{'overlay' if len(overlays) == 1 else 'overlays'} {', '.join(overlays)}"
-
-
-def _excused(contract: JudgedContract | None) -> Iterator[str]:
-    """Lines of which the contract's own file says that this run need not test them."""
-    excused = [one for one in contract.of_state(LineState.NOT_TESTED) if one.declared] if contract else []
-    if contract and excused:
-        yield f"{len(excused)} of {plural(len(contract.lines), 'line')} of {contract.file} not tested"
 
 
 def _line(verdict: Verdict, objections: Sequence[Objection], weaknesses: Sequence[str], coverage: Coverage) -> str:

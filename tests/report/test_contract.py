@@ -5,6 +5,9 @@ import re
 from gpu_acceptance.contract import LineState
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.contract import bring_up, contract_view
+from gpu_acceptance.report.github import annotations
+from gpu_acceptance.report.summary_text import build_summary
+from gpu_acceptance.report.untested import weaknesses
 from gpu_acceptance.summary import summary_lines
 from tests.report import samples
 from tests.report.pages import parse
@@ -65,6 +68,23 @@ def test_a_question_is_answered_by_what_was_judged():
     states = {line.number: line.mark.word for line in contract_view(answered).lines}
     assert states["2.1"] == LineState.MET
     assert states["1.1"] == "NOT TESTED"
+
+
+def test_what_is_not_proved_of_a_contract_is_told_wherever_failures_are():
+    """A run may be rejected by its contract alone, with no validation that failed."""
+    record = samples.rejected()
+    errors = [line for line in annotations(record) if line.startswith("::error")]
+    assert errors[-2].startswith("::error title=MISSED contract line 8.2::all-reduce: ")
+    assert errors[-1] == "::error title=NOT TESTED contract line 8.5::network: no limit that infiniband.* names was judged in this run"
+    text = re.sub(r"\s+", " ", build_summary(record))
+    assert "NOT TESTED contract line 8.5 (network: no limit that infiniband.* names was judged in this run)" in text
+    assert "contract line 8.4" not in text
+
+
+def test_what_a_contract_excuses_weakens_the_verdict():
+    header = next(one.text for one in parse(build_page(samples.rejected())).all("header"))
+    assert "2 of 5 lines of contract.yaml not tested, as it says itself" in header
+    assert not any("lines of" in text for text in weaknesses(samples.accepted()))
 
 
 def test_the_terminal_counts_the_lines_of_a_contract():

@@ -67,6 +67,12 @@ def contract_view(record: RunRecord) -> View:
     )
 
 
+def unanswered(record: RunRecord) -> list[tuple[str, str]]:
+    """What of the run's own contract speaks against it: `MISSED contract line 8.2`, and the line with why."""
+    lines = record.conclusion.contract.unanswered if record.conclusion.contract else ()
+    return [(f"{_STATE[one.state].word} contract line {one.line.number}", f"{one.line.text}: {'; '.join(one.reasons)}") for one in lines]
+
+
 @cache
 def bring_up() -> Contract:
     """The shipped questions."""

@@ -91,6 +91,32 @@ def test_a_site_counts_into_the_digest_of_the_own_profile(suite, tmp_path):
     assert own_digest(found, "no-such", NO_FILES).startswith("cannot be read: no profile 'no-such'")
 
 
+CONTRACT = "lines: {8.2: {text: copies, metrics: [hbm.copy.bandwidth], at_least: 2, unit: GB/s}}"
+
+
+def test_a_contract_is_meant_from_where_pytest_was_started_and_counts_into_the_digest(suite, tmp_path):
+    (tmp_path / "ours.yaml").write_text(CONTRACT)
+    found = settings(suite, tmp_path, contract="ours.yaml")
+    own, other = (read_own_files(None, path) for path in (found.contract, None))
+    assert [line.number for line in own.contract.lines] == ["8.2"]
+    assert choose_profile(found, None, own).files[-1].file == "ours.yaml"
+    assert own_digest(found, "cpu", own).endswith(f", ours.yaml {own.contract.sha256[:8]}")
+    (tmp_path / "ours.yaml").write_text(CONTRACT.replace("at_least: 2", "at_least: 1"))
+    digests = {own_digest(found, "cpu", one) for one in (own, other, read_own_files(None, found.contract))}
+    assert len(digests) == 3
+    with pytest.raises(pytest.UsageError, match=r"^--contract= : wants the file that says which metrics answer which line of a contract$"):
+        settings(suite, contract=" ")
+
+
+def test_a_contract_that_the_profile_cannot_answer_is_refused(suite, tmp_path):
+    (tmp_path / "ours.yaml").write_text(CONTRACT.replace("hbm.copy", "hbm.cpy"))
+    own = read_own_files(None, tmp_path / "ours.yaml")
+    with pytest.raises(
+        RefusedError, match=r"^--contract: ours\.yaml: lines\.8\.2\.metrics: hbm\.cpy\.bandwidth matches no limit of profile cpu;"
+    ):
+        choose_profile(settings(suite), None, own)
+
+
 def test_an_absolute_report_folder_stays(suite, tmp_path):
     assert settings(suite, report_dir=str(tmp_path / "runs")).report_dir == tmp_path / "runs"
 

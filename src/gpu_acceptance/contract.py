@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from gpu_acceptance.limit import Nodes
 from gpu_acceptance.model import Model
-from gpu_acceptance.values import plural
+from gpu_acceptance.values import plural, show
 
 
 class LineState(StrEnum):
@@ -26,6 +26,12 @@ class ContractLine(Model):
     at_most: float | None = None
     unit: str = ""  # of both bounds
     not_tested: str = ""  # why, where the file says so beforehand
+
+    @property
+    def asks(self) -> str:
+        """`>= 350 GB/s`: its own bounds."""
+        bounds = ((">=", self.at_least), ("<=", self.at_most))
+        return ", ".join(f"{symbol} {show(bound)} {self.unit}" for symbol, bound in bounds if bound is not None)
 
 
 class Contract(Model):

@@ -13,6 +13,7 @@ import pytest
 from gpu_acceptance import data_dir, lora_files
 from gpu_acceptance.aggregate_reports import reports
 from gpu_acceptance.collecting import Collection
+from gpu_acceptance.contract_plan import contract_lines
 from gpu_acceptance.control import ControlError
 from gpu_acceptance.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.error_file import write_error_file
@@ -126,7 +127,9 @@ class Dry:
         order(items)
         validations = [read_validation(item, profile.deadline_s, profile.parameters) for item in items]
         shape = planned_shape(self._place, identity.num_gpus, self._settings.declared_gpus)
-        return plan_lines(profile, shape, validations, self._settings.waivers, datetime.now().astimezone(), data, tuned)
+        yield from plan_lines(profile, shape, validations, self._settings.waivers, datetime.now().astimezone(), data, tuned)
+        if own.contract:
+            yield from contract_lines(own.contract, profile, shape, self._settings.waivers)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

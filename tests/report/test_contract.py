@@ -6,6 +6,7 @@ from gpu_acceptance.contract import LineState
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.contract import bring_up, contract_view
 from gpu_acceptance.report.github import annotations
+from gpu_acceptance.report.metrics_prom import build_metrics
 from gpu_acceptance.report.summary_text import build_summary
 from gpu_acceptance.report.untested import weaknesses
 from gpu_acceptance.summary import summary_lines
@@ -32,7 +33,7 @@ def test_each_line_of_the_contract_is_shown_with_its_state_and_why():
     assert "5 lines: 1 met, 1 missed, 3 not tested. A line is met where what it names was judged and held, " in text
     assert "8.2 all-reduceasks for >= 350 GB/s ✗ MISSED ✗ MISSED nccl.all_reduce.busbw_ring 262.5 GB/s >= 347 " in text
     assert "8.4 service within 4 hours ○ NOT TESTED none no matter of a test" in text
-    assert "8.5 network ○ NOT TESTED none no limit that infiniband.* names was judged in this run" in text
+    assert "8.5 network ○ NOT TESTED none this run asks for no limit that infiniband.* names" in text
     assert "No contract was named" not in text
 
 
@@ -55,7 +56,7 @@ def test_without_a_contract_the_questions_of_a_bring_up_are_answered_and_decide_
     assert {line.mark.word for line in view.lines} == {"NOT TESTED"}
     text = section(record)
     assert "No contract was named (--contract=FILE). These are the questions that every bring-up asks; they change no verdict." in text
-    assert "Is the shared file system shared? ○ NOT TESTED none no limit that checkpoint.directory.shared names was judged" in text
+    assert "Is the shared file system shared? ○ NOT TESTED none this run asks for no limit that checkpoint.directory.shared names" in text
 
 
 def test_a_question_is_answered_by_what_was_judged():
@@ -75,10 +76,16 @@ def test_what_is_not_proved_of_a_contract_is_told_wherever_failures_are():
     record = samples.rejected()
     errors = [line for line in annotations(record) if line.startswith("::error")]
     assert errors[-2].startswith("::error title=MISSED contract line 8.2::all-reduce: ")
-    assert errors[-1] == "::error title=NOT TESTED contract line 8.5::network: no limit that infiniband.* names was judged in this run"
+    assert errors[-1] == "::error title=NOT TESTED contract line 8.5::network: this run asks for no limit that infiniband.* names"
     text = re.sub(r"\s+", " ", build_summary(record))
-    assert "NOT TESTED contract line 8.5 (network: no limit that infiniband.* names was judged in this run)" in text
+    assert "NOT TESTED contract line 8.5 (network: this run asks for no limit that infiniband.* names)" in text
     assert "contract line 8.4" not in text
+
+
+def test_monitoring_is_told_how_many_lines_are_met():
+    lines = [line for line in build_metrics(samples.rejected()).splitlines() if line.startswith("gpu_acceptance_contract_lines")]
+    assert lines == [f'gpu_acceptance_contract_lines{{state="{state}"}} {n}' for state, n in (("met", 1), ("missed", 1), ("not tested", 3))]
+    assert "contract" not in build_metrics(samples.accepted())
 
 
 def test_what_a_contract_excuses_weakens_the_verdict():

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gpu_acceptance.contract import Contract, ContractLine, JudgedLine, LineState
+from gpu_acceptance.contract import Contract, JudgedLine, LineState
 from gpu_acceptance.contract_file import read_contract
 from gpu_acceptance.contract_judge import judge_contract, limits_of
 from gpu_acceptance.record import Judgement, RunRecord, Status
 from gpu_acceptance.report.formatting import rounded
 from gpu_acceptance.report.words import STATUS, Mark
-from gpu_acceptance.values import show, with_unit
+from gpu_acceptance.values import with_unit
 
 BRING_UP_FILE = Path(__file__).with_name("bring_up.yaml")
 _STATE = {
@@ -84,7 +84,7 @@ def _line(judged: JudgedLine, limits: Iterable[Judgement]) -> Line:
     return Line(
         number=judged.line.number,
         text=judged.line.text,
-        asks=_asks(judged.line),
+        asks=judged.line.asks,
         mark=_STATE[judged.state],
         reasons=judged.reasons,
         figures=tuple(_shown(one) for one in named[:_MOST_FIGURES]),
@@ -101,8 +101,3 @@ def _telling(judgement: Judgement) -> tuple[int, float, str]:
 def _shown(judgement: Judgement) -> Shown:
     figure = "no figure" if judgement.value is None else with_unit(rounded(judgement.value), judgement.unit)
     return Shown(judgement.metric, STATUS[judgement.status], figure, judgement.need)
-
-
-def _asks(line: ContractLine) -> str:
-    bounds = [(">=", line.at_least), ("<=", line.at_most)]
-    return ", ".join(with_unit(f"{symbol} {show(bound)}", line.unit) for symbol, bound in bounds if bound is not None)

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.comparison import compare
+from gpu_acceptance.contract import ContractLine
+from gpu_acceptance.contract_judge import judge_contract
 from gpu_acceptance.files import read_results, write_results
 from gpu_acceptance.manifest import write_manifest
 from gpu_acceptance.record import Outcome, Status
@@ -319,3 +321,48 @@ def test_hostile_text_changes_nothing_but_its_own_cell(bad, taint):
         return parse(build_compare_page(compare(*before_and_after)))
 
     assert page(f"x{taint}").shape == page("x").shape
+
+
+def with_contract(record, *lines):
+    """The same run, with a contract judged over its limits."""
+    contract = judge_contract(samples.CONTRACT.model_copy(update={"lines": lines}), record.conclusion.limits, 1, {})
+    return record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"contract": contract})})
+
+
+def of_memory(at_least):
+    return ContractLine(number="8.1", text="memory", metrics=("hbm.triad.bandwidth",), at_least=at_least, unit="GB/s")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "exit_code", "says"),
+    [
+        ((of_memory(4200),), (of_memory(4200),), 0, ()),
+        ((of_memory(4400),), (of_memory(4400),), 0, ("still",)),
+        ((of_memory(4200),), (of_memory(4400),), 6, ("not_compared",)),
+        ((of_memory(4400),), (of_memory(4200),), 6, ("not_compared",)),
+        ((), (of_memory(4400),), 6, ("not_compared",)),
+        ((of_memory(4400),), (), 6, ("not_compared",)),
+    ],
+)
+def test_a_contract_line_that_was_missed_is_a_failure_though_every_limit_held(before, after, exit_code, says):
+    record = samples.accepted()
+    comparison = compare(with_contract(record, *before), with_contract(record, *after))
+    assert comparison.exit_code == exit_code, comparison.line
+    found = {kind: getattr(comparison.failures, kind) for kind in ("gone", "new", "still", "not_compared")}
+    assert tuple(kind for kind, failures in found.items() if failures) == says
+    for (failure,) in filter(None, found.values()):
+        assert str(failure).startswith(
+            "contract line 8.1: hbm.triad.bandwidth = 4312 GB/s, the contract asks for >= 4400 GB/s; its limit, "
+        )
+
+
+def test_a_contract_line_is_new_or_gone_where_the_same_line_was_met_in_the_other_run():
+    good, line = samples.accepted(), of_memory(4200)
+    limits = tuple(
+        one.model_copy(update={"value": 4190.0}) if one.metric == "hbm.triad.bandwidth" else one for one in good.conclusion.limits
+    )
+    slow = good.model_copy(update={"conclusion": good.conclusion.model_copy(update={"limits": limits})})
+    met, missed = with_contract(good, line), with_contract(slow, line)
+    worse, better = compare(met, missed), compare(missed, met)
+    assert (worse.exit_code, [one.nodeid for one in worse.failures.new]) == (1, ["contract line 8.1"])
+    assert (better.exit_code, [one.nodeid for one in better.failures.gone]) == (0, ["contract line 8.1"])

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from gpu_acceptance.contract import ContractLine
+from gpu_acceptance.contract_judge import judge_contract
 from gpu_acceptance.contradictions import find_contradiction
 from gpu_acceptance.record import Outcome, RunRecord, Status
 from gpu_acceptance.run_record import make_run_record
@@ -106,7 +108,7 @@ def test_what_a_run_concludes_does_not_contradict_itself(run):
         (concluded({"nodes": 2}), "coverage says nodes 2, and ranks and limits give 1"),
         (
             concluded(verdict="REJECTED", line="REJECTED", exit_code=1),
-            "REJECTED, and no validation failed, died, was stuck or missed a limit",
+            "REJECTED, and no validation failed, died, was stuck or missed a limit, and no contract line was missed",
         ),
         (in_row(1, outcome="died", message="signal 9"), f"ACCEPTED, and {HBM}: signal 9"),
         (in_row(1, outcome="error", message="a\nb"), f"ACCEPTED, and {HBM}: a"),
@@ -145,6 +147,64 @@ def test_another_conclusion_over_the_same_rows_is_refused(sample, verdict):
         return
     code = {"ACCEPTED": 0, "INCOMPLETE": 6, "REJECTED": 1}[verdict]
     assert contradiction_of(sample, concluded(verdict=verdict, line=verdict, exit_code=code, reasons=[])).startswith(f"{verdict}, and ")
+
+
+def of_contract(*lines, verdict="ACCEPTED", code=0):
+    """A sample of which every limit held, with a contract as it was judged, and then as `change` has it."""
+
+    def made():
+        record = samples.accepted()
+        contract = judge_contract(samples.CONTRACT.model_copy(update={"lines": lines}), record.conclusion.limits, 1, {})
+        changes = {"contract": contract, "verdict": verdict, "line": verdict, "exit_code": code}
+        return record.model_copy(update={"conclusion": record.conclusion.model_copy(update=changes)})
+
+    return made
+
+
+MET = ContractLine(number="8.1", text="memory", metrics=("hbm.*",))
+BEYOND = MET.model_copy(update={"at_least": 4400, "unit": "GB/s"})
+UNTESTED = MET.model_copy(update={"metrics": ("nic.*",)})
+
+
+def with_state(state, reasons=()):
+    return lambda data: data["conclusion"]["contract"]["lines"][0].update(state=state, reasons=reasons)
+
+
+def excused(data):
+    data["conclusion"]["contract"]["lines"][0]["declared"] = True
+
+
+def unchanged(data):
+    """As it was judged."""
+
+
+@pytest.mark.parametrize(
+    ("sample", "change", "message"),
+    [
+        (of_contract(MET), unchanged, ""),
+        (of_contract(BEYOND, verdict="REJECTED", code=1), unchanged, ""),
+        (of_contract(UNTESTED, verdict="INCOMPLETE", code=6), unchanged, ""),
+        (of_contract(BEYOND, verdict="REJECTED", code=1), with_state("missed", ["cut elsewhere"]), ""),
+        (
+            of_contract(UNTESTED),
+            excused,
+            "contract line 8.1 is excused, and the limits give not tested: this run asks for no limit that nic.* na",
+        ),
+        (of_contract(BEYOND), unchanged, "ACCEPTED, and contract line 8.1 (memory) missed: hbm.triad.bandwidth = 4312 GB/s, the contract "),
+        (of_contract(UNTESTED), unchanged, "ACCEPTED, and contract line 8.1 (memory) not tested: this run asks for no limit that nic.* na"),
+        (of_contract(BEYOND), with_state("met"), "contract line 8.1 is met, and the limits give missed: hbm.triad.bandwidth = 4312 GB/s, "),
+        (
+            of_contract(UNTESTED),
+            with_state("met"),
+            "contract line 8.1 is met, and the limits give not tested: this run asks for no limit that nic.* na",
+        ),
+        (of_contract(MET, verdict="REJECTED", code=1), with_state("missed"), "contract line 8.1 is missed, and the limits give met: "),
+    ],
+)
+def test_a_contract_and_the_verdict_over_it_say_the_same(sample, change, message):
+    found = contradiction_of(sample, change)
+    assert found.startswith(message)
+    assert bool(found) == bool(message)
 
 
 def test_a_world_that_somebody_made_up_takes_no_time():

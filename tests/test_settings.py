@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_acceptance.joining import RefusedError
-from gpu_acceptance.settings import choose_profile, own_digest, read_declared, read_settings
+from gpu_acceptance.own_files import NO_FILES, read_own_files
+from gpu_acceptance.settings import choose_profile, own_digest, read_settings
 from gpu_acceptance.thresholds import shipped_dir
 
 LIMIT = """\
@@ -29,7 +30,7 @@ def suite(tmp_path):
 
 
 def settings(suite, started_in=None, **options):
-    paths = ("report_dir", "site", "checkpoint_dir", "data_dir", "shared_dir", "lora_model", "lora_data")
+    paths = ("report_dir", "site", "contract", "checkpoint_dir", "data_dir", "shared_dir", "lora_model", "lora_data")
     defaults = dict.fromkeys((*paths, "hardware", "gpus", "run_id", "confirm", "budget", "level", "soak")) | {
         "limits": [],
         "waive": [],
@@ -77,17 +78,43 @@ def test_the_sites_file_is_meant_from_where_pytest_was_started(suite, tmp_path):
 def test_a_sites_file_that_is_wrong_is_refused(suite, tmp_path):
     (tmp_path / "ours.yaml").write_text("nodes: {a: {}}")
     with pytest.raises(RefusedError, match=r"^--site: ours\.yaml: the file: nodes\.a has no gpus, and there is no gpus_per_node"):
-        read_declared(settings(suite, tmp_path, site="ours.yaml"))
+        read_own_files(settings(suite, tmp_path, site="ours.yaml").site, None)
 
 
 def test_a_site_counts_into_the_digest_of_the_own_profile(suite, tmp_path):
     (tmp_path / "ours.yaml").write_text("gpus_per_node: 8\nnodes: {a: {}}")
     found = settings(suite, tmp_path, site="ours.yaml")
-    site = read_declared(found)
-    assert choose_profile(found, None, site).files[-1] == site.digest
-    assert own_digest(found, "cpu", site).endswith(f", ours.yaml {site.digest.sha256[:8]}")
-    assert own_digest(found, "cpu", None) != own_digest(found, "cpu", site)
-    assert own_digest(found, "no-such", None).startswith("cannot be read: no profile 'no-such'")
+    own = read_own_files(found.site, None)
+    assert choose_profile(found, None, own).files[-1] == own.site.digest
+    assert own_digest(found, "cpu", own).endswith(f", ours.yaml {own.site.digest.sha256[:8]}")
+    assert own_digest(found, "cpu", NO_FILES) != own_digest(found, "cpu", own)
+    assert own_digest(found, "no-such", NO_FILES).startswith("cannot be read: no profile 'no-such'")
+
+
+CONTRACT = "lines: {8.2: {text: copies, metrics: [hbm.copy.bandwidth], at_least: 2, unit: GB/s}}"
+
+
+def test_a_contract_is_meant_from_where_pytest_was_started_and_counts_into_the_digest(suite, tmp_path):
+    (tmp_path / "ours.yaml").write_text(CONTRACT)
+    found = settings(suite, tmp_path, contract="ours.yaml")
+    own, other = (read_own_files(None, path) for path in (found.contract, None))
+    assert [line.number for line in own.contract.lines] == ["8.2"]
+    assert choose_profile(found, None, own).files[-1].file == "ours.yaml"
+    assert own_digest(found, "cpu", own).endswith(f", ours.yaml {own.contract.sha256[:8]}")
+    (tmp_path / "ours.yaml").write_text(CONTRACT.replace("at_least: 2", "at_least: 1"))
+    digests = {own_digest(found, "cpu", one) for one in (own, other, read_own_files(None, found.contract))}
+    assert len(digests) == 3
+    with pytest.raises(pytest.UsageError, match=r"^--contract= : wants the file that says which metrics answer which line of a contract$"):
+        settings(suite, contract=" ")
+
+
+def test_a_contract_that_the_profile_cannot_answer_is_refused(suite, tmp_path):
+    (tmp_path / "ours.yaml").write_text(CONTRACT.replace("hbm.copy", "hbm.cpy"))
+    own = read_own_files(None, tmp_path / "ours.yaml")
+    with pytest.raises(
+        RefusedError, match=r"^--contract: ours\.yaml: lines\.8\.2\.metrics: hbm\.cpy\.bandwidth matches no limit of profile cpu;"
+    ):
+        choose_profile(settings(suite), None, own)
 
 
 def test_an_absolute_report_folder_stays(suite, tmp_path):

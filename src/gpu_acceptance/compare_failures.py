@@ -1,7 +1,7 @@
 """Which failures of a run another one no longer has, which it has as well, and which are new. Pure.
 
 What was not tested in both runs is neither gone nor new. A failure is known by validation, metric, bound and slot: the part in that may be
-another one.
+another one. A contract line that was missed is one too, whatever its limits did.
 """
 
 from collections import defaultdict
@@ -9,6 +9,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from gpu_acceptance.compare_settings import places, subjects_with_other_parameters
+from gpu_acceptance.contract import LineState
 from gpu_acceptance.record import Judgement, Outcome, Row, RunRecord, Status
 from gpu_acceptance.rows import subject_of
 
@@ -92,14 +93,22 @@ class _Tested:
         self.failures: dict[Key, str] = {}
         for row in record.rows:
             self.failures |= dict(self._failures(row))
+        contract = record.conclusion.contract
+        self._lines = {f"contract line {one.line.number}": one for one in contract.lines} if contract else {}
+        missed = {name: one for name, one in self._lines.items() if one.state is LineState.MISSED}
+        self.failures |= {(name, "", "", ""): "; ".join(one.reasons) for name, one in missed.items()}
 
     def need(self, key: Key) -> str:
         """What the limit asks for; of how a validation ended there is none."""
+        if line := self._lines.get(key[0]):
+            return ", ".join([*line.line.metrics, line.line.asks])
         return next((one.need for one in self._judgements.get(key[:3], [])), "")
 
     def holds(self, key: Key) -> bool:
         """Whether the same was tested here, in the same slot, and found right."""
         nodeid, metric, bound, place = key
+        if line := self._lines.get(nodeid):
+            return line.state is LineState.MET
         row = self._rows.get(nodeid)
         if row is None or key in self.failures or (place and place not in self._places.values()):
             return False

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Iterator
 
+from gpu_acceptance.contract import Contract
+from gpu_acceptance.contract_judge import judge_contract
 from gpu_acceptance.coverage import make_coverage
 from gpu_acceptance.job import Job
 from gpu_acceptance.limit import matching_reason, subject_of_metric
-from gpu_acceptance.objections import absent, incomplete_rows, rejecting_rows
+from gpu_acceptance.objections import absent, contract_missed, contract_not_tested, incomplete_rows, rejecting_rows
 from gpu_acceptance.record import COUNTERS, Coverage, Judgement, Outcome, Row, RunRecord, Status
 from gpu_acceptance.visible import one_line
 
@@ -33,14 +35,15 @@ def _contradictions(record: RunRecord) -> Iterator[str]:
     if conclusion.verdict == "ACCEPTED":
         yield from (f"ACCEPTED, and {text}" for text in _against_accepted(record))
     yield from _miscounts(record)
+    yield from _misjudged_lines(record)
 
 
 def _rejections(record: RunRecord) -> Iterator[str]:
     """REJECTED and something that rejects need each other."""
     verdict = record.conclusion.verdict
-    first = next(rejecting_rows(record.rows), None)
+    first = next(iter([*rejecting_rows(record.rows), *contract_missed(record.conclusion.contract)]), None)
     if verdict == "REJECTED" and first is None:
-        yield "REJECTED, and no validation failed, died, was stuck or missed a limit"
+        yield "REJECTED, and no validation failed, died, was stuck or missed a limit, and no contract line was missed"
     if verdict != "REJECTED" and first is not None:
         yield f"{verdict}, and {first.sentence}"
 
@@ -54,6 +57,18 @@ def _miscounts(record: RunRecord) -> Iterator[str]:
             yield f"coverage says {name} {getattr(said, name)}, and ranks and limits give {getattr(found, name)}"
 
 
+def _misjudged_lines(record: RunRecord) -> Iterator[str]:
+    """What a contract came to is nothing but its lines against the limits. Texts are not compared: a redacted one is cut elsewhere."""
+    conclusion = record.conclusion
+    if said := conclusion.contract:
+        lines = Contract(file=said.file, sha256=said.sha256, lines=tuple(one.line for one in said.lines))
+        found = judge_contract(lines, conclusion.limits, conclusion.coverage.nodes, record.not_applicable)
+        for one, other in zip(said.lines, found.lines, strict=True):
+            if (one.state, one.declared) != (other.state, other.declared):
+                was = "excused" if one.declared else one.state
+                yield f"contract line {one.line.number} is {was}, and the limits give {other.state}: {'; '.join(other.reasons)}"
+
+
 def _against_accepted(record: RunRecord) -> Iterator[str]:
     """Everything that would have kept a run from being ACCEPTED, as far as its record tells."""
     coverage = record.conclusion.coverage
@@ -62,6 +77,7 @@ def _against_accepted(record: RunRecord) -> Iterator[str]:
     if record.header.measure_only:
         yield "nothing was judged (--measure-only)"
     yield from (objection.sentence for objection in incomplete_rows(record.rows))
+    yield from (objection.sentence for objection in contract_not_tested(record.conclusion.contract))
     yield from _absences(record)
     for row in record.rows:
         yield from _against_row(row, record)

@@ -23,7 +23,8 @@ _EXPONENT = re.compile(r"([-+]?[0-9]+)(?:\.)?[eE]([-+]?)([0-9]+)")
 _SOURCE = r"^(measured|datasheet|derived|published|policy)[: ] *[^ :].*$"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """The text itself; ValueError where it holds what is no plain text on one line."""
     if not text.isprintable():
         raise ValueError(f"{shown(text)} holds a line break, a control character or an invisible one; write plain text on one line")
     return text
@@ -53,7 +54,8 @@ def _not_counters(name: str) -> str:
     return name
 
 
-def _unique(items: list[Any]) -> list[Any]:
+def unique(items: list[Any]) -> list[Any]:
+    """The list itself; ValueError where something is in it twice."""
     if len(set(items)) < len(items):
         raise ValueError(f"{shown(items)} names one of them twice")
     return items
@@ -63,7 +65,7 @@ def _number_or_sizes(value: object) -> str:
     return "sizes" if isinstance(value, Mapping) else "number"
 
 
-Text = Annotated[str, Field(min_length=1), AfterValidator(_printable)]
+Text = Annotated[str, Field(min_length=1), AfterValidator(printable)]
 Size = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -108,7 +110,7 @@ class Entry(_Model):
     peers: PeersEntry | None = Field(None, description="a mapping of deficit_at_most and sigma")
     unit: Text = Field(description="the unit that the test passes, as in GB/s; 'text' or 'bool' where the figure is none")
     scope: Scope = Field(description="whose figure it is: rank, node or job")
-    world: Annotated[list[Size], Field(min_length=1), AfterValidator(_unique)] | None = Field(
+    world: Annotated[list[Size], Field(min_length=1), AfterValidator(unique)] | None = Field(
         None, description="the GPUs per node it applies to, a list of whole numbers from 1; without the key: all"
     )
     nodes: Nodes = Field("any", description="any, one or several")
@@ -228,14 +230,14 @@ class Content(_Model):
     extends: Annotated[str, Field(pattern=_PROFILE)] | None = Field(None, description="the name of one parent profile, as in hopper-sxm")
     match: Match | None = Field(None, description="a mapping of device_name")
     reason: Text | None = Field(None, description="a text on one line: why this overlay exists")
-    requires: Annotated[list[Subject], AfterValidator(_unique)] = Field([], description="a list of subjects, as in [gemm, hbm]")
+    requires: Annotated[list[Subject], AfterValidator(unique)] = Field([], description="a list of subjects, as in [gemm, hbm]")
     limits: dict[Metric, Entry] = Field({}, description="a mapping from metrics to limits")
     parameters: ParameterValues = Field({}, description="a mapping from parameters to values")
     deadline_s: Positive | None = Field(None, description="seconds, above 0")
     levels: dict[Level, dict[Annotated[Subject, AfterValidator(_not_counters)], Positive]] = Field(
         {}, description="a mapping from levels (health, quick, full, soak) to mappings from subjects to seconds, above 0"
     )
-    not_applicable: dict[Annotated[str, Field(pattern=_GLOB), AfterValidator(_printable)], Text] = Field(
+    not_applicable: dict[Annotated[str, Field(pattern=_GLOB), AfterValidator(printable)], Text] = Field(
         {}, description="a mapping from globs to a reason, a text on one line"
     )
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_acceptance.contract import JudgedContract, LineState
 from gpu_acceptance.coverage import DECLARED, gpus_by_node
 from gpu_acceptance.job import Job
 from gpu_acceptance.limit import Profile
@@ -138,6 +139,22 @@ def unproved(rows: Sequence[Row], limits: Sequence[Judgement], coverage: Coverag
         yield Objection(f"{plural(len(unjudged), 'limit')} not judged", f"measured but not judged: {', '.join(unjudged)}")
     if not coverage.limits_judged:
         yield Objection("no limit held", f"no limit of profile {profile.name} held: nothing was proved")
+
+
+def contract_missed(contract: JudgedContract | None) -> Iterator[Objection]:
+    yield from _of_contract(contract, LineState.MISSED)
+
+
+def contract_not_tested(contract: JudgedContract | None) -> Iterator[Objection]:
+    """Lines that the contract's own file does not excuse."""
+    yield from _of_contract(contract, LineState.NOT_TESTED)
+
+
+def _of_contract(contract: JudgedContract | None, state: LineState) -> Iterator[Objection]:
+    lines = [one for one in contract.unanswered if one.state is state] if contract else []
+    for one in lines:
+        part = f"{plural(len(lines), 'contract line')} {one.state}"
+        yield Objection(part, f"contract line {one.line.number} ({one.line.text}) {one.state}: {'; '.join(one.reasons)}")
 
 
 def untested(job: Job, profile: Profile, coverage: Coverage, declared_gpus: int | None) -> Iterator[Objection]:

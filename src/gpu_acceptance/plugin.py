@@ -13,6 +13,7 @@ import pytest
 from gpu_acceptance import checkpoint_folder, data_dir, lora_files
 from gpu_acceptance.aggregate_reports import reports
 from gpu_acceptance.collecting import Collection
+from gpu_acceptance.contract_plan import contract_lines
 from gpu_acceptance.control import ControlError
 from gpu_acceptance.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.error_file import write_error_file
@@ -22,11 +23,12 @@ from gpu_acceptance.last_word import LastWord
 from gpu_acceptance.launch import LaunchError, Rank, who_am_i
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.outputs import direct_outputs, figure_properties, find_unwritable
+from gpu_acceptance.own_files import read_own_files
 from gpu_acceptance.plan import plan_lines, planned_shape
 from gpu_acceptance.refusals import find_refusal, refuse_inside_a_worker
 from gpu_acceptance.report.event_files import find_missing
 from gpu_acceptance.run import Run
-from gpu_acceptance.settings import Settings, add_options, choose_profile, read_declared, read_settings
+from gpu_acceptance.settings import Settings, add_options, choose_profile, read_settings
 from gpu_acceptance.starting import start_run
 from gpu_acceptance.validations import FormationItem, order, read_validation
 from gpu_acceptance.visible import visible
@@ -119,13 +121,16 @@ class Dry:
             checkpoint_folder.refuse_unusable("--shared-dir", self._settings.shared_dir)
             data = data_dir.refuse_unusable(self._settings.data_dir)
             tuned = lora_files.refuse_unusable(self._settings.lora_model, self._settings.lora_data)
-            profile = choose_profile(self._settings, identity.gpu.name if identity.gpu else None, read_declared(self._settings))
+            own = read_own_files(self._settings.site, self._settings.contract)
+            profile = choose_profile(self._settings, identity.gpu.name if identity.gpu else None, own)
         except RefusedError as error:
             raise pytest.UsageError(str(error)) from None
         order(items)
         validations = [read_validation(item, profile.deadline_s, profile.parameters) for item in items]
         shape = planned_shape(self._place, identity.num_gpus, self._settings.declared_gpus)
-        return plan_lines(profile, shape, validations, self._settings.waivers, datetime.now().astimezone(), data, tuned)
+        yield from plan_lines(profile, shape, validations, self._settings.waivers, datetime.now().astimezone(), data, tuned)
+        if own.contract:
+            yield from contract_lines(own.contract, profile, shape, self._settings.waivers)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

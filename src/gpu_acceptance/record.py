@@ -14,6 +14,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from gpu_acceptance.contract import Contract, JudgedContract
 from gpu_acceptance.curve import MOST_CURVES, Curve
 from gpu_acceptance.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.inventory.gpu import GpuUse
@@ -282,6 +283,7 @@ class RunPlan(Model):
     waivers: dict[str, str] = Field(default_factory=dict)
     declared_gpus: int | None = None  # --gpus
     declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
+    contract: Contract | None = None  # --contract
     measure_only: bool = False
     allow_busy: bool = False  # --allow-busy
     num_deselected: int = 0
@@ -358,6 +360,7 @@ class Conclusion(Model):
     reasons: tuple[str, ...] = ()  # why not ACCEPTED, causes first
     coverage: Coverage
     limits: tuple[Judgement, ...] = ()  # every bound of the profile that applies, judged over the whole run
+    contract: JudgedContract | None = None  # by those bounds, where --contract named one
 
 
 class Header(Model):

@@ -25,6 +25,7 @@ from gpu_acceptance.levels import runs
 from gpu_acceptance.limit import Limit, Profile, matching_reason
 from gpu_acceptance.manifest import MANIFEST, write_manifest
 from gpu_acceptance.objections import FORMATION
+from gpu_acceptance.own_files import NO_FILES, OwnFiles
 from gpu_acceptance.record import COUNTERS, Outcome, RankIdentity, Row, RunPlan, RunRecord
 from gpu_acceptance.report.event_files import write_event_files
 from gpu_acceptance.report.github import tell_github
@@ -33,7 +34,6 @@ from gpu_acceptance.run_files import RunFiles, utc_now
 from gpu_acceptance.run_plan import make_plan
 from gpu_acceptance.run_record import make_run_record
 from gpu_acceptance.settings import Settings, own_digest
-from gpu_acceptance.site_file import SiteFile
 from gpu_acceptance.standby import await_listeners, elect, rebuild_run, send_journal
 from gpu_acceptance.supervisor import LeaderLostError, Supervisor
 from gpu_acceptance.unmet import note_refusal
@@ -68,7 +68,7 @@ class Run:
     ending: Ending | None = None
     alive: list[int] | None = None  # after the leading rank was lost: who is left
     stopped: str | None = None  # what had stopped the run before that
-    site: SiteFile | None = None  # this rank's copy
+    own_files: OwnFiles = NO_FILES
     checkpoints: Path | None = None  # this run's folder for them
 
     # --- what runs -----------------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Run:
         files = sorted({str(item.path) for item in collected.items if item.nodeid in self.validations and item.nodeid != FORMATION})
         counters = frozenset(limit.metric for limit in plan.profile.limits.values() if _counts(limit, plan.profile))
         most = most_risen(plan, self.place.local_world_size, self.place.num_nodes)
-        digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name, self.site)}
+        digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name, self.own_files)}
         settings, num_nodes = self.settings, self.place.num_nodes
         named, beside = settings.checkpoint_dir, settings.report_dir
         folder = self.checkpoints = folder_of(self.files.folder.name, named, beside, num_nodes)
@@ -137,8 +137,7 @@ class Run:
     def _make_plan(self, collected: Collected) -> RunPlan:
         assert self.profile
         run_id, validations = self.files.folder.name, self.validations.values()
-        nodes = self.site.nodes if self.site else ()
-        return make_plan(run_id, self.started_at, self.place, self.settings, self.profile, collected, validations, nodes)
+        return make_plan(run_id, self.started_at, self.place, self.settings, self.profile, collected, validations, self.own_files)
 
     def lead_with(self, note: Callable[[str], None]) -> None:
         """Rank 0 becomes the leader once the validations are agreed on."""

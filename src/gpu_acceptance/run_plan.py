@@ -13,7 +13,8 @@ from gpu_acceptance.generations import Validation
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.levels import num_left_out, runs
 from gpu_acceptance.limit import Profile
-from gpu_acceptance.record import DeclaredNode, PlannedValidation, RunPlan
+from gpu_acceptance.own_files import OwnFiles
+from gpu_acceptance.record import PlannedValidation, RunPlan
 from gpu_acceptance.settings import Settings
 
 
@@ -25,7 +26,7 @@ def make_plan(
     profile: Profile,
     collected: Collected,
     validations: Collection[Validation],
-    declared_nodes: tuple[DeclaredNode, ...] = (),
+    files: OwnFiles,
 ) -> RunPlan:
     """The plan of a run, as rank 0 makes it for all."""
     return RunPlan(
@@ -35,7 +36,8 @@ def make_plan(
         profile=profile,
         waivers=dict(settings.waivers),
         declared_gpus=settings.declared_gpus,
-        declared_nodes=declared_nodes,
+        declared_nodes=files.nodes,
+        contract=files.contract,
         measure_only=settings.measure_only,
         allow_busy=settings.allow_busy,
         num_deselected=collected.num_deselected,

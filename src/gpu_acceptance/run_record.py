@@ -33,6 +33,7 @@ def make_run_record(
         not_concluded=not_concluded,
         not_collected=plan.not_collected,
         not_applicable_subjects=too_small,
+        contract=plan.contract,
         notes=list(_notes(plan)),
     )
     return RunRecord(

@@ -15,9 +15,9 @@ from gpu_acceptance.digests import profile_digest
 from gpu_acceptance.joining import RefusedError
 from gpu_acceptance.levels import asked_for, at_level, lasting
 from gpu_acceptance.limit import DEFAULT_LEVEL, LEVELS, SOAK, Profile
+from gpu_acceptance.own_files import NO_FILES, OwnFiles
 from gpu_acceptance.run_files import RUN_ID
-from gpu_acceptance.site_file import SiteFile, read_site
-from gpu_acceptance.thresholds import LimitsError, load_profile, profile_names, select_profile, shipped_dir, with_site
+from gpu_acceptance.thresholds import LimitsError, load_profile, profile_names, select_profile, shipped_dir
 from gpu_acceptance.visible import one_line
 
 
@@ -36,6 +36,7 @@ class Settings:
     budget: Budget | None
     profiles: Path
     site: Path | None = None
+    contract: Path | None = None
     checkpoint_dir: Path | None = None
     data_dir: Path | None = None
     shared_dir: Path | None = None
@@ -59,6 +60,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--gpus", metavar="N", help="only N GPUs of each node are under test; without it a GPU without a rank is a gap")
     group.addoption("--allow-busy", action="store_true", help="run on GPUs that somebody else uses as well; shown in the verdict line")
     group.addoption("--site", metavar="FILE", help="which nodes there must be, their GPUs and racks; a node that differs fails by name")
+    lines = "a contract in lines with the metrics that answer them: a line missed rejects, one not tested leaves the run incomplete"
+    group.addoption("--contract", metavar="FILE", help=lines)
     group.addoption("--checkpoint-dir", metavar="DIR", help="folder that all nodes share, for the checkpoints of subject checkpoint")
     shared = "is this folder one and the same on all nodes, and how fast? at each level; whatever is in it stays"
     group.addoption("--shared-dir", metavar="DIR", help=shared)
@@ -100,6 +103,7 @@ def read_settings(config: pytest.Config) -> Settings:
         confirm=_count("--confirm", option.confirm, "how often a missed limit is measured again") or 0,
         budget=_budget(option.budget),
         site=_site(config),
+        contract=_contract(config),
         checkpoint_dir=_checkpoint_dir(config),
         data_dir=_data_dir(config),
         shared_dir=_shared_dir(config),
@@ -113,44 +117,34 @@ def read_settings(config: pytest.Config) -> Settings:
     )
 
 
-def read_declared(settings: Settings) -> SiteFile | None:
-    """This rank's own copy of the site's file, where one was named. Raises RefusedError."""
-    if settings.site is None:
-        return None
-    try:
-        return read_site(settings.site)
-    except LimitsError as error:
-        raise RefusedError(f"--site: {error}") from None
-
-
-def choose_profile(settings: Settings, device_name: str | None, site: SiteFile | None = None) -> Profile:
-    """The profile for this machine with the overlays on it. Raises RefusedError."""
+def choose_profile(settings: Settings, device_name: str | None, own: OwnFiles = NO_FILES) -> Profile:
+    """The profile for this machine with the overlays on it, and `own` in its digest. Raises RefusedError."""
     try:
         name = settings.hardware or _by_device(settings, device_name)
         if name not in (*profile_names(settings.profiles), "base") or settings.hardware == "base":
             known = ", ".join(profile_names(settings.profiles))
             raise RefusedError(f"--hardware={name}: no such profile; profiles: {known}")
-        profile = lasting(at_level(_load(settings, name, site), settings.level), settings.soak_s)
+        profile = lasting(at_level(_load(settings, name, own), settings.level), settings.soak_s)
         given = {"--localise": settings.localise, "--lora-model": settings.lora_model, "--shared-dir": settings.shared_dir}
         for option in (option for option, value in given.items() if value):
             profile = asked_for(profile, option)
     except LimitsError as error:
         raise RefusedError(str(error)) from None
+    own.refuse_unanswerable(profile)
     for glob in settings.waivers.keys() - busy.WAIVERS.keys():
         if not any(fnmatchcase(metric, glob) for metric in profile.limits):
             raise RefusedError(f"--waive={glob}=...: matches no limit of profile {profile.name}; see --plan for their names")
     return profile
 
 
-def _load(settings: Settings, name: str, site: SiteFile | None) -> Profile:
-    profile = load_profile(name, settings.profiles, settings.limits)
-    return with_site(profile, site.digest) if site else profile
+def _load(settings: Settings, name: str, own: OwnFiles) -> Profile:
+    return own.laid_on(load_profile(name, settings.profiles, settings.limits))
 
 
-def own_digest(settings: Settings, name: str, site: SiteFile | None) -> str:
+def own_digest(settings: Settings, name: str, own: OwnFiles) -> str:
     """Of the profile of this name as this rank reads it; where it cannot, why."""
     try:
-        return profile_digest(_load(settings, name, site))
+        return profile_digest(_load(settings, name, own))
     except LimitsError as error:
         return f"cannot be read: {one_line(str(error))}"
 
@@ -177,6 +171,11 @@ def _overlay(folder: Path, name: str) -> Path:
 
 def _site(config: pytest.Config) -> Path | None:
     name = _not_empty("--site", config.option.site, "the file that says which nodes there must be")
+    return None if name is None else config.invocation_params.dir / name
+
+
+def _contract(config: pytest.Config) -> Path | None:
+    name = _not_empty("--contract", config.option.contract, "the file that says which metrics answer which line of a contract")
     return None if name is None else config.invocation_params.dir / name
 
 

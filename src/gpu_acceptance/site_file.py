@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
+from gpu_acceptance.entries_file import problems_of_entries
 from gpu_acceptance.limit import FileDigest
-from gpu_acceptance.limits_file import did_you_mean, dotted, line_of, read_validated
+from gpu_acceptance.limits_file import read_validated
 from gpu_acceptance.model import Model
 from gpu_acceptance.record import DeclaredNode
-from gpu_acceptance.strict_yaml import Document, Key, shown
 
 MOST_NODES = 1_000  # all of them travel to each rank in one message
 
@@ -50,6 +50,14 @@ class SiteContent(Model):
         return self
 
 
+_problems = problems_of_entries(
+    SiteContent,
+    NodeEntry,
+    bad_key="not a host name; allowed: letters, digits, '.', '_' and '-', at most 253, a letter or digit first; a number in quotes",
+    an_entry="a mapping of gpus and rack, or {}",
+)
+
+
 @dataclass(frozen=True)
 class SiteFile:
     digest: FileDigest
@@ -77,27 +85,3 @@ def _declared(site: SiteContent) -> Iterator[DeclaredNode]:
         gpus = site.gpus_per_node if entry.gpus is None else entry.gpus
         assert gpus is not None
         yield DeclaredNode(host=host, gpus=gpus, rack=entry.rack or "")
-
-
-def _problems(name: str, document: Document, error: ValidationError) -> list[str]:
-    problems = []
-    for detail in error.errors(include_url=False):
-        path = tuple(key for key in detail["loc"] if key != "[key]")
-        problems.append(f"{name}: {dotted(path)}{line_of(document, path)}: {_what(detail, path)}")
-    return problems
-
-
-def _what(detail: Any, path: tuple[Key, ...]) -> str:
-    model = NodeEntry if len(path) == 3 else SiteContent
-    if detail["type"] == "extra_forbidden":
-        return f"unknown key; known: {', '.join(model.model_fields)}{did_you_mean(path[-1], model.model_fields)}"
-    if detail["type"] == "value_error":
-        return str(detail["ctx"]["error"])
-    if detail["loc"][-1] == "[key]":
-        return "not a host name; allowed: letters, digits, '.', '_' and '-', at most 253, a letter or digit first; a number in quotes"
-    if len(path) == 2:
-        return f"{shown(detail['input'])} is not allowed; allowed: a mapping of {' and '.join(NodeEntry.model_fields)}, or {{}}"
-    allowed = model.model_fields[str(path[-1])].description
-    return (
-        f"is missing; needed: {allowed}" if detail["type"] == "missing" else f"{shown(detail['input'])} is not allowed; allowed: {allowed}"
-    )

@@ -12,14 +12,14 @@ from gpu_acceptance.job import Job
 from gpu_acceptance.joining import NOT_WRITABLE, RefusedError, UnmetError, interrupted, join
 from gpu_acceptance.launch import Rank
 from gpu_acceptance.limit import LOCALISE_ASKED, Profile
+from gpu_acceptance.own_files import NO_FILES, OwnFiles, read_own_files
 from gpu_acceptance.parameter_relations import drill_on_nobody
 from gpu_acceptance.processes import become_subreaper
 from gpu_acceptance.record import RankIdentity
 from gpu_acceptance.refusals import find_lone_node, find_mismatch, find_wrong_hardware
 from gpu_acceptance.run import Run
 from gpu_acceptance.run_files import RunFiles, new_run_id
-from gpu_acceptance.settings import Settings, choose_profile, read_declared
-from gpu_acceptance.site_file import SiteFile
+from gpu_acceptance.settings import Settings, choose_profile
 from gpu_acceptance.stop_signals import StopSignals
 from gpu_acceptance.supervisor import Supervisor
 from gpu_acceptance.unmet import refuse_start
@@ -31,13 +31,13 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None) -> 
     stop = StopSignals(place.node_name, has_launcher=bool(place.store_port))
     become_subreaper()
     identity = read_identity(place)
-    site, refusal = _own_files(settings, place, refusal)
+    own, refusal = _own_files(settings, place, refusal)
     chosen: dict[str, Profile] = {}
     joined: list[RankIdentity] = []
 
     def welcome(identities: list[RankIdentity]) -> Message:
         joined.extend(identities)
-        chosen["profile"] = profile = _profile_for(settings, identities, site)
+        chosen["profile"] = profile = _profile_for(settings, identities, own)
         return {"run_id": _fresh_run_id(settings), "deadline_s": profile.deadline_s}
 
     try:
@@ -49,15 +49,15 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None) -> 
     clocks = {node: tuple(bounds) for node, bounds in answer["clocks"]}
 
     def known(one: RankIdentity) -> RankIdentity:
-        rack = site.racks.get(one.host, "") if site else ""
-        return one.model_copy(update={"run_id": run_id, "clock_ahead_s": clocks.get(one.node), "rack": rack})
+        return one.model_copy(update={"run_id": run_id, "clock_ahead_s": clocks.get(one.node), "rack": own.rack_of(one.host)})
 
     identity = known(identity)
     files = RunFiles(settings.report_dir / run_id, place.rank)
     supervisor.hold = WorkerHold(supervisor.control, supervisor.events, files, identity)
     obstacles = _open_journal(supervisor, files, identity)
     job = Job(tuple(map(known, joined))) if joined else None
-    return Run(settings, place, supervisor, identity, files, answer["deadline_s"], chosen.get("profile"), obstacles, job=job, site=site)
+    profile = chosen.get("profile")
+    return Run(settings, place, supervisor, identity, files, answer["deadline_s"], profile, obstacles, job=job, own_files=own)
 
 
 def _connect(place: Rank, stop: StopSignals) -> Supervisor:
@@ -85,25 +85,25 @@ def _open_journal(supervisor: Supervisor, files: RunFiles, identity: RankIdentit
     return []
 
 
-def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[SiteFile | None, RefusedError | None]:
-    """This rank's copy of the site's file; where it, or what else was named, cannot be used, all ranks hear on which node."""
+def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[OwnFiles, RefusedError | None]:
+    """This rank's copies; where one of them, or what else was named, cannot be used, all ranks hear on which node."""
     try:
         checkpoint_folder.refuse_unusable("--checkpoint-dir", settings.checkpoint_dir)
         checkpoint_folder.refuse_unusable("--shared-dir", settings.shared_dir)
         data_dir.refuse_unusable(settings.data_dir)
         lora_files.refuse_unusable(settings.lora_model, settings.lora_data)
-        return read_declared(settings), refusal
+        return read_own_files(settings.site, settings.contract), refusal
     except RefusedError as error:
-        return None, refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)
+        return NO_FILES, refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)
 
 
-def _profile_for(settings: Settings, identities: list[RankIdentity], site: SiteFile | None) -> Profile:
+def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFiles) -> Profile:
     """The profile of rank 0's machine rules; a node that is not like it fails by name."""
     first = identities[0]
     mismatch = find_mismatch(identities, settings.declared_gpus)
     if mismatch:
         raise RefusedError(mismatch)
-    profile = choose_profile(settings, first.gpu.name if first.gpu else None, site)
+    profile = choose_profile(settings, first.gpu.name if first.gpu else None, own)
     wrong = find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
     wrong = wrong or drill_on_nobody(profile.parameters, len(identities))
     wrong = wrong or find_lone_node(identities, is_localising=profile.parameters.get(LOCALISE_ASKED) is True)  # by option or by a file

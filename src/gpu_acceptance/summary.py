@@ -25,6 +25,8 @@ def _lines(record: RunRecord) -> Iterator[str]:
     conclusion = record.conclusion
     yield conclusion.line
     yield coverage_line(record)
+    if conclusion.contract:
+        yield f"contract {conclusion.contract.file}: {conclusion.contract.counts}"
     yield from shortened([line for line in _missed(record) if line])
     if conclusion.verdict != "ACCEPTED":
         yield from shortened([f"not proved: {reason}" for reason in _unproved(record)])

@@ -18,7 +18,7 @@ from gpu_acceptance.parameter_relations import contradictions
 from gpu_acceptance.record import COUNTERS
 from gpu_acceptance.strict_yaml import shown
 
-__all__ = ["LimitsError", "json_schema", "load_profile", "profile_names", "select_profile", "shipped_dir", "with_site"]
+__all__ = ["LimitsError", "json_schema", "load_profile", "profile_names", "select_profile", "shipped_dir", "with_file", "with_site"]
 
 CPU = "cpu"  # the profile of a machine without GPUs
 BASE = "base"  # what is true of any GPU: no machine's profile, but what --measure-only loads where no profile matches
@@ -72,8 +72,13 @@ def load_profile(name: str, directory: Path, overlays: Sequence[Path] = ()) -> P
 
 def with_site(profile: Profile, site: FileDigest) -> Profile:
     """The profile of a run whose nodes are declared: the file counts into its digest, and what it declares is judged."""
-    files = (*profile.files, site)
-    return replace(with_declared_nodes(profile), files=files, digest=_digest(files))
+    return with_file(with_declared_nodes(profile), site)
+
+
+def with_file(profile: Profile, file: FileDigest) -> Profile:
+    """The profile of a run that one more file decides: it counts into the digest."""
+    files = (*profile.files, file)
+    return replace(profile, files=files, digest=_digest(files))
 
 
 def with_declared_nodes(profile: Profile) -> Profile:

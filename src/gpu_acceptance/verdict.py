@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+from gpu_acceptance.contract import Contract
+from gpu_acceptance.contract_judge import judge_contract
 from gpu_acceptance.coverage import judge_run, left_out, make_coverage, subjects_without_limit
 from gpu_acceptance.job import Job
 from gpu_acceptance.limit import DEFAULT_LEVEL, Profile
@@ -14,6 +16,8 @@ from gpu_acceptance.objections import (
     FORMATION,
     Objection,
     broken_off,
+    contract_missed,
+    contract_not_tested,
     incomplete_rows,
     rejecting_rows,
     same,
@@ -45,12 +49,14 @@ def conclude(
     not_concluded: Sequence[str] = (),
     not_collected: Sequence[str] = (),
     not_applicable_subjects: Mapping[str, str] | None = None,
+    contract: Contract | None = None,
     notes: Sequence[str] = (),
 ) -> Conclusion:
     """The verdict over all rows.
 
     `declared_gpus` per node (--gpus) excuses GPUs without a rank. `not_applicable_subjects`: subject -> reason, for those whose every
     validation asks for a larger job; each of its rows must say so too, and no limit that applies is excused by it.
+    `contract` (--contract): a line of it that is missed rejects; one that was not tested, and that its file did not excuse, is incomplete.
     `notes` are more weaknesses to show.
     `not_concluded`: why nobody who saw the whole run judged it; the first is for the verdict line. Never ACCEPTED with one.
     `not_collected`: one sentence for each test file of which no validations are known. Never ACCEPTED with one either.
@@ -58,20 +64,23 @@ def conclude(
     too_small = not_applicable_subjects or {}
     limits = judge_run(rows, profile, job, waivers)
     coverage = make_coverage(limits, profile.requires, job)
-    rejecting = list(rejecting_rows(rows))
+    agreed = judge_contract(contract, limits, job.num_nodes, profile.not_applicable) if contract else None
+    rejecting = [*rejecting_rows(rows), *contract_missed(agreed)]
     halted = list(broken_off(measure_only, interrupted, internal_error, not_concluded))
     incomplete = [
         *halted,
         *uncollected(not_collected),
         *incomplete_rows(rows),
         *([] if measure_only else unproved(rows, limits, coverage, profile)),
+        *([] if measure_only else contract_not_tested(agreed)),
         *([] if measure_only else map(same, subjects_without_limit(rows, profile, job, waivers, too_small))),
         *untested(job, profile, coverage, declared_gpus),
     ]
     if not incomplete and _nothing_ran(rows):
         incomplete = [same("nothing ran")]
     verdict: Verdict = "REJECTED" if rejecting else "INCOMPLETE" if incomplete else "ACCEPTED"
-    weaknesses = [*_weaknesses(rows, limits, profile, coverage, left_out(rows, profile, too_small)), *notes]
+    excuse = [agreed.excuse] if agreed and agreed.excuse else []
+    weaknesses = [*_weaknesses(rows, limits, profile, coverage, left_out(rows, profile, too_small)), *excuse, *notes]
     return Conclusion(
         verdict=verdict,
         line=clip(_line(verdict, [*rejecting, *halted] if rejecting else incomplete, weaknesses, coverage)),
@@ -79,6 +88,7 @@ def conclude(
         reasons=tuple(dict.fromkeys(clip(objection.sentence) for objection in [*rejecting, *incomplete])),
         coverage=coverage,
         limits=limits,
+        contract=agreed,
     )
 
 

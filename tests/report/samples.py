@@ -1,5 +1,7 @@
 """Run records as real runs leave them; hosts, serials and UUIDs are invented."""
 
+from gpu_acceptance.contract import Contract, ContractLine
+from gpu_acceptance.contract_judge import judge_contract
 from gpu_acceptance.curve import curve_of
 from gpu_acceptance.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.record import (
@@ -325,14 +327,30 @@ def accepted(**more):
     return RunRecord(header=header(map(identity, range(8))), conclusion=conclusion, rows=rows, **more)
 
 
+CONTRACT = Contract(
+    file="contract.yaml",
+    sha256="7a8b" * 16,
+    title="annex B",
+    lines=(
+        ContractLine(number="8.1", text="products of matrices", metrics=("*gemm.*",)),
+        ContractLine(number="8.2", text="all-reduce", metrics=("nccl.all_reduce.*",), at_least=350, unit="GB/s"),
+        ContractLine(number="8.3", text="storage", metrics=("storage.*",), nodes="several"),
+        ContractLine(number="8.4", text="service within 4 hours", not_tested="no matter of a test"),
+        ContractLine(number="8.5", text="network", metrics=("infiniband.*",)),
+    ),
+)
+
+
 def rejected():
-    """Rank 5 has slow memory and the all_reduce is slow."""
+    """Rank 5 has slow memory and the all_reduce is slow; of a contract one line is met."""
     rows = (gemm_row(), hbm_row(worst=3120.0), nccl_row(busbw=262.5))
     reasons = (
         "hbm.triad.bandwidth = 3120 GB/s, need >= 4150 GB/s on rank 5 (node-01.example, GPU 5, serial 1653924100006)",
         "nccl.all_reduce.busbw_ring = 262.5 GB/s, need >= 347 GB/s (job)",
     )
     conclusion = conclude("REJECTED", "REJECTED: 2 limits missed", 1, rows, coverage(rows), reasons)
+    contract = judge_contract(CONTRACT, conclusion.limits, 1, {})
+    conclusion = conclusion.model_copy(update={"contract": contract})
     return RunRecord(header=header(map(identity, range(8))), conclusion=conclusion, rows=rows)
 
 

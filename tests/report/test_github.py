@@ -41,7 +41,7 @@ def test_what_github_would_not_show_is_counted():
     )
     found = [line for line in annotations(record.model_copy(update={"rows": rows})) if line.startswith("::error")]
     assert len(found) == MOST_ANNOTATIONS
-    assert found[-1] == "::error title=and 16 more problems::see report.html"
+    assert found[-1] == "::error title=and 18 more problems::see report.html"
 
 
 def test_only_github_is_told_and_a_summary_is_added_to_what_is_there(tmp_path):

@@ -16,7 +16,7 @@ from tests.report import samples
 from tests.report.pages import parse
 
 # Words of the format itself: another value would be no record.
-FIXED = {"kind", "verdict", "outcome", "status", "scope"}
+FIXED = {"kind", "verdict", "outcome", "status", "scope", "state", "metrics"}
 PIECES = [
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",

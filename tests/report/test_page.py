@@ -180,7 +180,7 @@ def test_identity_names_run_versions_and_coverage_and_the_machines_follow_what_i
     assert "580.159.04" in text
     assert "2.28.9" in text
     sections = [one.attributes["id"] for one in parse(PAGES["rejected"]).all("section")]
-    order = ["identity", "wrong", "side-by-side", "over-time", "validations", "untested", "machines", "environment"]
+    order = ["identity", "wrong", "contract", "side-by-side", "over-time", "validations", "untested", "machines", "environment"]
     assert sections == order
     assert "GPUs tested 8 of 8" in text
     assert "limits expected 5 limits judged 5 limits held 3" in text
@@ -340,8 +340,9 @@ def test_ranks_that_see_only_their_own_gpu_are_one_node():
     record = samples.accepted()
     ranks = tuple(one.model_copy(update={"gpus": (one.gpus[one.rank],)}) for one in record.header.ranks)
     text = build_page(record.model_copy(update={"header": record.header.model_copy(update={"ranks": ranks})}))
-    assert "8 GPUs, as NVML names them" in text
-    assert "NOT TESTED" not in text
+    machines = next(one.text for one in parse(text).all("section") if one.attributes["id"] == "machines")
+    assert "8 GPUs, as NVML names them" in machines
+    assert "NOT TESTED" not in machines
     assert "the PCI bus shows" not in text
 
 

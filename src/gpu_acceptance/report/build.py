@@ -22,6 +22,7 @@ from gpu_acceptance.record import RunRecord
 from gpu_acceptance.report import (
     advice,
     cluster,
+    contract,
     formatting,
     gpu_time,
     grid,
@@ -133,6 +134,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "problems": problems.problems(record),
         "run_advice": advice.advice_on_run(record),
         "beyond": problems.limits_beyond_rows(record),
+        "contract": contract.contract_view(record),
         "closest": side_by_side.closest(record),
         "grids": side_by_side.grids(record),
         "matrices": side_by_side.matrices(record),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gpu_acceptance.record import RunRecord, clip
+from gpu_acceptance.report.contract import unanswered
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.problems import Problem, problems
 from gpu_acceptance.report.summary_text import build_summary
@@ -34,9 +35,9 @@ def tell_github(record: RunRecord, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def annotations(record: RunRecord) -> Iterator[str]:
-    """One for each validation that is not proved, and for each thing that weakens the verdict; what is left out is counted."""
+    """One for each validation and contract line that is not proved, and for what weakens the verdict; what is left out is counted."""
     wrong = [(f"{problem.mark.word} {problem.nodeid}{_and_more(problem)}", problem.message) for problem in problems(record)]
-    yield from _commands("error", wrong, "problem")
+    yield from _commands("error", [*wrong, *unanswered(record)], "problem")
     yield from _commands("warning", [("what weakens this verdict", text) for text in weaknesses(record)], "warning")
     yield _command("notice", record.conclusion.verdict, record.conclusion.line)
 

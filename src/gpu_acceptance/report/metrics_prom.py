@@ -6,6 +6,7 @@ there), and OpenMetrics 1.0, which demands that last line. As many series as the
 
 from collections.abc import Iterable, Iterator
 
+from gpu_acceptance.contract import LineState
 from gpu_acceptance.record import Judgement, Outcome, RunRecord
 from gpu_acceptance.report.formatting import parse_moment
 from gpu_acceptance.report.needed import bound_of
@@ -63,6 +64,9 @@ def _families(record: RunRecord) -> Iterator[tuple[str, str, list[Sample]]]:
     )
     limits: list[Sample] = [(({"state": name}), getattr(cover, f"limits_{name}")) for name in ("expected", "judged", "held")]
     yield "limits", "Bounds that had to be judged, that were, and that held.", limits
+    if contract := conclusion.contract:
+        lines: list[Sample] = [({"state": state}, len(contract.of_state(state))) for state in LineState]
+        yield "contract_lines", "Lines of the contract by what the run says to them.", lines
     ended_so = [row.outcome for row in record.rows]
     yield "validations", "Validations by outcome.", [({"outcome": outcome}, ended_so.count(outcome)) for outcome in Outcome]
     outcomes: list[Sample] = [({"validation": row.nodeid, "outcome": row.outcome}, 1) for row in record.rows]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from gpu_acceptance.record import Judgement, RunRecord, Status
+from gpu_acceptance.report import contract
 from gpu_acceptance.report.cluster import gpu_models, nodes
 from gpu_acceptance.report.formatting import count, exact, percent
 from gpu_acceptance.report.problems import Problem, limits_beyond_rows, problems
@@ -91,6 +92,7 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, ...]]:
     told = {line.metric for problem in problems(record) for line in problem.lines}
     never = [limit.metric for limit in record.conclusion.limits if limit.status is Status.NOT_MEASURED and limit.metric not in told]
     yield from ((_JOB, f"NOT MEASURED {metric}") for metric in never)
+    yield from ((_JOB, f"{title} ({text})") for title, text in contract.unanswered(record))
 
 
 def _facts_of(problem: Problem) -> Iterator[tuple[str, ...]]:

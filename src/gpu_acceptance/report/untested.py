@@ -58,6 +58,7 @@ def weaknesses(record: RunRecord) -> list[str]:
         (record.conclusion.coverage.gpus_existing == 0, "no GPU was tested"),
         (bool(_gpus_left_out(record)), _gpus_left_out(record)),
         *((True, f"{subject} not applicable: {reason}") for subject, reason in _subjects_left_out(record)),
+        *((bool(contract.excuse), f"{contract.excuse}, as it says itself") for contract in [record.conclusion.contract] if contract),
         (bool(record.waivers), count(len(record.waivers), "waiver")),
         (bool(record.not_applicable), f"{count(len(record.not_applicable), 'pattern')} declared not applicable"),
     ]

@@ -1,0 +1,99 @@
+"""The run by contract line: the contract of the run, else the questions of a bring-up, and what is behind each line."""
+
+import re
+
+from gpu_acceptance.contract import LineState
+from gpu_acceptance.report import build_page
+from gpu_acceptance.report.contract import bring_up, contract_view
+from gpu_acceptance.report.github import annotations
+from gpu_acceptance.report.metrics_prom import build_metrics
+from gpu_acceptance.report.summary_text import build_summary
+from gpu_acceptance.report.untested import weaknesses
+from gpu_acceptance.summary import summary_lines
+from tests.report import samples
+from tests.report.pages import parse
+
+
+def section(record):
+    page = parse(build_page(record))
+    return re.sub(r"\s+", " ", next(one.text for one in page.all("section") if one.attributes["id"] == "contract"))
+
+
+def test_each_line_of_the_contract_is_shown_with_its_state_and_why():
+    view = contract_view(samples.rejected())
+    assert [(line.number, line.mark.word, line.asks) for line in view.lines] == [
+        ("8.1", "met", ""),
+        ("8.2", "MISSED", ">= 350 GB/s"),
+        ("8.3", "NOT TESTED", ""),
+        ("8.4", "NOT TESTED", ""),
+        ("8.5", "NOT TESTED", ""),
+    ]
+    text = section(samples.rejected())
+    assert "contract.yaml, annex B, sha256 7a8b7a8b" in text
+    assert "5 lines: 1 met, 1 missed, 3 not tested. A line is met where what it names was judged and held, " in text
+    assert "8.2 all-reduceasks for >= 350 GB/s ✗ MISSED ✗ MISSED nccl.all_reduce.busbw_ring 262.5 GB/s >= 347 " in text
+    assert "8.4 service within 4 hours ○ NOT TESTED none no matter of a test" in text
+    assert "8.5 network ○ NOT TESTED none this run asks for no limit that infiniband.* names" in text
+    assert "No contract was named" not in text
+
+
+def test_what_missed_stands_before_what_held_and_what_is_too_much_is_counted():
+    record = samples.rejected()
+    many = tuple(samples.held(f"gemm.m{number}.rate", 1.0, "TFLOP/s", ">= 0.5", number / 10) for number in range(8))
+    shown = record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"limits": (*record.conclusion.limits, *many)})})
+    first = contract_view(shown).lines[0]
+    assert [one.metric for one in first.figures][:3] == ["gemm.m0.rate", "gemm.bf16.tflops", "gemm.m1.rate"]
+    assert (len(first.figures), first.num_more) == (6, 4)
+    assert "and 4 more" in section(shown)
+    assert [one.metric for one in contract_view(record).lines[1].figures] == ["nccl.all_reduce.busbw_ring", "nccl.all_reduce.wrong"]
+
+
+def test_without_a_contract_the_questions_of_a_bring_up_are_answered_and_decide_nothing():
+    record = samples.accepted()
+    view = contract_view(record)
+    assert record.conclusion.contract is None
+    assert [line.number for line in view.lines] == [line.number for line in bring_up().lines]
+    assert {line.mark.word for line in view.lines} == {"NOT TESTED"}
+    text = section(record)
+    assert "No contract was named (--contract=FILE). These are the questions that every bring-up asks; they change no verdict." in text
+    assert "Is the shared file system shared? ○ NOT TESTED none this run asks for no limit that checkpoint.directory.shared names" in text
+
+
+def test_a_question_is_answered_by_what_was_judged():
+    record = samples.accepted()
+    limits = tuple(
+        samples.held(metric, 0, "count", "<= 0", None, bound="at_most")
+        for metric in ("environment.world.mismatch", "binding.gpu.unexpected")
+    )
+    answered = record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"limits": limits})})
+    states = {line.number: line.mark.word for line in contract_view(answered).lines}
+    assert states["2.1"] == LineState.MET
+    assert states["1.1"] == "NOT TESTED"
+
+
+def test_what_is_not_proved_of_a_contract_is_told_wherever_failures_are():
+    """A run may be rejected by its contract alone, with no validation that failed."""
+    record = samples.rejected()
+    errors = [line for line in annotations(record) if line.startswith("::error")]
+    assert errors[-2].startswith("::error title=MISSED contract line 8.2::all-reduce: ")
+    assert errors[-1] == "::error title=NOT TESTED contract line 8.5::network: this run asks for no limit that infiniband.* names"
+    text = re.sub(r"\s+", " ", build_summary(record))
+    assert "NOT TESTED contract line 8.5 (network: this run asks for no limit that infiniband.* names)" in text
+    assert "contract line 8.4" not in text
+
+
+def test_monitoring_is_told_how_many_lines_are_met():
+    lines = [line for line in build_metrics(samples.rejected()).splitlines() if line.startswith("gpu_acceptance_contract_lines")]
+    assert lines == [f'gpu_acceptance_contract_lines{{state="{state}"}} {n}' for state, n in (("met", 1), ("missed", 1), ("not tested", 3))]
+    assert "contract" not in build_metrics(samples.accepted())
+
+
+def test_what_a_contract_excuses_weakens_the_verdict():
+    header = next(one.text for one in parse(build_page(samples.rejected())).all("header"))
+    assert "2 of 5 lines of contract.yaml not tested, as it says itself" in header
+    assert not any("lines of" in text for text in weaknesses(samples.accepted()))
+
+
+def test_the_terminal_counts_the_lines_of_a_contract():
+    assert "contract contract.yaml: 5 lines: 1 met, 1 missed, 3 not tested" in list(summary_lines(samples.rejected(), None))
+    assert not any(line.startswith("contract") for line in summary_lines(samples.accepted(), None))

@@ -56,7 +56,7 @@ def test_without_a_contract_the_questions_of_a_bring_up_are_answered_and_decide_
     assert {line.mark.word for line in view.lines} == {"NOT TESTED"}
     text = section(record)
     assert "No contract was named (--contract=FILE). These are the questions that every bring-up asks; they change no verdict." in text
-    assert "Is the shared file system shared? ○ NOT TESTED none this run asks for no limit that checkpoint.directory.shared names" in text
+    assert "Is the shared file system shared? ○ NOT TESTED none this run asks for no limit that shared_fs.missing names" in text
 
 
 def test_a_question_is_answered_by_what_was_judged():

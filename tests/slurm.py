@@ -1,0 +1,165 @@
+"""A Slurm of two nodes on this machine: one slurmctld, two slurmd, munge; no GPU, no cgroups, traffic on 127.0.0.1 alone."""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from suite import PYTHON, clean_environment
+from waiting import wait_until
+
+ROOT = Path(__file__).parents[1]
+BATCH = ROOT / "deploy" / "slurm" / "acceptance.sbatch"
+CONF = """\
+ClusterName=lab
+SlurmctldHost=localhost(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={munge}/socket
+CredType=cred/munge
+StateSaveLocation={dir}/state
+SlurmdSpoolDir={dir}/spool-%n
+SlurmctldPidFile={dir}/ctld.pid
+SlurmdPidFile={dir}/slurmd-%n.pid
+SlurmctldLogFile={dir}/log/ctld.log
+SlurmdLogFile={dir}/log/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+MpiDefault=none
+KillWait=30
+OverTimeLimit=0
+SlurmctldPort={ports[0]}
+NodeName=node1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} RealMemory=1000
+NodeName=node2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} RealMemory=1000
+PartitionName=main Nodes=node[1-2] Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
+"""
+needs_slurm = pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, ("slurmctld", "slurmd", "munged", "sbatch"))),
+    reason="a Slurm of its own: needs root, and the packages slurm-wlm and munge",
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    number: int
+    output: Path
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text(errors="replace") if self.output.exists() else ""
+
+
+class Slurm:
+    """Two nodes, node1 and node2. What runs on them is killed when it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._conf = folder / "slurm.conf"
+        self._munge = Path(tempfile.mkdtemp(prefix="munge-"))  # its user may not enter a folder of pytest
+        self._daemons: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**clean_environment(), "SLURM_CONF": str(self._conf)}
+
+    def start(self) -> None:
+        for name in ("state", "log", "spool-node1", "spool-node2"):
+            (self.folder / name).mkdir()
+        self._start_munge()
+        ports = _free_ports(3)
+        self._conf.write_text(CONF.format(dir=self.folder, munge=self._munge, ports=ports, cpus=os.cpu_count()))
+        self._daemons.append(self._daemon("slurmctld", "-D", "-f", str(self._conf)))
+        self._daemons += [self._daemon("slurmd", "-D", "-N", node, "-f", str(self._conf)) for node in ("node1", "node2")]
+        assert wait_until(lambda: self.ask("sinfo", "-h", "-o", "%T %D") == "idle 2", 60), self._logs()
+
+    def _start_munge(self) -> None:
+        """With a key and a socket of its own; munged wants its folders to be its user's."""
+        folder, user = self._munge, pwd.getpwnam("munge")
+        key = folder / "key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        for path in (folder, key):
+            os.chown(path, user.pw_uid, user.pw_gid)
+        folder.chmod(0o755)
+        options = (f"--key-file={key}", f"--socket={folder}/socket", f"--pid-file={folder}/pid", f"--log-file={folder}/log")
+        command = ["munged", "--foreground", *options, f"--seed-file={folder}/seed"]
+        self._daemons.append(
+            subprocess.Popen(command, user="munge", group="munge", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        )
+        assert wait_until(lambda: (folder / "socket").exists(), 30), "munged does not answer"
+
+    def _daemon(self, *command: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "log" / f"{command[0]}.txt").open("ab") as log:
+            return subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def ask(self, *command: str) -> str:
+        """What a client of Slurm says, or why it does not."""
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+
+    def submit(self, suite: Path, *arguments: str, options: tuple[str, ...] = (), env: Mapping[str, str] | None = None) -> Job:
+        """The shipped batch file in this suite's folder, on both nodes, one rank each."""
+        output = suite / "job.txt"
+        command = ["sbatch", "--parsable", "--nodes=2", f"--chdir={suite}", f"--output={output}", *options, str(BATCH), *arguments]
+        ours = {"PYTHON": PYTHON, "RANKS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_ports(1)[0]), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env={**self.environment, **ours, **(env or {})}, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return Job(int(done.stdout), output)
+
+    def state_of(self, job: Job) -> str:
+        """`RUNNING`, `COMPLETED`, `FAILED`, `CANCELLED`, `TIMEOUT`, and what the batch file ended with: `FAILED 1:0`."""
+        fields = dict(word.partition("=")[::2] for word in self.ask("scontrol", "show", "job", str(job.number)).split())
+        return f"{fields.get('JobState')} {fields.get('ExitCode')}"
+
+    def wait(self, job: Job, seconds: float = 240) -> str:
+        """Until the job has ended, batch file included."""
+        over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
+        assert wait_until(lambda: self.state_of(job).startswith(over), seconds), (self.state_of(job), job.text)
+        return self.state_of(job)
+
+    def close(self) -> None:
+        self.ask("scancel", "--user=root", "--signal=KILL", "--full")
+        for daemon in reversed(self._daemons):
+            daemon.send_signal(signal.SIGTERM)
+        for daemon in reversed(self._daemons):
+            try:
+                daemon.wait(20)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        shutil.rmtree(self._munge)
+
+    def _logs(self) -> str:
+        return "\n".join(path.read_text(errors="replace")[-3000:] for path in sorted((self.folder / "log").iterdir()))
+
+
+@contextmanager
+def two_slurm_nodes(folder: Path) -> Iterator[Slurm]:
+    slurm = Slurm(folder)
+    try:
+        slurm.start()
+        yield slurm
+    finally:
+        slurm.close()
+
+
+def _free_ports(number: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(number)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

@@ -95,9 +95,7 @@ class Slurm:
         folder.chmod(0o755)
         options = (f"--key-file={key}", f"--socket={folder}/socket", f"--pid-file={folder}/pid", f"--log-file={folder}/log")
         command = ["munged", "--foreground", *options, f"--seed-file={folder}/seed"]
-        self._daemons.append(
-            subprocess.Popen(command, user="munge", group="munge", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        )
+        self._daemons.append(subprocess.Popen(command, user="munge", group="munge", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         assert wait_until(lambda: (folder / "socket").exists(), 30), "munged does not answer"
 
     def _daemon(self, *command: str) -> subprocess.Popen[bytes]:
@@ -113,7 +111,9 @@ class Slurm:
         output = suite / "job.txt"
         command = ["sbatch", "--parsable", "--nodes=2", f"--chdir={suite}", f"--output={output}", *options, str(BATCH), *arguments]
         ours = {"PYTHON": PYTHON, "RANKS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_ports(1)[0]), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env={**self.environment, **ours, **(env or {})}, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, env={**self.environment, **ours, **(env or {})}, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0, done.stderr
         return Job(int(done.stdout), output)
 

@@ -1,4 +1,4 @@
-"""deploy/slurm/acceptance.sbatch in a real Slurm of two nodes: verdict and exit code, and what is left when the job is ended from outside."""
+"""deploy/slurm/acceptance.sbatch in a real Slurm of two nodes: verdict, exit code, and what is left of a job that is ended from outside."""
 
 import os
 import signal
@@ -91,7 +91,9 @@ def test_a_torchrun_that_is_killed_is_named_and_the_report_is_there(slurm, sleep
 def test_a_task_for_each_rank_is_a_usage_error(slurm, tmp_path):
     """Without torchrun nothing hosts the control plane that must outlive every rank."""
     suite = make_suite(tmp_path / "suite", "passes")
-    said = slurm.ask("srun", "--nodes=2", "--ntasks=2", f"--chdir={suite}", "sh", "-c", f"{PYTHON} -m pytest acceptance/ 2>&1; echo code $?")
+    said = slurm.ask(
+        "srun", "--nodes=2", "--ntasks=2", f"--chdir={suite}", "sh", "-c", f"{PYTHON} -m pytest acceptance/ 2>&1; echo code $?"
+    )
     text = "ERROR: started by srun with SLURM_STEP_NUM_TASKS=2, but without torchrun: start one torchrun per node, "
     assert said.count(text) == 2, said
     assert said.count("code 4") == 2

@@ -1,5 +1,6 @@
 """deploy/slurm/acceptance.sbatch in a real Slurm of two nodes: verdict, exit code, and what is left of a job that is ended from outside."""
 
+import contextlib
 import os
 import signal
 
@@ -23,14 +24,30 @@ def slurm(tmp_path_factory):
 @pytest.fixture
 def sleeping(slurm, tmp_path):
     """A job whose validation has begun, and does not end by itself."""
-    suite = make_suite(tmp_path / "suite", "takes_long")
+    suite, jobs = make_suite(tmp_path / "suite", "takes_long"), []
 
     def submit(*options):
         job = slurm.submit(suite, options=options)
+        jobs.append(job)
         assert wait_until(lambda: all((suite / f"begun-{rank}").exists() for rank in (0, 1)), 120), job.text
         return suite, job
 
-    return submit
+    yield submit
+    for job in jobs:  # a job that is left holds both nodes
+        slurm.ask("scancel", str(job.number))
+        slurm.wait(job)
+
+
+def launcher_of_node_1(job):
+    """Its process id. A task's shell has become torchrun."""
+    wanted = {"torch.distributed.run", "--node-rank=1", f"--run-id=slurm-{job.number}"}
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # gone, or a zombie
+            if wanted <= set(process.cmdline()) and process.cmdline()[0] == PYTHON:
+                found.append(process.pid)
+    (pid,) = found
+    return pid
 
 
 def record_of(suite, job):
@@ -78,12 +95,8 @@ def test_before_the_time_limit_the_report_is_written(slurm, sleeping):
 
 def test_a_torchrun_that_is_killed_is_named_and_the_report_is_there(slurm, sleeping):
     suite, job = sleeping()
-    (killed,) = [
-        process
-        for process in psutil.process_iter()
-        if (words := process.cmdline()) and words[0] == PYTHON and "--node-rank=1" in words and f"--run-id=slurm-{job.number}" in words
-    ]
-    os.kill(killed.pid, signal.SIGKILL)
+    killed = launcher_of_node_1(job)
+    os.kill(killed, signal.SIGKILL)
     assert slurm.wait(job).startswith("FAILED "), job.text
     assert record_of(suite, job).conclusion.reasons[0].startswith("interrupted: the loss of the launcher of node 1 (")
 

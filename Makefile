@@ -27,7 +27,7 @@ plan: $(VENV)/.ready ## print what would run, judged by what, for how long; touc
 	@$(VENV)/bin/python -m pytest acceptance/ --plan $(ARGS); test $$? -eq 5
 
 test: $(VENV)/.ready-dev ## our own tests, on a CPU
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m pytest tests -n 4 --dist=loadfile --no-loadscope-reorder $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m pytest tests -n 4 --dist=loadfile --no-loadscope-reorder --durations=30 --durations-min=10 $(ARGS)
 
 lint: $(VENV)/.ready-dev ## ruff and mypy
 	$(VENV)/bin/ruff check

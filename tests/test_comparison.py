@@ -1,6 +1,7 @@
 """`report compare`: what a repair has changed, and nothing that was not tested in both runs."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def scaled(metric, factor, *ranks, spread=None):
         def scale(figure):
             if figure.metric != metric or rank not in ranks:
                 return figure
-            return figure.model_copy(update={"value": figure.value * factor, "spread_percent": spread or figure.spread_percent})
+            return replace(figure, value=figure.value * factor, spread_percent=spread or figure.spread_percent)
 
         return scale
 
@@ -200,7 +201,7 @@ def test_a_figure_names_where_it_moved_most(good):
 def test_which_way_is_better(good, unit, bound, direction):
     def change(row):
         attempt = row.attempts[-1]
-        figures = [record.figures[0].model_copy(update={"unit": unit}) for record in attempt.ranks]
+        figures = [replace(record.figures[0], unit=unit) for record in attempt.ranks]
         records = [record.model_copy(update={"figures": (figure,)}) for record, figure in zip(attempt.ranks, figures, strict=True)]
         row = row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": tuple(records)}),)})
         return judged(bound=bound)(row)

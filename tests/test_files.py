@@ -140,6 +140,10 @@ def test_what_is_no_record(tmp_path, text, message):
         (lambda data: data["header"]["ranks"][3].update(schema_version="1"), "schema_version is '1'; this version reads 1"),
         (lambda data: data.pop("schema_version"), "no schema_version; this version reads 1"),
         (lambda data: data["header"].update(novelty=1), "unknown key header.novelty"),
+        (
+            lambda data: data["rows"][0]["attempts"][0]["ranks"][0]["figures"][0].update(novelty=1),
+            "unknown key rows.0.attempts.0.ranks.0.figures.0.novelty",
+        ),
         (lambda data: data.update({"a\nb": 1}), r"unknown key a\nb"),
         (lambda data: data["rows"][0].update(duration_s=float("nan")), "rows.0.duration_s: Input should be a finite number, not nan"),
         (lambda data: data["rows"][0].update(duration_s=float("-inf")), "rows.0.duration_s: Input should be a finite number, not -inf"),
@@ -293,7 +297,7 @@ def test_a_plan_and_facts_come_back(tmp_path):
         ),
         (
             lambda: make_plan().model_dump_json().replace('"name":', '"novelty":1,"name":'),
-            "plan.profile.novelty: Unexpected keyword argument",
+            "unknown key plan.profile.novelty",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from gpu_acceptance.limit import Change, FileDigest, Limit, Peers, Profile
 from gpu_acceptance.record import (
@@ -49,7 +49,7 @@ LEAVES = {str: texts, float: floats, int: integers}
 
 def build(model):
     """Instances of a model with every field filled at random, by its annotations."""
-    return st.builds(model, **{name: field_strategy(model, name) for name in model.model_fields})
+    return st.builds(model, **{name: field_strategy(model, name) for name in model.__pydantic_fields__})
 
 
 def field_strategy(model, name):
@@ -68,11 +68,11 @@ def field_strategy(model, name):
     }
     if (model.__name__, name) in special:
         return special[model.__name__, name]
-    return resolve(model.model_fields[name].annotation)
+    return resolve(model.__pydantic_fields__[name].annotation)
 
 
 def as_counter(figure):
-    return figure.model_copy(update={"metric": f"{COUNTERS}.{figure.metric}"})
+    return replace(figure, metric=f"{COUNTERS}.{figure.metric}")
 
 
 def resolve(annotation):
@@ -87,7 +87,7 @@ def resolve(annotation):
         return st.dictionaries(LEAVES.get(arguments[0], texts), resolve(arguments[1]), max_size=2)
     if type(None) in arguments:
         return st.none() | resolve(next(argument for argument in arguments if argument is not type(None)))
-    if hasattr(annotation, "model_fields"):
+    if hasattr(annotation, "__pydantic_fields__"):
         return build(annotation)
     return st.from_type(annotation)  # enumerations, literals and bool
 
@@ -110,23 +110,31 @@ MODELS = [
 ]
 
 
+def read(model, text):
+    return TypeAdapter(model).validate_json(text)
+
+
+def written(record):
+    return TypeAdapter(type(record)).dump_json(record)
+
+
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 @given(data=st.data())
 @settings(max_examples=25)
 def test_every_model_comes_back_as_it_was(model, data):
     record = data.draw(build(model))
-    again = model.model_validate_json(record.model_dump_json())
+    again = read(model, written(record))
     assert again == record
-    assert again.model_dump_json() == record.model_dump_json()  # 1, 1.0 and True are equal; their JSON is not
+    assert written(again) == written(record)  # 1, 1.0 and True are equal; their JSON is not
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 @given(data=st.data())
 @settings(max_examples=5)
 def test_every_model_refuses_an_unknown_key(model, data):
-    document = json.loads(data.draw(build(model)).model_dump_json())
-    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
-        model.model_validate_json(json.dumps({**document, "novelty": 1}))
+    document = json.loads(written(data.draw(build(model))))
+    with pytest.raises(ValidationError, match=r"novelty\n  (Extra inputs are not permitted|Unexpected keyword argument)"):
+        read(model, json.dumps({**document, "novelty": 1}))
 
 
 COUNTER = Figure(metric="counters.xids", value=0, unit="count", judged=True)
@@ -158,7 +166,7 @@ def test_a_number_in_quotes_and_a_word_nobody_knows_are_refused(key, text):
 @pytest.mark.parametrize("token", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_what_is_not_finite_is_refused(token):
     with pytest.raises(ValidationError, match="Input should be a finite number"):
-        Figure.model_validate_json(f'{{"metric": "m", "value": {token}, "unit": "s", "judged": true}}')
+        read(Figure, f'{{"metric": "m", "value": {token}, "unit": "s", "judged": true}}')
 
 
 def test_records_are_frozen():

@@ -131,8 +131,7 @@ class NodeGpus:
 def gpus_by_node(job: Job) -> list[NodeGpus]:
     """What exists and what a worker of some rank opened, on each node. Two ranks on one GPU test one GPU."""
     nodes = []
-    for node in job.nodes:
-        identities = [identity for identity in job.by_rank.values() if identity.node == node]
+    for node, identities in job.by_node.items():
         shown = {_key(gpu): gpu for identity in identities for gpu in identity.gpus}
         opened = {_key(identity.gpu) if identity.gpu else identity.gpu_uuid for identity in identities if identity.gpu_uuid}
         existing = max(len(shown), len(opened), *(identity.num_gpus for identity in identities))

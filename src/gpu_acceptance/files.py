@@ -142,7 +142,7 @@ def first_problem(error: ValidationError) -> str:
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     if first["type"] == "json_invalid":
         return f"not JSON: {one_line(first['msg'].removeprefix('Invalid JSON: '))}"
-    if first["type"] == "extra_forbidden":
+    if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:  # of a model; of a dataclass
         return f"unknown key {where}{more}"
     at = f"{where}: " if where else ""
     return f"{at}{one_line(first['msg'])}, not {one_line(repr(first['input']))[:80]}{more}"

@@ -20,6 +20,14 @@ class Job:
         return {identity.rank: identity for identity in sorted(self.ranks, key=lambda identity: identity.rank)}
 
     @cached_property
+    def by_node(self) -> dict[int, list[RankIdentity]]:
+        """The nodes of which at least one rank said who it is, in order, each with those ranks."""
+        nodes: dict[int, list[RankIdentity]] = {}
+        for identity in self.by_rank.values():
+            nodes.setdefault(identity.node, []).append(identity)
+        return dict(sorted(nodes.items()))
+
+    @cached_property
     def gpus_per_node(self) -> int:
         """Ranks per node; where nodes differ, the most."""
         return max((identity.local_world_size for identity in self.ranks), default=0)
@@ -30,8 +38,7 @@ class Job:
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
-        """The nodes of which at least one rank said who it is."""
-        return tuple(sorted({identity.node for identity in self.ranks}))
+        return tuple(self.by_node)
 
     @property
     def num_nodes(self) -> int:
@@ -61,7 +68,7 @@ class Job:
 
     def host(self, node: int) -> str:
         """`node-03`, or `node-03, rack B2`."""
-        return next((identity.node_place for identity in self.by_rank.values() if identity.node == node), "unknown host")
+        return self.by_node[node][0].node_place if node in self.by_node else "unknown host"
 
     def who(self, ranks: Collection[int]) -> str:
         """`rank 5 (node-03, GPU 5, serial ...)`, `ranks 0-6,8`."""

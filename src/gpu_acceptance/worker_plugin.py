@@ -6,6 +6,7 @@ Every message carries the number of the attempt and our pid: what a forked copy 
 import gc
 import os
 from collections.abc import Generator, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ class WorkerPlugin:
             self._wait_for_device()
             gc.collect()
             release_cached_memory()
-        self._done["figures"] = [figure.model_dump() for figure in figures.close()]
+        self._done["figures"] = [asdict(figure) for figure in figures.close()]
         self._done["curves"] = [curve.model_dump() for curve in figures.curves]
         found: list[str] = self._leftovers.found() if self._leftovers else []
         if found:

@@ -2,6 +2,7 @@
 
 import re
 import string
+from dataclasses import is_dataclass
 from functools import cache
 from importlib.resources import files
 from typing import get_origin
@@ -56,10 +57,11 @@ def page_of(sample, taint):
 
 
 def construct(model, data):
-    """`model_construct` all the way down: no validation, so that even what a record refuses reaches the page."""
+    """Models and dataclasses all the way down: no validation, so that even what a record refuses reaches the page."""
     filled = {}
-    for name, field in model.model_fields.items():
-        inner = next((one for one in (field.annotation, *getattr(field.annotation, "__args__", ())) if hasattr(one, "model_fields")), None)
+    for name, field in model.__pydantic_fields__.items():
+        annotations = (field.annotation, *getattr(field.annotation, "__args__", ()))
+        inner = next((one for one in annotations if hasattr(one, "__pydantic_fields__")), None)
         value = data.get(name, field.default)
         if inner and isinstance(value, tuple):
             value = tuple(construct(inner, entry) for entry in value)
@@ -68,7 +70,12 @@ def construct(model, data):
         elif inner and isinstance(value, dict):
             value = construct(inner, value)
         filled[name] = value
-    return model.model_construct(**filled)
+    if not is_dataclass(model):
+        return model.model_construct(**filled)
+    made = object.__new__(model)
+    for name, value in filled.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 @cache

@@ -1,6 +1,7 @@
 """Collectives by message size: what is drawn is the worst, a limit stands at its size, and the table has every digit of results.json."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -130,7 +131,7 @@ def test_the_page_names_the_section_and_describes_each_panel():
 def test_what_a_unit_and_a_limit_say_is_text():
     row = sizes_row(ranks=2)
     nasty = '<script>alert(1)</script>"'
-    figures = tuple(one.model_copy(update={"unit": nasty}) for one in row.attempts[0].ranks[0].figures)
+    figures = tuple(replace(one, unit=nasty) for one in row.attempts[0].ranks[0].figures)
     ranks = tuple(rank.model_copy(update={"figures": figures}) for rank in row.attempts[0].ranks)
     judgements = tuple(one.model_copy(update={"need": nasty}) for one in row.judgements)
     record = run(row.model_copy(update={"attempts": (Attempt(number=1, ranks=ranks),), "judgements": judgements}))

@@ -1,5 +1,6 @@
 """Which ranks of a large job are worth a line each: those with a fault, those that a limit names, and those furthest from the others."""
 
+import heapq
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
@@ -16,8 +17,8 @@ def notable(attempt: Attempt, judgements: Iterable[Judgement]) -> tuple[RankReco
         return attempt.ranks
     named = {rank for one in judgements if one.status not in _QUIET for rank in one.ranks}
     distances = _distances(attempt)
-    ranked = sorted(attempt.ranks, key=lambda one: (one.outcome is Outcome.PASSED, one.rank not in named, -distances[one.rank], one.rank))
-    chosen = {one.rank for one in ranked[:MOST_RANKS]}
+    by_note = ((one.outcome is Outcome.PASSED, one.rank not in named, -distances[one.rank], one.rank) for one in attempt.ranks)
+    chosen = {rank for *_, rank in heapq.nsmallest(MOST_RANKS, by_note)}
     return tuple(one for one in attempt.ranks if one.rank in chosen)
 
 
@@ -41,7 +42,9 @@ def _distances(attempt: Attempt) -> dict[int, float]:
                 columns[figure.metric, figure.unit].append((record.rank, value))
     found = dict.fromkeys((record.rank for record in attempt.ranks), 0.0)
     for column in columns.values():
-        median = statistics.median(value for _, value in column)
+        median = statistics.median([value for _, value in column])
         for rank, value in column if median else ():
-            found[rank] = max(found[rank], abs(value / median - 1))
+            distance = abs(value / median - 1)
+            if distance > found[rank]:
+                found[rank] = distance
     return found

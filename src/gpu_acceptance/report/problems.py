@@ -75,7 +75,8 @@ class Problem:
 
 def problems(record: RunRecord) -> list[Problem]:
     """The validations with anything wrong, those that reject first; those that only the same limits speak against are one."""
-    found = [(row, _problem(f"v{number}", row, record)) for number, row in enumerate(record.rows) if _is_bad(row)]
+    names = places(record.header)
+    found = [(row, _problem(f"v{number}", row, names, record)) for number, row in enumerate(record.rows) if _is_bad(row)]
     return _folded(problem for _, problem in sorted(found, key=lambda pair: ORDER.index(pair[0].outcome)))
 
 
@@ -104,15 +105,15 @@ def _is_bad(row: Row) -> bool:
     return row.outcome not in HARMLESS_OUTCOMES or any(judgement.status not in HARMLESS_STATUSES for judgement in row.judgements)
 
 
-def _problem(anchor: str, row: Row, record: RunRecord) -> Problem:
+def _problem(anchor: str, row: Row, names: dict[int, str], record: RunRecord) -> Problem:
     bad = [judgement for judgement in row.judgements if judgement.status not in HARMLESS_STATUSES]
-    culprits = _culprits(row, places(record.header), may_skip=declared_reason(row.nodeid, record.not_applicable) is not None)
+    culprits = _culprits(row, names, may_skip=declared_reason(row.nodeid, record.not_applicable) is not None)
     return Problem(
         anchor=anchor,
         nodeid=row.nodeid,
         mark=OUTCOME[row.outcome],
         message=row.message,
-        lines=judgement_lines(bad, places(record.header), row.attempts),
+        lines=judgement_lines(bad, names, row.attempts),
         culprits=culprits,
         remedies=tuple(dict.fromkeys(OwnRemedy(one.metric, one.remedy) for one in bad if one.remedy)),
         advice=advice_on(row, record.header, record.not_applicable),

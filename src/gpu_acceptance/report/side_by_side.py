@@ -2,8 +2,9 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpu_acceptance.record import Attempt, RankIdentity, Row, RunRecord, Status
 from gpu_acceptance.report.cluster import by_node, places
@@ -20,7 +21,7 @@ def grids(record: RunRecord) -> tuple[Grid, ...]:
     slots = _slots(record.header.ranks)
     found = [one for row in record.rows for one in _of_row(row, slots)]
     found.sort(key=lambda one: (bool(one.missed), widest(tuple(one.values.values()))), reverse=True)
-    return tuple(make_grid(one.title, one.unit, "node / slot", one.values, one.missed) for one in found[:MOST_GRIDS])
+    return tuple(_grid(one, slots) for one in found[:MOST_GRIDS])
 
 
 def matrices(record: RunRecord) -> tuple[Grid, ...]:
@@ -46,12 +47,17 @@ def _slots(ranks: tuple[RankIdentity, ...]) -> dict[int, tuple[str, str]]:
 
 @dataclass(frozen=True)
 class _Measured:
-    """One metric of one validation, by node and slot."""
+    """One metric of one validation, by rank."""
 
     title: str
     unit: str
-    values: Mapping[tuple[str, str], float]
-    missed: frozenset[tuple[str, str]]
+    values: Mapping[int, float]
+    missed: frozenset[int]
+
+
+def _grid(one: _Measured, slots: Mapping[int, tuple[str, str]]) -> Grid:
+    values = {slots[rank]: value for rank, value in one.values.items()}
+    return make_grid(one.title, one.unit, "node / slot", values, frozenset(slots[rank] for rank in one.missed))
 
 
 def _of_row(row: Row, slots: Mapping[int, tuple[str, str]]) -> Iterator[_Measured]:
@@ -60,23 +66,22 @@ def _of_row(row: Row, slots: Mapping[int, tuple[str, str]]) -> Iterator[_Measure
     for one in row.judgements:
         if one.scope == "rank":
             judged.setdefault((one.metric, one.unit), set()).update(one.ranks if one.status is Status.MISSED else ())
-    columns = _columns(row.attempts[-1], slots) if row.attempts else {}
+    columns = _columns(row.attempts[-1], slots.keys()) if row.attempts else {}
     for (metric, unit), missed in judged.items():
         values = columns.get((metric, unit), {})
         if len(set(values.values())) > 1:
             title = f"{metric}, {row.nodeid.split('::', 1)[-1]}"
-            yield _Measured(title, unit, values, frozenset(slots[rank] for rank in missed if rank in slots))
+            yield _Measured(title, unit, values, frozenset(missed & slots.keys()))
 
 
-def _columns(attempt: Attempt, slots: Mapping[int, tuple[str, str]]) -> dict[tuple[str, str], dict[tuple[str, str], float]]:
-    """By metric and unit the number of each rank; where a rank has several of one, its last."""
-    found: dict[tuple[str, str], dict[tuple[str, str], float]] = defaultdict(dict)
+def _columns(attempt: Attempt, known: Collection[int]) -> dict[tuple[str, str], dict[int, float]]:
+    """By metric and unit the number of each rank that is known; where a rank has several of one, its last."""
+    found: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     for record in sorted(attempt.ranks, key=lambda one: one.rank):
-        slot = slots.get(record.rank)
-        for figure in record.figures if slot else ():
+        for figure in record.figures if record.rank in known else ():
             value = figure.value
-            if slot and (type(value) is float or type(value) is int):
-                found[figure.metric, figure.unit][slot] = value
+            if type(value) is float or type(value) is int:
+                found[figure.metric, figure.unit][record.rank] = value
     return found
 
 
@@ -84,13 +89,18 @@ def _pairs(attempt: Attempt) -> Iterator[Grid]:
     found: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     for record in sorted(attempt.ranks, key=lambda one: one.rank):
         for figure in record.figures:
-            pair = _PAIR.fullmatch(figure.metric)
+            pair = _pair(figure.metric)
             if pair and isinstance(figure.value, int | float) and not isinstance(figure.value, bool):
                 key = (f"rank {record.rank}", f"rank {int(pair['other'])}")
                 found.setdefault((pair["metric"], figure.unit), {})[key] = figure.value
     for (metric, unit), values in found.items():
         columns = sorted({column for _, column in values}, key=_number)
         yield make_grid(metric, unit, "from / to", values, columns=columns)
+
+
+@lru_cache(maxsize=4096)  # all ranks have the same names
+def _pair(metric: str) -> re.Match[str] | None:
+    return _PAIR.fullmatch(metric)
 
 
 def _number(rank: str) -> int:

@@ -1,6 +1,7 @@
 """Every validation as the report shows it: judgements with their margins, figures by rank, how to run it again."""
 
 import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -160,11 +161,12 @@ def name_ranks(ranks: tuple[int, ...], names: Mapping[int, str]) -> tuple[str, .
 
 
 def _widest_spreads(attempts: tuple[Attempt, ...]) -> dict[str, float]:
-    spreads: dict[str, float] = {}
-    for figure in (figure for attempt in attempts for rank in attempt.ranks for figure in rank.figures):
-        if figure.spread_percent is not None:
-            spreads[figure.metric] = max(figure.spread_percent, spreads.get(figure.metric, figure.spread_percent))
-    return spreads
+    spreads: dict[str, list[float]] = defaultdict(list)
+    for rank in (rank for attempt in attempts for rank in attempt.ranks):
+        for figure in rank.figures:
+            if figure.spread_percent is not None:
+                spreads[figure.metric].append(figure.spread_percent)
+    return {metric: max(told) for metric, told in spreads.items()}
 
 
 def _attempt_table(

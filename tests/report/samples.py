@@ -234,6 +234,7 @@ def lora_row(ranks=8):
         if rank == 0:
             yield curve_of("lora_convergence.loss", LOSSES, "nats")
         yield curve_of("lora_convergence.step_s", [1.0 + rank / 100] * 300 + [float("nan") if rank == 3 else 1.5], "s")
+        yield curve_of("lora_convergence.alone.step_s", [1.0 + rank / 100 + step % 7 / 500 for step in range(40)], "s")
 
     judged = held(metric, 16_520.0, "tokens/s", ">= 15568", 0.061, "rank", (0,))
     return row("acceptance/test_lora_convergence.py::test_training", figures_of, (judged,), ranks, curves_of=curves_of)

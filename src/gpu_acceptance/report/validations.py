@@ -10,6 +10,7 @@ from gpu_acceptance.record import COUNTERS, Attempt, Figure, Header, Judgement, 
 from gpu_acceptance.report import gpu_time, notable
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import duration, exact, percent, ranks_text, reproduce, rounded
+from gpu_acceptance.report.histogram import Histogram, histograms
 from gpu_acceptance.report.pictures import Picture, pictures
 from gpu_acceptance.report.words import OUTCOME, STATUS, Mark
 from gpu_acceptance.values import plural, with_unit
@@ -64,6 +65,7 @@ class AttemptTable:
     lines: tuple[RankLine, ...]
     note: str
     pictures: tuple[Picture, ...]
+    histograms: tuple[Histogram, ...]
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ def _attempt_table(
         lines=tuple(_rank_line(rank, metrics, names, gpu_time.cells(rank) if gpu_columns else ()) for rank in ranks),
         note=" ".join(filter(None, (notable.note(attempt), gpu_time.note(attempt)))),
         pictures=pictures(attempt, parameters),
+        histograms=histograms(attempt),
     )
 
 

@@ -28,6 +28,7 @@ needs_hosts = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"),
     reason="hosts are network namespaces: needs root, `ip` (iproute2) and `unshare` (util-linux)",
 )
+needs_iptables = pytest.mark.skipif(not shutil.which("iptables"), reason="needs iptables (package iptables)")
 needs_faketime = pytest.mark.skipif(not _FAKETIME, reason="needs libfaketime (package libfaketime)")
 
 
@@ -134,6 +135,20 @@ class Hosts:
         """From now on this host sends no faster. Little passes at once, and the queue is long enough that nothing is dropped."""
         rate = ["rate", f"{mbit_per_s}mbit", "burst", "16kb", "limit", "16mb"]
         subprocess.run(["tc", "-n", self[node].namespace, "qdisc", "replace", "dev", "eth0", "root", "tbf", *rate], check=True)
+
+    def narrow(self, node: int, mtu: int) -> None:
+        """From now on the switch drops larger packets that go to this host, and tells nobody."""
+        _ip("-n", self._switch, "link", "set", f"port{node}", "mtu", str(mtu))
+
+    def filter(self, node: int, source: int, ports: str) -> None:
+        """From now on this host drops what asks for a TCP connection from another one to these ports (`FIRST:LAST`)."""
+        drop = ["--protocol", "tcp", "--syn", "--source", ADDRESSES[source], "--destination-port", ports, "--jump", "DROP"]
+        subprocess.run(["ip", "netns", "exec", self[node].namespace, "iptables", "--append", "INPUT", *drop], check=True)
+
+    def knows(self, node: int, other: int, address: str, name: str) -> None:
+        """Before anything was started there: a host has this instead of what stands in its /etc/hosts of another one."""
+        path = _etc(self[node]) / "hosts"
+        path.write_text(path.read_text().replace(f"{ADDRESSES[other]} node-{other}\n", f"{address} {name}\n"))
 
     def start(self, *launcher: str, backend: str = "static", env: Mapping[int, Mapping[str, str]] | None = None) -> None:
         """torchrun on all, one rank each."""

@@ -62,7 +62,7 @@ def test_all_markers_are_found():
     assert {subject for subject, rows in validations().items() if not rows} == set()
     assert {subject for subject in validations() if subject not in subjects_in(1, 3)} == {"p2p"}
     assert {"ddp_scaling", "fsdp", "nccl"} < validations().keys() - subjects_in(1, 1)
-    assert validations().keys() - subjects_in(8, 1) == {"nccl_scaling"}
+    assert validations().keys() - subjects_in(8, 1) == {"connectivity", "nccl_scaling"}
 
 
 @pytest.mark.parametrize("name", profile_names(shipped_dir()))

@@ -40,6 +40,7 @@ TITLES = (
         "lora_convergence",
         "lora_modes",
         "shared_fs",
+        "connectivity",
         "lora_model",
     ),
     *("checkpoint", "sampler", "failure_propagation", "soak"),
@@ -88,7 +89,7 @@ COUNTED |= {f"{COUNTERS}.warnings.{kind}" for kind in nccl_warnings.NAMES}
 def known() -> set[str]:
     informing = [metric for metric, *_ in gpu_health.corrected(snapshot_of(healthy_h200()).node.gpus.gpus[0])]
     told = {"binding.map.rank", "nccl.all_reduce.algorithm_internode", "nccl.transport.internode", "nic.loopback.transport"}
-    told |= {"shared_fs.write.bandwidth", "shared_fs.read.bandwidth", "shared_fs.small_files.rate"}
+    told |= {"shared_fs.write.bandwidth", "shared_fs.read.bandwidth", "shared_fs.small_files.rate", "connectivity.mtu.passing"}
     told |= {"ddp.gpt2.throughput_internode", "fsdp.llama.throughput_internode", "lora_convergence.throughput_internode"}
     return {*told, *informing, *COUNTED, *limits()} | {metric for metrics in found_metrics().values() for metric in metrics}
 

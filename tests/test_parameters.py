@@ -30,7 +30,7 @@ DEVICES = "words with a blank between them: globs of RDMA devices, without the `
 OF_NCCL = "nccl.large_bytes, nccl.medium_bytes, nccl.block_s, nccl.latency_block_s"
 SUBJECTS = (
     "timing, gemm, gemm_dtypes, hbm, memory, p2p, pcie, corruption, infiniband, nccl, nccl_exact, nccl_sizes, nic, train, lora, "
-    "lora_modes, shared_fs, lora_model, ddp_short, parity, checkpoint, sampler, failure_propagation, localise, soak"
+    "lora_modes, shared_fs, connectivity, lora_model, ddp_short, parity, checkpoint, sampler, failure_propagation, localise, soak"
 )
 
 

@@ -47,7 +47,15 @@ REQUIRED = {
     "cpu": EVERYTHING - {"binding", "counters", "gpu_health"} | {"nic"},
 }
 MEMORY_GB = {"a100-pcie": 80, "a100-sxm": 80, "a10g": 24, "b200": 180, "h100-pcie": 80, "h100-sxm": 80, "h200-sxm": 141}
-OF_THE_MACHINE = {"binding", "counters", "environment", "gpu_health", "infiniband", "kernel_log"}  # what is there, not how fast it is
+OF_THE_MACHINE = {
+    "binding",
+    "connectivity",
+    "counters",
+    "environment",
+    "gpu_health",
+    "infiniband",
+    "kernel_log",
+}  # what is there, not how fast it is
 BOTH = {"unidirectional", "bidirectional"}
 HAS_P2P_READINGS = {"cpu": BOTH, "h200-sxm": BOTH, "h100-sxm": {"unidirectional"}}
 BEHIND_A_SWITCH = {"a100-sxm", "b200", "h100-sxm", "h200-sxm"}  # of NVLink: paths between all pairs of GPUs are alike
@@ -220,7 +228,11 @@ def test_each_speed_has_a_ceiling_and_a_largest_spread(name):
 @pytest.mark.parametrize("name", [*DEVICES, "cpu"])
 def test_a_rate_of_training_that_was_read_inside_a_node_holds_there_alone(name):
     """What a GPU does by itself reduces nothing, and holds everywhere."""
-    rates = [limit for metric, limit in load_profile(name, DIRECTORY).limits.items() if ".throughput" in metric]
+    rates = [
+        limit
+        for metric, limit in load_profile(name, DIRECTORY).limits.items()
+        if ".throughput" in metric and limit.subject != "connectivity"
+    ]
     assert {limit.metric: limit.nodes for limit in rates} == {
         limit.metric: "any" if limit.subject == "train_single" else "one" for limit in rates
     }

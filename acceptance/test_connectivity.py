@@ -1,0 +1,48 @@
+"""Connectivity: do all nodes reach each other over the network that launchers, gloo and NCCL's bootstrap use? On several nodes.
+
+One rank of each node speaks, to those of the other nodes of the job alone. It needs no process group: it is asked before NCCL is.
+"""
+
+import pytest
+
+from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.measure.connectivity import reach
+
+pytestmark = [pytest.mark.no_group, pytest.mark.min_nodes(2), pytest.mark.deadline(900)]
+
+
+def test_names(resolve_names, nodes, check):
+    """Each node finds the address of every other by the name that it gives itself, which torchrun hands to others."""
+    unresolved, wrong = resolve_names()
+    if nodes.speaks:
+        check("connectivity.names.unresolved", unresolved.number, "count", detail=unresolved.detail)
+        check("connectivity.names.wrong", wrong.number, "count", detail=wrong.detail)
+
+
+def test_tcp(mesh, nodes, check):
+    """Each node connects to every other, on ports that the kernel chose: what fails is held against the node that fails most often."""
+    for blamed in mesh.connect():
+        if nodes.speaks:
+            check("connectivity.tcp.failed", blamed.number, "count", detail=blamed.detail)
+
+
+def test_mtu(mesh, passing_mtu, check, record):
+    """What an interface says it sends comes through whole, in pairs of nodes."""
+    for pair, found in mesh.in_rounds(passing_mtu):
+        passing, lost = (found, found) if isinstance(found, Missing) else found
+        check("connectivity.mtu.lost", lost, "bytes", detail=pair)
+        record("connectivity.mtu.passing", passing, "bytes")
+
+
+def test_latency(mesh, parameter, check):
+    """8 bytes there and back over TCP, in pairs of nodes."""
+    number, patience_s = parameter("connectivity.num_round_trips"), parameter("connectivity.patience_s")
+    for pair, seconds in mesh.in_rounds(lambda peer: reach.round_trip_s(peer, number, patience_s)):
+        check("connectivity.tcp.latency", seconds, "s", detail=pair)
+
+
+def test_throughput(mesh, parameter, check):
+    """Both nodes of a pair send to each other at once, over one TCP connection each way."""
+    num_bytes, patience_s = parameter("connectivity.num_bytes"), parameter("connectivity.patience_s")
+    for pair, rate in mesh.in_rounds(lambda peer: reach.throughput_gb_per_s(peer, num_bytes, patience_s)):
+        check("connectivity.tcp.throughput", rate, "GB/s", detail=pair)

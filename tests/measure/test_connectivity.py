@@ -1,0 +1,154 @@
+"""Two ends on one machine: what they measure of each other, whom they do not answer, and what a failure is called."""
+
+import errno
+import socket
+import threading
+
+import pytest
+
+from gpu_acceptance.measure.connectivity import blame, names, path_mtu, reach
+from gpu_acceptance.measure.connectivity.answerer import ECHO, SINK, Answerer, receive
+
+TOKEN = b"0123456789abcdef" * 2
+HERE, THERE = "127.0.0.2", "127.0.0.3"
+
+
+@pytest.fixture
+def peer():
+    with Answerer(THERE, TOKEN) as answerer:
+        yield reach.Peer(THERE, answerer.tcp_port, answerer.udp_port, TOKEN, HERE)
+
+
+def of(peer, **changed):
+    return reach.Peer(**{**vars(peer), **changed})
+
+
+def test_a_node_that_answers_is_reached_and_measured(peer):
+    assert reach.failures({4: peer}, 5) == {}
+    assert 0 < reach.round_trip_s(peer, 20, 5) < 5
+    assert 0 < reach.throughput_gb_per_s(peer, 1 << 22, 5) < 1000
+    assert path_mtu.passing_bytes(peer, 65_536) == path_mtu.promised(65_536) == 65_535
+    assert path_mtu.passing_bytes(peer, 1500) == 1500
+
+
+def test_it_answers_on_ipv6_too():
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6")
+    try:
+        answerer = Answerer("::1", TOKEN)
+    except OSError as error:
+        pytest.skip(f"no IPv6: {error}")
+    with answerer:
+        peer = reach.Peer("::1", answerer.tcp_port, answerer.udp_port, TOKEN, "::1")
+        assert reach.failures({0: peer}, 5) == {}
+        assert path_mtu.passing_bytes(peer, 1500) == 1500
+
+
+def test_who_does_not_know_the_token_gets_nothing(peer):
+    stranger = of(peer, token=b"x" * len(TOKEN))
+    assert reach.failures({0: stranger}, 5)[0] in ("closed without an answer", "reset")
+    assert path_mtu.passing_bytes(stranger, 1500) is None
+
+
+def test_what_failed_is_told_apart(peer):
+    with socket.create_server((THERE, 0)) as deaf:  # the kernel takes the connection, and nobody answers
+        silent = of(peer, tcp_port=deaf.getsockname()[1])
+        with socket.socket() as closed:
+            closed.bind((THERE, 0))
+            refused = of(peer, tcp_port=closed.getsockname()[1])
+            assert reach.failures({0: peer, 1: silent, 2: refused}, 0.3) == {1: "timed out", 2: "refused"}
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TimeoutError("timed out"), "timed out"),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "host unreachable"),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), "network unreachable"),
+        (OSError(errno.ECONNRESET, "x"), "reset"),
+        (OSError(errno.EPERM, "x"), "not permitted here"),
+        (OSError(errno.ENETDOWN, "Network is down"), "Network is down"),
+        (ConnectionError("8 bytes were sent, 7 came"), "8 bytes were sent, 7 came"),
+    ],
+)
+def test_a_failure_has_a_word(error, text):
+    assert reach.why(error) == text
+
+
+def answering(work):
+    """The port of a server that does something else than an answerer with its one connection."""
+    server = socket.create_server((THERE, 0))
+
+    def serve():
+        with server, server.accept()[0] as connection:
+            work(connection)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return server.getsockname()[1]
+
+
+def test_bytes_that_do_not_come_are_an_error(peer):
+    def lies(connection):
+        while connection.recv(1 << 16):
+            pass
+        connection.sendall((7).to_bytes(8, "big"))
+
+    with pytest.raises(ConnectionError, match=r"^1048576 bytes were sent, 7 came$"):
+        reach.throughput_gb_per_s(of(peer, tcp_port=answering(lies)), 1 << 20, 5)
+
+
+def test_a_stream_that_ends_early_is_an_error(peer):
+    def leaves(connection):
+        receive(connection, len(TOKEN) + 1 + 8)
+
+    with pytest.raises(ConnectionError, match=r"^closed without an answer$"):
+        reach.round_trip_s(of(peer, tcp_port=answering(leaves)), 1, 5)
+
+
+def test_a_message_that_ends_in_its_midst_is_an_error(peer):
+    def stutters(connection):
+        connection.sendall(receive(connection, len(TOKEN) + 1)[:3])
+
+    with (
+        reach.connect(of(peer, tcp_port=answering(stutters)), ECHO, 5) as connection,
+        pytest.raises(ConnectionError, match=r"^the stream ended after 3 of 8 bytes$"),
+    ):
+        receive(connection, 8)
+
+
+def test_a_count_is_what_came(peer):
+    with reach.connect(peer, SINK, 5) as connection:
+        connection.sendall(b"12345")
+        connection.shutdown(socket.SHUT_WR)
+        assert int.from_bytes(receive(connection, 8), "big") == 5
+
+
+def test_the_largest_packet_is_found_between_what_passes_and_what_is_claimed(peer, monkeypatch):
+    monkeypatch.setattr(path_mtu, "_is_acknowledged", lambda probe, token, num_bytes: num_bytes + 28 <= 1437)
+    assert path_mtu.passing_bytes(peer, 9000) == 1437
+
+
+def test_names_are_found_or_told_why_not():
+    found = names.resolve(["localhost", "no-such-host.invalid", "a" * 64, "localhost"], 20)
+    assert "127.0.0.1" in found["localhost"] or "::1" in found["localhost"]
+    assert isinstance(found["no-such-host.invalid"], str)
+    assert isinstance(found["a" * 64], str)
+
+
+def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch):
+    asked = threading.Event()
+    monkeypatch.setattr(names, "_ask", lambda name: asked.wait(60) and "late")
+    assert names.resolve(["node-1"], 0.1) == {"node-1": "no answer within 0.1 s"}
+    asked.set()
+
+
+def test_a_zone_is_no_part_of_an_address():
+    assert names.plain("FE80:0::1%eth0") == "fe80::1"
+
+
+def test_a_failure_is_held_against_the_end_that_fails_most():
+    to_and_from_2 = [(0, 2), (1, 2), (3, 2), (2, 0)]
+    assert blame.blamed(to_and_from_2) == {2: sorted(to_and_from_2)}
+    assert blame.blamed([(0, 1)]) == {0: [(0, 1)], 1: [(0, 1)]}
+    assert blame.blamed([*to_and_from_2, (0, 1)]) == {2: sorted(to_and_from_2), 0: [(0, 1)]}
+    assert blame.blamed([]) == {}

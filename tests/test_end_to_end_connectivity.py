@@ -1,0 +1,88 @@
+"""Hosts that reach each other, and hosts with something wrong between them: the right pair or node is named, before any group forms."""
+
+from contextlib import contextmanager
+
+import pytest
+from hosts import ADDRESSES, connected, needs_hosts, needs_iptables
+from suite import shipped_suite
+
+pytestmark = [pytest.mark.launcher, pytest.mark.timeout(400), needs_hosts]
+
+SITE = """
+reason: a test
+requires: [connectivity]
+limits:
+  connectivity.tcp.throughput: {at_least: 0.1, unit: GB/s, scope: node, nodes: several, source: "policy: the contract says a gigabit"}
+parameters: {connectivity.patience_s: 3, connectivity.num_bytes: 33554432}
+"""
+
+
+@contextmanager
+def hosts_of(tmp_path, number):
+    with connected([shipped_suite(tmp_path / f"node-{node}", "connectivity") for node in range(number)]) as hosts:
+        yield hosts
+
+
+def end(tmp_path, hosts, **env):
+    """What all hosts were left with, one rank each."""
+    overlay = tmp_path / "site.yaml"
+    overlay.write_text(SITE)
+    for host in hosts.hosts:
+        hosts.start_one(host.node, script=("-m", "pytest", "acceptance/", f"--limits={overlay}"), env=env)
+    return [host.wait() for host in hosts.hosts]
+
+
+def figures(ended, row, rank):
+    return [(one.metric.removeprefix("connectivity."), one.value) for one in ended.row(row).attempts[-1].ranks[rank].figures]
+
+
+def test_two_hosts_that_reach_each_other_are_measured_both_ways(tmp_path):
+    with hosts_of(tmp_path, 2) as hosts:
+        first, second = end(tmp_path, hosts)
+    assert (first.returncode, second.returncode) == (0, 0), first.output
+    for rank in (0, 1):
+        assert figures(first, "test_names", rank) == [("names.unresolved", 0), ("names.wrong", 0)]
+        assert figures(first, "test_tcp", rank) == [("tcp.failed", 0)]
+        assert figures(first, "test_mtu", rank) == [("mtu.lost", 0), ("mtu.passing", 1500)]
+        ((_, latency_s),) = figures(first, "test_latency", rank)
+        assert 0 < latency_s < 10
+        ((_, rate),) = figures(first, "test_throughput", rank)
+        assert 0.1 <= rate < 1000
+
+
+def test_a_switch_that_drops_large_packets_is_found_in_both_ways(tmp_path):
+    """Connections come about, small messages pass, and a stream of full packets hangs."""
+    with hosts_of(tmp_path, 2) as hosts:
+        hosts.narrow(1, 1400)
+        hosts.shape(1, 1000)  # cuts what it sends into packets, as a network card does
+        first, _ = end(tmp_path, hosts)
+    assert first.verdict_line.startswith("REJECTED: "), first.output
+    outcomes = first.outcomes()
+    assert [outcomes[name] for name in ("test_names", "test_tcp", "test_mtu", "test_latency")] == ["passed", "passed", "failed", "passed"]
+    assert figures(first, "test_mtu", 0) == [("mtu.lost", 100), ("mtu.passing", 1400)]
+    assert 0 < dict(figures(first, "test_mtu", 1))["mtu.lost"] <= 100  # the way back is the switch's own affair
+    assert "connectivity.mtu.lost = 100 bytes (control network, to node 1 (node-1)), need <= 0 bytes" in first.row("test_mtu").message
+    assert "connectivity.tcp.throughput is no value but unreadable (timed out)" in first.row("test_throughput").message
+
+
+@needs_iptables
+def test_a_filter_a_name_and_a_slow_link_are_held_against_whom_they_are_of(tmp_path):
+    """Of three: 1 drops what 0 asks of it; 0 does not know the name of 2, and to 1 it is that of 1; what 2 sends is slow."""
+    with hosts_of(tmp_path, 3) as hosts:
+        hosts.filter(1, 0, "30000:65535")
+        hosts.knows(0, 2, ADDRESSES[2], "an-old-name")
+        hosts.knows(1, 2, ADDRESSES[1], "node-2")
+        hosts.shape(2, 100)
+        first, *_ = end(tmp_path, hosts, GLOO_SOCKET_IFNAME="eth0")
+    assert first.verdict_line.startswith("REJECTED: "), first.output
+    assert [figures(first, "test_tcp", rank) for rank in range(3)] == [[("tcp.failed", 1)], [("tcp.failed", 1)], [("tcp.failed", 0)]]
+    way = "control network; node 0 (node-0) to node 1 (node-1): timed out"
+    assert f"connectivity.tcp.failed = 1 count ({way}), need <= 0 count" in first.row("test_tcp").message
+    unresolved = [dict(figures(first, "test_names", rank))["names.unresolved"] for rank in range(3)]
+    wrong = [dict(figures(first, "test_names", rank))["names.wrong"] for rank in range(3)]
+    assert (unresolved, wrong) == ([1, 0, 1], [0, 1, 1])
+    assert "node 0 (node-0) to node 2 (node-2): node-2: " in first.row("test_names").message
+    assert f"node 1 (node-1) to node 2 (node-2): node-2 is {ADDRESSES[1]}" in first.row("test_names").message
+    assert "connectivity.tcp.latency is no value but unreadable (timed out)" in first.row("test_latency").message
+    slow = [(one.detail, one.value) for one in first.row("test_throughput").attempts[-1].ranks[2].figures]
+    assert sorted(detail for detail, rate in slow if rate < 0.1) == [f"control network, to node {node} (node-{node})" for node in (0, 1)]

@@ -41,8 +41,8 @@ def test_latency(mesh, parameter, check):
         check("connectivity.tcp.latency", seconds, "s", detail=pair)
 
 
-def test_throughput(mesh, parameter, check):
+def test_rate(mesh, parameter, check):
     """Both nodes of a pair send to each other at once, over one TCP connection each way."""
     num_bytes, patience_s = parameter("connectivity.num_bytes"), parameter("connectivity.patience_s")
-    for pair, rate in mesh.in_rounds(lambda peer: reach.throughput_gb_per_s(peer, num_bytes, patience_s)):
-        check("connectivity.tcp.throughput", rate, "GB/s", detail=pair)
+    for pair, rate in mesh.in_rounds(lambda peer: reach.rate_gb_per_s(peer, num_bytes, patience_s)):
+        check("connectivity.tcp.rate", rate, "GB/s", detail=pair)

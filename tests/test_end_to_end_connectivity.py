@@ -12,7 +12,7 @@ SITE = """
 reason: a test
 requires: [connectivity]
 limits:
-  connectivity.tcp.throughput: {at_least: 0.1, unit: GB/s, scope: node, nodes: several, source: "policy: the contract says a gigabit"}
+  connectivity.tcp.rate: {at_least: 0.1, unit: GB/s, scope: node, nodes: several, source: "policy: the contract says a gigabit"}
 parameters: {connectivity.patience_s: 3, connectivity.num_bytes: 33554432}
 """
 
@@ -46,7 +46,7 @@ def test_two_hosts_that_reach_each_other_are_measured_both_ways(tmp_path):
         assert figures(first, "test_mtu", rank) == [("mtu.lost", 0), ("mtu.passing", 1500)]
         ((_, latency_s),) = figures(first, "test_latency", rank)
         assert 0 < latency_s < 10
-        ((_, rate),) = figures(first, "test_throughput", rank)
+        ((_, rate),) = figures(first, "test_rate", rank)
         assert 0.1 <= rate < 1000
 
 
@@ -62,7 +62,7 @@ def test_a_switch_that_drops_large_packets_is_found_in_both_ways(tmp_path):
     assert figures(first, "test_mtu", 0) == [("mtu.lost", 100), ("mtu.passing", 1400)]
     assert 0 < dict(figures(first, "test_mtu", 1))["mtu.lost"] <= 100  # the way back is the switch's own affair
     assert "connectivity.mtu.lost = 100 bytes (control network, to node 1 (node-1)), need <= 0 bytes" in first.row("test_mtu").message
-    assert "connectivity.tcp.throughput is no value but unreadable (timed out)" in first.row("test_throughput").message
+    assert "connectivity.tcp.rate is no value but unreadable (timed out)" in first.row("test_rate").message
 
 
 @needs_iptables
@@ -84,5 +84,5 @@ def test_a_filter_a_name_and_a_slow_link_are_held_against_whom_they_are_of(tmp_p
     assert "node 0 (node-0) to node 2 (node-2): node-2: " in first.row("test_names").message
     assert f"node 1 (node-1) to node 2 (node-2): node-2 is {ADDRESSES[1]}" in first.row("test_names").message
     assert "connectivity.tcp.latency is no value but unreadable (timed out)" in first.row("test_latency").message
-    slow = [(one.detail, one.value) for one in first.row("test_throughput").attempts[-1].ranks[2].figures]
+    slow = [(one.detail, one.value) for one in first.row("test_rate").attempts[-1].ranks[2].figures]
     assert sorted(detail for detail, rate in slow if rate < 0.1) == [f"control network, to node {node} (node-{node})" for node in (0, 1)]

@@ -26,7 +26,7 @@ def of(peer, **changed):
 def test_a_node_that_answers_is_reached_and_measured(peer):
     assert reach.failures({4: peer}, 5) == {}
     assert 0 < reach.round_trip_s(peer, 20, 5) < 5
-    assert 0 < reach.throughput_gb_per_s(peer, 1 << 22, 5) < 1000
+    assert 0 < reach.rate_gb_per_s(peer, 1 << 22, 5) < 1000
     assert path_mtu.passing_bytes(peer, 65_536) == path_mtu.promised(65_536) == 65_535
     assert path_mtu.passing_bytes(peer, 1500) == 1500
 
@@ -94,7 +94,7 @@ def test_bytes_that_do_not_come_are_an_error(peer):
         connection.sendall((7).to_bytes(8, "big"))
 
     with pytest.raises(ConnectionError, match=r"^1048576 bytes were sent, 7 came$"):
-        reach.throughput_gb_per_s(of(peer, tcp_port=answering(lies)), 1 << 20, 5)
+        reach.rate_gb_per_s(of(peer, tcp_port=answering(lies)), 1 << 20, 5)
 
 
 def test_a_stream_that_ends_early_is_an_error(peer):

@@ -81,7 +81,7 @@ def _there_and_back(connection: socket.socket) -> float:
     return time.perf_counter() - begin_s
 
 
-def throughput_gb_per_s(peer: Peer, num_bytes: int, patience_s: float) -> float:
+def rate_gb_per_s(peer: Peer, num_bytes: int, patience_s: float) -> float:
     """What arrived, by the other end's count, over the time until it said so: at most `num_bytes`, sent for at most 1 s. Raises OSError."""
     with connect(peer, SINK, patience_s) as connection:
         begin_s = time.perf_counter()

@@ -51,7 +51,10 @@ def make_venv(folder: Path, *, with_own_packages: bool, with_pip: bool) -> None:
 
 
 def install(python: Path, arguments: list[str]) -> None:
-    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *arguments], check=True)
+    """By the environment's own pip. Debian's python has none, but can make one; many images have one, and cannot make another."""
+    own = any(python.parents[1].glob("lib/python*/site-packages/pip"))
+    pip = [str(python), "-m", "pip"] if own else [sys.executable, "-m", "pip", "--python", str(python)]
+    subprocess.run([*pip, "install", "--quiet", *arguments], check=True)
 
 
 def install_offline(python: Path, requirement: str, wheels: Path) -> None:

@@ -194,12 +194,15 @@ def test_what_is_missing_extra_or_changed_is_named(unpacked):
     assert told(unpacked) == f"{WHEEL} is missing: unpack the bundle anew"
 
 
-@pytest.mark.parametrize("line", ["x", "0" * 64 + "  /etc/passwd", "0" * 64 + "  wheels/../../x", "0" * 63 + "g  x"])
-def test_a_list_of_digests_that_is_none_is_refused(unpacked, line):
-    with (unpacked / "SHA256SUMS").open("a") as sums:
-        number = len((unpacked / "SHA256SUMS").read_text().splitlines()) + 1
-        sums.write(f"{line}\n")
-    assert told(unpacked) == f"line {number} of SHA256SUMS is not '<64 hexadecimal digits>  <file in this folder>': unpack the bundle anew"
+def test_a_list_of_digests_that_is_none_is_refused(unpacked):
+    sums = unpacked / "SHA256SUMS"
+    whole = sums.read_text()
+    number = len(whole.splitlines()) + 1
+    for line in ("x", "0" * 64 + "  /etc/passwd", "0" * 64 + "  wheels/../../x", "0" * 63 + "g  x"):
+        sums.write_text(f"{whole}{line}\n")
+        assert (
+            told(unpacked) == f"line {number} of SHA256SUMS is not '<64 hexadecimal digits>  <file in this folder>': unpack the bundle anew"
+        )
 
 
 def say_of_bundle(folder, text):

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import venv
 
 import pytest
 from bundles import ROOT, closure, cluster_python, copy_of_this_tree, cut_off, is_checkout, make
@@ -55,23 +56,32 @@ def test_no_network_is_none(tmp_path):
     assert done.stdout.endswith("OSError: [Errno 101] Network is unreachable\n")
 
 
+@pytest.fixture
+def small_python(tmp_path):
+    """Without pip, and with what says that it is torch: all that is asked of it before an installation."""
+    venv.create(tmp_path / "small", symlinks=True)
+    (site,) = (tmp_path / "small").glob("lib/python*/site-packages")
+    (site / "torch.py").write_text('__version__ = "2.13.0"\n')
+    return tmp_path / "small" / "bin" / "python"
+
+
 def make_venv(python, *arguments, **env):
     command = [str(python), str(ROOT / "tools" / "make_venv.py"), *map(str, arguments)]
     return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=600)
 
 
-def test_a_wheel_that_is_not_packed_is_named_by_pip_and_not_looked_for(unpacked, python, tmp_path):
+def test_a_wheel_that_is_not_packed_is_named_by_pip_and_not_looked_for(unpacked, small_python, tmp_path):
     (tmp_path / "wheels").mkdir()
     (pip,) = unpacked.glob("wheels/pip-*.whl")
     shutil.copy(pip, tmp_path / "wheels")
-    done = make_venv(python, tmp_path / "venv", "html", tmp_path / "wheels", PIP_NO_INDEX="0")
+    done = make_venv(small_python, tmp_path / "venv", "html", tmp_path / "wheels", PIP_NO_INDEX="0")
     assert done.returncode == 1
     assert "No matching distribution found for setuptools>=77" in done.stderr
     assert done.stderr.endswith(f"OFFLINE=1: {tmp_path / 'wheels'} does not hold all that {ROOT}[html] needs here: see above\n")
 
 
-def test_with_a_network_a_python_without_pip_uses_that_of_its_environment(python, tmp_path):
+def test_with_a_network_a_python_without_pip_uses_that_of_its_environment(small_python, tmp_path):
     """Seen by what pip says where it is told to look nowhere."""
-    done = make_venv(python, tmp_path / "venv", "html", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
+    done = make_venv(small_python, tmp_path / "venv", "html", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
     assert done.returncode == 1
     assert "No matching distribution found for setuptools>=77" in done.stderr

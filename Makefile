@@ -1,6 +1,6 @@
 # Each target does its own set-up in $(VENV), on a machine with Python and nothing else.
 # `make accept` uses the torch that $(PYTHON) already has and never replaces it; where there is none, it installs the tested one.
-# Without an index: PIP_NO_INDEX=1 PIP_FIND_LINKS=/path/to/wheels make accept
+# Without a network: `make bundle` where there is one, `make accept OFFLINE=1` in what it packed (docs/air-gapped.md).
 
 PYTHON  ?= python3
 VENV    ?= .venv
@@ -9,12 +9,23 @@ ARGS    ?=
 RANKS   ?= $(shell $(VENV)/bin/python -c 'import torch; print(torch.cuda.device_count() or 2)' 2>/dev/null)
 NOT_HERE = $(filter --run-id% --report-dir% --plan% --collect-only% --co --help% -h,$(ARGS))
 
+EVERY_EXTRA = html,debug,images,tensorboard
+INSTALLED = $(if $(OFFLINE),$(EVERY_EXTRA) wheels,html)
+
+ifneq ($(filter-out 1,$(OFFLINE)),)
+$(error OFFLINE=$(OFFLINE): it is 1, or not given)
+endif
+ifneq ($(and $(OFFLINE),$(filter test lint faults soak,$(MAKECMDGOALS))),)
+$(error OFFLINE=1 is for `make accept`, `make plan` and `make bench`: a bundle does not hold the tools of our own tests)
+endif
+
 .DEFAULT_GOAL := help
-.PHONY: help accept plan test lint bench faults soak clean
+.PHONY: help accept plan bundle test lint bench faults soak clean whole-bundle
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo '  ARGS="..." goes on to pytest (write --option=VALUE), REPORTS=DIR names the folder of all runs, RANKS=N the ranks of this node'
+	@echo '  OFFLINE=1 asks no network, in an unpacked bundle; PY=3.12 PLATFORM=linux-aarch64 say whom a bundle is for, else machines like this one'
 
 accept: $(VENV)/.ready ## judge this machine: one rank per GPU (2 on a CPU), one verdict, one report
 	$(if $(NOT_HERE),$(error $(firstword $(NOT_HERE)) is not for ARGS of `make accept`, which names its run and judges it: REPORTS=DIR is the folder of all runs, `make plan` the plan))
@@ -25,6 +36,9 @@ accept: $(VENV)/.ready ## judge this machine: one rank per GPU (2 on a CPU), one
 
 plan: $(VENV)/.ready ## print what would run, judged by what, for how long; touches no GPU
 	@$(VENV)/bin/python -m pytest acceptance/ --plan $(ARGS); test $$? -eq 5
+
+bundle: ## pack HEAD and its wheels (not torch) into one archive for machines without a network
+	@$(PYTHON) tools/make_bundle.py dist $(if $(PY),--python=$(PY)) $(if $(PLATFORM),--platform=$(PLATFORM))
 
 test: $(VENV)/.ready-dev ## our own tests, on a CPU
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m pytest tests -n 4 --dist=loadfile --no-loadscope-reorder --durations=30 --durations-min=10 $(ARGS)
@@ -47,9 +61,12 @@ soak: $(VENV)/.ready-dev ## 200 validations with a fault in every third, on 4 CP
 clean: ## remove the virtual environment; reports stay
 	rm -rf $(VENV)
 
-$(VENV)/.ready: pyproject.toml constraints.txt tools/make_venv.py
-	$(PYTHON) tools/make_venv.py $(VENV) html
+$(VENV)/.ready: pyproject.toml constraints.txt tools/make_venv.py $(if $(OFFLINE),| whole-bundle)
+	$(PYTHON) tools/make_venv.py $(VENV) $(INSTALLED)
 	@touch $@
+
+whole-bundle:
+	@$(PYTHON) tools/check_bundle.py
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	$(PYTHON) tools/make_venv.py $(VENV) dev

@@ -1,0 +1,108 @@
+"""Bundles for tests: this tree as a commit of its own, a python that has torch and little else, and a machine that is cut off."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Iterator
+from importlib.metadata import distribution
+from pathlib import Path
+
+import torch
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from suite import PYTHON, clean_environment
+
+ROOT = Path(__file__).parents[1]
+GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main"]
+
+
+def commit_all(folder):
+    """This folder's files as a repository of one commit."""
+    for command in (["init", "-q"], ["add", "--force", "--all"], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*GIT, *command], cwd=folder, check=True)
+    return folder
+
+
+def copy_of_this_tree(folder):
+    """What git would commit here now, as a commit."""
+    listed = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in filter(None, subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return commit_all(folder)
+
+
+def requirements_of(name, extras=("",), environment=None):
+    """What this installed distribution requires, as its own metadata say; `environment` replaces markers of this python."""
+    for requirement in map(Requirement, distribution(name).requires or ()):
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({**(environment or {}), "extra": extra}) for extra in extras):
+            yield requirement
+
+
+def closure(name, extras=("",), environment=None, without=()) -> set[str]:
+    """Canonical names of a distribution and of all that it needs."""
+    todo, seen = [(canonicalize_name(name), frozenset(extras))], set()
+    while todo:
+        entry = todo.pop()
+        if entry not in seen and entry[0] not in without:
+            seen.add(entry)
+            needed = requirements_of(entry[0], entry[1], environment)
+            todo += [(canonicalize_name(requirement.name), frozenset(["", *requirement.extras])) for requirement in needed]
+    return {name for name, _ in seen}
+
+
+def cluster_python(folder) -> Path:
+    """A python with torch, what torch needs, and no more: not even pip."""
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for name in closure("torch"):
+        found = distribution(name)
+        for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            if not (site / top).is_symlink():
+                (site / top).symlink_to(Path(found.locate_file(top)).resolve())
+    return folder / "bin" / "python"
+
+
+def cut_off(command, cwd) -> subprocess.CompletedProcess[str]:
+    """Runs it where there is no interface but lo, for torchrun, and no package of the python below us but the torch that it may hold."""
+    hidden = " && ".join(f"mount -t tmpfs none {shlex.quote(folder)}" for folder in _packages_below()) or "true"
+    script = f'{hidden} && ip link set lo up && ip -brief link show up && exec "$@"'
+    env = {name: value for name, value in plain_environment().items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        ["unshare", "--net", "--mount", "sh", "-c", script, "sh", *command],
+        cwd=cwd,
+        env={**env, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+
+
+def _packages_below() -> Iterator[str]:
+    base = {"base": sys.base_prefix, "platbase": sys.base_prefix}
+    for folder in {Path(sysconfig.get_path(name, vars=base)) for name in ("purelib", "platlib")}:
+        if folder.is_dir() and folder not in Path(torch.__file__).parents:
+            yield str(folder)
+
+
+def make(folder, *arguments) -> subprocess.CompletedProcess[str]:
+    command = ["make", f"PYTHON={PYTHON}", *arguments]
+    return subprocess.run(command, cwd=folder, env=plain_environment(), capture_output=True, text=True, check=False, timeout=800)
+
+
+def plain_environment() -> dict[str, str]:
+    """Without what is of the make that runs these tests, or would decide for one that a test starts."""
+    ours = ("MAKE", "MFLAGS", "RANKS", "REPORTS", "ARGS", "VENV", "OFFLINE", "PY=", "PLATFORM")
+    return {name: value for name, value in clean_environment().items() if not f"{name}=".startswith(ours)}
+
+
+def is_checkout() -> bool:
+    return (ROOT / ".git").exists() and all(shutil.which(program) for program in ("git", "make")) and os.name == "posix"

@@ -54,6 +54,11 @@ class Host:
             )
 
     @property
+    def names(self) -> Path:
+        """What this host knows instead of DNS; read anew at each look-up."""
+        return _etc(self) / "hosts"
+
+    @property
     def _output(self) -> Path:
         return self.suite / "launcher.txt"
 
@@ -115,7 +120,7 @@ class Hosts:
         for host, address in zip(self.hosts, ADDRESSES, strict=False):
             _ip("netns", "add", host.namespace)
             _etc(host).mkdir(parents=True)
-            _etc(host).joinpath("hosts").write_text(self._names)
+            host.names.write_text(self._names)
             port = f"port{host.node}"
             _ip("-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
             _ip("-n", self._switch, "link", "set", port, "master", "br0", "up")

@@ -37,27 +37,36 @@ def variables(job, index, reports):
 
 
 @contextlib.contextmanager
-def pods(job, suites, reports, **more):
-    """Two hosts, on each the command of the manifest in its image, whose folder is that of the suite."""
-    (container,) = job["spec"]["template"]["spec"]["containers"]
+def nodes(job, suites):
+    """Two hosts with the names of pods. The image's folder is that of the suite."""
     for suite in suites:
         (suite / "deploy").symlink_to(START.parents[1])
     with connected(suites, job["metadata"]["name"]) as hosts:
-        for host in hosts.hosts:
-            host.start([*container["command"], *container["args"]], {**variables(job, host.node, reports), **more})
-        yield hosts
+        yield hosts.hosts
+
+
+def start_pod(job, host, reports):
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    host.start([*container["command"], *container["args"]], variables(job, host.node, reports))
 
 
 @needs_hosts
 @needs_kustomize
 def test_two_pods_are_accepted_and_a_second_try_is_not_this_run(job, tmp_path):
+    """The first of them is late: until then its name is not known."""
     suites = [shipped_suite(tmp_path / f"image-{node}", "environment", "binding") for node in (0, 1)]
     reports = tmp_path / "reports"
-    with pods(job, suites, reports) as hosts:
-        ended = [host.wait() for host in hosts.hosts]
+    with nodes(job, suites) as (first, second):
+        known = second.names.read_text()
+        second.names.write_text("127.0.0.1 localhost\n")
+        start_pod(job, second, reports)
+        assert wait_until(lambda: "(gpu-acceptance-0.gpu-acceptance, 29500) cannot be retrieved" in second.output, 60), second.output
+        second.names.write_text(known)
+        start_pod(job, first, reports)
+        ended = [pod.wait() for pod in (first, second)]
     assert [pod.returncode for pod in ended] == [0, 0], ended[0].output
     line = ended[0].output.splitlines()[-1]
-    assert line.startswith(f"ACCEPTED (quick) (cpu profile: no GPU was tested) | run {RUN_ID} | ended "), line
+    assert line.startswith(f"ACCEPTED (quick, cpu profile: no GPU was tested) | run {RUN_ID} | ended "), line
     record = read_results(reports / RUN_ID)
     assert [(rank.host, rank.node) for rank in record.header.ranks] == [("gpu-acceptance-0", 0), ("gpu-acceptance-1", 1)]
 
@@ -74,13 +83,15 @@ def test_pods_that_are_deleted_leave_a_report_and_the_verdicts_code(job, tmp_pat
     suites = [make_suite(tmp_path / f"image-{node}", "takes_long") for node in (0, 1)]
     job["spec"]["template"]["spec"]["containers"][0]["args"] = []  # the profile of this suite has no levels
     reports = tmp_path / "reports"
-    with pods(job, suites, reports) as hosts:
-        for host in hosts.hosts:
-            host.wait_for(f"begun-{host.node}")
-        for host in hosts.hosts:
-            os.kill(host.launcher.pid, signal.SIGTERM)  # as the kubelet does, to the first process of the container
-        ended = [host.wait() for host in hosts.hosts]
-        assert wait_until(lambda: not any(host.pids() for host in hosts.hosts), 60)
+    with nodes(job, suites) as pods:
+        for pod in pods:
+            start_pod(job, pod, reports)
+        for pod in pods:
+            pod.wait_for(f"begun-{pod.node}")
+        for pod in pods:
+            os.kill(pod.launcher.pid, signal.SIGTERM)  # as the kubelet does, to the first process of the container
+        ended = [pod.wait() for pod in pods]
+        assert wait_until(lambda: not any(pod.pids() for pod in pods), 60)
     assert ended[0].returncode == 2, ended[0].output
     assert ended[1].returncode not in {0, 2}, ended[1].output  # torchrun's own
     record = read_results(reports / RUN_ID)

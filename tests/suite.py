@@ -227,8 +227,10 @@ def _folders(reports: Path) -> set[Path]:
 def clean_environment() -> dict[str, str]:
     """Ours, without what the outer pytest put there. The store asks DNS for each peer's name: a server that is slow must not count.
 
-    Byte code is kept: pytest would rewrite all of hypothesis anew in every rank, 2 s each, where Python may not write it.
+    Byte code is kept: pytest would rewrite all of its plugins anew in every rank where Python may not write it. Of plugins there are those
+    that `make accept` installs, and not those of our own tests: their import is a sixth of a run.
     """
     dropped = ("PYTEST_", "TORCHELASTIC_", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    return {**kept, "RES_OPTIONS": "timeout:1 attempts:1"}
+    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_metadata.plugin,pytest_html.plugin"}
+    return {**kept, **plugins, "RES_OPTIONS": "timeout:1 attempts:1"}

@@ -122,7 +122,7 @@ def test_without_the_plugin_no_fixture_works(tmp_path):
 
 
 def test_xdist(tmp_path):
-    refused = plain_pytest(make_suite(tmp_path, "passes"), "-n2")
+    refused = plain_pytest(make_suite(tmp_path, "passes"), "-pxdist.plugin", "-n2")
     assert refused.returncode == 4, refused.output
     assert (
         "ERROR: pytest-xdist may not share out an acceptance run, every rank runs every validation: leave out -n and --dist"

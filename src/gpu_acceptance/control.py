@@ -15,9 +15,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import DistError, PrefixStore, Store, TCPStore
-
+from gpu_acceptance.gc_pause import gc_spared
 from gpu_acceptance.launch import Rank
+
+with gc_spared():  # hundreds of thousands of objects
+    from torch.distributed import DistError, PrefixStore, Store, TCPStore
 
 Message = dict[str, Any]
 MAX_MESSAGE_BYTES = 1 << 20  # TCPStore drops the connection above 8 MiB

@@ -14,7 +14,7 @@ from gpu_acceptance.control import Message
 from gpu_acceptance.curve import curve_from_json
 from gpu_acceptance.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.inquiry import Inquiry
-from gpu_acceptance.record import Outcome, RankRecord, clip
+from gpu_acceptance.record import Outcome, RankRecord, clip, figure_from_json
 from gpu_acceptance.values import plural
 from gpu_acceptance.worker_process import WorkerProcess
 from gpu_acceptance.worker_session import check_gathered
@@ -341,7 +341,7 @@ class RunAttempt(RankAttempt):
             message["message"],
             phase=message["phase"],
             duration_s=message["duration_s"],
-            figures=tuple(message.get("figures", ())),
+            figures=tuple(map(figure_from_json, message.get("figures", ()))),
             curves=tuple(map(curve_from_json, message.get("curves", ()))),
             log_tail=self._hold.worker.log_tail() if bad and self._hold.worker else "",
         )

@@ -6,6 +6,7 @@ Text from machines is kept as it came; whoever shows it escapes it.
 Format history: 1 (2026-11) first.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer, model_validator
 from pydantic.dataclasses import dataclass
 
 from gpu_acceptance.contract import Contract, JudgedContract
@@ -90,6 +91,7 @@ class Figure:
         return {name: value for name, value in write(self).items() if name not in _OPTIONAL or value not in {"", None}}
 
 
+_FIGURE = TypeAdapter(Figure)
 _MOST_TEXT = 1_000  # characters of a text that is a figure
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _UNIT = re.compile(r"[A-Za-z0-9_%/.*^-]{1,40}")
@@ -113,6 +115,11 @@ def make_figure(
     assert isinstance(value, bool | int | float | str)
     spread = None if spread_percent is None else float(spread_percent)
     return Figure(metric=metric, value=value, unit=unit, judged=judged, spread_percent=spread, detail=detail)
+
+
+def figure_from_json(told: object) -> Figure:
+    """As it came in a message. Raises ValueError over what is none."""
+    return _FIGURE.validate_json(json.dumps(told))
 
 
 def _anomaly(value: object) -> str:

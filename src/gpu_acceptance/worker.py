@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gpu_acceptance.gc_pause import gc_spared
 from gpu_acceptance.process_exit import ProcessExit
 from gpu_acceptance.processes import become_subreaper, die_with_parent
 
@@ -88,11 +89,12 @@ def main(arguments: list[str]) -> int:
     tell_stack_when_asked(Path(os.environ["GPU_ACCEPTANCE_STACK_FILE"]))
     tell_stack_of_a_crash()
 
-    import pytest  # only after the lines above: it takes time, in which the supervisor may die
+    with gc_spared():  # torch as well
+        import pytest  # only after the lines above: it takes time, in which the supervisor may die
 
-    from gpu_acceptance.last_collectives import answer_when_asked
-    from gpu_acceptance.surroundings import Surroundings
-    from gpu_acceptance.worker_plugin import WorkerPlugin
+        from gpu_acceptance.last_collectives import answer_when_asked
+        from gpu_acceptance.surroundings import Surroundings
+        from gpu_acceptance.worker_plugin import WorkerPlugin
 
     answer_when_asked(bell_fd, Path(os.environ["GPU_ACCEPTANCE_COLLECTIVES_FILE"]))
     plugin = WorkerPlugin(read_fd, write_fd, Surroundings())

@@ -98,6 +98,11 @@ def test_nothing_is_tried_twice_and_all_ends(engine):
         assert (pod["spec"]["restartPolicy"], pod["spec"]["terminationGracePeriodSeconds"]) == ("Never", 90)
 
 
+def test_a_runtime_is_sent_before_the_job_that_names_it():
+    kinds = list(built("all-nodes-trainjob"))
+    assert kinds.index("TrainingRuntime") < kinds.index("TrainJob")
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine_runs_the_same_pod(engine):
     """But for the container's name, by which an operator knows it, and for how ranks meet."""

@@ -155,3 +155,21 @@ def test_reports_can_be_fetched_from_the_volume_they_were_written_to():
 @pytest.mark.parametrize(("overlay", "mode"), [("one-gpu", "ReadWriteOnce"), ("one-node", "ReadWriteOnce"), ("all-nodes", "ReadWriteMany")])
 def test_the_volume_is_shared_where_there_are_nodes_to_share_it(overlay, mode):
     assert built(overlay)["PersistentVolumeClaim"]["spec"]["accessModes"] == [mode]
+
+
+def test_where_the_api_is_asked_the_pods_may_and_the_suite_does(tmp_path):
+    manifests = resized(tmp_path, "all-nodes")
+    path = manifests / "overlays" / "all-nodes" / "kustomization.yaml"
+    site = "  - ../../components/site\n"
+    path.write_text(path.read_text().replace(site, f"{site}  - ../../components/api\n"))
+    objects = built("all-nodes", manifests)
+    for found in objects.values():
+        validate(found)
+    pod = objects["Job"]["spec"]["template"]["spec"]
+    (subject,) = objects["ClusterRoleBinding"]["subjects"]
+    assert pod["serviceAccountName"] == objects["ServiceAccount"]["metadata"]["name"] == subject["name"]
+    assert pod["automountServiceAccountToken"] is True
+    assert objects["ClusterRoleBinding"]["roleRef"]["name"] == objects["ClusterRole"]["metadata"]["name"]
+    assert {verb for rule in objects["ClusterRole"]["rules"] for verb in rule["verbs"]} == {"get", "list"}
+    assert pod["containers"][0]["args"] == ["--level=quick", "--limits=site-kubernetes"]
+    assert {"NODE_NAME", "POD_UID", "PET_NODE_RANK"} <= {entry["name"] for entry in pod["containers"][0]["env"]}

@@ -41,6 +41,7 @@ TITLES = (
         "lora_modes",
         "shared_fs",
         "lora_model",
+        "kubernetes",
     ),
     *("checkpoint", "sampler", "failure_propagation", "soak"),
 )  # one for each subject

@@ -138,6 +138,11 @@ def test_every_parameter_has_a_value_in_each_profile_and_the_page_lists_it():
             "parameters.lora.reference: 2 words, 1 of them no numbers; wants 'none', or one loss for each of 60 steps (lora.num_steps)",
         ),
         (
+            {"nccl_sizes.reference": "all_reduce 8"},
+            300,
+            "parameters.nccl_sizes.reference: all_reduce 8 without a size and its GB/s, as in `all_reduce 8 64m 318.8 4g 365.4`; or 'none'",
+        ),
+        (
             {"train.block_s": 20},
             300,
             "parameters: a training by turns with reduction and without takes 203 s by these alone (train.warmup_s 3, train.block_s 20, "

@@ -8,6 +8,7 @@ take the rest.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from gpu_acceptance.busbw_reference import busbw_reference
 from gpu_acceptance.limit import Value
 from gpu_acceptance.loss_reference import reference_of
 from gpu_acceptance.parameters import DRILLS
@@ -96,7 +97,7 @@ def contradictions(parameters: Mapping[str, Value], deadline_s: float) -> Iterat
     for smaller, larger, why in _BELOW:
         if (named := _named((smaller, larger), parameters)) and named[smaller] >= named[larger]:
             yield f"parameters.{smaller} is {show(named[smaller])}, not below {larger}, {show(named[larger])}: {why}"
-    yield from _of_reference(parameters)
+    yield from _of_references(parameters)
     for part, whole, why in _DIVIDES:
         if (named := _named((part, whole), parameters)) and named[whole] % named[part]:
             yield f"parameters.{whole} is {show(named[whole])}, which {part}, {show(named[part])}, does not divide: {why}"
@@ -112,13 +113,18 @@ def contradictions(parameters: Mapping[str, Value], deadline_s: float) -> Iterat
             yield f"parameters: {lasting.what} takes {show(seconds)} s by these alone ({said}); allowed: {most}"
 
 
-def _of_reference(parameters: Mapping[str, Value]) -> Iterator[str]:
+def _of_references(parameters: Mapping[str, Value]) -> Iterator[str]:
     words, num_steps = parameters.get("lora.reference"), parameters.get("lora.num_steps")
     if isinstance(words, str) and isinstance(num_steps, int):
         try:
             reference_of(words, num_steps)
         except ValueError as error:
             yield f"parameters.lora.reference: {error} (lora.num_steps)"
+    if isinstance(words := parameters.get("nccl_sizes.reference"), str):
+        try:
+            busbw_reference(words)
+        except ValueError as error:
+            yield f"parameters.nccl_sizes.reference: {error}"
 
 
 def drill_on_nobody(parameters: Mapping[str, Value], world_size: int) -> str | None:

@@ -122,6 +122,9 @@ PARAMETERS: Mapping[str, Parameter] = {
     "nccl_sizes.block_s": _BLOCK_S,
     "nccl_sizes.num_blocks": _BLOCKS,
     "nccl_sizes.min_iterations": _count("", 1, 10_000, "of a block, which must end before the deadline"),
+    "nccl_sizes.reference": Parameter(
+        "words", "", why="collective, GPUs of the one node, then sizes with GB/s of a sound run; `none`: there is none"
+    ),
     "nic.asked": Parameter("truth", ""),
     "nic.num_bytes": _MESSAGE,
     "nic.num_iterations": _count("", 1, 100_000, "of a block, which must end before the deadline"),

@@ -52,6 +52,33 @@ def test_short_messages_have_a_time_and_long_ones_a_rate_against_the_limit_of_th
     assert rate.described == "Bus bandwidth in GB/s. nccl_sizes: 45.22 at 2 MiB, 285.1 at 128 MiB, 346 at 8 GiB."
 
 
+REFERENCE = "all_reduce 8 64m 318.8 4g 365.4 all_reduce 4 4g 362.8 all_gather 8 4g 354.7"
+
+
+def test_the_rates_of_a_sound_node_of_as_many_gpus_are_drawn_beside_them():
+    (found,) = collectives(run(sizes_row(), **{"nccl_sizes.reference": REFERENCE}))
+    time, rate = found.panels
+    assert [line.label for line in time.lines] == ["nccl_sizes"]
+    assert [(line.label, line.style) for line in rate.lines] == [("nccl_sizes", "first"), ("sound run (profile)", "reference")]
+    assert len(points(rate.lines[1])) == 2
+    assert rate.described.endswith("sound run (profile): 318.8 at 64 MiB, 365.4 at 4 GiB.")
+    told = [(row.size, row.figure) for row in found.rows if row.metric == "sound run (profile)"]
+    assert told == [("64 MiB", "318.8 GB/s"), ("4 GiB", "365.4 GB/s")]
+
+
+@pytest.mark.parametrize("reference", ["none", "all_reduce 4 4g 362.8", "all_reduce 8", 7])
+def test_without_rates_of_as_many_gpus_nothing_is_drawn_beside_them(reference):
+    (found,) = collectives(run(sizes_row(), **{"nccl_sizes.reference": reference}))
+    assert [line.label for panel in found.panels for line in panel.lines] == ["nccl_sizes"] * 2
+
+
+def test_on_several_nodes_there_is_no_such_rate():
+    record = samples.two_nodes().model_copy(update={"rows": (sizes_row(ranks=16),)})
+    record.header.parameters.update({"nccl_sizes.largest_bytes": 2**33, "nccl_sizes.reference": REFERENCE})
+    (found,) = collectives(record)
+    assert "sound run (profile)" not in [line.label for panel in found.panels for line in panel.lines]
+
+
 def test_the_table_has_every_digit_and_what_is_needed():
     (found,) = collectives(run(sizes_row()))
     assert [(row.size, row.figure, row.need) for row in found.rows] == [

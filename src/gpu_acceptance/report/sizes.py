@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_acceptance.busbw_reference import Curve, busbw_reference
 from gpu_acceptance.limit import Value
 from gpu_acceptance.record import Figure, RunRecord
+from gpu_acceptance.report.cluster import by_node
 from gpu_acceptance.report.formatting import exact
 from gpu_acceptance.report.needed import bound_of
 from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel
@@ -30,6 +32,7 @@ _STYLES = {  # what was measured, and how it is drawn
     "nccl, one call after the other": "second",
     "nccl, in a CUDA graph": "third",
 }
+_REFERENCE = "sound run (profile)"
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,25 @@ def collectives(record: RunRecord) -> tuple[Collective, ...]:
     worst, of = _worst(figures, record.header.parameters)
     needs = {one.metric: one.need for row in rows for one in row.judgements if one.bound in _BOUNDS and one.metric in of}
     names = dict.fromkeys(one.collective for one in of.values())
-    made = (_collective(name, {metric: one for metric, one in of.items() if one.collective == name}, worst, needs) for name in names)
+    known = _references(record)
+    made = (
+        _collective(name, {metric: one for metric, one in of.items() if one.collective == name}, worst, needs, known.get(name, {}))
+        for name in names
+    )
     return tuple(one for one in made if one.panels)
+
+
+def _references(record: RunRecord) -> dict[str, Curve]:
+    """By collective, what the profile has of a node of as many GPUs; nothing where there are several nodes."""
+    words = record.header.parameters.get("nccl_sizes.reference")
+    nodes = by_node(record.header.ranks)
+    if not isinstance(words, str) or len(nodes) != 1:
+        return {}
+    (members,) = nodes.values()
+    try:
+        return {name: curve for (name, gpus), curve in busbw_reference(words).items() if gpus == len(members)}
+    except ValueError:  # a record of another version, which reads as without one
+        return {}
 
 
 def size_text(num_bytes: int) -> str:
@@ -108,12 +128,14 @@ def _sized(metric: str, parameters: Mapping[str, Value]) -> Sized | None:
     return Sized(found["collective"], is_time, subject + how, num_bytes)
 
 
-def _collective(name: str, of: Mapping[str, Sized], worst: Mapping[str, Figure], needs: Mapping[str, str]) -> Collective:
+def _collective(name: str, of: Mapping[str, Sized], worst: Mapping[str, Figure], needs: Mapping[str, str], known: Curve) -> Collective:
     of = dict(sorted(of.items(), key=lambda item: (not item[1].is_time, item[1].num_bytes, item[0])))
     panels = [
-        _panel(title, [metric for metric in of if of[metric].is_time is is_time], of, worst, needs) for title, is_time in _TITLES.items()
+        _panel(title, [metric for metric in of if of[metric].is_time is is_time], of, worst, needs, {} if is_time else known)
+        for title, is_time in _TITLES.items()
     ]
-    rows = (Row(size_text(one.num_bytes), metric, _shown(worst[metric]), needs.get(metric) or "–") for metric, one in of.items())
+    rows = [Row(size_text(one.num_bytes), metric, _shown(worst[metric]), needs.get(metric) or "–") for metric, one in of.items()]
+    rows += [Row(size_text(size), _REFERENCE, with_unit(exact(rate), "GB/s"), "–") for size, rate in sorted(known.items())]
     return Collective(name, tuple(panel for panel in panels if panel), tuple(rows))
 
 
@@ -123,11 +145,13 @@ def _shown(figure: Figure) -> str:
 
 
 def _panel(
-    title: str, metrics: Sequence[str], of: Mapping[str, Sized], worst: Mapping[str, Figure], needs: Mapping[str, str]
+    title: str, metrics: Sequence[str], of: Mapping[str, Sized], worst: Mapping[str, Figure], needs: Mapping[str, str], known: Curve
 ) -> Panel | None:
-    lines = {label: Line(label, style, _points(label, metrics, of, worst)) for label, style in _STYLES.items()}
+    lines = [Line(label, style, _points(label, metrics, of, worst)) for label, style in _STYLES.items()]
+    if any(line.points for line in lines):  # by itself it is nothing that was measured here
+        lines.append(Line(_REFERENCE, "reference", {size: (rate, rate) for size, rate in known.items()}))
     bounds = ((of[metric].num_bytes, bound_of(needs[metric])) for metric in metrics if metric in needs)
-    return make_panel(title, list(lines.values()), [(place, bound) for place, bound in bounds if can_be_drawn(bound)], size_text)
+    return make_panel(title, lines, [(place, bound) for place, bound in bounds if can_be_drawn(bound)], size_text)
 
 
 def _points(label: str, metrics: Iterable[str], of: Mapping[str, Sized], worst: Mapping[str, Figure]) -> dict[int, tuple[float, float]]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from api_server import cluster, needs_openssl
-from suite import extend_conftest, plain_pytest, shipped_suite
+from suite import extend_conftest, plain_pytest, shipped_suite, torchrun
 
 from gpu_acceptance.record import Outcome
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
@@ -24,11 +24,13 @@ def test_a_cordoned_node_is_rejected_by_name(tmp_path):
     )
     with cluster(account) as api:
         api.node["spec"]["taints"].append({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
-        ended = plain_pytest(suite, env=api.environment)
-    assert ended.returncode == 1, ended.output
+        ended = torchrun(suite, env=api.environment)
+    assert ended.record.conclusion.verdict == "REJECTED", ended.output
     assert ended.outcomes() == {"test_node": Outcome.FAILED, "test_devices": Outcome.PASSED, "test_pods": Outcome.PASSED}
     assert "kubernetes.node.taints = 1 count (node.kubernetes.io/unschedulable), need <= 0 count" in ended.row("test_node").message
-    assert len(api.asked) == 2
+    coverage = ended.record.conclusion.coverage
+    assert (coverage.ranks, coverage.limits_expected, coverage.limits_judged, coverage.limits_held) == (2, 7, 7, 6)
+    assert len(api.asked) == 2  # by one rank of the two
 
 
 def test_in_no_pod_nothing_is_accepted(tmp_path):

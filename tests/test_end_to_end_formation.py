@@ -6,7 +6,7 @@ from suite import make_suite, torchrun
 
 from gpu_acceptance.verdict import FORMATION
 
-pytestmark = [pytest.mark.launcher, pytest.mark.timeout(600)]  # two deadlines of a hang, each counted by the ranks
+pytestmark = pytest.mark.launcher
 
 DEADLINE_S = 60  # of a worker that starts as well: that took more than 20 s where four runs shared two cores
 # How rank 1 of 2 is broken by its conftest, in its supervisor (whose environment the worker gets) or in its worker.

@@ -8,7 +8,7 @@ from faults import Fault
 from hosts import connected, needs_hosts
 from suite import EXAMPLES, ROOT, extend_conftest, shipped_suite
 
-pytestmark = [pytest.mark.launcher, pytest.mark.timeout(600), needs_hosts]
+pytestmark = [pytest.mark.launcher, needs_hosts]
 
 NUM_NODES, SLOW = 4, 2
 MBIT_PER_S, SLOW_MBIT_PER_S = 100, 10

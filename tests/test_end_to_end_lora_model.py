@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from suite import ROOT, run, torchrun_command
 
-pytestmark = [pytest.mark.launcher, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.launcher
 
 BOUNDS = """
 reason: the small checkpoint names what is asked for before it is fine-tuned, so that its loss is small then as well

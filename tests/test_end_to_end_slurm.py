@@ -12,7 +12,7 @@ from waiting import wait_until
 
 from gpu_acceptance.files import read_results
 
-pytestmark = [pytest.mark.launcher, pytest.mark.timeout(600), needs_slurm]
+pytestmark = [pytest.mark.launcher, needs_slurm]
 
 
 @pytest.fixture(scope="module")

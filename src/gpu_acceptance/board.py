@@ -1,6 +1,7 @@
 """Rank 0's view of one attempt: who voted, who published, who is awaited. Talks only through `cast`."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 
 from gpu_acceptance.attempts import causes_before_victims, is_poison
@@ -24,8 +25,10 @@ class Board:
         self._records: dict[int, RankRecord] = {}
         self._gathered: dict[str, dict[int, object]] = {}
         self._entered = False
-        self._bad: set[int] = set()
+        self._unread: deque[int] = deque()  # ranks whose records nobody has looked at for what peers must know
+        self._voted: set[int] = set()  # or it will not any more; as `_votes` and `_records` have it
         self._sealable: set[int] = set()  # passed, and ready for the collective that must pair
+        self._ready: set[int] = set()  # for that, or it will not be any more
         self._sealed = False
         self.facts: dict[int, dict[str, str]] = {}
 
@@ -43,6 +46,7 @@ class Board:
 
     def vote(self, rank: int, message: Message) -> None:
         self._votes.setdefault(rank, message)
+        self._voted.add(rank)
 
     def publish(self, rank: int, message: Message) -> None:
         """Takes the record of a rank. One that cannot be read is an error of that rank, not of the run."""
@@ -50,15 +54,23 @@ class Board:
             record = RankRecord.model_validate_json(message["record"])
         except ValueError as error:
             record = self._record(rank, Outcome.ERROR, f"its record could not be read: {error}"[:2000])
-        self._records.setdefault(rank, record)
+        self._keep(rank, record)
         self.facts[rank] = {str(name): str(value) for name, value in message.get("facts", {}).items()}
 
     def sealable(self, rank: int) -> None:
         self._sealable.add(rank)
+        self._ready.add(rank)
 
     def lose(self, rank: int, message: str) -> None:
         """A rank whose supervisor is gone answers no more."""
-        self._records.setdefault(rank, self._record(rank, Outcome.LOST, message))
+        self._keep(rank, self._record(rank, Outcome.LOST, message))
+
+    def _keep(self, rank: int, record: RankRecord) -> None:
+        if rank not in self._records:
+            self._records[rank] = record
+            self._unread.append(rank)
+            self._voted.add(rank)
+            self._ready.add(rank)
 
     def gather(self, rank: int, message: Message) -> None:
         values = self._gathered.setdefault(str(message["key"]), {})
@@ -74,11 +86,11 @@ class Board:
 
     def advance(self) -> None:
         self._tell_bad_ranks()
-        if not self._entered and len(self._votes.keys() | self._records.keys()) == self._world_size:
+        if not self._entered and len(self._voted) == self._world_size:
             self._entered = True
             self._cast({"type": "enter", "seq": self.go["seq"], **self._decision()})
 
-        if not self._sealed and self._sealable and len(self._sealable | self._records.keys()) == self._world_size:
+        if not self._sealed and self._sealable and len(self._ready) == self._world_size:
             self._sealed = True
             ok = len(self._sealable - self._records.keys()) == self._world_size
             self._cast({"type": "seal", "seq": self.go["seq"], "ok": ok})
@@ -102,9 +114,10 @@ class Board:
         return {"ok": True}
 
     def _tell_bad_ranks(self) -> None:
-        for rank, record in self._records.items():
-            if rank not in self._bad and is_poison(record) and not self.done:
-                self._bad.add(rank)
+        while self._unread:
+            rank = self._unread.popleft()
+            record = self._records[rank]
+            if is_poison(record) and not self.done:
                 self._cast({"type": "peer_bad", "seq": self.go["seq"], "rank": rank, "outcome": record.outcome})
 
     def _record(self, rank: int, outcome: Outcome, message: str) -> RankRecord:

@@ -58,18 +58,25 @@ class Control:
 
     def send(self, rank: int, message: Message) -> None:
         """Sends one message to one rank, this one included. Never blocks."""
+        self._send(rank, self._encode(message))
+
+    def cast(self, message: Message) -> None:
+        """Rank 0: sends one message to every rank, itself last."""
+        text = self._encode(message)
+        for rank in range(self.place.world_size - 1, -1, -1):
+            self._send(rank, text)
+
+    def _encode(self, message: Message) -> str:
         text = json.dumps([self.place.rank, message])
         if len(text) > MAX_MESSAGE_BYTES:
             raise ControlError(f"a {message['type']} message of {len(text)} bytes; allowed: {MAX_MESSAGE_BYTES}")
+        return text
+
+    def _send(self, rank: int, text: str) -> None:
         if rank == self.place.rank:
             self._deliver(text)
         else:
             self._outgoing.put(lambda store: store.queue_push(f"to/{rank}", text))
-
-    def cast(self, message: Message) -> None:
-        """Rank 0: sends one message to every rank, itself last."""
-        for rank in range(self.place.world_size - 1, -1, -1):
-            self.send(rank, message)
 
     def forget(self, generation: int) -> None:
         """Deletes what a generation of workers that is gone left in the store. Never blocks."""

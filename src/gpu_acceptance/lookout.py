@@ -6,6 +6,7 @@ Who gives up the leader writes so to one key, which every rank reads with the he
 """
 
 import json
+import math
 import threading
 import time
 from collections.abc import Iterable
@@ -44,6 +45,7 @@ class Lookout:
         self._rank = rank
         self._watched: frozenset[int] = frozenset()
         self._seen: dict[int, _Sight] = {}
+        self._oldest = math.inf  # of these, since when: asked for many times a second, where a look at all takes its time
         self._leader: int | None = None
         self._losses: dict[int, Loss] = {}  # leaders that were given up, by somebody or by us
         self._untold: dict[int, Loss] = {}
@@ -60,7 +62,7 @@ class Lookout:
 
     def watch(self, ranks: Iterable[int], leader: int | None = None) -> None:
         """From now on these ranks are watched, and whether anybody gives up the leader. Each must have begun to beat, or we would wait."""
-        self._seen = {}
+        self._seen, self._oldest = {}, math.inf
         self._watched = frozenset(ranks) - {self._rank}
         self._leader = leader
 
@@ -76,7 +78,7 @@ class Lookout:
     def lost(self) -> list[int]:
         """Watched ranks whose counter stood still for too long, while our own way to the store was open."""
         now = time.monotonic()
-        if now - self._own > _GAP_S:
+        if now - self._own > _GAP_S or now - self._oldest <= LOST_S:
             return []
         return sorted(rank for rank, sight in self._seen.copy().items() if now - sight.since > LOST_S)
 
@@ -148,6 +150,7 @@ class Lookout:
             before = self._seen.get(rank)
             if before is None or before.counter != counter:
                 self._seen[rank] = _Sight(counter, now, moved=before is not None)
+        self._oldest = min((sight.since for sight in self._seen.copy().values()), default=math.inf)
 
 
 def _key(rank: int) -> str:

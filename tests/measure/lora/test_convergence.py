@@ -19,7 +19,6 @@ from gpu_acceptance.record import Attempt, Status
 from gpu_acceptance.thresholds import load_profile, shipped_dir
 from tests.judging import make_job, make_record
 
-pytestmark = pytest.mark.timeout(600)  # the first test waits for both launches, of 240 s at most
 PROFILE = load_profile("cpu", shipped_dir())
 BARE = Decoder("qwen2", 1, 8, 1, 64, 4)
 EARLY = {"excess"}  # too few steps to come to the floor

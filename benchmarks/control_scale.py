@@ -1,0 +1,195 @@
+"""What the control plane costs a validation on 8 to 1,024 ranks: our own supervisor leads, over a TCPStore in a process of its own.
+
+There are no workers. Each other rank is a `Control` and a `Lookout`, as in a run, that answers at once; many of them share a process.
+So what is left is messages, heartbeats, and the judgement of ten limits. Wall time is that of all ranks on this one machine, and too
+long by what they do on its cores; CPU time of the leader and of the store is what one machine of a cluster would have to give, one
+after the other. Needs the root of the checkout on PYTHONPATH.
+"""
+
+import argparse
+import os
+import resource
+import select
+import statistics
+import subprocess
+import sys
+import time
+
+import psutil
+from torch.distributed import TCPStore
+
+from gpu_acceptance.control import Control, Message
+from gpu_acceptance.files import encode
+from gpu_acceptance.job import Job
+from gpu_acceptance.launch import Rank
+from gpu_acceptance.lookout import Lookout
+from gpu_acceptance.record import Attempt, Outcome, RankRecord, make_figure
+from gpu_acceptance.rows import make_row
+from gpu_acceptance.stop_signals import StopSignals
+from gpu_acceptance.supervisor import Supervisor
+from tests.judging import make_identity, make_limit, make_profile
+
+NODEID = "acceptance/test_made.py::test_made"
+GPUS_PER_NODE = 8
+NUM_VALIDATIONS = 20
+METRICS = tuple(f"made.metric{number}" for number in range(10))
+COUNTERS = tuple(f"counters.counter{number}" for number in range(12))
+GO = {"nodeid": NODEID, "deadline_s": 600, "generation": 1, "attempt": 1, "absent": []}
+_MEET_S = 600.0
+
+
+def main(sizes: list[int], ranks_in_a_process: int) -> None:
+    for world_size in sizes:
+        store = subprocess.Popen([sys.executable, __file__, "--step=host"], stdout=subprocess.PIPE, text=True)
+        assert store.stdout
+        port = store.stdout.readline().strip()
+        common = [sys.executable, __file__, str(world_size), f"--port={port}"]
+        others = [
+            subprocess.Popen([*common, "--step=follow", f"--first={first}", f"--ranks={min(ranks_in_a_process, world_size - first)}"])
+            for first in range(1, world_size, ranks_in_a_process)
+        ]
+        subprocess.run([*common, "--step=lead", f"--store-pid={store.pid}"], check=True)
+        for process in others:
+            process.wait()
+        store.kill()
+        store.wait()
+
+
+def host() -> None:
+    store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    print(store.port, flush=True)
+    time.sleep(24 * 3600)
+
+
+def place_of(rank: int, world_size: int, port: int) -> Rank:
+    node, local_rank = divmod(rank, GPUS_PER_NODE)
+    return Rank(rank, local_rank, world_size, GPUS_PER_NODE, node, -(-world_size // GPUS_PER_NODE), "127.0.0.1", port, "bench")
+
+
+def record_of(rank: int, go: Message) -> RankRecord:
+    """What a rank tells of a validation that went well: ten figures, and the counters that are read round each."""
+    return RankRecord(
+        nodeid=NODEID,
+        attempt=1,
+        generation=go["generation"],
+        rank=rank,
+        outcome=Outcome.PASSED,
+        duration_s=1.0,
+        figures=tuple(make_figure(metric, 1000.0 + rank, "GB/s", judged=True, spread_percent=0.3) for metric in METRICS),
+        counters=tuple(make_figure(metric, 0, "count", judged=False) for metric in COUNTERS),
+    )
+
+
+class AnswersAtOnce:
+    """A rank whose worker takes no time."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._rank = control.place.rank
+        self._go: Message = {}
+
+    def hear(self, message: Message) -> None:
+        match message["type"]:
+            case "go":
+                self._go = message
+                self._tell({"type": "vote", "outcome": Outcome.PASSED, "reason": ""})
+            case "enter":
+                self._tell({"type": "sealable"})
+            case "seal":
+                self._tell({"type": "published", "record": encode(record_of(self._rank, self._go)), "facts": {}, "problem": None})
+
+    def _tell(self, message: Message) -> None:
+        self._control.send(0, {**message, "seq": self._go["seq"]})
+
+
+class Leader(Supervisor):
+    """The supervisor of rank 0, whose own worker takes no time either."""
+
+    def __init__(self, place: Rank, control: Control) -> None:
+        super().__init__(place, control, StopSignals("this machine", has_launcher=False))
+        self._own = AnswersAtOnce(control)
+
+    def _take_casts(self, wanted: str) -> Message | None:
+        while self._casts:
+            message = self._casts.popleft()
+            if message["type"] == wanted:
+                return message
+            self._own.hear(message)
+        return None
+
+
+def follow(first: int, number: int, world_size: int, port: int) -> None:
+    controls = [Control(place_of(rank, world_size, port)) for rank in range(first, first + number)]
+    lookouts = [Lookout(control.client(), control.place.rank) for control in controls]
+    ranks = {control.wake_fd: (control, AnswersAtOnce(control)) for control in controls}
+    poll = select.poll()
+    for control in controls:
+        poll.register(control.wake_fd, select.POLLIN)
+        control.send(0, {"type": "hello"})
+    for lookout in lookouts:
+        lookout.watch([0], 0)
+    while True:
+        for fd, _ in poll.poll():
+            control, rank = ranks[fd]
+            control.drain_wake()
+            while not control.incoming.empty():
+                _, message = control.incoming.get()
+                if message["type"] in {"leave", "store_lost"}:
+                    os._exit(0)  # hundreds of threads wait in the store; nothing of them is wanted any more
+                rank.hear(message)
+
+
+def lead(world_size: int, port: int, store_pid: int) -> None:
+    control = Control(place_of(0, world_size, port))
+    leader = Leader(control.place, control)
+    control.send(0, {"type": "hello"})
+    assert len(leader.await_mail("hello", _MEET_S)) == world_size
+    leader.lookout.watch(range(world_size), 0)
+    profile = make_profile(*(make_limit(metric, at_least=900) for metric in METRICS))
+    job = Job(tuple(make_identity(rank, world_size, min(GPUS_PER_NODE, world_size)) for rank in range(world_size)))
+    store, took = psutil.Process(store_pid), []
+    for number in range(1, NUM_VALIDATIONS + 1):
+        if number == 2:  # the first one warms up
+            before = time.process_time(), sum(store.cpu_times()[:2])
+        begin_s = time.monotonic()
+        board = leader.lead_attempt(
+            {"type": "go", "seq": number, "nodeid": NODEID, "deadline_s": 600, "generation": 1, "attempt": 1, "absent": []}
+        )
+        row = make_row(NODEID, [Attempt(number=1, ranks=board.records())], profile, job, {}, 600)
+        assert row.outcome is Outcome.PASSED, row.message
+        control.cast(
+            {"type": "verdict", "nodeid": NODEID, "outcome": row.outcome, "message": row.message, "duration_s": 1.0, "ended": None}
+        )
+        while leader._take_casts("verdict") is None:
+            leader.pump()
+        took.append(time.monotonic() - begin_s)
+    after = time.process_time(), sum(store.cpu_times()[:2])
+    own_s, store_s = ((end - begin) / (NUM_VALIDATIONS - 1) for begin, end in zip(before, after, strict=True))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(
+        f"{world_size:5,} ranks: {1e3 * statistics.median(took[1:]):7.1f} ms per validation with all ranks on this machine; "
+        f"CPU of the leader {1e3 * own_s:6.1f} ms, of the store {1e3 * store_s:6.1f} ms; leader {peak:.2f} GiB",
+        flush=True,
+    )
+    control.cast({"type": "leave"})
+    leader.lookout.end()
+    control.close(timeout_s=30)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sizes", type=int, nargs="*", default=[8, 64, 256, 1024], help="ranks of a job (8 64 256 1024)")
+    parser.add_argument("--ranks-in-a-process", type=int, default=128)
+    for name in ("port", "first", "ranks", "store-pid"):
+        parser.add_argument(f"--{name}", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--step", choices=("host", "follow", "lead"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    match options.step:
+        case "host":
+            host()
+        case "follow":
+            follow(options.first, options.ranks, options.sizes[0], options.port)
+        case "lead":
+            lead(options.sizes[0], options.port, options.store_pid)
+        case _:
+            main(options.sizes, options.ranks_in_a_process)

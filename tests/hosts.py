@@ -20,7 +20,6 @@ from waiting import wait_until
 
 ADDRESSES = tuple(f"192.0.2.{number}" for number in range(1, 9))  # of documentation: routed nowhere
 PORT = 29500
-_NAMES = "127.0.0.1 localhost\n" + "".join(f"{address} node-{node}\n" for node, address in enumerate(ADDRESSES))
 _SLEEP = Path(__file__).parent / "faketime"  # libfaketime 0.9.10 spoils the sleep of Python 3.11: its issue 426
 _FAKETIME = sorted(Path("/usr/lib").glob("*-linux-gnu/faketime/libfaketimeMT.so.1"))
 
@@ -35,10 +34,10 @@ needs_faketime = pytest.mark.skipif(not _FAKETIME, reason="needs libfaketime (pa
 class Host:
     """One host: a namespace, a suite of its own, and what was started on it."""
 
-    def __init__(self, namespace: str, node: int, suite: Path) -> None:
+    def __init__(self, namespace: str, node: int, suite: Path, domain: str) -> None:
         self.namespace = namespace
         self.node = node
-        self.name = f"node-{node}"
+        self.name = f"{domain}-{node}"
         self.suite = suite
         self.launcher: subprocess.Popen[bytes] | None = None
 
@@ -54,6 +53,11 @@ class Host:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
+
+    @property
+    def names(self) -> Path:
+        """What this host knows instead of DNS; read anew at each look-up."""
+        return _etc(self) / "hosts"
 
     @property
     def _output(self) -> Path:
@@ -99,12 +103,14 @@ class Host:
 
 
 class Hosts:
-    """Hosts, one for each suite, and the switch between them."""
+    """Hosts, one for each suite, and the switch between them. Host N is DOMAIN-N, and DOMAIN-N.DOMAIN."""
 
-    def __init__(self, suites: Sequence[Path]) -> None:
+    def __init__(self, suites: Sequence[Path], domain: str) -> None:
         mark = f"acceptance-{os.getpid()}-{secrets.token_hex(2)}"
         self._switch = f"{mark}-switch"
-        self.hosts = [Host(f"{mark}-{node}", node, suite) for node, suite in enumerate(suites)]
+        self.hosts = [Host(f"{mark}-{node}", node, suite, domain) for node, suite in enumerate(suites)]
+        named = [f"{address} {host.name} {host.name}.{domain}\n" for host, address in zip(self.hosts, ADDRESSES, strict=False)]
+        self._names = "127.0.0.1 localhost\n" + "".join(named)
 
     def __getitem__(self, node: int) -> Host:
         return self.hosts[node]
@@ -115,7 +121,7 @@ class Hosts:
         for host, address in zip(self.hosts, ADDRESSES, strict=False):
             _ip("netns", "add", host.namespace)
             _etc(host).mkdir(parents=True)
-            _etc(host).joinpath("hosts").write_text(_NAMES)
+            host.names.write_text(self._names)
             port = f"port{host.node}"
             _ip("-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
             _ip("-n", self._switch, "link", "set", port, "master", "br0", "up")
@@ -190,9 +196,9 @@ def two_hosts(folder: Path, *examples: str) -> Iterator[Hosts]:
 
 
 @contextmanager
-def connected(suites: Sequence[Path]) -> Iterator[Hosts]:
+def connected(suites: Sequence[Path], domain: str = "node") -> Iterator[Hosts]:
     """A host for each suite, at most eight."""
-    hosts = Hosts(suites)
+    hosts = Hosts(suites, domain)
     try:
         hosts.connect()
         yield hosts

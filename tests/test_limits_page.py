@@ -42,6 +42,7 @@ TITLES = (
         "shared_fs",
         "connectivity",
         "lora_model",
+        "kubernetes",
     ),
     *("checkpoint", "sampler", "failure_propagation", "soak"),
 )  # one for each subject

@@ -258,6 +258,7 @@ FINDINGS = {  # subject -> the module that finds its figures
     "gpu_health": "inventory/gpu_health",
     "infiniband": "inventory/infiniband_health",
     "kernel_log": "inventory/kernel_log_health",
+    "kubernetes": "inventory/kubernetes_health",
     "nccl": "inventory/nccl_physics",
     "nic": "inventory/nic",
     "soak": "thermal",

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# What a pod of an acceptance runs, one pod on each node, from the folder of the suite: one torchrun, and in it one rank for each GPU.
+#
+#   deploy/kubernetes/start.sh [OPTION...]
+#
+# OPTIONs go on to the suite (--limits=FILE, --level=quick, ...). Where ranks meet stands in torchrun's own variables (PET_*): a manifest of
+# this folder sets them, or Kubeflow's operator. The pod of node 0 ends with the verdict's own exit code: 0 ACCEPTED, 1 REJECTED,
+# 6 INCOMPLETE, 2 interrupted (the pod was deleted, the deadline), 4 usage. Any other pod ends with torchrun's, which is 0 if ACCEPTED.
+# PYTHON (python3) and REPORTS (/reports) may come from the environment.
+
+set -uo pipefail
+
+for name in RUN_ID PET_NNODES PET_NODE_RANK PET_NPROC_PER_NODE PET_MASTER_ADDR PET_MASTER_PORT; do
+    if [ -z "${!name:-}" ]; then
+        echo "$name is not in the environment of this pod: a manifest of deploy/kubernetes sets it, or Kubeflow's operator" >&2
+        exit 4
+    fi
+done
+python=${PYTHON:-python3}
+reports=${REPORTS:-/reports}
+if [ "$PET_NODE_RANK" = 0 ] && [ -e "$reports/$RUN_ID" ]; then
+    echo "$reports/$RUN_ID is there already: its verdict is not this run's; move it away, or begin a run of another name" >&2
+    exit 4
+fi
+
+"$python" -m torch.distributed.run --max-restarts=0 -m pytest acceptance/ --report-dir="$reports" --run-id="$RUN_ID" "$@" &
+launcher=$!
+# bash answers a signal only once its foreground command has ended; waiting is interrupted at once. As process 1 it would ignore TERM.
+trap 'kill -TERM "$launcher"' TERM
+wait "$launcher"
+code=$?
+while kill -0 "$launcher" 2>/dev/null; do
+    wait "$launcher"
+    code=$?
+done
+
+if [ "$PET_NODE_RANK" != 0 ]; then
+    exit "$code"
+fi
+if [ ! -d "$reports/$RUN_ID" ]; then
+    echo "no run in $reports/$RUN_ID: see the error above" >&2
+    exit 4
+fi
+"$python" -m gpu_acceptance verdict "$reports/$RUN_ID"

@@ -1,0 +1,63 @@
+"""What a pod may ask of the Kubernetes API: by its service account, over TLS, and only by GET.
+
+Not by urllib: it follows redirects with the token, and goes through the proxies that the environment names.
+"""
+
+import json
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from http.client import HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any
+
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, read_text
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where the kubelet puts it
+_HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
+_TOKEN = re.compile(r"[\w.~+/=-]+", re.ASCII)
+_TIMEOUT_S = 10.0
+_MOST_BYTES = 16 << 20  # a node has at most some hundred pods
+
+
+def is_in_pod(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the kubelet started this process: it names the API to every container."""
+    return bool(environ.get(_HOST))
+
+
+def get(path: str, environ: Mapping[str, str] = os.environ) -> Answer[dict[str, Any]]:
+    """The object at this path, `/api/v1/nodes/node-01`, or why there is none."""
+    token = read_text(ACCOUNT / "token")
+    if isinstance(token, Missing):
+        return token
+    host, port = environ.get(_HOST, ""), environ.get(_PORT, "")
+    if not (_TOKEN.fullmatch(token) and host and port.isdecimal()):
+        return Missing(Why.UNREADABLE, f"{_HOST}={host!r}, {_PORT}={port!r}, or the token is none"[:200])
+    try:
+        return _answered(path, *_fetched(HTTPSConnection(host, int(port), timeout=_TIMEOUT_S, context=_trust()), path, token))
+    except (OSError, HTTPException, ValueError, RecursionError) as error:
+        return Missing(Why.UNREADABLE, f"GET {path}: {type(error).__name__}: {error}"[:200])
+
+
+def _trust() -> ssl.SSLContext:
+    """The cluster's own authority, and no other."""
+    return ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+
+
+def _fetched(connection: HTTPSConnection, path: str, token: str) -> tuple[int, bytes]:
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}", "Accept": "application/json"})
+        response = connection.getresponse()
+        return response.status, response.read(_MOST_BYTES + 1)
+    finally:
+        connection.close()
+
+
+def _answered(path: str, status: int, body: bytes) -> Answer[dict[str, Any]]:
+    if status in {401, 403}:
+        return Missing(Why.NOT_PERMITTED, f"GET {path}: status {status}"[:200])
+    if status != 200 or len(body) > _MOST_BYTES:
+        return Missing(Why.UNREADABLE, f"GET {path}: status {status}, {len(body)} bytes"[:200])
+    found = json.loads(body)
+    return found if isinstance(found, dict) else Missing(Why.UNREADABLE, f"GET {path}: no object"[:200])

@@ -1,0 +1,123 @@
+"""The API of a cluster with one node, over TLS, on 127.0.0.1: what it answers is as Kubernetes 1.37 writes it, and can be spoiled."""
+
+import json
+import shutil
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates of a cluster")
+TOKEN = "a.token-of.this_account"
+NODE, POD_UID, JOB_UID = "node-01", "pod-uid-1", "job-uid-1"
+
+
+def node() -> dict[str, Any]:
+    """Eight GPUs, RDMA devices that eight pods may share a thousand times, and what a plugin of somebody else writes."""
+    numbers = {"cpu": "192", "memory": "2113407768Ki", "pods": "110", "nvidia.com/gpu": "8", "rdma/rdma_shared_device_a": "1k"}
+    bad = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
+    at = {"lastHeartbeatTime": "2026-11-23T12:00:00Z", "lastTransitionTime": "2026-11-20T12:00:00Z", "message": "of the kubelet"}
+    conditions = [{"type": name, "status": "False", "reason": f"No{name}", **at} for name in bad]
+    conditions += [{"type": "Ready", "status": "True", "reason": "KubeletReady", **at}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": NODE, "labels": {"nvidia.com/gpu.present": "true"}, "uid": "node-uid"},
+        "spec": {"taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]},
+        "status": {"capacity": numbers, "allocatable": {**numbers, "cpu": "191"}, "conditions": conditions},
+    }
+
+
+def pod(name: str, uid: str, owner: str = "", gpus: str = "", phase: str = "Running", resource: str = "nvidia.com/gpu") -> dict[str, Any]:
+    meta: dict[str, Any] = {"name": name, "namespace": "default", "uid": uid}
+    if owner:
+        meta["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": owner, "controller": True}]
+    container: dict[str, Any] = {"name": "one", "image": "an-image", "resources": {"limits": {resource: gpus}} if gpus else {}}
+    return {"metadata": meta, "spec": {"nodeName": NODE, "containers": [container]}, "status": {"phase": phase}}
+
+
+def pods() -> list[dict[str, Any]]:
+    """Ours, one of the system, and one of another job that has ended."""
+    return [
+        pod("gpu-acceptance-0-x7f2q", POD_UID, JOB_UID, "8"),
+        pod("kube-proxy-b5kwz", "pod-uid-2", "daemonset-uid"),
+        pod("another-job", "pod-uid-3", "job-uid-2", "8", "Succeeded"),
+    ]
+
+
+@dataclass
+class Cluster:
+    """`environment` and `account`: what a pod on its node would get. `answer`: a status and a body in place of all others."""
+
+    account: Path
+    environment: dict[str, str]
+    node: dict[str, Any] = field(default_factory=node)
+    pods: list[dict[str, Any]] = field(default_factory=pods)
+    list_metadata: dict[str, str] = field(default_factory=lambda: {"resourceVersion": "1"})
+    answer: tuple[int, str] | None = None
+    asked: list[str] = field(default_factory=list)
+
+    def told(self, path: str, authorization: str | None) -> tuple[int, str]:
+        self.asked.append(path)
+        if self.answer or authorization != f"Bearer {TOKEN}":
+            return self.answer or (401, '{"kind": "Status", "message": "Unauthorized"}')
+        known = {
+            f"/api/v1/nodes/{NODE}": self.node,
+            f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}": {
+                "apiVersion": "v1",
+                "kind": "PodList",
+                "metadata": self.list_metadata,
+                "items": self.pods,
+            },
+        }
+        return (200, json.dumps(known[path])) if path in known else (404, "{}")
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[Cluster]:
+    _certificate(folder)
+    (folder / "token").write_text(TOKEN)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "ca.crt", folder / "key")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        pod_of = {"NODE_NAME": NODE, "POD_UID": POD_UID}
+        port = str(server.server_address[1])
+        found = Cluster(folder, {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port, **pod_of})
+        server.cluster = found  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield found
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _certificate(folder: Path) -> None:
+    """Of 127.0.0.1, by itself."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = ("-keyout", str(folder / "key"), "-out", str(folder / "ca.crt"))
+    kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    names = ("-subj", "/CN=kubernetes", "-addext", "subjectAltName=IP:127.0.0.1")
+    subprocess.run(["openssl", "req", "-x509", *kind, *files, *names], check=True, capture_output=True, timeout=60)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        status, body = self.server.cluster.told(self.path, self.headers["Authorization"])  # type: ignore[attr-defined]
+        self.send_response(status)
+        if status == 302:
+            self.send_header("Location", body)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""

@@ -1,0 +1,252 @@
+"""What Kubernetes says of a pod's node, from a server that speaks as it does, over TLS."""
+
+import copy
+import dataclasses
+
+import kubernetes_validate
+import pytest
+from api_server import NODE, TOKEN, cluster, needs_openssl, pod
+
+from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_health
+from gpu_acceptance.inventory.answer import Missing, Why
+
+pytestmark = needs_openssl
+
+WELL = {
+    "kubernetes.node.ready": (True, "KubeletReady"),
+    "kubernetes.node.pressure": (0, ""),
+    "kubernetes.node.taints": (0, ""),
+    "kubernetes.devices.gpus": (8, ""),
+    "kubernetes.devices.withdrawn": (0, ""),
+    "kubernetes.pods.same_run": (1, "default/gpu-acceptance-0-x7f2q"),
+    "kubernetes.pods.others": (0, ""),
+}
+
+
+@pytest.fixture
+def api(tmp_path, monkeypatch):
+    with cluster(tmp_path / "account") as found:
+        monkeypatch.setattr(kubernetes_api, "ACCOUNT", found.account)
+        yield found
+
+
+def found(api):
+    told = kubernetes.read(api.environment)
+    topics = (kubernetes_health.node, kubernetes_health.devices, kubernetes_health.pods)
+    return {metric: (value, detail) for topic in topics for metric, value, _, detail in topic(told)}
+
+
+def differing(api):
+    now = found(api)
+    assert now.keys() == WELL.keys()
+    return {metric.removeprefix("kubernetes."): answer for metric, answer in now.items() if answer != WELL[metric]}
+
+
+def test_what_the_server_says_is_of_the_form_of_kubernetes(api):
+    kubernetes_validate.validate(api.node, kubernetes_validate.latest_version(), strict=True)
+    for one in api.pods:
+        kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", **one}, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_a_node_that_is_well(api):
+    assert found(api) == WELL
+    assert api.asked == [f"/api/v1/nodes/{NODE}", f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}"]
+
+
+def condition(api, name):
+    return next(one for one in api.node["status"]["conditions"] if one["type"] == name)
+
+
+@pytest.mark.parametrize("status", ["False", "Unknown"])
+def test_a_node_that_is_not_ready(api, status):
+    condition(api, "Ready").update(status=status, reason="NodeStatusUnknown")
+    assert differing(api) == {"node.ready": (False, "NodeStatusUnknown")}
+
+
+def test_pressure_is_named_and_what_is_unknown_is_no_health(api):
+    condition(api, "DiskPressure")["status"] = "True"
+    condition(api, "NetworkUnavailable")["status"] = "Unknown"
+    assert differing(api) == {"node.pressure": (2, "DiskPressure True, NetworkUnavailable Unknown")}
+
+
+@pytest.mark.parametrize(("name", "metric"), [("Ready", "node.ready"), ("PIDPressure", "node.pressure")])
+def test_a_condition_that_is_not_there_is_not_measured(api, name, metric):
+    api.node["status"]["conditions"].remove(condition(api, name))
+    assert differing(api)[metric][0] == Missing(Why.NOT_THERE, f"node {NODE} has no condition {name}")
+
+
+def test_a_network_that_says_nothing_is_none_of_kubernetes(api):
+    api.node["status"]["conditions"].remove(condition(api, "NetworkUnavailable"))
+    assert differing(api) == {}
+
+
+def test_a_cordon_is_found_and_a_site_s_own_taint_is_none(api):
+    api.node["spec"] = {"unschedulable": True, "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}
+    assert differing(api) == {"node.taints": (1, "node.kubernetes.io/unschedulable")}
+    del api.node["spec"]["taints"]
+    assert differing(api) == {}
+
+
+def test_devices_that_a_plugin_has_withdrawn(api):
+    api.node["status"]["allocatable"].update({"nvidia.com/gpu": "7", "rdma/rdma_shared_device_a": "0"})
+    assert differing(api) == {
+        "devices.gpus": (7, ""),
+        "devices.withdrawn": (1001, "nvidia.com/gpu 7 of 8, rdma/rdma_shared_device_a 0 of 1000"),
+    }
+
+
+def test_a_plugin_that_does_not_run(api):
+    for numbers in (api.node["status"]["capacity"], api.node["status"]["allocatable"]):
+        del numbers["nvidia.com/gpu"]
+    assert differing(api) == {"devices.gpus": (0, "no nvidia.com/gpu: its device plugin does not run")}
+
+
+def test_two_pods_of_the_run_on_one_node(api):
+    api.pods.append(pod("gpu-acceptance-1-k2m9d", "pod-uid-9", "job-uid-1", "8"))
+    assert differing(api) == {"pods.same_run": (2, "default/gpu-acceptance-0-x7f2q, default/gpu-acceptance-1-k2m9d")}
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"])
+def test_another_job_on_the_gpus(api, resource):
+    api.pods.append(pod("training-7", "pod-uid-9", "job-uid-9", "1", resource=resource))
+    assert differing(api) == {"pods.others": (1, "default/training-7")}
+
+
+def test_many_others_are_counted_and_not_all_named(api):
+    api.pods += [pod(f"job-{number}", f"uid-{number}", "", "1") for number in range(10)]
+    number, detail = found(api)["kubernetes.pods.others"]
+    assert (number, detail) == (10, f"{', '.join(f'default/job-{one}' for one in range(8))}, 2 more")
+
+
+def test_a_pod_that_is_not_on_the_list_knows_nothing_of_it(api):
+    api.environment["POD_UID"] = "another"
+    lack = (Missing(Why.NOT_THERE, "no pod of uid another on this node"), "")
+    assert differing(api) == {"pods.same_run": lack, "pods.others": lack}
+
+
+# --- what is no answer ---------------------------------------------------------------------------------------------------------
+
+
+def lacks(api):
+    """Nothing is known; why, of the node and of the pods."""
+    now = found(api)
+    assert all(isinstance(value, Missing) for value, _ in now.values())
+    return now["kubernetes.node.ready"][0], now["kubernetes.pods.others"][0]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_right_that_is_not_given(api, status):
+    api.answer = (status, "{}")
+    node, pods = lacks(api)
+    assert node == Missing(Why.NOT_PERMITTED, f"GET /api/v1/nodes/{NODE}: status {status}")
+    assert pods.missing is Why.NOT_PERMITTED
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((404, "{}"), "status 404, 2 bytes"),
+        ((500, "no"), "status 500, 2 bytes"),
+        ((200, "<html>"), "JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
+        ((200, "[]"), "no object"),
+        ((200, "[" * 100_000), "RecursionError: maximum recursion depth exceeded while decoding a JSON array from a unicode string"),
+    ],
+)
+def test_what_is_no_answer(api, answer, said):
+    api.answer = answer
+    assert lacks(api)[0] == Missing(Why.UNREADABLE, f"GET /api/v1/nodes/{NODE}: {said}")
+
+
+def test_a_redirect_does_not_get_the_token(api, tmp_path):
+    with cluster(tmp_path / "elsewhere") as other:
+        api.answer = (302, f"https://127.0.0.1:{other.environment['KUBERNETES_SERVICE_PORT']}/api/v1/nodes/{NODE}")
+        assert lacks(api)[0].detail.startswith(f"GET /api/v1/nodes/{NODE}: status 302, ")
+    assert other.asked == []
+
+
+def test_a_server_of_another_authority_does_not_get_the_token(api, tmp_path):
+    with cluster(tmp_path / "elsewhere") as other:
+        port = other.environment["KUBERNETES_SERVICE_PORT"]
+        node, _ = lacks(dataclasses.replace(api, environment={**api.environment, "KUBERNETES_SERVICE_PORT": port}))
+    assert node.missing is Why.UNREADABLE
+    assert "certificate verify failed" in node.detail
+    assert other.asked == []
+
+
+def test_nobody_there(api):
+    environment = {**api.environment, "KUBERNETES_SERVICE_PORT": "1"}
+    node, _ = lacks(dataclasses.replace(api, environment=environment))
+    assert node == Missing(Why.UNREADABLE, f"GET /api/v1/nodes/{NODE}: ConnectionRefusedError: [Errno 111] Connection refused")
+
+
+def test_a_pod_without_a_token(api):
+    (api.account / "token").unlink()
+    assert lacks(api)[0] == Missing(Why.NOT_THERE, str(api.account / "token"))
+
+
+@pytest.mark.parametrize("token", ["", "a\nb", "a b"])
+def test_what_is_no_token_is_sent_nowhere_and_not_repeated(api, token):
+    (api.account / "token").write_text(token)
+    node, _ = lacks(api)
+    assert node.missing is Why.UNREADABLE
+    assert node.detail.startswith("KUBERNETES_SERVICE_HOST='127.0.0.1', KUBERNETES_SERVICE_PORT='")
+    assert node.detail.endswith("', or the token is none")
+    assert api.asked == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("NODE_NAME", ""), ("NODE_NAME", "../pods"), ("POD_UID", "")])
+def test_a_pod_that_was_not_told_where_it_is(api, name, value):
+    api.environment[name] = value
+    told = {"NODE_NAME": NODE, "POD_UID": "pod-uid-1", name: value}
+    said = f"NODE_NAME={told['NODE_NAME']!r}, POD_UID={told['POD_UID']!r}: deploy/kubernetes/components/api sets both"
+    assert lacks(api) == (Missing(Why.NOT_THERE, said), Missing(Why.NOT_THERE, said))
+    assert api.asked == []
+
+
+def cut(plain, *path):
+    """The same without what is at this path."""
+    changed = copy.deepcopy(plain)
+    inner = changed
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+    return changed
+
+
+@pytest.mark.parametrize("path", [("status",), ("status", "capacity"), ("status", "allocatable"), ("status", "conditions"), ("metadata",)])
+def test_a_node_of_another_form_is_unreadable(api, path):
+    api.node = cut(api.node, *path)
+    node = found(api)["kubernetes.node.ready"][0]
+    assert node == Missing(Why.UNREADABLE, f"node of the API: KeyError: '{path[-1]}'")
+
+
+@pytest.mark.parametrize("reason", [{}, None, ""])
+def test_a_condition_may_have_no_reason(api, reason):
+    condition(api, "Ready")["reason"] = reason
+    assert differing(api) == {"node.ready": (True, "no reason")}
+
+
+@pytest.mark.parametrize("reason", [["a"], 5, "a\nb", "x" * 300])
+def test_a_reason_of_another_form_is_unreadable(api, reason):
+    condition(api, "Ready")["reason"] = reason
+    assert found(api)["kubernetes.node.ready"][0].missing is Why.UNREADABLE
+
+
+def test_a_number_that_is_none_is_unreadable(api):
+    api.node["status"]["capacity"]["nvidia.com/gpu"] = "-1"
+    assert found(api)["kubernetes.devices.gpus"][0] == Missing(Why.UNREADABLE, "node of the API: ValueError: no number of devices: '-1'")
+
+
+def test_a_list_that_goes_on_is_not_all(api):
+    api.list_metadata["continue"] = "more"
+    assert found(api)["kubernetes.pods.others"][0] == Missing(Why.UNREADABLE, "pods of the API: ValueError: the list goes on")
+
+
+def test_a_token_is_in_no_answer(api):
+    api.answer = (200, f'"{TOKEN}')
+    assert TOKEN not in repr(kubernetes.read(api.environment))
+
+
+def test_who_is_in_a_pod():
+    assert kubernetes_api.is_in_pod({"KUBERNETES_SERVICE_HOST": "192.0.2.1"})
+    assert not kubernetes_api.is_in_pod({})

@@ -1,0 +1,52 @@
+"""What kustomize makes of deploy/kubernetes, and what the kubelet would make of a pod of it."""
+
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+MANIFESTS = Path(__file__).parents[1] / "deploy" / "kubernetes"
+needs_kustomize = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl builds the manifests: no kubectl here")
+_FIELD = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+_VARIABLE = re.compile(r"\$\((\w+)\)")
+
+
+@cache
+def built(overlay: str, manifests: Path = MANIFESTS) -> dict[str, dict[str, Any]]:
+    """Kind -> object, as `kubectl apply -k` would send them. There is one of each kind."""
+    command = ["kubectl", "kustomize", str(manifests / "overlays" / overlay)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert not done.stderr, done.stderr  # kustomize warns of what it will not take for long
+    objects = list(yaml.safe_load_all(done.stdout))
+    assert len({found["kind"] for found in objects}) == len(objects)
+    return {found["kind"]: found for found in objects}
+
+
+def resized(folder: Path, overlay: str, **literals: int) -> Path:
+    """A copy of the manifests in which this overlay says other numbers: `gpus_per_node=1`."""
+    manifests = shutil.copytree(MANIFESTS, folder / "kubernetes")
+    path = manifests / "overlays" / overlay / "kustomization.yaml"
+    text = path.read_text()
+    for name, value in literals.items():
+        text, number = re.subn(rf"\b{name.replace('_', '-')}=\d+", f"{name.replace('_', '-')}={value}", text)
+        assert number == 1, (name, path)
+    path.write_text(text)
+    return manifests
+
+
+def environment_of(container: dict[str, Any], labels: dict[str, str], annotations: dict[str, str]) -> dict[str, str]:
+    """The variables of a container, in a pod with these labels and annotations. One that is not there is empty, as the kubelet has it."""
+    known: dict[str, str] = {}
+    for entry in container["env"]:
+        if "value" in entry:
+            known[entry["name"]] = _VARIABLE.sub(lambda match: known[match[1]], entry["value"])
+        else:
+            field = _FIELD.fullmatch(entry["valueFrom"]["fieldRef"]["fieldPath"])
+            assert field, entry
+            known[entry["name"]] = {"labels": labels, "annotations": annotations}[field[1]].get(field[2], "")
+    return known

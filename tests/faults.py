@@ -15,7 +15,7 @@ import psutil
 from suite import Finished, processes_in
 from waiting import wait_until
 
-from gpu_acceptance.record import Figure, Row
+from gpu_acceptance.record import Figure, Row, figure_from_json
 from gpu_acceptance.visible import visible
 
 BEYOND_DEADLINE_S = 25.0
@@ -104,7 +104,7 @@ def _figures_in_journals(ended: Finished) -> Iterator[tuple[tuple[str, int, int]
     for identity in ended.record.header.ranks:
         for line in ended.journal_of(identity.rank):
             if line["kind"] == "rank":
-                figures = tuple(Figure.model_validate(figure) for figure in line["figures"])
+                figures = tuple(map(figure_from_json, line["figures"]))
                 yield (line["nodeid"], line["attempt"], line["rank"]), figures
 
 

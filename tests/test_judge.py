@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpu_acceptance import judge as judging
 from gpu_acceptance.judge import wants_repeat
 from gpu_acceptance.limit import Peers
-from gpu_acceptance.record import Attempt, Figure, Outcome, Status, make_figure
+from gpu_acceptance.record import Attempt, Outcome, Status, make_figure
 from tests.judging import METRIC, all_equal, make_attempt, make_job, make_limit, make_profile, make_record, with_record
 
 SOURCE = "[h200-sxm.yaml: measured 2026-11-20]"
@@ -235,7 +235,8 @@ def test_what_another_subject_checks_proves_nothing(value, declared):
 
 @pytest.mark.parametrize("value", [math.nan, 10**400])
 def test_a_figure_that_bypassed_make_figure_is_no_pass_either(value):
-    figure = Figure.model_construct(metric=METRIC, value=value, unit="GB/s", judged=True, anomaly="", spread_percent=None)
+    figure = make_figure(METRIC, 1.0, "GB/s", judged=True)
+    object.__setattr__(figure, "value", value)
     record = make_record(0).model_copy(update={"figures": (figure,)})
     attempt = Attempt.model_construct(number=1, ranks=(record,))
     assert the_one(judge((attempt,), make_profile(make_limit()), make_job(1), {})).status is Status.INVALID

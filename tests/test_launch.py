@@ -92,6 +92,7 @@ def test_torchrun_must_say_everything(name):
     [
         ({"SLURM_STEP_NUM_TASKS": "8"}, "started by srun with SLURM_STEP_NUM_TASKS=8, but without torchrun: start one torchrun per node"),
         ({"OMPI_COMM_WORLD_SIZE": "8"}, "started by mpirun with OMPI_COMM_WORLD_SIZE=8, but without torchrun: start one torchrun per node"),
+        ({"PMI_SIZE": "8"}, "started by mpiexec with PMI_SIZE=8, but without torchrun: start one torchrun per node"),
         ({"WORLD_SIZE": "8"}, r"WORLD_SIZE=8 without torchrun \(no TORCHELASTIC_RUN_ID\): start one torchrun per node"),
         ({"SLURM_RESTART_COUNT": "1"}, "SLURM_RESTART_COUNT=1: a restarted job runs until it passes"),
     ],

@@ -14,7 +14,7 @@ _RESTARTS = {
     "SLURM_RESTART_COUNT": "submit with --no-requeue and start a new run",
 }
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_PORT")
-_BARE_LAUNCHERS = {"srun": "SLURM_STEP_NUM_TASKS", "mpirun": "OMPI_COMM_WORLD_SIZE"}
+_BARE_LAUNCHERS = {"srun": "SLURM_STEP_NUM_TASKS", "mpirun": "OMPI_COMM_WORLD_SIZE", "mpiexec": "PMI_SIZE"}  # the last: MPICH, Intel MPI
 
 
 class LaunchError(ValueError):

@@ -34,10 +34,10 @@ needs_faketime = pytest.mark.skipif(not _FAKETIME, reason="needs libfaketime (pa
 class Host:
     """One host: a namespace, a suite of its own, and what was started on it."""
 
-    def __init__(self, namespace: str, node: int, suite: Path, domain: str) -> None:
+    def __init__(self, namespace: str, node: int, suite: Path, name: str) -> None:
         self.namespace = namespace
         self.node = node
-        self.name = f"{domain}-{node}"
+        self.name = name
         self.suite = suite
         self.launcher: subprocess.Popen[bytes] | None = None
 
@@ -103,14 +103,14 @@ class Host:
 
 
 class Hosts:
-    """Hosts, one for each suite, and the switch between them. Host N is DOMAIN-N, and DOMAIN-N.DOMAIN."""
+    """Hosts, one for each suite, and the switch between them. Host N is node-N; in a domain it is DOMAIN-N, and DOMAIN-N.DOMAIN."""
 
     def __init__(self, suites: Sequence[Path], domain: str) -> None:
         mark = f"acceptance-{os.getpid()}-{secrets.token_hex(2)}"
         self._switch = f"{mark}-switch"
-        self.hosts = [Host(f"{mark}-{node}", node, suite, domain) for node, suite in enumerate(suites)]
-        named = [f"{address} {host.name} {host.name}.{domain}\n" for host, address in zip(self.hosts, ADDRESSES, strict=False)]
-        self._names = "127.0.0.1 localhost\n" + "".join(named)
+        self.hosts = [Host(f"{mark}-{node}", node, suite, f"{domain or 'node'}-{node}") for node, suite in enumerate(suites)]
+        lines = [f"{address} {_names(host, domain)}" for address, host in zip(ADDRESSES, self.hosts, strict=False)]
+        self._known = "\n".join(["127.0.0.1 localhost", *lines, ""])
 
     def __getitem__(self, node: int) -> Host:
         return self.hosts[node]
@@ -121,7 +121,7 @@ class Hosts:
         for host, address in zip(self.hosts, ADDRESSES, strict=False):
             _ip("netns", "add", host.namespace)
             _etc(host).mkdir(parents=True)
-            host.names.write_text(self._names)
+            host.names.write_text(self._known)
             port = f"port{host.node}"
             _ip("-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
             _ip("-n", self._switch, "link", "set", port, "master", "br0", "up")
@@ -153,8 +153,10 @@ class Hosts:
 
     def knows(self, node: int, other: int, address: str, name: str) -> None:
         """Before anything was started there: a host has this instead of what stands in its /etc/hosts of another one."""
-        path = _etc(self[node]) / "hosts"
-        path.write_text(path.read_text().replace(f"{ADDRESSES[other]} node-{other}\n", f"{address} {name}\n"))
+        known = self[node].names.read_text()
+        line = f"{ADDRESSES[other]} {self[other].name}\n"
+        assert line in known
+        self[node].names.write_text(known.replace(line, f"{address} {name}\n"))
 
     def start(self, *launcher: str, backend: str = "static", env: Mapping[int, Mapping[str, str]] | None = None) -> None:
         """torchrun on all, one rank each."""
@@ -196,7 +198,7 @@ def two_hosts(folder: Path, *examples: str) -> Iterator[Hosts]:
 
 
 @contextmanager
-def connected(suites: Sequence[Path], domain: str = "node") -> Iterator[Hosts]:
+def connected(suites: Sequence[Path], domain: str = "") -> Iterator[Hosts]:
     """A host for each suite, at most eight."""
     hosts = Hosts(suites, domain)
     try:
@@ -209,6 +211,10 @@ def connected(suites: Sequence[Path], domain: str = "node") -> Iterator[Hosts]:
 def faketime(offset: str) -> dict[str, str]:
     """The environment of a host whose wall clock is wrong and whose monotonic clock is right."""
     return {"LD_PRELOAD": str(_FAKETIME[-1]), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "PYTHONPATH": str(_SLEEP)}
+
+
+def _names(host: Host, domain: str) -> str:
+    return f"{host.name} {host.name}.{domain}" if domain else host.name
 
 
 def _etc(host: Host) -> Path:

@@ -1,12 +1,20 @@
 """The shape of a job: which ranks and nodes there must be, and where each of them stands."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from gpu_acceptance.limit import Scope
 from gpu_acceptance.ranges import compress
 from gpu_acceptance.record import RankIdentity
+
+
+def by_node(ranks: Iterable[RankIdentity]) -> dict[int, list[RankIdentity]]:
+    """The ranks of each node, both in their order."""
+    nodes: dict[int, list[RankIdentity]] = {}
+    for identity in sorted(ranks, key=lambda identity: identity.rank):
+        nodes.setdefault(identity.node, []).append(identity)
+    return dict(sorted(nodes.items()))
 
 
 @dataclass(frozen=True)
@@ -22,10 +30,7 @@ class Job:
     @cached_property
     def by_node(self) -> dict[int, list[RankIdentity]]:
         """The nodes of which at least one rank said who it is, in order, each with those ranks."""
-        nodes: dict[int, list[RankIdentity]] = {}
-        for identity in self.by_rank.values():
-            nodes.setdefault(identity.node, []).append(identity)
-        return dict(sorted(nodes.items()))
+        return by_node(self.by_rank.values())
 
     @cached_property
     def gpus_per_node(self) -> int:

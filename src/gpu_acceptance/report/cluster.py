@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gpu_acceptance.job import by_node
 from gpu_acceptance.record import Gpu, Header, RankIdentity
 from gpu_acceptance.report.formatting import count, ranks_text
 
@@ -41,13 +42,6 @@ class Agreed:
     @property
     def text(self) -> str:
         return "; ".join(f"{value} ({ranks})" for value, ranks in self.says) if self.differs else self.says[0][0]
-
-
-def by_node(ranks: Iterable[RankIdentity]) -> dict[int, list[RankIdentity]]:
-    nodes: dict[int, list[RankIdentity]] = {}
-    for identity in sorted(ranks, key=lambda identity: identity.rank):
-        nodes.setdefault(identity.node, []).append(identity)
-    return dict(sorted(nodes.items()))
 
 
 def nodes(header: Header) -> list[Node]:

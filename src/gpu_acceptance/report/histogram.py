@@ -10,11 +10,10 @@ from gpu_acceptance.record import Attempt
 from gpu_acceptance.report.axis import Axis
 from gpu_acceptance.report.formatting import count, ranks_text, rounded
 from gpu_acceptance.report.panel import can_be_drawn
-from gpu_acceptance.report.pictures import HEIGHT, WIDTH
+from gpu_acceptance.report.pictures import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 
 _STEP_TIME = ".step_s"
 _NUM_BARS = 40
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 28  # of the drawing, around the bars
 _LEAST_HEIGHT = 2.0  # a single step among thousands is seen
 _SAME = 1e-9  # relative, and in seconds: no clock tells less apart
 
@@ -58,8 +57,8 @@ def histograms(attempt: Attempt) -> tuple[Histogram, ...]:
 
 def _histogram(name: str, steps: Sequence[Step], num_missing: int) -> Histogram:
     bars = list(_bars(steps))
-    across = Axis(bars[0].low, bars[-1].high, _LEFT, WIDTH - _RIGHT)
-    up = Axis(0.0, 1.05 * max(bar.num_steps for bar in bars), HEIGHT - _BOTTOM, _TOP)
+    across = Axis(bars[0].low, bars[-1].high, LEFT, WIDTH - RIGHT)
+    up = Axis(0.0, 1.05 * max(bar.num_steps for bar in bars), HEIGHT - BOTTOM, TOP)
     filled = [bar for bar in bars if bar.num_steps]
     ordered = sorted(taken for taken, _ in steps)
     ranks = ranks_text({rank for _, rank in steps})
@@ -71,7 +70,7 @@ def _histogram(name: str, steps: Sequence[Step], num_missing: int) -> Histogram:
             f"median {rounded(ordered[len(ordered) // 2])} s, longest {rounded(ordered[-1])} s{without}."
         ),
         path="".join(_shape(bar, across, up) for bar in filled),
-        across=tuple(across.ticks),
+        across=tuple((place, f"{word} s") for place, word in across.ticks),
         up=tuple((place, word) for place, word in up.ticks if "." not in word),
         rows=tuple((f"{bar.low:.6g}", f"{bar.high:.6g}", str(bar.num_steps), bar.ranks) for bar in filled),
     )
@@ -92,6 +91,6 @@ def _bars(steps: Iterable[Step]) -> Iterator[Bar]:
 
 
 def _shape(bar: Bar, across: Axis, up: Axis) -> str:
-    left, right, floor = across.place(bar.low), across.place(bar.high), HEIGHT - _BOTTOM
+    left, right, floor = across.place(bar.low), across.place(bar.high), HEIGHT - BOTTOM
     top = min(up.place(bar.num_steps), floor - _LEAST_HEIGHT)
     return f"M{left} {floor}V{top}H{right}V{floor}Z"

@@ -17,7 +17,7 @@ from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.picked import MOST_RANKS, picked
 
 WIDTH, HEIGHT = 640, 220
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 28  # of the drawing, around the curves
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28  # of the drawing, around the curves
 _MOST_ROWS = 24  # of the table
 STYLES = ("first", "second", "third")  # of style.css: colour and dashes
 _LOSS = ".loss"
@@ -69,8 +69,8 @@ def _picture(name: str, curves: Mapping[int, Curve], ranks: Iterable[RankRecord]
     lines += _known(name, longest, ranks, parameters)
     title = name if longest.unit == "relative" else f"{name} in {longest.unit}"
     finite = [value for line in lines for value in line.values if value is not None and math.isfinite(value)]
-    across = Axis(-0.5, longest.num_steps - 0.5, _LEFT, WIDTH - _RIGHT)
-    up = axis_over(finite or [0.0], HEIGHT - _BOTTOM, _TOP)
+    across = Axis(-0.5, longest.num_steps - 0.5, LEFT, WIDTH - RIGHT)
+    up = axis_over(finite or [0.0], HEIGHT - BOTTOM, TOP)
     return Picture(
         title=title,
         described=_described(title, longest, lines),

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.busbw_reference import Curve, busbw_reference
+from gpu_acceptance.job import by_node
 from gpu_acceptance.limit import Value
 from gpu_acceptance.record import Figure, RunRecord
-from gpu_acceptance.report.cluster import by_node
 from gpu_acceptance.report.formatting import exact
 from gpu_acceptance.report.needed import bound_of
 from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel

@@ -1,28 +1,36 @@
 """Real ranks on gloo: a script of tests/measure that each of them runs, `SCRIPT RANK STORE_FILE`, and that prints one JSON object."""
 
+import functools
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from warm import Forked, Server
+
 ROOT = Path(__file__).parents[1]
+_ENVIRONMENT = {"PYTHONPATH": str(ROOT / "src"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
 def answers_of(script: str, num_ranks: int, folder: Path, *arguments: str) -> list[dict[str, Any]]:
     """What each rank printed. `folder`: where they meet. `arguments`: more for the script."""
-    command = [sys.executable, "-W", "error", str(ROOT / "tests" / "measure" / script)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    path = str(ROOT / "tests" / "measure" / script)
+    request = {"script": path, "cwd": str(Path.cwd()), "environment": {**os.environ, **_ENVIRONMENT}}
+    said = [(folder / f"{rank}.output", folder / f"{rank}.errors") for rank in range(num_ranks)]
     ranks = [
-        subprocess.Popen([*command, str(rank), str(folder / "store"), *arguments], env=environment, **pipes) for rank in range(num_ranks)
+        Forked(_server(), {**request, "arguments": [str(rank), str(folder / "store"), *arguments]}, *files)
+        for rank, files in enumerate(said)
     ]
     try:
-        outputs = [rank.communicate(timeout=240) for rank in ranks]
+        codes = [rank.wait(timeout=240) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-            rank.communicate()  # so that no pipe stays open where one of them took too long
-    assert [rank.returncode for rank in ranks] == [0] * num_ranks, "\n".join(errors for _, errors in outputs)
-    return [json.loads(lines) for lines, _ in outputs]
+    assert codes == [0] * num_ranks, "\n".join(errors.read_text() for _, errors in said)
+    return [json.loads(output.read_text()) for output, _ in said]
+
+
+@functools.cache
+def _server() -> Server:
+    """With what most scripts import: 6 CPU seconds for each rank."""
+    return Server({**os.environ, **_ENVIRONMENT}, ("torch.distributed.fsdp", "transformers.models.qwen2", "peft"), ("-W", "error"))

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import socket
@@ -16,6 +15,8 @@ from typing import Any
 
 import psutil
 import yaml
+from clean_environment import clean_environment
+from warm import Forked, fork
 
 from gpu_acceptance.files import read_results
 from gpu_acceptance.job import Job
@@ -187,13 +188,18 @@ def run(
     return finished(process.returncode, output, suite, before, reports)
 
 
-def start(command: list[str], cwd: Path, env: Mapping[str, str] | None = None, *, output: Path | None = None) -> subprocess.Popen[str]:
+def start(
+    command: list[str], cwd: Path, env: Mapping[str, str] | None = None, *, output: Path | None = None
+) -> subprocess.Popen[str] | Forked:
     """Starts it there; what it says goes to `output`, else to a pipe."""
+    environment = {**clean_environment(), _SUITE: str(cwd.resolve()), **(env or {})}
+    if forked := fork(command, cwd, environment, output):
+        return forked
     with contextlib.ExitStack() as stack:
         return subprocess.Popen(
             command,
             cwd=cwd,
-            env={**clean_environment(), _SUITE: str(cwd.resolve()), **(env or {})},
+            env=environment,
             stdout=stack.enter_context(output.open("w")) if output else subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -222,15 +228,3 @@ def finished(returncode: int, output: str, suite: Path, before: set[Path] = froz
 
 def _folders(reports: Path) -> set[Path]:
     return {path for path in reports.glob("*") if path.is_dir()}
-
-
-def clean_environment() -> dict[str, str]:
-    """Ours, without what the outer pytest put there. The store asks DNS for each peer's name: a server that is slow must not count.
-
-    Byte code is kept: pytest would rewrite all of its plugins anew in every rank where Python may not write it. Of plugins there are those
-    that `make accept` installs, and not those of our own tests, whose import takes its part of each run.
-    """
-    dropped = ("PYTEST_", "TORCHELASTIC_", "PYTHONDONTWRITEBYTECODE")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-pmetadata -phtml"}  # by the names of their entry points
-    return {**kept, **plugins, "RES_OPTIONS": "timeout:1 attempts:1"}

@@ -95,7 +95,7 @@ def test_a_bundle_is_a_commit_its_wheels_and_a_digest_of_each_file_the_same_ever
     ]
     with tarfile.open(archive) as tar:
         members = tar.getmembers()
-        tar.extractall(project.parent, filter="data")
+    subprocess.run(["tar", "-xf", archive, "-C", project.parent], check=True)
     held = {member.name.removeprefix(f"{name}/") for member in members}
     assert held == {
         *TOOLS,
@@ -159,8 +159,7 @@ def test_a_wheel_that_nobody_has_is_named_by_pip(project, tmp_path):
 @pytest.fixture
 def unpacked(project):
     archive, _ = packed(project)
-    with tarfile.open(archive) as tar:
-        tar.extractall(project.parent, filter="data")
+    subprocess.run(["tar", "-xf", archive, "-C", project.parent], check=True)
     return project.parent / archive.name.removesuffix(".tar.gz")
 
 

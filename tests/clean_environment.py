@@ -1,0 +1,15 @@
+"""What a run that a test starts finds in its environment."""
+
+import os
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours, without what the outer pytest put there. The store asks DNS for each peer's name: a server that is slow must not count.
+
+    Byte code is kept: pytest would rewrite all of its plugins anew in every rank where Python may not write it. Of plugins there are those
+    that `make accept` installs, and not those of our own tests, whose import takes its part of each run.
+    """
+    dropped = ("PYTEST_", "TORCHELASTIC_", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-pmetadata -phtml"}  # by the names of their entry points
+    return {**kept, **plugins, "RES_OPTIONS": "timeout:1 attempts:1"}

@@ -1,0 +1,65 @@
+"""What tests/warm.py forks is what would have been started, but for the time that its imports take."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from clean_environment import clean_environment
+from warm import Forked, fork
+
+SHOWN = """
+import os, sys
+from pathlib import Path
+def test_it():
+    proc = Path("/proc/self")
+    command = (proc / "cmdline").read_bytes().split(b"\\0")
+    environment = set((proc / "environ").read_bytes().split(b"\\0"))
+    open_files = sorted(os.readlink(file) for file in (proc / "fd").iterdir() if file.is_symlink() and int(file.name) > 2)
+    shown = command, sorted(environment), os.getcwd(), sys.path[0], sys.argv[1:], sys.gettrace(), len(list((proc / "task").iterdir()))
+    print("\\nshown", shown, [file for file in open_files if "socket" in file or "pidfd" in file])
+    assert "torch" in sys.modules or os.environ["WARM"] == "no"
+    assert False, "meant"
+"""
+
+
+def said(text):
+    """Without what every process of pytest has of its own."""
+    return [line for line in text.splitlines() if line.startswith("shown")]
+
+
+def test_it_cannot_be_told_from_one_that_was_started(tmp_path):
+    (tmp_path / "test_shown.py").write_text(SHOWN)
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "test_shown.py"]
+    environment = {**clean_environment(), "WARM": "no"}
+    started = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    forked = fork(command, tmp_path, environment, None)
+    assert isinstance(forked, Forked)
+    output, _ = forked.communicate(timeout=120)
+    assert said(output) == said(started.stdout) != []
+    assert forked.poll() == forked.returncode == started.returncode
+
+
+def test_what_it_imported_is_there(tmp_path):
+    (tmp_path / "test_shown.py").write_text(SHOWN)
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "test_shown.py"]
+    output = tmp_path / "output"
+    forked = fork(command, tmp_path, {**clean_environment(), "WARM": "yes"}, output)
+    assert forked.wait(timeout=120) == 1
+    assert "AssertionError: meant" in output.read_text()
+
+
+def test_a_signal_is_its_end(tmp_path):
+    (tmp_path / "test_long.py").write_text("import time\nprint('long', flush=True)\ndef test_it(): time.sleep(600)\n")
+    forked = fork([sys.executable, "-m", "pytest", "test_long.py"], tmp_path, clean_environment(), tmp_path / "output")
+    assert forked.poll() is None
+    forked.kill()
+    assert forked.wait(timeout=60) == -9
+
+
+def test_what_is_read_once_has_it_started_anew(tmp_path):
+    command = [sys.executable, "-m", "pytest", "--version"]
+    assert fork(command, tmp_path, {**clean_environment(), "OMP_NUM_THREADS": "3"}, None) is None
+    assert fork(command, tmp_path, {**clean_environment(), "PYTHONPATH": "elsewhere"}, None) is None
+    assert fork([sys.executable, "-m", "json.tool"], tmp_path, clean_environment(), None) is None
+    assert fork([sys.executable, "-c", "pass"], tmp_path, clean_environment(), None) is None
+    assert fork([str(Path(sys.executable).parent / "python9"), *command[1:]], tmp_path, clean_environment(), None) is None

@@ -12,9 +12,10 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import torch
+from clean_environment import clean_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from suite import PYTHON, clean_environment
+from suite import PYTHON
 
 ROOT = Path(__file__).parents[1]
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main"]
@@ -88,7 +89,8 @@ def cut_off(command, cwd) -> subprocess.CompletedProcess[str]:
 
 def _packages_below() -> Iterator[str]:
     base = {"base": sys.base_prefix, "platbase": sys.base_prefix}
-    for folder in {Path(sysconfig.get_path(name, vars=base)) for name in ("purelib", "platlib")}:
+    debian = Path(sys.base_prefix, "lib", "python3", "dist-packages")
+    for folder in {*(Path(sysconfig.get_path(name, vars=base)) for name in ("purelib", "platlib")), debian}:
         if folder.is_dir() and folder not in Path(torch.__file__).parents:
             yield str(folder)
 

@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from suite import HANG_S, PYTHON, Finished, clean_environment, finished, make_suite
+from clean_environment import clean_environment
+from suite import HANG_S, PYTHON, Finished, finished, make_suite
 from waiting import wait_until
+from warm import Forked, fork
 
 ADDRESSES = tuple(f"192.0.2.{number}" for number in range(1, 9))  # of documentation: routed nowhere
 PORT = 29500
@@ -39,20 +41,36 @@ class Host:
         self.node = node
         self.name = name
         self.suite = suite
-        self.launcher: subprocess.Popen[bytes] | None = None
+        self.launcher: subprocess.Popen[bytes] | Forked | None = None
+        self._namespaces: list[int] = []
 
     def start(self, command: list[str], env: Mapping[str, str] | None = None) -> None:
         """Starts a command on this host; its process id is the command's own."""
+        environment = {**clean_environment(), "OMP_NUM_THREADS": "1", **(env or {})}
+        self.launcher = fork(command, self.suite, environment, self._output, self._entered())
+        if self.launcher is None:
+            with self._output.open("wb") as output:
+                self.launcher = subprocess.Popen(
+                    self._here(command),
+                    cwd=self.suite,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+
+    def _here(self, command: list[str]) -> list[str]:
         named = ["unshare", "--uts", "sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"', self.name]
-        with self._output.open("wb") as output:
-            self.launcher = subprocess.Popen(
-                ["ip", "netns", "exec", self.namespace, *named, *command],
-                cwd=self.suite,
-                env={**clean_environment(), "OMP_NUM_THREADS": "1", **(env or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+        return ["ip", "netns", "exec", self.namespace, *named, *command]
+
+    def _entered(self) -> list[int]:
+        """The namespaces of a process of this host, which stay for as long as we hold them."""
+        if not self._namespaces:
+            with subprocess.Popen(self._here(["sh", "-c", "echo up; read _"]), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+                assert process.stdout
+                assert process.stdout.readline() == b"up\n"
+                self._namespaces = [os.open(f"/proc/{process.pid}/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts", "mnt")]
+        return self._namespaces
 
     @property
     def names(self) -> Path:
@@ -100,6 +118,8 @@ class Host:
             time.sleep(0.05)
         if self.launcher:
             self.launcher.wait()
+        while self._namespaces:
+            os.close(self._namespaces.pop())
 
 
 class Hosts:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from suite import PYTHON, clean_environment
+from clean_environment import clean_environment
+from suite import PYTHON
 from waiting import wait_until
 
 ROOT = Path(__file__).parents[1]

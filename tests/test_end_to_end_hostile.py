@@ -9,7 +9,7 @@ from suite import make_suite, run, torchrun_command
 
 pytestmark = pytest.mark.launcher
 
-HOST = b"<b>host&\"'"  # torchrun itself refuses one that is no ASCII, and pytest writes JUnit that is no XML with a control character
+HOST = b"<b>host&\"'"  # torchrun itself refuses one that is no ASCII
 HOSTILE_EXCEPTION = Fault(
     "hostile exception text of 10 MB (HTML, ANSI escapes, lone surrogates)",
     "error",
@@ -72,7 +72,8 @@ def test_no_page_holds_it_unescaped(hostile, page):
 
 def test_junit_is_still_xml(hostile):
     (suite,) = ET.parse(hostile.suite / "junit of ours.xml").getroot()
-    assert len(suite.findall("testcase")) == len(hostile.record.rows)
+    assert len(suite.findall("testcase")) == len(hostile.record.rows) + 1
+    assert (hostile.suite / "junit of ours.xml").read_bytes() == (hostile.folder / "junit.xml").read_bytes()
 
 
 def test_no_terminal_gets_it(hostile):

@@ -9,9 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from clean_environment import clean_environment
 from hosts import connected, needs_hosts
 from pods import built, environment_of, needs_kustomize, resized
-from suite import PYTHON, clean_environment, make_suite, shipped_suite
+from suite import PYTHON, make_suite, shipped_suite
 from waiting import wait_until
 
 from gpu_acceptance.files import read_results

@@ -110,11 +110,17 @@ def test_a_report_that_cannot_be_written_is_no_acceptance(tmp_path, file):
         assert ended.verdict_line.startswith(f"INCOMPLETE: {problem}")
 
 
-@pytest.mark.parametrize("option", ["--junitxml=out/there", "--html=out/there"])
-def test_a_report_of_pytests_own_that_cannot_be_written_is_no_acceptance(tmp_path, option):
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("--junitxml=out/there", "--junitxml={}/out/there could not be written: Is a directory"),
+        ("--html=out/there", "a hook or a report failed when pytest ended: IsADirectoryError"),
+    ],
+)
+def test_a_report_that_was_asked_for_and_cannot_be_written_is_no_acceptance(tmp_path, option, why):
     ended = plain_pytest(make_suite(tmp_path, "spoils_files"), option, env={"SPOILS": "out/there"})
     assert ended.returncode == 3, ended.output
-    assert "a hook or a report failed when pytest ended: IsADirectoryError" in ended.output
+    assert why.format(tmp_path) in ended.output
     assert (ended.record.conclusion.verdict, ended.record.conclusion.exit_code) == ("INCOMPLETE", 3)
     assert "INTERNALERROR" not in ended.output
 

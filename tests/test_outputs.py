@@ -1,10 +1,12 @@
 """The files that pytest and its plugins write of a run."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.outputs import direct_outputs, figure_properties, find_unwritable
+from gpu_acceptance.figure_properties import figure_properties
+from gpu_acceptance.outputs import direct_outputs, find_unwritable
 from gpu_acceptance.record import Judgement, Outcome, Row, Status
 from gpu_acceptance.run_files import RunFiles
 
@@ -42,10 +44,10 @@ def test_a_file_that_cannot_be_written(tmp_path, option, name, problem):
 
 def test_rank_0_writes_into_the_folder_of_the_run_unless_told_otherwise(tmp_path):
     ours, theirs = config(htmlpath=None), config(xmlpath="a.xml", htmlpath="a.html")
-    for one in (ours, theirs):
-        direct_outputs(one, RunFiles(tmp_path, 0), 0)
-    assert (ours.option.xmlpath, ours.option.htmlpath) == (str(tmp_path / "junit.xml"), str(tmp_path / "pytest.html"))
-    assert (theirs.option.xmlpath, theirs.option.htmlpath) == ("a.xml", "a.html")
+    wanted = [direct_outputs(one, RunFiles(tmp_path, 0), 0) for one in (ours, theirs)]
+    assert wanted == [None, Path.cwd() / "a.xml"]
+    assert (ours.option.xmlpath, ours.option.htmlpath) == (None, str(tmp_path / "pytest.html"))
+    assert (theirs.option.xmlpath, theirs.option.htmlpath) == (None, "a.html")
 
 
 @pytest.mark.parametrize("has_folder", [True, False])

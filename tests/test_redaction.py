@@ -149,13 +149,13 @@ def test_a_hostile_name_is_replaced_in_every_form_that_a_file_gives_it(tmp_path,
     blob = json.dumps({"log": f"before\n{name} after"}).replace('"', "&#34;").replace("<", "&lt;")
     line = encode(RankRecord(nodeid="a", attempt=1, generation=1, rank=0, outcome=Outcome.FAILED, message=f"on {name}"))
     files = {
-        "junit_xml": r"<a m='x&quot;&lt;b&gt;&amp;\x1b[2J\u202ey'/>",
+        "other_xml": r"<a m='x&quot;&lt;b&gt;&amp;\x1b[2J\u202ey'/>",
         "pytest_html": f'<div data-jsonblob="{blob}">',
         "a_jsonl": f"{line}\n{line[:-9]}",
     }
     out = tmp_path / "out"
     assert redact(capsys, leave(tmp_path / "run", record, **files), out, tmp_path / "names")[0] == 0
-    assert (out / "junit.xml").read_text() == "<a m='node-00'/>"
+    assert (out / "other.xml").read_text() == "<a m='node-00'/>"
     assert "before\\nnode-00 after" in (out / "pytest.html").read_text()
     assert json.loads((out / "a.jsonl").read_text().splitlines()[0])["message"] == "on node-00"
     assert not [path for path, text in texts_of(out).items() if "u202e" in text or "\u202e" in text]
@@ -198,10 +198,10 @@ def test_the_owner_proves_one_name_and_gives_no_other_away(tmp_path, capsys):
 
 def test_a_run_that_was_changed_is_not_redacted(tmp_path, capsys):
     run_dir = leave(tmp_path / "run", samples.accepted())
-    (run_dir / "junit.xml").touch()
+    (run_dir / "other.xml").touch()
     code, out, _ = redact(capsys, run_dir, tmp_path / "out", tmp_path / "names")
     assert code == 1
-    assert out.startswith("EXTRA junit.xml\nCHANGED: 1 extra | ")
+    assert out.startswith("EXTRA other.xml\nCHANGED: 1 extra | ")
     assert not (tmp_path / "out").exists()
 
 

@@ -46,7 +46,14 @@ _PR_SET_MM, _MAP_SIZE = 35, 15  # prctl(2)
 class Forked:
     """A process of the server: what tests use of subprocess.Popen, with the same meaning."""
 
-    def __init__(self, server: "Server", request: Mapping[str, object], output: Path | None, errors: Path | None = None) -> None:
+    def __init__(
+        self,
+        server: "Server",
+        request: Mapping[str, object],
+        output: Path | None,
+        errors: Path | None = None,
+        namespaces: Sequence[int] = (),
+    ) -> None:
         """Output and errors go to these files; without them to one pipe, or both to the file of the output."""
         self.returncode: int | None = None
         self._text = b""
@@ -58,7 +65,7 @@ class Forked:
             self._output, their_output = os.pipe()
         their_errors = _opened(errors) if errors else os.dup(their_output)
         theirs = [their_output, their_errors, their_report]
-        server.send(request, theirs)
+        server.send(request, [*theirs, *namespaces])
         for descriptor in theirs:
             os.close(descriptor)
         self._report = os.fdopen(report)
@@ -128,7 +135,9 @@ class Server:
         self._process.wait()
 
 
-def fork(command: list[str], cwd: Path, environment: Mapping[str, str], output: Path | None) -> Forked | None:
+def fork(
+    command: list[str], cwd: Path, environment: Mapping[str, str], output: Path | None, namespaces: Sequence[int] = ()
+) -> Forked | None:
     """The command as a fork, if it can be one: `python -m` of what most of them are, in an environment like that of the others."""
     server = _server()
     python, option, module, *arguments = [*command, "", "", ""]
@@ -136,7 +145,7 @@ def fork(command: list[str], cwd: Path, environment: Mapping[str, str], output: 
     if server is None or not is_known or _read_once(environment) != server.read_once:
         return None
     request = {"module": module, "arguments": arguments[:-3], "cwd": str(cwd), "environment": dict(environment)}
-    return Forked(server, request, output)
+    return Forked(server, request, output, namespaces=namespaces)
 
 
 @functools.cache

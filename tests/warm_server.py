@@ -1,7 +1,8 @@
 """A Python that has imported what takes long, and forks what it is asked for. Started by warm.py: `warm_server.py SOCKET IMPORT ...`.
 
-Each request is one JSON object (`module` or `script`, `arguments`, `cwd`, `environment`) with descriptors of an output, of errors and of a
-report. The fork becomes `python -m MODULE ARGUMENTS` or `python SCRIPT ARGUMENTS`; its PID and its exit code are lines of the report.
+Each request is one JSON object (`module` or `script`, `arguments`, `cwd`, `environment`) with descriptors of an output, of errors, of a
+report, and of namespaces to enter. The fork becomes `python -m MODULE ARGUMENTS` or `python SCRIPT ARGUMENTS`; its PID and exit code are
+lines of the report.
 """
 
 import ctypes
@@ -51,7 +52,10 @@ def _show(arguments: list[str], environment: list[str]) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_MM_MAP)")
 
 
-def _become(request: dict[str, Any], output: int, errors: int) -> None:
+def _become(request: dict[str, Any], output: int, errors: int, namespaces: list[int]) -> None:
+    for namespace in namespaces:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace, 0):
+            raise OSError(ctypes.get_errno(), "setns")
     environment, target, arguments = request["environment"], request.get("script", ""), request["arguments"]
     os.dup2(output, 1)
     os.dup2(errors, 2)
@@ -78,17 +82,17 @@ def _serve(channel: socket.socket) -> dict[str, Any]:
             os.close(report)
             os.close(pidfd)
         if channel in ready:
-            content, descriptors, _, _ = socket.recv_fds(channel, _REQUEST_BYTES, 3)
+            content, descriptors, _, _ = socket.recv_fds(channel, _REQUEST_BYTES, 8)
             if not content:
                 sys.exit()
-            request, (output, errors, report) = json.loads(content), descriptors
+            request, (output, errors, report, *namespaces) = json.loads(content), descriptors
             pid = os.fork()
             if not pid:
-                _become(request, output, errors)
+                _become(request, output, errors, namespaces)
                 return dict(request)
             os.write(report, f"{pid}\n".encode())
-            os.close(output)
-            os.close(errors)
+            for descriptor in (output, errors, *namespaces):
+                os.close(descriptor)
             reports[os.pidfd_open(pid)] = pid, report
 
 

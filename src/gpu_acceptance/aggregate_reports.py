@@ -8,10 +8,10 @@ from typing import Literal
 
 import pytest
 
+from gpu_acceptance.objections import REJECTING
 from gpu_acceptance.record import Outcome
 from gpu_acceptance.visible import visible
 
-_REJECTS = {Outcome.FAILED, Outcome.DIED, Outcome.STUCK}
 _When = Literal["setup", "call", "teardown"]
 _What = Literal["passed", "failed", "skipped"]
 
@@ -25,7 +25,7 @@ def reports(
     elif outcome is Outcome.PASSED:
         yield _report(item, "setup", "passed", None, 0.0, properties)
         yield _report(item, "call", "passed", None, duration_s, properties)
-    elif outcome in _REJECTS:
+    elif outcome in REJECTING:
         yield _report(item, "setup", "passed", None, 0.0, properties)
         yield _report(item, "call", "failed", _text(outcome, message), duration_s, properties)
     else:

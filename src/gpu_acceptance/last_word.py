@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +16,11 @@ from gpu_acceptance.visible import visible
 class LastWord:
     """A pytest plugin around all others: of the wrappers that come first, the one registered last is the outermost."""
 
-    def __init__(self, config: pytest.Config, run: Run) -> None:
+    def __init__(self, config: pytest.Config, run: Run, junit: Path | None) -> None:
+        """`junit`: where the run's JUnit is wanted as well, by `--junitxml`."""
         self._config = config
         self._run = run
+        self._junit = junit
         self._shown: tuple[str, ...] = ()
 
     def pytest_terminal_summary(self) -> None:
@@ -61,6 +64,8 @@ class LastWord:
         elif not run.finished:
             run.go_wrong("pytest ended before the run did")
             run.finish()
+        if self._junit and (problem := run.copy_junit(self._junit)):
+            run.go_wrong(problem)
         if self._shown != run.last_lines:  # pytest asks for no summary after an internal error
             self._show()
         session.exitstatus = run.exit_code(session.exitstatus)

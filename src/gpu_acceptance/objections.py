@@ -12,7 +12,7 @@ from gpu_acceptance.record import Coverage, Judgement, Outcome, Row, Status
 from gpu_acceptance.values import plural
 
 FORMATION = "world_formation"  # row 0
-_REJECTING = {Outcome.DIED: "died", Outcome.STUCK: "stuck", Outcome.FAILED: "failed"}
+REJECTING = {Outcome.DIED: "died", Outcome.STUCK: "stuck", Outcome.FAILED: "failed"}
 _INCOMPLETE = {
     Outcome.LOST: "lost",
     Outcome.INTERRUPTED: "interrupted",
@@ -56,9 +56,9 @@ def rejecting_rows(rows: Sequence[Row]) -> Iterator[Objection]:
     missed = {judgement.metric for row in rows for judgement in _missed(row)}
     num_rows = sum(bool(_missed(row)) for row in rows)
     part = f"{plural(len(missed), 'limit')} missed in {_of_all(num_rows, rows)}"
-    for row in _by_severity(rows, _REJECTING):
+    for row in _by_severity(rows, REJECTING):
         if not _only_missed(row):
-            yield Objection(_part_of(row, rows, _REJECTING), _sentence(row))
+            yield Objection(_part_of(row, rows, REJECTING), _sentence(row))
     for row in rows:
         for judgement in _missed(row):
             yield Objection(part, f"{_name(row)}: {judgement.message}")

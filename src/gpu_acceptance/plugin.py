@@ -17,12 +17,13 @@ from gpu_acceptance.contract_plan import contract_lines
 from gpu_acceptance.control import ControlError
 from gpu_acceptance.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.error_file import write_error_file
+from gpu_acceptance.figure_properties import figure_properties
 from gpu_acceptance.identity import read_identity
 from gpu_acceptance.joining import NOT_WRITABLE, USAGE, RefusedError
 from gpu_acceptance.last_word import LastWord
 from gpu_acceptance.launch import LaunchError, Rank, who_am_i
 from gpu_acceptance.objections import FORMATION
-from gpu_acceptance.outputs import direct_outputs, figure_properties, find_unwritable
+from gpu_acceptance.outputs import direct_outputs, find_unwritable
 from gpu_acceptance.own_files import read_own_files
 from gpu_acceptance.plan import plan_lines, planned_shape
 from gpu_acceptance.refusals import find_refusal, refuse_inside_a_worker
@@ -69,11 +70,11 @@ def start(config: pytest.Config, settings: Settings, place: Rank) -> None:
         run = start_run(settings, place, find_problem(config, settings, place))
     except RefusedError as error:
         refuse(error, place)
-    direct_outputs(config, run.files, place.rank)
+    junit = direct_outputs(config, run.files, place.rank)
     collection = Collection(config, run.supervisor.stop_signals)
     config.pluginmanager.register(collection, "gpu-acceptance-collection")
     config.pluginmanager.register(Acceptance(config, run, collection), "gpu-acceptance")
-    config.pluginmanager.register(LastWord(config, run), "gpu-acceptance-last-word")
+    config.pluginmanager.register(LastWord(config, run, junit), "gpu-acceptance-last-word")
 
 
 def find_problem(config: pytest.Config, settings: Settings, place: Rank) -> RefusedError | None:
@@ -182,7 +183,7 @@ class Acceptance:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self) -> Generator[None]:
-        """Ends the run after JUnit and pytest.html are written, so that it can say where they are not, and before the last lines."""
+        """Ends the run after pytest.html is written, so that it can say where it is not, and before the last lines."""
         try:
             yield
         except BaseException as error:

@@ -1,6 +1,7 @@
 """One acceptance run on one rank, from the agreement on what runs to the last bye. The pytest hooks are in plugin.py."""
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ from gpu_acceptance.own_files import NO_FILES, OwnFiles
 from gpu_acceptance.record import COUNTERS, Outcome, RankIdentity, Row, RunPlan, RunRecord
 from gpu_acceptance.report.event_files import write_event_files
 from gpu_acceptance.report.github import tell_github
+from gpu_acceptance.report.junit import JUNIT
 from gpu_acceptance.rows import subject_of
 from gpu_acceptance.run_files import RunFiles, utc_now
 from gpu_acceptance.run_plan import make_plan
@@ -256,6 +258,17 @@ class Run:
             return write_event_files(self.files.folder, self.record)
         except Exception as error:  # whatever a package or a disk can come up with
             return f"tensorboard: no event files in {self.files.folder}: {describe(error)}"
+
+    def copy_junit(self, path: Path) -> str:
+        """The rank that reports, once the verdict is there; returns why it could not be done, or nothing."""
+        if self.record is None:
+            return ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.files.folder / JUNIT, path)
+        except OSError as error:
+            return f"--junitxml={path} could not be written: {error.strerror or describe(error)}"
+        return ""
 
     def tell_github(self) -> list[str]:
         """The rank that reports, where GitHub Actions runs it; returns lines to say. It costs nobody a verdict."""

@@ -235,6 +235,10 @@ class World:
             if one.supervisor.journal:
                 one.supervisor.journal.close()
             one.supervisor.events._selector.close()
+            if one.supervisor.hold:
+                counters = one.supervisor.hold._counters
+                for fd in (counters.wake_fd, counters._wake_write):
+                    os.close(fd)
         for one in self.controls:
             os.close(one.wake_fd)
         for signals in self.signals.values():

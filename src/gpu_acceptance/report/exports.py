@@ -6,10 +6,16 @@ from pathlib import Path
 from gpu_acceptance.files import write_atomically
 from gpu_acceptance.record import RunRecord, clip
 from gpu_acceptance.report.figures_csv import FIGURES, build_figures
+from gpu_acceptance.report.junit import JUNIT, build_junit
 from gpu_acceptance.report.metrics_prom import METRICS, build_metrics
 from gpu_acceptance.report.summary_text import SUMMARY, build_summary
 
-EXPORTS: Mapping[str, Callable[[RunRecord], str]] = {SUMMARY: build_summary, FIGURES: build_figures, METRICS: build_metrics}
+EXPORTS: Mapping[str, Callable[[RunRecord], str]] = {
+    SUMMARY: build_summary,
+    FIGURES: build_figures,
+    METRICS: build_metrics,
+    JUNIT: build_junit,
+}
 
 
 def write_exports(run_dir: Path, record: RunRecord) -> tuple[str, ...]:

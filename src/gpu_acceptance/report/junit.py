@@ -1,0 +1,71 @@
+"""`results.json` -> `junit.xml`: a test case for each validation, and one for the verdict, which passes where the run is ACCEPTED alone.
+
+A file whose cases are those of the validations alone would be green where only the coverage or a contract speaks against the run. There is
+nothing in it but what Jenkins allows (junit-10.xsd of its xunit plugin) and what GitLab reads (lib/gitlab/ci/parsers/test/junit.rb).
+"""
+
+from collections import Counter
+from xml.etree import ElementTree
+
+from gpu_acceptance.figure_properties import figure_properties
+from gpu_acceptance.objections import REJECTING
+from gpu_acceptance.record import Conclusion, Outcome, Row, RunRecord
+from gpu_acceptance.visible import one_line, visible
+
+JUNIT = "junit.xml"
+VERDICT_CASE = "verdict"
+_OWN = "gpu_acceptance"  # the class of what is of no file
+_HEAD = '<?xml version="1.0" encoding="utf-8"?>\n'
+
+
+def build_junit(record: RunRecord) -> str:
+    cases = [*map(_of_row, record.rows), _of_verdict(record.conclusion)]
+    kinds = Counter(child.tag for case in cases for child in case)
+    suite = ElementTree.Element(
+        "testsuite",
+        name=one_line(f"{_OWN} {record.header.run_id}"),
+        tests=str(len(cases)),
+        failures=str(kinds["failure"]),
+        errors=str(kinds["error"]),
+        skipped=str(kinds["skipped"]),
+        time=f"{sum(row.duration_s for row in record.rows):.3f}",
+        timestamp=one_line(record.header.started_at),
+        hostname=one_line(record.header.ranks[0].host),
+    )
+    suite.extend(cases)
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    ElementTree.indent(root)
+    return f"{_HEAD}{ElementTree.tostring(root, encoding='unicode')}\n"
+
+
+def _of_row(row: Row) -> ElementTree.Element:
+    """As pytest names it: `acceptance/test_gemm.py::test_bf16` is test_bf16 of acceptance.test_gemm; with the figures that were judged."""
+    file, _, name = visible(row.nodeid).rpartition("::")
+    case = _case(file.removesuffix(".py").replace("/", ".") or _OWN, name, row.duration_s)
+    if row.outcome is Outcome.NOT_APPLICABLE:
+        _add(case, "skipped", row.outcome, row.message)
+    elif row.outcome is not Outcome.PASSED:
+        _add(case, "failure" if row.outcome in REJECTING else "error", row.outcome, row.message)
+    if figures := [f"{name}: {said}" for name, said in figure_properties(row).items()]:
+        ElementTree.SubElement(case, "system-out").text = "\n".join(figures)
+    return case
+
+
+def _of_verdict(conclusion: Conclusion) -> ElementTree.Element:
+    case = _case(_OWN, VERDICT_CASE, 0.0)
+    if conclusion.exit_code:
+        kind = "failure" if conclusion.verdict == "REJECTED" else "error"
+        _add(case, kind, conclusion.verdict, "\n".join([conclusion.line, *conclusion.reasons]))
+    return case
+
+
+def _case(classname: str, name: str, duration_s: float) -> ElementTree.Element:
+    return ElementTree.Element("testcase", classname=classname, name=name, time=f"{duration_s:.3f}")
+
+
+def _add(case: ElementTree.Element, tag: str, kind: str, text: str) -> None:
+    """The first line is what lists show; all of it is one click away."""
+    first = text.partition("\n")[0]
+    said = first if first.startswith(kind) else f"{kind}: {first}"
+    ElementTree.SubElement(case, tag, type=kind, message=one_line(said)).text = visible(text)

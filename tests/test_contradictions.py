@@ -214,6 +214,13 @@ def test_a_world_that_somebody_made_up_takes_no_time():
     assert contradiction_of(samples.accepted, change) == f"ACCEPTED, and 8 of {10**15} ranks said who they are"
 
 
+def test_a_node_that_never_came():
+    def change(data):
+        data["header"]["expected_nodes"] = 2
+
+    assert contradiction_of(samples.accepted, change) == "ACCEPTED, and 1 node took part, and --expect-nodes wants 2"
+
+
 def test_a_declared_number_of_gpus_excuses_the_others():
     record = samples.incomplete()
     assert record.header.declared_gpus == 4

@@ -2,7 +2,7 @@
 
 import pytest
 from faults import Fault
-from suite import make_suite, plain_pytest, torchrun
+from suite import make_suite, plain_pytest, torchrun, two_nodes
 
 pytestmark = pytest.mark.launcher
 
@@ -54,6 +54,22 @@ def test_a_profile_of_other_hardware(tmp_path):
     assert "ERROR: --hardware=h200-sxm is for 'NVIDIA H200', but rank 0's machine (" in refused.output
     assert ") has no GPU that NVML shows" in refused.output
     assert not refused.has_results
+
+
+def test_a_node_more_than_was_expected(tmp_path):
+    suite = make_suite(tmp_path, "passes")
+    refused = two_nodes(*[(suite, ("--expect-nodes=1",), {})] * 2)
+    for node, one in enumerate(refused):
+        assert one.rank_exit_codes == {node: 4}, one.output
+        assert "ERROR: --expect-nodes=1, and 2 nodes take part: " in one.output
+        assert not one.has_results
+
+
+def test_a_node_that_never_came_is_no_acceptance(tmp_path):
+    ended = plain_pytest(make_suite(tmp_path, "passes"), "--expect-nodes=2")
+    assert ended.returncode == 6, ended.output
+    assert ended.outcomes() == {"test_value": "passed"}
+    assert ended.verdict_line.startswith("INCOMPLETE: 1 node took part, and --expect-nodes wants 2")
 
 
 def test_launcher_restarts(tmp_path, seen):

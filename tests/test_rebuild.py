@@ -102,10 +102,11 @@ def test_what_the_journals_prove_rejects():
 
 
 def test_the_header_is_that_of_the_plan():
-    plan = make_plan(waivers={"gemm.*": "agreed"}, declared_gpus=2, num_deselected=3, allow_busy=True)
+    plan = make_plan(waivers={"gemm.*": "agreed"}, declared_gpus=2, expected_nodes=1, num_deselected=3, allow_busy=True)
     record = rebuilt(told(plan=plan).contents())
     assert (record.header.run_id, record.header.started_at, record.header.ended_at) == (RUN_ID, plan.started_at, ENDED)
     assert (record.header.command, record.header.declared_gpus, record.waivers) == (plan.command, 2, {"gemm.*": "agreed"})
+    assert record.header.expected_nodes == 1
     assert record.conclusion.line.endswith("(1 waived, busy GPUs allowed, 3 validations deselected)")
     assert record.header.allow_busy
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_acceptance.record import Gpu
-from gpu_acceptance.refusals import find_lone_node, find_mismatch, find_refusal, find_wrong_hardware, refuse_inside_a_worker
-from tests.judging import make_identity
+from gpu_acceptance.refusals import find_lone_node, find_mismatch, find_refusal, find_surplus, find_wrong_hardware, refuse_inside_a_worker
+from tests.judging import make_identity, make_job
 
 ROOT = Path("/suite")
 INI = ROOT / "pyproject.toml"
@@ -99,6 +99,22 @@ def test_ranks_that_can_be_a_job(ranks, declared):
 )
 def test_ranks_that_cannot_be_a_job(ranks, declared, text):
     assert find_mismatch(ranks, declared) == text
+
+
+@pytest.mark.parametrize(("expected", "num_nodes"), [(None, 3), (3, 3), (4, 3)])
+def test_no_more_nodes_than_were_expected(expected, num_nodes):
+    assert find_surplus(list(make_job(num_nodes, 1).ranks), expected) is None
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "text"),
+    [
+        (3, "--expect-nodes=2, and 3 nodes take part: node-00, node-01, node-02"),
+        (20, f"--expect-nodes=2, and 20 nodes take part: {', '.join(f'node-{node:02d}' for node in range(8))} and 12 more"),
+    ],
+)
+def test_more_nodes_than_were_expected(num_nodes, text):
+    assert find_surplus(list(make_job(num_nodes, 1).ranks), 2) == text
 
 
 def test_one_node_has_nothing_to_be_compared_with():

@@ -31,7 +31,7 @@ def suite(tmp_path):
 
 def settings(suite, started_in=None, **options):
     paths = ("report_dir", "site", "contract", "checkpoint_dir", "data_dir", "shared_dir", "lora_model", "lora_data")
-    defaults = dict.fromkeys((*paths, "hardware", "gpus", "run_id", "confirm", "budget", "level", "soak")) | {
+    defaults = dict.fromkeys((*paths, "hardware", "gpus", "expect_nodes", "run_id", "confirm", "budget", "level", "soak")) | {
         "limits": [],
         "waive": [],
         "measure_only": False,
@@ -141,6 +141,13 @@ def test_waivers_and_gpus(suite):
     found = settings(suite, waive=["hbm.*= agreed = on Monday "], gpus="4")
     assert found.waivers == {"hbm.*": "agreed = on Monday"}
     assert found.declared_gpus == 4
+
+
+def test_nodes_that_are_expected(suite):
+    assert settings(suite).expected_nodes is None
+    assert settings(suite, expect_nodes="16").expected_nodes == 16
+    with pytest.raises(pytest.UsageError, match=r"^--expect-nodes=0: wants the number of nodes that there must be, from 1 up$"):
+        settings(suite, expect_nodes="0")
 
 
 def test_busy_gpus_are_allowed_by_a_waiver_of_their_limits_that_every_profile_takes(suite):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpu_acceptance.job import Job
 from gpu_acceptance.limit import Change, Peers
-from gpu_acceptance.objections import _INCOMPLETE, _REJECTING
+from gpu_acceptance.objections import _INCOMPLETE, REJECTING
 from gpu_acceptance.record import Attempt, Outcome, Row, Status, make_figure
 from gpu_acceptance.verdict import FORMATION, conclude, make_row, subject_of, worst_margin
 from tests.judging import (
@@ -108,7 +108,7 @@ def test_nothing_required_is_nothing_proved():
 
 
 def test_every_outcome_has_a_consequence():
-    assert {*_REJECTING, *_INCOMPLETE, Outcome.PASSED, Outcome.NOT_APPLICABLE} == set(Outcome)
+    assert {*REJECTING, *_INCOMPLETE, Outcome.PASSED, Outcome.NOT_APPLICABLE} == set(Outcome)
 
 
 @pytest.mark.parametrize(
@@ -245,6 +245,13 @@ def test_declared_gpus_excuse_the_others_and_are_shown():
     assert verdict_of(job=half_job(), declared_gpus=4).line == "ACCEPTED for 4 of 8 GPUs"
     conclusion = verdict_of(job=half_job(), declared_gpus=6)
     assert conclusion.line == "INCOMPLETE: ranks opened 4 of 6 declared GPUs of node-00 (4 of 8 GPUs)"
+
+
+def test_another_number_of_nodes_than_expected_makes_the_run_incomplete():
+    assert verdict_of(expected_nodes=1).verdict == "ACCEPTED"
+    conclusion = verdict_of(expected_nodes=3)
+    assert conclusion.line == "INCOMPLETE: 1 node took part, and --expect-nodes wants 3"
+    assert conclusion.reasons == ("1 node took part, and --expect-nodes wants 3",)
 
 
 def test_gpus_of_several_nodes_without_rank():

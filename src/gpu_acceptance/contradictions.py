@@ -91,7 +91,7 @@ def _absences(record: RunRecord) -> Iterator[str]:
     job = Job(record.header.ranks)
     if len(job.by_rank) != job.world_size:  # said first: nothing below may count up to a size that somebody wrote
         yield f"{len(job.by_rank)} of {job.world_size} ranks said who they are"
-    yield from (objection.sentence for objection in absent(job, record.header.declared_gpus))
+    yield from (objection.sentence for objection in absent(job, record.header.declared_gpus, record.header.expected_nodes))
 
 
 def _against_row(row: Row, record: RunRecord) -> Iterator[str]:

@@ -157,9 +157,9 @@ def _of_contract(contract: JudgedContract | None, state: LineState) -> Iterator[
         yield Objection(part, f"contract line {one.line.number} ({one.line.text}) {one.state}: {'; '.join(one.reasons)}")
 
 
-def untested(job: Job, profile: Profile, coverage: Coverage, declared_gpus: int | None) -> Iterator[Objection]:
-    """Ranks that never spoke, and GPUs that exist and were not tested."""
-    yield from absent(job, declared_gpus)
+def untested(job: Job, profile: Profile, coverage: Coverage, declared_gpus: int | None, expected_nodes: int | None) -> Iterator[Objection]:
+    """Nodes that were expected, ranks that never spoke, and GPUs that exist and were not tested."""
+    yield from absent(job, declared_gpus, expected_nodes)
     if profile.device_name is None and coverage.gpus_existing:
         yield same(f"profile {profile.name} is for no GPU, and {plural(coverage.gpus_existing, 'GPU')} can be seen")
     elif profile.device_name is not None and not coverage.gpus_tested:
@@ -168,8 +168,10 @@ def untested(job: Job, profile: Profile, coverage: Coverage, declared_gpus: int 
         yield from map(same, _other_gpus(job, profile))
 
 
-def absent(job: Job, declared_gpus: int | None) -> Iterator[Objection]:
-    """Ranks that never spoke, nodes with fewer of them, GPUs without one."""
+def absent(job: Job, declared_gpus: int | None, expected_nodes: int | None) -> Iterator[Objection]:
+    """Nodes that never came, ranks that never spoke, nodes with fewer of them, GPUs without one."""
+    if expected_nodes not in {None, job.num_nodes}:
+        yield same(f"{plural(job.num_nodes, 'node')} took part, and --expect-nodes wants {expected_nodes}")
     if job.silent_ranks or not job.ranks:
         yield same(f"no answer from {named('rank', job.silent_ranks)}" if job.ranks else "no rank said who it is")
     sizes = sorted({identity.local_world_size for identity in job.ranks})

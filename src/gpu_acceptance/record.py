@@ -300,6 +300,7 @@ class RunPlan(Model):
     profile: Profile
     waivers: dict[str, str] = Field(default_factory=dict)
     declared_gpus: int | None = None  # --gpus
+    expected_nodes: int | None = None  # --expect-nodes
     declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
     contract: Contract | None = None  # --contract
     measure_only: bool = False
@@ -392,6 +393,7 @@ class Header(Model):
     required: tuple[str, ...]
     parameters: dict[str, Value]
     declared_gpus: int | None = None  # --gpus
+    expected_nodes: int | None = None  # --expect-nodes
     declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
     measure_only: bool = False
     allow_busy: bool = False

@@ -20,6 +20,7 @@ def refuse_inside_a_worker(environ: Mapping[str, str] = os.environ) -> None:
         )
 
 
+_MOST_HOSTS = 8  # in one line
 _NOT_TO_OVERRIDE = {
     *("python_files", "python_functions", "python_classes", "testpaths", "norecursedirs", "addopts"),
     *("filterwarnings", "pythonpath", "usefixtures"),
@@ -85,6 +86,16 @@ def find_mismatch(identities: list[RankIdentity], declared_gpus: int | None) -> 
         if declared_gpus is not None and declared_gpus > identity.num_gpus:
             return f"--gpus={declared_gpus}, but {identity.host} has {identity.num_gpus} GPUs"
     return None
+
+
+def find_surplus(identities: list[RankIdentity], expected_nodes: int | None) -> str | None:
+    """Why there are more nodes than somebody counted: one of them is a stranger. Fewer are judged, and the run is incomplete."""
+    hosts = list(dict.fromkeys(identity.host for identity in identities))
+    num_nodes = len({identity.node for identity in identities})
+    if expected_nodes is None or num_nodes <= expected_nodes:
+        return None
+    more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
+    return f"--expect-nodes={expected_nodes}, and {num_nodes} nodes take part: {', '.join(hosts[:_MOST_HOSTS])}{more}"
 
 
 def find_lone_node(identities: list[RankIdentity], *, is_localising: bool) -> str | None:

@@ -36,6 +36,7 @@ def make_plan(
         profile=profile,
         waivers=dict(settings.waivers),
         declared_gpus=settings.declared_gpus,
+        expected_nodes=settings.expected_nodes,
         declared_nodes=files.nodes,
         contract=files.contract,
         measure_only=settings.measure_only,

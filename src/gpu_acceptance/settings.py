@@ -27,6 +27,7 @@ class Settings:
     hardware: str | None
     waivers: Mapping[str, str]
     declared_gpus: int | None
+    expected_nodes: int | None
     measure_only: bool
     allow_busy: bool
     plan: bool
@@ -58,6 +59,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--soak", metavar="TIME", help="level soak: seconds, or 30m or 4h, under load; default: as the profile says")
     group.addoption("--localise", action="store_true", help="several nodes: say which node, rail or path is slow; at each level")
     group.addoption("--gpus", metavar="N", help="only N GPUs of each node are under test; without it a GPU without a rank is a gap")
+    group.addoption("--expect-nodes", metavar="N", help="nodes that there must be: of fewer the run is INCOMPLETE, of more it is refused")
     group.addoption("--allow-busy", action="store_true", help="run on GPUs that somebody else uses as well; shown in the verdict line")
     group.addoption("--site", metavar="FILE", help="which nodes there must be, their GPUs and racks; a node that differs fails by name")
     lines = "a contract in lines with the metrics that answer them: a line missed rejects, one not tested leaves the run incomplete"
@@ -95,6 +97,7 @@ def read_settings(config: pytest.Config) -> Settings:
         hardware=_not_empty("--hardware", option.hardware, "the name of a profile"),
         waivers={**(busy.WAIVERS if option.allow_busy else {}), **dict(_waiver(text) for text in option.waive)},
         declared_gpus=_count("--gpus", option.gpus, "the number of GPUs of each node that are under test"),
+        expected_nodes=_count("--expect-nodes", option.expect_nodes, "the number of nodes that there must be"),
         measure_only=option.measure_only,
         allow_busy=option.allow_busy,
         plan=option.plan,

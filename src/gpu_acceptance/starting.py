@@ -16,7 +16,7 @@ from gpu_acceptance.own_files import NO_FILES, OwnFiles, read_own_files
 from gpu_acceptance.parameter_relations import drill_on_nobody
 from gpu_acceptance.processes import become_subreaper
 from gpu_acceptance.record import RankIdentity
-from gpu_acceptance.refusals import find_lone_node, find_mismatch, find_wrong_hardware
+from gpu_acceptance.refusals import find_lone_node, find_mismatch, find_surplus, find_wrong_hardware
 from gpu_acceptance.run import Run
 from gpu_acceptance.run_files import RunFiles, new_run_id
 from gpu_acceptance.settings import Settings, choose_profile
@@ -104,7 +104,8 @@ def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFil
     if mismatch:
         raise RefusedError(mismatch)
     profile = choose_profile(settings, first.gpu.name if first.gpu else None, own)
-    wrong = find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
+    wrong = find_surplus(identities, settings.expected_nodes)
+    wrong = wrong or find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
     wrong = wrong or drill_on_nobody(profile.parameters, len(identities))
     wrong = wrong or find_lone_node(identities, is_localising=profile.parameters.get(LOCALISE_ASKED) is True)  # by option or by a file
     wrong = wrong or lora_files.find_too_long(settings.lora_model, profile.parameters)

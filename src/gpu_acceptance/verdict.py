@@ -43,6 +43,7 @@ def conclude(
     waivers: Mapping[str, str],
     *,
     declared_gpus: int | None = None,
+    expected_nodes: int | None = None,
     measure_only: bool = False,
     interrupted: str | None = None,
     internal_error: str | None = None,
@@ -54,7 +55,8 @@ def conclude(
 ) -> Conclusion:
     """The verdict over all rows.
 
-    `declared_gpus` per node (--gpus) excuses GPUs without a rank. `not_applicable_subjects`: subject -> reason, for those whose every
+    `declared_gpus` per node (--gpus) excuses GPUs without a rank. Of any number of nodes but `expected_nodes` (--expect-nodes) a run is
+    incomplete. `not_applicable_subjects`: subject -> reason, for those whose every
     validation asks for a larger job; each of its rows must say so too, and no limit that applies is excused by it.
     `contract` (--contract): a line of it that is missed rejects; one that was not tested, and that its file did not excuse, is incomplete.
     `notes` are more weaknesses to show.
@@ -74,7 +76,7 @@ def conclude(
         *([] if measure_only else unproved(rows, limits, coverage, profile)),
         *([] if measure_only else contract_not_tested(agreed)),
         *([] if measure_only else map(same, subjects_without_limit(rows, profile, job, waivers, too_small))),
-        *untested(job, profile, coverage, declared_gpus),
+        *untested(job, profile, coverage, declared_gpus, expected_nodes),
     ]
     if not incomplete and _nothing_ran(rows):
         incomplete = [same("nothing ran")]

@@ -373,7 +373,14 @@ class World:
         return self.folder if self.shape.shared_disk else self.folder / f"node-{self.shape.node_of(rank)}"
 
     def _settings(self, rank: int) -> Settings:
-        unset: dict[str, Any] = {"limits": (), "hardware": None, "waivers": {}, "declared_gpus": None, "budget": None}
+        unset: dict[str, Any] = {
+            "limits": (),
+            "hardware": None,
+            "waivers": {},
+            "declared_gpus": None,
+            "expected_nodes": None,
+            "budget": None,
+        }
         more: dict[str, Any] = {"measure_only": False, "plan": False, "confirm": self.shape.confirm, "profiles": self.folder}
         return Settings(**unset, **more, allow_busy=False, report_dir=self._reports(rank), run_id=RUN_ID)
 

@@ -12,7 +12,7 @@ from gpu_acceptance.joining import RefusedError
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.record import COUNTERS, WORKER_END
 from gpu_acceptance.stop_signals import StopSignals
-from gpu_acceptance.values import plural
+from gpu_acceptance.values import first_of, plural
 from gpu_acceptance.visible import one_line
 
 FOLDER = "acceptance"  # of the suite: one file is one subject
@@ -119,5 +119,4 @@ def _resolved(path: Path) -> Path:
 
 
 def _named(names: Sequence[str]) -> str:
-    shown = [one_line(name) for name in names[:_MOST_NAMES]]
-    return ", ".join(shown) + (f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else "")
+    return first_of(list(map(one_line, names)), _MOST_NAMES)

@@ -11,6 +11,7 @@ from gpu_acceptance.files import encode
 from gpu_acceptance.ranges import named
 from gpu_acceptance.record import Bounds, RankIdentity, clip
 from gpu_acceptance.supervisor import Supervisor
+from gpu_acceptance.values import first_of
 
 JOIN_S = 120.0  # for all ranks to say hello: nodes of one job start within seconds of each other
 _CLOCK_S = 5.0  # for an answer that takes milliseconds; without one the run goes on
@@ -141,7 +142,8 @@ def find_collection_problem(answers: dict[int, Message], world_size: int) -> Ref
     for rank, answer in sorted(answers.items()):
         times: Counter[str] = Counter(answer["nodeids"])
         if twice := [nodeid for nodeid, number in times.items() if number > 1]:
-            return RefusedError(f"rank {rank} collected more than once, so that one would answer for the other: {_list(twice)}")
+            again = first_of(twice, _MOST_LINES)
+            return RefusedError(f"rank {rank} collected more than once, so that one would answer for the other: {again}")
     difference = _difference({rank: answers[rank]["nodeids"] for rank in sorted(answers)})
     return RefusedError(difference) if difference else None
 
@@ -156,8 +158,3 @@ def _difference(nodeids: dict[int, list[str]]) -> str:
         return ""
     shown = lines[:_MOST_LINES] + ([f"  ... and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else [])
     return "\n".join(["ranks collected different validations (rank 0 is the reference); is the checkout the same everywhere?", *shown])
-
-
-def _list(nodeids: list[str]) -> str:
-    more = f" and {len(nodeids) - _MOST_LINES} more" if len(nodeids) > _MOST_LINES else ""
-    return ", ".join(nodeids[:_MOST_LINES]) + more

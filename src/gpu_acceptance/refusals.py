@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.record import RankIdentity
+from gpu_acceptance.values import first_of
 
 _IN_A_WORKER = "GPU_ACCEPTANCE_SUPERVISOR"  # which worker.py puts into the environment of a worker and of all that it starts
 
@@ -94,8 +95,7 @@ def find_surplus(identities: list[RankIdentity], expected_nodes: int | None) -> 
     num_nodes = len({identity.node for identity in identities})
     if expected_nodes is None or num_nodes <= expected_nodes:
         return None
-    more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
-    return f"--expect-nodes={expected_nodes}, and {num_nodes} nodes take part: {', '.join(hosts[:_MOST_HOSTS])}{more}"
+    return f"--expect-nodes={expected_nodes}, and {num_nodes} nodes take part: {first_of(hosts, _MOST_HOSTS)}"
 
 
 def find_lone_node(identities: list[RankIdentity], *, is_localising: bool) -> str | None:

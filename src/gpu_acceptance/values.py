@@ -1,7 +1,7 @@
 """How values are compared and how they are written, wherever that is done."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpu_acceptance.limit import SOAK, SOAK_DURATION, Value
 
@@ -19,6 +19,11 @@ def show(value: Value, digits: int = 6) -> str:
         return f"{value:.{digits}g}"
     text = value if value.isprintable() and value == value.strip() and value else repr(value)
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def show_apart(*values: Value) -> tuple[str, ...]:

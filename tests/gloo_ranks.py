@@ -32,5 +32,5 @@ def answers_of(script: str, num_ranks: int, folder: Path, *arguments: str) -> li
 
 @functools.cache
 def _server() -> Server:
-    """With what most scripts import: 6 CPU seconds for each rank."""
+    """With what most scripts import, which takes longer than what many of them do."""
     return Server({**os.environ, **_ENVIRONMENT}, ("torch.distributed.fsdp", "transformers.models.qwen2", "peft"), ("-W", "error"))

@@ -37,9 +37,12 @@ def with_hook(suite, name, action, order="tryfirst=True"):
 @pytest.mark.parametrize("name", ["pytest_sessionstart", "pytest_collection"])
 @pytest.mark.parametrize("action", [EXIT, "sys.exit(0)"])
 def test_a_hook_that_ends_pytest_before_the_run_ends_it_without_a_verdict(tmp_path, name, action):
-    ended = plain_pytest(with_hook(make_suite(tmp_path, "passes"), name, action))
+    junit = tmp_path / "junit.xml"
+    junit.write_text('<testsuites><testsuite name="of an earlier run" tests="0" failures="0" errors="0"/></testsuites>')
+    ended = plain_pytest(with_hook(make_suite(tmp_path, "passes"), name, action), f"--junitxml={junit}")
     assert ended.returncode == 3, ended.output
     assert not ended.has_results
+    assert junit.read_text() == "", "what is green there is of another run"
 
 
 @pytest.mark.parametrize(

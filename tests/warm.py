@@ -1,4 +1,4 @@
-"""Processes that need not import torch: forks of one that has (warm_server.py). An import is 2 of the 3 CPU seconds of a process here.
+"""Processes that need not import torch: forks of one that has (warm_server.py). That import is most of what many of them cost.
 
 What a fork runs is what `python -m MODULE` runs, with an environment, folder, command line and exit code of its own. The ranks that
 torchrun starts, and all workers, are started anew, as everywhere.

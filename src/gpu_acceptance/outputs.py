@@ -1,5 +1,6 @@
 """The files that pytest and its plugins write of a run: rank 0 alone writes them, into the run's folder."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -22,6 +23,8 @@ def direct_outputs(config: pytest.Config, files: RunFiles, rank: int) -> Path | 
     option = config.option
     junit, option.xmlpath = option.xmlpath, None
     wanted = _path(junit) if junit else None
+    if rank == 0 and wanted and wanted.exists():
+        empty(wanted)
     if rank != 0:
         sys.stdout = _open_terminal(files.terminal)
         for name in _WRITERS:
@@ -32,6 +35,12 @@ def direct_outputs(config: pytest.Config, files: RunFiles, rank: int) -> Path | 
         option.htmlpath = option.htmlpath or str(files.folder / "pytest.html")
         option.self_contained_html = True
     return wanted
+
+
+def empty(junit: Path) -> None:
+    """What is green there is of an earlier run, or of what has been taken back: an empty file is no JUnit for any reader."""
+    with contextlib.suppress(OSError):  # which is told when it cannot be written in the end
+        junit.write_bytes(b"")
 
 
 def find_unwritable(config: pytest.Config) -> str | None:

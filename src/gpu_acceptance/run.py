@@ -1,7 +1,6 @@
 """One acceptance run on one rank, from the agreement on what runs to the last bye. The pytest hooks are in plugin.py."""
 
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from gpu_acceptance.levels import runs
 from gpu_acceptance.limit import Limit, Profile, matching_reason
 from gpu_acceptance.manifest import MANIFEST, write_manifest
 from gpu_acceptance.objections import FORMATION
+from gpu_acceptance.outputs import empty
 from gpu_acceptance.own_files import NO_FILES, OwnFiles
 from gpu_acceptance.record import COUNTERS, Outcome, RankIdentity, Row, RunPlan, RunRecord
 from gpu_acceptance.report.event_files import write_event_files
@@ -265,7 +265,8 @@ class Run:
             return ""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(self.files.folder / JUNIT, path)
+            empty(path)
+            path.write_bytes((self.files.folder / JUNIT).read_bytes())
         except OSError as error:
             return f"--junitxml={path} could not be written: {error.strerror or describe(error)}"
         return ""

@@ -75,6 +75,13 @@ def cases_of(record):
     return dict(zip((row.nodeid for row in record.rows), suite_of(record), strict=False))
 
 
+def test_it_is_red_without_the_verdict_whatever_the_exit_code():
+    record = samples.accepted()
+    conclusion = record.conclusion.model_copy(update={"verdict": "INCOMPLETE", "line": "INCOMPLETE: 1 limit never measured"})
+    assert conclusion.exit_code == 0
+    assert suite_of(record.model_copy(update={"conclusion": conclusion})).get("errors") == "1"
+
+
 def test_a_failure_names_the_culprit():
     record = read_results(REPORTS / "samples" / "one-gpu")
     failed = next(row for row in record.rows if row.outcome is Outcome.FAILED)

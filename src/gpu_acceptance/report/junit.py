@@ -54,7 +54,7 @@ def _of_row(row: Row) -> ElementTree.Element:
 
 def _of_verdict(conclusion: Conclusion) -> ElementTree.Element:
     case = _case(_OWN, VERDICT_CASE, 0.0)
-    if conclusion.exit_code:
+    if conclusion.exit_code or conclusion.verdict != "ACCEPTED":
         kind = "failure" if conclusion.verdict == "REJECTED" else "error"
         _add(case, kind, conclusion.verdict, "\n".join([conclusion.line, *conclusion.reasons]))
     return case

@@ -152,6 +152,49 @@ def test_nor_does_a_waiver(bad, good):
     assert [one.reason for one in found.failures.not_compared] == ["not tested again"]
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"), [(lambda _: None, "passed, and the later run does not have it"), (not_run, "passed, then not run")]
+)
+def test_a_run_that_tests_nothing_is_not_found_to_be_no_worse(good, change, reason):
+    found = compare(samples.accepted(), with_row(good, HBM, change))
+    assert list(map(str, found.lost)) == [f"{HBM}: {reason}"]
+    assert found.exit_code == 6
+    assert found.line.startswith("NOT COMPARABLE: 1 right before and not tested again; ")
+
+
+@pytest.mark.parametrize(
+    ("update", "lost"),
+    [
+        ({"status": Status.NOT_MEASURED}, "held, then not measured"),
+        ({"status": Status.WAIVED}, "held, then waived"),
+        ({"need": ">= 1"}, "held, then by another limit: >= 1"),
+        (None, "held, and the later run has no such limit"),
+        ({"status": Status.MISSED}, ""),
+    ],
+)
+def test_a_limit_that_held_is_judged_again_and_by_the_same(good, update, lost):
+    limits = [
+        one.model_copy(update=update or {}) if one.metric == "hbm.triad.bandwidth" else one
+        for one in good.conclusion.limits
+        if update is not None or one.metric != "hbm.triad.bandwidth"
+    ]
+    after = good.model_copy(update={"conclusion": good.conclusion.model_copy(update={"limits": tuple(limits)})})
+    found = compare(samples.accepted(), after)
+    assert list(map(str, found.lost)) == ([f"hbm.triad.bandwidth >= 4150: {lost}"] if lost else [])
+    assert found.exit_code == (6 if lost else 0)
+
+
+def test_a_real_run_that_was_accepted_and_one_that_measured_little(tmp_path, capsys):
+    runs = REPORTS / "evidence"
+    page = tmp_path / "page.html"
+    code, out, err = run(capsys, "report", "compare", runs / "h200x2-accept/full", runs / "h200-training/x2-sound", f"--html={page}")
+    assert (code, err) == (6, "")
+    assert out.splitlines()[-1] == "NOT COMPARABLE: 66 right before and not tested again; 1 validation and 0 figures compared"
+    assert "NOT TESTED AGAIN acceptance/test_binding.py::test_gpu: passed, and the later run does not have it" in out
+    assert parse(page.read_text()).all("h1")[0].text.split()[:3] == ["○", "NOT", "COMPARABLE:"]
+    assert len([one for one in parse(page.read_text()).all("td") if one.text.strip() == "○ NOT TESTED AGAIN"]) == 66
+
+
 def test_other_sizes_are_not_compared(bad, good):
     parameters = {**good.header.parameters, "hbm.size": 7}
     found = compare(bad, later(good, parameters=parameters))
@@ -182,6 +225,17 @@ def test_a_figure_moves_by_more_than_three_spreads_and_two_percent(good, factor,
     found = compare(samples.accepted(), with_row(good, GEMM, scaled("gemm.bf16.tflops", factor, 3, spread=spread)))
     assert [one.direction for one in found.figures.moved] == ([direction] if direction else [])
     assert found.exit_code == (direction == "worse")
+
+
+def test_a_figure_that_fell_to_zero_is_worse_though_zero_has_no_spread(good):
+    def change(row):
+        attempt = row.attempts[-1]
+        fell = [replace(one, value=0.0, spread_percent=None) for one in attempt.ranks[3].figures]
+        ranks = tuple(one.model_copy(update={"figures": tuple(fell)}) if one.rank == 3 else one for one in attempt.ranks)
+        return row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": ranks}),)})
+
+    (worse,) = compare(samples.accepted(), with_row(good, GEMM, change)).worse
+    assert (worse.percent, worse.place) == (-100, "node-01.example, GPU 3")
 
 
 def test_a_figure_names_where_it_moved_most(good):
@@ -273,7 +327,10 @@ def test_two_real_runs_with_and_without_another_job_on_the_gpus(tmp_path, capsys
         line for line in lines if line.startswith("NEW acceptance/test_hbm.py::test_bandwidth[copy]: hbm.copy.bandwidth = 3990.88 GB/s")
     ]
     assert [line for line in lines if "hbm.read.bandwidth = 4471.47 -> 4198.23 GB/s (-6.1 %, noise 2.0 %) | node-00, GPU 1" in line]
-    assert lines[-1] == "SOMETHING WORSE: 14 failures new, 7 figures worse; 11 validations and 32 figures compared"
+    assert (
+        lines[-1]
+        == "SOMETHING WORSE: 14 failures new, 32 right before and not tested again, 7 figures worse; 11 validations and 32 figures compared"
+    )
     page = parse((tmp_path / "page.html").read_text())
     assert page.all("h1")[0].text.split() == ["✗", *lines[-1].split()]
     cells = [one.text.strip() for one in page.all("td")]
@@ -294,14 +351,16 @@ def test_one_run_is_not_compared_with_itself(tmp_path, capsys):
     assert run(capsys, "report", "compare", folder, folder) == (4, "", line)
 
 
-def test_a_page_never_goes_into_the_folder_of_a_run(tmp_path, capsys, good):
+@pytest.mark.parametrize(("leave_manifest", "name"), [(write_manifest, "logs/page.html"), (lambda _: None, "results.json")])
+def test_a_page_never_goes_into_the_folder_of_a_run(tmp_path, capsys, good, leave_manifest, name):
     before, after = leave(tmp_path / "before", samples.accepted()), leave(tmp_path / "after", good)
-    write_manifest(after)
+    leave_manifest(after)
     (after / "logs").mkdir()
-    page = after / "logs" / "page.html"
+    page = after / name
+    content = page.read_text() if page.exists() else None
     code, _, err = run(capsys, "report", "compare", before, after, f"--html={page}")
     assert (code, err) == (4, f"gpu-acceptance: {page}: in the folder of a run, which a new file would change; name another place\n")
-    assert not page.exists()
+    assert (page.read_text() if page.exists() else None) == content
 
 
 def test_edited_results_are_not_compared(tmp_path, capsys, good):

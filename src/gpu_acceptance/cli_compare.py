@@ -23,9 +23,10 @@ def add_verbs(verbs: "Verbs") -> None:
         "compare",
         help="say what a later run has better and worse than an earlier one",
         description="Compare two runs of one cluster, as after a repair: what differs between them, which failures are GONE, NEW or "
-        "STILL there, which were NOT COMPARED, and which figures moved by more than noise: 3 times the spread of both, and 2 %. A slot is "
-        "compared with the same slot, whatever GPU is in it. Returns 0 where nothing is worse, 1 where a failure is new or a figure worse, "
-        "6 where the runs, or some of their failures, cannot be compared.",
+        "STILL there, which were NOT COMPARED, what was right and is NOT TESTED AGAIN, and which figures moved by more than noise: 3 times "
+        "the spread of both, and 2 %. A slot is compared with the same slot, whatever GPU is in it. Returns 0 where nothing is worse, "
+        "1 where a failure is new or a figure worse, 6 where the runs, some of their failures, or something that was right before cannot "
+        "be compared.",
     )
     verb.add_argument("--html", metavar="FILE", type=Path, help="write the same as a page; is replaced where it exists")
     verb.add_argument("before", metavar="BEFORE", type=Path, help="the folder of the earlier run, or a folder of runs: then its newest")
@@ -37,7 +38,7 @@ def _compare(options: argparse.Namespace) -> int:
     before, after = _read(options.before), _read(options.after)
     if before.header.run_id == after.header.run_id:
         raise UsageError(f"{options.before} and {options.after}: both are of run {before.header.run_id}")
-    if options.html and any((folder / MANIFEST).exists() for folder in options.html.resolve().parents):
+    if options.html and any((folder / name).exists() for folder in options.html.resolve().parents for name in (MANIFEST, RESULTS)):
         raise UsageError(f"{options.html}: in the folder of a run, which a new file would change; name another place")
     comparison = compare(before, after)
     for line in _lines(comparison):
@@ -60,7 +61,8 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     for word, record in (("BEFORE", comparison.before), ("AFTER", comparison.after)):
         yield f"{word} {record.header.run_id}: {record.conclusion.line}"
     failures = comparison.failures
-    bad = (("NEW", failures.new), ("WORSE", comparison.worse), ("NOT COMPARED", failures.not_compared), ("STILL", failures.still))
+    open_ones = (("NOT COMPARED", failures.not_compared), ("NOT TESTED AGAIN", comparison.lost))
+    bad = (("NEW", failures.new), ("WORSE", comparison.worse), *open_ones, ("STILL", failures.still))
     good = (("GONE", failures.gone), ("BETTER", comparison.better), ("MOVED", comparison.moved))
     for word, found in (("DIFFERS", comparison.differing), *bad, *good):
         yield from shortened([f"{word} {one}" for one in found], elsewhere=f" {word}")

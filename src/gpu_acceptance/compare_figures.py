@@ -65,7 +65,7 @@ def compare_figures(before: RunRecord, after: RunRecord) -> Figures:
     """Of validations that both runs tested with the same parameters, in the same slots."""
     others = subjects_with_other_parameters(before, after)
     old, new = _figures(before), _figures(after)
-    both = [key for key in old if key in new and subject_of(key[0]) not in others and old[key].unit == new[key].unit]
+    both = [key for key in old if key in new and subject_of(key[0]) not in others and _comparable(old[key], new[key])]
     bounds = _bounds(before) | _bounds(after)
     found: dict[tuple[str, str, Direction], list[Moved]] = defaultdict(list)
     for nodeid, metric, detail, place in both:
@@ -77,8 +77,14 @@ def compare_figures(before: RunRecord, after: RunRecord) -> Figures:
     return Figures(len(both), tuple(sorted(moved, key=lambda one: -abs(one.percent))))
 
 
+def _comparable(old: Figure, new: Figure) -> bool:
+    """Each has a spread. What fell to zero has none, as a part of it, and is the most that a figure can move."""
+    has_noise = old.spread_percent is not None and (new.spread_percent is not None or not new.value)
+    return has_noise and bool(old.value) and old.unit == new.unit
+
+
 def _figures(record: RunRecord) -> dict[tuple[str, str, str, str], Figure]:
-    """By validation, metric, detail and slot, of the last attempt; those that have a spread and a size."""
+    """Numbers by validation, metric, detail and slot, of the last attempt."""
     where, done = places(record.header), tested(record)
     return {
         (row.nodeid, figure.metric, figure.detail, where.get(rank.rank, f"rank {rank.rank}")): figure
@@ -86,7 +92,7 @@ def _figures(record: RunRecord) -> dict[tuple[str, str, str, str], Figure]:
         if row.nodeid in done
         for rank in row.attempts[-1].ranks
         for figure in rank.figures
-        if figure.spread_percent is not None and is_number(figure.value) and figure.value
+        if is_number(figure.value)
     }
 
 

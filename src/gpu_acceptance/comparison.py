@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from gpu_acceptance.compare_failures import Failures, compare_failures, tested
 from gpu_acceptance.compare_figures import Figures, Moved, compare_figures
+from gpu_acceptance.compare_lost import Lost, find_lost
 from gpu_acceptance.compare_settings import Differing, differing
 from gpu_acceptance.record import RunRecord
 from gpu_acceptance.values import plural
@@ -22,6 +23,7 @@ class Comparison:
     after: RunRecord
     differing: list[Differing]
     failures: Failures
+    lost: tuple[Lost, ...]
     figures: Figures
     num_compared: int  # validations that both runs tested
 
@@ -45,7 +47,7 @@ class Comparison:
             return NOT_COMPARABLE
         if self.failures.new or self.worse:
             return SOMETHING_WORSE
-        return NOT_COMPARABLE if self.failures.not_compared else NOTHING_WORSE
+        return NOT_COMPARABLE if self.failures.not_compared or self.lost else NOTHING_WORSE
 
     @property
     def line(self) -> str:
@@ -66,6 +68,8 @@ class Comparison:
         ):
             if number:
                 yield f"{plural(number, 'failure')} {what}"
+        if self.lost:
+            yield f"{len(self.lost)} right before and not tested again"
         for number, what in ((len(self.worse), "worse"), (len(self.better), "better"), (len(self.moved), "moved")):
             if number:
                 yield f"{plural(number, 'figure')} {what}"
@@ -79,6 +83,7 @@ def compare(before: RunRecord, after: RunRecord) -> Comparison:
     """Where something forbids it, nothing is compared but what that is."""
     found = differing(before, after)
     if any(one.forbids for one in found):
-        return Comparison(before, after, found, Failures(), _NO_FIGURES, 0)
+        return Comparison(before, after, found, Failures(), (), _NO_FIGURES, 0)
     num_compared = len(tested(before) & tested(after))
-    return Comparison(before, after, found, compare_failures(before, after), compare_figures(before, after), num_compared)
+    failures, lost, figures = compare_failures(before, after), find_lost(before, after), compare_figures(before, after)
+    return Comparison(before, after, found, failures, lost, figures, num_compared)

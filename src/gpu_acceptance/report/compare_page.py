@@ -6,6 +6,7 @@ from gpu_acceptance.report.words import Mark
 
 _MARKS = {NOTHING_WORSE: Mark("✓", "NOTHING WORSE", "good"), SOMETHING_WORSE: Mark("✗", "SOMETHING WORSE", "bad")}
 _NOT_COMPARABLE = Mark("○", "NOT COMPARABLE", "open")
+_NOT_AGAIN = Mark("○", "NOT TESTED AGAIN", "open")
 
 
 def build_compare_page(comparison: Comparison) -> str:
@@ -23,4 +24,4 @@ def build_compare_page(comparison: Comparison) -> str:
         ("Figures that moved", Mark("·", "MOVED", "quiet"), comparison.moved),
     ]
     mark = _MARKS.get(comparison.exit_code, _NOT_COMPARABLE)
-    return render("compare.html", comparison=comparison, mark=mark, failures=sections, figures=figures)
+    return render("compare.html", comparison=comparison, mark=mark, not_again=_NOT_AGAIN, failures=sections, figures=figures)

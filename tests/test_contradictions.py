@@ -48,6 +48,41 @@ def judged(number, **changes):
     return change
 
 
+def measured(number, place, **changes):
+    """The first figure of one rank."""
+    return lambda data: data["rows"][number]["attempts"][0]["ranks"][place]["figures"][0].update(changes)
+
+
+def without_figures(number, place):
+    return lambda data: data["rows"][number]["attempts"][0]["ranks"][place].update(figures=[])
+
+
+def twice(*path):
+    """The last entry of a list is there once more."""
+
+    def change(data):
+        for key in path:
+            data = data[key]
+        data.append(data[-1])
+
+    return change
+
+
+def without_limit(data):
+    """A limit is gone from what the run concludes, and the coverage knows nothing of it."""
+    del data["conclusion"]["limits"][2]
+    for name in ("limits_expected", "limits_judged", "limits_held"):
+        data["conclusion"]["coverage"][name] -= 1
+
+
+def at_level(data):
+    data["header"]["level"] = "quick"
+
+
+def with_overlay(data):
+    data["changes"] = [{"kind": "loosened", "key": "limits", "old": "1", "new": "2", "file": "site.yaml", "sha256": "0" * 64}]
+
+
 def in_limits(**changes):
     return lambda data: data["conclusion"]["limits"][0].update(changes)
 
@@ -78,6 +113,8 @@ def gpus_twice(data):
 
 HBM = "test_hbm.py::test_hbm_triad"
 FULL = f"acceptance/{HBM}"
+TRIAD = "hbm.triad.bandwidth"
+REDUCED = "acceptance/test_nccl.py::test_nccl_large[all_reduce]"
 
 
 @pytest.mark.parametrize("sample", samples.ALL)
@@ -132,6 +169,23 @@ def test_what_a_run_concludes_does_not_contradict_itself(run):
         (without_ranks(*range(8)), "ACCEPTED, and no rank said who it is"),
         (smaller_job, "ACCEPTED, and no rank opened GPUs 4-7 of node-01.example"),
         (gpus_twice, "ACCEPTED, and no rank opened 8 GPUs of node-01.example, unseen by NVML"),
+        (concluded(reasons=["rank 3 died"]), "ACCEPTED, and a reason against it: rank 3 died"),
+        (in_limits(value=800.0), "ACCEPTED, and gemm.bf16.tflops held, judged otherwise in its validations"),
+        (in_limits(need=">= 1"), "ACCEPTED, and gemm.bf16.tflops held, judged otherwise in its validations"),
+        (judged(1, value=4400.0), f"ACCEPTED, and {TRIAD} held in {FULL}, with 4400, which is no figure of it"),
+        (judged(1, value=4333.0), f"ACCEPTED, and {TRIAD} held in {FULL}, with 4333, and rank 0 has 4330"),
+        (judged(1, value=None), f"ACCEPTED, and {TRIAD} held in {FULL}, with no value, which is no figure of it"),
+        (judged(1, need=">= 4500"), f"ACCEPTED, and {TRIAD} held in {FULL}, with 4312, need >= 4500"),
+        (judged(1, need="much"), f"ACCEPTED, and {TRIAD} held in {FULL}, with 4312, need much"),
+        (measured(1, 2, value=3000.0), f"ACCEPTED, and {TRIAD} held in {FULL}, with 4312, and rank 2 has 3000"),
+        (measured(1, 2, value=None, anomaly="nan"), f"ACCEPTED, and {TRIAD} held in {FULL}, with 4312, and rank 2 has no value"),
+        (without_figures(1, 2), f"ACCEPTED, and {TRIAD} held in {FULL}, where rank 2 has no figure of it"),
+        (measured(2, 6, value=1), f"ACCEPTED, and nccl.all_reduce.wrong held in {REDUCED}, with 0, and rank 6 has 1"),
+        (without_limit, f"ACCEPTED, and {TRIAD} judged (at_least), and not among the limits"),
+        (twice("rows"), f"ACCEPTED, and {REDUCED} is there 2 times"),
+        (twice("rows", 1, "attempts", 0, "ranks"), f"ACCEPTED, and attempt 1 of {FULL} is not of 8 ranks"),
+        (at_level, "ACCEPTED, and its line does not say 'quick'"),
+        (with_overlay, "ACCEPTED, and its line does not say '1 loosened'"),
         (lambda data: data["header"].update(rebuilt="rebuilt from 8 of 8 journals"), "ACCEPTED, and no reporter finished the run"),
         (lambda data: data["header"].update(measure_only=True), "ACCEPTED, and nothing was judged (--measure-only)"),
     ],
@@ -227,7 +281,10 @@ def test_a_declared_number_of_gpus_excuses_the_others():
     limits = tuple(one for one in record.conclusion.limits if one.status is Status.HELD)
     rows = tuple(row for row in record.rows if row.outcome in {Outcome.PASSED, Outcome.NOT_APPLICABLE})
     coverage = record.conclusion.coverage.model_copy(update={"limits_expected": 4})
-    conclusion = record.conclusion.model_copy(
-        update={"verdict": "ACCEPTED", "line": "ACCEPTED for 4 of 8 GPUs", "exit_code": 0, "limits": limits, "coverage": coverage}
-    )
-    assert find_contradiction(record.model_copy(update={"rows": rows, "conclusion": conclusion})) == ""
+
+    def accepted(line):
+        changes = {"verdict": "ACCEPTED", "line": line, "exit_code": 0, "reasons": (), "limits": limits, "coverage": coverage}
+        return record.model_copy(update={"rows": rows, "conclusion": record.conclusion.model_copy(update=changes)})
+
+    assert find_contradiction(accepted("ACCEPTED for 4 of 8 GPUs (1 loosened, overlay site-example.yaml)")) == ""
+    assert find_contradiction(accepted("ACCEPTED")) == "ACCEPTED, and its line does not say '4 of 8 GPUs'"

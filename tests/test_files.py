@@ -147,6 +147,10 @@ def test_what_is_no_record(tmp_path, text, message):
         (lambda data: data.update({"a\nb": 1}), r"unknown key a\nb"),
         (lambda data: data["rows"][0].update(duration_s=float("nan")), "rows.0.duration_s: Input should be a finite number, not nan"),
         (lambda data: data["rows"][0].update(duration_s=float("-inf")), "rows.0.duration_s: Input should be a finite number, not -inf"),
+        (
+            lambda data: data["rows"][0]["attempts"][0]["ranks"][0]["figures"][0].update(value=float("nan")),
+            "rows.0.attempts.0.ranks.0.figures.0.value: Input should be a finite number, a text, true or false, not nan",
+        ),
         (lambda data: data["conclusion"].update(exit_code="0"), "conclusion.exit_code: Input should be a valid integer, not '0'"),
         (
             lambda data: data["conclusion"].update(verdict="PASS"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gpu_acceptance.compare_settings import places, subjects_with_other_parameters
 from gpu_acceptance.contract import LineState
+from gpu_acceptance.need import same_need
 from gpu_acceptance.record import Judgement, Outcome, Row, RunRecord, Status
 from gpu_acceptance.rows import subject_of
 
@@ -70,7 +71,7 @@ def _change(key: Key, old: "_Tested", new: "_Tested", others: Container[str]) ->
         return "still", ""
     if not (old if is_new else new).holds(key):
         return "not_compared", f"not tested {'before' if is_new else 'again'}"
-    if old.need(key) != new.need(key):
+    if not same_need(old.need(key), new.need(key)):
         return "not_compared", f"judged by another limit: {old.need(key)}, then {new.need(key)}"
     return ("new" if is_new else "gone"), ""
 

@@ -4,6 +4,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from gpu_acceptance.compare_failures import tested
+from gpu_acceptance.need import same_need
 from gpu_acceptance.record import Judgement, Outcome, Row, RunRecord, Status
 
 _JUDGED = {Status.HELD, Status.MISSED, Status.UNSTABLE, Status.INVALID}
@@ -46,6 +47,6 @@ def _why_lost(limit: Judgement, later: Judgement | None) -> str:
         return "held, and the later run has no such limit"
     if later.status not in _JUDGED:
         return f"held, then {later.status}"
-    if later.status is Status.HELD and later.need != limit.need:
+    if later.status is Status.HELD and not same_need(later.need, limit.need):
         return f"held, then by another limit: {later.need}"
     return ""

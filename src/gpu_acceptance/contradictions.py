@@ -1,6 +1,7 @@
 """What in a run record cannot be true together: a verdict is believed where rows, limits and header say the same. Pure."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from gpu_acceptance.contract import Contract
@@ -10,7 +11,9 @@ from gpu_acceptance.job import Job
 from gpu_acceptance.limit import matching_reason, subject_of_metric
 from gpu_acceptance.objections import absent, contract_missed, contract_not_tested, incomplete_rows, rejecting_rows
 from gpu_acceptance.record import COUNTERS, Coverage, Judgement, Outcome, Row, RunRecord, Status
+from gpu_acceptance.unproved_bounds import find_unproved
 from gpu_acceptance.visible import one_line
+from gpu_acceptance.weaknesses import find_weaknesses, tested_part
 
 # Where two codes apply the first one of the list in the design wins, so an interrupted run may have found a rejection as well.
 EXIT_CODES = {"ACCEPTED": (0,), "REJECTED": (1, 2, 3), "INCOMPLETE": (2, 3, 5, 6)}
@@ -72,6 +75,7 @@ def _misjudged_lines(record: RunRecord) -> Iterator[str]:
 def _against_accepted(record: RunRecord) -> Iterator[str]:
     """Everything that would have kept a run from being ACCEPTED, as far as its record tells."""
     coverage = record.conclusion.coverage
+    yield from (f"a reason against it: {reason}" for reason in record.conclusion.reasons)
     if record.header.rebuilt:
         yield "no reporter finished the run"
     if record.header.measure_only:
@@ -79,12 +83,15 @@ def _against_accepted(record: RunRecord) -> Iterator[str]:
     yield from (objection.sentence for objection in incomplete_rows(record.rows))
     yield from (objection.sentence for objection in contract_not_tested(record.conclusion.contract))
     yield from _absences(record)
+    yield from (f"{nodeid} is there {times} times" for nodeid, times in Counter(row.nodeid for row in record.rows).items() if times > 1)
     for row in record.rows:
         yield from _against_row(row, record)
     yield from _against_limits(record)
+    yield from (fault for row in record.rows for fault in find_unproved(row, Job(record.header.ranks)))
     if not 0 < coverage.limits_expected == coverage.limits_held:
         yield f"{coverage.limits_held} of {coverage.limits_expected} limits held"
     yield from _never_asked(record)
+    yield from _untold(record)
 
 
 def _absences(record: RunRecord) -> Iterator[str]:
@@ -100,7 +107,7 @@ def _against_row(row: Row, record: RunRecord) -> Iterator[str]:
         yield f"{row.nodeid} passed without an attempt"
     expected = {identity.rank for identity in record.header.ranks}
     for attempt in row.attempts:
-        if expected != {one.rank for one in attempt.ranks}:
+        if sorted(expected) != sorted(one.rank for one in attempt.ranks):
             yield f"attempt {attempt.number} of {row.nodeid} is not of {len(expected)} ranks"
         yield from (f"{row.nodeid} on rank {one.rank}: {one.outcome}" for one in attempt.ranks if one.outcome not in _QUIET)
         if row.outcome is Outcome.PASSED:
@@ -112,11 +119,34 @@ def _against_row(row: Row, record: RunRecord) -> Iterator[str]:
 
 
 def _against_limits(record: RunRecord) -> Iterator[str]:
-    held = {(one.metric, one.bound) for row in record.rows for one in row.judgements if one.status is Status.HELD}
-    for limit in record.conclusion.limits:
+    """The limits of a run are the worst of its rows, and each of those is among them."""
+    limits = {(limit.metric, limit.bound): limit for limit in record.conclusion.limits}
+    judged = _by_bound(record)
+    for key, limit in limits.items():
         yield from _against_judgement(limit, record)
-        if limit.status is Status.HELD and (limit.metric, limit.bound) not in held:
-            yield f"{limit.metric} held, judged in no validation"
+        if limit.status is Status.HELD and limit not in judged.get(key, []):
+            yield f"{limit.metric} held, {'judged otherwise in its validations' if key in judged else 'judged in no validation'}"
+    yield from (f"{metric} judged ({bound}), and not among the limits" for metric, bound in judged if (metric, bound) not in limits)
+
+
+def _by_bound(record: RunRecord) -> dict[tuple[str, str], list[Judgement]]:
+    """What rows judged by a bound; what does not apply has none."""
+    judged: dict[tuple[str, str], list[Judgement]] = {}
+    for row in record.rows:
+        for one in row.judgements:
+            if one.bound:
+                judged.setdefault((one.metric, one.bound), []).append(one)
+    return judged
+
+
+def _untold(record: RunRecord) -> Iterator[str]:
+    """What the verdict line has to say in brackets, or of how many GPUs it speaks."""
+    header, conclusion = record.header, record.conclusion
+    judgements = [*conclusion.limits, *(one for row in record.rows for one in row.judgements)]
+    changes = [(change.kind, change.file) for change in record.changes]
+    known = find_weaknesses(header.profile, header.level, header.parameters, conclusion.coverage, judgements, changes)
+    said = conclusion.line
+    yield from (f"its line does not say {text!r}" for text in (tested_part(conclusion.coverage), *known) if text not in said)
 
 
 def _against_judgement(one: Judgement, record: RunRecord) -> Iterator[str]:

@@ -32,6 +32,9 @@ JournalLine = RankIdentity | RunPlan | RankFacts | RankRecord | Refusal
 _LINE: TypeAdapter[JournalLine] = TypeAdapter(Annotated[JournalLine, Field(discriminator="kind")])
 
 
+_OF_A_VALUE = {("bool",), ("int",), ("float",), ("str",)}  # how pydantic names the members of `Value`
+
+
 class RecordError(ValueError):
     """A file of a run folder cannot be used: one readable line that names it."""
 
@@ -138,8 +141,13 @@ def first_problem(error: ValidationError) -> str:
         if problem["loc"][-1:] == ("schema_version",):
             return f"schema_version is {one_line(repr(problem['input']))}; this version reads {SCHEMA_VERSION}"
     first = problems[0]
-    where = one_line(".".join(str(part) for part in first["loc"]))
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    alike = [one for one in problems if one["loc"][:-1] == first["loc"][:-1] and one["loc"][-1:] in _OF_A_VALUE]
+    is_value = len(alike) > 1  # none of the types of one value
+    where = one_line(".".join(str(part) for part in (first["loc"][:-1] if is_value else first["loc"])))
+    others = len(problems) - max(1, len(alike))
+    more = f" (and {others} more)" if others else ""
+    if is_value:
+        return f"{where}: Input should be a finite number, a text, true or false, not {one_line(repr(first['input']))[:80]}{more}"
     if first["type"] == "json_invalid":
         return f"not JSON: {one_line(first['msg'].removeprefix('Invalid JSON: '))}"
     if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:  # of a model; of a dataclass

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_acceptance.clocks import clock_sentences
+from gpu_acceptance.objections import validations
 from gpu_acceptance.record import Outcome, RunRecord, Status, clip
 from gpu_acceptance.report.advice import kinds_of_run
 from gpu_acceptance.values import plural
@@ -42,8 +43,9 @@ def coverage_line(record: RunRecord) -> str:
     coverage = record.conclusion.coverage
     size = f"{plural(coverage.nodes, 'node')} x {plural(coverage.ranks, 'rank')}, {coverage.gpus_tested} of {coverage.gpus_existing} GPUs"
     limits = f"{coverage.limits_expected} expected, {coverage.limits_judged} judged, {coverage.limits_held} held"
-    passed = sum(row.outcome is Outcome.PASSED for row in record.rows)
-    return f"coverage: {size}; limits: {limits}; validations: {passed} of {len(record.rows)} passed"
+    of_tests = validations(record.rows)
+    passed = sum(row.outcome is Outcome.PASSED for row in of_tests)
+    return f"coverage: {size}; limits: {limits}; validations: {passed} of {len(of_tests)} passed"
 
 
 def _missed(record: RunRecord) -> Iterator[str]:

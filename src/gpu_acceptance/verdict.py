@@ -3,7 +3,6 @@
 ACCEPTED must be proved: every expected bound held on every member of its scope, and nothing below found a reason against it.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -11,7 +10,7 @@ from gpu_acceptance.contract import Contract
 from gpu_acceptance.contract_judge import judge_contract
 from gpu_acceptance.coverage import judge_run, left_out, make_coverage, subjects_without_limit
 from gpu_acceptance.job import Job
-from gpu_acceptance.limit import DEFAULT_LEVEL, Profile
+from gpu_acceptance.limit import Profile
 from gpu_acceptance.objections import (
     FORMATION,
     Objection,
@@ -28,7 +27,7 @@ from gpu_acceptance.objections import (
 )
 from gpu_acceptance.record import Conclusion, Coverage, Judgement, Outcome, Row, Status, clip
 from gpu_acceptance.rows import make_row, subject_of
-from gpu_acceptance.values import level_text
+from gpu_acceptance.weaknesses import find_weaknesses, tested_part
 
 __all__ = ["FORMATION", "conclude", "make_row", "subject_of", "worst_margin"]
 
@@ -103,34 +102,20 @@ def worst_margin(conclusion: Conclusion) -> Judgement | None:
 def _weaknesses(
     rows: Sequence[Row], limits: Sequence[Judgement], profile: Profile, coverage: Coverage, small: Mapping[str, str]
 ) -> Iterator[str]:
-    """What a reader of ACCEPTED must know."""
-    if profile.level != DEFAULT_LEVEL:
-        yield level_text(profile.level, profile.parameters)
-    if not coverage.gpus_tested:
-        yield f"{profile.name} profile: no GPU was tested"
+    judgements = [*limits, *(judgement for row in rows for judgement in row.judgements)]
+    changes = [(change.kind, change.file) for change in profile.changes]
+    yield from find_weaknesses(profile.name, profile.level, profile.parameters, coverage, judgements, changes)
     for subject, reason in small.items():
         yield f"{subject} not applicable: {reason.split(', ', 1)[0]}"
-    judgements = [*limits, *(judgement for row in rows for judgement in row.judgements)]
-    waived = {judgement.metric for judgement in judgements if judgement.status is Status.WAIVED}
-    if waived:
-        yield f"{len(waived)} waived"
-    kinds = Counter(change.kind for change in profile.changes)
-    for kind in ("loosened", "added", "changed", "not applicable", "tightened"):
-        if kinds[kind]:
-            yield f"{kinds[kind]} declared not applicable" if kind == "not applicable" else f"{kinds[kind]} {kind}"
-    overlays = sorted({change.file for change in profile.changes})
-    if overlays:
-        yield f"{'overlay' if len(overlays) == 1 else 'overlays'} {', '.join(overlays)}"
 
 
 def _line(verdict: Verdict, objections: Sequence[Objection], weaknesses: Sequence[str], coverage: Coverage) -> str:
     """`ACCEPTED for 4 of 8 GPUs (2 waived)`, `REJECTED: 1 limit missed in 1 of 9 validations`."""
-    partly = coverage.gpus_tested < coverage.gpus_existing
-    gpus = f"{coverage.gpus_tested} of {coverage.gpus_existing} GPUs"
+    gpus = tested_part(coverage)
     parts = list(dict.fromkeys(objection.part for objection in objections))
     more = [f"{len(parts) - _MOST_PARTS} more reasons"] if len(parts) > _MOST_PARTS + 1 else parts[_MOST_PARTS:]
-    said = f": {', '.join([*parts[:_MOST_PARTS], *more])}" if parts else f" for {gpus}" if partly else ""
-    weaknesses = [*([gpus] if partly and parts else []), *weaknesses]
+    said = f": {', '.join([*parts[:_MOST_PARTS], *more])}" if parts else f" for {gpus}" if gpus else ""
+    weaknesses = [*([gpus] if gpus and parts else []), *weaknesses]
     return f"{verdict}{said}" + (f" ({', '.join(weaknesses)})" if weaknesses else "")
 
 

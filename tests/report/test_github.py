@@ -11,6 +11,7 @@ from gpu_acceptance.report.github import MOST_ANNOTATIONS, annotations, job_summ
 from gpu_acceptance.report.summary_text import build_summary
 from tests.report import samples
 from tests.report.test_hostile import PIECES, construct, hostile, tainted
+from tests.report.test_summary_text import REASONS, of_the_job
 
 LINE = re.compile(r"::(error|warning|notice) title=[^:,\r\n]+::[^\r\n]*")
 
@@ -29,8 +30,15 @@ def test_each_line_is_one_command_and_the_verdict_is_the_last(sample):
 
 def test_what_is_wrong_is_told_with_figure_and_bound():
     found = [line for line in annotations(samples.rejected()) if line.startswith("::error")]
-    assert found[0].startswith("::error title=FAILED acceptance/test_hbm.py%3A%3Atest_hbm_triad::")
+    assert any(line.startswith("::error title=FAILED acceptance/test_hbm.py%3A%3Atest_hbm_triad::") for line in found)
     assert kinds(samples.accepted()).count("error") == 0
+
+
+def test_what_no_validation_tells_is_told_first():
+    found = [line for line in annotations(of_the_job(samples.rejected())) if line.startswith("::error")]
+    lines = [next(n for n, line in enumerate(found) if text in line) for text in (*REASONS, "contract line 8.2", "test_hbm_triad")]
+    assert lines == sorted(lines)
+    assert found[lines[1]] == f"::error title=what speaks against the whole run::{REASONS[1]}"
 
 
 def test_what_github_would_not_show_is_counted():
@@ -39,6 +47,7 @@ def test_what_github_would_not_show_is_counted():
         record.rows[1].model_copy(update={"nodeid": f"acceptance/test_hbm.py::test_{number}", "message": str(number)})
         for number in range(25)
     )
+    record = record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"reasons": ()})})
     found = [line for line in annotations(record.model_copy(update={"rows": rows})) if line.startswith("::error")]
     assert len(found) == MOST_ANNOTATIONS
     assert found[-1] == "::error title=and 18 more problems::see report.html"

@@ -4,8 +4,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gpu_acceptance.contract_judge import judge_contract
 from gpu_acceptance.record import RunRecord, Status
 from gpu_acceptance.report.summary_text import COLUMNS, MOST_LINES, build_summary
+from gpu_acceptance.report.validations import judgement_lines
+from gpu_acceptance.summary import coverage_line
 from tests.report import samples
 from tests.report.test_hostile import PIECES, construct, hostile, tainted
 
@@ -48,6 +51,41 @@ def test_the_smallest_margins_come_in_order():
     assert [line.split()[3] for line in told.splitlines() if " held " in line] == [
         one.metric for one in sorted(limits, key=lambda one: one.margin)[:5]
     ]
+
+
+REASONS = ("acceptance/test_x.py: not collected: SyntaxError", "interrupted: SIGTERM from PID 7")
+
+
+def of_the_job(record):
+    """The same run, with two reasons that are of no validation, and a contract line that was missed."""
+    line = samples.CONTRACT.lines[1].model_copy(update={"at_least": 10_000})
+    contract = judge_contract(samples.CONTRACT.model_copy(update={"lines": (line,)}), record.conclusion.limits, 1, {})
+    changes = {"reasons": (*record.conclusion.reasons, *REASONS), "contract": contract}
+    return record.model_copy(update={"conclusion": record.conclusion.model_copy(update=changes)})
+
+
+def test_what_no_validation_tells_comes_first_and_nothing_cuts_it_away():
+    record = of_the_job(samples.rejected())
+    never = tuple(samples.not_measured(f"nccl.never_{number}") for number in range(100))
+    limits = (*record.conclusion.limits, *never)
+    text = build_summary(record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"limits": limits})}))
+    assert " more lines, see report.html" in text
+    whole = text.split("what is wrong, by culprit:\n")[1].split("\n  rank ")[0]
+    for said in (*REASONS, "MISSED contract line 8.2 (all-reduce: "):
+        assert said in folded(whole)
+
+
+def test_a_limit_that_some_rank_did_not_measure_shows_no_figure_as_its_own():
+    record = samples.rejected()
+    missed = next(one for row in record.rows for one in row.judgements if one.status is Status.MISSED)
+    (line,) = judgement_lines([missed.model_copy(update={"status": Status.NOT_MEASURED})], {})
+    assert (line.figure_exact, line.margin, line.bar) == (f"no figure (elsewhere {missed.value} {missed.unit})", "", None)
+
+
+def test_rows_of_the_suite_itself_are_not_counted_as_validations():
+    record = samples.accepted()
+    formation = record.rows[0].model_copy(update={"nodeid": "world_formation"})
+    assert coverage_line(record.model_copy(update={"rows": (formation, *record.rows)})).endswith("; validations: 3 of 3 passed")
 
 
 def test_an_accepted_run_has_nothing_wrong():

@@ -59,9 +59,14 @@ def advice_on(row: Row, header: Header, not_applicable: Mapping[str, str]) -> tu
 
 def advice_on_run(record: RunRecord) -> tuple[Advice, ...]:
     """Of the reasons of the verdict that no validation tells."""
-    told = tuple(row.nodeid.rsplit("/", 1)[-1] for row in record.rows)
-    reasons = [reason for reason in record.conclusion.reasons if not reason.startswith(told)]
+    reasons = reasons_beyond_rows(record)
     return _advice([_Shown(kind, (), reason) for reason in reasons for kind in kinds_of_reason(reason)], record.header)
+
+
+def reasons_beyond_rows(record: RunRecord) -> list[str]:
+    """The reasons of the verdict that no validation tells: a file that was not collected, an interruption, GPUs that nobody opened."""
+    told = tuple(row.nodeid.rsplit("/", 1)[-1] for row in record.rows)
+    return [reason for reason in record.conclusion.reasons if not reason.startswith(told)]
 
 
 def kinds_of_run(record: RunRecord) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from gpu_acceptance.contract import Contract, JudgedLine, LineState
 from gpu_acceptance.contract_file import read_contract
 from gpu_acceptance.contract_judge import judge_contract, limits_of
 from gpu_acceptance.record import Judgement, RunRecord, Status
-from gpu_acceptance.report.formatting import rounded
+from gpu_acceptance.report.formatting import exact
 from gpu_acceptance.report.words import STATUS, Mark
 from gpu_acceptance.values import with_unit
 
@@ -99,5 +99,5 @@ def _telling(judgement: Judgement) -> tuple[int, float, str]:
 
 
 def _shown(judgement: Judgement) -> Shown:
-    figure = "no figure" if judgement.value is None else with_unit(rounded(judgement.value), judgement.unit)
+    figure = "no figure" if judgement.value is None else with_unit(exact(judgement.value), judgement.unit)
     return Shown(judgement.metric, STATUS[judgement.status], figure, judgement.need)

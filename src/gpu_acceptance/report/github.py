@@ -11,7 +11,7 @@ from pathlib import Path
 from gpu_acceptance.record import RunRecord, clip
 from gpu_acceptance.report.contract import unanswered
 from gpu_acceptance.report.formatting import count
-from gpu_acceptance.report.problems import Problem, problems
+from gpu_acceptance.report.problems import Problem, problems, reasons_of_the_job
 from gpu_acceptance.report.summary_text import build_summary
 from gpu_acceptance.report.untested import weaknesses
 from gpu_acceptance.report.words import VERDICT
@@ -35,9 +35,10 @@ def tell_github(record: RunRecord, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def annotations(record: RunRecord) -> Iterator[str]:
-    """One for each validation and contract line that is not proved, and for what weakens the verdict; what is left out is counted."""
+    """One for each reason of the whole run, contract line and validation that is not proved, and for what weakens it; the rest counted."""
     wrong = [(f"{problem.mark.word} {problem.nodeid}{_and_more(problem)}", problem.message) for problem in problems(record)]
-    yield from _commands("error", [*wrong, *unanswered(record)], "problem")
+    whole = [("what speaks against the whole run", reason) for reason in reasons_of_the_job(record)]
+    yield from _commands("error", [*whole, *unanswered(record), *wrong], "problem")
     yield from _commands("warning", [("what weakens this verdict", text) for text in weaknesses(record)], "warning")
     yield _command("notice", record.conclusion.verdict, record.conclusion.line)
 

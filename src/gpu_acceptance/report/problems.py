@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from gpu_acceptance.record import Outcome, RankRecord, Row, RunRecord, Status
-from gpu_acceptance.report.advice import Advice, advice_on
+from gpu_acceptance.report.advice import Advice, advice_on, reasons_beyond_rows
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import innermost_frame, reproduce
 from gpu_acceptance.report.validations import Line, judgement_lines
@@ -29,6 +29,7 @@ ORDER = (
     Outcome.PASSED,
     Outcome.NOT_APPLICABLE,
 )
+_TOLD_APART = ("never measured: ", "measured but not judged: ", "contract line ")  # of objections.py
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,11 @@ def limits_beyond_rows(record: RunRecord) -> tuple[Line, ...]:
         [limit for limit in left if (limit.metric, limit.bound, limit.status) not in told],
         places(record.header),
     )
+
+
+def reasons_of_the_job(record: RunRecord) -> list[str]:
+    """What speaks against the run as a whole: neither a validation, nor a limit, nor a contract line, which are told apart."""
+    return [reason for reason in reasons_beyond_rows(record) if not reason.startswith(_TOLD_APART)]
 
 
 def _is_bad(row: Row) -> bool:

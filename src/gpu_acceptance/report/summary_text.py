@@ -11,7 +11,7 @@ from gpu_acceptance.record import Judgement, RunRecord, Status
 from gpu_acceptance.report import contract
 from gpu_acceptance.report.cluster import gpu_models, nodes
 from gpu_acceptance.report.formatting import count, exact, percent
-from gpu_acceptance.report.problems import Problem, limits_beyond_rows, problems
+from gpu_acceptance.report.problems import Problem, limits_beyond_rows, problems, reasons_of_the_job
 from gpu_acceptance.report.validations import Line
 from gpu_acceptance.report.words import STATUS
 from gpu_acceptance.summary import coverage_line
@@ -85,6 +85,8 @@ def _wrong(record: RunRecord) -> Iterator[tuple[int, str]]:
 
 
 def _facts(record: RunRecord) -> Iterator[tuple[str, ...]]:
+    yield from ((_JOB, reason) for reason in reasons_of_the_job(record))
+    yield from ((_JOB, f"{title} ({text})") for title, text in contract.unanswered(record))
     for problem in problems(record):
         yield from _facts_of(problem)
     for line in limits_beyond_rows(record):
@@ -92,7 +94,6 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, ...]]:
     told = {line.metric for problem in problems(record) for line in problem.lines}
     never = [limit.metric for limit in record.conclusion.limits if limit.status is Status.NOT_MEASURED and limit.metric not in told]
     yield from ((_JOB, f"NOT MEASURED {metric}") for metric in never)
-    yield from ((_JOB, f"{title} ({text})") for title, text in contract.unanswered(record))
 
 
 def _facts_of(problem: Problem) -> Iterator[tuple[str, ...]]:

@@ -127,14 +127,15 @@ def judgement_lines(judgements: Iterable[Judgement], names: Mapping[int, str], a
 
 
 def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float | None) -> Line:
+    margin = None if judgement.status is Status.NOT_MEASURED else judgement.margin  # of those that were measured, and not of those named
     return Line(
         mark=STATUS[judgement.status],
         metric=judgement.metric,
         figure=_with_unit(rounded(judgement.value), judgement),
         figure_exact=_with_unit(exact(judgement.value), judgement),
         need=judgement.need or "–",
-        margin="" if judgement.margin is None else percent(judgement.margin),
-        bar=None if judgement.margin is None else make_bar(judgement.margin),
+        margin="" if margin is None else percent(margin),
+        bar=None if margin is None else make_bar(margin),
         spread="" if spread_percent is None else f"{spread_percent:.3g} %",
         who=name_ranks(judgement.ranks, names),
         scope=judgement.scope,
@@ -144,7 +145,10 @@ def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float 
 
 
 def _with_unit(shown: str, judgement: Judgement) -> str:
-    return shown if judgement.value is None else with_unit(shown, judgement.unit)
+    if judgement.value is None:
+        return shown
+    figure = with_unit(shown, judgement.unit)
+    return f"no figure (elsewhere {figure})" if judgement.status is Status.NOT_MEASURED else figure
 
 
 def make_bar(margin: float) -> Bar:

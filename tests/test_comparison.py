@@ -195,6 +195,13 @@ def test_a_real_run_that_was_accepted_and_one_that_measured_little(tmp_path, cap
     assert len([one for one in parse(page.read_text()).all("td") if one.text.strip() == "○ NOT TESTED AGAIN"]) == 66
 
 
+def test_a_line_of_the_report_is_no_other_parameter_of_a_measurement(bad, good):
+    found = compare(bad, later(good, parameters={**good.header.parameters, "nccl.latency_reference": "all_reduce 8 8b 5"}))
+    assert found.failures.not_compared == ()
+    assert len(found.failures.gone) == 1
+    assert found.figures.num_compared == compare(bad, good).figures.num_compared
+
+
 def test_other_sizes_are_not_compared(bad, good):
     parameters = {**good.header.parameters, "hbm.size": 7}
     found = compare(bad, later(good, parameters=parameters))

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 BASE = load_profile("base", shipped_dir()).parameters
 BLOCK_S = "a number from 0.001 to 60 s (starting a block must not count, and all of them must end before the deadline)"
 DEVICES = "words with a blank between them: globs of RDMA devices, without the `,`, `=`, `^` and `:` of NCCL_IB_HCA"
-OF_NCCL = "nccl.large_bytes, nccl.medium_bytes, nccl.block_s, nccl.latency_block_s"
+OF_NCCL = "nccl.large_bytes, nccl.medium_bytes, nccl.block_s, nccl.latency_block_s, nccl.latency_reference"
 SUBJECTS = (
     "timing, gemm, gemm_dtypes, hbm, memory, p2p, pcie, corruption, infiniband, nccl, nccl_exact, nccl_sizes, nic, train, lora, "
     "lora_modes, shared_fs, connectivity, lora_model, ddp_short, parity, checkpoint, sampler, failure_propagation, localise, soak"
@@ -138,9 +138,16 @@ def test_every_parameter_has_a_value_in_each_profile_and_the_page_lists_it():
             "parameters.lora.reference: 2 words, 1 of them no numbers; wants 'none', or one loss for each of 60 steps (lora.num_steps)",
         ),
         (
+            {"nccl.latency_reference": "8 all_reduce"},
+            300,
+            "parameters.nccl.latency_reference: 8 all_reduce where a collective and its number of GPUs should stand, "
+            "as in `all_reduce 8 64m 318.8 4g 365.4`; or 'none'",
+        ),
+        (
             {"nccl_sizes.reference": "all_reduce 8"},
             300,
-            "parameters.nccl_sizes.reference: all_reduce 8 without a size and its GB/s, as in `all_reduce 8 64m 318.8 4g 365.4`; or 'none'",
+            "parameters.nccl_sizes.reference: all_reduce 8 without a size and its figure, "
+            "as in `all_reduce 8 64m 318.8 4g 365.4`; or 'none'",
         ),
         (
             {"train.block_s": 20},

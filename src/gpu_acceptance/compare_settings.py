@@ -7,6 +7,7 @@ from gpu_acceptance.record import Header, RankIdentity, RunRecord
 from gpu_acceptance.values import level_text, plural, show
 
 _ABSENT = "none"
+_DRAWN = {"nccl_sizes.reference", "nccl.latency_reference"}  # lines of the report, which measure and judge nothing
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def places(header: Header) -> dict[int, str]:
 def subjects_with_other_parameters(before: RunRecord, after: RunRecord) -> frozenset[str]:
     """`gemm` where `gemm.size` differs."""
     old, new = before.header.parameters, after.header.parameters
-    return frozenset(name.partition(".")[0] for name in {*old, *new} if old.get(name) != new.get(name))
+    return frozenset(name.partition(".")[0] for name in {*old, *new} - _DRAWN if old.get(name) != new.get(name))
 
 
 def _place(identity: RankIdentity) -> str:

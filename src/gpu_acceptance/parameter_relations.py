@@ -8,10 +8,10 @@ take the rest.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.busbw_reference import busbw_reference
 from gpu_acceptance.limit import Value
 from gpu_acceptance.loss_reference import reference_of
 from gpu_acceptance.parameters import DRILLS
+from gpu_acceptance.size_reference import size_reference
 from gpu_acceptance.values import show
 
 KERNEL_SHAPES = 42  # 14 kernels at 3 shapes
@@ -120,11 +120,12 @@ def _of_references(parameters: Mapping[str, Value]) -> Iterator[str]:
             reference_of(words, num_steps)
         except ValueError as error:
             yield f"parameters.lora.reference: {error} (lora.num_steps)"
-    if isinstance(words := parameters.get("nccl_sizes.reference"), str):
-        try:
-            busbw_reference(words)
-        except ValueError as error:
-            yield f"parameters.nccl_sizes.reference: {error}"
+    for name in ("nccl_sizes.reference", "nccl.latency_reference"):
+        if isinstance(words := parameters.get(name), str):
+            try:
+                size_reference(words)
+            except ValueError as error:
+                yield f"parameters.{name}: {error}"
 
 
 def drill_on_nobody(parameters: Mapping[str, Value], world_size: int) -> str | None:

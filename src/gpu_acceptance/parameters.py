@@ -115,6 +115,9 @@ PARAMETERS: Mapping[str, Parameter] = {
     "nccl.medium_bytes": _MESSAGE,
     "nccl.block_s": _BLOCK_S,
     "nccl.latency_block_s": _BLOCK_S,
+    "nccl.latency_reference": Parameter(
+        "words", "", why="collective, GPUs of the one node, then sizes with us of a sound run in a CUDA graph; `none`: there is none"
+    ),
     "nccl_exact.largest_bytes": _MESSAGE,
     "nccl_exact.planted_elements": _PLANTED,
     "nccl_exact.planted_rank": _RANK,

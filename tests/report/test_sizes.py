@@ -66,6 +66,16 @@ def test_the_rates_of_a_sound_node_of_as_many_gpus_are_drawn_beside_them():
     assert told == [("64 MiB", "318.8 GB/s"), ("4 GiB", "365.4 GB/s")]
 
 
+def test_the_times_of_a_sound_node_are_drawn_beside_them_too():
+    (found,) = collectives(run(sizes_row(), **{"nccl.latency_reference": "all_reduce 8 8b 7.75 32k 10.36 all_reduce 4 8b 1"}))
+    time, rate = found.panels
+    assert [(line.label, line.style) for line in time.lines] == [("nccl_sizes", "first"), ("sound run (profile)", "reference")]
+    assert [line.label for line in rate.lines] == ["nccl_sizes"]
+    assert time.described.endswith("sound run (profile): 7.75 at 8 B, 10.36 at 32 KiB.")
+    told = [(row.size, row.figure) for row in found.rows if row.metric == "sound run (profile)"]
+    assert told == [("8 B", "7.75 us"), ("32 KiB", "10.36 us")]
+
+
 @pytest.mark.parametrize("reference", ["none", "all_reduce 4 4g 362.8", "all_reduce 8", 7])
 def test_without_rates_of_as_many_gpus_nothing_is_drawn_beside_them(reference):
     (found,) = collectives(run(sizes_row(), **{"nccl_sizes.reference": reference}))

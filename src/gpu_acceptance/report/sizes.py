@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.busbw_reference import Curve, busbw_reference
 from gpu_acceptance.job import by_node
 from gpu_acceptance.limit import Value
 from gpu_acceptance.record import Figure, RunRecord
 from gpu_acceptance.report.formatting import exact
 from gpu_acceptance.report.needed import bound_of
 from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel
+from gpu_acceptance.size_reference import Curve, size_reference
 from gpu_acceptance.values import with_unit
 
 _SUBJECTS = ("nccl_sizes", "nccl")
@@ -33,6 +33,8 @@ _STYLES = {  # what was measured, and how it is drawn
     "nccl, in a CUDA graph": "third",
 }
 _REFERENCE = "sound run (profile)"
+_REFERENCES = {True: "nccl.latency_reference", False: "nccl_sizes.reference"}  # of a time, and of a rate
+_UNITS = {True: "us", False: "GB/s"}
 
 
 @dataclass(frozen=True)
@@ -69,23 +71,24 @@ def collectives(record: RunRecord) -> tuple[Collective, ...]:
     worst, of = _worst(figures, record.header.parameters)
     needs = {one.metric: one.need for row in rows for one in row.judgements if one.bound in _BOUNDS and one.metric in of}
     names = dict.fromkeys(one.collective for one in of.values())
-    known = _references(record)
-    made = (
-        _collective(name, {metric: one for metric, one in of.items() if one.collective == name}, worst, needs, known.get(name, {}))
-        for name in names
-    )
-    return tuple(one for one in made if one.panels)
+    known = {is_time: _references(record, parameter) for is_time, parameter in _REFERENCES.items()}
+
+    def made(name: str) -> Collective:
+        curves = {is_time: by_name.get(name, {}) for is_time, by_name in known.items()}
+        return _collective(name, {metric: one for metric, one in of.items() if one.collective == name}, worst, needs, curves)
+
+    return tuple(one for one in map(made, names) if one.panels)
 
 
-def _references(record: RunRecord) -> dict[str, Curve]:
+def _references(record: RunRecord, parameter: str) -> dict[str, Curve]:
     """By collective, what the profile has of a node of as many GPUs; nothing where there are several nodes."""
-    words = record.header.parameters.get("nccl_sizes.reference")
+    words = record.header.parameters.get(parameter)
     nodes = by_node(record.header.ranks)
     if not isinstance(words, str) or len(nodes) != 1:
         return {}
     (members,) = nodes.values()
     try:
-        return {name: curve for (name, gpus), curve in busbw_reference(words).items() if gpus == len(members)}
+        return {name: curve for (name, gpus), curve in size_reference(words).items() if gpus == len(members)}
     except ValueError:  # a record of another version, which reads as without one
         return {}
 
@@ -128,14 +131,17 @@ def _sized(metric: str, parameters: Mapping[str, Value]) -> Sized | None:
     return Sized(found["collective"], is_time, subject + how, num_bytes)
 
 
-def _collective(name: str, of: Mapping[str, Sized], worst: Mapping[str, Figure], needs: Mapping[str, str], known: Curve) -> Collective:
+def _collective(
+    name: str, of: Mapping[str, Sized], worst: Mapping[str, Figure], needs: Mapping[str, str], known: Mapping[bool, Curve]
+) -> Collective:
     of = dict(sorted(of.items(), key=lambda item: (not item[1].is_time, item[1].num_bytes, item[0])))
     panels = [
-        _panel(title, [metric for metric in of if of[metric].is_time is is_time], of, worst, needs, {} if is_time else known)
+        _panel(title, [metric for metric in of if of[metric].is_time is is_time], of, worst, needs, known[is_time])
         for title, is_time in _TITLES.items()
     ]
     rows = [Row(size_text(one.num_bytes), metric, _shown(worst[metric]), needs.get(metric) or "–") for metric, one in of.items()]
-    rows += [Row(size_text(size), _REFERENCE, with_unit(exact(rate), "GB/s"), "–") for size, rate in sorted(known.items())]
+    drawn = [(is_time, size, figure) for is_time, curve in known.items() for size, figure in sorted(curve.items())]
+    rows += [Row(size_text(size), _REFERENCE, with_unit(exact(figure), _UNITS[is_time]), "–") for is_time, size, figure in drawn]
     return Collective(name, tuple(panel for panel in panels if panel), tuple(rows))
 
 

@@ -26,6 +26,13 @@ def test_tcp(mesh, nodes, check):
             check("connectivity.tcp.failed", blamed.number, "count", detail=blamed.detail)
 
 
+def test_clock(mesh, nodes, check):
+    """The clocks of all nodes say the same: times in the logs of several nodes are laid beside each other."""
+    apart, detail = mesh.clock()
+    if nodes.speaks:
+        check("connectivity.clock.apart", apart, "s", detail=detail)
+
+
 def test_mtu(mesh, passing_mtu, check, record):
     """What an interface says it sends comes through whole, in pairs of nodes."""
     for pair, found in mesh.in_rounds(passing_mtu):

@@ -1,9 +1,10 @@
 """Hosts that reach each other, and hosts with something wrong between them: the right pair or node is named, before any group forms."""
 
+import re
 from contextlib import contextmanager
 
 import pytest
-from hosts import ADDRESSES, connected, needs_hosts, needs_iptables
+from hosts import ADDRESSES, connected, faketime, needs_faketime, needs_hosts, needs_iptables
 from suite import shipped_suite
 
 pytestmark = [pytest.mark.launcher, pytest.mark.timeout(400), needs_hosts]
@@ -23,12 +24,14 @@ def hosts_of(tmp_path, number):
         yield hosts
 
 
-def end(tmp_path, hosts, **env):
-    """What all hosts were left with, one rank each."""
+def end(tmp_path, hosts, of_one=None, **env):
+    """What all hosts were left with, one rank each; `of_one`: what the environment of a host has beside that of all."""
     overlay = tmp_path / "site.yaml"
     overlay.write_text(SITE)
     for host in hosts.hosts:
-        hosts.start_one(host.node, script=("-m", "pytest", "acceptance/", f"--limits={overlay}"), env=env)
+        hosts.start_one(
+            host.node, script=("-m", "pytest", "acceptance/", f"--limits={overlay}"), env={**env, **(of_one or {}).get(host.node, {})}
+        )
     return [host.wait() for host in hosts.hosts]
 
 
@@ -43,6 +46,8 @@ def test_two_hosts_that_reach_each_other_are_measured_both_ways(tmp_path):
     for rank in (0, 1):
         assert figures(first, "test_names", rank) == [("names.unresolved", 0), ("names.wrong", 0)]
         assert figures(first, "test_tcp", rank) == [("tcp.failed", 0)]
+        ((_, apart_s),) = figures(first, "test_clock", rank)
+        assert 0 < apart_s < 1
         assert figures(first, "test_mtu", rank) == [("mtu.lost", 0), ("mtu.passing", 1500)]
         ((_, latency_s),) = figures(first, "test_latency", rank)
         assert 0 < latency_s < 10
@@ -66,16 +71,25 @@ def test_a_switch_that_drops_large_packets_is_found_in_both_ways(tmp_path):
 
 
 @needs_iptables
-def test_a_filter_a_name_and_a_slow_link_are_held_against_whom_they_are_of(tmp_path):
-    """Of three: 1 drops what 0 asks of it; 0 does not know the name of 2, and to 1 it is that of 1; what 2 sends is slow."""
+@needs_faketime
+def test_a_filter_a_name_a_clock_and_a_slow_link_are_held_against_whom_they_are_of(tmp_path):
+    """Of three: 1 drops what 0 asks of it; 0 does not know the name of 2, and to 1 it is that of 1; 2 sends slowly, an hour ahead."""
     with hosts_of(tmp_path, 3) as hosts:
         hosts.filter(1, 0, "30000:65535")
         hosts.knows(0, 2, ADDRESSES[2], "an-old-name")
         hosts.knows(1, 2, ADDRESSES[1], "node-2")
         hosts.shape(2, 100)
-        first, *_ = end(tmp_path, hosts, GLOO_SOCKET_IFNAME="eth0")
+        first, *_ = end(tmp_path, hosts, {2: faketime("+1h")}, GLOO_SOCKET_IFNAME="eth0")
     assert first.verdict_line.startswith("REJECTED: "), first.output
     assert [figures(first, "test_tcp", rank) for rank in range(3)] == [[("tcp.failed", 1)], [("tcp.failed", 1)], [("tcp.failed", 0)]]
+    ((_, sound_s),), ((_, also_sound_s),), ((_, apart_s),) = (figures(first, "test_clock", rank) for rank in range(3))
+    assert max(sound_s, also_sound_s) < 1
+    assert 3599 < apart_s < 3610
+    (said,) = (line for line in first.row("test_clock").message.splitlines() if "need <= 1 s" in line)
+    assert re.search(
+        r"connectivity\.clock\.apart = 3[56]\d\d\S* s \(\+3[56]\d{5}\.\d+ ms, give or take .* ms, against the median of all nodes\), need",
+        said,
+    )
     way = "control network; node 0 (node-0) to node 1 (node-1): timed out"
     assert f"connectivity.tcp.failed = 1 count ({way}), need <= 0 count" in first.row("test_tcp").message
     unresolved = [dict(figures(first, "test_names", rank))["names.unresolved"] for rank in range(3)]

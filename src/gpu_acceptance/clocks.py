@@ -1,4 +1,4 @@
-"""How far the clocks of the nodes are apart: told to people, who lay logs side by side. No verdict depends on it. Pure."""
+"""How far the clocks of the nodes are apart: told to people, who lay logs side by side. Judged is `connectivity.clock.apart`. Pure."""
 
 from collections.abc import Iterator, Sequence
 

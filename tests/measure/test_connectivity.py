@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from gpu_acceptance.measure.connectivity import blame, names, path_mtu, reach
+from gpu_acceptance.measure.connectivity import blame, clock, names, path_mtu, reach
 from gpu_acceptance.measure.connectivity.answerer import ECHO, SINK, Answerer, receive
 
 TOKEN = b"0123456789abcdef" * 2
@@ -29,6 +29,30 @@ def test_a_node_that_answers_is_reached_and_measured(peer):
     assert 0 < reach.rate_gb_per_s(peer, 1 << 22, 5) < 1000
     assert path_mtu.passing_bytes(peer, 65_536) == path_mtu.promised(65_536) == 65_535
     assert path_mtu.passing_bytes(peer, 1500) == 1500
+
+
+def test_a_clock_is_read_between_question_and_answer(peer):
+    asked_s, heard_s, answer_s = reach.read_clock(peer, 5)
+    assert asked_s <= answer_s <= heard_s < asked_s + 5
+    with pytest.raises(ConnectionError, match=r"closed without an answer|reset"):
+        reach.read_clock(of(peer, token=b"x" * len(TOKEN)), 5)
+
+
+EXACT = (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "apart_s", "text"),
+    [
+        (EXACT, [(3599.0, 3601.0)], 3601.0, "-3600000.000 ms, give or take 1000.000 ms, against the other node"),
+        ((3599.0, 3601.0), [EXACT], 3601.0, "+3600000.000 ms, give or take 1000.000 ms, against the other node"),
+        (EXACT, [(3599.0, 3601.0), EXACT], 1.0, "+0.000 ms, give or take 1000.000 ms, against the median of all nodes"),
+        ((3599.0, 3601.0), [EXACT, EXACT], 3601.0, "+3600000.000 ms, give or take 1000.000 ms, against the median of all nodes"),
+        ((-0.75, -0.25), [EXACT, (-0.25, 0.25)], 1.0, "-500.000 ms, give or take 500.000 ms, against the median of all nodes"),
+    ],
+)
+def test_of_more_than_two_nodes_the_one_whose_clock_is_off_is_held_responsible(own, others, apart_s, text):
+    assert clock.furthest_s(own, others) == (apart_s, text)
 
 
 def test_it_answers_on_ipv6_too():

@@ -188,7 +188,7 @@ def test_each_placeholder_is_known():
 
 
 TOOLS = {
-    *("awk", "bash", "cat", "cut", "df", "dmesg", "echo", "env", "ethtool", "find", "findmnt"),
+    *("awk", "bash", "cat", "chronyc", "cut", "df", "dmesg", "echo", "env", "ethtool", "find", "findmnt"),
     *("free", "fuser", "getent", "gpu-acceptance", "grep", "head", "hostname", "ib_write_bw", "ibstat", "ibv_devices", "ip"),
     *("ipmitool", "journalctl", "kubectl", "dcgmi", "ldconfig", "ls", "lsmod", "lspci", "mlxlink", "mount", "numactl"),
     *("nvidia-bug-report.sh", "nvidia-smi", "perfquery", "ping", "ps", "py-spy", "python", "quota", "rpm", "sacct", "scontrol"),

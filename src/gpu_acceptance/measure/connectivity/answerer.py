@@ -1,7 +1,8 @@
 """One end of a test: answers whoever knows the token of this attempt, over TCP and UDP on ports that the kernel chose, and nobody else.
 
-TCP: the token, one byte that says what is wanted, then for ECHO messages of 8 bytes, each sent back, and for SINK bytes up to the end of
-the stream, whose number is sent back. UDP: a datagram that begins with the token gets the token and its own length.
+TCP: the token, one byte that says what is wanted, then for ECHO messages of 8 bytes, each sent back, for CLOCK messages of 8 bytes, each
+answered by the time here in ns since 1970, and for SINK bytes up to the end of the stream, whose number is sent back. UDP: a datagram that
+begins with the token gets the token and its own length.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import threading
 import time
 from types import TracebackType
 
-ECHO, SINK = b"E", b"S"
+ECHO, SINK, CLOCK = b"E", b"S", b"C"
 MESSAGE_BYTES = 8
 _BUFFER_BYTES = 1 << 20
 _LONGEST_S = 60.0  # a stranger, or a node that died, holds a thread no longer than this
@@ -55,8 +56,8 @@ class Answerer:
             connection.settimeout(_LONGEST_S)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             hello = receive(connection, len(self._token) + 1)
-            if hello[:-1] == self._token:
-                (_echo if hello[-1:] == ECHO else _count)(connection)
+            if hello[:-1] == self._token and (serve := _SERVED.get(hello[-1:])):
+                serve(connection)
 
     def _acknowledge(self) -> None:
         while not self._end.is_set():
@@ -77,6 +78,14 @@ def _count(connection: socket.socket) -> None:
     while (taken := connection.recv_into(buffer)) and time.monotonic() < end_s:
         number += taken
     connection.sendall(number.to_bytes(8, "big"))
+
+
+def _tell_time(connection: socket.socket) -> None:
+    while receive(connection, MESSAGE_BYTES):
+        connection.sendall(time.time_ns().to_bytes(MESSAGE_BYTES, "big"))
+
+
+_SERVED = {ECHO: _echo, SINK: _count, CLOCK: _tell_time}
 
 
 def receive(connection: socket.socket, num_bytes: int) -> bytes:

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 
-from gpu_acceptance.measure.connectivity.answerer import ECHO, MESSAGE_BYTES, SINK, receive
+from gpu_acceptance.measure.connectivity.answerer import CLOCK, ECHO, MESSAGE_BYTES, SINK, receive
 
 _MOST_AT_ONCE = 64  # connections that are being made
 _CHUNK = bytes(1 << 18)
+_QUESTIONS = 10  # to a clock: the answer that was back soonest says most
 _MOST_S = 1.0  # of sending: a slow link is told as slow, and not waited for
 _WORDS = {
     errno.ECONNREFUSED: "refused",
@@ -36,7 +37,7 @@ class Peer:
 
 
 def connect(peer: Peer, wanted: bytes, patience_s: float) -> socket.socket:
-    """A connection that asks for ECHO or SINK. Raises OSError."""
+    """A connection that asks for ECHO, SINK or CLOCK. Raises OSError."""
     connection = socket.create_connection((peer.address, peer.tcp_port), patience_s, source_address=(peer.own_address, 0))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.sendall(peer.token + wanted)
@@ -79,6 +80,21 @@ def _there_and_back(connection: socket.socket) -> float:
     if not receive(connection, MESSAGE_BYTES):
         raise ConnectionError("closed without an answer")
     return time.perf_counter() - begin_s
+
+
+def read_clock(peer: Peer, patience_s: float) -> tuple[float, float, float]:
+    """When we asked, when we heard, and the time of the other node between them, in s since 1970. Raises OSError."""
+    with connect(peer, CLOCK, patience_s) as connection:
+        return min((_ask_the_time(connection) for _ in range(_QUESTIONS)), key=lambda reading: reading[1] - reading[0])
+
+
+def _ask_the_time(connection: socket.socket) -> tuple[float, float, float]:
+    asked_s = time.time()
+    connection.sendall(bytes(MESSAGE_BYTES))
+    answer = receive(connection, MESSAGE_BYTES)
+    if not answer:
+        raise ConnectionError("closed without an answer")
+    return asked_s, time.time(), int.from_bytes(answer, "big") / 1e9
 
 
 def rate_gb_per_s(peer: Peer, num_bytes: int, patience_s: float) -> float:

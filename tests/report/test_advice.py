@@ -100,6 +100,15 @@ def test_victims_are_blamed_for_nothing():
     assert found[0].where.startswith("rank 3 ")
 
 
+@pytest.mark.parametrize("outcome", [Outcome.DIED, Outcome.NOT_MEASURED])
+def test_who_died_before_it_measured_is_not_told_to_measure(outcome):
+    unmeasured = missed("gpu_health.memory.free", (3,)).model_copy(update={"status": Status.NOT_MEASURED})
+    died = [rank_record(3, Outcome.DIED, "the worker ended with signal SIGSEGV")] if outcome is Outcome.DIED else []
+    found = advice_on(row(unmeasured, outcome=outcome, ranks=died), HEADER, {})
+    assert ("not_measured" in kinds(*found)) is (outcome is Outcome.NOT_MEASURED)
+    assert found
+
+
 def test_a_rank_that_did_not_answer_is_lost():
     found = advice_on(row(outcome=Outcome.LOST, ranks=[rank_record(rank, Outcome.PASSED) for rank in range(15)]), HEADER, {})
     assert kinds(*found) == ["rank_lost"]

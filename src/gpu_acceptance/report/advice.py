@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.record import Header, Outcome, RankRecord, Row, RunRecord
+from gpu_acceptance.record import Header, Outcome, RankRecord, Row, RunRecord, Status
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.commands import filled, names_of
 from gpu_acceptance.report.formatting import ranks_text
@@ -14,6 +14,7 @@ from gpu_acceptance.rows import declared_reason
 
 _WORST_FIRST = ("replace", "reboot", "reset", "watch")
 _DRILL = "planted_fault"  # comes before what it has planted, or somebody takes a good GPU out
+_BROKE_OFF = {Outcome.DIED, Outcome.STUCK, Outcome.LOST}
 _NO_BLAME = {*HARMLESS_OUTCOMES, Outcome.VICTIM}
 
 
@@ -76,8 +77,10 @@ def kinds_of_run(record: RunRecord) -> tuple[str, ...]:
 
 
 def _shown_by_limits(row: Row) -> Iterator[_Shown]:
+    """Who died before it measured is not told to measure."""
+    expected = HARMLESS_STATUSES | ({Status.NOT_MEASURED} if row.outcome in _BROKE_OFF else set())
     for judgement in row.judgements:
-        if judgement.status not in HARMLESS_STATUSES:
+        if judgement.status not in expected:
             yield from (_Shown(kind, judgement.ranks, judgement.message) for kind in kinds_of_judgement(judgement))
 
 

@@ -381,7 +381,9 @@ def test_edited_results_are_not_compared(tmp_path, capsys, good):
 
 @pytest.mark.parametrize("taint", PIECES)
 def test_hostile_text_changes_nothing_but_its_own_cell(bad, taint):
-    after = later(with_row(bad, GEMM, scaled("gemm.bf16.tflops", 0.5, 0)), gpu_acceptance_version="9")
+    worse = with_row(bad, GEMM, scaled("gemm.bf16.tflops", 0.5, 0))
+    after = later(with_row(worse, "acceptance/test_nccl.py::test_nccl_large[all_reduce]", not_run), gpu_acceptance_version="9")
+    assert compare(bad, after).lost
 
     def page(taint):
         before_and_after = (construct(type(record), tainted(record.model_dump(), taint)) for record in (bad, after))

@@ -350,7 +350,8 @@ def rejected():
     """Rank 5 has slow memory and the all_reduce is slow; of a contract one line is met."""
     rows = (gemm_row(), hbm_row(worst=3120.0), nccl_row(busbw=262.5))
     reasons = (
-        "test_hbm.py::test_hbm_triad: hbm.triad.bandwidth = 3120 GB/s, need >= 4150 GB/s on rank 5 (node-01.example, GPU 5)",
+        "test_hbm.py::test_hbm_triad: hbm.triad.bandwidth = 3120 GB/s, "
+        "need >= 4150 GB/s on rank 5 (node-01.example, GPU 5, serial 1653924100006)",
         "test_nccl.py::test_nccl_large[all_reduce]: nccl.all_reduce.busbw_ring = 262.5 GB/s, need >= 347 GB/s (job)",
     )
     conclusion = conclude("REJECTED", "REJECTED: 2 limits missed", 1, rows, coverage(rows), reasons)

@@ -21,8 +21,8 @@ from torch.distributed import TCPStore
 from gpu_acceptance.control import Control, Message
 from gpu_acceptance.files import encode
 from gpu_acceptance.job import Job
-from gpu_acceptance.launch import Rank
 from gpu_acceptance.lookout import Lookout
+from gpu_acceptance.rank import Rank
 from gpu_acceptance.record import Attempt, Outcome, RankRecord, make_figure
 from gpu_acceptance.rows import make_row
 from gpu_acceptance.stop_signals import StopSignals

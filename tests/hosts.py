@@ -51,7 +51,7 @@ class Host:
         if self.launcher is None:
             with self._output.open("wb") as output:
                 self.launcher = subprocess.Popen(
-                    self._here(command),
+                    self.here(command),
                     cwd=self.suite,
                     env=environment,
                     stdin=subprocess.DEVNULL,
@@ -59,14 +59,15 @@ class Host:
                     stderr=subprocess.STDOUT,
                 )
 
-    def _here(self, command: list[str]) -> list[str]:
+    def here(self, command: list[str]) -> list[str]:
+        """The command as one of this host."""
         named = ["unshare", "--uts", "sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"', self.name]
         return ["ip", "netns", "exec", self.namespace, *named, *command]
 
     def _entered(self) -> list[int]:
         """The namespaces of a process of this host, which stay for as long as we hold them."""
         if not self._namespaces:
-            with subprocess.Popen(self._here(["sh", "-c", "echo up; read _"]), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            with subprocess.Popen(self.here(["sh", "-c", "echo up; read _"]), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
                 assert process.stdout
                 assert process.stdout.readline() == b"up\n"
                 self._namespaces = [os.open(f"/proc/{process.pid}/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts", "mnt")]

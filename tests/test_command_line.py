@@ -32,6 +32,7 @@ def assert_refused(finished, text):
         (["--hardware=h300"], "ERROR: --hardware=h300: no such profile; profiles: cpu"),
         (["--waive=two_metrics.frist=slow"], "ERROR: --waive=two_metrics.frist=...: matches no limit of profile cpu"),
         (["--waive=two_metrics.first"], "ERROR: --waive=two_metrics.first: wants METRIC-GLOB=reason"),
+        (["--join-timeout=soon"], "ERROR: --join-timeout=soon: wants seconds, or a number with s, m or h, above 0"),
         (["--gpus=all"], "ERROR: --gpus=all: wants the number of GPUs of each node that are under test, from 1 up"),
         (["--run-id=../elsewhere"], "ERROR: --run-id='../elsewhere': wants letters, digits"),
         (["--limits=no such.yaml"], "ERROR: no such.yaml: there is no such file: "),

@@ -4,14 +4,12 @@ import select
 import socket
 import subprocess
 import sys
-from datetime import timedelta
 
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from gpu_acceptance import control as control_module
 from gpu_acceptance.control import MAX_MESSAGE_BYTES, Control, ControlError
-from gpu_acceptance.launch import Rank
+from gpu_acceptance.rank import TORCHRUN, Rank
 
 HOST_A_STORE = """
 import sys, torch.distributed as dist
@@ -22,7 +20,7 @@ sys.stdin.read()
 
 
 def place(rank, port, run_id):
-    return Rank(rank=rank, local_rank=rank, world_size=2, local_world_size=2, store_port=port, run_id=run_id)
+    return Rank(rank=rank, local_rank=rank, world_size=2, local_world_size=2, store_port=port, run_id=run_id, launcher=TORCHRUN)
 
 
 @pytest.fixture(scope="module")
@@ -124,13 +122,12 @@ def test_a_store_that_goes_away_is_told():
     control.close(timeout_s=5)
 
 
-def test_no_store_at_all_is_one_line(monkeypatch):
-    monkeypatch.setattr(control_module, "_CONNECT", timedelta(seconds=1))
+def test_no_store_at_all_is_one_line():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))  # nobody listens here
         port = probe.getsockname()[1]
         with pytest.raises(ControlError, match=rf"no control store at 127\.0\.0\.1:{port} within 1 s: ") as caught:
-            Control(place(1, port, "none"))
+            Control(place(1, port, "none"), connect_s=1)
     assert "\n" not in str(caught.value)
 
 

@@ -29,12 +29,9 @@ ENDS_WITHIN_S = 2 * (_UNREACHABLE_S + _SAY_BYE_S + 2 * PATIENCE_S)  # twice, on 
 RENDEZVOUS_S = 8
 MEET_S = 8  # in place of the bounds for a hello and for the store's answer
 IMPATIENT = f"""
-from datetime import timedelta
+from gpu_acceptance import settings, starting
 
-from gpu_acceptance import control, joining
-
-joining.JOIN_S = {MEET_S}
-control._CONNECT = timedelta(seconds={MEET_S})
+settings.JOIN_S = starting.CONNECT_S = {MEET_S}
 """
 AFTER_A_WORD = """
 import time

@@ -26,8 +26,8 @@ def sleeping(slurm, tmp_path):
     """A job whose validation has begun, and does not end by itself."""
     suite, jobs = make_suite(tmp_path / "suite", "takes_long"), []
 
-    def submit(*options):
-        job = slurm.submit(suite, options=options)
+    def submit(*options, **env):
+        job = slurm.submit(suite, options=options, env=env)
         jobs.append(job)
         assert wait_until(lambda: all((suite / f"begun-{rank}").exists() for rank in (0, 1)), 120), job.text
         return suite, job
@@ -46,6 +46,17 @@ def launcher_of_node_1(job):
         with contextlib.suppress(psutil.Error):  # gone, or a zombie
             if wanted <= set(process.cmdline()) and process.cmdline()[0] == PYTHON:
                 found.append(process.pid)
+    (pid,) = found
+    return pid
+
+
+def supervisor_of_rank_0(job):
+    """Its process id, where srun started it."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if f"--run-id=slurm-{job.number}" in process.cmdline() and process.environ().get("SLURM_PROCID") == "0":
+                found += [process.pid] if process.cmdline()[0] == PYTHON else []
     (pid,) = found
     return pid
 
@@ -102,12 +113,45 @@ def test_a_torchrun_that_is_killed_is_named_and_the_report_is_there(slurm, sleep
     assert record_of(suite, job).conclusion.reasons[0].startswith("interrupted: the loss of the launcher of node 1 (")
 
 
-def test_a_task_for_each_rank_is_a_usage_error(slurm, tmp_path):
-    """Without torchrun nothing hosts the control plane that must outlive every rank."""
+def test_a_task_for_each_rank_is_accepted(slurm, tmp_path):
+    """The other style: no torchrun, and rank 0 starts the store."""
+    suite = shipped_suite(tmp_path / "suite", "environment", "binding")
+    job = slurm.submit(suite, env={"LAUNCH": "srun", "RANKS": "2"})
+    assert slurm.wait(job) == "COMPLETED 0:0", job.text
+    assert job.text.splitlines()[-1].startswith(f"ACCEPTED (cpu profile: no GPU was tested) | run slurm-{job.number} | ended "), job.text
+    coverage = record_of(suite, job).conclusion.coverage
+    assert (coverage.nodes, coverage.ranks) == (2, 4)
+    assert wait_until(lambda: not processes_in(suite), 60), processes_in(suite)
+
+
+def test_a_task_that_is_killed_is_named_by_the_others_though_it_was_rank_0(slurm, sleeping):
+    suite, job = sleeping(LAUNCH="srun")
+    os.kill(supervisor_of_rank_0(job), signal.SIGKILL)
+    assert slurm.wait(job).startswith("FAILED "), job.text
+    record = record_of(suite, job)
+    assert record.conclusion.verdict == "INCOMPLETE"
+    assert "rank 0 lost: no heartbeat for 15 s" in "\n".join(record.conclusion.reasons)
+    assert job.text.splitlines()[-1].startswith("INCOMPLETE: ")
+    assert wait_until(lambda: not processes_in(suite), 60), processes_in(suite)
+
+
+def test_another_way_to_launch_is_a_usage_error(slurm, tmp_path):
+    job = slurm.submit(make_suite(tmp_path / "suite", "passes"), env={"LAUNCH": "mpirun"})
+    assert slurm.wait(job) == "FAILED 4:0", job.text
+    assert job.text == "LAUNCH=mpirun: torchrun (one on each node) or srun (a task for each rank)\n"
+
+
+def test_unequal_tasks_are_one_line_on_each_node(slurm, tmp_path):
     suite = make_suite(tmp_path / "suite", "passes")
     said = slurm.ask(
-        "srun", "--nodes=2", "--ntasks=2", f"--chdir={suite}", "sh", "-c", f"{PYTHON} -m pytest acceptance/ 2>&1; echo code $?"
+        "srun",
+        "--nodes=2",
+        "--ntasks=3",
+        "--overcommit",
+        f"--chdir={suite}",
+        "sh",
+        "-c",
+        f"{PYTHON} -m pytest acceptance/ 2>&1; echo code $?",
     )
-    text = "ERROR: started by srun with SLURM_STEP_NUM_TASKS=2, but without torchrun: start one torchrun per node, "
-    assert said.count(text) == 2, said
-    assert said.count("code 4") == 2
+    assert said.count("ERROR: SLURM_STEP_TASKS_PER_NODE='2,1': start as many tasks on every node (srun --ntasks-per-node=N)") == 3, said
+    assert said.count("code 4") == 3

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 from launching import Ranks
-from suite import extend_conftest, make_suite, plain_pytest
+from suite import make_suite, plain_pytest
 
 from gpu_acceptance import cli
 from gpu_acceptance.files import read_journal
@@ -22,19 +22,13 @@ ABSENT = "rank 1 (node 0) did not arrive within 1 s; see what torchrun said ther
 
 
 @pytest.fixture
-def patient(tmp_path):
+def suite(tmp_path):
     return make_suite(tmp_path / "suite", "passes")
-
-
-@pytest.fixture
-def suite(patient):
-    extend_conftest(patient, "from gpu_acceptance import joining", "joining.JOIN_S = 1")
-    return patient
 
 
 def wait_in_vain(suite, *arguments) -> str:
     """What rank 0 of two says that is alone."""
-    with Ranks(suite, 2, *arguments) as ranks:
+    with Ranks(suite, 2, "--join-timeout=1", *arguments) as ranks:
         for process in ranks.start(0).processes.values():
             process.wait(timeout=180)
         assert ranks.exit_codes == {0: 6}, ranks.outputs
@@ -63,9 +57,9 @@ def test_where_nothing_can_be_written_the_line_stays_and_one_more_says_so(suite,
     assert f'"{ABSENT}"' in said  # and nothing more for torchrun's own line
 
 
-def test_a_leader_that_is_killed_while_ranks_collect_is_named_by_the_others(patient):
-    (patient / "acceptance" / "conftest.py").write_text(KILLS_THE_LEADER)
-    with Ranks(patient, 2) as ranks:
+def test_a_leader_that_is_killed_while_ranks_collect_is_named_by_the_others(suite):
+    (suite / "acceptance" / "conftest.py").write_text(KILLS_THE_LEADER)
+    with Ranks(suite, 2) as ranks:
         run = ranks.start(0, 1).end()
         assert ranks.exit_codes == {0: -signal.SIGKILL, 1: 6}, run.output
     assert '"no verdict: rank 0 lost: no heartbeat for 15 s"' in run.output
@@ -73,3 +67,16 @@ def test_a_leader_that_is_killed_while_ranks_collect_is_named_by_the_others(pati
     assert [line["kind"] for line in run.journal_of(0)] == ["identity"]
     assert [line["kind"] for line in run.journal_of(1)] == ["identity", "refusal"]
     assert cli.main(["verdict", str(run.folder)]) == 6
+
+
+def test_a_second_process_of_one_rank_ends_the_run(suite):
+    """Both would read from one queue, and each would miss what the other heard."""
+    with Ranks(suite, 3, "--join-timeout=60") as ranks:
+        ranks.start(0, 1).wait_for_hello(1)
+        first = ranks.processes[1]
+        ranks.start(1)
+        assert ranks.processes[0].wait(timeout=180) == 2, ranks.outputs
+        first.kill()
+        first.wait()
+    text = "interrupted by a second process that says it is rank 1 before the ranks had agreed on what to run"
+    assert text in (suite / "output-0").read_text(), ranks.outputs

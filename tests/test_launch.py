@@ -1,6 +1,7 @@
 import pytest
 
-from gpu_acceptance.launch import LaunchError, Rank, who_am_i
+from gpu_acceptance.launch import who_am_i
+from gpu_acceptance.rank import LaunchError, Rank
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "job-17",
@@ -29,6 +30,7 @@ def test_torchrun():
         store_host="node-00",
         store_port=29400,
         run_id="job-17",
+        launcher="torchrun",
     )
 
 
@@ -87,16 +89,213 @@ def test_torchrun_must_say_everything(name):
         who_am_i({key: value for key, value in TORCHRUN.items() if key != name})
 
 
+def srun(rank, *, nodes="node[03-04]", **changes):
+    """As Slurm 22.05 tells a task of 2 nodes with 8 tasks each."""
+    number = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank % 8, "SLURM_STEP_NUM_TASKS": 16, "SLURM_NODEID": rank // 8}
+    job = {"SLURM_JOB_ID": 4711, "SLURM_STEP_ID": 2, "SLURM_STEP_TASKS_PER_NODE": "8(x2)", "SLURM_STEP_NODELIST": nodes}
+    return environment(number, job, changes)
+
+
+def open_mpi(rank, **changes):
+    number = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank % 8, "OMPI_COMM_WORLD_SIZE": 16}
+    job = {"OMPI_COMM_WORLD_LOCAL_SIZE": 8, "OMPI_MCA_ess_base_jobid": 729874433, "MASTER_ADDR": "node-07"}
+    return environment(number, job, changes)
+
+
+def hydra(rank, **changes):
+    """As mpiexec of MPICH 4 and of Intel MPI."""
+    number = {"PMI_RANK": rank, "MPI_LOCALRANKID": rank % 8, "PMI_SIZE": 16, "MPI_LOCALNRANKS": 8, "MASTER_ADDR": "node-07"}
+    return environment(number, changes)
+
+
+def bare(rank, **changes):
+    number = {"RANK": rank, "LOCAL_RANK": rank % 8, "WORLD_SIZE": 16, "LOCAL_WORLD_SIZE": 8}
+    return environment(number, {"MASTER_ADDR": "node-07", "MASTER_PORT": 29501}, changes)
+
+
+def environment(*parts):
+    """None is a variable that is not there."""
+    merged = {name: value for part in parts for name, value in part.items()}
+    return {name: str(value) for name, value in merged.items() if value is not None}
+
+
+def of_16(host, port, run_id, launcher):
+    """Rank 11 of 2 nodes of 8."""
+    return Rank(11, 3, 16, 8, 1, 2, host, port, run_id, launcher)
+
+
+SLURM_PORT = 20000 + 4711 + 2
+BY_SRUN = of_16("node03", SLURM_PORT, "slurm-4711.2", "srun")
+BY_MPIRUN = of_16("node-07", 29500, "mpirun-729874433", "mpirun")
+DAEMON_OF_SRUN = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (srun(11), BY_SRUN),
+        (srun(11, MASTER_ADDR="192.0.2.3", MASTER_PORT=29400), of_16("192.0.2.3", 29400, "slurm-4711.2", "srun")),
+        (srun(11, PMI_SIZE=16, PMI_RANK=11), BY_SRUN),  # --mpi=pmi2
+        (srun(11, RANK=11, LOCAL_RANK=3, WORLD_SIZE=16), BY_SRUN),  # the same once more
+        (open_mpi(11), BY_MPIRUN),
+        (open_mpi(11, PMIX_NAMESPACE="prterun-9@1"), of_16("node-07", 29500, "mpirun-prterun-9@1", "mpirun")),
+        ({**DAEMON_OF_SRUN, **open_mpi(11)}, BY_MPIRUN),
+        ({**DAEMON_OF_SRUN, **hydra(11)}, of_16("node-07", 29500, "mpiexec", "mpiexec")),
+        (hydra(11, MASTER_PORT=29400), of_16("node-07", 29400, "mpiexec", "mpiexec")),
+        (bare(11), of_16("node-07", 29501, "none", "")),
+    ],
+)
+def test_ranks_of_other_launchers(environ, expected):
+    place = who_am_i(environ)
+    assert place == expected
+    assert place.is_one_of_many
+    assert not place.has_agent
+
+
+@pytest.mark.parametrize(
+    ("environ", "hosts"),
+    [
+        ({**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}, False),
+        (srun(0), True),
+        (srun(8), False),
+        (bare(0), True),
+        ({}, False),
+    ],
+)
+def test_rank_0_hosts_the_store_where_no_launcher_does(environ, hosts):
+    assert who_am_i(environ).hosts_store == hosts
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [
+        ("login", "login"),
+        ("node[03-07,12],login", "node03"),
+        ("node-[12,14-15]", "node-12"),
+        ("rack[1-2]-n[004-008]-ib", "rack1-n004-ib"),
+        ("gpu7,gpu[1-2]", "gpu7"),
+    ],
+)
+def test_the_first_node_of_slurm(nodes, host):
+    assert who_am_i(srun(0, nodes=nodes)).store_host == host
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        srun(3, SLURM_STEP_NUM_TASKS=8, SLURM_STEP_TASKS_PER_NODE=8, SLURM_STEP_NODELIST=None),
+        open_mpi(3, OMPI_COMM_WORLD_SIZE=8, MASTER_ADDR=None),
+        hydra(3, PMI_SIZE=8, MASTER_ADDR=None),
+    ],
+)
+def test_one_node_needs_no_address(environ):
+    assert who_am_i(environ).store_host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [open_mpi(0, OMPI_COMM_WORLD_SIZE=1), hydra(0, PMI_SIZE=1), bare(0, WORLD_SIZE=1), srun(0, SLURM_STEP_NUM_TASKS=1)],
+)
+def test_one_rank_needs_no_launcher(environ):
+    assert who_am_i(environ) == Rank()
+
+
 @pytest.mark.parametrize(
     ("environ", "text"),
     [
-        ({"SLURM_STEP_NUM_TASKS": "8"}, "started by srun with SLURM_STEP_NUM_TASKS=8, but without torchrun: start one torchrun per node"),
-        ({"OMPI_COMM_WORLD_SIZE": "8"}, "started by mpirun with OMPI_COMM_WORLD_SIZE=8, but without torchrun: start one torchrun per node"),
-        ({"PMI_SIZE": "8"}, "started by mpiexec with PMI_SIZE=8, but without torchrun: start one torchrun per node"),
-        ({"WORLD_SIZE": "8"}, r"WORLD_SIZE=8 without torchrun \(no TORCHELASTIC_RUN_ID\): start one torchrun per node"),
-        ({"SLURM_RESTART_COUNT": "1"}, "SLURM_RESTART_COUNT=1: a restarted job runs until it passes"),
+        (
+            srun(1, SLURM_LOCALID=0),
+            "SLURM_PROCID=1 is SLURM_LOCALID=0 of 8 ranks on this node, 16 in all: number ranks node by node (srun --distribution=block)",
+        ),
+        (
+            open_mpi(1, OMPI_COMM_WORLD_LOCAL_RANK=0),
+            "OMPI_COMM_WORLD_RANK=1 is OMPI_COMM_WORLD_LOCAL_RANK=0 of 8 ranks on this node, 16 in all: "
+            "number ranks node by node (mpirun --map-by slot)",
+        ),
+        (
+            bare(16),
+            "RANK=16 is LOCAL_RANK=0 of 8 ranks on this node, 16 in all: "
+            "number ranks node by node (RANK = node * LOCAL_WORLD_SIZE + LOCAL_RANK)",
+        ),
+        (
+            srun(0, SLURM_STEP_TASKS_PER_NODE="8,7"),
+            "SLURM_STEP_TASKS_PER_NODE='8,7': start as many tasks on every node (srun --ntasks-per-node=N)",
+        ),
+        (
+            srun(0, SLURM_STEP_TASKS_PER_NODE=None),
+            "SLURM_STEP_TASKS_PER_NODE='': start as many tasks on every node (srun --ntasks-per-node=N)",
+        ),
+        (
+            srun(0, SLURM_STEP_TASKS_PER_NODE="8(x2"),
+            "SLURM_STEP_TASKS_PER_NODE='8(x2': start as many tasks on every node (srun --ntasks-per-node=N)",
+        ),
+        (hydra(0, MPI_LOCALNRANKS=5), "PMI_SIZE=16, but MPI_LOCALNRANKS=5: start as many ranks on every node"),
+        (hydra(0, MPI_LOCALNRANKS=0), "PMI_SIZE=16, but MPI_LOCALNRANKS=0: start as many ranks on every node"),
+        (hydra(0, MPI_LOCALNRANKS=None), "MPI_LOCALNRANKS=None in the environment is not a whole number from 0 up"),
+        (srun(0, SLURM_PROCID=None), "SLURM_PROCID=None in the environment is not a whole number from 0 up"),
+        (srun(0, SLURM_JOB_ID="x"), "SLURM_JOB_ID='x' in the environment is not a whole number from 0 up"),
+        (open_mpi(0, OMPI_COMM_WORLD_RANK="-1"), "OMPI_COMM_WORLD_RANK='-1' in the environment is not a whole number from 0 up"),
+        (
+            open_mpi(0, MASTER_ADDR=None),
+            "mpirun started ranks on 2 nodes, and MASTER_ADDR is not in the environment: "
+            "name the host of rank 0 to all of them (mpirun -x MASTER_ADDR=HOST)",
+        ),
+        (
+            hydra(0, MASTER_ADDR=""),
+            "mpiexec started ranks on 2 nodes, and MASTER_ADDR is not in the environment: "
+            "name the host of rank 0 to all of them (mpiexec -genv MASTER_ADDR HOST)",
+        ),
+        (
+            srun(0, nodes="node[03-07"),
+            "SLURM_STEP_NODELIST='node[03-07' names no first node: say where rank 0 is (export MASTER_ADDR=HOST)",
+        ),
+        (srun(0, nodes="a b"), "SLURM_STEP_NODELIST='a b' names no first node: say where rank 0 is (export MASTER_ADDR=HOST)"),
+        (bare(0, MASTER_PORT=0), "MASTER_PORT=0: a port is from 1 to 65535"),
+        (bare(0, MASTER_PORT=65536), "MASTER_PORT=65536: a port is from 1 to 65535"),
+        (bare(0, MASTER_PORT="http"), "MASTER_PORT='http' in the environment is not a whole number from 0 up"),
+        (
+            {"WORLD_SIZE": "8", "RANK": "1", "MASTER_ADDR": "node-01", "MASTER_PORT": "23456"},  # a pod of Kubeflow without torchrun
+            "WORLD_SIZE=8 without torchrun, and without LOCAL_RANK, LOCAL_WORLD_SIZE: each rank wants RANK, LOCAL_RANK, WORLD_SIZE, "
+            "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; or start one torchrun per node",
+        ),
+        (srun(11, WORLD_SIZE=8), "srun says SLURM_STEP_NUM_TASKS=16, and the environment WORLD_SIZE=8: unset WORLD_SIZE"),
+        (open_mpi(11, RANK=0), "mpirun says OMPI_COMM_WORLD_RANK=11, and the environment RANK=0: unset RANK"),
+        (
+            {**TORCHRUN, **srun(11)},
+            "srun started 16 tasks (SLURM_STEP_NUM_TASKS=16), but torchrun's job has 2 nodes (GROUP_WORLD_SIZE=2): "
+            "start one torchrun per task, with --nnodes=16; or 16 ranks without torchrun",
+        ),
+        (
+            {**TORCHRUN, **open_mpi(1)},
+            "mpirun started 16 tasks (OMPI_COMM_WORLD_SIZE=16), but torchrun's job has 2 nodes (GROUP_WORLD_SIZE=2): "
+            "start one torchrun per task, with --nnodes=16; or 16 ranks without torchrun",
+        ),
+        (
+            srun(0, SLURM_RESTART_COUNT=1),
+            "SLURM_RESTART_COUNT=1: a restarted job runs until it passes, which proves nothing; "
+            "submit with --no-requeue and start a new run",
+        ),
     ],
 )
-def test_other_launchers_are_refused(environ, text):
-    with pytest.raises(LaunchError, match=text):
+def test_a_launch_that_cannot_be_used(environ, text):
+    with pytest.raises(LaunchError) as caught:
         who_am_i(environ)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    "outer",
+    [
+        srun(1, SLURM_STEP_NUM_TASKS=2, SLURM_STEP_TASKS_PER_NODE="1(x2)"),
+        open_mpi(1, OMPI_COMM_WORLD_SIZE=2),
+        {"SLURM_STEP_NUM_TASKS": "1"},
+    ],
+)
+def test_one_torchrun_in_each_task_is_fine(outer):
+    assert who_am_i({**outer, **TORCHRUN}) == who_am_i(TORCHRUN)
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
+def test_a_bare_environment_must_say_everything(name):
+    with pytest.raises(LaunchError, match=f"WORLD_SIZE=16 without torchrun, and without {name}: each rank wants RANK, "):
+        who_am_i(bare(0, **{name: None}))

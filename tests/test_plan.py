@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 import pytest
 
 from gpu_acceptance.generations import Validation
-from gpu_acceptance.launch import Rank
 from gpu_acceptance.limit import Limit, Profile
 from gpu_acceptance.plan import JobShape, plan_lines, planned_shape
+from gpu_acceptance.rank import Rank
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 

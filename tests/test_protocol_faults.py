@@ -157,7 +157,7 @@ def test_a_store_that_is_gone_while_ranks_join_or_have_just_agreed_is_one_clear_
 def test_ranks_that_never_come_are_in_the_journals_of_all_that_did_of_one_run(make, shared_disk, capsys):
     world = make(world_size=4, num_nodes=2, launcher_kills=False, shared_disk=shared_disk)
     world.kill(3)
-    said = "rank 3 (node 1) did not arrive within 120 s; see what torchrun said there"
+    said = "rank 3 (node 1) did not arrive within 60 s; see what torchrun said there"
     assert {rank: (end.exit_code, end.lines) for rank, end in ended(world).ends.items()} == dict.fromkeys(range(3), (6, (said,)))
     for rank in range(3):
         content = read_journal(world.run_folder(rank) / "journal" / f"rank-{rank:05d}.jsonl")
@@ -171,7 +171,7 @@ def test_a_rank_that_never_reaches_the_store_says_so_in_a_folder_of_its_own(make
     world.cut_off(2, 1e6)
     assert codes(ended(world)) == dict.fromkeys(range(4), 6)
     assert world.ends[2].lines[0].startswith("no control store at 127.0.0.1:29500 within 60 s: ")
-    assert world.ends[3].lines[0].startswith("rank 2 (node 1) did not arrive within 120 s")
+    assert world.ends[3].lines[0].startswith("rank 2 (node 1) did not arrive within 60 s")
     assert len({path.parents[1].name for rank in range(4) for path in world.journals(rank)}) == 2
     assert world.journals(2)[0].parents[1].name != RUN_ID
 
@@ -180,7 +180,7 @@ def test_a_leader_that_never_says_hello_is_told_by_each_rank_alone(make):
     world = make(launcher_kills=False)
     world.kill(0)
     assert codes(ended(world)) == {1: 6, 2: 6}
-    assert {end.lines for end in world.ends.values()} == {("rank 0 lost: silent for 150 s where a welcome message was due",)}
+    assert {end.lines for end in world.ends.values()} == {("rank 0 lost: silent for 90 s where a welcome message was due",)}
     assert not world.run_folder(1).exists()
     assert [len(world.journals(rank)) for rank in (1, 2)] == [1, 1]
 

@@ -12,7 +12,7 @@ from gpu_acceptance.control import ControlError
 from gpu_acceptance.ending import Ending, write_ending
 from gpu_acceptance.files import read_results
 from gpu_acceptance.joining import RefusedError
-from gpu_acceptance.launch import Rank
+from gpu_acceptance.rank import TORCHRUN, Rank
 from gpu_acceptance.run import Run
 from gpu_acceptance.run_files import RunFiles
 
@@ -65,9 +65,9 @@ def test_torchrun_is_told_the_verdict_or_why_there_is_none(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("place", "cut_off", "told"),
     [
-        (Rank(rank=8, store_port=29400), True, [17]),
-        (Rank(rank=8, store_port=29400), False, []),
-        (Rank(rank=9, local_rank=1, store_port=29400), True, []),
+        (Rank(rank=8, store_port=29400, launcher=TORCHRUN), True, [17]),
+        (Rank(rank=8, store_port=29400, launcher=TORCHRUN), False, []),
+        (Rank(rank=9, local_rank=1, store_port=29400, launcher=TORCHRUN), True, []),
         (Rank(), True, []),  # its parent is a shell
     ],
 )

@@ -30,8 +30,10 @@ def suite(tmp_path):
 
 
 def settings(suite, started_in=None, **options):
-    paths = ("report_dir", "site", "contract", "checkpoint_dir", "data_dir", "shared_dir", "lora_model", "lora_data")
-    defaults = dict.fromkeys((*paths, "hardware", "gpus", "expect_nodes", "run_id", "confirm", "budget", "level", "soak")) | {
+    paths = ("join_timeout", "report_dir", "site", "contract", "checkpoint_dir", "data_dir", "shared_dir", "lora_model", "lora_data")
+    defaults = dict.fromkeys(
+        (*paths, "hardware", "gpus", "expect_nodes", "run_id", "confirm", "budget", "level", "soak", "join_timeout")
+    ) | {
         "limits": [],
         "waive": [],
         "measure_only": False,
@@ -304,6 +306,17 @@ def test_a_profile_that_does_not_fit_the_others(suite, profile, text):
 def test_an_overlay_that_is_not_there(suite):
     assert refusal(suite, limits=["agreed.yaml"]).startswith("agreed.yaml: there is no such file: ")
     assert refusal(suite, limits=["site-nvls"]).startswith("no overlay site-nvls: neither a file nor one of none")
+
+
+def test_how_long_ranks_wait_for_each_other(suite):
+    assert settings(suite).join_s == 60
+    assert settings(suite, join_timeout="15m").join_s == 900
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "1d", "", "1.5h"])
+def test_a_join_timeout_that_is_no_time(suite, text):
+    with pytest.raises(pytest.UsageError, match=rf"^--join-timeout={re.escape(text)}: wants seconds, or a number with s, m or h, above 0$"):
+        settings(suite, join_timeout=text)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("4h", 14_400)])

@@ -9,7 +9,7 @@ import pytest
 from judging import make_record
 
 from gpu_acceptance.control import Control
-from gpu_acceptance.launch import Rank
+from gpu_acceptance.rank import Rank
 from gpu_acceptance.record import Figure, Outcome, RankRecord
 from gpu_acceptance.supervisor import Supervisor
 

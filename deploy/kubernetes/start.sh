@@ -23,7 +23,7 @@ if [ "$PET_NODE_RANK" = 0 ] && [ -e "$reports/$RUN_ID" ]; then
     exit 4
 fi
 
-"$python" -m torch.distributed.run --max-restarts=0 -m pytest acceptance/ --report-dir="$reports" --run-id="$RUN_ID" "$@" &
+"$python" -m torch.distributed.run --max-restarts=0 -m pytest acceptance/ --report-dir="$reports" --run-id="$RUN_ID" --join-timeout=15m "$@" &
 launcher=$!
 # bash answers a signal only once its foreground command has ended; waiting is interrupted at once. As process 1 it would ignore TERM.
 trap 'kill -TERM "$launcher"' TERM

@@ -16,16 +16,19 @@ from datetime import timedelta
 from typing import Any
 
 from gpu_acceptance.gc_pause import gc_spared
-from gpu_acceptance.launch import Rank
+from gpu_acceptance.rank import Rank
 
 with gc_spared():  # hundreds of thousands of objects
     from torch.distributed import DistError, PrefixStore, Store, TCPStore
+
+    from gpu_acceptance.store_host import CLOSED
 
 Message = dict[str, Any]
 MAX_MESSAGE_BYTES = 1 << 20  # TCPStore drops the connection above 8 MiB
 _NO_MORE = b"no more"  # a rank's last message to itself
 _LONGEST_RUN = timedelta(days=30)  # a wait that times out writes two warnings to stderr; ours never should
-_CONNECT = timedelta(seconds=60)
+CONNECT_S = 60.0
+_LAST_WORD_S = 2.0  # for the listener to read it
 
 
 class ControlError(RuntimeError):
@@ -39,8 +42,10 @@ class UnreachableError(ControlError):
 class Control:
     """One rank's end of the control plane. `incoming` holds (sender, message); `wake_fd` becomes readable when it does."""
 
-    def __init__(self, place: Rank) -> None:
+    def __init__(self, place: Rank, connect_s: float = CONNECT_S) -> None:
+        """`connect_s`: how long the store may take to answer; that of a rank 0 which is not there yet takes longer."""
         self.place = place
+        self._connect_s = connect_s
         self.incoming: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._outgoing: queue.SimpleQueue[Callable[[Store], object] | None] = queue.SimpleQueue()  # what the sender does, in order
@@ -54,7 +59,7 @@ class Control:
     @property
     def prefix(self) -> str:
         """Where this run's keys live in the store; worker generations add their own part."""
-        return f"gpu-acceptance/{self.place.run_id}"
+        return control_prefix(self.place)
 
     def send(self, rank: int, message: Message) -> None:
         """Sends one message to one rank, this one included. Never blocks."""
@@ -100,11 +105,12 @@ class Control:
     def client(self) -> Store:
         """A store client of its own for one more thread. Raises UnreachableError where the store does not answer."""
         try:
-            store = TCPStore(self.place.store_host, self.port, None, is_master=False, timeout=_CONNECT)
+            timeout = timedelta(seconds=self._connect_s)
+            store = TCPStore(self.place.store_host, self.port, None, is_master=False, timeout=timeout)
         except (DistError, RuntimeError, ValueError) as error:
             first_line = str(error).splitlines()[0]
             raise UnreachableError(
-                f"no control store at {self.place.store_host}:{self.port} within {_CONNECT.seconds} s: {first_line}"
+                f"no control store at {self.place.store_host}:{self.port} within {self._connect_s:g} s: {first_line}"
             ) from None
         store.set_timeout(_LONGEST_RUN)
         return PrefixStore(self.prefix, store)
@@ -114,6 +120,9 @@ class Control:
             while (action := self._outgoing.get()) is not None:
                 action(store)
             store.queue_push(f"to/{self.place.rank}", _NO_MORE)
+            self._listener.join(_LAST_WORD_S)
+            if self.place.is_one_of_many and not self.place.has_agent:
+                store.add(CLOSED, 1)
         except RuntimeError as error:
             self._tell_store_lost(error)
 
@@ -132,6 +141,11 @@ class Control:
     def _tell_store_lost(self, error: Exception) -> None:
         lines = str(error).splitlines() or [type(error).__name__]
         self._deliver(json.dumps([self.place.rank, {"type": "store_lost", "reason": lines[0][:500]}]))
+
+
+def control_prefix(place: Rank) -> str:
+    """Where all keys of a run live in the store."""
+    return f"gpu-acceptance/{place.run_id}"
 
 
 def generation_prefix(generation: int) -> str:

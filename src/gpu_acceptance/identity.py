@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from gpu_acceptance.inventory import brief, host, nvml, pcie, versions
-from gpu_acceptance.launch import Rank
+from gpu_acceptance.rank import Rank
 from gpu_acceptance.record import RankIdentity
 
 # For tests: a second /sys. It is read beside the real one, so it can show a GPU that is not there and never hide one that is.

@@ -2,18 +2,22 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from gpu_acceptance.clocks import ahead
 from gpu_acceptance.control import Message, UnreachableError
 from gpu_acceptance.files import encode
 from gpu_acceptance.ranges import named
+from gpu_acceptance.rank import Rank
 from gpu_acceptance.record import Bounds, RankIdentity, clip
 from gpu_acceptance.supervisor import Supervisor
 from gpu_acceptance.values import first_of
 
-JOIN_S = 120.0  # for all ranks to say hello: nodes of one job start within seconds of each other
+JOIN_S = 60.0  # for all ranks to say hello, unless --join-timeout says more: nodes of one job start within seconds of each other
+COLLECT_S = 120.0  # for all ranks to collect: imports of one file system by all at once
+_EVERY_S = 15.0  # a line for people who wait
 _CLOCK_S = 5.0  # for an answer that takes milliseconds; without one the run goes on
 _MOST_LINES = 20
 USAGE, NOT_WRITABLE, INTERRUPTED, INCOMPLETE = 4, 3, 2, 6  # exit codes
@@ -43,12 +47,21 @@ class UnmetError(RefusedError):
         self.is_cut_off = is_cut_off
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long ranks that are there wait for those that are not, and who tells people meanwhile."""
+
+    join_s: float = JOIN_S
+    say: Callable[[str], None] = lambda line: None
+
+
 def join(
     supervisor: Supervisor,
     identity: RankIdentity,
     refusal: RefusedError | None,
     welcome: Callable[[list[RankIdentity]], Message],
     unmet_id: str,
+    patience: Patience,
 ) -> Message:
     """Says hello, and returns rank 0's welcome once every rank has. Collective. Raises RefusedError with one text for all.
 
@@ -57,8 +70,8 @@ def join(
     supervisor.tell_leader({"type": "hello", "identity": encode(identity), "refusal": refusal and _refused(refusal)})
     with _refused_where_unmet(supervisor):
         if supervisor.is_leader:
-            supervisor.control.cast(_answer_hellos(supervisor, welcome, unmet_id))
-        answer = _answer_of_leader(supervisor, "welcome")
+            supervisor.control.cast(_answer_hellos(supervisor, welcome, unmet_id, patience))
+        answer = _answer_of_leader(supervisor, "welcome", patience.join_s)
     everybody = range(supervisor.place.world_size)
     supervisor.lookout.watch(everybody if supervisor.is_leader else [supervisor.leader], supervisor.leader)
     return answer
@@ -70,11 +83,11 @@ def agree(supervisor: Supervisor, nodeids: list[str], problems: list[RefusedErro
     supervisor.tell_leader({"type": "collected", "nodeids": nodeids, "problems": told})
     with _refused_where_unmet(supervisor):
         if supervisor.is_leader:
-            answers = supervisor.await_mail("collected", JOIN_S, until_stopped=True)
+            answers = supervisor.await_mail("collected", COLLECT_S, until_stopped=True)
             stopped = interrupted(supervisor.stopping) if supervisor.stopping else None
             problem = stopped or find_collection_problem(answers, supervisor.place.world_size)
             supervisor.control.cast(_refused(problem) if problem else {"type": "agreed", **answer()})
-        return _answer_of_leader(supervisor, "agreed")
+        return _answer_of_leader(supervisor, "agreed", COLLECT_S)
 
 
 @contextmanager
@@ -88,15 +101,14 @@ def _refused_where_unmet(supervisor: Supervisor) -> Iterator[None]:
         raise interrupted(reason) if reason else UnmetError(str(error), is_cut_off=supervisor.is_cut_off) from None
 
 
-def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]], Message], unmet_id: str) -> Message:
-    hellos = supervisor.await_mail("hello", JOIN_S, until_stopped=True)
+def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]], Message], unmet_id: str, patience: Patience) -> Message:
+    hellos = _await_hellos(supervisor, patience)
     if supervisor.stopping:
         return _refused(interrupted(supervisor.stopping))
     place = supervisor.place
-    absent = [rank for rank in range(place.world_size) if rank not in hellos]
+    absent = _absent(place, hellos)
     if absent:
-        nodes = named("node", {rank // place.local_world_size for rank in absent})
-        text = f"{named('rank', absent)} ({nodes}) did not arrive within {JOIN_S:g} s; see what torchrun said there"
+        text = f"{absent} did not arrive within {patience.join_s:g} s; see what {place.launcher or 'its shell'} said there"
         return _refused(RefusedError(text, INCOMPLETE, unmet_id))
     refusals = [hello["refusal"] for _, hello in sorted(hellos.items()) if hello["refusal"]]
     if refusals:
@@ -107,6 +119,23 @@ def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]
         return {"type": "welcome", **welcome(identities), "clocks": _ask_clocks(supervisor, identities)}
     except RefusedError as error:
         return _refused(error)
+
+
+def _await_hellos(supervisor: Supervisor, patience: Patience) -> dict[int, Message]:
+    end = time.monotonic() + patience.join_s
+    while True:
+        left_s = max(0.0, end - time.monotonic())
+        hellos = supervisor.await_mail("hello", min(_EVERY_S, left_s), until_stopped=True)
+        absent = _absent(supervisor.place, hellos)
+        if not absent or supervisor.stopping or left_s <= _EVERY_S:
+            return hellos
+        patience.say(f"waiting for {absent}, {left_s - _EVERY_S:.0f} s more at most (--join-timeout)")
+
+
+def _absent(place: Rank, hellos: Collection[int]) -> str:
+    """`ranks 8-15 (node 1)`, or nothing."""
+    absent = [rank for rank in range(place.world_size) if rank not in hellos]
+    return f"{named('rank', absent)} ({named('node', {rank // place.local_world_size for rank in absent})})" if absent else ""
 
 
 def _ask_clocks(supervisor: Supervisor, identities: list[RankIdentity]) -> list[tuple[int, Bounds]]:
@@ -123,8 +152,8 @@ def _refused(error: RefusedError) -> Message:
     return {"type": "refused", "message": str(error), "exit_code": error.exit_code, "run_id": error.run_id}
 
 
-def _answer_of_leader(supervisor: Supervisor, kind: str) -> Message:
-    message = supervisor.await_cast(kind, JOIN_S + 30)
+def _answer_of_leader(supervisor: Supervisor, kind: str, leader_waits_s: float) -> Message:
+    message = supervisor.await_cast(kind, leader_waits_s + 30)
     if message["type"] == "refused":
         supervisor.say_bye()
         raise RefusedError(message["message"], message["exit_code"], message["run_id"])
@@ -135,7 +164,7 @@ def find_collection_problem(answers: dict[int, Message], world_size: int) -> Ref
     """None where all ranks collected the same set; else who cannot take part, or who lacks or adds what against rank 0."""
     absent = [rank for rank in range(world_size) if rank not in answers]
     if absent:
-        return RefusedError(f"{named('rank', absent)} did not finish collecting within {JOIN_S:g} s", INCOMPLETE)
+        return RefusedError(f"{named('rank', absent)} did not finish collecting within {COLLECT_S:g} s", INCOMPLETE)
     for rank, answer in sorted(answers.items()):
         for problem in answer["problems"]:
             return RefusedError(f"rank {rank} cannot take part: {problem['message']}", problem["exit_code"])

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from torch.distributed import Store
 
 from gpu_acceptance.control import UnreachableError
+from gpu_acceptance.store_host import BEAT
 
 BEAT_S = 1.0
 LOST_S = 15.0  # a link cut for 5 s was back within 7 s: TCP sends again at 0.2, 0.4, ... 6.4 s
@@ -154,7 +155,7 @@ class Lookout:
 
 
 def _key(rank: int) -> str:
-    return f"beat/{rank}"
+    return BEAT.format(rank)
 
 
 def _loss_key(leader: int) -> str:

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 from gpu_acceptance.bounds import bounds_of
 from gpu_acceptance.generations import Validation
-from gpu_acceptance.launch import Rank
 from gpu_acceptance.levels import num_left_out, runs
 from gpu_acceptance.limit import Limit, Profile, bound_at, matching_reason
+from gpu_acceptance.rank import Rank
 from gpu_acceptance.values import level_text, plural, show
 from gpu_acceptance.verdict import subject_of
 
@@ -26,7 +26,7 @@ class JobShape:
 
 def planned_shape(place: Rank, num_gpus: int, declared_gpus: int | None) -> JobShape:
     """What a launcher promised; without one, the node as `make accept` would start it."""
-    if place.store_port:
+    if place.is_one_of_many:
         return JobShape(place.local_world_size, place.num_nodes)
     if declared_gpus is not None:
         return JobShape(declared_gpus, 1, "as --gpus declares")

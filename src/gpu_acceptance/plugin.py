@@ -5,7 +5,9 @@ This process is a supervisor (supervisor.py): pytest's own loop runs here, the t
 
 import gc
 from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from datetime import datetime
+from functools import partial
 from typing import NoReturn
 
 import pytest
@@ -21,11 +23,12 @@ from gpu_acceptance.figure_properties import figure_properties
 from gpu_acceptance.identity import read_identity
 from gpu_acceptance.joining import NOT_WRITABLE, USAGE, RefusedError
 from gpu_acceptance.last_word import LastWord
-from gpu_acceptance.launch import LaunchError, Rank, who_am_i
+from gpu_acceptance.launch import who_am_i
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.outputs import direct_outputs, find_unwritable
 from gpu_acceptance.own_files import read_own_files
 from gpu_acceptance.plan import plan_lines, planned_shape
+from gpu_acceptance.rank import LaunchError, Rank
 from gpu_acceptance.refusals import find_refusal, refuse_inside_a_worker
 from gpu_acceptance.report.event_files import find_missing
 from gpu_acceptance.run import Run
@@ -67,7 +70,7 @@ def start(config: pytest.Config, settings: Settings, place: Rank) -> None:
         config.pluginmanager.register(Dry(settings, place), "gpu-acceptance")
         return
     try:
-        run = start_run(settings, place, find_problem(config, settings, place))
+        run = start_run(settings, place, find_problem(config, settings, place), say=partial(_say_at_start, config))
     except RefusedError as error:
         refuse(error, place)
     junit = direct_outputs(config, run.files, place.rank)
@@ -75,6 +78,13 @@ def start(config: pytest.Config, settings: Settings, place: Rank) -> None:
     config.pluginmanager.register(collection, "gpu-acceptance-collection")
     config.pluginmanager.register(Acceptance(config, run, collection), "gpu-acceptance")
     config.pluginmanager.register(LastWord(config, run, junit), "gpu-acceptance-last-word")
+
+
+def _say_at_start(config: pytest.Config, line: str) -> None:
+    """One line for people before pytest has a terminal."""
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
+        print(visible(line), flush=True)
 
 
 def find_problem(config: pytest.Config, settings: Settings, place: Rank) -> RefusedError | None:

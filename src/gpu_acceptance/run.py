@@ -19,7 +19,6 @@ from gpu_acceptance.generations import Validation
 from gpu_acceptance.job import Job
 from gpu_acceptance.joining import USAGE, RefusedError, UnmetError, agree, interrupted
 from gpu_acceptance.kept_checkpoints import are_evidence
-from gpu_acceptance.launch import Rank
 from gpu_acceptance.leader import Leader, LeaderOptions
 from gpu_acceptance.levels import runs
 from gpu_acceptance.limit import Limit, Profile, matching_reason
@@ -27,6 +26,7 @@ from gpu_acceptance.manifest import MANIFEST, write_manifest
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.outputs import empty
 from gpu_acceptance.own_files import NO_FILES, OwnFiles
+from gpu_acceptance.rank import Rank
 from gpu_acceptance.record import COUNTERS, Outcome, RankIdentity, Row, RunPlan, RunRecord
 from gpu_acceptance.report.event_files import write_event_files
 from gpu_acceptance.report.github import tell_github
@@ -292,7 +292,7 @@ class Run:
     def _end_deaf_launcher(self) -> None:
         """One rank of a node that is cut off sees to it."""
         launcher = self.supervisor.stop_signals.launcher
-        if self.supervisor.is_cut_off and self.place.local_rank == 0 and self.place.store_port and launcher:
+        if self.supervisor.is_cut_off and self.place.local_rank == 0 and self.place.has_agent and launcher:
             end_launcher_later(launcher)
 
     def _finish_together(self) -> None:

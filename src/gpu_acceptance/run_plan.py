@@ -10,10 +10,10 @@ import psutil
 from gpu_acceptance import __version__
 from gpu_acceptance.collecting import Collected
 from gpu_acceptance.generations import Validation
-from gpu_acceptance.launch import Rank
 from gpu_acceptance.levels import num_left_out, runs
 from gpu_acceptance.limit import Profile
 from gpu_acceptance.own_files import OwnFiles
+from gpu_acceptance.rank import Rank
 from gpu_acceptance.record import PlannedValidation, RunPlan
 from gpu_acceptance.settings import Settings
 
@@ -62,7 +62,7 @@ def make_plan(
 
 def _command(place: Rank) -> list[str]:
     """How the run was started: torchrun's own command, or this process's in a world of one."""
-    if place.store_port:
+    if place.has_agent:
         with contextlib.suppress(psutil.Error):
             return psutil.Process(os.getppid()).cmdline()
     return sys.orig_argv

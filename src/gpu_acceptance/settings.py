@@ -12,7 +12,7 @@ import pytest
 from gpu_acceptance import busy
 from gpu_acceptance.budget import Budget, read_budget, seconds_of
 from gpu_acceptance.digests import profile_digest
-from gpu_acceptance.joining import RefusedError
+from gpu_acceptance.joining import JOIN_S, RefusedError
 from gpu_acceptance.levels import asked_for, at_level, lasting
 from gpu_acceptance.limit import DEFAULT_LEVEL, LEVELS, SOAK, Profile
 from gpu_acceptance.own_files import NO_FILES, OwnFiles
@@ -47,6 +47,7 @@ class Settings:
     soak_s: float | None = None  # None: as long as the profile says, where the level is soak
     localise: bool = False
     tensorboard: bool = False
+    join_s: float = JOIN_S
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -60,6 +61,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--localise", action="store_true", help="several nodes: say which node, rail or path is slow; at each level")
     group.addoption("--gpus", metavar="N", help="only N GPUs of each node are under test; without it a GPU without a rank is a gap")
     group.addoption("--expect-nodes", metavar="N", help="nodes that there must be: of fewer the run is INCOMPLETE, of more it is refused")
+    wait = f"how long ranks that are there wait for the others: {JOIN_S:g} (the default), 15m or 1h"
+    group.addoption("--join-timeout", metavar="TIME", help=wait)
     group.addoption("--allow-busy", action="store_true", help="run on GPUs that somebody else uses as well; shown in the verdict line")
     group.addoption("--site", metavar="FILE", help="which nodes there must be, their GPUs and racks; a node that differs fails by name")
     lines = "a contract in lines with the metrics that answer them: a line missed rejects, one not tested leaves the run incomplete"
@@ -116,6 +119,7 @@ def read_settings(config: pytest.Config) -> Settings:
         soak_s=_soak(option.soak),
         localise=option.localise,
         tensorboard=option.tensorboard,
+        join_s=_join(option.join_timeout),
         profiles=own_profiles if (own_profiles / "base.yaml").is_file() else shipped_dir(),
     )
 
@@ -245,6 +249,13 @@ def _level(text: str | None, soak: str | None) -> str:
     if text not in LEVELS:
         raise pytest.UsageError(f"--level={text}: wants one of {', '.join(LEVELS)}")
     return text
+
+
+def _join(text: str | None) -> float:
+    seconds = JOIN_S if text is None else seconds_of(text)
+    if not seconds:
+        raise pytest.UsageError(f"--join-timeout={text}: wants seconds, or a number with s, m or h, above 0")
+    return seconds
 
 
 def _soak(text: str | None) -> int | None:

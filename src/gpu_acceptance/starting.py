@@ -1,34 +1,41 @@
 """The start of a run: all ranks join, one profile, one name, one folder; or one refusal for all."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from gpu_acceptance import checkpoint_folder, data_dir, lora_files
 from gpu_acceptance.busy import find_busy
-from gpu_acceptance.control import Control, Message, UnreachableError
+from gpu_acceptance.control import CONNECT_S, Control, Message, UnreachableError, control_prefix
 from gpu_acceptance.files import Journal, RecordError
 from gpu_acceptance.identity import read_identity
 from gpu_acceptance.job import Job
-from gpu_acceptance.joining import NOT_WRITABLE, RefusedError, UnmetError, interrupted, join
-from gpu_acceptance.launch import Rank
+from gpu_acceptance.joining import NOT_WRITABLE, Patience, RefusedError, UnmetError, interrupted, join
 from gpu_acceptance.limit import LOCALISE_ASKED, Profile
 from gpu_acceptance.own_files import NO_FILES, OwnFiles, read_own_files
 from gpu_acceptance.parameter_relations import drill_on_nobody
 from gpu_acceptance.processes import become_subreaper
+from gpu_acceptance.rank import Rank
 from gpu_acceptance.record import RankIdentity
 from gpu_acceptance.refusals import find_lone_node, find_mismatch, find_surplus, find_wrong_hardware
 from gpu_acceptance.run import Run
 from gpu_acceptance.run_files import RunFiles, new_run_id
 from gpu_acceptance.settings import Settings, choose_profile
 from gpu_acceptance.stop_signals import StopSignals
+from gpu_acceptance.store_host import host_store
 from gpu_acceptance.supervisor import Supervisor
 from gpu_acceptance.unmet import refuse_start
 from gpu_acceptance.worker_hold import WorkerHold
 
 
-def start_run(settings: Settings, place: Rank, refusal: RefusedError | None) -> Run:
-    """Joins all ranks. Collective. Raises RefusedError, with one text on all ranks that hear rank 0."""
-    stop = StopSignals(place.node_name, has_launcher=bool(place.store_port))
+def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say: Callable[[str], None]) -> Run:
+    """Joins all ranks; `say` tells people of those that are awaited. Collective.
+
+    Raises RefusedError, with one text on all ranks that hear rank 0, and LaunchError where the store cannot be hosted.
+    """
+    if place.hosts_store:
+        host_store(place, control_prefix(place))  # before this process takes in orphans
+    stop = StopSignals(place.node_name, has_launcher=bool(place.launcher))
     become_subreaper()
     identity = read_identity(place)
     own, refusal = _own_files(settings, place, refusal)
@@ -41,8 +48,8 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None) -> 
         return {"run_id": _fresh_run_id(settings), "deadline_s": profile.deadline_s}
 
     try:
-        supervisor = _connect(place, stop)
-        answer = join(supervisor, identity, refusal, welcome, _unused_run_id(settings))
+        supervisor = _connect(place, stop, settings.join_s)
+        answer = join(supervisor, identity, refusal, welcome, _unused_run_id(settings), Patience(settings.join_s, say))
     except RefusedError as error:
         raise refuse_start(error, refusal, settings.report_dir, identity, stop.launcher) from None
     run_id = answer["run_id"]
@@ -60,10 +67,10 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None) -> 
     return Run(settings, place, supervisor, identity, files, answer["deadline_s"], profile, obstacles, job=job, own_files=own)
 
 
-def _connect(place: Rank, stop: StopSignals) -> Supervisor:
-    """To the store of the launcher. Raises RefusedError where that cannot be reached."""
+def _connect(place: Rank, stop: StopSignals, join_s: float) -> Supervisor:
+    """To the store. Raises RefusedError where that cannot be reached; a launcher's own is there before its ranks are."""
     try:
-        control = Control(place)
+        control = Control(place, CONNECT_S if place.has_agent else join_s)
         try:
             return Supervisor(place, control, stop)
         except UnreachableError:

@@ -13,8 +13,8 @@ from gpu_acceptance.control import Control, ControlError, Message, UnreachableEr
 from gpu_acceptance.events import Event, Events
 from gpu_acceptance.files import Journal, encode
 from gpu_acceptance.generation_attempt import EndAttempt, FormAttempt
-from gpu_acceptance.launch import Rank
 from gpu_acceptance.lookout import LOST_S, Lookout, Loss
+from gpu_acceptance.rank import Rank
 from gpu_acceptance.rank_attempt import RankAttempt, RunAttempt
 from gpu_acceptance.record import Figure, Outcome, RankFacts, RankRecord
 from gpu_acceptance.stop_signals import StopSignals
@@ -286,6 +286,8 @@ class Supervisor:
         match message["type"]:
             case "store_lost":
                 self._store_lost = f"the control store at {self._store} is gone: {message['reason']}"
+            case "hello" if sender in self.mail.get("hello", {}):
+                self.control.cast({"type": "stop", "reason": f"a second process that says it is rank {sender}"})
             case "hello" | "collected" | "resend" | "bye":
                 self.mail.setdefault(message["type"], {})[sender] = message
             case "clock?":

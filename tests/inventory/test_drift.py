@@ -75,6 +75,13 @@ def test_why_a_value_is_missing_counts_and_where_it_was_looked_for_does_not():
     assert facts_of(changed(HEALTHY, "node.gpus.gpus", one)) == facts_of(changed(HEALTHY, "node.gpus.gpus", other))
 
 
+def test_a_folder_that_is_searched_twice_is_no_difference_and_another_order_is():
+    """mpirun of Open MPI 4 gave `/usr/lib:/usr/lib` to the ranks of its own node, and `/usr/lib:/usr/lib:/usr/lib` to the others."""
+    once, again, turned = (facts_of(HEALTHY, LD_LIBRARY_PATH=path)["variables"] for path in ("/a:/b", "/a:/a:/b:/a", "/b:/a"))
+    assert once == again
+    assert once != turned
+
+
 def test_variables_are_shown_and_their_whole_is_compared():
     few = facts_of(HEALTHY, NCCL_DEBUG="WARN", CUDA_VISIBLE_DEVICES="0")["variables"]
     assert few.endswith(": NCCL_DEBUG=WARN")

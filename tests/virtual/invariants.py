@@ -12,7 +12,7 @@ from virtual.world import Fired, World
 from gpu_acceptance.board import GRACE_S, LOST_AFTER_S
 from gpu_acceptance.files import RESULTS, read_journal, read_results
 from gpu_acceptance.generations import MOST_SPOILED
-from gpu_acceptance.joining import JOIN_S
+from gpu_acceptance.joining import COLLECT_S, JOIN_S
 from gpu_acceptance.lookout import BEAT_S, LOST_S
 from gpu_acceptance.objections import FORMATION
 from gpu_acceptance.ranges import expand
@@ -95,7 +95,7 @@ def it_ended_in_time(checked: Checked) -> None:
     for (begin, what, deadline_s), (end, following, _) in pairwise(steps):
         bound_s = {
             "begin": JOIN_S + 30 if losses else _SLACK_S,
-            "welcome": JOIN_S + 30 if losses else _SLACK_S,
+            "welcome": COLLECT_S + 30 if losses else _SLACK_S,
             "go": deadline_s + GRACE_S + LOST_AFTER_S + _SLACK_S,
             "final": _BYE_S,
         }.get(what, _SLACK_S) + extra_s

@@ -39,8 +39,8 @@ from gpu_acceptance.collecting import Collected
 from gpu_acceptance.control import ControlError
 from gpu_acceptance.generations import Validation
 from gpu_acceptance.joining import USAGE, RefusedError, interrupted
-from gpu_acceptance.launch import Rank
 from gpu_acceptance.objections import FORMATION
+from gpu_acceptance.rank import TORCHRUN, Rank
 from gpu_acceptance.run import Run
 from gpu_acceptance.settings import Settings
 
@@ -251,7 +251,7 @@ class World:
         """As the hooks of plugin.py and last_word.py do it."""
         place = self._place(rank)
         try:
-            one = self.runs[rank] = starting.start_run(self._settings(rank), place, None)
+            one = self.runs[rank] = starting.start_run(self._settings(rank), place, None, say=lambda _line: None)
         except RefusedError as error:
             return self._exit(rank, error.exit_code, str(error))
         except ControlError as error:
@@ -352,8 +352,8 @@ class World:
         made = self.signals[self.schedule.rank] = VirtualSignals()
         return made
 
-    def _make_control(self, place: Rank) -> control.Control:
-        made = control.Control(place)
+    def _make_control(self, place: Rank, connect_s: float) -> control.Control:
+        made = control.Control(place, connect_s)
         self.controls.append(made)
         return made
 
@@ -364,7 +364,9 @@ class World:
 
     def _place(self, rank: int) -> Rank:
         size = self.shape.ranks_per_node
-        return Rank(rank, rank % size, self.shape.world_size, size, rank // size, self.shape.num_nodes, "127.0.0.1", 29500, "virtual")
+        return Rank(
+            rank, rank % size, self.shape.world_size, size, rank // size, self.shape.num_nodes, "127.0.0.1", 29500, "virtual", TORCHRUN
+        )
 
     def _identity(self, place: Rank) -> Any:
         return make_identity(place.rank, self.shape.world_size, self.shape.ranks_per_node, has_gpus=False)

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +17,7 @@ MAX_VALUE = 1_000  # characters of one value
 
 
 def hostname() -> str:
-    return platform.node()
+    return socket.gethostname()
 
 
 def kernel() -> str:

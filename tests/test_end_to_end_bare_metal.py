@@ -1,0 +1,178 @@
+"""deploy/bare-metal/acceptance.sh over a real sshd on each of two hosts: host names and checkouts of their own, one network."""
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from clean_environment import clean_environment
+from suite import HANG_S, PYTHON, finished, make_suite
+from waiting import wait_until
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "deploy" / "bare-metal" / "acceptance.sh"
+SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+NAMES = ("node-a", "node-b")
+CONFIG = """\
+ListenAddress 127.0.0.1
+Port {port}
+HostKey {key}
+AuthorizedKeysFile {key}.pub
+PidFile none
+UsePAM no
+StrictModes no
+PermitRootLogin yes
+"""
+CLIENT = """\
+Host {name}
+  HostName 127.0.0.1
+  Port {port}
+"""
+TIGHT = """\
+limits:
+  passes.value:
+    at_least: 3
+    unit: GB/s
+    scope: rank
+    source: "policy: more than there is"
+"""
+# Host name, checkout and names of hosts are its own; the checkout is at the same path.
+OWN = 'echo "$0" >/proc/sys/kernel/hostname && mount --bind "$1" "$2" && mount --bind "$3" /etc/hosts && shift 3 && exec "$@"'
+
+pytestmark = [
+    pytest.mark.launcher,
+    pytest.mark.skipif(os.geteuid() != 0 or not SSHD or not shutil.which("unshare"), reason="needs root, sshd (openssh-server), unshare"),
+]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Hosts:
+    """Two, each with an sshd; `checkouts[1]` is what the second has where the first has `checkouts[0]`."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.checkouts = [make_suite(folder / name, "passes") for name in ("checkout", "checkout-of-b")]
+        self._daemons = []
+        key, known = folder / "key", folder / "hosts"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+        known.write_text(f"127.0.0.1 localhost {' '.join(NAMES)}\n")
+        client = [f"IdentityFile {key}", "UserKnownHostsFile /dev/null", "StrictHostKeyChecking no", "BatchMode yes", "LogLevel ERROR"]
+        Path("/run/sshd").mkdir(exist_ok=True)  # where sshd locks itself in before a login
+        for name, checkout in zip(NAMES, self.checkouts, strict=True):
+            port, config = free_port(), folder / f"{name}.conf"
+            config.write_text(CONFIG.format(port=port, key=key))
+            client.append(CLIENT.format(name=name, port=port))
+            own = ["unshare", "--mount", "--uts", "sh", "-c", OWN, name, str(checkout), str(self.checkouts[0]), str(known)]
+            self._daemons.append(subprocess.Popen([*own, str(SSHD), "-D", "-f", str(config)], stdin=subprocess.DEVNULL))
+            assert wait_until(lambda port=port: answers(port)), f"sshd of {name} does not answer"
+        (folder / "ssh.conf").write_text("\n".join(client))
+
+    def accept(self, *arguments, hosts=NAMES, **env):
+        """What the script says that one would start on the first host."""
+        listed = self.folder / "hosts.txt"
+        listed.write_text("# of rack 7\n" + "".join(f"{name}   # a comment\n" for name in hosts))
+        ours = {"SSH": f"ssh -F {self.folder}/ssh.conf", "PYTHON": PYTHON, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        environment = {**clean_environment(), "OMP_NUM_THREADS": "1", "RANKS": "1", **ours, **env}
+        done = subprocess.run(
+            [str(SCRIPT), str(listed), *arguments],
+            cwd=self.checkouts[0],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=HANG_S,
+            check=False,
+        )
+        return finished(done.returncode, done.stdout, self.checkouts[0])
+
+    def close(self):
+        for daemon in self._daemons:
+            daemon.kill()
+            daemon.wait()
+
+
+def answers(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    made = Hosts(tmp_path_factory.mktemp("bare-metal"))
+    yield made
+    made.close()
+
+
+def test_one_command_accepts_a_list_of_hosts(hosts):
+    run = hosts.accept("--expect-nodes=2", NCCL_DEBUG="INFO")
+    assert run.returncode == 0, run.output
+    assert run.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)"
+    assert [identity.host for identity in run.record.header.ranks] == list(NAMES)
+    assert {identity.environment["NCCL_DEBUG"] for identity in run.record.header.ranks} == {"INFO"}
+    assert run.output.splitlines()[-1].startswith(f"ACCEPTED (cpu profile: no GPU was tested) | run {run.folder.name} | ended "), run.output
+    assert len(list((hosts.checkouts[1] / "reports" / run.folder.name / "journal").iterdir())) == 1
+
+
+def test_a_host_that_misses_rejects_and_the_code_is_the_verdicts(hosts):
+    run = hosts.accept("--limits=tight.yaml")
+    assert run.returncode == 4, run.output
+    assert "no run in " in run.output
+    for checkout in hosts.checkouts:
+        (checkout / "tight.yaml").write_text(TIGHT)
+    shutil.rmtree(hosts.checkouts[0] / "reports", ignore_errors=True)
+    run = hosts.accept("--limits=tight.yaml")
+    assert run.returncode == 1, run.output
+    assert run.output.splitlines()[-1].startswith("REJECTED: 1 limit missed in 1 of ")
+
+
+def test_checkouts_that_differ_are_refused_before_anything_runs(hosts):
+    other = hosts.checkouts[1] / "acceptance" / "test_passes.py"
+    before = other.read_text()
+    other.write_text(before + "\n# not the same commit\n")
+    try:
+        run = hosts.accept()
+    finally:
+        other.write_text(before)
+    assert run.returncode == 4, run.output
+    said = run.output.splitlines()
+    assert [line.split()[:2] for line in said[:2]] == [["node-a", "has"], ["node-b", "has"]]
+    assert said[2] == "the checkout and its Python must be the same on every host"
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["node-a", "nowhere.invalid"], "nowhere.invalid cannot take part: ssh: Could not resolve hostname nowhere.invalid: "),
+        (["node-a", "node-a"], "hosts.txt: node-a is there twice"),
+        (["node-a", "-oProxyCommand=true"], "hosts.txt: '-oProxyCommand=true' is no host as ssh takes it; one a line"),
+        ([], "hosts.txt: no host in it; one a line"),
+    ],
+)
+def test_a_list_that_cannot_be_used(hosts, names, text):
+    run = hosts.accept(hosts=names)
+    assert run.returncode == 4, run.output
+    assert text in run.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "text"),
+    [
+        ([], {"MASTER_PORT": "0"}, "MASTER_PORT=0: a port is from 1 to 65535"),
+        ([], {"RANKS": "none"}, "RANKS=none: wants the number of ranks of each host"),
+        ([], {"GRACE": "1m"}, "GRACE=1m: wants whole seconds"),
+        ([], {"PYTHON": "/nowhere/python"}, "node-a cannot take part: "),
+        (["--run-id=mine"], {}, "--run-id=mine is not for "),
+    ],
+)
+def test_a_setting_that_cannot_be_used(hosts, arguments, env, text):
+    run = hosts.accept(*arguments, **env)
+    assert run.returncode == 4, run.output
+    assert text in run.output

@@ -1,0 +1,94 @@
+"""Ranks that no torchrun started: each launcher with the environment that it really sets, and no store but the one that rank 0 starts."""
+
+import shlex
+import shutil
+
+import pytest
+from hosts import ADDRESSES, PORT, connected, needs_hosts
+from suite import HANG_S, PYTHON, make_suite, processes_in, run, shipped_suite
+from waiting import wait_until
+
+pytestmark = pytest.mark.launcher
+
+PYTEST = [PYTHON, "-m", "pytest", "acceptance/"]
+STORE_ENDS_WITHIN_S = 60  # it looks every second, and gives up after 30
+OPEN_MPI, HYDRA = shutil.which("mpirun.openmpi"), shutil.which("mpiexec.hydra")
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    with connected([shipped_suite(tmp_path / f"node-{node}", "environment") for node in (0, 1)]) as hosts:
+        yield hosts
+
+
+def bare(hosts, node, *arguments, **changes):
+    """One rank on a host, by its environment alone."""
+    place = {"RANK": node, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": PORT}
+    hosts[node].start([*PYTEST, *arguments], {name: str(value) for name, value in {**place, **changes}.items()})
+
+
+def accepted(run):
+    assert run.returncode == 0, run.output
+    assert run.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)"
+    return run.record.conclusion.coverage
+
+
+@needs_hosts
+def test_hosts_whose_ranks_are_told_by_their_environment(hosts):
+    bare(hosts, 1)  # it waits for rank 0, which hosts the store
+    bare(hosts, 0)
+    ended = [hosts[node].wait() for node in (0, 1)]
+    coverage = accepted(ended[0])
+    assert (coverage.nodes, coverage.ranks) == (2, 2)
+    assert ended[1].returncode == 0, ended[1].output
+    assert [identity.host for identity in ended[0].record.header.ranks] == ["node-0", "node-1"]
+    assert all(hosts[node].is_quiet_within(STORE_ENDS_WITHIN_S) for node in (0, 1)), [hosts[node].pids() for node in (0, 1)]
+
+
+@needs_hosts
+def test_who_cannot_find_rank_0_and_who_waits_in_vain_say_so(hosts):
+    bare(hosts, 0, "--join-timeout=20s")
+    bare(hosts, 1, "--join-timeout=5", MASTER_ADDR=ADDRESSES[7])  # nobody's
+    ended = [hosts[node].wait() for node in (0, 1)]
+    assert [one.returncode for one in ended] == [6, 6], [one.output for one in ended]
+    assert "waiting for rank 1 (node 1), 5 s more at most (--join-timeout)\n" in ended[0].output
+    assert "rank 1 (node 1) did not arrive within 20 s; see what its shell said there" in ended[0].output
+    assert f"no control store at {ADDRESSES[7]}:{PORT} within 5 s: " in ended[1].output
+
+
+@needs_hosts
+def test_a_second_rank_0_is_a_usage_error_there(hosts):
+    """Two that lead would each have waited for ranks that spoke to the other."""
+    bare(hosts, 0, "--join-timeout=40")
+    assert wait_until(lambda: "store_host" in str(processes_in(hosts[0].suite)), HANG_S)
+    bare(hosts, 1, "--join-timeout=40", RANK=0)
+    ended = hosts[1].wait()
+    assert ended.returncode == 4, ended.output
+    text = f"ERROR: rank 0 is on node-1, and MASTER_ADDR={ADDRESSES[0]} leads to the store of another run: name the host of rank 0"
+    assert text in ended.output
+    assert hosts[0].wait().returncode == 6
+
+
+@needs_hosts
+@pytest.mark.skipif(not OPEN_MPI, reason="needs mpirun of Open MPI (package openmpi-bin)")
+def test_hosts_by_mpirun(hosts, tmp_path):
+    remote = tmp_path / "remote-shell"
+    remote.write_text(f'#!/bin/sh\nshift\nexec {shlex.join(hosts[1].here(["sh", "-c"]))} "$*"\n')
+    remote.chmod(0o755)
+    local = ["--allow-run-as-root", "--mca", "plm_rsh_agent", str(remote), "--mca", "oob_tcp_if_include", "eth0"]
+    told = ["-x", f"MASTER_ADDR={ADDRESSES[0]}", *(word for name in ("PYTEST_ADDOPTS", "OMP_NUM_THREADS") for word in ("-x", name))]
+    apart = [[*told, "-np", "1", "--host", f"node-{node}", "--wdir", str(hosts[node].suite), *PYTEST] for node in (0, 1)]
+    hosts[0].start([str(OPEN_MPI), *local, *apart[0], ":", *apart[1]])
+    ended = hosts[0].wait()
+    coverage = accepted(ended)
+    assert (coverage.nodes, coverage.ranks) == (2, 2)
+    assert [identity.host for identity in ended.record.header.ranks] == ["node-0", "node-1"]
+
+
+@pytest.mark.skipif(not HYDRA, reason="needs mpiexec of MPICH (package mpich)")
+def test_ranks_by_mpiexec_of_mpich(tmp_path):
+    suite = make_suite(tmp_path / "suite", "passes")
+    ended = run([str(HYDRA), "-np", "2", *PYTEST], suite, {"OMP_NUM_THREADS": "1"})
+    coverage = accepted(ended)
+    assert (coverage.nodes, coverage.ranks) == (1, 2)
+    assert wait_until(lambda: not processes_in(suite), STORE_ENDS_WITHIN_S), processes_in(suite)

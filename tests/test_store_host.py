@@ -1,0 +1,108 @@
+"""The control store where no launcher hosts one: who may use it, what it outlives, and when it ends."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+
+import psutil
+import pytest
+from torch.distributed import PrefixStore, TCPStore
+from waiting import wait_until
+
+from gpu_acceptance.control import Control, control_prefix
+from gpu_acceptance.rank import LaunchError, Rank
+from gpu_acceptance.store_host import host_store
+
+STARTS_ONE_AND_DIES = """
+import os, signal, sys
+from gpu_acceptance.rank import Rank
+from gpu_acceptance.store_host import host_store
+host_store(Rank(world_size=2, local_world_size=2, store_port=int(sys.argv[1])), "gpu-acceptance/none")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def place():
+    """Rank 0 of 2; whatever it started is gone afterwards."""
+    made = Rank(world_size=2, local_world_size=2, store_port=free_port())
+    yield made
+    for process in hosts_of(made.store_port):
+        process.kill()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def hosts_of(port):
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            command = process.cmdline()
+            if "gpu_acceptance.store_host" in command and str(port) in command and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def test_it_is_nobodys_descendant_and_outlives_who_started_it(place):
+    died = subprocess.run([sys.executable, "-c", STARTS_ONE_AND_DIES, str(place.store_port)], check=False)
+    assert died.returncode == -signal.SIGKILL
+    (host,) = hosts_of(place.store_port)
+    assert os.getsid(host.pid) == host.pid
+    assert host.pid not in [child.pid for child in psutil.Process().children(recursive=True)]
+    other = Control(replace(place, rank=1, local_rank=1), connect_s=30)
+    other.close(timeout_s=5)
+
+
+def test_it_ends_once_all_ranks_have_closed(place):
+    host_store(place, control_prefix(place))
+    first, second = (Control(replace(place, rank=rank, local_rank=rank)) for rank in (0, 1))
+    second.send(0, {"type": "hello"})
+    assert first.incoming.get(timeout=30) == (1, {"type": "hello"})
+    first.close(timeout_s=5)
+    assert not wait_until(lambda: not hosts_of(place.store_port), 3)  # rank 1 still has something to say
+    second.close(timeout_s=5)
+    assert wait_until(lambda: not hosts_of(place.store_port), 30)
+    host_store(place, control_prefix(place))  # the port is free again
+
+
+def test_it_ends_where_no_heart_beats(place, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    host_store(place, control_prefix(place))
+    store = PrefixStore(control_prefix(place), TCPStore("127.0.0.1", place.store_port, None, is_master=False))
+    for beat in range(35):  # longer than it waits for one
+        assert hosts_of(place.store_port), f"gone before beat {beat}"
+        store.set("beat/1", str(beat))
+        wait_until(lambda: False, 1)
+    assert wait_until(lambda: not hosts_of(place.store_port), 120)
+
+
+def test_a_port_that_is_taken_is_one_line(place):
+    with socket.socket() as taken:
+        taken.bind(("", place.store_port))
+        taken.listen()
+        with pytest.raises(LaunchError) as caught:
+            host_store(place, control_prefix(place))
+    text = str(caught.value)
+    assert text.startswith(f"rank 0 cannot host the control store on port {place.store_port} of {place.host}: ")
+    assert "address already in use" in text.lower()
+    assert text.endswith("; MASTER_PORT names another one, the same for all ranks")
+    assert "\n" not in text
+
+
+def test_an_address_that_leads_nowhere_is_one_line(place, monkeypatch):
+    monkeypatch.setattr("gpu_acceptance.store_host._REACH", timedelta(seconds=1))
+    with pytest.raises(LaunchError) as caught:
+        host_store(replace(place, store_host="nowhere.invalid"), control_prefix(place))
+    text = str(caught.value)
+    assert text.startswith(f"rank 0 is on {place.host}, and MASTER_ADDR=nowhere.invalid does not lead there, to port {place.store_port}: ")
+    assert text.endswith("; name the host of rank 0")
+    assert "\n" not in text

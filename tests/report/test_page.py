@@ -27,7 +27,11 @@ each_page = pytest.mark.parametrize("name", PAGES)
 
 def section(name, anchor):
     """The text of one section, blanks folded."""
-    found = next(one for one in parse(PAGES[name]).all("section") if one.attributes["id"] == anchor)
+    return section_of(PAGES[name], anchor)
+
+
+def section_of(page, anchor):
+    found = next(one for one in parse(page).all("section") if one.attributes["id"] == anchor)
     return re.sub(r"\s+", " ", found.text)
 
 
@@ -225,6 +229,12 @@ def test_a_missed_limit_names_figure_bound_source_and_gpu():
     assert "all of ranks 0-7" in text
     assert "watch A GPU's memory is slower than it must be. Alone and slow again at its full memory clock, it goes to the vendor." in text
     assert "Run it again: torchrun --nproc-per-node gpu -m pytest acceptance/test_hbm.py::test_hbm_triad" in text
+
+
+def test_a_narrow_miss_is_not_rounded_into_its_bound():
+    row = samples.hbm_row(worst=4149.9999996)
+    text = section_of(build_page(samples.rejected().model_copy(update={"rows": (row,)})), "validations")
+    assert "hbm.triad.bandwidth ✗ MISSED 4149.9999996 GB/s >= 4150" in text
 
 
 def test_a_stuck_rank_comes_before_its_victims_with_frame_stack_and_log():

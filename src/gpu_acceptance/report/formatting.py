@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from gpu_acceptance.limit import Value
+from gpu_acceptance.values import show_whole
 
 _FRAME = re.compile(r"""^\s*(?:File "|at |#0\b)""")
 
@@ -17,6 +18,11 @@ def exact(value: Value | None) -> str:
 def rounded(value: Value | None) -> str:
     """Six significant digits: for overviews."""
     return f"{value:.6g}" if isinstance(value, float) else exact(value)
+
+
+def whole(value: Value | None) -> str:
+    """Six significant digits where they are all that there are, else every digit: six can show a figure that missed as its bound."""
+    return show_whole(value) if isinstance(value, float) else exact(value)
 
 
 def percent(part: float) -> str:

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from gpu_acceptance.limit import Value
+from gpu_acceptance.record import clip
 from gpu_acceptance.values import show_whole
 
+_MOST_TEXT = 400  # characters of a first line
 _FRAME = re.compile(r"""^\s*(?:File "|at |#0\b)""")
 
 
@@ -90,6 +92,11 @@ def spans(numbers: Iterable[int]) -> str:
         else:
             runs.append((number, number))
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def first_line(text: str) -> str:
+    """What a message says before its details."""
+    return clip(text.partition("\n")[0], _MOST_TEXT)
 
 
 def innermost_frame(stack: str) -> str:

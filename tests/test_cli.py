@@ -495,6 +495,39 @@ def test_journals_that_do_not_fit_together_are_not_merged(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_folder_of_copies_joins_nothing_and_is_named(tmp_path, capsys):
+    """The same folder given twice, or one run under two names: what was not told before is not told by it."""
+    first, again = tmp_path / "a", tmp_path / "again"
+    told().leave(first, 2, 3)
+    told().leave(again, 2, 3)
+    for copy in (first, again):
+        code, out, err = run(capsys, "report", "merge", tmp_path / f"out-{copy.name}", first, copy)
+        assert code == 6
+        assert "rebuilt from 2 of 4 journals (joined from 1 folder)" in out
+        assert err == f"gpu-acceptance: {copy}: nothing but copies of journals of the folders before it\n"
+
+
+def test_a_journal_under_the_name_of_another_rank_is_not_merged(tmp_path, capsys):
+    journals = told().leave(tmp_path / "a", 2, 3) / "journal"
+    (journals / "rank-00002.jsonl").write_bytes((journals / "rank-00001.jsonl").read_bytes())
+    code, _, err = run(capsys, "report", "merge", tmp_path / "out", tmp_path / "a")
+    said = f"gpu-acceptance: {journals}/rank-00002.jsonl: of rank 1 by its first line, and of another one by its name\n"
+    assert (code, err) == (3, said)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("verb", ["build", "merge"])
+def test_a_link_is_no_journal(tmp_path, capsys, verb):
+    (tmp_path / "secret").write_text("of somebody who joins what others sent")
+    run_dir = told().leave(tmp_path / RUN_ID, 2, 3)
+    link = run_dir / "journal" / "rank-00002.jsonl"
+    link.symlink_to(tmp_path / "secret")
+    out_dir = tmp_path / "out" if verb == "merge" else run_dir
+    code, _, err = run(capsys, "report", verb, *([out_dir] if verb == "merge" else []), run_dir)
+    assert (code, err) == (3, f"gpu-acceptance: {link}: a link, and no journal that a rank wrote here\n")
+    assert not (out_dir / "results.json").exists()
+
+
 def test_a_run_that_has_its_report_is_not_merged(tmp_path, capsys):
     run_dir = told().leave(leave_run(tmp_path))
     code, _, err = run(capsys, "report", "merge", tmp_path / "out", run_dir)

@@ -1,5 +1,6 @@
 """`report compare`: what a repair has changed, and nothing that was not tested in both runs."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -187,7 +188,9 @@ def test_a_limit_that_held_is_judged_again_and_by_the_same(good, update, lost):
 def test_a_real_run_that_was_accepted_and_one_that_measured_little(tmp_path, capsys):
     runs = REPORTS / "evidence"
     page = tmp_path / "page.html"
-    code, out, err = run(capsys, "report", "compare", runs / "h200x2-accept/full", runs / "h200-training/x2-sound", f"--html={page}")
+    little = read_results(runs / "h200-training/x2-sound")  # it ran before the other one
+    after = leave(tmp_path / "after", later(little, started_at="2026-12-01T07:00:00+00:00", ended_at="2026-12-01T08:00:00+00:00"))
+    code, out, err = run(capsys, "report", "compare", runs / "h200x2-accept/full", after, f"--html={page}")
     assert (code, err) == (6, "")
     assert out.splitlines()[-1] == "NOT COMPARABLE: 66 right before and not tested again; 1 validation and 0 figures compared"
     assert "NOT TESTED AGAIN acceptance/test_binding.py::test_gpu: passed, and the later run does not have it" in out
@@ -234,15 +237,31 @@ def test_a_figure_moves_by_more_than_three_spreads_and_two_percent(good, factor,
     assert found.exit_code == (direction == "worse")
 
 
-def test_a_figure_that_fell_to_zero_is_worse_though_zero_has_no_spread(good):
+def on_rank_3(value, spread=None, unit="TFLOP/s"):
+    """The figure of a product on one rank."""
+
     def change(row):
         attempt = row.attempts[-1]
-        fell = [replace(one, value=0.0, spread_percent=None) for one in attempt.ranks[3].figures]
-        ranks = tuple(one.model_copy(update={"figures": tuple(fell)}) if one.rank == 3 else one for one in attempt.ranks)
-        return row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": ranks}),)})
+        told = tuple(replace(one, value=value, spread_percent=spread, unit=unit) for one in attempt.ranks[3].figures[:1])
+        ranks = tuple(one.model_copy(update={"figures": told}) if one.rank == 3 else one for one in attempt.ranks)
+        return judged(bound="")(row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": ranks}),)}))
 
-    (worse,) = compare(samples.accepted(), with_row(good, GEMM, change)).worse
-    assert (worse.percent, worse.place) == (-100, "node-01.example, GPU 3")
+    return change
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "percent", "direction"),
+    [
+        (on_rank_3(700.0, 0.1), on_rank_3(0.0), -100, "worse"),
+        (on_rank_3(700.0, 0.1), on_rank_3(350.0), -50, "worse"),
+        (on_rank_3(0.0, unit="s"), on_rank_3(0.5, 0.1, "s"), math.inf, "worse"),
+        (on_rank_3(-5.0, 0.1), on_rank_3(-10.0, 0.1), -100, "worse"),
+    ],
+    ids=["fell to zero", "half, without a spread", "rose from zero", "negative"],
+)
+def test_a_figure_of_which_one_run_has_a_spread_never_drops_out(good, old, new, percent, direction):
+    found = compare(with_row(samples.accepted(), GEMM, old), with_row(good, GEMM, new)).figures
+    assert [(one.percent, one.place, one.direction) for one in found.moved] == [(percent, "node-01.example, GPU 3", direction)]
 
 
 def test_a_figure_names_where_it_moved_most(good):
@@ -257,7 +276,8 @@ def test_a_figure_names_where_it_moved_most(good):
 
 
 @pytest.mark.parametrize(
-    ("unit", "bound", "direction"), [("s", "", "worse"), ("GB/s", "", "better"), ("C", "", "moved"), ("C", "at_most", "worse")]
+    ("unit", "bound", "direction"),
+    [("s", "", "worse"), ("GB/s", "", "better"), ("C", "", "moved"), ("C", "at_most", "worse"), ("s", "at_least at_most", "moved")],
 )
 def test_which_way_is_better(good, unit, bound, direction):
     def change(row):
@@ -265,7 +285,7 @@ def test_which_way_is_better(good, unit, bound, direction):
         figures = [replace(record.figures[0], unit=unit) for record in attempt.ranks]
         records = [record.model_copy(update={"figures": (figure,)}) for record, figure in zip(attempt.ranks, figures, strict=True)]
         row = row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": tuple(records)}),)})
-        return judged(bound=bound)(row)
+        return row.model_copy(update={"judgements": tuple(row.judgements[0].model_copy(update={"bound": one}) for one in bound.split(" "))})
 
     first = with_row(samples.accepted(), GEMM, change)
     second = with_row(later(first), GEMM, scaled("gemm.bf16.tflops", 1.5, 0))
@@ -358,6 +378,21 @@ def test_one_run_is_not_compared_with_itself(tmp_path, capsys):
     assert run(capsys, "report", "compare", folder, folder) == (4, "", line)
 
 
+def test_an_earlier_run_is_not_taken_for_the_one_after_a_repair(tmp_path, capsys):
+    failed = leave(tmp_path / "failed", samples.rejected())
+    old = leave(tmp_path / "old", later(samples.accepted(), started_at="2026-11-19T07:00:00+00:00"))
+    said = f"{old} began at 2026-11-19T07:00:00+00:00, and {failed} at 2026-11-20T07:00:00+00:00: name the earlier run first"
+    line = f"gpu-acceptance: {said}\n"
+    assert run(capsys, "report", "compare", failed, old) == (4, "", line)
+    assert run(capsys, "report", "compare", old, failed)[0] == 1
+
+
+def without_results(folder):
+    """Of a run whose reporter was killed."""
+    (folder / "journal").mkdir()
+    (folder / "results.json").rename(folder / "journal" / "rank-00000.jsonl")
+
+
 @pytest.mark.parametrize(("leave_manifest", "name"), [(write_manifest, "logs/page.html"), (lambda _: None, "results.json")])
 def test_a_page_never_goes_into_the_folder_of_a_run(tmp_path, capsys, good, leave_manifest, name):
     before, after = leave(tmp_path / "before", samples.accepted()), leave(tmp_path / "after", good)
@@ -368,6 +403,17 @@ def test_a_page_never_goes_into_the_folder_of_a_run(tmp_path, capsys, good, leav
     code, _, err = run(capsys, "report", "compare", before, after, f"--html={page}")
     assert (code, err) == (4, f"gpu-acceptance: {page}: in the folder of a run, which a new file would change; name another place\n")
     assert (page.read_text() if page.exists() else None) == content
+
+
+@pytest.mark.parametrize("name", ["journal/rank-00000.jsonl", "logs/rank-00000.log", "report.html"])
+def test_nor_into_that_of_a_run_that_left_its_journals_alone(tmp_path, capsys, good, name):
+    before, after = leave(tmp_path / "before", samples.accepted()), leave(tmp_path / "after", good)
+    without_results(leave(tmp_path / "killed", samples.rejected()))
+    page = tmp_path / "killed" / name
+    content = page.read_bytes() if page.exists() else None
+    code, _, err = run(capsys, "report", "compare", before, after, f"--html={page}")
+    assert (code, err) == (4, f"gpu-acceptance: {page}: in the folder of a run, which a new file would change; name another place\n")
+    assert (page.read_bytes() if page.exists() else None) == content
 
 
 def test_edited_results_are_not_compared(tmp_path, capsys, good):

@@ -83,6 +83,26 @@ def with_overlay(data):
     data["changes"] = [{"kind": "loosened", "key": "limits", "old": "1", "new": "2", "file": "site.yaml", "sha256": "0" * 64}]
 
 
+def at_level_with(line):
+    def change(data):
+        at_level(data)
+        data["conclusion"]["line"] = line
+
+    return change
+
+
+def with_overlay_in(line):
+    def change(data):
+        with_overlay(data)
+        data["conclusion"]["line"] = line
+
+    return change
+
+
+def in_attempt(place, **changes):
+    return lambda data: data["rows"][place]["attempts"][0].update(changes)
+
+
 def in_limits(**changes):
     return lambda data: data["conclusion"]["limits"][0].update(changes)
 
@@ -92,6 +112,13 @@ def without_hbm(data):
     data["conclusion"]["limits"] = [one for one in data["conclusion"]["limits"] if not one["metric"].startswith("hbm")]
     for name in ("limits_expected", "limits_judged", "limits_held"):
         data["conclusion"]["coverage"][name] -= 1
+
+
+def without_hbm_beside_declarations(data):
+    """As every shipped profile has some: they are of other subjects."""
+    without_hbm(data)
+    data["not_applicable"] = {"infiniband.*": "one node", "gpu_health.retired*": "not on these"}
+    data["waivers"] = {"h200.*": "another subject whose name begins alike"}
 
 
 def without_ranks(*ranks):
@@ -152,7 +179,8 @@ def test_what_a_run_concludes_does_not_contradict_itself(run):
         (in_row(1, outcome="not run"), f"ACCEPTED, and {HBM}: not run"),
         (in_row(1, attempts=[]), f"ACCEPTED, and {FULL} passed without an attempt"),
         (in_row(1, judgements=[]), "ACCEPTED, and hbm.triad.bandwidth held, judged in no validation"),
-        (in_row(1, subject="smoke"), "ACCEPTED, and hbm.triad.bandwidth held by subject smoke"),
+        (in_row(1, subject="smoke"), f"ACCEPTED, and {FULL} is told to be of subject smoke"),
+        (judged(1, metric="gemm.triad"), "ACCEPTED, and gemm.triad held by subject hbm"),
         (on_rank(1, 5, outcome="stuck"), f"ACCEPTED, and {FULL} on rank 5: stuck"),
         (on_rank(1, 5, outcome="skipped"), f"ACCEPTED, and {FULL} passed, skipped on rank 5"),
         (on_rank(1, 5, rank=4), f"ACCEPTED, and attempt 1 of {FULL} is not of 8 ranks"),
@@ -165,6 +193,7 @@ def test_what_a_run_concludes_does_not_contradict_itself(run):
         (in_limits(status="missed"), "ACCEPTED, and gemm.bf16.tflops: missed"),
         (in_limits(metric="gemm.fp8.tflops"), "ACCEPTED, and gemm.fp8.tflops held, judged in no validation"),
         (without_hbm, "ACCEPTED, and nothing is known of required subject hbm"),
+        (without_hbm_beside_declarations, "ACCEPTED, and nothing is known of required subject hbm"),
         (without_ranks(5), "ACCEPTED, and 7 of 8 ranks said who they are"),
         (without_ranks(*range(8)), "ACCEPTED, and no rank said who it is"),
         (smaller_job, "ACCEPTED, and no rank opened GPUs 4-7 of node-01.example"),
@@ -184,7 +213,19 @@ def test_what_a_run_concludes_does_not_contradict_itself(run):
         (without_limit, f"ACCEPTED, and {TRIAD} judged (at_least), and not among the limits"),
         (twice("rows"), f"ACCEPTED, and {REDUCED} is there 2 times"),
         (twice("rows", 1, "attempts", 0, "ranks"), f"ACCEPTED, and attempt 1 of {FULL} is not of 8 ranks"),
+        (twice("conclusion", "limits"), "ACCEPTED, and nccl.all_reduce.busbw_ring (at_least) is among the limits 2 times"),
+        (
+            in_row(1, nodeid="acceptance/test_nic.py::test_hbm_triad"),
+            "ACCEPTED, and acceptance/test_nic.py::test_hbm_triad is told to be of subject hbm",
+        ),
+        (in_attempt(1, number=2), f"ACCEPTED, and attempt 1 of {FULL} is told to be attempt 2"),
+        (on_rank(1, 5, attempt=2), f"ACCEPTED, and attempt 1 of {FULL} has what rank 5 did in attempt 2 of {FULL}"),
+        (on_rank(1, 5, nodeid=REDUCED), f"ACCEPTED, and attempt 1 of {FULL} has what rank 5 did in attempt 1 of {REDUCED}"),
         (at_level, "ACCEPTED, and its line does not say 'quick'"),
+        (at_level_with("ACCEPTED (overlay quick.yaml)"), "ACCEPTED, and its line does not say 'quick'"),
+        (at_level_with("ACCEPTED, quick (1 waived)"), "ACCEPTED, and its line does not say 'quick'"),
+        (with_overlay_in("ACCEPTED (11 loosened, overlay site.yaml)"), "ACCEPTED, and its line does not say '1 loosened'"),
+        (lambda data: data["header"].update(allow_busy=True), "ACCEPTED, and its line does not say 'busy GPUs allowed'"),
         (with_overlay, "ACCEPTED, and its line does not say '1 loosened'"),
         (lambda data: data["header"].update(rebuilt="rebuilt from 8 of 8 journals"), "ACCEPTED, and no reporter finished the run"),
         (lambda data: data["header"].update(measure_only=True), "ACCEPTED, and nothing was judged (--measure-only)"),
@@ -218,6 +259,7 @@ def of_contract(*lines, verdict="ACCEPTED", code=0):
 MET = ContractLine(number="8.1", text="memory", metrics=("hbm.*",))
 BEYOND = MET.model_copy(update={"at_least": 4400, "unit": "GB/s"})
 UNTESTED = MET.model_copy(update={"metrics": ("nic.*",)})
+EXCUSED = ContractLine(number="8.2", text="storage", not_tested="no matter of a test")
 
 
 def with_state(state, reasons=()):
@@ -253,6 +295,7 @@ def unchanged(data):
             "contract line 8.1 is met, and the limits give not tested: this run asks for no limit that nic.* na",
         ),
         (of_contract(MET, verdict="REJECTED", code=1), with_state("missed"), "contract line 8.1 is missed, and the limits give met: "),
+        (of_contract(MET, EXCUSED), unchanged, "ACCEPTED, and its line does not say '1 of 2 lines of contract.yaml not tested'"),
     ],
 )
 def test_a_contract_and_the_verdict_over_it_say_the_same(sample, change, message):

@@ -11,6 +11,8 @@ from suite import PYTHON, finished, make_suite, plain_pytest, start, torchrun, t
 from waiting import wait_for
 
 from gpu_acceptance import cli
+from gpu_acceptance.manifest import differences, read_manifest
+from gpu_acceptance.report.exports import EXPORTS
 
 pytestmark = pytest.mark.launcher
 
@@ -84,6 +86,30 @@ if "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
 
     Board.vote = lambda *_: {}["a bug"]
 """
+
+
+LOST_BEFORE_THE_EXPORTS = """
+import os, signal
+
+if "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ and os.environ["RANK"] == "0":
+    from gpu_acceptance import ending
+
+    ending.write_exports = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_reporter_that_is_lost_after_its_results_leaves_a_whole_folder(tmp_path):
+    suite, junit = make_suite(tmp_path, "passes"), tmp_path / "junit.xml"
+    (suite / "acceptance" / "conftest.py").write_text(LOST_BEFORE_THE_EXPORTS)
+    ended = torchrun(suite, f"--junitxml={junit}")
+    assert ended.rank_exit_codes == {0: -9}, ended.output
+    assert ended.verdict_line.startswith("ACCEPTED")
+    assert [name for name in EXPORTS if not (ended.folder / name).exists()] == []
+    assert junit.read_bytes() == (ended.folder / "junit.xml").read_bytes()
+    manifest = read_manifest(ended.folder)
+    assert list(differences(ended.folder, manifest)) == []
+    assert f"SHA256SUMS, sha256 {manifest.sha256}\n" in ended.output
+    assert_nothing_left(suite)
 
 
 def test_workers_that_our_own_bug_left_in_a_validation_are_not_asked_to_end_and_not_blamed(tmp_path):

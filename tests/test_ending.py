@@ -4,8 +4,8 @@ import pytest
 from report import samples
 
 from gpu_acceptance import ending
-from gpu_acceptance.ending import broken, read_ending, spoil, write_ending
-from gpu_acceptance.files import read_results
+from gpu_acceptance.ending import broken, complete_ending, spoil, write_ending
+from gpu_acceptance.files import read_results, write_results
 from gpu_acceptance.report.exports import EXPORTS
 
 
@@ -19,7 +19,28 @@ def test_all_is_written(tmp_path, sample, code):
     assert names(tmp_path) == sorted([*EXPORTS, "report.html", "results.json"])
     assert (made.exit_code, made.verdict) == (code, sample().conclusion.line)
     assert made.lines[-1] == f"report: {tmp_path}/report.html"
-    assert read_ending(tmp_path) == made
+    assert complete_ending(tmp_path, read_results(tmp_path)) == made
+
+
+@pytest.mark.parametrize("lost", [("metrics.prom", "junit.xml"), (*EXPORTS, "report.html")])
+def test_what_a_lost_reporter_no_longer_wrote_is_written_to_the_byte(tmp_path, lost):
+    made = write_ending(tmp_path, samples.rejected())
+    before = {name: (tmp_path / name).read_bytes() for name in lost}
+    for name in lost:
+        (tmp_path / name).unlink()
+    assert complete_ending(tmp_path, read_results(tmp_path)) == made
+    assert {name: (tmp_path / name).read_bytes() for name in lost} == before
+
+
+def test_results_whose_page_cannot_be_built_any_more_are_no_acceptance(tmp_path, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError("a bug")
+
+    write_results(tmp_path, samples.accepted())
+    monkeypatch.setattr(ending, "build_page", fail)
+    made = complete_ending(tmp_path, samples.accepted())
+    assert (made.exit_code, made.lines[0]) == (3, f"the report could not be written to {tmp_path}: ZeroDivisionError: a bug")
+    assert read_results(tmp_path).conclusion.verdict == "INCOMPLETE"
 
 
 def test_a_page_that_cannot_be_built_loses_no_results_and_is_no_acceptance(tmp_path, monkeypatch):
@@ -36,7 +57,6 @@ def test_a_page_that_cannot_be_built_loses_no_results_and_is_no_acceptance(tmp_p
     assert (record.conclusion.verdict, record.conclusion.line, record.conclusion.exit_code) == ("INCOMPLETE", f"INCOMPLETE: {problem}", 3)
     assert record.conclusion.reasons[0] == problem
     assert record.rows == samples.accepted().rows
-    assert read_ending(tmp_path).lines == made.lines[1:]
 
 
 @pytest.mark.parametrize("name", ["write_results", "write_atomically"])

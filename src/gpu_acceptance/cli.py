@@ -15,7 +15,7 @@ from gpu_acceptance import __version__, cli_compare, cli_evidence, cli_machine, 
 from gpu_acceptance.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.files import RESULTS, RecordError, read_journal, read_results, write_results
 from gpu_acceptance.manifest import MANIFEST, differences, find_manifest, refuse_changed, write_manifest
-from gpu_acceptance.merge import copy_journals, find_journals
+from gpu_acceptance.merge import copy_journals, find_journals, only_copies
 from gpu_acceptance.never_began import NothingRanError, find_why_it_never_began
 from gpu_acceptance.rebuild import journal_paths, last_written, read_run_folder, rebuild
 from gpu_acceptance.record import Outcome, RunRecord
@@ -100,7 +100,8 @@ def _parser() -> argparse.ArgumentParser:
         "merge",
         help="join the journals of several nodes, and build the report of their run",
         description="Copy the journals of one run, left on several nodes, into OUT/journal, and rebuild the run there as `report build` "
-        "does. Identical copies of a journal are fine. Two that differ, or journals of different runs, are an error: nothing is written. "
+        "does. Identical copies of a journal count once, and a folder that has nothing else is named. Two that differ, or journals of "
+        "different runs, are an error: nothing is written. "
         "So is a run whose own reporter lost no rank; what it wrote is the proof.",
     )
     merge.add_argument("out", metavar="OUT", type=Path, help="the folder to join them in; journals in it from an earlier merge count too")
@@ -190,7 +191,11 @@ def _report_merge(options: argparse.Namespace) -> int:
     for folder in options.dirs:
         _refuse_whole(folder)
     sources = [*([options.out] if journal_paths(options.out) else []), *options.dirs]
-    return _rebuild(options.out, sources, f"joined from {count(len(options.dirs), 'folder')}")
+    copies = only_copies(options.dirs)
+    code = _rebuild(options.out, sources, f"joined from {count(len(options.dirs) - len(copies), 'folder')}")
+    for folder in copies:
+        print(f"gpu-acceptance: {one_line(str(folder))}: nothing but copies of journals of the folders before it", file=sys.stderr)
+    return code
 
 
 def _rebuild(out: Path, sources: Sequence[Path], why: str) -> int:

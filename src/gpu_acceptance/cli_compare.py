@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from gpu_acceptance.comparison import Comparison, compare
 from gpu_acceptance.files import RESULTS, read_results, write_atomically
 from gpu_acceptance.manifest import MANIFEST, refuse_changed
+from gpu_acceptance.rebuild import journal_paths
 from gpu_acceptance.record import RunRecord
 from gpu_acceptance.report.compare_page import build_compare_page
+from gpu_acceptance.report.formatting import parse_moment
 from gpu_acceptance.run_folder import UsageError, find_run, refuse_another_run
 from gpu_acceptance.summary import shortened
 from gpu_acceptance.visible import one_line
@@ -26,7 +28,7 @@ def add_verbs(verbs: "Verbs") -> None:
         "STILL there, which were NOT COMPARED, what was right and is NOT TESTED AGAIN, and which figures moved by more than noise: 3 times "
         "the spread of both, and 2 %. A slot is compared with the same slot, whatever GPU is in it. Returns 0 where nothing is worse, "
         "1 where a failure is new or a figure worse, 6 where the runs, some of their failures, or something that was right before cannot "
-        "be compared.",
+        "be compared, 4 where AFTER began before BEFORE.",
     )
     verb.add_argument("--html", metavar="FILE", type=Path, help="write the same as a page; is replaced where it exists")
     verb.add_argument("before", metavar="BEFORE", type=Path, help="the folder of the earlier run, or a folder of runs: then its newest")
@@ -36,9 +38,8 @@ def add_verbs(verbs: "Verbs") -> None:
 
 def _compare(options: argparse.Namespace) -> int:
     before, after = _read(options.before), _read(options.after)
-    if before.header.run_id == after.header.run_id:
-        raise UsageError(f"{options.before} and {options.after}: both are of run {before.header.run_id}")
-    if options.html and any((folder / name).exists() for folder in options.html.resolve().parents for name in (MANIFEST, RESULTS)):
+    _refuse_one_run(options, before, after)
+    if options.html and any(map(_is_of_a_run, options.html.resolve().parents)):
         raise UsageError(f"{options.html}: in the folder of a run, which a new file would change; name another place")
     comparison = compare(before, after)
     for line in _lines(comparison):
@@ -46,6 +47,21 @@ def _compare(options: argparse.Namespace) -> int:
     if options.html:
         write_atomically(options.html, build_compare_page(comparison))
     return comparison.exit_code
+
+
+def _refuse_one_run(options: argparse.Namespace, before: RunRecord, after: RunRecord) -> None:
+    """And an earlier one in the place of the later: what failed would be said to be gone."""
+    if before.header.run_id == after.header.run_id:
+        raise UsageError(f"{options.before} and {options.after}: both are of run {before.header.run_id}")
+    first, second = (parse_moment(one.header.started_at) for one in (before, after))
+    if first and second and second < first:
+        began = f"{after.header.started_at}, and {options.before} at {before.header.started_at}"
+        raise UsageError(f"{options.after} began at {began}: name the earlier run first")
+
+
+def _is_of_a_run(folder: Path) -> bool:
+    """Also of one that left neither results nor a manifest."""
+    return any((folder / name).exists() for name in (MANIFEST, RESULTS)) or bool(journal_paths(folder))
 
 
 def _read(folder: Path) -> RunRecord:

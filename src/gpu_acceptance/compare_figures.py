@@ -5,11 +5,12 @@ difference counts that is larger than 3 times the root of the sum of both square
 share its temperature, placement and clocks: of the 108 such figures of two pairs of committed runs of one machine each (`x4-full` and
 `x4-quick` of `h200-compute`, `raised` of `h200x8-accept` and `sample`) 5 moved by more than 3 times their spread, none by more than
 0.4 %; the most that one GPU is known to have moved between runs is 1.0 % (reports/evidence/h200-compute/README.md).
-A figure without a spread has no noise that anybody knows: it is judged by its limit alone.
+A figure without a spread in either run has no noise that anybody knows: it is judged by its limit alone.
 """
 
 import math
 from collections import defaultdict
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,7 +71,8 @@ def compare_figures(before: RunRecord, after: RunRecord) -> Figures:
     found: dict[tuple[str, str, Direction], list[Moved]] = defaultdict(list)
     for nodeid, metric, detail, place in both:
         figures = old[nodeid, metric, detail, place], new[nodeid, metric, detail, place]
-        one = _moved(nodeid, place, *figures, bounds.get((nodeid, metric), ""))
+        sides = {bound for bound in ("at_least", "at_most") if (nodeid, metric, bound) in bounds}
+        one = _moved(nodeid, place, *figures, sides)
         if abs(one.percent) > one.noise_percent:
             found[nodeid, metric, one.direction].append(one)
     moved = [_worst(ones) for ones in found.values()]
@@ -78,9 +80,9 @@ def compare_figures(before: RunRecord, after: RunRecord) -> Figures:
 
 
 def _comparable(old: Figure, new: Figure) -> bool:
-    """Each has a spread. What fell to zero has none, as a part of it, and is the most that a figure can move."""
-    has_noise = old.spread_percent is not None and (new.spread_percent is not None or not new.value)
-    return has_noise and bool(old.value) and old.unit == new.unit
+    """One of them has a spread. What is zero has none, as a part of it; a fall to it is the most that a figure can move."""
+    has_noise = old.spread_percent is not None or new.spread_percent is not None
+    return has_noise and bool(old.value or new.value) and old.unit == new.unit
 
 
 def _figures(record: RunRecord) -> dict[tuple[str, str, str, str], Figure]:
@@ -96,16 +98,17 @@ def _figures(record: RunRecord) -> dict[tuple[str, str, str, str], Figure]:
     }
 
 
-def _bounds(record: RunRecord) -> dict[tuple[str, str], str]:
-    judgements = ((row.nodeid, one) for row in record.rows for one in row.judgements)
-    return {(nodeid, one.metric): one.bound for nodeid, one in judgements if one.bound in {"at_least", "at_most"}}
+def _bounds(record: RunRecord) -> set[tuple[str, str, str]]:
+    """Validation, metric and the name of a bound with one good side."""
+    judged = ((row.nodeid, one.metric, one.bound) for row in record.rows for one in row.judgements)
+    return {one for one in judged if one[2] in {"at_least", "at_most"}}
 
 
-def _moved(nodeid: str, place: str, old: Figure, new: Figure, bound: str) -> Moved:
+def _moved(nodeid: str, place: str, old: Figure, new: Figure, sides: Set[str]) -> Moved:
     before, after = _number(old), _number(new)
-    percent = 100 * (after / before - 1)
+    percent = 100 * (after - before) / abs(before) if before else math.copysign(math.inf, after)
     noise = max(LEAST_PERCENT, SIGMAS * math.hypot(old.spread_percent or 0.0, new.spread_percent or 0.0))
-    return Moved(nodeid, new.metric, new.unit, before, after, percent, noise, place, 1, _direction(percent, bound, new.unit))
+    return Moved(nodeid, new.metric, new.unit, before, after, percent, noise, place, 1, _direction(percent, sides, new.unit))
 
 
 def _number(figure: Figure) -> float:
@@ -113,11 +116,11 @@ def _number(figure: Figure) -> float:
     return float(figure.value)
 
 
-def _direction(percent: float, bound: str, unit: str) -> Direction:
-    """By the bound of the figure; without one more is better of a rate, and less of a time."""
-    if bound == "at_least" or (not bound and unit.endswith("/s")):
+def _direction(percent: float, sides: Set[str], unit: str) -> Direction:
+    """By the bound of the figure; without one more is better of a rate, and less of a time. Between two bounds neither way is."""
+    if sides == {"at_least"} or (not sides and unit.endswith("/s")):
         return "better" if percent > 0 else "worse"
-    if bound == "at_most" or (not bound and unit in _TIMES):
+    if sides == {"at_most"} or (not sides and unit in _TIMES):
         return "worse" if percent > 0 else "better"
     return "moved"
 

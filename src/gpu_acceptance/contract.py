@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from gpu_acceptance.limit import Nodes
 from gpu_acceptance.model import Model
-from gpu_acceptance.values import plural, show
+from gpu_acceptance.values import plural, show_whole
 
 
 class LineState(StrEnum):
@@ -31,7 +31,7 @@ class ContractLine(Model):
     def asks(self) -> str:
         """`>= 350 GB/s`: its own bounds."""
         bounds = ((">=", self.at_least), ("<=", self.at_most))
-        return ", ".join(f"{symbol} {show(bound)} {self.unit}" for symbol, bound in bounds if bound is not None)
+        return ", ".join(f"{symbol} {show_whole(bound)} {self.unit}" for symbol, bound in bounds if bound is not None)
 
 
 class Contract(Model):

@@ -3,7 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
+from gpu_acceptance.busy import NOTE
 from gpu_acceptance.contract import Contract
 from gpu_acceptance.contract_judge import judge_contract
 from gpu_acceptance.coverage import make_coverage
@@ -11,6 +13,7 @@ from gpu_acceptance.job import Job
 from gpu_acceptance.limit import matching_reason, subject_of_metric
 from gpu_acceptance.objections import absent, contract_missed, contract_not_tested, incomplete_rows, rejecting_rows
 from gpu_acceptance.record import COUNTERS, Coverage, Judgement, Outcome, Row, RunRecord, Status
+from gpu_acceptance.rows import subject_of
 from gpu_acceptance.unproved_bounds import find_unproved
 from gpu_acceptance.visible import one_line
 from gpu_acceptance.weaknesses import find_weaknesses, tested_part
@@ -35,10 +38,10 @@ def _contradictions(record: RunRecord) -> Iterator[str]:
     if not re.match(rf"{conclusion.verdict}\b", conclusion.line):
         yield f"{conclusion.verdict} with the verdict line {one_line(conclusion.line)!r}"
     yield from _rejections(record)
+    yield from _misjudged_lines(record)
     if conclusion.verdict == "ACCEPTED":
         yield from (f"ACCEPTED, and {text}" for text in _against_accepted(record))
     yield from _miscounts(record)
-    yield from _misjudged_lines(record)
 
 
 def _rejections(record: RunRecord) -> Iterator[str]:
@@ -105,8 +108,15 @@ def _against_row(row: Row, record: RunRecord) -> Iterator[str]:
     """A row that passed is the sum of ranks that all passed and of bounds that held."""
     if row.outcome is Outcome.PASSED and not row.attempts:
         yield f"{row.nodeid} passed without an attempt"
+    if subject_of(row.nodeid) != row.subject:
+        yield f"{row.nodeid} is told to be of subject {row.subject}"
     expected = {identity.rank for identity in record.header.ranks}
-    for attempt in row.attempts:
+    for number, attempt in enumerate(row.attempts, start=1):
+        if attempt.number != number:
+            yield f"attempt {number} of {row.nodeid} is told to be attempt {attempt.number}"
+        for one in attempt.ranks:
+            if (one.nodeid, one.attempt) != (row.nodeid, number):
+                yield f"attempt {number} of {row.nodeid} has what rank {one.rank} did in attempt {one.attempt} of {one.nodeid}"
         if sorted(expected) != sorted(one.rank for one in attempt.ranks):
             yield f"attempt {attempt.number} of {row.nodeid} is not of {len(expected)} ranks"
         yield from (f"{row.nodeid} on rank {one.rank}: {one.outcome}" for one in attempt.ranks if one.outcome not in _QUIET)
@@ -121,6 +131,8 @@ def _against_row(row: Row, record: RunRecord) -> Iterator[str]:
 def _against_limits(record: RunRecord) -> Iterator[str]:
     """The limits of a run are the worst of its rows, and each of those is among them."""
     limits = {(limit.metric, limit.bound): limit for limit in record.conclusion.limits}
+    times = Counter((limit.metric, limit.bound) for limit in record.conclusion.limits)
+    yield from (f"{metric} ({bound}) is among the limits {number} times" for (metric, bound), number in times.items() if number > 1)
     judged = _by_bound(record)
     for key, limit in limits.items():
         yield from _against_judgement(limit, record)
@@ -145,8 +157,15 @@ def _untold(record: RunRecord) -> Iterator[str]:
     judgements = [*conclusion.limits, *(one for row in record.rows for one in row.judgements)]
     changes = [(change.kind, change.file) for change in record.changes]
     known = find_weaknesses(header.profile, header.level, header.parameters, conclusion.coverage, judgements, changes)
-    said = conclusion.line
-    yield from (f"its line does not say {text!r}" for text in (tested_part(conclusion.coverage), *known) if text not in said)
+    excuse = conclusion.contract.excuse if conclusion.contract else ""
+    texts = (tested_part(conclusion.coverage), *known, excuse, NOTE if header.allow_busy else "")
+    yield from (f"its line does not say {text!r}" for text in texts if text and not _says(conclusion.line, text))
+
+
+def _says(line: str, text: str) -> bool:
+    """As a part of its own: `1 loosened` is not said by `11 loosened`, nor by what somebody wrote before the brackets."""
+    part = re.escape(text)
+    return re.search(rf"^ACCEPTED for {part}(?: \(|$)|^[^(]*\((?:.*, )?{part}(?:, |\)$)", line) is not None
 
 
 def _against_judgement(one: Judgement, record: RunRecord) -> Iterator[str]:
@@ -159,7 +178,15 @@ def _against_judgement(one: Judgement, record: RunRecord) -> Iterator[str]:
 
 
 def _never_asked(record: RunRecord) -> Iterator[str]:
-    """A required subject has limits or rows, unless a declaration or a waiver sets it aside."""
+    """A required subject has limits or rows, unless a declaration or a waiver sets something of it aside."""
     known = {row.subject for row in record.rows} | {subject_of_metric(limit.metric) for limit in record.conclusion.limits}
-    if not record.waivers and not record.not_applicable:
-        yield from (f"nothing is known of required subject {subject}" for subject in record.header.required if subject not in known)
+    globs = [*record.waivers, *record.not_applicable]
+    for subject in record.header.required:
+        if subject not in known and not any(_may_name(glob, subject) for glob in globs):
+            yield f"nothing is known of required subject {subject}"
+
+
+def _may_name(glob: str, subject: str) -> bool:
+    """Whether a glob matches a metric of this subject that nobody knows any more."""
+    head = glob.partition(".")[0]
+    return fnmatchcase(subject, f"{head.partition('*')[0]}*" if "*" in head else head)

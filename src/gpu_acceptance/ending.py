@@ -5,7 +5,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.files import RESULTS, read_results, results_content, sha256_of, write_atomically, write_results
+from gpu_acceptance.files import RESULTS, results_content, sha256_of, write_atomically, write_results
 from gpu_acceptance.record import RunRecord, clip
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.build import REPORT
@@ -37,8 +37,7 @@ def write_ending(folder: Path, record: RunRecord) -> Ending:
         write_results(folder, record)
     except Exception as error:  # whatever a page or a disk can come up with
         return spoil(folder, record, f"the report could not be written to {folder}: {describe(error)}")
-    problems = write_exports(folder, record)
-    return Ending(record.conclusion.exit_code, record.conclusion.line, (*problems, *summary_lines(record, folder / REPORT)))
+    return complete_ending(folder, record)
 
 
 def spoil(folder: Path, record: RunRecord, problem: str) -> Ending:
@@ -63,11 +62,15 @@ def _write_page(folder: Path, record: RunRecord) -> None:
     write_atomically(folder / REPORT, build_page(record, sha256_of(results_content(record))))
 
 
-def read_ending(folder: Path) -> Ending:
-    """Of a leader that was lost after it had written all: what it wrote counts. Raises RecordError."""
-    record = read_results(folder)
-    lines = summary_lines(record, folder / REPORT if (folder / REPORT).exists() else None)
-    return Ending(record.conclusion.exit_code, record.conclusion.line, tuple(lines))
+def complete_ending(folder: Path, record: RunRecord) -> Ending:
+    """Of a leader that was lost after it had written `results.json`: that counts, and what had to follow it is written now."""
+    try:
+        if not (folder / REPORT).exists():
+            _write_page(folder, record)
+    except Exception as error:  # whatever a page or a disk can come up with
+        return spoil(folder, record, f"the report could not be written to {folder}: {describe(error)}")
+    problems = write_exports(folder, record)
+    return Ending(record.conclusion.exit_code, record.conclusion.line, (*problems, *summary_lines(record, folder / REPORT)))
 
 
 def broken(error: Exception) -> Ending:

@@ -16,10 +16,23 @@ def find_journals(folders: Sequence[Path]) -> dict[str, Path]:
         if not paths:
             raise RecordError(f"{folder}: no journal/rank-*.jsonl in this folder")
         for path in paths:
+            if path.is_symlink():  # to any file of this machine, which would then be given away as a journal
+                raise RecordError(f"{path}: a link, and no journal that a rank wrote here")
             other = found.setdefault(path.name, path)
             if other != path and read_regular(other) != read_regular(path):
                 raise RecordError(f"{other} and {path}: two journals of one rank that differ")
     return found
+
+
+def only_copies(folders: Sequence[Path]) -> list[Path]:
+    """Folders of which each journal is in an earlier one as well."""
+    found, without = set[str](), []
+    for folder in folders:
+        names = {path.name for path in journal_paths(folder)}
+        if names <= found:
+            without.append(folder)
+        found |= names
+    return without
 
 
 def copy_journals(journals: Mapping[str, Path], out: Path) -> None:

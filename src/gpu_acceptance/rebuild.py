@@ -30,6 +30,7 @@ from gpu_acceptance.record import (
     clip,
 )
 from gpu_acceptance.rows import make_row, subject_of
+from gpu_acceptance.run_files import journal_name
 from gpu_acceptance.run_record import make_run_record
 
 _MOST_PROBLEMS = 50  # in the record; each has its journal and line
@@ -97,6 +98,8 @@ def _one_per_rank(contents: Sequence[JournalContent]) -> list[tuple[JournalConte
         other, _ = by_rank.setdefault(content.identity.rank, (content, content.identity))
         if _said(other) != _said(content):
             raise RecordError(f"{other.path} and {content.path}: two journals of rank {content.identity.rank} that differ")
+        if content.path.name != journal_name(content.identity.rank):
+            raise RecordError(f"{content.path}: of rank {content.identity.rank} by its first line, and of another one by its name")
     if not by_rank:
         raise RecordError("no journal says which rank it is of: there is nothing to rebuild the run from")
     return [by_rank[rank] for rank in sorted(by_rank)]

@@ -12,9 +12,9 @@ from gpu_acceptance.control import ControlError, Message
 from gpu_acceptance.counter_alarm import most_risen
 from gpu_acceptance.deaf_launcher import end_launcher_later
 from gpu_acceptance.digests import suite_digest
-from gpu_acceptance.ending import INTERNAL_ERROR, Ending, broken, describe, read_ending, spoil, write_ending
+from gpu_acceptance.ending import INTERNAL_ERROR, Ending, broken, complete_ending, describe, spoil, write_ending
 from gpu_acceptance.error_file import write_error_file
-from gpu_acceptance.files import RESULTS, encode
+from gpu_acceptance.files import RESULTS, encode, read_results
 from gpu_acceptance.generations import Validation
 from gpu_acceptance.job import Job
 from gpu_acceptance.joining import USAGE, RefusedError, UnmetError, agree, interrupted
@@ -342,7 +342,10 @@ class Run:
         folder = self.files.folder
         try:
             if (folder / RESULTS).exists():
-                return read_ending(folder)
+                record = read_results(folder)
+                if not (folder / MANIFEST).exists():  # else the lost one has told its digest, and all is written
+                    self.record = record
+                return complete_ending(folder, record)
             why = self.supervisor.ended or "the leading rank was lost"
             self.record = rebuild_run(self.supervisor, self.files, why, self.stopped)
             return write_ending(folder, self.record)

@@ -34,6 +34,10 @@ def node_run_id(host: str, launcher: int | None) -> str:
     return f"{datetime.fromtimestamp(process.create_time(), UTC):%Y%m%d-%H%M%S}-{mark}"
 
 
+def journal_name(rank: int) -> str:
+    return f"rank-{rank:05d}.jsonl"
+
+
 def utc_now() -> str:
     """As a run writes down when something was: ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
@@ -58,7 +62,7 @@ class RunFiles:
 
     @property
     def journal(self) -> Path:
-        return self.folder / "journal" / f"rank-{self.rank:05d}.jsonl"
+        return self.folder / "journal" / journal_name(self.rank)
 
     @property
     def worker_log(self) -> Path:

@@ -21,6 +21,12 @@ def show(value: Value, digits: int = 6) -> str:
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
 
 
+def show_whole(value: Value) -> str:
+    """As `show`, with every digit of a number of which six would show another one."""
+    shown = show(value)
+    return str(value) if isinstance(value, float) and float(shown) != value else shown
+
+
 def first_of(names: Sequence[str], most: int) -> str:
     """`a, b and 3 more`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

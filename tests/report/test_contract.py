@@ -2,7 +2,7 @@
 
 import re
 
-from gpu_acceptance.contract import LineState
+from gpu_acceptance.contract import ContractLine, LineState
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.contract import bring_up, contract_view
 from gpu_acceptance.report.github import annotations
@@ -35,6 +35,11 @@ def test_each_line_of_the_contract_is_shown_with_its_state_and_why():
     assert "8.4 service within 4 hours ○ NOT TESTED none no matter of a test" in text
     assert "8.5 network ○ NOT TESTED none this run asks for no limit that infiniband.* names" in text
     assert "No contract was named" not in text
+
+
+def test_a_bound_of_the_contract_has_every_digit_that_it_takes():
+    asked = ContractLine(number="8.2", text="all-reduce", metrics=("nccl.*",), at_least=350.0000004, at_most=400, unit="GB/s")
+    assert asked.asks == ">= 350.0000004 GB/s, <= 400 GB/s"
 
 
 def test_what_missed_stands_before_what_held_and_what_is_too_much_is_counted():

@@ -27,7 +27,11 @@ each_page = pytest.mark.parametrize("name", PAGES)
 
 def section(name, anchor):
     """The text of one section, blanks folded."""
-    found = next(one for one in parse(PAGES[name]).all("section") if one.attributes["id"] == anchor)
+    return section_of(PAGES[name], anchor)
+
+
+def section_of(page, anchor):
+    found = next(one for one in parse(page).all("section") if one.attributes["id"] == anchor)
     return re.sub(r"\s+", " ", found.text)
 
 
@@ -121,7 +125,12 @@ def test_the_verdict_line_is_the_first_heading(name, line):
 
 def test_the_verdict_box_says_what_weakens_it():
     box = verdict_box("incomplete")
-    for text in ("4 of 8 GPUs not tested", "1 waiver", "1 pattern declared not applicable", "1 limit loosened by an overlay"):
+    for text in (
+        "4 of 8 GPUs not tested",
+        "1 waiver: hbm.copy.*, vendor ticket 4711",
+        "1 pattern declared not applicable",
+        "1 limit loosened by an overlay",
+    ):
         assert text in box
     assert "1 limit loosened by an overlay: nccl.all_reduce.busbw_ring at_least, 345 → 330" in box
     assert "no GPU was tested" in verdict_box("cpu")
@@ -169,6 +178,27 @@ def test_the_verdict_box_gives_the_reasons():
     assert "need >= 4150 GB/s on rank 5 (node-01.example, GPU 5, serial 1653924100006)" in verdict_box("rejected")
 
 
+def test_the_verdict_box_counts_what_was_expected_and_held():
+    assert "8 of 8 GPUs tested · 5 limits expected, 5 judged, 3 held · 0 waivers" in verdict_box("rejected")
+
+
+def with_reasons(number):
+    record = samples.rejected()
+    conclusion = record.conclusion.model_copy(update={"reasons": tuple(f"reason {one}" for one in range(number))})
+    return re.sub(r"\s+", " ", parse(build_page(record.model_copy(update={"conclusion": conclusion}))).all("header")[0].text)
+
+
+def test_of_many_reasons_those_that_come_first_are_in_the_open_and_none_is_left_out():
+    assert "more reason" not in with_reasons(4)
+    assert "reason 3 And 36 more reasons reason 4 " in with_reasons(40)
+    assert re.findall(r"reason (\d+)", with_reasons(40)) == [str(number) for number in range(40)]
+
+
+def test_a_level_names_what_is_no_part_of_it_and_counts_what_is_there():
+    header = samples.accepted().header.model_copy(update={"not_at_level": {"soak": 2, "nic": 0}})
+    assert untested.level(samples.accepted().model_copy(update={"header": header})) == "full: soak (2 validations), nic not part of it"
+
+
 def test_a_measured_only_run_says_so():
     record = samples.incomplete()
     record = record.model_copy(update={"header": record.header.model_copy(update={"measure_only": True})})
@@ -182,7 +212,7 @@ def test_identity_names_run_versions_and_coverage_and_the_machines_follow_what_i
     assert "580.159.04" in text
     assert "2.28.9" in text
     sections = [one.attributes["id"] for one in parse(PAGES["rejected"]).all("section")]
-    order = ["identity", "wrong", "contract", "side-by-side", "over-time", "validations", "untested", "machines", "environment"]
+    order = ["short", "identity", "wrong", "contract", "side-by-side", "over-time", "validations", "untested", "machines", "environment"]
     assert sections == order
     assert "GPUs tested 8 of 8" in text
     assert "limits expected 5 limits judged 5 limits held 3" in text
@@ -225,6 +255,12 @@ def test_a_missed_limit_names_figure_bound_source_and_gpu():
     assert "all of ranks 0-7" in text
     assert "watch A GPU's memory is slower than it must be. Alone and slow again at its full memory clock, it goes to the vendor." in text
     assert "Run it again: torchrun --nproc-per-node gpu -m pytest acceptance/test_hbm.py::test_hbm_triad" in text
+
+
+def test_a_narrow_miss_is_not_rounded_into_its_bound():
+    row = samples.hbm_row(worst=4149.9999996)
+    text = section_of(build_page(samples.rejected().model_copy(update={"rows": (row,)})), "validations")
+    assert "hbm.triad.bandwidth ✗ MISSED 4149.9999996 GB/s >= 4150" in text
 
 
 def test_a_stuck_rank_comes_before_its_victims_with_frame_stack_and_log():

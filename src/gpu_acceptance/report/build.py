@@ -23,6 +23,7 @@ from gpu_acceptance.report import (
     advice,
     cluster,
     contract,
+    culprits,
     formatting,
     gpu_time,
     grid,
@@ -42,6 +43,9 @@ from gpu_acceptance.report.words import VERDICT
 from gpu_acceptance.visible import visible
 
 REPORT = "report.html"
+_MOST_REASONS = 4  # in the open: what is wrong by culprit stands right below, and all of it on the page
+_MOST_SUSPECTS = 12  # of the first screen
+_MOST_FAULTS = 6  # of one culprit
 
 
 def build_page(record: RunRecord, results_sha256: str = "") -> str:
@@ -78,6 +82,10 @@ def _environment() -> Environment:
         gibibytes=formatting.gibibytes,
         moment=formatting.moment,
         use_text=use_text,
+        first_line=formatting.first_line,
+        most_reasons=_MOST_REASONS,
+        most_suspects=_MOST_SUSPECTS,
+        most_faults=_MOST_FAULTS,
         scale_percent=f"{100 * validations.SCALE:.0f}",
         bar_width=validations.BAR_WIDTH,
         picture_width=pictures.WIDTH,
@@ -131,6 +139,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "topology": topology.topology(record),
         "versions": cluster.versions(header),
         "variables": cluster.variables(header),
+        "suspects": culprits.suspects(record),
         "problems": problems.problems(record),
         "run_advice": advice.advice_on_run(record),
         "beyond": problems.limits_beyond_rows(record),

@@ -5,7 +5,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from gpu_acceptance.limit import Value
+from gpu_acceptance.record import clip
+from gpu_acceptance.values import show_whole
 
+_MOST_TEXT = 400  # characters of a first line
 _FRAME = re.compile(r"""^\s*(?:File "|at |#0\b)""")
 
 
@@ -17,6 +20,11 @@ def exact(value: Value | None) -> str:
 def rounded(value: Value | None) -> str:
     """Six significant digits: for overviews."""
     return f"{value:.6g}" if isinstance(value, float) else exact(value)
+
+
+def whole(value: Value | None) -> str:
+    """Six significant digits where they are all that there are, else every digit: six can show a figure that missed as its bound."""
+    return show_whole(value) if isinstance(value, float) else exact(value)
 
 
 def percent(part: float) -> str:
@@ -84,6 +92,11 @@ def spans(numbers: Iterable[int]) -> str:
         else:
             runs.append((number, number))
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def first_line(text: str) -> str:
+    """What a message says before its details."""
+    return clip(text.partition("\n")[0], _MOST_TEXT)
 
 
 def innermost_frame(stack: str) -> str:

@@ -118,7 +118,7 @@ const addFinder = (place, label, what, items, hint) => {
 const unfold = (isOpen) => all("details").forEach((one) => (one.open = isOpen));
 let unfolded = [];
 addEventListener("beforeprint", () => {
-  unfolded = all(":is(.problem, #machines) details:not([open])");
+  unfolded = all(":is(.verdict, .problem, #machines) details:not([open])");
   for (const one of unfolded) one.open = true;
 });
 addEventListener("afterprint", () => unfolded.forEach((one) => (one.open = false)));

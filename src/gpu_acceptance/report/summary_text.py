@@ -9,9 +9,11 @@ from itertools import islice
 
 from gpu_acceptance.record import Judgement, RunRecord, Status
 from gpu_acceptance.report import contract
+from gpu_acceptance.report.advice import Advice
 from gpu_acceptance.report.cluster import gpu_models, nodes
+from gpu_acceptance.report.culprits import JOB, Fault, Suspect, suspects
 from gpu_acceptance.report.formatting import count, exact, percent
-from gpu_acceptance.report.problems import Problem, limits_beyond_rows, problems, reasons_of_the_job
+from gpu_acceptance.report.problems import reasons_of_the_job
 from gpu_acceptance.report.validations import Line
 from gpu_acceptance.report.words import STATUS
 from gpu_acceptance.summary import coverage_line
@@ -22,7 +24,6 @@ SUMMARY = "summary.txt"
 COLUMNS = 100  # characters in a line
 MOST_LINES = 60
 _MOST_MARGINS = 5
-_JOB = "the whole job"
 _MOST_ENTRY_LINES = 4
 _MOST_TEXT = _MOST_ENTRY_LINES * COLUMNS  # no more of one text is looked at
 
@@ -75,42 +76,37 @@ def _identity(record: RunRecord) -> Iterator[str]:
 
 
 def _wrong(record: RunRecord) -> Iterator[tuple[int, str]]:
-    """Each culprit in the order of the report, and below it what is known against it and what to do."""
+    """What speaks against the whole run, then each culprit, and below it what is known against it and what to do."""
     by_culprit: dict[str, list[str]] = {}
-    for who, *facts in _facts(record):
+    for who, facts in _facts(record):
         by_culprit.setdefault(who, []).extend(facts)
     for who, found in by_culprit.items():
         yield 2, who
         yield from ((4, fact) for fact in dict.fromkeys(found) if fact)
 
 
-def _facts(record: RunRecord) -> Iterator[tuple[str, ...]]:
-    yield from ((_JOB, reason) for reason in reasons_of_the_job(record))
-    yield from ((_JOB, f"{title} ({text})") for title, text in contract.unanswered(record))
-    for problem in problems(record):
-        yield from _facts_of(problem)
-    for line in limits_beyond_rows(record):
-        yield _who(line), _figure(line)
-    told = {line.metric for problem in problems(record) for line in problem.lines}
+def _facts(record: RunRecord) -> Iterator[tuple[str, list[str]]]:
+    found = suspects(record)
+    whole = [*reasons_of_the_job(record), *(f"{title} ({text})" for title, text in contract.unanswered(record))]
+    if whole:
+        yield JOB, whole
+    yield from ((suspect.who, list(_facts_of(suspect))) for suspect in found)
+    told = {fault.line.metric for suspect in found for fault in suspect.faults if fault.line}
     never = [limit.metric for limit in record.conclusion.limits if limit.status is Status.NOT_MEASURED and limit.metric not in told]
-    yield from ((_JOB, f"NOT MEASURED {metric}") for metric in never)
+    if never:
+        yield JOB, [f"NOT MEASURED {metric}" for metric in never]
 
 
-def _facts_of(problem: Problem) -> Iterator[tuple[str, ...]]:
-    own = {remedy.metric: f"to do: {remedy.text}" for remedy in problem.remedies}
-    facts = [(_who(line), _figure(line), own.get(line.metric, "")) for line in problem.lines]
-    for culprit in (culprit for culprit in problem.culprits if culprit.is_cause):
-        facts.append((f"rank {culprit.rank} ({culprit.place})", f"{culprit.mark.word} in {problem.nodeid}: {culprit.message}", ""))
-    facts = facts or [(_JOB, f"{problem.mark.word} {problem.nodeid}: {problem.message}", "")]
-    yield from facts
-    culprits = {who for who, *_ in facts}
-    for advice in problem.advice:
-        who = advice.where if advice.where in culprits else facts[0][0]
-        yield who, f"to do: {advice.remedy.do} (gpu-acceptance remedy {advice.kind})"
-
-
-def _who(line: Line) -> str:
-    return "; ".join(line.who) or _JOB
+def _facts_of(suspect: Suspect) -> Iterator[str]:
+    own = {remedy.metric: f"to do: {remedy.text}" for remedy in suspect.remedies}
+    for fact in suspect.facts:
+        if isinstance(fact, Advice):
+            yield f"to do: {fact.remedy.do} (gpu-acceptance remedy {fact.kind})"
+        elif isinstance(fact, Fault) and fact.line:
+            yield _figure(fact.line)
+            yield own.get(fact.line.metric, "")
+        elif isinstance(fact, Fault):
+            yield f"{fact.mark.word} {'' if suspect.who == JOB else 'in '}{fact.nodeid}: {fact.message}"
 
 
 def _figure(line: Line) -> str:

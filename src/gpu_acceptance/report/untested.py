@@ -4,14 +4,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.limit import DEFAULT_LEVEL, SOAK, subject_of_metric
-from gpu_acceptance.record import ChangeRecord, Judgement, Outcome, RunRecord, Status
+from gpu_acceptance.record import Judgement, Outcome, RunRecord, Status, clip
 from gpu_acceptance.report.cluster import GpuLine, gpu_lines, hidden_gpus, places
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import OUTCOME, Mark
 from gpu_acceptance.values import level_text
 
-_NAMED = 3  # loosened limits that the verdict box spells out; a table further down has them all
+_NAMED = 3  # waivers and loosened limits that the verdict box spells out; a table further down has them all
+_MOST_TEXT = 300  # characters of each
 _NOT_DONE = frozenset({Outcome.NOT_RUN, Outcome.SKIPPED, Outcome.NOT_APPLICABLE, Outcome.INTERRUPTED})
 
 
@@ -59,7 +60,10 @@ def weaknesses(record: RunRecord) -> list[str]:
         (bool(_gpus_left_out(record)), _gpus_left_out(record)),
         *((True, f"{subject} not applicable: {reason}") for subject, reason in _subjects_left_out(record)),
         *((bool(contract.excuse), f"{contract.excuse}, as it says itself") for contract in [record.conclusion.contract] if contract),
-        (bool(record.waivers), count(len(record.waivers), "waiver")),
+        (
+            bool(record.waivers),
+            count(len(record.waivers), "waiver") + _named([f"{glob}, {reason}" for glob, reason in record.waivers.items()]),
+        ),
         (bool(record.not_applicable), f"{count(len(record.not_applicable), 'pattern')} declared not applicable"),
     ]
     return [text for holds, text in found if holds] + list(_changes(record))
@@ -67,7 +71,8 @@ def weaknesses(record: RunRecord) -> list[str]:
 
 def level(record: RunRecord) -> str:
     """`full: soak (2 validations) not part of it`."""
-    absent = [f"{subject} ({count(number, 'validation')})" for subject, number in record.header.not_at_level.items()]
+    numbers = record.header.not_at_level.items()
+    absent = [f"{subject} ({count(number, 'validation')})" if number else subject for subject, number in numbers]
     return level_text(record.header.level, record.header.parameters) + (f": {', '.join(absent)} not part of it" if absent else "")
 
 
@@ -76,14 +81,15 @@ def _changes(record: RunRecord) -> Iterator[str]:
     for kind in ("loosened", "changed", "not applicable", "added"):
         changes = [change for change in record.changes if change.kind == kind]
         if changes:
-            yield f"{count(len(changes), 'limit')} {kind} by an overlay" + (_spelled_out(changes) if kind == "loosened" else "")
+            yield f"{count(len(changes), 'limit')} {kind} by an overlay" + (
+                _named([f"{one.key}, {one.old} → {one.new}" for one in changes]) if kind == "loosened" else ""
+            )
 
 
-def _spelled_out(changes: Sequence[ChangeRecord]) -> str:
-    """`: KEY, OLD → NEW` of the first of them."""
-    named = [f"{change.key}, {change.old} → {change.new}" for change in changes[:_NAMED]]
-    more = [f"{len(changes) - _NAMED} more"] if len(changes) > _NAMED else []
-    return ": " + "; ".join([*named, *more])
+def _named(texts: Sequence[str]) -> str:
+    """`: KEY, OLD → NEW; ...` of the first of them."""
+    more = [f"{len(texts) - _NAMED} more"] if len(texts) > _NAMED else []
+    return ": " + "; ".join([*(clip(text, _MOST_TEXT) for text in texts[:_NAMED]), *more])
 
 
 def _subjects_left_out(record: RunRecord) -> Iterator[tuple[str, str]]:

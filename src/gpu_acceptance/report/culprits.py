@@ -1,0 +1,81 @@
+"""What is wrong by who is to blame: a rank with its node and GPU, several of them, or the whole job; each with figures and what to do."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpu_acceptance.record import RunRecord
+from gpu_acceptance.report.advice import Advice
+from gpu_acceptance.report.problems import OwnRemedy, Problem, limits_beyond_rows, problems
+from gpu_acceptance.report.validations import Line
+from gpu_acceptance.report.words import Mark
+
+JOB = "the whole job"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A limit that was not held (`line`), or how a validation ended."""
+
+    mark: Mark
+    nodeid: str  # empty of what only the whole run tells
+    anchor: str
+    num_others: int = 0  # validations with the very same
+    line: Line | None = None
+    message: str = ""
+
+
+Fact = Fault | OwnRemedy | Advice
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One culprit, and all that is known against it, what to do after what it is about."""
+
+    who: str
+    facts: tuple[Fact, ...]
+
+    @property
+    def faults(self) -> list[Fault]:
+        return [one for one in self.facts if isinstance(one, Fault)]
+
+    @property
+    def remedies(self) -> list[OwnRemedy]:
+        """What the limits themselves say."""
+        return list(dict.fromkeys(one for one in self.facts if isinstance(one, OwnRemedy)))
+
+    @property
+    def advice(self) -> list[Advice]:
+        """Of the table of remedies, each kind once."""
+        return list({one.kind: one for one in self.facts if isinstance(one, Advice)}.values())
+
+
+def suspects(record: RunRecord) -> tuple[Suspect, ...]:
+    """Those of what rejects first."""
+    found: dict[str, list[Fact]] = {}
+    for who, fact in _told(record):
+        found.setdefault(who, []).append(fact)
+    return tuple(Suspect(who, tuple(facts)) for who, facts in found.items())
+
+
+def _told(record: RunRecord) -> Iterator[tuple[str, Fact]]:
+    for problem in problems(record):
+        yield from _of(problem)
+    for line in limits_beyond_rows(record):
+        yield _who(line), Fault(line.mark, "", "", line=line)
+
+
+def _of(problem: Problem) -> Iterator[tuple[str, Fact]]:
+    faults = [(_who(line), Fault(line.mark, problem.nodeid, problem.anchor, len(problem.others), line)) for line in problem.lines]
+    for culprit in (culprit for culprit in problem.culprits if culprit.is_cause):
+        who = f"rank {culprit.rank} ({culprit.place})"
+        faults.append((who, Fault(culprit.mark, problem.nodeid, problem.anchor, message=culprit.message)))
+    faults = faults or [(JOB, Fault(problem.mark, problem.nodeid, problem.anchor, message=problem.message))]
+    yield from faults
+    blamed = {fault.line.metric: who for who, fault in faults if fault.line}
+    yield from ((blamed[remedy.metric], remedy) for remedy in problem.remedies)
+    names = {who for who, _ in faults}
+    yield from ((one.where if one.where in names else faults[0][0], one) for one in problem.advice)
+
+
+def _who(line: Line) -> str:
+    return "; ".join(line.who) or JOB

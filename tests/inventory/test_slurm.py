@@ -7,8 +7,10 @@ import time
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpu_acceptance.inventory import slurm, slurm_commands, slurm_health, slurm_leftovers, slurm_step
+from gpu_acceptance.inventory import slurm, slurm_commands, slurm_health, slurm_leftovers, slurm_lines, slurm_step
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.slurm import Promise
 
@@ -224,7 +226,7 @@ def facts(commands):
     return {metric.removeprefix("slurm.partition."): value for metric, value, _ in slurm_health.partition_facts(told)}
 
 
-@pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN", "DOWN+DRAIN+NOT_RESPONDING", "IDLE*", "FAIL", "IDLE+POWERED_DOWN"])
+@pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN", "DOWN+DRAIN+NOT_RESPONDING", "IDLE*", "UNKNOWN", "IDLE+FAIL", "IDLE+POWERED_DOWN"])
 def test_nodes_of_the_partition_on_which_no_job_starts_are_counted_and_named(commands, state):
     assert facts(commands) == {"untested": 0, "untested_nodes": "none"}
     commands.change("nodes", NODE.format(name="node4", state="IDLE", more=""), NODE.format(name="node4", state=state, more=" Reason=psu"))
@@ -567,6 +569,19 @@ def test_an_answer_that_does_not_end_is_none(commands, monkeypatch):
 def test_a_reason_of_several_lines_is_unreadable(commands):
     commands.change("nodes", "ExtSensorsTemp=n/s", "ExtSensorsTemp=n/s Reason=a\tb")
     assert commands.found()["allocation.unsound"][0].missing is Why.UNREADABLE
+
+
+PARSERS = [getattr(slurm_lines, name) for name in ("controllers", "job", "partition", "nodes", "names", "config")]
+WORDS = [*JOB.split(), *NODE.split(), *PARTITION.split(), *CONFIG.split(), "\n", "=", " Nodes=", "\0"]
+
+
+@given(st.one_of(st.text(), st.lists(st.sampled_from(WORDS)).map(" ".join)))
+@pytest.mark.parametrize("parse", [*PARSERS, slurm_leftovers.pids])
+def test_whatever_a_command_prints_is_read_or_refused_in_words(parse, text):
+    try:
+        parse(text)
+    except ValueError as error:
+        assert str(error)  # noqa: PT017 - either is fine, an error of another kind is not
 
 
 def test_who_is_in_a_job():

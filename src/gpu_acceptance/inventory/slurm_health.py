@@ -12,16 +12,10 @@ from gpu_acceptance.inventory.slurm_step import RoundTrip
 Findings = Iterator[tuple[str, Answer[bool] | Answer[int] | Answer[float], str, str]]
 
 _AT_WORK = {"ALLOCATED", "MIXED"}
-_SOUND = {
-    "CLOUD",
-    "DYNAMIC_NORM",
-    "MAINTENANCE",
-    "PLANNED",
-    "RESERVED",
-    "-",
-}  # sinfo(1), Node State Codes: a plan or a reservation, no fault
-_OUT = {"DOWN", "ERROR", "FAIL", "FUTURE"}  # states, and flags with which no job starts on a node
-_OUT_FLAGS = {"DRAIN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "INVALID_REG", "*"}
+# sinfo(1), Node State Codes: plans and reservations are no faults; whatever is not known is one.
+_SOUND = {"CLOUD", "DYNAMIC_NORM", "MAINTENANCE", "PLANNED", "RESERVED", "-"}
+_OUT = {"DRAIN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "INVALID_REG", "*"}  # flags with which no job starts on a node
+_WORKING = {"IDLE", *_AT_WORK}
 _MOST_NAMED = 8
 
 
@@ -57,7 +51,7 @@ def partition(told: Answer[Partition]) -> Findings:
 
 def partition_facts(nodes: Answer[Sequence[Node]]) -> Iterator[tuple[str, Answer[int] | Answer[str], str]]:
     """How many nodes no job starts on, and which: the verdict says of how many of them it does not speak."""
-    out = nodes if isinstance(nodes, Missing) else [node for node in nodes if node.state in _OUT or set(node.flags) & _OUT_FLAGS]
+    out = nodes if isinstance(nodes, Missing) else [node for node in nodes if node.state not in _WORKING or set(node.flags) & _OUT]
     yield "slurm.partition.untested", out if isinstance(out, Missing) else len(out), "count"
     yield "slurm.partition.untested_nodes", out if isinstance(out, Missing) else named(list(map(state_of, out))) or "none", "text"
 

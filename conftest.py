@@ -27,4 +27,5 @@ pytest_plugins = [
     "fixtures.connectivity",
     "fixtures.checkpoint",
     "fixtures.failure",
+    "fixtures.slurm",
 ]

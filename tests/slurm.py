@@ -1,4 +1,7 @@
-"""A Slurm of two nodes on this machine: one slurmctld, two slurmd, munge; no GPU, no cgroups, traffic on 127.0.0.1 alone."""
+"""A Slurm of two nodes on this machine: one slurmctld, two slurmd, munge; no cgroups, traffic on 127.0.0.1 alone.
+
+Its GPUs are /dev/null and /dev/zero, given to whole nodes (--exclusive) and to who asks. Of a third node there is only the name.
+"""
 
 import os
 import pwd
@@ -13,12 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from clean_environment import clean_environment
-from suite import PYTHON
+from suite import PYTHON, shipped_suite
 from waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 BATCH = ROOT / "deploy" / "slurm" / "acceptance.sbatch"
+ASKED = ("--limits=site-slurm", "--limits=one-machine.yaml")  # in a suite of slurm_suite
+EACH_NODE = BATCH.with_name("acceptance-each-node.sbatch")
 CONF = """\
 ClusterName=lab
 SlurmctldHost=localhost(127.0.0.1)
@@ -34,7 +40,8 @@ SlurmdPidFile={dir}/slurmd-%n.pid
 SlurmctldLogFile={dir}/log/ctld.log
 SlurmdLogFile={dir}/log/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin={task_plugin}
+GresTypes=gpu
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 ReturnToService=2
@@ -42,10 +49,12 @@ MpiDefault=none
 KillWait=30
 OverTimeLimit=0
 SlurmctldPort={ports[0]}
-NodeName=node1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} RealMemory=1000
-NodeName=node2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} RealMemory=1000
-PartitionName=main Nodes=node[1-2] Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
+NodeName=node1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} RealMemory=1000 Gres=gpu:2
+NodeName=node2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} RealMemory=1000 Gres=gpu:2
+NodeName=node3 NodeHostname=localhost NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=1000 State=DOWN Reason="no power"
+PartitionName=main Nodes=node[1-3] Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 """
+_OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
 needs_slurm = pytest.mark.skipif(
     os.geteuid() != 0 or not all(map(shutil.which, ("slurmctld", "slurmd", "munged", "sbatch"))),
     reason="a Slurm of its own: needs root, and the packages slurm-wlm and munge",
@@ -65,8 +74,9 @@ class Job:
 class Slurm:
     """Two nodes, node1 and node2. What runs on them is killed when it ends."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, task_plugin: str) -> None:
         self.folder = folder
+        self._task_plugin = task_plugin
         self._conf = folder / "slurm.conf"
         self._munge = Path(tempfile.mkdtemp(prefix="munge-"))  # its user may not enter a folder of pytest
         self._daemons: list[subprocess.Popen[bytes]] = []
@@ -80,10 +90,12 @@ class Slurm:
             (self.folder / name).mkdir()
         self._start_munge()
         ports = _free_ports(3)
-        self._conf.write_text(CONF.format(dir=self.folder, munge=self._munge, ports=ports, cpus=os.cpu_count()))
+        plugin = self._task_plugin
+        self._conf.write_text(CONF.format(dir=self.folder, munge=self._munge, ports=ports, cpus=os.cpu_count(), task_plugin=plugin))
+        (self.folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
         self._daemons.append(self._daemon("slurmctld", "-D", "-f", str(self._conf)))
         self._daemons += [self._daemon("slurmd", "-D", "-N", node, "-f", str(self._conf)) for node in ("node1", "node2")]
-        assert wait_until(lambda: self.ask("sinfo", "-h", "-o", "%T %D") == "idle 2", 60), self._logs()
+        assert wait_until(lambda: "idle 2" in self.ask("sinfo", "-h", "-o", "%T %D").splitlines(), 60), self._logs()
 
     def _start_munge(self) -> None:
         """With a key and a socket of its own; munged wants its folders to be its user's."""
@@ -107,10 +119,12 @@ class Slurm:
         """What a client of Slurm says, or why it does not."""
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
 
-    def submit(self, suite: Path, *arguments: str, options: tuple[str, ...] = (), env: Mapping[str, str] | None = None) -> Job:
-        """The shipped batch file in this suite's folder, on both nodes, one rank each."""
+    def submit(
+        self, suite: Path, *arguments: str, options: tuple[str, ...] = (), env: Mapping[str, str] | None = None, batch: Path = BATCH
+    ) -> Job:
+        """A shipped batch file in this suite's folder, on both nodes, one rank each."""
         output = suite / "job.txt"
-        command = ["sbatch", "--parsable", "--nodes=2", f"--chdir={suite}", f"--output={output}", *options, str(BATCH), *arguments]
+        command = ["sbatch", "--parsable", "--nodes=2", f"--chdir={suite}", f"--output={output}", *options, str(batch), *arguments]
         ours = {"PYTHON": PYTHON, "RANKS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_ports(1)[0]), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             command, env={**self.environment, **ours, **(env or {})}, capture_output=True, text=True, timeout=60, check=False
@@ -125,9 +139,18 @@ class Slurm:
 
     def wait(self, job: Job, seconds: float = 240) -> str:
         """Until the job has ended, batch file included."""
-        over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
-        assert wait_until(lambda: self.state_of(job).startswith(over), seconds), (self.state_of(job), job.text)
+        assert wait_until(lambda: self.state_of(job).startswith(_OVER), seconds), (self.state_of(job), job.text)
         return self.state_of(job)
+
+    def run_again(self, job: Job) -> str:
+        """What became of a job that has ended, and is run again; the second attempt must say something."""
+        said = job.text
+        self.ask("scontrol", "requeue", str(job.number))
+        assert wait_until(lambda: self.state_of(job).startswith("PENDING"), 60), self.state_of(job)
+        # slurmctld would leave it for two minutes, and slurmd refuses it in the second in which the first attempt ended.
+        self.ask("scontrol", "update", f"JobId={job.number}", "StartTime=now+3")
+        assert wait_until(lambda: job.text != said, 240), self.state_of(job)
+        return self.wait(job)
 
     def close(self) -> None:
         self.ask("scancel", "--user=root", "--signal=KILL", "--full")
@@ -146,13 +169,22 @@ class Slurm:
 
 
 @contextmanager
-def two_slurm_nodes(folder: Path) -> Iterator[Slurm]:
-    slurm = Slurm(folder)
+def two_slurm_nodes(folder: Path, task_plugin: str = "task/none") -> Iterator[Slurm]:
+    slurm = Slurm(folder, task_plugin)
     try:
         slurm.start()
         yield slurm
     finally:
         slurm.close()
+
+
+def slurm_suite(folder: Path, not_shown: Mapping[str, str], *subjects: str) -> Path:
+    """The subject `slurm` and others, with the overlay that asks for it, and one of what this machine cannot show: glob -> reason."""
+    suite = shipped_suite(folder, *subjects, "slurm")
+    shutil.copy(ROOT / "thresholds" / "site-slurm.yaml", suite / "thresholds")
+    overlay = {"reason": "one machine that plays two nodes", "not_applicable": dict(not_shown)}
+    (suite / "one-machine.yaml").write_text(yaml.safe_dump(overlay, width=1000))
+    return suite
 
 
 def _free_ports(number: int) -> list[int]:

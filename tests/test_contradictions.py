@@ -1,5 +1,6 @@
 """Whoever edits a verdict has to edit everything that speaks against it: each single edit is found, and named on one line."""
 
+import copy
 import json
 
 import pytest
@@ -73,6 +74,16 @@ def without_limit(data):
     del data["conclusion"]["limits"][2]
     for name in ("limits_expected", "limits_judged", "limits_held"):
         data["conclusion"]["coverage"][name] -= 1
+
+
+def with_an_untested_node(data):
+    row = copy.deepcopy(data["rows"][1])
+    row.update(nodeid="acceptance/test_slurm.py::test_partition", subject="slurm", judgements=[])
+    for rank in row["attempts"][-1]["ranks"]:
+        rank.update(nodeid=row["nodeid"], figures=[])
+    untested = {"metric": "slurm.partition.untested", "value": 1, "unit": "count", "judged": False}
+    row["attempts"][-1]["ranks"][0]["figures"].append(untested)
+    data["rows"].append(row)
 
 
 def at_level(data):
@@ -226,6 +237,7 @@ def test_what_a_run_concludes_does_not_contradict_itself(run):
         (at_level_with("ACCEPTED, quick (1 waived)"), "ACCEPTED, and its line does not say 'quick'"),
         (with_overlay_in("ACCEPTED (11 loosened, overlay site.yaml)"), "ACCEPTED, and its line does not say '1 loosened'"),
         (lambda data: data["header"].update(allow_busy=True), "ACCEPTED, and its line does not say 'busy GPUs allowed'"),
+        (with_an_untested_node, "ACCEPTED, and its line does not say '1 node of the partition drained or down: not tested'"),
         (with_overlay, "ACCEPTED, and its line does not say '1 loosened'"),
         (lambda data: data["header"].update(rebuilt="rebuilt from 8 of 8 journals"), "ACCEPTED, and no reporter finished the run"),
         (lambda data: data["header"].update(measure_only=True), "ACCEPTED, and nothing was judged (--measure-only)"),

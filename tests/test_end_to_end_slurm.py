@@ -2,17 +2,45 @@
 
 import contextlib
 import os
+import re
 import signal
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 import psutil
 import pytest
-from slurm import needs_slurm, two_slurm_nodes
-from suite import PYTHON, make_suite, processes_in, shipped_suite
+from slurm import ASKED, BATCH, EACH_NODE, needs_slurm, slurm_suite, two_slurm_nodes
+from suite import PYTHON, extend_conftest, make_suite, processes_in
 from waiting import wait_until
 
 from gpu_acceptance.files import read_results
+from gpu_acceptance.record import Outcome, Status
+from gpu_acceptance.thresholds import load_profile, shipped_dir
 
 pytestmark = [pytest.mark.launcher, needs_slurm]
+# What one small machine cannot show: its Slurm binds nothing, and the only user is root.
+NOT_SHOWN = {
+    "slurm.isolation.*": "without cgroups and with TaskPlugin=task/none Slurm binds nothing; both nodes have the same CPUs",
+    "slurm.leftovers.processes": "the jobs are root's, as is the system",
+}
+WHOLE_NODES_WITHOUT_GPUS = ("--oversubscribe", f"--cpus-per-task={os.cpu_count()}")
+FEWER_CPUS_ON_NODE_2 = """\
+import os
+
+if os.environ.get("SLURMD_NODENAME") == "node2":
+    os.sched_setaffinity(0, {0})
+"""
+WAITS = """\
+import time
+from pathlib import Path
+
+
+def test_waits(ranks, record):
+    Path("begun").touch()
+    while not Path("go").exists():
+        time.sleep(0.1)
+    record("before.ranks", ranks.world_size, "ranks")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +93,76 @@ def record_of(suite, job):
     return read_results(suite / "reports" / f"slurm-{job.number}")
 
 
-def test_two_nodes_are_accepted(slurm, tmp_path):
-    suite = shipped_suite(tmp_path / "suite", "environment", "binding")
-    job = slurm.submit(suite)
+def test_two_nodes_are_accepted_and_a_job_that_is_run_again_keeps_what_the_first_attempt_said(slurm, tmp_path):
+    suite = slurm_suite(tmp_path / "suite", NOT_SHOWN, "environment", "binding")
+    job = slurm.submit(suite, *ASKED, options=(*WHOLE_NODES_WITHOUT_GPUS, "--requeue"))
     assert slurm.wait(job) == "COMPLETED 0:0", job.text
     line = job.text.splitlines()[-1]
-    assert line.startswith(f"ACCEPTED (cpu profile: no GPU was tested) | run slurm-{job.number} | ended "), job.text
-    coverage = record_of(suite, job).conclusion.coverage
-    assert (coverage.nodes, coverage.ranks) == (2, 2)
+    untested = "1 node of the partition drained or down: not tested"
+    weaknesses = f"cpu profile: no GPU was tested, {untested}, 2 declared not applicable, overlay one-machine.yaml"
+    assert line.startswith(f"ACCEPTED ({weaknesses}) | run slurm-{job.number} | ended "), job.text
+    record = record_of(suite, job)
+    assert (record.conclusion.coverage.nodes, record.conclusion.coverage.ranks) == (2, 2)
+    held = {limit.metric for limit in record.conclusion.limits if limit.status is Status.HELD and limit.metric.startswith("slurm.")}
+    asked = {metric for metric in load_profile("cpu", shipped_dir()).limits if metric.startswith("slurm.")}
+    assert held == {metric for metric in asked if not any(fnmatchcase(metric, glob) for glob in NOT_SHOWN)}
+    told = [figure for row in record.rows for one in row.attempts[-1].ranks for figure in one.figures]
+    (named,) = [str(one.value) for one in told if one.metric == "slurm.partition.untested_nodes"]
+    assert re.fullmatch(r"node3 DOWN(\+NOT_RESPONDING)? \(no power\)", named)
+
+    results = suite / "reports" / f"slurm-{job.number}" / "results.json"
+    first = (results.read_bytes(), job.text)
+    assert slurm.run_again(job) == "FAILED 4:0", job.text
+    said = f"SLURM_RESTART_COUNT=1: a job run again proves nothing, submit a new one; the first is in {results.parent}\n"
+    assert (results.read_bytes(), job.text) == (first[0], first[1] + said)
+
+
+def test_each_node_by_itself(slurm, tmp_path):
+    suite = slurm_suite(tmp_path / "suite", NOT_SHOWN)
+    extend_conftest(suite, FEWER_CPUS_ON_NODE_2)
+    options = (*WHOLE_NODES_WITHOUT_GPUS, "--requeue")
+    job = slurm.submit(suite, *ASKED, options=options, batch=EACH_NODE)
+    assert slurm.wait(job) == "FAILED 1:0", job.text
+    good, bad = job.text.splitlines()[-2:]
+    untested = "1 node of the partition drained or down: not tested"
+    assert good.startswith(f"node1: ACCEPTED (cpu profile: no GPU was tested, {untested}, 1 waived, "), job.text
+    assert bad.startswith("node2: REJECTED: 1 limit missed in 1 of 10 validations (cpu profile: no GPU was tested, "), job.text
+    folders = [suite / "reports" / f"slurm-{job.number}-{node}" for node in ("node1", "node2")]
+    said = f"slurm.cpus.lacking = {os.cpu_count() - 1} count (CPUs 0; Slurm gave {os.cpu_count()}), need <= 0 count"
+    assert said in Path(f"{folders[1]}.txt").read_text()
+    records = [read_results(folder) for folder in folders]
+    assert [(record.conclusion.coverage.nodes, record.conclusion.coverage.ranks) for record in records] == [(1, 1)] * 2
+    assert slurm.run_again(job) == "FAILED 4:0", job.text
+    assert job.text.splitlines()[-1].startswith("SLURM_RESTART_COUNT=1: a job run again proves nothing"), job.text
+    assert [read_results(folder) for folder in folders] == records
+
+
+@pytest.mark.parametrize("batch", [BATCH, EACH_NODE])
+def test_an_image_goes_to_srun_which_refuses_it_where_there_is_no_pyxis(slurm, tmp_path, batch):
+    suite = make_suite(tmp_path / "suite", "passes")
+    job = slurm.submit(suite, env={"CONTAINER_IMAGE": "image.sqsh"}, batch=batch)
+    assert slurm.wait(job) == "FAILED 4:0", job.text
+    assert "srun: unrecognized option '--container-image=image.sqsh'" in job.text
+
+
+def test_a_node_drained_gpus_and_cpus_asked_and_not_bound_are_each_rejected_by_their_row(slurm, tmp_path):
+    suite = slurm_suite(tmp_path / "suite", NOT_SHOWN)
+    (suite / "acceptance" / "test_before.py").write_text(WAITS)
+    options = ("--oversubscribe", "--cpus-per-task=1", "--gpus-per-node=2")
+    job = slurm.submit(suite, *ASKED, options=options)
+    assert wait_until(lambda: (suite / "begun").exists(), 120), job.text
+    slurm.ask("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=fan")
+    (suite / "go").touch()
+    assert slurm.wait(job) == "FAILED 1:0", job.text
+    slurm.ask("scontrol", "update", "NodeName=node2", "State=RESUME")
+    record = record_of(suite, job)
+    bad = {row.nodeid.rpartition("test_")[2]: row.message for row in record.rows if row.outcome is Outcome.FAILED}
+    assert bad.keys() == {"allocation", "cpus", "gpus"}, job.text
+    assert bad["allocation"].startswith("slurm.allocation.unsound = 1 count (node2 MIXED+DRAIN (fan ["), bad
+    assert f"slurm.cpus.beyond = {os.cpu_count() - 1} count (CPUs 0-{os.cpu_count() - 1}; Slurm gave 1), need <= 0 count" in bad["cpus"]
+    assert "slurm.gpus.lacking = 2 count (0 seen; Slurm gave 2), need <= 0 count" in bad["gpus"]
+    assert "2 nodes of the partition drained or down: not tested" in record.conclusion.line
+    assert (suite / "reports" / f"slurm-{job.number}" / "report.html").exists()
 
 
 def test_options_go_on_to_the_suite_and_the_job_ends_with_the_verdicts_code(slurm, tmp_path):

@@ -43,6 +43,7 @@ TITLES = (
         "connectivity",
         "lora_model",
         "kubernetes",
+        "slurm",
     ),
     *("checkpoint", "sampler", "failure_propagation", "soak"),
 )  # one for each subject
@@ -90,6 +91,7 @@ COUNTED |= {f"{COUNTERS}.warnings.{kind}" for kind in nccl_warnings.NAMES}
 def known() -> set[str]:
     informing = [metric for metric, *_ in gpu_health.corrected(snapshot_of(healthy_h200()).node.gpus.gpus[0])]
     told = {"binding.map.rank", "nccl.all_reduce.algorithm_internode", "nccl.transport.internode", "nic.loopback.transport"}
+    told |= {"slurm.partition.untested", "slurm.partition.untested_nodes"}
     told |= {"shared_fs.write.bandwidth", "shared_fs.read.bandwidth", "shared_fs.small_files.rate", "connectivity.mtu.passing"}
     told |= {"ddp.gpt2.throughput_internode", "fsdp.llama.throughput_internode", "lora_convergence.throughput_internode"}
     return {*told, *informing, *COUNTED, *limits()} | {metric for metrics in found_metrics().values() for metric in metrics}

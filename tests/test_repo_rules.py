@@ -261,6 +261,7 @@ FINDINGS = {  # subject -> the module that finds its figures
     "kubernetes": "inventory/kubernetes_health",
     "nccl": "inventory/nccl_physics",
     "nic": "inventory/nic",
+    "slurm": "inventory/slurm_health",
     "soak": "thermal",
 }
 

@@ -56,6 +56,7 @@ OF_THE_MACHINE = {
     "infiniband",
     "kernel_log",
     "kubernetes",
+    "slurm",
 }  # what is there, not how fast it is
 BOTH = {"unidirectional", "bidirectional"}
 HAS_P2P_READINGS = {"cpu": BOTH, "h200-sxm": BOTH, "h100-sxm": {"unidirectional"}}
@@ -145,7 +146,7 @@ def numbers(bound):
 
 def test_these_profiles_are_shipped():
     assert set(profile_names(DIRECTORY)) == {*DEVICES, "cpu"}
-    assert {path.stem for path in DIRECTORY.glob("site-*.yaml")} == {"site-kubernetes", "site-ndr", "site-nvls-off"}
+    assert {path.stem for path in DIRECTORY.glob("site-*.yaml")} == {"site-kubernetes", "site-ndr", "site-nvls-off", "site-slurm"}
 
 
 @pytest.mark.parametrize(("name", "device_name"), DEVICES.items())
@@ -266,7 +267,7 @@ def test_the_cpu_profile_asks_only_for_life():
         *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
         *("nic.loopback.transport", "nic.loopback.staged", "nic.loopback.unused", "nic.share.sent", "nic.share.received"),
         *("nic.share.carried", "infiniband.*", "kernel_log.*", "binding.*", "localise.*", "lora_model.*", "lora_model.rate", "p2p.*.path"),
-        *("kubernetes.*", "shared_fs.*", "shared_fs.read.bandwidth", "shared_fs.write.bandwidth", "shared_fs.small_files.rate"),
+        *("kubernetes.*", "slurm.*", "shared_fs.*", "shared_fs.read.bandwidth", "shared_fs.write.bandwidth", "shared_fs.small_files.rate"),
         *("train_single.*.busy", "ddp.*.compute_per_clock", "ddp_short.*.compute_per_clock"),
         *(f"{subject}.*.mfu" for subject in ("train_single", "ddp", "ddp_short", "fsdp")),
         "lora_convergence.mfu",

@@ -154,9 +154,9 @@ def _by_bound(record: RunRecord) -> dict[tuple[str, str], list[Judgement]]:
 def _untold(record: RunRecord) -> Iterator[str]:
     """What the verdict line has to say in brackets, or of how many GPUs it speaks."""
     header, conclusion = record.header, record.conclusion
-    judgements = [*conclusion.limits, *(one for row in record.rows for one in row.judgements)]
     changes = [(change.kind, change.file) for change in record.changes]
-    known = find_weaknesses(header.profile, header.level, header.parameters, conclusion.coverage, judgements, changes)
+    stated = header.profile, header.level, header.parameters, conclusion.coverage
+    known = find_weaknesses(*stated, conclusion.limits, record.rows, changes)
     excuse = conclusion.contract.excuse if conclusion.contract else ""
     texts = (tested_part(conclusion.coverage), *known, excuse, NOTE if header.allow_busy else "")
     yield from (f"its line does not say {text!r}" for text in texts if text and not _says(conclusion.line, text))

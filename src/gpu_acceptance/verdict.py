@@ -102,9 +102,8 @@ def worst_margin(conclusion: Conclusion) -> Judgement | None:
 def _weaknesses(
     rows: Sequence[Row], limits: Sequence[Judgement], profile: Profile, coverage: Coverage, small: Mapping[str, str]
 ) -> Iterator[str]:
-    judgements = [*limits, *(judgement for row in rows for judgement in row.judgements)]
     changes = [(change.kind, change.file) for change in profile.changes]
-    yield from find_weaknesses(profile.name, profile.level, profile.parameters, coverage, judgements, changes)
+    yield from find_weaknesses(profile.name, profile.level, profile.parameters, coverage, limits, rows, changes)
     for subject, reason in small.items():
         yield f"{subject} not applicable: {reason.split(', ', 1)[0]}"
 

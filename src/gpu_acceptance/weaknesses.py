@@ -1,11 +1,12 @@
 """What a reader of ACCEPTED must know, and therefore stands in the verdict line. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpu_acceptance.limit import DEFAULT_LEVEL, ChangeKind, Value
-from gpu_acceptance.record import Coverage, Judgement, Status
-from gpu_acceptance.values import level_text
+from gpu_acceptance.limit import DEFAULT_LEVEL, ChangeKind, Value, subject_of_metric
+from gpu_acceptance.record import Coverage, Judgement, Row, Status
+from gpu_acceptance.values import level_text, plural
 
+UNTESTED_NODES = "slurm.partition.untested"  # recorded by the validation of this subject
 _KINDS = ("loosened", "added", "changed", "not applicable", "tightened")
 
 
@@ -14,14 +15,17 @@ def find_weaknesses(
     level: str,
     parameters: Mapping[str, Value],
     coverage: Coverage,
-    judgements: Iterable[Judgement],
+    limits: Sequence[Judgement],
+    rows: Sequence[Row],
     changes: Iterable[tuple[ChangeKind, str]],
 ) -> Iterator[str]:
-    """`judgements` of limits and rows; `changes` are the kind and the file of each that an overlay made."""
+    """`changes` are the kind and the file of each that an overlay made."""
     if level != DEFAULT_LEVEL:
         yield level_text(level, parameters)
     if not coverage.gpus_tested:
         yield f"{profile} profile: no GPU was tested"
+    yield from _nodes_left_out(rows)
+    judgements = [*limits, *(judgement for row in rows for judgement in row.judgements)]
     if waived := {judgement.metric for judgement in judgements if judgement.status is Status.WAIVED}:
         yield f"{len(waived)} waived"
     changes = tuple(changes)
@@ -30,6 +34,15 @@ def find_weaknesses(
             yield f"{number} {'declared ' if kind == 'not applicable' else ''}{kind}"
     if overlays := sorted({file for _, file in changes}):
         yield f"{'overlay' if len(overlays) == 1 else 'overlays'} {', '.join(overlays)}"
+
+
+def _nodes_left_out(rows: Sequence[Row]) -> Iterator[str]:
+    """Nodes of the same partition on which no job starts: whoever buys them has not seen them tested."""
+    last = [row.attempts[-1] for row in rows if row.attempts and row.subject == subject_of_metric(UNTESTED_NODES)]
+    for figure in (figure for attempt in last for rank in attempt.ranks for figure in rank.figures):
+        if figure.metric == UNTESTED_NODES and figure.value != 0:
+            number = plural(figure.value, "node") if isinstance(figure.value, int) else "an unknown number of nodes"
+            yield f"{number} of the partition drained or down: not tested"
 
 
 def tested_part(coverage: Coverage) -> str:

@@ -194,7 +194,7 @@ TOOLS = {
     *("nvidia-bug-report.sh", "nvidia-smi", "perfquery", "ping", "ps", "py-spy", "python", "quota", "rpm", "sacct", "scontrol"),
     *("sha256sum", "sinfo", "sminfo", "sort", "squeue", "ssh", "systemctl", "systemd-detect-virt", "tail", "taskset", "timedatectl"),
     *("timeout", "torchrun", "ulimit", "uname", "uptime", "vmstat", "id", "iostat", "nfsiostat", "rpcinfo"),
-    *("iptables-save", "nft", "ss"),
+    *("iptables-save", "nft", "ss", "dmidecode", "nproc", "srun"),
 }
 
 

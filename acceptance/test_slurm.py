@@ -1,0 +1,61 @@
+"""Slurm: has each node what the job was given, for itself, and is every node of the job sound? Runs in a job, which may ask."""
+
+import os
+import time
+
+import pytest
+
+from gpu_acceptance.inventory import cgroup, memory, slurm, slurm_health, slurm_leftovers, slurm_step
+
+pytestmark = pytest.mark.no_group
+
+
+def test_controller(of_job):
+    """Each controller that slurm.conf names answers."""
+    of_job(lambda: slurm_health.controller(slurm.controllers()))
+
+
+def test_allocation(of_job, slurm_job, slurm_homes):
+    """All nodes of the job are at work and nothing else, and one torchrun of this run is on each of them."""
+    of_job(lambda: slurm_health.allocation(slurm.nodes_of(slurm_job()), os.environ[slurm.JOB], slurm_homes))
+
+
+def test_partition(of_job, told_of_job, slurm_job):
+    """The partition is up. Its nodes that are drained or down are not tested, and the verdict says how many."""
+    of_job(lambda: slurm_health.partition(slurm.partition_of(slurm_job())))
+    told_of_job(lambda: slurm_health.partition_facts(slurm.nodes_of(slurm.partition_of(slurm_job()))))
+
+
+def test_isolation(of_job):
+    """Slurm is configured to keep a job to its CPUs, memory and GPUs, and to end all that it started."""
+    of_job(lambda: slurm_health.isolation(slurm.config()))
+
+
+def test_cpus(of_node, slurm_promise, bound_cpus):
+    """The ranks of a node may run on as many CPUs as Slurm gave the job there, and on no more."""
+    of_node(lambda: slurm_health.cpus(slurm_promise(), bound_cpus))
+
+
+def test_memory(of_node, slurm_promise):
+    """They may use as much memory as Slurm gave."""
+    of_node(lambda: slurm_health.memory(slurm_promise(), memory.read().total_bytes, cgroup.read().memory_bytes))
+
+
+def test_gpus(of_node, slurm_promise, num_gpus_seen):
+    """They see as many GPUs as Slurm gave, and no more."""
+    of_node(lambda: slurm_health.gpus(slurm_promise(), num_gpus_seen))
+
+
+def test_round_trip(of_job, slurm_job):
+    """A step of the job starts on each of its nodes, and each says back what it was told."""
+    of_job(lambda: slurm_health.round_trip(slurm_step.make(slurm.nodes_of(slurm_job()))))
+
+
+def test_time(of_job, slurm_job):
+    """The job does not end before the time by which this run plans."""
+    of_job(lambda: slurm_health.time(slurm_job(), os.environ.get("SLURM_JOB_END_TIME"), time.time()))
+
+
+def test_leftovers(of_node):
+    """No process of this user is older than the job and belongs to no step."""
+    of_node(lambda: slurm_health.leftovers(slurm_leftovers.read()))

@@ -1,0 +1,141 @@
+"""What of a Slurm job is judged, by topic: metric, answer, unit, and what it is of. docs/limits.md explains each. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why
+from gpu_acceptance.inventory.parsing import Unlimited, as_cpu_list
+from gpu_acceptance.inventory.slurm import Promise
+from gpu_acceptance.inventory.slurm_lines import Job, Node, Partition
+from gpu_acceptance.inventory.slurm_step import RoundTrip
+
+Findings = Iterator[tuple[str, Answer[bool] | Answer[int] | Answer[float], str, str]]
+
+_AT_WORK = {"ALLOCATED", "MIXED"}
+# sinfo(1), Node State Codes: plans and reservations are no faults; whatever is not known is one.
+_SOUND = {"CLOUD", "DYNAMIC_NORM", "MAINTENANCE", "PLANNED", "RESERVED", "-"}
+_OUT = {"DRAIN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "INVALID_REG", "*"}  # flags with which no job starts on a node
+_WORKING = {"IDLE", *_AT_WORK}
+_MOST_NAMED = 8
+
+
+def controller(answers: Answer[Mapping[str, bool]]) -> Findings:
+    if isinstance(answers, Missing):
+        yield from _unknown("controller", answers, up="count", down="count")
+        return
+    up, down = ([place for place, answer in answers.items() if answer is wanted] for wanted in (True, False))
+    yield "slurm.controller.up", len(up), "count", named(up)
+    yield "slurm.controller.down", len(down), "count", named(down)
+
+
+def allocation(allocated: Answer[Sequence[Node]], job: str, homes: Sequence[str]) -> Findings:
+    """`homes`: job and node of the first rank of each node of this run: `7 node1`."""
+    if isinstance(allocated, Missing):
+        yield from _unknown("allocation", allocated, unsound="count", unused="count", doubled="count", strangers="count")
+        return
+    unsound = [state_of(node) for node in allocated if node.state not in _AT_WORK or set(node.flags) - _SOUND]
+    yield "slurm.allocation.unsound", len(unsound), "count", named(unsound)
+    wanted, used = {f"{job} {node.name}" for node in allocated}, Counter(homes)
+    unused = sorted(wanted - used.keys())
+    yield "slurm.allocation.unused", len(unused), "count", named([home.partition(" ")[2] for home in unused])
+    doubled = [home.partition(" ")[2] for home, number in used.items() if number > 1]
+    yield "slurm.allocation.doubled", len(doubled), "count", named(doubled)
+    strangers = sorted(used.keys() - wanted)
+    yield "slurm.allocation.strangers", len(strangers), "count", named([f"job and node {home!r}" for home in strangers])
+
+
+def partition(told: Answer[Partition]) -> Findings:
+    said = "" if isinstance(told, Missing) else f"{told.name} {told.state}"
+    yield "slurm.partition.up", told if isinstance(told, Missing) else told.state == "UP", "bool", said
+
+
+def partition_facts(nodes: Answer[Sequence[Node]]) -> Iterator[tuple[str, Answer[int] | Answer[str], str]]:
+    """How many nodes no job starts on, and which: the verdict says of how many of them it does not speak."""
+    out = nodes if isinstance(nodes, Missing) else [node for node in nodes if node.state not in _WORKING or set(node.flags) & _OUT]
+    yield "slurm.partition.untested", out if isinstance(out, Missing) else len(out), "count"
+    yield "slurm.partition.untested_nodes", out if isinstance(out, Missing) else named(list(map(state_of, out))) or "none", "text"
+
+
+def state_of(node: Node) -> str:
+    """`node7 IDLE+DRAIN (fan [root@1795504588])`."""
+    return f"{node.name} {'+'.join([node.state, *node.flags])}{f' ({node.reason})' if node.reason else ''}"
+
+
+def isolation(config: Answer[Mapping[str, str]]) -> Findings:
+    """What this configuration keeps a job from: the CPUs, memory and GPUs of others, and leaving processes behind."""
+    if isinstance(config, Missing):
+        yield from _unknown("isolation", config, cpus="bool", memory="bool", gpus="bool", processes="bool")
+        return
+    plugins = [name.strip() for name in config["TaskPlugin"].split(",")]
+    by_cgroup = {name for name, value in config.items() if value.lower() == "yes"} if "task/cgroup" in plugins else set()
+    said = f"TaskPlugin={config['TaskPlugin']}"
+    yield "slurm.isolation.cpus", "task/affinity" in plugins or "ConstrainCores" in by_cgroup, "bool", said
+    yield "slurm.isolation.memory", "ConstrainRAMSpace" in by_cgroup, "bool", said
+    yield "slurm.isolation.gpus", "ConstrainDevices" in by_cgroup, "bool", said
+    tracking = config.get("ProctrackType", "")
+    yield "slurm.isolation.processes", tracking == "proctrack/cgroup", "bool", f"ProctrackType={tracking}"
+
+
+def cpus(given: Answer[Promise], bound: frozenset[int]) -> Findings:
+    """`bound`: those on which any rank of this node may run."""
+    if isinstance(given, Missing):
+        yield from _unknown("cpus", given, lacking="count", beyond="count")
+        return
+    said = f"CPUs {as_cpu_list(bound)}; Slurm gave {given.num_threads}"[:MOST_TEXT]
+    yield "slurm.cpus.lacking", max(given.num_threads - len(bound), 0), "count", said
+    yield "slurm.cpus.beyond", max(len(bound) - given.num_threads, 0), "count", said
+
+
+def memory(given: Answer[Promise], total_bytes: Answer[int], limit_bytes: Answer[int | Unlimited]) -> Findings:
+    """`limit_bytes`: of the process's cgroups."""
+    lack = next((one for one in (given, total_bytes, limit_bytes) if isinstance(one, Missing)), None)
+    if lack or isinstance(given, Missing) or isinstance(total_bytes, Missing) or isinstance(limit_bytes, Missing):
+        assert lack
+        yield "slurm.memory.lacking", lack, "MiB", ""
+        return
+    usable = (total_bytes if isinstance(limit_bytes, str) else min(total_bytes, limit_bytes)) // (1 << 20)
+    yield "slurm.memory.lacking", max(given.memory_mib - usable, 0), "MiB", f"{usable} MiB; Slurm gave {given.memory_mib}"
+
+
+def gpus(given: Answer[Promise], num_seen: int) -> Findings:
+    if isinstance(given, Missing):
+        yield from _unknown("gpus", given, lacking="count", beyond="count")
+        return
+    said = f"{num_seen} seen; Slurm gave {given.num_gpus}"
+    yield "slurm.gpus.lacking", max(given.num_gpus - num_seen, 0), "count", said
+    yield "slurm.gpus.beyond", max(num_seen - given.num_gpus, 0), "count", said
+
+
+def round_trip(made: Answer[RoundTrip]) -> Findings:
+    lost: Answer[int] = made if isinstance(made, Missing) else len(made.lost)
+    yield "slurm.round_trip.lost", lost, "count", "" if isinstance(made, Missing) else made.error or named(made.lost)
+
+
+def time(job: Answer[Job], planned_end: str | None, now_s: float) -> Findings:
+    """How much earlier the job ends than this run reckons with, by SLURM_JOB_END_TIME (budget.py)."""
+    known = None if isinstance(job, Missing) else job.ends_s
+    left = "no limit" if known is None else f"{known - now_s:.0f} s left"
+    yield "slurm.time.unplanned", job if isinstance(job, Missing) else _unplanned(known, planned_end), "s", left
+
+
+def _unplanned(ends_s: int | None, planned_end: str | None) -> Answer[int]:
+    if ends_s is None:
+        return 0
+    if planned_end is None or not planned_end.isdecimal():
+        return Missing(Why.NOT_THERE, f"SLURM_JOB_END_TIME={planned_end!r:.40}: this run does not know when the job ends")
+    return max(int(planned_end) - ends_s, 0)
+
+
+def leftovers(found: Answer[Sequence[str]]) -> Findings:
+    said = "" if isinstance(found, Missing) else named(found)
+    yield "slurm.leftovers.processes", found if isinstance(found, Missing) else len(found), "count", said
+
+
+def _unknown(topic: str, why: Missing, **units: str) -> Findings:
+    """All metrics of a topic of which nothing is known."""
+    yield from ((f"slurm.{topic}.{name}", why, unit, "") for name, unit in units.items())
+
+
+def named(texts: Sequence[str]) -> str:
+    """At most eight of them, and how many more there are."""
+    return ", ".join([*texts[:_MOST_NAMED], *([f"{len(texts) - _MOST_NAMED} more"] if len(texts) > _MOST_NAMED else [])])[:MOST_TEXT]

@@ -1,0 +1,589 @@
+"""What Slurm says of a job, from commands that print what those of 22.05 printed, with some lines of newer ones."""
+
+import os
+import pwd
+import subprocess
+import time
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_acceptance.inventory import slurm, slurm_commands, slurm_health, slurm_leftovers, slurm_lines, slurm_step
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.slurm import Promise
+
+# `scontrol --details --oneliner show job`; of a job of its own, on two nodes of 8 GPUs.
+JOB = (
+    "JobId=7 JobName=acceptance UserId=ann(1000) GroupId=ann(1000) MCS_label=N/A Priority=4294901759 Nice=0 Account=(null) QOS=(null)"
+    " JobState=RUNNING Reason=None Dependency=(null) Requeue=0 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0 DerivedExitCode=0:0"
+    " RunTime=00:00:40 TimeLimit=01:00:00 TimeMin=N/A SubmitTime=1795504588 EligibleTime=1795504588 AccrueTime=1795504588"
+    " StartTime=1795504589 EndTime=1795508189 Deadline=N/A SuspendTime=None SecsPreSuspend=0 LastSchedEval=1795504589 Scheduler=Main"
+    " Partition=main AllocNode:Sid=login:3973 ReqNodeList=(null) ExcNodeList=(null) NodeList=node[1-2] BatchHost=node1 NumNodes=2"
+    " NumCPUs=24 NumTasks=2 CPUs/Task=1 ReqB:S:C:T=0:0:*:* TRES=cpu=24,mem=48000M,node=2,billing=24 Socks/Node=* NtasksPerN:B:S:C=1:0:*:*"
+    " CoreSpec=* JOB_GRES=gpu:16   Nodes=node1 CPU_IDs=0-15 Mem=32000 GRES=gpu:h200:8(IDX:0-7)"
+    "   Nodes=node2 CPU_IDs=0-3,8-11 Mem=16000 GRES=gpu:a:4(IDX:0-2,7),nic:mlx5:2(IDX:0-1),gpu:b:4(IDX:3-6)"
+    " MinCPUsNode=1 MinMemoryNode=0 MinTmpDiskNode=0 Features=(null) DelayBoot=00:00:00 OverSubscribe=NO Contiguous=0 Licenses=(null)"
+    " Network=(null) Command=/data/my test.sh WorkDir=/data StdErr=/data/7.txt StdIn=/dev/null StdOut=/data/7.txt Power= \n"
+)
+NODE = (
+    "NodeName={name} Arch=x86_64 CoresPerSocket=8  CPUAlloc=16 CPUEfctv=16 CPUTot=16 CPULoad=3.68 AvailableFeatures=(null)"
+    " ActiveFeatures=(null) Gres=gpu:8 NodeAddr=192.0.2.1 NodeHostName={name} Version=22.05.8"
+    " OS=Linux 6.8.0 #1 SMP PREEMPT_DYNAMIC @0  RealMemory=64000 AllocMem=32000 FreeMem=10435 Sockets=2 Boards=1 State={state}"
+    " ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A Partitions=main  BootTime=1795504000 SlurmdStartTime=1795504100"
+    " LastBusyTime=1795504500 CfgTRES=cpu=16,mem=64000M,billing=16 AllocTRES=cpu=16 CapWatts=n/a CurrentWatts=0 AveWatts=0"
+    " ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s{more}\n"
+)
+PARTITION = "PartitionName=main AllowGroups=ALL Default=YES Nodes=node[1-4] OverSubscribe=YES:4 State=UP TotalCPUs=64 TotalNodes=4\n"
+CONFIG = """\
+Configuration data as of 1795504588
+ProctrackType           = proctrack/cgroup
+TaskPlugin              = task/cgroup,task/affinity
+TaskPluginParam         = (null type)
+
+Cgroup Support Configuration:
+AllowedRAMSpace         = 100.0%
+ConstrainCores          = yes
+ConstrainDevices        = yes
+ConstrainRAMSpace       = yes
+
+Slurmctld(primary) at head-01 is UP
+"""
+# Only what the suite asks: anything else ends with exit code 9.
+SCONTROL = """\
+#!/bin/sh
+echo "$*" >>{dir}/asked
+env >{dir}/env
+case "$*" in
+    ping) cat {dir}/ping; exit "$(cat {dir}/code)" ;;
+    "--details --oneliner show job 7") cat {dir}/job ;;
+    "--oneliner show partition main") cat {dir}/partition ;;
+    "--oneliner show node node[1-2]") grep -v "^NodeName=node[34] " {dir}/nodes ;;
+    "--oneliner show node node[1-4]") cat {dir}/nodes ;;
+    "--oneliner show node node"*) grep "^NodeName=$4 " {dir}/nodes ;;
+    "show hostnames "*) [ "$3" = "node[1-2]" ] && printf 'node1\\nnode2\\n' || echo "$3" ;;
+    "show config") cat {dir}/config ;;
+    "listpids * node1") cat {dir}/listpids ;;
+    *) exit 9 ;;
+esac
+"""
+SRUN = """\
+#!/bin/sh
+echo "$*" >>{dir}/asked
+. {dir}/srun.sh
+"""
+ALL_SAY_IT = 'printf " 0: node1\\n 0: $GPU_ACCEPTANCE_NONCE\\n 1: node2\\n 1: $GPU_ACCEPTANCE_NONCE\\n"'
+NOW_S = 1795504700.0
+MIB = 1 << 20
+WELL = {
+    "controller.up": (1, "primary at head-01"),
+    "controller.down": (0, ""),
+    "allocation.unsound": (0, ""),
+    "allocation.unused": (0, ""),
+    "allocation.doubled": (0, ""),
+    "allocation.strangers": (0, ""),
+    "partition.up": (True, "main UP"),
+    "isolation.cpus": (True, "TaskPlugin=task/cgroup,task/affinity"),
+    "isolation.memory": (True, "TaskPlugin=task/cgroup,task/affinity"),
+    "isolation.gpus": (True, "TaskPlugin=task/cgroup,task/affinity"),
+    "isolation.processes": (True, "ProctrackType=proctrack/cgroup"),
+    "cpus.lacking": (0, "CPUs 0-15; Slurm gave 16"),
+    "cpus.beyond": (0, "CPUs 0-15; Slurm gave 16"),
+    "memory.lacking": (0, "32000 MiB; Slurm gave 32000"),
+    "gpus.lacking": (0, "8 seen; Slurm gave 8"),
+    "gpus.beyond": (0, "8 seen; Slurm gave 8"),
+    "round_trip.lost": (0, ""),
+    "time.unplanned": (0, "3489 s left"),
+}
+
+
+class Commands:
+    """scontrol and srun in a folder of their own, and what they print: one file for each answer."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.homes = ["7 node1", "7 node2"]
+        self.bound, self.num_gpus, self.limit_bytes = range(16), 8, 32_000 * MIB
+        for name, text in {"scontrol": SCONTROL, "srun": SRUN}.items():
+            (folder / name).write_text(text.format(dir=folder))
+            (folder / name).chmod(0o755)
+        self.print("ping", "Slurmctld(primary) at head-01 is UP\n", code="0", job=JOB, partition=PARTITION, config=CONFIG)
+        self.print("nodes", "".join(NODE.format(name=f"node{n}", state="MIXED" if n < 3 else "IDLE", more="") for n in (1, 2, 3, 4)))
+        self.print("srun.sh", ALL_SAY_IT)
+        self.environ = {
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "SLURM_JOB_ID": "7",
+            "SLURMD_NODENAME": "node1",
+            "SLURM_CONF": "/etc/slurm/slurm.conf",
+            "SLURM_CPU_BIND": "none",
+            "SLURM_JOB_END_TIME": "1795508189",
+        }
+
+    def print(self, name, text, **more):
+        for file, said in {name: text, **more}.items():
+            (self.folder / file).write_text(said)
+
+    def change(self, name, old, new):
+        text = (self.folder / name).read_text()
+        assert old in text
+        self.print(name, text.replace(old, new, 1))
+
+    @property
+    def asked(self):
+        return (self.folder / "asked").read_text().splitlines()
+
+    def found(self):
+        job = slurm.job(self.environ)
+        nodes = self.nodes(job)
+        given = slurm.promise(job, slurm.own_node(self.environ), self.environ)
+        topics = (
+            slurm_health.controller(slurm.controllers(self.environ)),
+            slurm_health.allocation(nodes, "7", self.homes),
+            slurm_health.partition(slurm.partition_of(job, self.environ)),
+            slurm_health.isolation(slurm.config(self.environ)),
+            slurm_health.cpus(given, frozenset(self.bound)),
+            slurm_health.memory(given, 60_000 * MIB, self.limit_bytes),
+            slurm_health.gpus(given, self.num_gpus),
+            slurm_health.round_trip(slurm_step.make(nodes, self.environ)),
+            slurm_health.time(job, self.environ.get("SLURM_JOB_END_TIME"), NOW_S),
+        )
+        return {metric.removeprefix("slurm."): (value, detail) for topic in topics for metric, value, _, detail in topic}
+
+    def nodes(self, of):
+        return slurm.nodes_of(of, self.environ)
+
+    def differing(self):
+        now = self.found()
+        assert now.keys() == WELL.keys()
+        return {metric: answer for metric, answer in now.items() if answer != WELL[metric]}
+
+
+@pytest.fixture
+def commands(tmp_path):
+    return Commands(tmp_path)
+
+
+def test_a_job_that_is_well(commands):
+    assert commands.found() == WELL
+
+
+def test_commands_are_told_where_slurm_is_and_nothing_of_the_job(commands):
+    slurm.config(commands.environ)
+    names = dict(line.partition("=")[::2] for line in (commands.folder / "env").read_text().splitlines())
+    assert {name: value for name, value in names.items() if name.startswith("SLURM_")} == {
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "SLURM_TIME_FORMAT": "%s",
+    }
+
+
+# --- controllers, nodes, partition --------------------------------------------------------------------------------------------
+
+
+def test_a_second_controller_that_is_down(commands):
+    commands.print("ping", "Slurmctld(primary) at head-01 is UP\nSlurmctld(backup) at head-02 is DOWN\n", code="1")
+    assert commands.differing() == {"controller.down": (1, "backup at head-02")}
+
+
+def test_no_controller_answers(commands):
+    commands.print("ping", "Slurmctld(primary) at head-01 is DOWN\n*****************************************\n", code="1")
+    assert commands.differing() == {"controller.up": (0, ""), "controller.down": (1, "primary at head-01")}
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "said"),
+    [
+        ("MIXED+DRAIN", " Reason=fan State=UP [root@1795504588]", "node2 MIXED+DRAIN (fan State=UP [root@1795504588])"),
+        ("ALLOCATED+COMPLETING", "", "node2 ALLOCATED+COMPLETING"),
+        ("DOWN*", " Reason=Not responding [slurm@1795504588]", "node2 DOWN+* (Not responding [slurm@1795504588])"),
+        ("ALLOCATED+NOT_RESPONDING", "", "node2 ALLOCATED+NOT_RESPONDING"),
+        ("ALLOCATED+SOMETHING_NEW", "", "node2 ALLOCATED+SOMETHING_NEW"),
+        ("IDLE", "", "node2 IDLE"),
+    ],
+)
+def test_a_node_of_the_job_that_is_not_sound(commands, state, more, said):
+    commands.change("nodes", NODE.format(name="node2", state="MIXED", more=""), NODE.format(name="node2", state=state, more=more))
+    assert commands.differing() == {"allocation.unsound": (1, said)}
+
+
+@pytest.mark.parametrize("state", ["ALLOCATED", "MIXED+RESERVED", "ALLOCATED+MAINTENANCE", "MIXED+PLANNED", "ALLOCATED+CLOUD", "MIXED-"])
+def test_what_is_planned_is_no_fault(commands, state):
+    commands.change("nodes", "State=MIXED", f"State={state}")
+    assert commands.differing() == {}
+
+
+def test_nodes_without_a_torchrun_with_two_and_one_of_another_job(commands):
+    commands.homes = ["7 node1", "7 node1", "8 node3", " "]
+    assert commands.differing() == {
+        "allocation.unused": (1, "node2"),
+        "allocation.doubled": (1, "node1"),
+        "allocation.strangers": (2, "job and node ' ', job and node '8 node3'"),
+    }
+
+
+def facts(commands):
+    told = slurm.nodes_of(slurm.partition_of(slurm.job(commands.environ), commands.environ), commands.environ)
+    return {metric.removeprefix("slurm.partition."): value for metric, value, _ in slurm_health.partition_facts(told)}
+
+
+@pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN", "DOWN+DRAIN+NOT_RESPONDING", "IDLE*", "UNKNOWN", "IDLE+FAIL", "IDLE+POWERED_DOWN"])
+def test_nodes_of_the_partition_on_which_no_job_starts_are_counted_and_named(commands, state):
+    assert facts(commands) == {"untested": 0, "untested_nodes": "none"}
+    commands.change("nodes", NODE.format(name="node4", state="IDLE", more=""), NODE.format(name="node4", state=state, more=" Reason=psu"))
+    assert facts(commands) == {"untested": 1, "untested_nodes": f"node4 {state.replace('*', '+*')} (psu)"}
+
+
+def test_many_nodes_are_counted_and_not_all_named(commands):
+    commands.print("nodes", "".join(NODE.format(name=f"node{n}", state="DOWN", more="") for n in range(12)))
+    told = facts(commands)
+    assert told["untested"] == 12
+    assert told["untested_nodes"].endswith("node7 DOWN, 4 more")
+
+
+def test_a_partition_that_takes_no_jobs(commands):
+    commands.change("partition", "State=UP", "State=DRAIN")
+    assert commands.differing() == {"partition.up": (False, "main DRAIN")}
+
+
+# --- what the configuration keeps apart ---------------------------------------------------------------------------------------
+
+
+def isolation(commands):
+    return {metric.removeprefix("isolation."): value for metric, (value, _) in commands.found().items() if metric.startswith("isolation.")}
+
+
+@pytest.mark.parametrize(
+    ("plugin", "cores", "wanted"),
+    [
+        ("task/none", "yes", {"cpus": False, "memory": False, "gpus": False}),  # cgroup.conf is there, and nothing reads it
+        ("task/affinity", "yes", {"cpus": True, "memory": False, "gpus": False}),
+        ("task/cgroup", "no", {"cpus": False, "memory": True, "gpus": True}),
+        ("task/cgroup", "yes", {"cpus": True, "memory": True, "gpus": True}),
+    ],
+)
+def test_what_this_configuration_binds(commands, plugin, cores, wanted):
+    commands.change("config", "task/cgroup,task/affinity", plugin)
+    commands.change("config", "Cores          = yes", f"Cores          = {cores}")
+    assert isolation(commands) == {**wanted, "processes": True}
+
+
+def test_processes_that_may_outlive_their_job(commands):
+    commands.change("config", "proctrack/cgroup", "proctrack/linuxproc")
+    assert commands.differing() == {"isolation.processes": (False, "ProctrackType=proctrack/linuxproc")}
+
+
+# --- what was given, and what is there ----------------------------------------------------------------------------------------
+
+
+def test_cpus_given_and_not_bound_and_bound_and_not_given(commands):
+    commands.bound = [0, 1, 4]
+    assert commands.differing() == {
+        "cpus.lacking": (13, "CPUs 0-1,4; Slurm gave 16"),
+        "cpus.beyond": (0, "CPUs 0-1,4; Slurm gave 16"),
+    }
+    commands.bound = range(20)
+    assert commands.differing() == {
+        "cpus.lacking": (0, "CPUs 0-19; Slurm gave 16"),
+        "cpus.beyond": (4, "CPUs 0-19; Slurm gave 16"),
+    }
+
+
+def test_a_cpu_of_slurm_may_be_a_core_of_two_threads(commands):
+    commands.change("nodes", "ThreadsPerCore=1", "ThreadsPerCore=2")
+    commands.bound = range(32)
+    assert commands.differing() == dict.fromkeys(("cpus.lacking", "cpus.beyond"), (0, "CPUs 0-31; Slurm gave 32"))
+
+
+@pytest.mark.parametrize(("limit", "usable"), [(20_000 * MIB, 20_000), (31_999 * MIB + 1, 31_999)])
+def test_less_memory_than_was_given(commands, limit, usable):
+    commands.limit_bytes = limit
+    assert commands.differing() == {"memory.lacking": (32_000 - usable, f"{usable} MiB; Slurm gave 32000")}
+
+
+def test_without_a_limit_the_memory_of_the_machine_counts(commands):
+    commands.limit_bytes = "unlimited"
+    assert commands.differing() == {"memory.lacking": (0, "60000 MiB; Slurm gave 32000")}
+
+
+def test_where_slurm_counts_no_memory_it_is_what_it_says_the_node_has(commands):
+    commands.change("job", "Mem=32000", "Mem=0")
+    commands.limit_bytes = "unlimited"
+    assert commands.differing() == {"memory.lacking": (4000, "60000 MiB; Slurm gave 64000")}
+
+
+def test_memory_of_which_nothing_is_known(commands):
+    commands.limit_bytes = Missing(Why.NOT_SUPPORTED, "no cgroup")
+    assert commands.differing() == {"memory.lacking": (Missing(Why.NOT_SUPPORTED, "no cgroup"), "")}
+
+
+@pytest.mark.parametrize(("seen", "lacking", "beyond"), [(0, 8, 0), (7, 1, 0), (9, 0, 1)])
+def test_gpus_given_and_not_there_and_there_and_not_given(commands, seen, lacking, beyond):
+    commands.num_gpus = seen
+    said = f"{seen} seen; Slurm gave 8"
+    assert commands.differing() == {"gpus.lacking": (lacking, said), "gpus.beyond": (beyond, said)}
+
+
+def test_each_node_has_its_own_share(commands):
+    commands.environ["SLURMD_NODENAME"] = "node2"
+    assert slurm.promise(slurm.job(commands.environ), "node2", commands.environ) == Promise(8, 16_000, 8)
+
+
+@pytest.mark.parametrize(("gres", "number"), [("", 0), ("(null)", 0), ("gpu:2(IDX:0,7)", 2), ("shard:4(IDX:0-1)", 0), ("gpu:3(CNT:3)", 3)])
+def test_gpus_of_a_share(commands, gres, number):
+    commands.change("job", "GRES=gpu:h200:8(IDX:0-7)", f"GRES={gres}")
+    assert slurm.promise(slurm.job(commands.environ), "node1", commands.environ).num_gpus == number
+
+
+def test_nodes_that_have_alike_stand_on_one_line(commands):
+    commands.print("job", JOB.replace("Nodes=node1 ", "Nodes=node[1-2] "))
+    assert slurm.promise(slurm.job(commands.environ), "node2", commands.environ) == Promise(16, 32_000, 8)
+
+
+def test_a_node_of_which_the_job_has_nothing(commands):
+    commands.environ["SLURMD_NODENAME"] = "node3"
+    lack = Missing(Why.NOT_THERE, "the job has nothing of node node3: node[1-2]")
+    assert commands.differing() == dict.fromkeys(
+        ("cpus.lacking", "cpus.beyond", "memory.lacking", "gpus.lacking", "gpus.beyond"), (lack, "")
+    )
+
+
+# --- a step and back, time ----------------------------------------------------------------------------------------------------
+
+
+def lost(commands):
+    return commands.found()["round_trip.lost"]
+
+
+def test_a_step_goes_to_all_nodes_beside_the_one_that_runs(commands):
+    assert lost(commands) == (0, "")
+    (asked,) = [line for line in commands.asked if line.startswith("--jobid")]
+    assert asked.startswith("--jobid=7 --nodes=2 --ntasks=2 --overlap --ntasks-per-node=1 --immediate=30 ")
+    assert asked.endswith(" printenv SLURMD_NODENAME GPU_ACCEPTANCE_NONCE")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'printf "0: node1\\n0: $GPU_ACCEPTANCE_NONCE\\n"',
+        'printf "0: node1\\n0: $GPU_ACCEPTANCE_NONCE\\n1: node2\\n"',
+        'printf "0: node1\\n0: $GPU_ACCEPTANCE_NONCE\\n1: node2\\n1: 0123\\n"',
+        'printf "0: node1\\n1: node2\\n0: $GPU_ACCEPTANCE_NONCE\\n1: $GPU_ACCEPTANCE_NONCE\\n1: and more\\n"',
+    ],
+)
+def test_a_node_that_does_not_say_the_nonce_is_lost(commands, said):
+    commands.print("srun.sh", said)
+    assert lost(commands) == (1, "node2")
+
+
+def test_a_step_that_cannot_be_made_says_why(commands):
+    commands.print("srun.sh", f"{ALL_SAY_IT}; echo 'srun: error: Unable to create step for job 7: Requested nodes are busy' >&2; exit 1")
+    number, said = lost(commands)
+    assert number == 2
+    assert said.startswith("srun --jobid=7 --nodes=2 --ntasks=2 --overlap ")
+    assert said.endswith("srun: error: Unable to create step for job 7: Requested nodes are busy")
+
+
+def test_a_step_that_does_not_end(commands, monkeypatch):
+    monkeypatch.setattr(slurm_commands, "_TIMEOUT_S", 0.5)
+    commands.print("srun.sh", "exec sleep 600")
+    number, said = lost(commands)
+    assert number == 2
+    assert "TimeoutExpired" in said
+
+
+def test_without_srun_nothing_is_known(commands):
+    (commands.folder / "srun").unlink()
+    commands.environ["PATH"] = str(commands.folder)
+    made = slurm_step.make((), commands.environ)
+    assert made == Missing(Why.NOT_THERE, "srun is not on PATH")
+    assert next(slurm_health.round_trip(made))[1] == made
+
+
+def test_a_job_that_ends_before_the_run_reckons_with_it(commands):
+    commands.change("job", "EndTime=1795508189", "EndTime=1795504989")
+    assert commands.differing() == {"time.unplanned": (3200, "289 s left")}
+
+
+@pytest.mark.parametrize("ends", ["Unknown", "NONE"])
+def test_a_job_without_an_end(commands, ends):
+    commands.change("job", "EndTime=1795508189", f"EndTime={ends}")
+    del commands.environ["SLURM_JOB_END_TIME"]
+    assert commands.differing() == {"time.unplanned": (0, "no limit")}
+
+
+@pytest.mark.parametrize("planned", [None, "", "soon"])
+def test_a_run_that_does_not_know_when_its_job_ends(commands, planned):
+    commands.environ.pop("SLURM_JOB_END_TIME")
+    if planned is not None:
+        commands.environ["SLURM_JOB_END_TIME"] = planned
+    lack = Missing(Why.NOT_THERE, f"SLURM_JOB_END_TIME={planned!r}: this run does not know when the job ends")
+    assert commands.differing() == {"time.unplanned": (lack, "3489 s left")}
+
+
+# --- leftovers ----------------------------------------------------------------------------------------------------------------
+
+LISTPIDS = "PID      JOBID    STEPID   LOCALID GLOBALID\n"
+
+
+def row(pid, job="7"):
+    return f"{pid:<8} {job:<8} 0        -       -      \n"
+
+
+@pytest.fixture
+def of_nobody():
+    """Starts processes of the user nobody, and ends them."""
+    started = []
+
+    def start(command="sleep"):
+        started.append(subprocess.Popen([command, "600"], user="nobody"))
+        time.sleep(0.05)  # two ticks of the clock by which the kernel dates processes
+        return started[-1].pid
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
+
+
+def test_the_list_of_processes(commands):
+    commands.print("listpids", LISTPIDS + row(10) + row(11, "8") + "12       9        batch    0       0      \n")
+    assert slurm_leftovers.pids((commands.folder / "listpids").read_text()) == {10: "7", 11: "8", 12: "9"}
+
+
+@pytest.mark.parametrize("text", ["", "No job steps exist on this node.\n", LISTPIDS + "ten 7 0 - -\n", LISTPIDS + "10 7\n"])
+def test_what_is_no_list_of_processes(text):
+    with pytest.raises(ValueError, match="no list of processes: "):
+        slurm_leftovers.pids(text)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of another user")
+def test_what_an_earlier_job_left_is_named_and_what_came_later_is_not(of_nobody):
+    nobody = pwd.getpwnam("nobody").pw_uid
+    left, of_another_job, own, later = of_nobody(), of_nobody(), of_nobody(), of_nobody()
+    listed = {own: "7", of_another_job: "8"}
+    found = slurm_leftovers.of(nobody, listed, "7", own)
+    assert [name for name in found if name.endswith((f" {left}", f" {of_another_job}", f" {own}", f" {later}"))] == [f"sleep {left}"]
+    metric, number, unit, said = next(slurm_health.leftovers(found))
+    assert (metric, number, unit) == ("slurm.leftovers.processes", len(found), "count")
+    assert f"sleep {left}" in said
+
+
+def test_of_root_nobody_can_say_what_was_left():
+    found = slurm_leftovers.of(0, {1: "7"}, "7", 1)
+    assert found == Missing(Why.NOT_SUPPORTED, "the job runs as root, to whom the processes of the system belong too")
+    assert next(slurm_health.leftovers(found))[1] == found
+
+
+@pytest.mark.parametrize("listed", [{}, {4711: "8"}])
+def test_a_list_without_this_process_is_of_other_processes(listed):
+    said = "process 4711 is of job 7, and scontrol listpids has it not: a container with PIDs of its own?"
+    assert slurm_leftovers.of(1000, listed, "7", 4711) == Missing(Why.UNREADABLE, said)
+
+
+def test_processes_are_asked_of_the_node_by_its_own_name(commands, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 12345)  # a user without processes
+    commands.print("listpids", LISTPIDS + row(os.getpid()))
+    assert slurm_leftovers.read(commands.environ) == ()
+    assert commands.asked == ["listpids * node1"]
+
+
+def test_a_process_that_ends_meanwhile_is_none(monkeypatch):
+    gone = psutil.Process()
+    gone.info = {"name": None, "uids": None, "create_time": 0.0}
+    own = psutil.Process(os.getppid())
+    own.info = {"name": "own", "uids": own.uids(), "create_time": 1.0}
+    monkeypatch.setattr(psutil, "process_iter", lambda names: iter([gone, own]))
+    assert slurm_leftovers.of(12345, {own.pid: "7"}, "7", own.pid) == ()
+
+
+# --- what is no answer --------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_that_is_not_there(commands):
+    commands.environ["PATH"] = "/nowhere"
+    missing = Missing(Why.NOT_THERE, "scontrol is not on PATH")
+    assert {value for value, _ in commands.found().values()} == {missing}
+
+
+def test_a_job_that_the_controller_does_not_know(commands):
+    commands.environ["SLURM_JOB_ID"] = "8"
+    said = "scontrol --details --oneliner show job 8: exit code 9, 0 characters: "
+    assert slurm.job(commands.environ) == Missing(Why.UNREADABLE, said)
+
+
+@pytest.mark.parametrize("number", ["", "7 8", "all", "-1", "7\n"])
+def test_what_is_no_number_of_a_job_is_not_asked_for(commands, number):
+    commands.environ["SLURM_JOB_ID"] = number
+    assert slurm.job(commands.environ) == Missing(Why.NOT_THERE, f"SLURM_JOB_ID={number!r} is no number of a job")
+    assert not (commands.folder / "asked").exists()
+
+
+@pytest.mark.parametrize("name", ["", "node 1", "--help\n"])
+def test_what_is_no_name_of_a_node_is_not_asked_for(commands, name):
+    commands.environ["SLURMD_NODENAME"] = name
+    lack = Missing(Why.NOT_THERE, f"SLURMD_NODENAME={name!r}: Slurm sets it in each step of a job")
+    assert slurm.own_node(commands.environ) == lack
+    assert slurm_leftovers.read(commands.environ) == lack
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("job", "JobName=acceptance", "JobName=x Partition=other", "job of Slurm: Partition= stands there as ['other', 'main']"),
+        ("job", "JobName=acceptance", "JobName=x JOB_GRES=a Nodes=b CPU_IDs=0 Mem=0 GRES=", "JOB_GRES= stands there as ["),
+        ("job", "EndTime=1795508189", "EndTime=2026-11-24T08:12:50", "EndTime= stands there as ['2026-11-24T08:12:50']"),
+        ("job", "NodeList=node[1-2] ", "NodeList=(null) ", "NodeList= stands there as ['(null)']"),
+        ("job", "Mem=16000", "Mem=16G", "1 shares of nodes in "),
+        ("job", "gpu:h200:8(IDX:0-7)", "gpu:h200:many", "no generic resources: 'gpu:h200:many'"),
+        ("job", "CPU_IDs=0-15", "CPU_IDs=15-0", "no CPU range: 15-0"),
+        ("nodes", "State=MIXED", "State=mixed", "nodes of Slurm: not of the form"),
+        ("nodes", "CPUTot=16", "CPUTot=0", "CPUTot= stands there as ['0']"),
+        ("nodes", " RealMemory=64000", "", "RealMemory= stands there as []"),
+        ("partition", "State=UP", "State=UP State=DOWN", "partition of Slurm: State= stands there as ['UP', 'DOWN']"),
+        ("config", "TaskPlugin ", "TaskPluginn ", "config of Slurm: no TaskPlugin: "),
+        ("ping", "Slurmctld", "slurmctld", "controllers of Slurm: names none: "),
+    ],
+)
+def test_what_is_of_another_form_is_unreadable(commands, file, old, new, said):
+    commands.change(file, old, new)
+    unreadable = {metric: value for metric, (value, _) in commands.differing().items() if isinstance(value, Missing)}
+    assert unreadable
+    assert {value.missing for value in unreadable.values()} == {Why.UNREADABLE}
+    assert all(said in value.detail for value in unreadable.values())
+
+
+def test_no_node_at_all(commands):
+    commands.print("nodes", "\n")
+    lack = Missing(Why.UNREADABLE, "nodes of Slurm: no node")
+    assert commands.nodes(slurm.job(commands.environ)) == lack
+    assert facts(commands) == {"untested": lack, "untested_nodes": lack}
+
+
+def test_an_answer_that_does_not_end_is_none(commands, monkeypatch):
+    monkeypatch.setattr(slurm_commands, "_MOST_CHARACTERS", 100)
+    found = slurm.config(commands.environ)
+    assert found.missing is Why.UNREADABLE
+    assert found.detail.startswith(f"scontrol show config: exit code 0, {len(CONFIG)} characters: Configuration data")
+
+
+def test_a_reason_of_several_lines_is_unreadable(commands):
+    commands.change("nodes", "ExtSensorsTemp=n/s", "ExtSensorsTemp=n/s Reason=a\tb")
+    assert commands.found()["allocation.unsound"][0].missing is Why.UNREADABLE
+
+
+PARSERS = [getattr(slurm_lines, name) for name in ("controllers", "job", "partition", "nodes", "names", "config")]
+WORDS = [*JOB.split(), *NODE.split(), *PARTITION.split(), *CONFIG.split(), "\n", "=", " Nodes=", "\0"]
+
+
+@given(st.one_of(st.text(), st.lists(st.sampled_from(WORDS)).map(" ".join)))
+@pytest.mark.parametrize("parse", [*PARSERS, slurm_leftovers.pids])
+def test_whatever_a_command_prints_is_read_or_refused_in_words(parse, text):
+    try:
+        parse(text)
+    except ValueError as error:
+        assert str(error)  # noqa: PT017 - either is fine, an error of another kind is not
+
+
+def test_who_is_in_a_job():
+    assert slurm.is_in_job({"SLURM_JOB_ID": "7"})
+    assert not slurm.is_in_job({})

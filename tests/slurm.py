@@ -1,6 +1,6 @@
 """A Slurm of two nodes on this machine: one slurmctld, two slurmd, munge; no cgroups, traffic on 127.0.0.1 alone.
 
-Its GPUs are /dev/null and /dev/zero, given to whole nodes (--exclusive) and to who asks. Of a third node there is only the name.
+Its GPUs are device files without a driver, given to whole nodes (--exclusive) and to who asks. Of a third node there is only the name.
 """
 
 import os
@@ -8,6 +8,7 @@ import pwd
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -92,7 +93,9 @@ class Slurm:
         ports = _free_ports(3)
         plugin = self._task_plugin
         self._conf.write_text(CONF.format(dir=self.folder, munge=self._munge, ports=ports, cpus=os.cpu_count(), task_plugin=plugin))
-        (self.folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
+        for number in (0, 1):  # a major number for experiments, behind which there is no driver (Linux, devices.txt)
+            os.mknod(self.folder / f"gpu{number}", stat.S_IFCHR, os.makedev(240, number))
+        (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-1]\n")
         self._daemons.append(self._daemon("slurmctld", "-D", "-f", str(self._conf)))
         self._daemons += [self._daemon("slurmd", "-D", "-N", node, "-f", str(self._conf)) for node in ("node1", "node2")]
         assert wait_until(lambda: "idle 2" in self.ask("sinfo", "-h", "-o", "%T %D").splitlines(), 60), self._logs()

@@ -2,8 +2,11 @@
 
 import contextlib
 import os
+import pwd
 import re
 import signal
+import subprocess
+import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from suite import PYTHON, extend_conftest, make_suite, processes_in
 from waiting import wait_until
 
 from gpu_acceptance.files import read_results
+from gpu_acceptance.inventory import slurm_leftovers
 from gpu_acceptance.record import Outcome, Status
 from gpu_acceptance.thresholds import load_profile, shipped_dir
 
@@ -201,6 +205,31 @@ def test_a_torchrun_that_is_killed_is_named_and_the_report_is_there(slurm, sleep
     os.kill(killed, signal.SIGKILL)
     assert slurm.wait(job).startswith("FAILED "), job.text
     assert record_of(suite, job).conclusion.reasons[0].startswith("interrupted: the loss of the launcher of node 1 (")
+
+
+def test_what_is_older_than_a_job_and_not_on_the_list_of_the_node_was_left(slurm):
+    """Of another user than root, by the list of a real slurmd."""
+    sleeping = [subprocess.Popen(["sleep", "600"], user="nobody")]
+    options = ("--nodes=1", "--nodelist=node1", "--chdir=/", "--output=/dev/null")
+    job = slurm.ask("sbatch", "--parsable", *options, "--wrap=exec sleep 601")
+    try:
+        assert wait_until(lambda: job in slurm_pids(slurm).values(), 60), slurm.ask("scontrol", "show", "job", job)
+        time.sleep(0.05)  # two ticks of the clock by which the kernel dates processes
+        sleeping.append(subprocess.Popen(["sleep", "600"], user="nobody"))
+        listed = slurm_pids(slurm)
+        own = next(pid for pid, of_job in listed.items() if of_job == job)
+        found = slurm_leftovers.of(pwd.getpwnam("nobody").pw_uid, listed, job, own)
+        assert [f"sleep {one.pid}" in found for one in sleeping] == [True, False]
+    finally:
+        slurm.ask("scancel", job)
+        for one in sleeping:
+            one.kill()
+            one.wait()
+
+
+def slurm_pids(slurm):
+    printed = slurm.ask("scontrol", "listpids", "*", "node1")
+    return slurm_leftovers.pids(printed) if "JOBID" in printed else {}
 
 
 def test_a_task_for_each_rank_is_accepted(slurm, tmp_path):

@@ -446,7 +446,7 @@ def of_nobody():
 
 
 def test_the_list_of_processes(commands):
-    commands.print("listpids", LISTPIDS + row(10) + row(11, "8") + "12       9        batch    0       0      \n")
+    commands.print("listpids", LISTPIDS + row(10) + row(11, "8") + row(-1) + "12       9        batch    0       0      \n")
     assert slurm_leftovers.pids((commands.folder / "listpids").read_text()) == {10: "7", 11: "8", 12: "9"}
 
 

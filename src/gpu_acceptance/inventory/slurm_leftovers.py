@@ -32,17 +32,17 @@ def pids(text: str) -> dict[int, str]:
     rows = [_ROW.fullmatch(line.strip()) for line in lines]
     if head.split() != _HEADER.split() or not all(rows):
         raise ValueError(f"no list of processes: {text!r:.80}")
-    return {int(row["pid"]): row["job"] for row in rows if row}
+    return {int(row["pid"]): row["job"] for row in rows if row and row["pid"] != "-1"}  # -1: a step that has no process yet
 
 
 def of(uid: int, listed: Mapping[int, str], job: str, own: int) -> Answer[tuple[str, ...]]:
     """`own`: a process of this job. Where it is not on the list, the list is not one of the processes that are seen here."""
     if uid == 0:
         return Missing(Why.NOT_SUPPORTED, "the job runs as root, to whom the processes of the system belong too")
-    if listed.get(own) != job:
+    seen = {process.pid: process for process in psutil.process_iter(["name", "uids", "create_time"])}
+    if listed.get(own) != job or own not in seen:
         said = f"process {own} is of job {job}, and scontrol listpids has it not: a container with PIDs of its own?"
         return Missing(Why.UNREADABLE, said)
-    seen = {process.pid: process for process in psutil.process_iter(["name", "uids", "create_time"])}
     began_s = min(seen[pid].info["create_time"] for pid, of_job in listed.items() if of_job == job and pid in seen)
     left = [
         f"{process.info['name']} {pid}"

@@ -440,3 +440,91 @@ def started_in(folder: Path) -> list[int]:
             if process.environ().get("LEFT_BY") == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process.pid)
     return found
+
+
+# --- where a supervisor keeps it -------------------------------------------------------------------------------------------------
+
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from judging import make_identity
+from gpu_acceptance.events import Events
+from gpu_acceptance.processes import become_subreaper, descendants
+from gpu_acceptance.run_files import RunFiles
+from gpu_acceptance.stop_signals import StopSignals
+from gpu_acceptance.worker_hold import WorkerHold
+become_subreaper()
+control = SimpleNamespace(prefix="test", wake_fd=os.eventfd(0), place=SimpleNamespace(local_rank=0))
+events = Events(control, StopSignals("node 0", has_launcher=False))
+files = RunFiles(Path("run"), 0)
+files.make_folders()
+hold = WorkerHold(control, events, files, make_identity(0, 1, 1, has_gpus=False))
+hold.collect_with(SimpleNamespace(rootdir=Path.cwd(), ini=Path("ini"), files=[]))
+
+def start(generation, code=""):
+    hold.start({"GPU_ACCEPTANCE_CODE": code}, generation)
+    assert hold.worker is None or "anew" in sys.argv
+
+def come(wait_s=0.5):
+    waits = 0
+    while hold.worker is None:
+        events.wait(wait_s)
+        hold.attend()
+        waits += 1
+    return waits
+
+def end():
+    while not (got := [event.message["text"] for event in events.wait() if event.kind == "exit"]):
+        hold.attend()
+    hold.reap()
+    return got[0]
+"""
+ENDS = """
+hold.kill_everything()
+print([process.name() for process in descendants() if process.pid != hold._janitor])
+print(files.worker_log.read_text(), end="")
+"""
+
+
+def held(folder: Path, code: str, fault: str = "") -> list[str]:
+    """What a supervisor of its own said, and then the log of its workers."""
+    (folder / "sitecustomize.py").write_text(QUICK + f"    {fault}\n")
+    paths = [str(path) for path in (SRC, Path(__file__).parent, folder)]
+    command, environment = [sys.executable, "-c", HOLD + code + ENDS], {**clean_environment(), "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def test_its_answer_wakes_the_supervisor_and_what_a_generation_left_is_killed_without_it(tmp_path):
+    code = """
+Events.LONGEST_WAIT_S = 60.0
+start(1, "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
+assert come(60.0) == 1
+print(end(), [process.name() for process in descendants()].count("sleep"))
+hold.kill_strays()
+print([process.name() for process in descendants()].count("sleep"))
+start(2)
+assert come(60.0) == 1
+print(end())
+"""
+    said = ["exit code 0 1", "0", "exit code 0", "[]", "=== generation 1 ===", "forked", "=== generation 2 ===", "forked"]
+    assert held(tmp_path, code) == said
+
+
+def test_the_next_generation_does_not_wait_for_the_worker_of_the_last(tmp_path):
+    code = """
+start(1)
+hold.kill_strays()
+sys.argv.append("anew")
+start(2)
+come()
+print(end())
+"""
+    said = ["exit code 7", "[]", "=== generation 1 ===", "=== generation 2 ===", "started anew"]
+    assert held(tmp_path, code, "os.kill(os.getpid(), signal.SIGSTOP)") == said
+
+
+def test_a_run_ends_while_it_waits_for_a_worker(tmp_path):
+    assert held(tmp_path, "start(1)", "time.sleep(600)") == ["[]", "=== generation 1 ==="]

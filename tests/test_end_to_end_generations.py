@@ -1,5 +1,7 @@
 """Eight generations of workers in a row, in a job whose second rank came 20 s late: ACCEPTED, and nothing grows with them.
 
+Before the last one the fork server of that rank is killed: its worker is started anew, and nothing else is different.
+
 Looked at from outside: the supervisors' descriptors and memory in /proc, the keys of the control store that hosts them.
 """
 
@@ -44,6 +46,12 @@ def look(ranks):
     )
 
 
+def fork_server_of(ranks, rank):
+    children = psutil.Process(ranks.processes[rank].pid).children()
+    (found,) = [child for child in children if "gpu_acceptance.fork_server" in child.cmdline()]
+    return found
+
+
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory):
     suite = make_suite(tmp_path_factory.mktemp("eight"), "many_generations")
@@ -57,6 +65,8 @@ def eight(tmp_path_factory):
             for rank in (0, 1):
                 ranks.wait_for(f"number-{number}-{rank}")
             sights.append(look(ranks))
+            if number == 6:
+                fork_server_of(ranks, 1).kill()
         run = ranks.end()
         assert_nothing_left(suite)
         return Seen(run, ranks.exit_codes, sights, time.monotonic() - before)
@@ -74,8 +84,16 @@ def test_each_validation_had_workers_of_its_own(eight, seen):
     seen.told(EIGHT, eight.run.verdict_line, eight.took_s)
 
 
+def test_without_its_fork_server_a_rank_starts_its_worker_anew(eight):
+    anew = [log.read_text().count("=== the fork server ") for log in sorted((eight.run.folder / "logs").glob("rank-0000?.log"))]
+    assert anew == [0, 1]
+    assert eight.run.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)"
+    assert eight.sights[7].num_descriptors[1] == eight.sights[1].num_descriptors[1] - 1  # the way to the server
+
+
 def test_no_descriptor_is_left_open(eight):
-    assert eight.sights[7].num_descriptors == eight.sights[1].num_descriptors
+    assert eight.sights[6].num_descriptors == eight.sights[1].num_descriptors
+    assert eight.sights[7].num_descriptors[0] == eight.sights[1].num_descriptors[0]
 
 
 def test_no_key_is_left_in_the_store(eight):

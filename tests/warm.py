@@ -5,7 +5,6 @@ torchrun starts, and all workers, are started anew, as everywhere.
 """
 
 import atexit
-import ctypes
 import functools
 import json
 import os
@@ -20,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from clean_environment import clean_environment
+
+from gpu_acceptance import process_title
 
 _SERVER = Path(__file__).parent / "warm_server.py"
 _MODULES = ("pytest", "torch.distributed.run")
@@ -40,7 +41,6 @@ _READ_ONCE = (
     "TZ",
     "FAKETIME",
 )
-_PR_SET_MM, _MAP_SIZE = 35, 15  # prctl(2)
 
 
 class Forked:
@@ -150,9 +150,7 @@ def fork(
 
 @functools.cache
 def _server() -> Server | None:
-    size = ctypes.c_uint()
-    may_rename = ctypes.CDLL(None).prctl(_PR_SET_MM, _MAP_SIZE, ctypes.byref(size), 0, 0) == 0  # a kernel with CONFIG_CHECKPOINT_RESTORE
-    return Server(clean_environment(), (*_MODULES, "pydantic")) if may_rename else None
+    return Server(clean_environment(), (*_MODULES, "pydantic")) if process_title.can_be_shown() else None
 
 
 def _read_once(environment: Mapping[str, str]) -> dict[str, str]:

@@ -7,9 +7,8 @@ lines of the report.
 
 import ctypes
 import gc
-import importlib
+import importlib.util
 import json
-import mmap
 import os
 import runpy
 import select
@@ -19,37 +18,19 @@ from pathlib import Path
 from typing import Any
 
 _REQUEST_BYTES = 200_000  # below what a socket of this kind takes (net.core.wmem_default)
-_kept: list[object] = []
-_PR_SET_MM, _MAP = 35, 14  # prctl(2)
-_STAT = {"start_code": 26, "end_code": 27, "start_data": 45, "end_data": 46, "start_brk": 47, "start_stack": 28}  # proc_pid_stat(5)
 
 
-class _Map(ctypes.Structure):
-    """struct prctl_mm_map of linux/prctl.h."""
+def _loaded(path: Path) -> Any:
+    """By a name of its own: a fork imports the package itself, from wherever its checkout is."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
-    _fields_ = (
-        *((name, ctypes.c_uint64) for name in ("start_code", "end_code", "start_data", "end_data", "start_brk", "brk", "start_stack")),
-        *((name, ctypes.c_uint64) for name in ("arg_start", "arg_end", "env_start", "env_end", "auxv")),
-        ("auxv_size", ctypes.c_uint32),
-        ("exe_fd", ctypes.c_uint32),
-    )
 
-
-def _show(arguments: list[str], environment: list[str]) -> None:
-    """Has /proc show these as the command line and the environment of this process."""
-    shown = [b"".join(os.fsencode(text) + b"\0" for text in texts) for texts in (arguments, environment)]
-    memory = mmap.mmap(-1, sum(map(len, shown)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.write(b"".join(shown))
-    _kept.append(held := (ctypes.c_char * len(memory)).from_buffer(memory))
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.sbrk.restype = ctypes.c_uint64
-    stat = Path("/proc/self/stat").read_text().rpartition(") ")[2].split()
-    start = ctypes.addressof(held)
-    middle, end = start + len(shown[0]), start + len(memory)
-    places = {name: int(stat[number - 3]) for name, number in _STAT.items()}
-    told = _Map(**places, brk=libc.sbrk(0), arg_start=start, arg_end=middle, env_start=middle, env_end=end, exe_fd=0xFFFFFFFF)
-    if libc.prctl(_PR_SET_MM, _MAP, ctypes.byref(told), ctypes.sizeof(told), 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_MM_MAP)")
+_process_title = _loaded(Path(__file__).parents[1] / "src" / "gpu_acceptance" / "process_title.py")
 
 
 def _become(request: dict[str, Any], output: int, errors: int, namespaces: list[int]) -> None:
@@ -64,7 +45,7 @@ def _become(request: dict[str, Any], output: int, errors: int, namespaces: list[
     os.environ.clear()
     os.environ.update(environment)
     if not target:
-        _show([sys.executable, "-m", request["module"], *arguments], [f"{name}={value}" for name, value in environment.items()])
+        _process_title.show([sys.executable, "-m", request["module"], *arguments], environment)
     sys.path[0] = str(Path(target).parent if target else Path.cwd())
     sys.argv = [target or "-m", *arguments]
     gc.enable()

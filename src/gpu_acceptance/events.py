@@ -42,6 +42,10 @@ class Events:
         """Wakes up, with no event, while this can be read: whoever is called after each wait reads it."""
         self._selector.register(wake_fd, selectors.EVENT_READ, "other")
 
+    def unlisten(self, wake_fd: int) -> None:
+        """Wakes up for it no more; it may be closed already."""
+        self._selector.unregister(wake_fd)
+
     def watch(self, worker: WorkerProcess) -> None:
         assert self._worker is None
         self._worker = worker

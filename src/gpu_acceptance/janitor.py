@@ -41,10 +41,10 @@ def marked(mark: str, proc: Path = Path("/proc")) -> Iterator[int]:
                     yield int(entry.name)
 
 
-def kill_marked(mark: str, rounds: int) -> None:
-    """SIGKILLs every process with the mark, again every 0.1 s until none is left: one may fork while we look."""
+def kill_marked(mark: str, rounds: int, spare: int = 0) -> None:
+    """SIGKILLs every process with the mark but one, by its pid; again every 0.1 s until none is left: one may fork while we look."""
     for _ in range(rounds):
-        pids = list(marked(mark))
+        pids = [pid for pid in marked(mark) if pid != spare]
         if not pids:
             return
         for pid in pids:

@@ -28,6 +28,10 @@ class ProcessExit:
         self._pid = os.getpid()
         atexit.register(self._leave)
 
+    def belong_to_this_process(self) -> None:
+        """In a fork that goes on as a process of its own."""
+        self._pid = os.getpid()
+
     def _leave(self) -> None:
         if os.getpid() != self._pid:
             return  # a copy, which a test forked

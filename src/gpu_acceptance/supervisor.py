@@ -83,8 +83,8 @@ class Supervisor:
         """Handles what happens next; returns within half a second. Raises UnreachableError when the store or the leader is gone."""
         for event in self.events.wait():
             self._dispatch(event)
-        if self.hold and self.hold.worker:
-            self.hold.worker.flush()
+        if self.hold:
+            self.hold.attend()
         if self._attempt:
             self._attempt.tick()
         self._publish_with_counters()

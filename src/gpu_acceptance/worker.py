@@ -1,6 +1,7 @@
 """The rank worker: a second pytest on the same rootdir that owns CUDA, the process group, the fixtures and the test bodies.
 
-Started by a supervisor alone. It may hang, crash or be killed at any time; nothing that must survive lives here.
+Started by a supervisor alone, or forked by its fork server (fork_server.py). It may hang, crash or be killed at any time;
+nothing that must survive lives here.
 """
 
 import ctypes
@@ -10,6 +11,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 from gpu_acceptance.gc_pause import gc_spared
 from gpu_acceptance.process_exit import ProcessExit
@@ -23,11 +25,35 @@ _IOLBF = 1  # stdio.h of glibc and musl
 def worker_command(python: str, rootdir: Path, ini: Path, files: list[str]) -> list[str]:
     """The command of a worker that collects `files`."""
     off = [f"-pno:{name}" for name in _PLUGINS_OFF]
-    return [python, "-m", "gpu_acceptance.worker", f"--rootdir={rootdir}", f"-c{ini}", "--capture=no", *off, *files]
+    return [*_command_of(python), f"--rootdir={rootdir}", f"-c{ini}", "--capture=no", *off, *files]
+
+
+def is_worker(command: list[str]) -> bool:
+    """Whether this Python would be started as a worker."""
+    return command[:3] == _command_of(sys.executable)
+
+
+def _command_of(python: str) -> list[str]:
+    return [python, "-m", "gpu_acceptance.worker"]
 
 
 def worker_environment(base: dict[str, str], channel_fds: tuple[int, int], stack_file: Path, inquiry: tuple[int, Path]) -> dict[str, str]:
     """The environment of a worker: `base` without what would change pytest, and with how to reach its supervisor."""
+    return {
+        **common_environment(base),
+        **descriptor_environment(*channel_fds, inquiry[0]),
+        "GPU_ACCEPTANCE_STACK_FILE": str(stack_file),
+        "GPU_ACCEPTANCE_COLLECTIVES_FILE": str(inquiry[1]),
+    }
+
+
+def descriptor_environment(read_fd: int, write_fd: int, bell_fd: int) -> dict[str, str]:
+    """What tells a worker its descriptors."""
+    return {"GPU_ACCEPTANCE_CHANNEL": f"{read_fd},{write_fd}", "GPU_ACCEPTANCE_BELL": str(bell_fd)}
+
+
+def common_environment(base: dict[str, str]) -> dict[str, str]:
+    """What all workers of this process have in their environment, and the fork server has in its own."""
     ours = {"PYTEST_ADDOPTS", "PYTEST_PLUGINS"}  # for the supervisor; and nothing in a worker is a rank of torchrun's any more
     kept = {name: value for name, value in base.items() if name not in ours and not name.startswith("TORCHELASTIC_")}
     package_root = str(Path(__file__).parents[1])  # found in a bare checkout too
@@ -39,10 +65,6 @@ def worker_environment(base: dict[str, str], channel_fds: tuple[int, int], stack
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTHONPATH": os.pathsep.join(paths),
         "GPU_ACCEPTANCE_SUPERVISOR": str(os.getpid()),
-        "GPU_ACCEPTANCE_CHANNEL": ",".join(map(str, channel_fds)),
-        "GPU_ACCEPTANCE_STACK_FILE": str(stack_file),
-        "GPU_ACCEPTANCE_BELL": str(inquiry[0]),
-        "GPU_ACCEPTANCE_COLLECTIVES_FILE": str(inquiry[1]),
     }
 
 
@@ -103,9 +125,13 @@ def main(arguments: list[str]) -> int:
     return 0 if plugin.said_bye and code in {0, 1} else code or 3  # 1: a validation failed, which has been told; 3: no goodbye
 
 
-if __name__ == "__main__":
+def run(ended: ProcessExit, arguments: list[str]) -> NoReturn:
+    """This process is a worker from here on to its end."""
     die_with_parent(int(os.environ["GPU_ACCEPTANCE_SUPERVISOR"]))
     become_subreaper()  # a daemon that a validation leaves becomes our child, where leftovers.py finds it
-    ended = ProcessExit()
-    ended.code = main(sys.argv[1:])
+    ended.code = main(arguments)
     sys.exit(ended.code)
+
+
+if __name__ == "__main__":
+    run(ProcessExit(), sys.argv[1:])

@@ -12,6 +12,7 @@ from gpu_acceptance.control import Control, Message, generation_prefix
 from gpu_acceptance.counter_alarm import alarm
 from gpu_acceptance.counter_watch import CounterWatch
 from gpu_acceptance.events import Events
+from gpu_acceptance.fork_server_process import ForkServerProcess, start_fork_server
 from gpu_acceptance.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing
@@ -58,7 +59,9 @@ class WorkerHold:
         self._events = events
         self._files = files
         self._suite: Suite | None = None
-        self._known: list[psutil.Process] | None = None  # what was here before the first worker: the user's own, from a conftest
+        self._coming: WorkerProcess | None = None  # which the fork server has been asked for
+        self._fork_server: ForkServerProcess | None = None
+        self._known: list[psutil.Process] | None = None  # what was here before the first worker: the user's own, from a conftest; and that
         # As they are before the validations are collected here: an import must not reach the workers by this way.
         self._environment, self._folder = dict(os.environ), Path.cwd()
         self._mark = f"{control.prefix}-{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -80,9 +83,12 @@ class WorkerHold:
         self._suite = suite
 
     def start(self, env: dict[str, str], generation: int) -> None:
+        """Asks for a worker; `attend` sees it come."""
         assert self._suite
         assert self.worker is None
+        assert self._coming is None
         if self._known is None:
+            self._fork_server = start_fork_server({**self._environment, MARK: self._mark}, self._folder, self._files.worker_log)
             self._known = descendants()
         self.distrusted = ""
         with self._files.worker_log.open("a") as log:
@@ -90,8 +96,31 @@ class WorkerHold:
         command = worker_command(sys.executable, self._suite.rootdir, self._suite.ini, self._suite.files)
         environment = {**self._environment, **env, MARK: self._mark}
         asks_nccl = self._expects_gpu and self._control.place.local_rank == 0
-        self.worker = WorkerProcess(command, environment, self._folder, self._files.worker_log, self._files.stacks, asks_nccl=asks_nccl)
-        self._events.watch(self.worker)
+        files = self._folder, self._files.worker_log, self._files.stacks
+        self._coming = WorkerProcess(command, environment, *files, asks_nccl=asks_nccl, fork_server=self._fork_server)
+        if self._fork_server:
+            self._events.listen(self._fork_server.fd)
+        self.attend()
+
+    def attend(self) -> None:
+        """To be called after each wait: a worker that was asked for may have come, and one that is there may read on."""
+        if self._coming and self._coming.is_up():
+            self.worker = self._let_come()
+            self._events.watch(self.worker)
+        elif self.worker:
+            self.worker.flush()
+
+    def _let_come(self) -> WorkerProcess:
+        coming, self._coming = self._coming, None
+        assert coming
+        if self._fork_server:
+            self._events.unlisten(self._fork_server.fd)
+        return coming
+
+    def _abandon(self) -> None:
+        """What was asked for and has not come: nobody waits for it any more."""
+        if self._coming:
+            self._let_come().abandon()
 
     def reap(self) -> str:
         """Lets go of a worker that has ended; returns the end of its log."""
@@ -191,12 +220,14 @@ class WorkerHold:
         """Ends what the last worker left behind: by its mark, and as our child, which orphans of our descendants become."""
         if self._known is None:  # there was no worker
             return
-        kill_marked(self._mark, rounds=2)
+        self._abandon()
+        kill_marked(self._mark, rounds=2, spare=self._fork_server.pid if self._fork_server else 0)
         kill_descendants(timeout_s=0.2, spare=self._janitor, known=self._known)
 
     def kill_everything(self) -> None:
         """SIGKILLs the worker and everything that it ever started; the sampler ends, so that none of it is inside NVML when Python ends."""
         self._telemetry.end()
+        self._abandon()
         if self.worker:
             self.worker.kill()
         kill_marked(self._mark, rounds=20)

@@ -7,20 +7,31 @@ import subprocess
 from pathlib import Path
 
 from gpu_acceptance.channel import LineReader, Message, encode_message
+from gpu_acceptance.fork_server_process import ForkedProcess, ForkServerProcess
 from gpu_acceptance.inquiry import Inquiry, tail
 from gpu_acceptance.nccl_ras import ras_address
 from gpu_acceptance.processes import count_oom_kills
 from gpu_acceptance.worker import worker_environment
+from gpu_acceptance.worker_start import WorkerStart
 
 
 class WorkerProcess:
     """One worker of one generation. Exit is seen through a pidfd: a grandchild can hold the pipe open after the worker is gone.
 
     `asks_nccl`: whether an inquiry also asks NCCL's RAS service, which gathers from the whole job.
+    With a fork server its process may come later (`is_up`).
     """
 
     def __init__(
-        self, command: list[str], environment: dict[str, str], folder: Path, log_file: Path, stack_file: Path, *, asks_nccl: bool = False
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        folder: Path,
+        log_file: Path,
+        stack_file: Path,
+        *,
+        asks_nccl: bool = False,
+        fork_server: ForkServerProcess | None = None,
     ) -> None:
         self._ras_address = ras_address(environment) if asks_nccl else None
         self._log_file = log_file
@@ -34,23 +45,26 @@ class WorkerProcess:
         os.set_blocking(self._write_fd, False)
         self._unsent = b""
         self.reader = LineReader(event_read)
-        with log_file.open("ab") as log:
-            self._log_start = log.tell()
-            self._process = subprocess.Popen(
-                command,
-                env=worker_environment(environment, (child_read, child_write), stack_file, (child_bell, self._collectives_file)),
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(child_read, child_write, child_bell),
-                start_new_session=True,
-            )
-        for fd in (child_read, child_write, child_bell):
+        ends = worker_environment(environment, (child_read, child_write), stack_file, (child_bell, self._collectives_file))
+        self._log_start = log_file.stat().st_size if log_file.exists() else 0
+        self._start = WorkerStart(command, ends, folder, log_file, [child_read, child_write, child_bell], fork_server)
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
+        self.is_up()
+
+    def is_up(self) -> bool:
+        """Whether its process is there. Until then it can only be asked this again, or be abandoned."""
+        if self._process is None and (process := self._start.poll()):
+            self._process = process
+            self.pid = process.pid
+            self.pidfd = os.pidfd_open(self.pid)
+            self._oom_kills = count_oom_kills()
+        return self._process is not None
+
+    def abandon(self) -> None:
+        """Lets go of a worker whose process is not there; it will not come."""
+        self._start.abandon()
+        for fd in (self._write_fd, self._bell_fd, self.reader.fd):
             os.close(fd)
-        self.pid = self._process.pid
-        self.pidfd = os.pidfd_open(self.pid)
-        self._oom_kills = count_oom_kills()
 
     def send(self, message: Message) -> None:
         """Tells the worker, now or when it reads again; one that is gone is noticed through its pidfd, not here."""
@@ -65,6 +79,7 @@ class WorkerProcess:
 
     def exit_text(self) -> str | None:
         """`exit code 7` or `signal SIGSEGV` once the worker is gone, else None."""
+        assert self._process
         code = self._process.poll()
         if code is None:
             return None

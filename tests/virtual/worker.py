@@ -114,6 +114,9 @@ class VirtualWorker:
     def send(self, message: Message) -> None:
         self._schedule.call_later(0.001, lambda: self._receive(message))
 
+    def is_up(self) -> bool:
+        return True
+
     def flush(self) -> None:
         """The pipe never is full."""
 

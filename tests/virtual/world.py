@@ -336,8 +336,9 @@ class World:
         replace(run, "own_digest", lambda _settings, _name, _own: "")
         replace(run, "read_validations", lambda items, _deadline_s, _parameters: ({item.nodeid: item.validation for item in items}, []))
         replace(worker_hold, "WorkerProcess", self._make_worker)
+        replace(worker_hold, "start_fork_server", lambda *_: None)
         replace(worker_hold, "start_janitor", lambda _mark: 0)
-        replace(worker_hold, "kill_marked", lambda _mark, rounds: None)
+        replace(worker_hold, "kill_marked", lambda _mark, **_how: None)
         replace(worker_hold, "descendants", list)
         replace(worker_hold, "kill_descendants", lambda **_how: None)
         replace(os, "fsync", self._fsync)
@@ -357,7 +358,7 @@ class World:
         self.controls.append(made)
         return made
 
-    def _make_worker(self, *_command: object, asks_nccl: bool) -> VirtualWorker:
+    def _make_worker(self, *_command: object, **_how: object) -> VirtualWorker:
         assert self.schedule.rank is not None
         self._workers.append(VirtualWorker(self, self.schedule.rank, pid=100_000 + len(self._workers)))
         return self._workers[-1]

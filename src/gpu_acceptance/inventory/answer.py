@@ -1,7 +1,7 @@
 """What a machine answers when it is asked for one value: the value, or why there is none. Never a 0 that nobody said."""
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +12,7 @@ T = TypeVar("T")
 _MOST_BYTES = 1 << 20  # of one file of /proc or /sys
 _FIRST_BYTES = 4096  # what sysfs gives at most; asking for 1 MiB at once takes three times as long
 _MOST_DETAIL = 200  # characters
+_MOST_NAMED = 8
 MOST_TEXT = 900  # characters of a text that is judged: what a figure takes, and a message shows
 
 
@@ -83,3 +84,9 @@ def missing_over(error: OSError, path: Path) -> Missing:
     if error.errno in {errno.EOPNOTSUPP, errno.ENOSYS}:
         return Missing(Why.NOT_SUPPORTED, str(path)[:_MOST_DETAIL])
     return Missing(Why.UNREADABLE, f"{path}: {error.strerror}"[:_MOST_DETAIL])
+
+
+def named(texts: Sequence[str]) -> str:
+    """At most eight of them, and how many more there are, in what a message shows."""
+    more = [f"{len(texts) - _MOST_NAMED} more"] if len(texts) > _MOST_NAMED else []
+    return ", ".join([*texts[:_MOST_NAMED], *more])[:MOST_TEXT]

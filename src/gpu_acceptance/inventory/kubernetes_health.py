@@ -1,8 +1,8 @@
 """What of a Kubernetes node is judged, by topic: metric, answer, unit, and what it is of. docs/limits.md explains each. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, named
 from gpu_acceptance.inventory.kubernetes import GPU, Node, Told
 
 Findings = Iterator[tuple[str, Answer[bool | int], str, str]]
@@ -11,7 +11,6 @@ Findings = Iterator[tuple[str, Answer[bool | int], str, str]]
 _PRESSURE = ("MemoryPressure", "DiskPressure", "PIDPressure")
 _NETWORK = ("NetworkUnavailable",)  # of clusters whose network sets it
 _BAD_TAINTS = "node.kubernetes.io/"  # Kubernetes taints so a node that has a fault, or that somebody cordoned
-_MOST_NAMED = 8
 
 
 def node(told: Told) -> Findings:
@@ -24,9 +23,9 @@ def node(told: Told) -> Findings:
     yield "kubernetes.node.ready", status == "True" if status else _no_condition(found, "Ready"), "bool", reason
     lacking = next((name for name in _PRESSURE if name not in found.conditions), None)
     bad = [f"{name} {found.conditions[name][0]}" for name in (*_PRESSURE, *_NETWORK) if _is_bad(found, name)]
-    yield "kubernetes.node.pressure", _no_condition(found, lacking) if lacking else len(bad), "count", _named(bad)
+    yield "kubernetes.node.pressure", _no_condition(found, lacking) if lacking else len(bad), "count", named(bad)
     taints = [key for key in found.taints if key.startswith(_BAD_TAINTS)]
-    yield "kubernetes.node.taints", len(taints), "count", _named(taints)
+    yield "kubernetes.node.taints", len(taints), "count", named(taints)
 
 
 def _is_bad(node: Node, condition: str) -> bool:
@@ -52,7 +51,7 @@ def devices(told: Told) -> Findings:
     yield "kubernetes.devices.gpus", sum(gpus), "count", "" if gpus else f"no {GPU}: its device plugin does not run"
     lost = [one for one in found.devices if one.allocatable < one.capacity]
     number = sum(one.capacity - one.allocatable for one in lost)
-    yield "kubernetes.devices.withdrawn", number, "count", _named([f"{one.resource} {one.allocatable} of {one.capacity}" for one in lost])
+    yield "kubernetes.devices.withdrawn", number, "count", named([f"{one.resource} {one.allocatable} of {one.capacity}" for one in lost])
 
 
 def pods(told: Told) -> Findings:
@@ -64,10 +63,6 @@ def pods(told: Told) -> Findings:
         yield from _unknown("pods", lack, same_run="count", others="count")
         return
     same = [pod for pod in found if pod is own or (own.owner and pod.owner == own.owner)]
-    yield "kubernetes.pods.same_run", len(same), "count", _named([pod.name for pod in same])
+    yield "kubernetes.pods.same_run", len(same), "count", named([pod.name for pod in same])
     others = [pod.name for pod in found if pod not in same and pod.num_gpus]
-    yield "kubernetes.pods.others", len(others), "count", _named(others)
-
-
-def _named(texts: Sequence[str]) -> str:
-    return ", ".join([*texts[:_MOST_NAMED], *([f"{len(texts) - _MOST_NAMED} more"] if len(texts) > _MOST_NAMED else [])])
+    yield "kubernetes.pods.others", len(others), "count", named(others)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why
+from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why, named
 from gpu_acceptance.inventory.parsing import Unlimited, as_cpu_list
 from gpu_acceptance.inventory.slurm import Promise
 from gpu_acceptance.inventory.slurm_lines import Job, Node, Partition
@@ -16,7 +16,6 @@ _AT_WORK = {"ALLOCATED", "MIXED"}
 _SOUND = {"CLOUD", "DYNAMIC_NORM", "MAINTENANCE", "PLANNED", "RESERVED", "-"}
 _OUT = {"DRAIN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "INVALID_REG", "*"}  # flags with which no job starts on a node
 _WORKING = {"IDLE", *_AT_WORK}
-_MOST_NAMED = 8
 
 
 def controller(answers: Answer[Mapping[str, bool]]) -> Findings:
@@ -134,8 +133,3 @@ def leftovers(found: Answer[Sequence[str]]) -> Findings:
 def _unknown(topic: str, why: Missing, **units: str) -> Findings:
     """All metrics of a topic of which nothing is known."""
     yield from ((f"slurm.{topic}.{name}", why, unit, "") for name, unit in units.items())
-
-
-def named(texts: Sequence[str]) -> str:
-    """At most eight of them, and how many more there are."""
-    return ", ".join([*texts[:_MOST_NAMED], *([f"{len(texts) - _MOST_NAMED} more"] if len(texts) > _MOST_NAMED else [])])[:MOST_TEXT]

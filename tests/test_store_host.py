@@ -106,3 +106,15 @@ def test_an_address_that_leads_nowhere_is_one_line(place, monkeypatch):
     assert text.startswith(f"rank 0 is on {place.host}, and MASTER_ADDR=nowhere.invalid does not lead there, to port {place.store_port}: ")
     assert text.endswith("; name the host of rank 0")
     assert "\n" not in text
+
+
+def test_a_store_that_does_not_start_is_one_line(place, monkeypatch, tmp_path):
+    (tmp_path / "torch.py").write_text("raise SystemExit(3)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(
+        LaunchError, match=rf"^rank 0 cannot host the control store on port {place.store_port} of .*: it ended; MASTER_PORT "
+    ):
+        host_store(place, control_prefix(place))
+    monkeypatch.setattr("gpu_acceptance.store_host._START_S", 0.001)
+    with pytest.raises(LaunchError, match=r": it did not start within 0\.001 s; MASTER_PORT "):
+        host_store(place, control_prefix(place))

@@ -30,29 +30,33 @@ _REACH = timedelta(seconds=60)
 def host_store(place: Rank, prefix: str) -> None:
     """Rank 0: starts the store, and sees that it is what the ranks reach by its address. Raises LaunchError."""
     mark = secrets.token_hex(8)
-    read_fd, write_fd = os.pipe()
-    command = [sys.executable, "-m", "gpu_acceptance.store_host", *map(str, (write_fd, place.store_port, place.world_size)), prefix, mark]
-    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    try:
-        subprocess.run(
-            command,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=[write_fd],
-            check=False,
-        )
-    finally:
-        os.close(write_fd)
-    with os.fdopen(read_fd, "rb", buffering=0) as told:
-        said = told.read(4096).decode("utf-8", "replace") if select.select([told], [], [], _START_S)[0] else f"silent for {_START_S:g} s"
+    said = _start(place, prefix, mark)
     if said != "ready":
         raise LaunchError(
-            f"rank 0 cannot host the control store on port {place.store_port} of {place.host}: {said or 'it ended'}; "
+            f"rank 0 cannot host the control store on port {place.store_port} of {place.host}: {said}; "
             "MASTER_PORT names another one, the same for all ranks"
         )
     _refuse_other_host(place, prefix, mark)
+
+
+def _start(place: Rank, prefix: str, mark: str) -> str:
+    """`ready`, or why there is no store."""
+    read_fd, write_fd = os.pipe()
+    command = [sys.executable, "-m", "gpu_acceptance.store_host", *map(str, (write_fd, place.store_port, place.world_size)), prefix, mark]
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    null, late = subprocess.DEVNULL, f"it did not start within {_START_S:g} s"
+    with os.fdopen(read_fd, "rb", buffering=0) as told:
+        try:
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+            subprocess.run(
+                command, env=environment, stdin=null, stdout=null, stderr=null, pass_fds=[write_fd], timeout=_START_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return late
+        finally:
+            os.close(write_fd)
+        is_told = select.select([told], [], [], _START_S)[0]
+        return told.read(4096).decode("utf-8", "replace") or "it ended" if is_told else late
 
 
 def _refuse_other_host(place: Rank, prefix: str, mark: str) -> None:

@@ -1,7 +1,7 @@
 """What is wrong by who is to blame: a rank with its node and GPU, several of them, or the whole job; each with figures and what to do."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_acceptance.record import RunRecord
 from gpu_acceptance.report.advice import Advice
@@ -19,7 +19,7 @@ class Fault:
     mark: Mark
     nodeid: str  # empty of what only the whole run tells
     anchor: str
-    num_others: int = 0  # validations with the very same
+    num_others: int = 0  # validations in which it is the same
     line: Line | None = None
     message: str = ""
 
@@ -36,7 +36,13 @@ class Suspect:
 
     @property
     def faults(self) -> list[Fault]:
-        return [one for one in self.facts if isinstance(one, Fault)]
+        """What rejects first; the same of several validations once."""
+        alike: dict[object, list[Fault]] = {}
+        for one in self.facts:
+            if isinstance(one, Fault):
+                alike.setdefault(one.line or (one.mark, one.nodeid, one.message), []).append(one)
+        found = [replace(first, num_others=sum(1 + one.num_others for one in rest) + first.num_others) for first, *rest in alike.values()]
+        return sorted(found, key=lambda one: one.mark.tone != "bad")
 
     @property
     def remedies(self) -> list[OwnRemedy]:

@@ -1,11 +1,10 @@
 """What is wrong by who is to blame: a rank with its node and GPU, several of them, or the whole job; each with figures and what to do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from gpu_acceptance.record import RunRecord
 from gpu_acceptance.report.advice import Advice
-from gpu_acceptance.report.problems import OwnRemedy, Problem, limits_beyond_rows, problems
+from gpu_acceptance.report.problems import OwnRemedy, Problem
 from gpu_acceptance.report.validations import Line
 from gpu_acceptance.report.words import Mark
 
@@ -55,18 +54,18 @@ class Suspect:
         return list({one.kind: one for one in self.facts if isinstance(one, Advice)}.values())
 
 
-def suspects(record: RunRecord) -> tuple[Suspect, ...]:
-    """Those of what rejects first."""
+def suspects(found_problems: Iterable[Problem], beyond: Iterable[Line]) -> tuple[Suspect, ...]:
+    """In the order of the problems. `beyond`: limits that only the whole run tells."""
     found: dict[str, list[Fact]] = {}
-    for who, fact in _told(record):
+    for who, fact in _told(found_problems, beyond):
         found.setdefault(who, []).append(fact)
     return tuple(Suspect(who, tuple(facts)) for who, facts in found.items())
 
 
-def _told(record: RunRecord) -> Iterator[tuple[str, Fact]]:
-    for problem in problems(record):
+def _told(found_problems: Iterable[Problem], beyond: Iterable[Line]) -> Iterator[tuple[str, Fact]]:
+    for problem in found_problems:
         yield from _of(problem)
-    for line in limits_beyond_rows(record):
+    for line in beyond:
         yield _who(line), Fault(line.mark, "", "", line=line)
 
 

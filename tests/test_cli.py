@@ -292,6 +292,15 @@ def test_results_beside_the_journals_of_another_run_give_no_verdict(tmp_path, ca
     assert not (run_dir / "report.html").exists()
 
 
+@pytest.mark.parametrize("verb", [["verdict"], ["report", "build"]])
+def test_a_link_to_the_results_of_another_run_gives_no_verdict(tmp_path, capsys, verb):
+    other = leave_run(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.json").symlink_to(other / "results.json")
+    said = f"gpu-acceptance: {tmp_path}/run/results.json: a link, and not what a run left here\n"
+    assert run(capsys, *verb, tmp_path / "run") == (3, "", said)
+
+
 def test_a_renamed_run_folder_still_speaks_for_its_run(tmp_path, capsys):
     run_dir = leave_run(tmp_path).rename(tmp_path / "for-the-vendor")
     assert run(capsys, "verdict", run_dir)[0] == 0

@@ -79,8 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     build = report_verbs.add_parser(
         "build",
         help="build report.html and what stands beside it from results.json, or all from the journals",
-        description="Build report.html and the files for other tools (summary.txt, figures.csv, metrics.prom) from the results.json "
-        "beside them, and from nothing else; print the path of the page. A run that left no "
+        description="Build report.html and the files for other tools (summary.txt, figures.csv, metrics.prom, junit.xml) from the "
+        "results.json beside them, and from nothing else; print the path of the page. A run that left no "
         "results.json is rebuilt from its journals: results.json and report.html are written, the verdict line is printed, each problem "
         "of a journal follows on standard error, and the run's exit code is returned. A rebuilt run is never ACCEPTED. One whose ranks "
         "never met has no report: why is said on standard error, and 6 returned.",

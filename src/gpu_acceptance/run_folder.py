@@ -77,6 +77,8 @@ def _left_something(folder: Path) -> bool:
 
 def read_run(run_dir: Path) -> RunRecord:
     """The record of the run whose folder this is. RecordError where it is that of another one, or not what the run left."""
+    if (run_dir / RESULTS).is_symlink():
+        raise RecordError(f"{run_dir / RESULTS}: a link, and not what a run left here")
     refuse_changed(run_dir)
     record = read_results(run_dir)
     refuse_another_run(record.header.run_id, run_dir, run_dir / RESULTS)

@@ -1,10 +1,12 @@
-"""What the report of a large cluster costs: a made run, read from its results.json and built into its page, by a process of its own.
+"""What the report of a large cluster costs: a made run, read from its results.json and built into its page, by a process of its own,
+and how long Chromium takes to show its first screen.
 
 Seconds are those of this machine, and mean nothing elsewhere; sizes do. Needs the root of the checkout on PYTHONPATH.
 """
 
 import argparse
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,13 +15,18 @@ from pathlib import Path
 
 from gpu_acceptance.files import write_results
 from gpu_acceptance.report import write_page
+from tests.report.browser import NAMES, Browser
 from tests.report.large import NUM_VALIDATIONS, large
+
+# Of "Paint Timing" (w3.org/TR/paint-timing): from the beginning of the navigation to the first text that is seen.
+PAINTED = """new Promise(done => new PerformanceObserver(list => list.getEntriesByName("first-contentful-paint").forEach(
+  one => done(one.startTime))).observe({type: "paint", buffered: true}))"""
 
 
 def main(sizes: list[int]) -> None:
     for num_nodes in sizes:
         with tempfile.TemporaryDirectory() as folder:
-            for step in ("make", "build"):
+            for step in ("make", "build", "look"):
                 subprocess.run([sys.executable, __file__, "--step", step, "--folder", folder, str(num_nodes)], check=True)
 
 
@@ -38,13 +45,26 @@ def build(folder: Path, num_nodes: int) -> None:
     )
 
 
+def look(folder: Path, _: int) -> None:
+    """How long a reader waits for the first screen."""
+    if not any(map(shutil.which, NAMES)):
+        print("    first screen: no Chromium on this machine")
+        return
+    browser = Browser(folder)
+    try:
+        painted_ms = browser.open((folder / "report.html").read_text(encoding="utf-8")).ask(PAINTED)
+        print(f"    first screen in Chromium after {painted_ms / 1e3:.1f} s")
+    finally:
+        browser.close()
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nodes", type=int, nargs="*", default=[16, 128], help="of 8 GPUs each, at least 3 (16 128); 2048 wants 16 GiB")
-    parser.add_argument("--step", choices=("make", "build"), help=argparse.SUPPRESS)
+    parser.add_argument("--step", choices=("make", "build", "look"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.step:
-        {"make": make, "build": build}[options.step](options.folder, options.nodes[0])
+        {"make": make, "build": build, "look": look}[options.step](options.folder, options.nodes[0])
     else:
         main(options.nodes)

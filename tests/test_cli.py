@@ -281,6 +281,26 @@ def test_results_of_another_run_give_no_verdict(tmp_path, capsys):
     assert (code, err) == (3, f"gpu-acceptance: {other}/results.json: is of run {samples.RUN_ID}, not of {other.name}\n")
 
 
+@pytest.mark.parametrize("verb", [["verdict"], ["report", "build"]])
+def test_results_beside_the_journals_of_another_run_give_no_verdict(tmp_path, capsys, verb):
+    run_dir = told(plan=make_plan(run_id="first")).leave(tmp_path / "run")
+    write_results(run_dir, samples.accepted())
+    code, out, err = run(capsys, *verb, run_dir)
+    journal = run_dir / "journal" / "rank-00000.jsonl"
+    assert (code, out) == (3, "")
+    assert err == f"gpu-acceptance: {run_dir}/results.json: is of run {samples.RUN_ID}, and {journal} beside it is of first\n"
+    assert not (run_dir / "report.html").exists()
+
+
+@pytest.mark.parametrize("verb", [["verdict"], ["report", "build"]])
+def test_a_link_to_the_results_of_another_run_gives_no_verdict(tmp_path, capsys, verb):
+    other = leave_run(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.json").symlink_to(other / "results.json")
+    said = f"gpu-acceptance: {tmp_path}/run/results.json: a link, and not what a run left here\n"
+    assert run(capsys, *verb, tmp_path / "run") == (3, "", said)
+
+
 def test_a_renamed_run_folder_still_speaks_for_its_run(tmp_path, capsys):
     run_dir = leave_run(tmp_path).rename(tmp_path / "for-the-vendor")
     assert run(capsys, "verdict", run_dir)[0] == 0

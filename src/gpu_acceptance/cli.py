@@ -24,7 +24,7 @@ from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.report.event_files import find_missing, write_event_files
 from gpu_acceptance.report.exports import write_exports
 from gpu_acceptance.report.formatting import count, duration, parse_moment
-from gpu_acceptance.run_folder import UsageError, find_run, refuse_another_run
+from gpu_acceptance.run_folder import UsageError, find_run, read_run, refuse_another_run
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
 from gpu_acceptance.visible import one_line
 
@@ -79,8 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     build = report_verbs.add_parser(
         "build",
         help="build report.html and what stands beside it from results.json, or all from the journals",
-        description="Build report.html and the files for other tools (summary.txt, figures.csv, metrics.prom) from the results.json "
-        "beside them, and from nothing else; print the path of the page. A run that left no "
+        description="Build report.html and the files for other tools (summary.txt, figures.csv, metrics.prom, junit.xml) from the "
+        "results.json beside them, and from nothing else; print the path of the page. A run that left no "
         "results.json is rebuilt from its journals: results.json and report.html are written, the verdict line is printed, each problem "
         "of a journal follows on standard error, and the run's exit code is returned. A rebuilt run is never ACCEPTED. One whose ranks "
         "never met has no report: why is said on standard error, and 6 returned.",
@@ -130,10 +130,7 @@ def _verdict(options: argparse.Namespace) -> int:
             return _say(f"INCOMPLETE: nothing ran: {never.why}", never.run_id, never.ended_at, never.path, never.exit_code)
         hint = f"; to judge what its journals prove: gpu-acceptance report build {run_dir}" if journal_paths(run_dir) else ""
         raise RecordError(f"{run_dir}: this run left no {RESULTS}: it was refused, killed, or is still going on; there is no verdict{hint}")
-    refuse_changed(run_dir)
-    record = read_results(run_dir)
-    refuse_another_run(record.header.run_id, run_dir, run_dir / RESULTS)
-    return _say_verdict(record, run_dir)
+    return _say_verdict(read_run(run_dir), run_dir)
 
 
 def _say_verdict(record: RunRecord, run_dir: Path) -> int:
@@ -152,19 +149,19 @@ def _report_build(options: argparse.Namespace) -> int:
         raise UsageError(missing)
     run_dir = find_run(options.dir)
     if (run_dir / RESULTS).exists() and not options.from_journals:
-        refuse_changed(run_dir)
+        record = read_run(run_dir)
         print(write_page(run_dir))
         _say_another_page(run_dir)
-        code = 0 if _write_exports(run_dir) else UNREADABLE
+        code = 0 if _write_exports(run_dir, record) else UNREADABLE
     else:
         _refuse_replacing(run_dir)
         code = _rebuild(run_dir, [run_dir], f"it left no {RESULTS}")
     return code if not options.tensorboard or _write_event_files(run_dir) else code or UNREADABLE
 
 
-def _write_exports(run_dir: Path) -> bool:
+def _write_exports(run_dir: Path, record: RunRecord) -> bool:
     """Whether all could be written; each that could not is told."""
-    problems = write_exports(run_dir, read_results(run_dir))
+    problems = write_exports(run_dir, record)
     for problem in problems:
         _fail(problem, UNREADABLE)
     return not problems
@@ -207,7 +204,7 @@ def _rebuild(out: Path, sources: Sequence[Path], why: str) -> int:
     copy_journals(journals, out)
     write_results(out, record)
     write_page(out)
-    _write_exports(out)
+    _write_exports(out, record)
     write_manifest(out)
     for problem in dict.fromkeys(problem for content in contents for problem in content.problems):
         print(f"gpu-acceptance: {one_line(problem)}", file=sys.stderr)

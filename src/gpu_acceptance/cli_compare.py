@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_acceptance.comparison import Comparison, compare
-from gpu_acceptance.files import RESULTS, read_results, write_atomically
-from gpu_acceptance.manifest import MANIFEST, refuse_changed
+from gpu_acceptance.files import RESULTS, write_atomically
+from gpu_acceptance.manifest import MANIFEST
 from gpu_acceptance.rebuild import journal_paths
 from gpu_acceptance.record import RunRecord
 from gpu_acceptance.report.compare_page import build_compare_page
 from gpu_acceptance.report.formatting import parse_moment
-from gpu_acceptance.run_folder import UsageError, find_run, refuse_another_run
+from gpu_acceptance.run_folder import UsageError, find_run, read_run
 from gpu_acceptance.summary import shortened
 from gpu_acceptance.visible import one_line
 
@@ -37,7 +37,7 @@ def add_verbs(verbs: "Verbs") -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    before, after = _read(options.before), _read(options.after)
+    before, after = read_run(find_run(options.before)), read_run(find_run(options.after))
     _refuse_one_run(options, before, after)
     if options.html and any(map(_is_of_a_run, options.html.resolve().parents)):
         raise UsageError(f"{options.html}: in the folder of a run, which a new file would change; name another place")
@@ -62,14 +62,6 @@ def _refuse_one_run(options: argparse.Namespace, before: RunRecord, after: RunRe
 def _is_of_a_run(folder: Path) -> bool:
     """Also of one that left neither results nor a manifest."""
     return any((folder / name).exists() for name in (MANIFEST, RESULTS)) or bool(journal_paths(folder))
-
-
-def _read(folder: Path) -> RunRecord:
-    run_dir = find_run(folder)
-    refuse_changed(run_dir)
-    record = read_results(run_dir)
-    refuse_another_run(record.header.run_id, run_dir, run_dir / RESULTS)
-    return record
 
 
 def _lines(comparison: Comparison) -> Iterator[str]:

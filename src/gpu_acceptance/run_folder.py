@@ -5,13 +5,16 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_acceptance.files import RESULTS, RecordError
+from gpu_acceptance.files import RESULTS, RecordError, read_results
+from gpu_acceptance.manifest import refuse_changed
 from gpu_acceptance.rebuild import journal_paths
+from gpu_acceptance.record import RunRecord
 from gpu_acceptance.report.formatting import parse_moment
 
 RUN_ID = re.compile(r"(\d{8}-\d{6})-\w{4}", re.ASCII)
 COMMITTED = ("sample", "evidence")  # of `reports/`
 _STARTED_AT = re.compile(rb'"started_at": ?"([0-9T:+Z.-]{10,40})"')
+_RUN = re.compile(rb'"run_id": ?"([^"\\]{1,100})"')
 _BEGINNING = 1 << 20
 
 
@@ -50,24 +53,36 @@ def started_at(run_dir: Path) -> datetime:
         if named:
             return datetime.strptime(named[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
     for path in (run_dir / RESULTS, *journal_paths(run_dir)[:1]):
-        moment = parse_moment(_said_start(path))
+        moment = parse_moment(_said(_STARTED_AT, path))
         if moment:
             return moment
     return datetime.fromtimestamp(run_dir.stat().st_mtime, UTC)
 
 
-def _said_start(path: Path) -> str:
+def _said(pattern: re.Pattern[bytes], path: Path) -> str:
     """What the beginning of the file says, without reading megabytes; in a text that a machine wrote its quotes are escaped."""
+    if not path.is_file():  # a pipe would have us wait
+        return ""
     try:
         with path.open("rb") as file:
-            said = _STARTED_AT.search(file.read(_BEGINNING))
+            said = pattern.search(file.read(_BEGINNING))
     except OSError:
         return ""
-    return said[1].decode("ascii") if said else ""
+    return said[1].decode("utf-8", "replace") if said else ""
 
 
 def _left_something(folder: Path) -> bool:
     return (folder / RESULTS).exists() or (folder / "journal").is_dir()
+
+
+def read_run(run_dir: Path) -> RunRecord:
+    """The record of the run whose folder this is. RecordError where it is that of another one, or not what the run left."""
+    if (run_dir / RESULTS).is_symlink():
+        raise RecordError(f"{run_dir / RESULTS}: a link, and not what a run left here")
+    refuse_changed(run_dir)
+    record = read_results(run_dir)
+    refuse_another_run(record.header.run_id, run_dir, run_dir / RESULTS)
+    return record
 
 
 def refuse_another_run(run_id: str, run_dir: Path, path: Path) -> None:
@@ -75,3 +90,6 @@ def refuse_another_run(run_id: str, run_dir: Path, path: Path) -> None:
     name = run_dir.resolve().name
     if RUN_ID.fullmatch(name) and run_id != name:
         raise RecordError(f"{path}: is of run {run_id}, not of {name}")
+    for journal in journal_paths(run_dir):
+        if (other := _said(_RUN, journal)) and other != run_id:
+            raise RecordError(f"{path}: is of run {run_id}, and {journal} beside it is of {other}")

@@ -3,13 +3,18 @@
 import re
 
 from gpu_acceptance.record import Outcome, Status
-from gpu_acceptance.report import build_page
-from gpu_acceptance.report.culprits import JOB, suspects
+from gpu_acceptance.report import build_page, culprits
+from gpu_acceptance.report.culprits import JOB
+from gpu_acceptance.report.problems import limits_beyond_rows, problems
 from tests.report import samples
 from tests.report.large import large
 from tests.report.pages import parse
 
 GPU_5 = "rank 5 (node-01.example, GPU 5, serial 1653924100006)"
+
+
+def suspects(record):
+    return culprits.suspects(problems(record), limits_beyond_rows(record))
 
 
 def short(record):
@@ -41,6 +46,17 @@ def test_all_that_is_known_against_one_gpu_stands_in_one_place():
     assert short(record).count(GPU_5) == 1
 
 
+def test_the_same_in_several_validations_is_one_line_and_what_rejects_comes_first():
+    row = samples.hbm_row(worst=3120.0)
+    unread = row.judgements[0].model_copy(update={"metric": "counters.replays", "status": Status.INVALID, "value": None, "margin": None})
+    rows = [
+        row.model_copy(update={"nodeid": f"acceptance/test_hbm.py::test_{name}", "judgements": (unread, *row.judgements)}) for name in "abc"
+    ]
+    suspect, *_ = suspects(samples.rejected().model_copy(update={"rows": tuple(rows)}))
+    told = [(one.mark.word, one.line.metric, one.nodeid[-6:], one.num_others) for one in suspect.faults]
+    assert told == [("MISSED", "hbm.triad.bandwidth", "test_a", 2), ("INVALID", "counters.replays", "test_a", 2)]
+
+
 def test_a_stuck_rank_is_a_culprit_and_its_victims_are_none():
     assert [one.who for one in suspects(samples.stuck())] == [GPU_5]
     assert "✗ STUCK" in short(samples.stuck())
@@ -60,7 +76,7 @@ def test_an_accepted_run_has_its_smallest_margins_alone():
 
 
 def test_many_faults_and_many_culprits_are_counted():
-    record = large(3, 60)  # rank 5 is slow in every fifth
+    record = large(3, 60)  # rank 5 is slow in one of five, each time of another metric
     assert "and 6 more, below" in short(record)
     row = samples.row(
         "acceptance/test_hbm.py::test_all",

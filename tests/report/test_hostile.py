@@ -114,6 +114,16 @@ def test_hostile_text_adds_no_element_and_no_attribute(sample, taint):
     text.encode("utf-8")
 
 
+def test_a_reason_of_1_mb_changes_its_own_cell_alone():
+    def page(reason):
+        return build_page(samples.incomplete().model_copy(update={"waivers": {"hbm.copy.*": reason}}))
+
+    reason = "<script>alert(1)</script>" * 40_000
+    assert len(reason) == 1_000_000
+    assert parse(page(reason)).shape == parse(page("agreed")).shape
+    assert page(reason).count("&lt;script&gt;") == 40_000 + page(reason[:300]).split("<main>")[0].count("&lt;script&gt;")
+
+
 @pytest.mark.parametrize("sample", samples.ALL)
 @given(taint=hostile)
 @settings(max_examples=10, deadline=None)

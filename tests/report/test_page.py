@@ -306,6 +306,8 @@ def test_a_passed_row_with_a_bad_judgement_is_a_problem():
 def test_every_validation_shows_margin_spread_worst_and_figures_by_rank():
     text = section("accepted", "validations")
     assert "gemm.bf16.tflops ✓ held 731.4 TFLOP/s >= 690 +6.0 % 0.31 % rank 3 (node-01.example, GPU 3, serial 1653924100004)" in text
+    worst = "rank 5 (node-01.example, GPU 5, serial 1653924100006)"
+    assert f"hbm.triad.bandwidth ✓ held 4312 GB/s >= 4150 +3.9 % 0.12 % {worst} median 4332 (rank 2)" in text
     assert "nccl.all_reduce.busbw_ring ✓ held 365.4 GB/s >= 347 +5.3 % 0.22 % whole job" in text
     assert "nccl.all_reduce.algbw (GB/s)" in text
     assert "5 node-01.example, GPU 5, serial 1653924100006 ✓ passed 12.5 s 4312 (spread 0.12 %)" in text
@@ -334,6 +336,22 @@ def test_bars_share_one_scale(margin, x, width, beyond):
     bar = make_bar(margin)
     assert (bar.x, bar.width, bar.missed, bar.beyond) == (x, width, margin < 0, beyond)
     assert 0 <= bar.x <= bar.x + bar.width <= BAR_WIDTH
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([3.0, 1.0, 2.0], "median 2 (rank 2)"),
+        ([4.0, 1.0, 3.0, 2.0], "median 2 (rank 3)"),
+        ([1.0, 2.0], ""),
+        ([1.0] * 8, ""),
+        (["a", "b", True], ""),
+    ],
+)
+def test_the_rank_in_the_middle_stands_beside_the_worst(values, told):
+    row = samples.row("acceptance/test_hbm.py::test_a", lambda rank: [samples.figure("hbm.a", values[rank], "s")], (), len(values))
+    (line,) = judgement_lines([samples.held("hbm.a", 1.0, "s", ">= 1", 0.0)], {}, row.attempts)
+    assert line.median == told
 
 
 def test_many_ranks_are_not_all_spelled_out():

@@ -14,7 +14,7 @@ from gpu_acceptance.report.problems import problems
 
 RUN = Path(__file__).parents[2] / "reports" / "evidence" / "h200-interconnect" / "x2-one-rank-without-p2p"
 UNFOLDED = ":is(.verdict, .problem, #machines) details::details-content { content-visibility: visible; height: auto; }"
-UNCUT = "tr, .tiles, .picture, .culprit > p, .suspect > * { break-inside: avoid; }"
+UNCUT = "tr, .tiles, .picture, .culprit > p, .suspect li, .to-do { break-inside: avoid; }"
 ROWS = """[...document.querySelectorAll("tr")].filter(row => row.checkVisibility() && row.cells.length > 1)
   .map(row => [...row.cells].map(cell => cell.innerText))"""
 

@@ -118,6 +118,7 @@ def _show(value: object) -> object:
 def _context(record: RunRecord) -> dict[str, object]:
     header = record.header
     gpus = cluster.gpu_lines(header)
+    found, beyond = problems.problems(record), problems.limits_beyond_rows(record)
     return {
         "record": record,
         "header": header,
@@ -139,10 +140,10 @@ def _context(record: RunRecord) -> dict[str, object]:
         "topology": topology.topology(record),
         "versions": cluster.versions(header),
         "variables": cluster.variables(header),
-        "suspects": culprits.suspects(record),
-        "problems": problems.problems(record),
+        "suspects": culprits.suspects(found, beyond),
+        "problems": found,
         "run_advice": advice.advice_on_run(record),
-        "beyond": problems.limits_beyond_rows(record),
+        "beyond": beyond,
         "contract": contract.contract_view(record),
         "closest": side_by_side.closest(record),
         "grids": side_by_side.grids(record),

@@ -1,11 +1,10 @@
 """What is wrong by who is to blame: a rank with its node and GPU, several of them, or the whole job; each with figures and what to do."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from gpu_acceptance.record import RunRecord
 from gpu_acceptance.report.advice import Advice
-from gpu_acceptance.report.problems import OwnRemedy, Problem, limits_beyond_rows, problems
+from gpu_acceptance.report.problems import OwnRemedy, Problem
 from gpu_acceptance.report.validations import Line
 from gpu_acceptance.report.words import Mark
 
@@ -19,7 +18,7 @@ class Fault:
     mark: Mark
     nodeid: str  # empty of what only the whole run tells
     anchor: str
-    num_others: int = 0  # validations with the very same
+    num_others: int = 0  # validations in which it is the same
     line: Line | None = None
     message: str = ""
 
@@ -36,7 +35,13 @@ class Suspect:
 
     @property
     def faults(self) -> list[Fault]:
-        return [one for one in self.facts if isinstance(one, Fault)]
+        """What rejects first; the same of several validations once."""
+        alike: dict[object, list[Fault]] = {}
+        for one in self.facts:
+            if isinstance(one, Fault):
+                alike.setdefault(one.line or (one.mark, one.nodeid, one.message), []).append(one)
+        found = [replace(first, num_others=sum(1 + one.num_others for one in rest) + first.num_others) for first, *rest in alike.values()]
+        return sorted(found, key=lambda one: one.mark.tone != "bad")
 
     @property
     def remedies(self) -> list[OwnRemedy]:
@@ -49,18 +54,18 @@ class Suspect:
         return list({one.kind: one for one in self.facts if isinstance(one, Advice)}.values())
 
 
-def suspects(record: RunRecord) -> tuple[Suspect, ...]:
-    """Those of what rejects first."""
+def suspects(found_problems: Iterable[Problem], beyond: Iterable[Line]) -> tuple[Suspect, ...]:
+    """In the order of the problems. `beyond`: limits that only the whole run tells."""
     found: dict[str, list[Fact]] = {}
-    for who, fact in _told(record):
+    for who, fact in _told(found_problems, beyond):
         found.setdefault(who, []).append(fact)
     return tuple(Suspect(who, tuple(facts)) for who, facts in found.items())
 
 
-def _told(record: RunRecord) -> Iterator[tuple[str, Fact]]:
-    for problem in problems(record):
+def _told(found_problems: Iterable[Problem], beyond: Iterable[Line]) -> Iterator[tuple[str, Fact]]:
+    for problem in found_problems:
         yield from _of(problem)
-    for line in limits_beyond_rows(record):
+    for line in beyond:
         yield _who(line), Fault(line.mark, "", "", line=line)
 
 

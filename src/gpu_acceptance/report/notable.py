@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from gpu_acceptance.record import Attempt, Judgement, Outcome, RankRecord, Status
+from gpu_acceptance.report.formatting import rounded
 
 MOST_RANKS = 64  # with a line each; all others are in results.json and figures.csv
 _QUIET = {Status.HELD, Status.NOT_APPLICABLE}
@@ -32,16 +33,31 @@ def note(attempt: Attempt) -> str:
     )
 
 
-def _distances(attempt: Attempt) -> dict[int, float]:
-    """The largest distance of a rank's numbers from the medians of all, each as a part of its median."""
+def median_ranks(attempt: Attempt) -> dict[tuple[str, str], str]:
+    """By metric and unit `median 4332 (rank 3)`: the rank in the middle of those that have a number, where they are three and differ."""
+    found = {}
+    for key, column in _columns(attempt).items():
+        if len(column) > 2 and len({value for _, value in column}) > 1:
+            rank, value = sorted(column, key=lambda one: (one[1], one[0]))[(len(column) - 1) // 2]
+            found[key] = f"median {rounded(value)} (rank {rank})"
+    return found
+
+
+def _columns(attempt: Attempt) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """By metric and unit each rank that has a number, and the number."""
     columns: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
     for record in attempt.ranks:
         for figure in record.figures:
             value = figure.value
             if type(value) is float or type(value) is int:  # no bool; and a union of types is made anew each time that it is asked
                 columns[figure.metric, figure.unit].append((record.rank, value))
+    return columns
+
+
+def _distances(attempt: Attempt) -> dict[int, float]:
+    """The largest distance of a rank's numbers from the medians of all, each as a part of its median."""
     found = dict.fromkeys((record.rank for record in attempt.ranks), 0.0)
-    for column in columns.values():
+    for column in _columns(attempt).values():
         median = statistics.median([value for _, value in column])
         for rank, value in column if median else ():
             distance = abs(value / median - 1)

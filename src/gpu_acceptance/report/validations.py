@@ -11,6 +11,7 @@ from gpu_acceptance.report import gpu_time, notable
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import duration, exact, percent, ranks_text, reproduce, rounded, whole
 from gpu_acceptance.report.histogram import Histogram, histograms
+from gpu_acceptance.report.notable import median_ranks
 from gpu_acceptance.report.pictures import Picture, pictures
 from gpu_acceptance.report.words import OUTCOME, STATUS, Mark
 from gpu_acceptance.values import plural, with_unit
@@ -43,6 +44,7 @@ class Line:
     bar: Bar | None
     spread: str
     who: tuple[str, ...]
+    median: str  # of the ranks, in the last attempt; empty where fewer than three have a number
     scope: str
     source: str
     message: str
@@ -122,11 +124,11 @@ def counter_lines(record: RunRecord) -> tuple[Line, ...]:
 
 def judgement_lines(judgements: Iterable[Judgement], names: Mapping[int, str], attempts: tuple[Attempt, ...] = ()) -> tuple[Line, ...]:
     """Judgements in words; the spread is that of the widest rank in any attempt."""
-    spreads = _widest_spreads(attempts)
-    return tuple(_line(judgement, names, spreads.get(judgement.metric)) for judgement in judgements)
+    spreads, medians = _widest_spreads(attempts), median_ranks(attempts[-1]) if attempts else {}
+    return tuple(_line(one, names, spreads.get(one.metric), medians.get((one.metric, one.unit), "")) for one in judgements)
 
 
-def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float | None) -> Line:
+def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float | None, median: str) -> Line:
     shown = rounded if judgement.status is Status.HELD else whole
     margin = None if judgement.status is Status.NOT_MEASURED else judgement.margin  # of those that were measured, and not of those named
     return Line(
@@ -139,6 +141,7 @@ def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float 
         bar=None if margin is None else make_bar(margin),
         spread="" if spread_percent is None else f"{spread_percent:.3g} %",
         who=name_ranks(judgement.ranks, names),
+        median=median,
         scope=judgement.scope,
         source=": ".join(part for part in (judgement.file, judgement.source) if part),
         message=judgement.message,

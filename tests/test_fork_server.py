@@ -141,7 +141,7 @@ class Starter:
         return (self.folder / "log").read_text()
 
     def end(self) -> None:
-        self.server.end()
+        self.server.close()
         for worker in self.workers:
             if worker.is_up():
                 worker.kill()

@@ -141,7 +141,7 @@ class Starter:
         return (self.folder / "log").read_text()
 
     def end(self) -> None:
-        self.server.end()
+        self.server.close()
         for worker in self.workers:
             if worker.is_up():
                 worker.kill()
@@ -254,6 +254,22 @@ def test_its_end_is_seen_and_named(quick, code, text):
     assert starter.fork().pid != worker.pid
 
 
+def test_what_an_import_said_is_said_once_and_what_it_left_for_the_end_is_done_by_each_worker(quick):
+    said = """
+import atexit, ctypes, importlib
+def import_module(name):
+    if name == "torch":
+        print("of Python", end=", ")
+        ctypes.CDLL(None).printf(b"of C, ")
+        atexit.register(print, "at the end")
+importlib.import_module = import_module
+"""
+    starter = quick(said)
+    for _ in range(2):
+        assert exit_text(starter.fork()) == "exit code 0"
+    assert starter.log == "of Python, of C, forked\nat the end\nforked\nat the end\n"
+
+
 def test_who_was_reaped_by_another_ends_in_an_unknown_way(quick):
     worker = quick().fork("os._exit(7)")
     os.waitpid(worker.pid, 0)
@@ -323,7 +339,8 @@ def test_another_command_is_started_anew(quick, tmp_path):
     ],
 )
 def test_one_that_does_not_come_up(quick, monkeypatch, fault, told):
-    monkeypatch.setattr(fork_server_process, "ANSWERS_WITHIN_S", 0.5)
+    if "within" in told:
+        monkeypatch.setattr(fork_server_process, "ANSWERS_WITHIN_S", 0.5)
     starter = quick(fault)
     assert exit_text(starter.fork()) == "exit code 7"
     note = rf"=== the fork server (took no request: (Broken pipe|Connection reset by peer)|{told}): this worker is started anew ===\n"
@@ -339,7 +356,8 @@ def test_one_that_does_not_come_up(quick, monkeypatch, fault, told):
 def test_one_that_has_forked_before(quick, monkeypatch, number, told):
     starter = quick()
     assert exit_text(starter.fork()) == "exit code 0"
-    monkeypatch.setattr(fork_server_process, "ANSWERS_WITHIN_S", 0.5)
+    if "within" in told:
+        monkeypatch.setattr(fork_server_process, "ANSWERS_WITHIN_S", 0.5)
     os.kill(starter.server.pid, number)
     assert exit_text(starter.fork()) == "exit code 7"
     assert re.fullmatch(f"forked\n=== the fork server ({told}): this worker is started anew ===\nstarted anew\n", starter.log)

@@ -43,7 +43,7 @@ class Events:
         self._selector.register(wake_fd, selectors.EVENT_READ, "other")
 
     def unlisten(self, wake_fd: int) -> None:
-        """Wakes up for it no more; it may be closed already."""
+        """Wakes up for it no more."""
         self._selector.unregister(wake_fd)
 
     def watch(self, worker: WorkerProcess) -> None:

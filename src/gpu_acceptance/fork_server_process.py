@@ -63,7 +63,7 @@ class ForkServerProcess:
                 start_new_session=True,
             )
         self.pid = self._process.pid
-        self.fd = self._channel.fileno()  # can be read once there is an answer
+        self.fd = self._channel.fileno()  # can be read once there is an answer, or will be none
 
     def can_fork(self, command: list[str], environment: dict[str, str]) -> bool:
         """Whether a fork would be what this command starts: nothing that an import may have read is different."""
@@ -114,6 +114,10 @@ class ForkServerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         self._close_go()
+
+    def close(self) -> None:
+        """Ends it, and lets go of what it answers by."""
+        self.end()
         self._channel.close()
 
     def _close_go(self) -> None:

@@ -60,8 +60,8 @@ class WorkerHold:
         self._files = files
         self._suite: Suite | None = None
         self._coming: WorkerProcess | None = None  # which the fork server has been asked for
-        self._fork_server: ForkServerProcess | None = None
-        self._known: list[psutil.Process] | None = None  # what was here before the first worker: the user's own, from a conftest; and that
+        self._fork_server: ForkServerProcess | None = None  # started with the first worker
+        self._known: list[psutil.Process] | None = None  # what was here before the first worker: the user's own, from a conftest
         # As they are before the validations are collected here: an import must not reach the workers by this way.
         self._environment, self._folder = dict(os.environ), Path.cwd()
         self._mark = f"{control.prefix}-{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -89,7 +89,7 @@ class WorkerHold:
         assert self._coming is None
         if self._known is None:
             self._fork_server = start_fork_server({**self._environment, MARK: self._mark}, self._folder, self._files.worker_log)
-            self._known = descendants()
+            self._known = descendants()  # with that one
         self.distrusted = ""
         with self._files.worker_log.open("a") as log:
             log.write(f"=== generation {generation} ===\n")
@@ -228,6 +228,8 @@ class WorkerHold:
         """SIGKILLs the worker and everything that it ever started; the sampler ends, so that none of it is inside NVML when Python ends."""
         self._telemetry.end()
         self._abandon()
+        if self._fork_server:
+            self._fork_server.close()
         if self.worker:
             self.worker.kill()
         kill_marked(self._mark, rounds=20)

@@ -3,7 +3,6 @@
 import os
 import subprocess
 from pathlib import Path
-from typing import BinaryIO
 
 from gpu_acceptance.fork_server_process import ForkedProcess, ForkServerProcess, NoForkError
 
@@ -30,8 +29,7 @@ class WorkerStart:
 
     def poll(self) -> subprocess.Popen[bytes] | ForkedProcess | None:
         """Its process, once; None while it is not there: call again."""
-        with self._log_file.open("ab") as log:
-            process = self._forked(self._fork_server, log) if self._fork_server else self._started(log)
+        process = self._forked(self._fork_server) if self._fork_server else self._started()
         if process:
             self._close()
         return process
@@ -42,30 +40,32 @@ class WorkerStart:
             self._fork_server.end()
         self._close()
 
-    def _forked(self, fork_server: ForkServerProcess, log: BinaryIO) -> subprocess.Popen[bytes] | ForkedProcess | None:
+    def _forked(self, fork_server: ForkServerProcess) -> subprocess.Popen[bytes] | ForkedProcess | None:
         try:
             if self._has_asked:
                 return fork_server.answer()
             self._has_asked = True
-            fork_server.ask(self._command, self._environment, [log.fileno(), *self._descriptors])
+            with self._log_file.open("ab") as log:
+                fork_server.ask(self._command, self._environment, [log.fileno(), *self._descriptors])
         except NoForkError as error:
-            log.write(f"=== {error}: this worker is started anew ===\n".encode())
-            log.flush()
             self._fork_server = None
-            return self._started(log)
+            with self._log_file.open("a") as log:
+                log.write(f"=== {error}: this worker is started anew ===\n")
+            return self._started()
         return None
 
-    def _started(self, log: BinaryIO) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self._command,
-            env=self._environment,
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=self._descriptors,
-            start_new_session=True,
-        )
+    def _started(self) -> subprocess.Popen[bytes]:
+        with self._log_file.open("ab") as log:
+            return subprocess.Popen(
+                self._command,
+                env=self._environment,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=self._descriptors,
+                start_new_session=True,
+            )
 
     def _close(self) -> None:
         for descriptor in self._descriptors:

@@ -2,17 +2,14 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from gpu_acceptance.inventory import kubernetes_api, parsing
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 
-T = TypeVar("T")
-
 GPU = "nvidia.com/gpu"  # of NVIDIA's device plugin
 _NODE, _POD = "NODE_NAME", "POD_UID"  # deploy/kubernetes/components/api sets them
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # a DNS subdomain, as every node's name
 _QUANTITY = re.compile(r"([0-9]{1,15})([kMG]?)")  # 1000 is written 1k
 _FACTOR = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _WITH_GPU = (GPU, "nvidia.com/mig-")  # whole, shared (nvidia.com/gpu.shared), and a part of one
@@ -56,23 +53,14 @@ class Told(NamedTuple):
 def read(environ: Mapping[str, str] = os.environ) -> Told:
     """Two requests to the API of this cluster, of at most 10 s each."""
     name, own = environ.get(_NODE, ""), environ.get(_POD, "")
-    if not (_NAME.fullmatch(name) and own):
+    if not (kubernetes_api.NAME.fullmatch(name) and own):
         lack = Missing(Why.NOT_THERE, f"{_NODE}={name!r}, {_POD}={own!r}: deploy/kubernetes/components/api sets both"[:200])
         return Told(lack, lack, own)
     return Told(
-        _parsed(kubernetes_api.get(f"/api/v1/nodes/{name}", environ), _node),
-        _parsed(kubernetes_api.get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}", environ), _pods),
+        kubernetes_api.parsed(kubernetes_api.get(f"/api/v1/nodes/{name}", environ), _node),
+        kubernetes_api.parsed(kubernetes_api.get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}", environ), _pods),
         own,
     )
-
-
-def _parsed(told: Answer[dict[str, Any]], parse: Callable[[dict[str, Any]], T]) -> Answer[T]:
-    if isinstance(told, Missing):
-        return told
-    try:
-        return parse(told)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return Missing(Why.UNREADABLE, f"{parse.__name__.strip('_')} of the API: {type(error).__name__}: {error}"[:200])
 
 
 def _node(told: dict[str, Any]) -> Node:

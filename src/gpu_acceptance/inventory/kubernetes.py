@@ -24,12 +24,19 @@ class Devices(NamedTuple):
     allocatable: int
 
 
+class Taint(NamedTuple):
+    key: str
+    value: str
+    effect: str
+
+
 class Node(NamedTuple):
-    """Conditions and taints as Kubernetes writes them; `conditions`: type -> status and reason."""
+    """Conditions, taints and labels as Kubernetes writes them; `conditions`: type -> status and reason."""
 
     name: str
     conditions: Mapping[str, tuple[str, str]]
-    taints: tuple[str, ...]  # keys
+    taints: tuple[Taint, ...]
+    labels: Mapping[str, str]
     devices: tuple[Devices, ...]
 
 
@@ -40,6 +47,7 @@ class Pod(NamedTuple):
     uid: str
     owner: str
     num_gpus: int
+    spec: Mapping[str, Any]  # as the API gave it
 
 
 class Told(NamedTuple):
@@ -72,13 +80,31 @@ def _node(told: dict[str, Any]) -> Node:
             parsing.one_line(one["type"]): (one["status"], parsing.one_line(one.get("reason") or "no reason"))
             for one in status["conditions"]
         },
-        tuple(parsing.one_line(taint["key"]) for taint in told["spec"].get("taints") or ()),
+        taints_of(told),
+        labels_of(told),
         tuple(
-            Devices(parsing.one_line(name), _number(capacity[name]), _number(allocatable.get(name, "0")))
+            Devices(parsing.one_line(name), number_of(capacity[name]), number_of(allocatable.get(name, "0")))
             for name in sorted(capacity)
             if "/" in name  # an extended resource: what Kubernetes itself counts has no domain
         ),
     )
+
+
+def taints_of(node: dict[str, Any]) -> tuple[Taint, ...]:
+    """Of a node as the API gives it; raises ValueError over text that is none."""
+    return tuple(
+        Taint(parsing.one_line(one["key"]), _value(one.get("value") or ""), parsing.one_line(one["effect"]))
+        for one in node["spec"].get("taints") or ()
+    )
+
+
+def labels_of(node: dict[str, Any]) -> dict[str, str]:
+    return {parsing.one_line(key): _value(value) for key, value in (node["metadata"].get("labels") or {}).items()}
+
+
+def _value(text: str) -> str:
+    """Of a label or a taint, which may be empty."""
+    return parsing.one_line(text) if text else ""
 
 
 def _pods(told: dict[str, Any]) -> tuple[Pod, ...]:
@@ -92,11 +118,12 @@ def _pod(told: dict[str, Any]) -> Pod:
     owners = [owner["uid"] for owner in meta.get("ownerReferences") or () if owner.get("controller")]
     containers = [*told["spec"]["containers"], *(told["spec"].get("initContainers") or ())]
     limits = [(container.get("resources") or {}).get("limits") or {} for container in containers]
-    num_gpus = sum(_number(number) for limit in limits for name, number in limit.items() if name.startswith(_WITH_GPU))
-    return Pod(parsing.one_line(f"{meta['namespace']}/{meta['name']}"), meta["uid"], next(iter(owners), ""), num_gpus)
+    num_gpus = sum(number_of(number) for limit in limits for name, number in limit.items() if name.startswith(_WITH_GPU))
+    return Pod(parsing.one_line(f"{meta['namespace']}/{meta['name']}"), meta["uid"], next(iter(owners), ""), num_gpus, told["spec"])
 
 
-def _number(text: str) -> int:
+def number_of(text: str) -> int:
+    """Devices, as Kubernetes counts them: `8`, `1k`."""
     found = _QUANTITY.fullmatch(text)
     if not found:
         raise ValueError(f"no number of devices: {text!r:.40}")

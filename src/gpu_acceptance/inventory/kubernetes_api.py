@@ -75,7 +75,7 @@ def parsed(told: Answer[dict[str, Any]], parse: Callable[[dict[str, Any]], T]) -
         return told
     try:
         return parse(told)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         return Missing(Why.UNREADABLE, f"{parse.__name__.strip('_')} of the API: {type(error).__name__}: {error}"[:200])
 
 

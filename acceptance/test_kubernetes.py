@@ -1,10 +1,11 @@
 """Kubernetes: is the node ready, does it give out all its devices, and is this pod alone on it? Runs in a pod that may ask."""
 
 import functools
+import os
 
 import pytest
 
-from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_health
+from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_health, kubernetes_nodes
 
 pytestmark = pytest.mark.no_group
 
@@ -12,21 +13,29 @@ _read_once = functools.cache(kubernetes.read)
 
 
 @pytest.fixture
-def judge(ranks, check_all):
-    """Checks one topic, on the first rank of each pod. In no pod the rows are skipped, which the profile declares."""
+def in_pod():
+    """In no pod the rows are skipped, which the profile declares."""
     if not kubernetes_api.is_in_pod():
         pytest.skip("in no pod: no KUBERNETES_SERVICE_HOST")
 
-    def judge_topic(topic):
-        if ranks.local_rank == 0:
-            check_all(topic(_read_once()))
 
-    return judge_topic
+@pytest.fixture
+def judge(in_pod, ranks, check_all):
+    """Checks one topic, on the first rank of each pod."""
+    return lambda topic: check_all(topic(_read_once())) if ranks.local_rank == 0 else None
 
 
-def test_node(judge):
+@pytest.fixture
+def tell(in_pod, record):
+    """Notes facts that only inform."""
+    return lambda facts: [record(*fact) for fact in facts]
+
+
+def test_node(judge, tell, ranks):
     """Kubernetes calls the node ready, sees no pressure on it, and has not cordoned it."""
     judge(kubernetes_health.node)
+    if ranks.local_rank == 0:
+        tell(kubernetes_nodes.own_facts(_read_once()))
 
 
 def test_devices(judge):
@@ -37,3 +46,11 @@ def test_devices(judge):
 def test_pods(judge):
     """One pod of this run is on the node, and nobody else's with a GPU."""
     judge(kubernetes_health.pods)
+
+
+def test_elsewhere(tell, ranks):
+    """Nodes that the run could have been on and was not are not tested: the verdict says how many."""
+    used = ranks.gather("kubernetes.node", os.environ.get("NODE_NAME", "")[:253])
+    if ranks.rank == 0:
+        told = _read_once()
+        tell(kubernetes_nodes.elsewhere_facts(told, kubernetes_nodes.read(told), used))

@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates of a cluster")
 TOKEN = "a.token-of.this_account"
 NODE, POD_UID, JOB_UID = "node-01", "pod-uid-1", "job-uid-1"
+JOB_LABEL = "batch.kubernetes.io/controller-uid"
+AT = "2026-11-23T12:00:00Z"
 
 
 def node() -> dict[str, Any]:
@@ -38,9 +41,29 @@ def node() -> dict[str, Any]:
 def pod(name: str, uid: str, owner: str = "", gpus: str = "", phase: str = "Running", resource: str = "nvidia.com/gpu") -> dict[str, Any]:
     meta: dict[str, Any] = {"name": name, "namespace": "default", "uid": uid}
     if owner:
+        meta["labels"] = {JOB_LABEL: owner}
         meta["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": owner, "controller": True}]
     container: dict[str, Any] = {"name": "one", "image": "an-image", "resources": {"limits": {resource: gpus}} if gpus else {}}
     return {"metadata": meta, "spec": {"nodeName": NODE, "containers": [container]}, "status": {"phase": phase}}
+
+
+def unscheduled(name: str, message: str, reason: str = "Unschedulable") -> dict[str, Any]:
+    """One of our Job that the scheduler found no node for."""
+    made = pod(name, f"uid-of-{name}", JOB_UID, "8", "Pending")
+    del made["spec"]["nodeName"]
+    made["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "reason": reason, "message": message, "lastProbeTime": None, "lastTransitionTime": AT}
+    ]
+    return made
+
+
+def in_container(name: str, phase: str, init: bool = False, **state: dict[str, Any]) -> dict[str, Any]:
+    """One of our Job on a node, whose container is in this state: `waiting={"reason": ...}`."""
+    made = pod(name, f"uid-of-{name}", JOB_UID, "8", phase)
+    made["status"]["conditions"] = [{"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": AT}]
+    container = {"name": "one", "image": "an-image", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+    made["status"]["initContainerStatuses" if init else "containerStatuses"] = [container]
+    return made
 
 
 def pods() -> list[dict[str, Any]]:
@@ -54,7 +77,10 @@ def pods() -> list[dict[str, Any]]:
 
 @dataclass
 class Cluster:
-    """`environment` and `account`: what a pod on its node would get. `answer`: a status and a body in place of all others."""
+    """`environment` and `account`: what a pod on its node would get. `answer`: a status and a body in place of all others.
+
+    `later`: what takes the place of `pods` after each list of pods that was asked for by a label.
+    """
 
     account: Path
     environment: dict[str, str]
@@ -62,28 +88,43 @@ class Cluster:
     pods: list[dict[str, Any]] = field(default_factory=pods)
     list_metadata: dict[str, str] = field(default_factory=lambda: {"resourceVersion": "1"})
     answer: tuple[int, str] | None = None
+    other_nodes: list[dict[str, Any]] = field(default_factory=list)
+    later: list[list[dict[str, Any]]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
     def told(self, path: str, authorization: str | None) -> tuple[int, str]:
         self.asked.append(path)
         if self.answer or authorization != f"Bearer {TOKEN}":
             return self.answer or (401, '{"kind": "Status", "message": "Unauthorized"}')
-        known = {
-            f"/api/v1/nodes/{NODE}": self.node,
-            f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}": {
-                "apiVersion": "v1",
-                "kind": "PodList",
-                "metadata": self.list_metadata,
-                "items": self.pods,
-            },
-        }
-        return (200, json.dumps(known[path])) if path in known else (404, "{}")
+        parts = urlsplit(path)
+        query = {name: value for name, (value,) in parse_qs(parts.query).items()}
+        if path == f"/api/v1/nodes/{NODE}":
+            return 200, json.dumps(self.node)
+        if path == f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}":
+            return 200, self._list("Pod", [one for one in self.pods if one["spec"].get("nodeName") == NODE], {})
+        if parts.path == "/api/v1/nodes":
+            return 200, self._list("Node", [self.node, *self.other_nodes], query)
+        if parts.path == "/api/v1/namespaces/default/pods" and "labelSelector" in query:
+            label, _, value = query["labelSelector"].partition("=")
+            found = [one for one in self.pods if one["metadata"].get("labels", {}).get(label) == value]
+            self.pods = self.later.pop(0) if self.later else self.pods
+            return 200, self._list("Pod", found, query)
+        return 404, "{}"
+
+    def _list(self, kind: str, items: list[dict[str, Any]], query: dict[str, str]) -> str:
+        """In pages, as `limit` asks for."""
+        begin = int(query.get("continue", "at 0").removeprefix("at "))
+        end = begin + int(query.get("limit", len(items)))
+        going_on = {"continue": f"at {end}"} if end < len(items) else {}
+        metadata = {**self.list_metadata, **going_on}
+        return json.dumps({"apiVersion": "v1", "kind": f"{kind}List", "metadata": metadata, "items": items[begin:end]})
 
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[Cluster]:
     _certificate(folder)
     (folder / "token").write_text(TOKEN)
+    (folder / "namespace").write_text("default")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "ca.crt", folder / "key")
     with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
@@ -92,7 +133,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         port = str(server.server_address[1])
         found = Cluster(folder, {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port, **pod_of})
         server.cluster = found  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
             yield found

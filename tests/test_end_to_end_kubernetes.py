@@ -70,6 +70,8 @@ def test_two_pods_are_accepted_and_a_second_try_is_not_this_run(job, tmp_path):
         start_pod(job, first, reports)
         ended = [pod.wait() for pod in (first, second)]
     assert [pod.returncode for pod in ended] == [0, 0], ended[0].output
+    assert "the pods of this run are not awaited before torchrun starts: not there (/var/run/secrets/" in ended[0].output
+    assert "are not awaited" not in ended[1].output
     line = ended[0].output.splitlines()[-1]
     assert line.startswith(f"ACCEPTED (quick, cpu profile: no GPU was tested) | run {RUN_ID} | ended "), line
     record = read_results(reports / RUN_ID)
@@ -113,7 +115,9 @@ def started(suite, environment, *arguments):
 
 
 @needs_kustomize
-@pytest.mark.parametrize("name", ["RUN_ID", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT"])
+@pytest.mark.parametrize(
+    "name", ["RUN_ID", "RUN_PODS", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT"]
+)
 def test_a_pod_that_does_not_know_where_ranks_meet_says_so(job, tmp_path, name):
     ended = started(tmp_path, {**variables(job, 0, tmp_path), name: ""})
     assert ended.returncode == 4

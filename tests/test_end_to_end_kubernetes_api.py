@@ -1,5 +1,6 @@
-"""Subject `kubernetes` in a run: in a pod whose node is cordoned, and in no pod."""
+"""Subject `kubernetes` in a run: in a pod whose node is cordoned and one of two, and in no pod."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ from gpu_acceptance.record import Outcome
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
 
 pytestmark = pytest.mark.launcher
+
+
+def figures_of(ended, name):
+    """Of the first rank."""
+    return ended.row(name).attempts[-1].ranks[0].figures
 
 
 @needs_openssl
@@ -24,13 +30,23 @@ def test_a_cordoned_node_is_rejected_by_name(tmp_path):
     )
     with cluster(account) as api:
         api.node["spec"]["taints"].append({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
+        other = copy.deepcopy(api.node)
+        other["metadata"]["name"] = "node-02"
+        api.other_nodes = [other]
         ended = torchrun(suite, env=api.environment)
     assert ended.record.conclusion.verdict == "REJECTED", ended.output
-    assert ended.outcomes() == {"test_node": Outcome.FAILED, "test_devices": Outcome.PASSED, "test_pods": Outcome.PASSED}
+    passed = dict.fromkeys(("test_devices", "test_pods", "test_elsewhere"), Outcome.PASSED)
+    assert ended.outcomes() == {"test_node": Outcome.FAILED, **passed}
     assert "kubernetes.node.taints = 1 count (node.kubernetes.io/unschedulable), need <= 0 count" in ended.row("test_node").message
     coverage = ended.record.conclusion.coverage
     assert (coverage.ranks, coverage.limits_expected, coverage.limits_judged, coverage.limits_held) == (2, 7, 7, 6)
-    assert len(api.asked) == 2  # by one rank of the two
+    assert "1 node of the cluster without a pod of this run: not tested" in ended.record.conclusion.line
+    told = {figure.metric: figure.value for name in ("test_node", "test_elsewhere") for figure in figures_of(ended, name)}
+    assert told["kubernetes.nodes.untested_names"] == "node-02 (node.kubernetes.io/unschedulable)"
+    assert told["kubernetes.node.name"] == "node-01"
+    assert told["kubernetes.node.labels"] == "nvidia.com/gpu.present=true"
+    assert told["kubernetes.node.all_taints"] == "nvidia.com/gpu=present:NoSchedule; node.kubernetes.io/unschedulable:NoSchedule"
+    assert len(api.asked) == 3  # by one rank of the two
 
 
 def test_in_no_pod_nothing_is_accepted(tmp_path):

@@ -157,6 +157,18 @@ def test_the_volume_is_shared_where_there_are_nodes_to_share_it(overlay, mode):
     assert built(overlay)["PersistentVolumeClaim"]["spec"]["accessModes"] == [mode]
 
 
+@pytest.mark.parametrize("overlay", ["one-gpu", "one-node", *ENGINES])
+def test_every_pod_may_list_those_of_its_namespace_and_nothing_else(overlay):
+    objects = built(overlay)
+    (subject,) = objects["RoleBinding"]["subjects"]
+    assert subject == {"kind": "ServiceAccount", "name": objects["ServiceAccount"]["metadata"]["name"]}  # of the namespace it is applied to
+    assert objects["RoleBinding"]["roleRef"]["name"] == objects["Role"]["metadata"]["name"]
+    assert objects["Role"]["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    for pod in ENGINES.get(overlay, ENGINES["all-nodes"])(objects):
+        assert (pod["spec"]["serviceAccountName"], pod["spec"]["automountServiceAccountToken"]) == (subject["name"], True)
+    assert not {"ClusterRole", "ClusterRoleBinding"} & objects.keys()
+
+
 def test_where_the_api_is_asked_the_pods_may_and_the_suite_does(tmp_path):
     manifests = resized(tmp_path, "all-nodes")
     path = manifests / "overlays" / "all-nodes" / "kustomization.yaml"
@@ -170,6 +182,7 @@ def test_where_the_api_is_asked_the_pods_may_and_the_suite_does(tmp_path):
     assert pod["serviceAccountName"] == objects["ServiceAccount"]["metadata"]["name"] == subject["name"]
     assert pod["automountServiceAccountToken"] is True
     assert objects["ClusterRoleBinding"]["roleRef"]["name"] == objects["ClusterRole"]["metadata"]["name"]
-    assert {verb for rule in objects["ClusterRole"]["rules"] for verb in rule["verbs"]} == {"get", "list"}
+    allowed = {name: set(rule["verbs"]) for rule in objects["ClusterRole"]["rules"] for name in rule["resources"]}
+    assert allowed == {"nodes": {"get", "list"}, "pods": {"list"}}
     assert pod["containers"][0]["args"] == ["--level=quick", "--limits=site-kubernetes"]
     assert {"NODE_NAME", "POD_UID", "PET_NODE_RANK"} <= {entry["name"] for entry in pod["containers"][0]["env"]}

@@ -92,6 +92,8 @@ def known() -> set[str]:
     informing = [metric for metric, *_ in gpu_health.corrected(snapshot_of(healthy_h200()).node.gpus.gpus[0])]
     told = {"binding.map.rank", "nccl.all_reduce.algorithm_internode", "nccl.transport.internode", "nic.loopback.transport"}
     told |= {"slurm.partition.untested", "slurm.partition.untested_nodes"}
+    told |= {"kubernetes.nodes.untested", "kubernetes.nodes.untested_names"}
+    told |= {"kubernetes.node.name", "kubernetes.node.all_taints", "kubernetes.node.labels"}
     told |= {"shared_fs.write.bandwidth", "shared_fs.read.bandwidth", "shared_fs.small_files.rate", "connectivity.mtu.passing"}
     told |= {"ddp.gpt2.throughput_internode", "fsdp.llama.throughput_internode", "lora_convergence.throughput_internode"}
     return {*told, *informing, *COUNTED, *limits()} | {metric for metrics in found_metrics().values() for metric in metrics}

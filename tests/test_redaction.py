@@ -11,7 +11,7 @@ from report import samples
 from gpu_acceptance.files import encode, read_results, write_results
 from gpu_acceptance.manifest import read_manifest, write_manifest
 from gpu_acceptance.naming import learn_record, learn_texts
-from gpu_acceptance.record import DeclaredNode, Outcome, RankRecord
+from gpu_acceptance.record import DeclaredNode, Outcome, RankRecord, make_figure
 from gpu_acceptance.redaction import Redactor
 from gpu_acceptance.report import write_page
 from gpu_acceptance.report.exports import EXPORTS
@@ -129,6 +129,26 @@ def test_a_host_is_replaced_as_a_word_alone_and_in_full():
     text = "nvml of vm, <b>vm</b>, vm-2, vm.lab.example.com; gpu-7, gpu-7.lab.example.com:29500, gpu-77"
     told = "nvml of node-00, <b>node-00</b>, node-00-2, node-00; node-01, node-01:29500, gpu-77"
     assert learnt(text, record=record).text(text) == told
+
+
+def with_text(record, metric, text):
+    """This figure too, of the first rank in the first row."""
+    row = record.rows[0]
+    attempt = row.attempts[-1]
+    first = attempt.ranks[0]
+    first = first.model_copy(update={"figures": (*first.figures, make_figure(metric, text, "text", judged=False))})
+    attempt = attempt.model_copy(update={"ranks": (first, *attempt.ranks[1:])})
+    row = row.model_copy(update={"attempts": (*row.attempts[:-1], attempt)})
+    return record.model_copy(update={"rows": (row, *record.rows[1:])})
+
+
+def test_nodes_of_a_cluster_are_replaced_where_pods_have_names_of_their_own():
+    record = with_hosts(samples.rejected(), "gpu-acceptance-0")
+    record = with_text(record, "kubernetes.node.name", "worker-a")
+    record = with_text(record, "kubernetes.nodes.untested_names", "worker-b (node.kubernetes.io/unschedulable); worker-c; and 3 more")
+    text = "kubernetes.io/hostname=worker-a; worker-b (node.kubernetes.io/unschedulable); worker-c; and 3 more; none"
+    told = "kubernetes.io/hostname=node-01; node-02 (node.kubernetes.io/unschedulable); node-03; and 3 more; none"
+    assert learnt(text, record=with_text(record, "kubernetes.nodes.untested_names", "none")).text(text) == told
 
 
 def test_a_stand_in_may_be_the_name_of_another_machine():

@@ -12,7 +12,7 @@ from gpu_acceptance.limit import Change, Peers
 from gpu_acceptance.objections import _INCOMPLETE, REJECTING
 from gpu_acceptance.record import Attempt, Outcome, Row, Status, make_figure
 from gpu_acceptance.verdict import FORMATION, conclude, make_row, subject_of, worst_margin
-from gpu_acceptance.weaknesses import UNTESTED_NODES
+from gpu_acceptance.weaknesses import NODES_ELSEWHERE, UNTESTED_NODES
 from tests.judging import (
     METRIC,
     NODEID,
@@ -70,6 +70,22 @@ def test_nodes_of_the_partition_that_nobody_tested_are_in_the_line(number, line)
     untested = make_figure(UNTESTED_NODES, number, "count", judged=False)
     attempt = Attempt(number=1, ranks=(make_record(0, figures=(untested,)), make_record(1)))
     row = Row(nodeid="acceptance/test_slurm.py::test_partition", subject="slurm", outcome=Outcome.PASSED, attempts=(attempt,))
+    conclusion = conclude([row_of(), row], PROFILE, make_job(4), {})
+    assert (conclusion.line, conclusion.exit_code) == (line, 0)
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (0, "ACCEPTED"),
+        (1, "ACCEPTED (1 node of the cluster without a pod of this run: not tested)"),
+        (None, "ACCEPTED (an unknown number of nodes of the cluster without a pod of this run: not tested)"),
+    ],
+)
+def test_nodes_of_the_cluster_that_nobody_tested_are_in_the_line(number, line):
+    untested = make_figure(NODES_ELSEWHERE, number, "count", judged=False)
+    attempt = Attempt(number=1, ranks=(make_record(0, figures=(untested,)), make_record(1)))
+    row = Row(nodeid="acceptance/test_kubernetes.py::test_elsewhere", subject="kubernetes", outcome=Outcome.PASSED, attempts=(attempt,))
     conclusion = conclude([row_of(), row], PROFILE, make_job(4), {})
     assert (conclusion.line, conclusion.exit_code) == (line, 0)
 

@@ -6,11 +6,12 @@
 # OPTIONs go on to the suite (--limits=FILE, --level=quick, ...). Where ranks meet stands in torchrun's own variables (PET_*): a manifest of
 # this folder sets them, or Kubeflow's operator. The pod of node 0 ends with the verdict's own exit code: 0 ACCEPTED, 1 REJECTED,
 # 6 INCOMPLETE, 2 interrupted (the pod was deleted, the deadline), 4 usage. Any other pod ends with torchrun's, which is 0 if ACCEPTED.
-# PYTHON (python3) and REPORTS (/reports) may come from the environment.
+# First it waits until all pods of the run are running: what keeps one from it, the scheduler has told Kubernetes and not torchrun.
+# PYTHON (python3), REPORTS (/reports) and JOIN_TIMEOUT (15m), how long pods and ranks wait for each other, may come from the environment.
 
 set -uo pipefail
 
-for name in RUN_ID PET_NNODES PET_NODE_RANK PET_NPROC_PER_NODE PET_MASTER_ADDR PET_MASTER_PORT; do
+for name in RUN_ID RUN_PODS PET_NNODES PET_NODE_RANK PET_NPROC_PER_NODE PET_MASTER_ADDR PET_MASTER_PORT; do
     if [ -z "${!name:-}" ]; then
         echo "$name is not in the environment of this pod: a manifest of deploy/kubernetes sets it, or Kubeflow's operator" >&2
         exit 4
@@ -18,21 +19,39 @@ for name in RUN_ID PET_NNODES PET_NODE_RANK PET_NPROC_PER_NODE PET_MASTER_ADDR P
 done
 python=${PYTHON:-python3}
 reports=${REPORTS:-/reports}
+patience=${JOIN_TIMEOUT:-15m}
 if [ "$PET_NODE_RANK" = 0 ] && [ -e "$reports/$RUN_ID" ]; then
     echo "$reports/$RUN_ID is there already: its verdict is not this run's; move it away, or begin a run of another name" >&2
     exit 4
 fi
 
-"$python" -m torch.distributed.run --max-restarts=0 -m pytest acceptance/ --report-dir="$reports" --run-id="$RUN_ID" --join-timeout=15m "$@" &
-launcher=$!
-# bash answers a signal only once its foreground command has ended; waiting is interrupted at once. As process 1 it would ignore TERM.
-trap 'kill -TERM "$launcher"' TERM
-wait "$launcher"
-code=$?
-while kill -0 "$launcher" 2>/dev/null; do
-    wait "$launcher"
+child=
+# As process 1 bash would ignore TERM.
+trap 'if [ -n "$child" ]; then kill -TERM "$child"; else exit 2; fi' TERM
+
+# Runs a command, which gets our TERM. bash answers a signal only once its foreground command has ended; waiting is interrupted at once.
+run() {
+    "$@" &
+    child=$!
+    wait "$child"
     code=$?
-done
+    while kill -0 "$child" 2>/dev/null; do
+        wait "$child"
+        code=$?
+    done
+}
+
+if [ "$PET_NODE_RANK" = 0 ]; then
+    run "$python" -m gpu_acceptance pods --labels="$RUN_PODS" --number="$PET_NNODES" --timeout="$patience"
+    case $code in
+        2 | 4 | 6) exit "$code" ;;
+        143) exit 2 ;; # TERM, before it listened
+    esac # whatever else befell it, torchrun waits as well
+    child=
+fi
+
+run "$python" -m torch.distributed.run --max-restarts=0 -m pytest acceptance/ \
+    --report-dir="$reports" --run-id="$RUN_ID" --join-timeout="$patience" "$@"
 
 if [ "$PET_NODE_RANK" != 0 ]; then
     exit "$code"

@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpu_acceptance.inventory.answer import Why
@@ -30,6 +30,7 @@ _PATH = re.compile(rf"(?<![\w./<@-])/(?!(?:{_SAME_EVERYWHERE}|tmp/torch(?:elasti
 _IN_FULL = re.compile(r"(?<![\w.-])([A-Za-z0-9-]+)(?:\.[a-z0-9-]+)+\.[a-z]{2,}(?![\w-])")
 _USER = re.compile(r"(?<![\w.])/(?:home|Users)/([A-Za-z_][\w.-]{2,31})(?![\w.-])")
 _ANYBODY = {"admin", "nvidia", "python", "root", "runner", "test", "torch", "ubuntu", "user"}  # they name nobody, and stand in many texts
+_NODES = {"kubernetes.node.name", "kubernetes.nodes.untested_names"}
 STEERS = re.compile(r"((?:\x1b|\\x1b|\\u001b)\[[0-9;?]*[A-Za-z]|\\[nrt])")  # its last letter is no part of the word that follows
 
 
@@ -40,7 +41,7 @@ def learn_record(record: RunRecord, stand_ins: StandIns) -> None:
         if value.startswith("/") and len(Path(value).parts) > 1:
             stand_ins.add("argument", value.rstrip("/"), "/suite/reports" if option == "--report-dir" else Path(value).name)
     hosts = [*(one.host for one in record.header.ranks), *(one.host for one in record.header.declared_nodes)]
-    for host in filter(None, hosts):
+    for host in filter(None, [*hosts, *_nodes_of_a_cluster(record)]):
         _learn_host(host, stand_ins)
     for identity in record.header.ranks:
         for text in (identity.chassis_serial, identity.inventory.get("chassis_serial", "")):
@@ -52,6 +53,14 @@ def learn_record(record: RunRecord, stand_ins: StandIns) -> None:
             if gpu.uuid:
                 stand_in = stand_ins.add("gpu uuid", gpu.uuid)
                 stand_ins.add("uuid", gpu.uuid.removeprefix("GPU-"), stand_in.removeprefix("GPU-"))
+
+
+def _nodes_of_a_cluster(record: RunRecord) -> Iterator[str]:
+    """Whose pods have names of their own: `node-07 (node.kubernetes.io/unschedulable); node-08; and 3 more`."""
+    ranks = (rank for row in record.rows for attempt in row.attempts for rank in attempt.ranks)
+    for figure in (figure for rank in ranks for figure in rank.figures):
+        if figure.metric in _NODES and isinstance(figure.value, str) and figure.value != "none":
+            yield from (node.split(" ", 1)[0] for node in figure.value.split("; ") if not node.startswith("and "))
 
 
 def learn_texts(texts: Iterable[str], stand_ins: StandIns) -> None:

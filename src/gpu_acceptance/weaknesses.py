@@ -7,6 +7,8 @@ from gpu_acceptance.record import Coverage, Judgement, Row, Status
 from gpu_acceptance.values import level_text, plural
 
 UNTESTED_NODES = "slurm.partition.untested"  # recorded by the validation of this subject
+NODES_ELSEWHERE = "kubernetes.nodes.untested"
+_LEFT_OUT = {UNTESTED_NODES: "of the partition drained or down", NODES_ELSEWHERE: "of the cluster without a pod of this run"}
 _KINDS = ("loosened", "added", "changed", "not applicable", "tightened")
 
 
@@ -37,12 +39,13 @@ def find_weaknesses(
 
 
 def _nodes_left_out(rows: Sequence[Row]) -> Iterator[str]:
-    """Nodes of the same partition on which no job starts: whoever buys them has not seen them tested."""
-    last = [row.attempts[-1] for row in rows if row.attempts and row.subject == subject_of_metric(UNTESTED_NODES)]
-    for figure in (figure for attempt in last for rank in attempt.ranks for figure in rank.figures):
-        if figure.metric == UNTESTED_NODES and figure.value != 0:
-            number = plural(figure.value, "node") if isinstance(figure.value, int) else "an unknown number of nodes"
-            yield f"{number} of the partition drained or down: not tested"
+    """Nodes of the same kind on which no job starts, or this one did not: whoever buys them has not seen them tested."""
+    for metric, which in _LEFT_OUT.items():
+        last = [row.attempts[-1] for row in rows if row.attempts and row.subject == subject_of_metric(metric)]
+        for figure in (figure for attempt in last for rank in attempt.ranks for figure in rank.figures):
+            if figure.metric == metric and figure.value != 0:
+                number = plural(figure.value, "node") if isinstance(figure.value, int) else "an unknown number of nodes"
+                yield f"{number} {which}: not tested"
 
 
 def tested_part(coverage: Coverage) -> str:

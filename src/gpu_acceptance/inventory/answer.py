@@ -90,3 +90,9 @@ def named(texts: Sequence[str]) -> str:
     """At most eight of them, and how many more there are, in what a message shows."""
     more = [f"{len(texts) - _MOST_NAMED} more"] if len(texts) > _MOST_NAMED else []
     return ", ".join([*texts[:_MOST_NAMED], *more])[:MOST_TEXT]
+
+
+def as_much_as_fits(texts: Sequence[str]) -> str:
+    """Into the text of one figure: those at the front, and how many more there are."""
+    shown = next((number for number in range(len(texts), 0, -1) if len("; ".join(texts[:number])) <= MOST_TEXT), 0)
+    return "; ".join([*texts[:shown], *([f"and {len(texts) - shown} more"] if shown < len(texts) else [])])

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.inventory.answer import MOST_TEXT
+from gpu_acceptance.inventory.answer import as_much_as_fits
 from gpu_acceptance.record import DeclaredNode
 
 NONE = "none"
@@ -24,7 +24,7 @@ def difference(declared: Sequence[DeclaredNode], seen: Iterable[Seen]) -> str:
     for one in seen:
         numbers = found.setdefault(one.host, {})
         numbers[one.node] = max(one.num_gpus, numbers.get(one.node, 0))
-    return _as_much_as_fits(list(_differences({node.host: node for node in declared}, found))) or NONE
+    return as_much_as_fits(list(_differences({node.host: node for node in declared}, found))) or NONE
 
 
 def _differences(declared: dict[str, DeclaredNode], found: dict[str, dict[int, int]]) -> Iterator[str]:
@@ -40,8 +40,3 @@ def _differences(declared: dict[str, DeclaredNode], found: dict[str, dict[int, i
             yield f"{declared[host].place} is there {len(numbers)} times, as nodes {', '.join(map(str, sorted(numbers)))}"
         for num_gpus in sorted({number for number in numbers.values() if number != declared[host].gpus}):
             yield f"{declared[host].place} has {num_gpus} GPUs, not {declared[host].gpus}"
-
-
-def _as_much_as_fits(texts: list[str]) -> str:
-    shown = next((number for number in range(len(texts), 0, -1) if len("; ".join(texts[:number])) <= MOST_TEXT), 0)
-    return "; ".join([*texts[:shown], *([f"and {len(texts) - shown} more"] if shown < len(texts) else [])])

@@ -2,17 +2,14 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from gpu_acceptance.inventory import kubernetes_api, parsing
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 
-T = TypeVar("T")
-
 GPU = "nvidia.com/gpu"  # of NVIDIA's device plugin
 _NODE, _POD = "NODE_NAME", "POD_UID"  # deploy/kubernetes/components/api sets them
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # a DNS subdomain, as every node's name
 _QUANTITY = re.compile(r"([0-9]{1,15})([kMG]?)")  # 1000 is written 1k
 _FACTOR = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _WITH_GPU = (GPU, "nvidia.com/mig-")  # whole, shared (nvidia.com/gpu.shared), and a part of one
@@ -27,12 +24,19 @@ class Devices(NamedTuple):
     allocatable: int
 
 
+class Taint(NamedTuple):
+    key: str
+    value: str
+    effect: str
+
+
 class Node(NamedTuple):
-    """Conditions and taints as Kubernetes writes them; `conditions`: type -> status and reason."""
+    """Conditions, taints and labels as Kubernetes writes them; `conditions`: type -> status and reason."""
 
     name: str
     conditions: Mapping[str, tuple[str, str]]
-    taints: tuple[str, ...]  # keys
+    taints: tuple[Taint, ...]
+    labels: Mapping[str, str]
     devices: tuple[Devices, ...]
 
 
@@ -43,6 +47,7 @@ class Pod(NamedTuple):
     uid: str
     owner: str
     num_gpus: int
+    spec: Mapping[str, Any]  # as the API gave it
 
 
 class Told(NamedTuple):
@@ -56,23 +61,14 @@ class Told(NamedTuple):
 def read(environ: Mapping[str, str] = os.environ) -> Told:
     """Two requests to the API of this cluster, of at most 10 s each."""
     name, own = environ.get(_NODE, ""), environ.get(_POD, "")
-    if not (_NAME.fullmatch(name) and own):
+    if not (kubernetes_api.NAME.fullmatch(name) and own):
         lack = Missing(Why.NOT_THERE, f"{_NODE}={name!r}, {_POD}={own!r}: deploy/kubernetes/components/api sets both"[:200])
         return Told(lack, lack, own)
     return Told(
-        _parsed(kubernetes_api.get(f"/api/v1/nodes/{name}", environ), _node),
-        _parsed(kubernetes_api.get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}", environ), _pods),
+        kubernetes_api.parsed(kubernetes_api.get(f"/api/v1/nodes/{name}", environ), _node),
+        kubernetes_api.parsed(kubernetes_api.get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}", environ), _pods),
         own,
     )
-
-
-def _parsed(told: Answer[dict[str, Any]], parse: Callable[[dict[str, Any]], T]) -> Answer[T]:
-    if isinstance(told, Missing):
-        return told
-    try:
-        return parse(told)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return Missing(Why.UNREADABLE, f"{parse.__name__.strip('_')} of the API: {type(error).__name__}: {error}"[:200])
 
 
 def _node(told: dict[str, Any]) -> Node:
@@ -84,13 +80,31 @@ def _node(told: dict[str, Any]) -> Node:
             parsing.one_line(one["type"]): (one["status"], parsing.one_line(one.get("reason") or "no reason"))
             for one in status["conditions"]
         },
-        tuple(parsing.one_line(taint["key"]) for taint in told["spec"].get("taints") or ()),
+        taints_of(told),
+        labels_of(told),
         tuple(
-            Devices(parsing.one_line(name), _number(capacity[name]), _number(allocatable.get(name, "0")))
+            Devices(parsing.one_line(name), number_of(capacity[name]), number_of(allocatable.get(name, "0")))
             for name in sorted(capacity)
             if "/" in name  # an extended resource: what Kubernetes itself counts has no domain
         ),
     )
+
+
+def taints_of(node: dict[str, Any]) -> tuple[Taint, ...]:
+    """Of a node as the API gives it; raises ValueError over text that is none."""
+    return tuple(
+        Taint(parsing.one_line(one["key"]), _value(one.get("value") or ""), parsing.one_line(one["effect"]))
+        for one in node["spec"].get("taints") or ()
+    )
+
+
+def labels_of(node: dict[str, Any]) -> dict[str, str]:
+    return {parsing.one_line(key): _value(value) for key, value in (node["metadata"].get("labels") or {}).items()}
+
+
+def _value(text: str) -> str:
+    """Of a label or a taint, which may be empty."""
+    return parsing.one_line(text) if text else ""
 
 
 def _pods(told: dict[str, Any]) -> tuple[Pod, ...]:
@@ -104,11 +118,12 @@ def _pod(told: dict[str, Any]) -> Pod:
     owners = [owner["uid"] for owner in meta.get("ownerReferences") or () if owner.get("controller")]
     containers = [*told["spec"]["containers"], *(told["spec"].get("initContainers") or ())]
     limits = [(container.get("resources") or {}).get("limits") or {} for container in containers]
-    num_gpus = sum(_number(number) for limit in limits for name, number in limit.items() if name.startswith(_WITH_GPU))
-    return Pod(parsing.one_line(f"{meta['namespace']}/{meta['name']}"), meta["uid"], next(iter(owners), ""), num_gpus)
+    num_gpus = sum(number_of(number) for limit in limits for name, number in limit.items() if name.startswith(_WITH_GPU))
+    return Pod(parsing.one_line(f"{meta['namespace']}/{meta['name']}"), meta["uid"], next(iter(owners), ""), num_gpus, told["spec"])
 
 
-def _number(text: str) -> int:
+def number_of(text: str) -> int:
+    """Devices, as Kubernetes counts them: `8`, `1k`."""
     found = _QUANTITY.fullmatch(text)
     if not found:
         raise ValueError(f"no number of devices: {text!r:.40}")

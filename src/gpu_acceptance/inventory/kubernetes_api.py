@@ -7,18 +7,24 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, read_text
 
+T = TypeVar("T")
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # a DNS subdomain, as the name of every node and every pod
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where the kubelet puts it
 _HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 _TOKEN = re.compile(r"[\w.~+/=-]+", re.ASCII)
 _TIMEOUT_S = 10.0
 _MOST_BYTES = 16 << 20  # a node has at most some hundred pods
+_PAGE = 100  # objects of one answer: a node is some 30 kB
+_MOST_PAGES = 200
 
 
 def is_in_pod(environ: Mapping[str, str] = os.environ) -> bool:
@@ -38,6 +44,39 @@ def get(path: str, environ: Mapping[str, str] = os.environ) -> Answer[dict[str, 
         return _answered(path, *_fetched(HTTPSConnection(host, int(port), timeout=_TIMEOUT_S, context=_trust()), path, token))
     except (OSError, HTTPException, ValueError, RecursionError) as error:
         return Missing(Why.UNREADABLE, f"GET {path}: {type(error).__name__}: {error}"[:200])
+
+
+def items(path: str, environ: Mapping[str, str] = os.environ, **query: str) -> Answer[list[dict[str, Any]]]:
+    """All that the list at this path holds, of at most 20,000 objects: `items("/api/v1/nodes")`."""
+    found: list[dict[str, Any]] = []
+    going_on = {"limit": str(_PAGE)}
+    for _ in range(_MOST_PAGES):
+        page = parsed(get(f"{path}?{urlencode({**query, **going_on})}", environ), _page)
+        if isinstance(page, Missing):
+            return page
+        found += page[0]
+        if not page[1]:
+            return found
+        going_on["continue"] = page[1]
+    return Missing(Why.UNREADABLE, f"GET {path}: more than {_MOST_PAGES} pages"[:200])
+
+
+def _page(told: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """Objects, and where the list goes on."""
+    found, after = told["items"], told["metadata"].get("continue") or ""
+    if not (isinstance(found, list) and isinstance(after, str)):
+        raise ValueError("no list")
+    return found, after
+
+
+def parsed(told: Answer[dict[str, Any]], parse: Callable[[dict[str, Any]], T]) -> Answer[T]:
+    """What `parse` makes of an answer that may be of any form."""
+    if isinstance(told, Missing):
+        return told
+    try:
+        return parse(told)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        return Missing(Why.UNREADABLE, f"{parse.__name__.strip('_')} of the API: {type(error).__name__}: {error}"[:200])
 
 
 def _trust() -> ssl.SSLContext:

@@ -1,9 +1,9 @@
 """What of a Kubernetes node is judged, by topic: metric, answer, unit, and what it is of. docs/limits.md explains each. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, named
-from gpu_acceptance.inventory.kubernetes import GPU, Node, Told
+from gpu_acceptance.inventory.kubernetes import GPU, Node, Taint, Told
 
 Findings = Iterator[tuple[str, Answer[bool | int], str, str]]
 
@@ -24,8 +24,13 @@ def node(told: Told) -> Findings:
     lacking = next((name for name in _PRESSURE if name not in found.conditions), None)
     bad = [f"{name} {found.conditions[name][0]}" for name in (*_PRESSURE, *_NETWORK) if _is_bad(found, name)]
     yield "kubernetes.node.pressure", _no_condition(found, lacking) if lacking else len(bad), "count", named(bad)
-    taints = [key for key in found.taints if key.startswith(_BAD_TAINTS)]
+    taints = bad_taints(found.taints)
     yield "kubernetes.node.taints", len(taints), "count", named(taints)
+
+
+def bad_taints(taints: Sequence[Taint]) -> list[str]:
+    """Keys of those that Kubernetes itself puts on a node."""
+    return [taint.key for taint in taints if taint.key.startswith(_BAD_TAINTS)]
 
 
 def _is_bad(node: Node, condition: str) -> bool:

@@ -1,0 +1,79 @@
+"""The pods of one run, and what Kubernetes says of those that do not run."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gpu_acceptance.inventory import kubernetes_api
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, read_text
+
+LABELS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9./_-]{0,315}[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+RUNNING, PENDING, TERMINATING, DONE = "Running", "Pending", "Terminating", ("Succeeded", "Failed")
+_PHASES = {RUNNING, PENDING, *DONE, "Unknown"}
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_MOST_TEXT = 2_000  # characters; the scheduler counts nodes by their reasons, some hundred characters
+
+
+class Reason(NamedTuple):
+    """In Kubernetes' own words, which may be any text: `0/4 nodes are available: ...`, and `PodScheduled: Unschedulable`."""
+
+    message: str
+    word: str
+
+
+class RunPod(NamedTuple):
+    """`phase`: Kubernetes' own word, or Terminating, as kubectl calls one that is being deleted."""
+
+    name: str
+    phase: str
+    reasons: tuple[Reason, ...]
+
+
+def read(labels: str, environ: Mapping[str, str] = os.environ) -> Answer[tuple[RunPod, ...]]:
+    """The pods with these labels, `KEY=VALUE`, in the namespace of this one; of at most 10 s for each hundred of them."""
+    namespace = read_text(kubernetes_api.ACCOUNT / "namespace")
+    if isinstance(namespace, Missing):
+        return namespace
+    if not _NAMESPACE.fullmatch(namespace):
+        return Missing(Why.UNREADABLE, f"no namespace: {namespace!r:.80}")
+    found = kubernetes_api.items(f"/api/v1/namespaces/{namespace}/pods", environ, labelSelector=labels)
+    return found if isinstance(found, Missing) else kubernetes_api.parsed({"items": found}, _pods)
+
+
+def _pods(told: dict[str, Any]) -> tuple[RunPod, ...]:
+    return tuple(_pod(one["metadata"], one["status"]) for one in told["items"])
+
+
+def _pod(meta: dict[str, Any], status: dict[str, Any]) -> RunPod:
+    name, phase = meta["name"], status.get("phase") or "Unknown"
+    if not kubernetes_api.NAME.fullmatch(name):
+        raise ValueError(f"no name of a pod: {name!r:.80}")
+    if phase not in _PHASES:
+        raise ValueError(f"no phase of a pod: {phase!r:.80}")
+    return RunPod(name, TERMINATING if meta.get("deletionTimestamp") else phase, tuple(_reasons(status)))
+
+
+def _reasons(status: dict[str, Any]) -> Iterator[Reason]:
+    """Of the pod as a whole (evicted), of the scheduler, and of each container that waits or has failed."""
+    if status.get("reason"):
+        yield Reason(_text(status.get("message")), _text(status["reason"]))
+    for one in status.get("conditions") or ():
+        if one["type"] == "PodScheduled" and one["status"] != "True":
+            yield Reason(_text(one.get("message")), f"PodScheduled: {_text(one.get('reason')) or 'no reason'}")
+    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        yield from _of_container(_text(one["name"]), one.get("state") or {})
+
+
+def _of_container(name: str, state: dict[str, Any]) -> Iterator[Reason]:
+    if waiting := state.get("waiting"):
+        yield Reason(_text(waiting.get("message")), f"{name}: {_text(waiting.get('reason')) or 'waiting'}")
+    if (ended := state.get("terminated")) and ended["exitCode"] != 0:
+        last = _text(ended.get("message")).strip().splitlines()[-1:]  # the end of what it printed
+        yield Reason("".join(last), f"{name}: {_text(ended.get('reason')) or 'ended'}, exit code {int(ended['exitCode'])}")
+
+
+def _text(told: object) -> str:
+    if told is not None and not isinstance(told, str):
+        raise ValueError(f"no text: {told!r:.80}")
+    return (told or "")[:_MOST_TEXT]

@@ -58,36 +58,20 @@ def test_accepted():
 
 
 @pytest.mark.parametrize(
-    ("number", "line"),
+    ("metric", "which"),
     [
-        (0, "ACCEPTED"),
-        (1, "ACCEPTED (1 node of the partition drained or down: not tested)"),
-        (3, "ACCEPTED (3 nodes of the partition drained or down: not tested)"),
-        (None, "ACCEPTED (an unknown number of nodes of the partition drained or down: not tested)"),
+        (UNTESTED_NODES, "of the partition drained or down: not tested"),
+        (NODES_ELSEWHERE, "of the cluster without a pod of this run: not tested"),
     ],
 )
-def test_nodes_of_the_partition_that_nobody_tested_are_in_the_line(number, line):
-    untested = make_figure(UNTESTED_NODES, number, "count", judged=False)
+@pytest.mark.parametrize(("number", "said"), [(0, ""), (1, "1 node"), (3, "3 nodes"), (None, "an unknown number of nodes")])
+def test_nodes_that_nobody_tested_are_in_the_line(metric, which, number, said):
+    untested = make_figure(metric, number, "count", judged=False)
     attempt = Attempt(number=1, ranks=(make_record(0, figures=(untested,)), make_record(1)))
-    row = Row(nodeid="acceptance/test_slurm.py::test_partition", subject="slurm", outcome=Outcome.PASSED, attempts=(attempt,))
+    subject = metric.split(".")[0]
+    row = Row(nodeid=f"acceptance/test_{subject}.py::test_nodes", subject=subject, outcome=Outcome.PASSED, attempts=(attempt,))
     conclusion = conclude([row_of(), row], PROFILE, make_job(4), {})
-    assert (conclusion.line, conclusion.exit_code) == (line, 0)
-
-
-@pytest.mark.parametrize(
-    ("number", "line"),
-    [
-        (0, "ACCEPTED"),
-        (1, "ACCEPTED (1 node of the cluster without a pod of this run: not tested)"),
-        (None, "ACCEPTED (an unknown number of nodes of the cluster without a pod of this run: not tested)"),
-    ],
-)
-def test_nodes_of_the_cluster_that_nobody_tested_are_in_the_line(number, line):
-    untested = make_figure(NODES_ELSEWHERE, number, "count", judged=False)
-    attempt = Attempt(number=1, ranks=(make_record(0, figures=(untested,)), make_record(1)))
-    row = Row(nodeid="acceptance/test_kubernetes.py::test_elsewhere", subject="kubernetes", outcome=Outcome.PASSED, attempts=(attempt,))
-    conclusion = conclude([row_of(), row], PROFILE, make_job(4), {})
-    assert (conclusion.line, conclusion.exit_code) == (line, 0)
+    assert (conclusion.line, conclusion.exit_code) == (f"ACCEPTED ({said} {which})" if said else "ACCEPTED", 0)
 
 
 def test_a_missed_limit_rejects():

@@ -64,6 +64,11 @@ def test_a_committed_page_says_what_its_results_say(run):
     [
         ("sample", 0, "ACCEPTED (1 loosened, 6 added, 1 tightened, overlay site-nvls-off.yaml) | run 20261120-204823-a380 |"),
         ("samples/one-gpu", 1, "REJECTED: 1 limit missed in 1 of 70 validations (quick, nccl not applicable: needs at least 2 ranks, "),
+        (
+            "samples/one-gpu-accepted",
+            0,
+            "ACCEPTED (quick, 3 declared not applicable, overlay one_gpu.yaml, nccl not applicable: needs at least 2 ranks) | ",
+        ),
         ("samples/dead-and-stuck", 1, "REJECTED: 1 of 5 validations died, 1 of 5 validations stuck (cpu profile: no GPU was tested) | "),
         ("samples/two-nodes", 0, "ACCEPTED (cpu profile: no GPU was tested) | "),
         ("samples/cpu", 0, "ACCEPTED (quick, cpu profile: no GPU was tested) | "),

@@ -151,6 +151,16 @@ def test_nodes_of_a_cluster_are_replaced_where_pods_have_names_of_their_own():
     assert learnt(text, record=with_text(record, "kubernetes.nodes.untested_names", "none")).text(text) == told
 
 
+def test_nodes_of_a_partition_that_nobody_tested_are_replaced():
+    record = with_text(
+        with_hosts(samples.rejected(), "worker-a"), "slurm.partition.untested_nodes", "worker-b IDLE+DRAIN (fan); worker-c DOWN"
+    )
+    assert (
+        learnt(record=record).text("worker-a; worker-b IDLE+DRAIN (fan); worker-c DOWN")
+        == "node-00; node-01 IDLE+DRAIN (fan); node-02 DOWN"
+    )
+
+
 def test_a_stand_in_may_be_the_name_of_another_machine():
     record = with_hosts(samples.rejected(), "node-01", "node-00")
     assert learnt(record=record).text("node-01 node-00") == "node-00 node-01"

@@ -30,7 +30,7 @@ _PATH = re.compile(rf"(?<![\w./<@-])/(?!(?:{_SAME_EVERYWHERE}|tmp/torch(?:elasti
 _IN_FULL = re.compile(r"(?<![\w.-])([A-Za-z0-9-]+)(?:\.[a-z0-9-]+)+\.[a-z]{2,}(?![\w-])")
 _USER = re.compile(r"(?<![\w.])/(?:home|Users)/([A-Za-z_][\w.-]{2,31})(?![\w.-])")
 _ANYBODY = {"admin", "nvidia", "python", "root", "runner", "test", "torch", "ubuntu", "user"}  # they name nobody, and stand in many texts
-_NODES = {"kubernetes.node.name", "kubernetes.nodes.untested_names"}
+_NODES = {"kubernetes.node.name", "kubernetes.nodes.untested_names", "slurm.partition.untested_nodes"}
 STEERS = re.compile(r"((?:\x1b|\\x1b|\\u001b)\[[0-9;?]*[A-Za-z]|\\[nrt])")  # its last letter is no part of the word that follows
 
 
@@ -56,7 +56,7 @@ def learn_record(record: RunRecord, stand_ins: StandIns) -> None:
 
 
 def _nodes_of_a_cluster(record: RunRecord) -> Iterator[str]:
-    """Whose pods have names of their own: `node-07 (node.kubernetes.io/unschedulable); node-08; and 3 more`."""
+    """That no rank is on, or whose pods have names of their own: `node-07 (node.kubernetes.io/unschedulable); node-08 DOWN; and 3 more`."""
     ranks = (rank for row in record.rows for attempt in row.attempts for rank in attempt.ranks)
     for figure in (figure for rank in ranks for figure in rank.figures):
         if figure.metric in _NODES and isinstance(figure.value, str) and figure.value != "none":

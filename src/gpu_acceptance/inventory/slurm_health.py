@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why, named
+from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why, as_much_as_fits, named
 from gpu_acceptance.inventory.parsing import Unlimited, as_cpu_list
 from gpu_acceptance.inventory.slurm import Promise
 from gpu_acceptance.inventory.slurm_lines import Job, Node, Partition
@@ -52,7 +52,7 @@ def partition_facts(nodes: Answer[Sequence[Node]]) -> Iterator[tuple[str, Answer
     """How many nodes no job starts on, and which: the verdict says of how many of them it does not speak."""
     out = nodes if isinstance(nodes, Missing) else [node for node in nodes if node.state not in _WORKING or set(node.flags) & _OUT]
     yield "slurm.partition.untested", out if isinstance(out, Missing) else len(out), "count"
-    yield "slurm.partition.untested_nodes", out if isinstance(out, Missing) else named(list(map(state_of, out))) or "none", "text"
+    yield "slurm.partition.untested_nodes", out if isinstance(out, Missing) else as_much_as_fits(list(map(state_of, out))) or "none", "text"
 
 
 def state_of(node: Node) -> str:

@@ -56,3 +56,10 @@ def test_what_was_not_told_is_said():
 
 def test_a_machine_without_gpus_has_cards_alone():
     assert fabric(with_cards(samples.cpu(), "none")) == "RDMA devices: none"
+
+
+def test_level_and_versions_stand_on_the_first_screen():
+    (header,) = parse(build_page(samples.accepted())).all("header")
+    versions = samples.accepted().header.ranks[0].versions
+    told = " · ".join(f"{name} {versions[name]}" for name in sorted(versions) if name in {"driver", "cuda", "nccl", "torch"})
+    assert f"level full · {told}" in re.sub(r"\s+", " ", header.text)

@@ -47,6 +47,7 @@ REPORT = "report.html"
 _MOST_REASONS = 4  # in the open: what is wrong by culprit stands right below, and all of it on the page
 _MOST_SUSPECTS = 12  # of the first screen
 _MOST_FAULTS = 6  # of one culprit
+_FIRST_VERSIONS = ("driver", "cuda", "nccl", "torch")  # on the first screen; all stand in the environment
 
 
 def build_page(record: RunRecord, results_sha256: str = "") -> str:
@@ -87,6 +88,7 @@ def _environment() -> Environment:
         most_reasons=_MOST_REASONS,
         most_suspects=_MOST_SUSPECTS,
         most_faults=_MOST_FAULTS,
+        first_versions=_FIRST_VERSIONS,
         scale_percent=f"{100 * validations.SCALE:.0f}",
         bar_width=validations.BAR_WIDTH,
         picture_width=pictures.WIDTH,

@@ -35,7 +35,7 @@ AuthType=auth/munge
 AuthInfo=socket={munge}/socket
 CredType=cred/munge
 StateSaveLocation={dir}/state
-SlurmdSpoolDir={dir}/spool-%n
+SlurmdSpoolDir={spool}/%n
 SlurmctldPidFile={dir}/ctld.pid
 SlurmdPidFile={dir}/slurmd-%n.pid
 SlurmctldLogFile={dir}/log/ctld.log
@@ -47,6 +47,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 ReturnToService=2
 MpiDefault=none
+MessageTimeout=60
+BatchStartTimeout=120
 KillWait=30
 OverTimeLimit=0
 SlurmctldPort={ports[0]}
@@ -80,6 +82,7 @@ class Slurm:
         self._task_plugin = task_plugin
         self._conf = folder / "slurm.conf"
         self._munge = Path(tempfile.mkdtemp(prefix="munge-"))  # its user may not enter a folder of pytest
+        self._spool = Path(tempfile.mkdtemp(prefix="spool-"))  # a socket in it may have a path of 108 bytes at most
         self._daemons: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -87,12 +90,13 @@ class Slurm:
         return {**clean_environment(), "SLURM_CONF": str(self._conf)}
 
     def start(self) -> None:
-        for name in ("state", "log", "spool-node1", "spool-node2"):
-            (self.folder / name).mkdir()
+        for folder in (self.folder / "state", self.folder / "log", self._spool / "node1", self._spool / "node2"):
+            folder.mkdir()
         self._start_munge()
         ports = _free_ports(3)
         plugin = self._task_plugin
-        self._conf.write_text(CONF.format(dir=self.folder, munge=self._munge, ports=ports, cpus=os.cpu_count(), task_plugin=plugin))
+        places = {"dir": self.folder, "spool": self._spool, "munge": self._munge}
+        self._conf.write_text(CONF.format(**places, ports=ports, cpus=os.cpu_count(), task_plugin=plugin))
         for number in (0, 1):  # a major number for experiments, behind which there is no driver (Linux, devices.txt)
             os.mknod(self.folder / f"gpu{number}", stat.S_IFCHR, os.makedev(240, number))
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-1]\n")
@@ -166,6 +170,7 @@ class Slurm:
                 daemon.kill()
                 daemon.wait()
         shutil.rmtree(self._munge)
+        shutil.rmtree(self._spool, ignore_errors=True)
 
     def _logs(self) -> str:
         return "\n".join(path.read_text(errors="replace")[-3000:] for path in sorted((self.folder / "log").iterdir()))

@@ -9,9 +9,9 @@ pytestmark = pytest.mark.launcher
 
 HOST_BY_NODE = """
 import os
-import platform
+import socket
 
-platform.node = lambda: f"node-0{os.environ.get('GROUP_RANK')}"
+socket.gethostname = lambda: f"node-0{os.environ.get('GROUP_RANK')}"
 """
 DECLARED = """
 gpus_per_node: 0

@@ -4,9 +4,11 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from types import FrameType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_AS_WELL_S = 0.4  # between the signals to processes of one step, on a busy machine
 
 
 class StopSignals:
@@ -79,3 +81,16 @@ class StopSignals:
         self.reason = self.reason or signal.Signals(number).name
         if self._raises:
             raise KeyboardInterrupt
+
+
+def asked_as_well(stop: StopSignals, ended: str) -> str | None:
+    """Why this process is to stop, where its worker has ended with a signal that asks for that. Looks for it for a moment.
+
+    A scheduler signals all processes of a step, one after the other: the worker dies of what its supervisor hears a moment later.
+    """
+    if ended not in {f"signal {number.name}" for number in _SIGNALS}:
+        return None
+    end = time.monotonic() + _AS_WELL_S
+    while stop.reason is None and time.monotonic() < end:
+        time.sleep(0.01)
+    return stop.reason

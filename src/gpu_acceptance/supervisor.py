@@ -17,7 +17,7 @@ from gpu_acceptance.lookout import LOST_S, Lookout, Loss
 from gpu_acceptance.rank import Rank
 from gpu_acceptance.rank_attempt import RankAttempt, RunAttempt
 from gpu_acceptance.record import Figure, Outcome, RankFacts, RankRecord
-from gpu_acceptance.stop_signals import StopSignals
+from gpu_acceptance.stop_signals import StopSignals, asked_as_well
 from gpu_acceptance.worker_hold import WorkerHold
 
 IDLE_S = 120.0  # for the leader to say what is next
@@ -274,7 +274,10 @@ class Supervisor:
             case "exit":
                 assert self.hold
                 log_tail = self.hold.reap()
-                if self._attempt:
+                stopped = asked_as_well(self.stop_signals, event.message["text"])
+                if self._attempt and stopped:
+                    self._attempt.interrupt(stopped, lost=self.stop_signals.has_lost_launcher)
+                elif self._attempt:
                     self._attempt.on_exit(event.message["text"], log_tail)
             case "stop":
                 self._stop_asked = time.monotonic()

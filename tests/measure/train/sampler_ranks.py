@@ -19,7 +19,7 @@ from gpu_acceptance.measure.train.shapes import Decoder, Workload
 
 CPU = torch.device("cpu")
 SMALL = Workload("gpt2", Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32), 4)
-NUM_WORKERS, SLOW_S = 2, 0.2  # of a sample
+NUM_WORKERS, SLOW_S = 2, 0.4  # of a sample
 _torch_iterates = DistributedSampler.__iter__
 
 

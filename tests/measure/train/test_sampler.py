@@ -106,7 +106,7 @@ def test_a_dead_worker_is_told_by_its_rank_and_what_it_had_not_given_by_all(answ
 
 
 def test_data_that_come_too_late_are_told_from_training(answers):
-    """Two workers that take 0.8 s for a batch give one each 0.4 s."""
+    """Two workers that take 1.6 s for a batch give one each 0.8 s."""
     for answer in answers:
         sound, slow = answer["loaded"]["sound"], answer["loaded"]["slow"]
         assert 0 < sound["waits"] < slow["waits"]

@@ -60,7 +60,7 @@ def look(folder: Path, _: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("nodes", type=int, nargs="*", default=[16, 128], help="of 8 GPUs each, at least 3 (16 128); 2048 wants 16 GiB")
+    parser.add_argument("nodes", type=int, nargs="*", default=[128, 2048], help="of 8 GPUs each, at least 3 (128 2048); 2048 wants 16 GiB")
     parser.add_argument("--step", choices=("make", "build", "look"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -121,7 +121,7 @@ class Control:
                 action(store)
             store.queue_push(f"to/{self.place.rank}", _NO_MORE)
             self._listener.join(_LAST_WORD_S)
-            if self.place.is_one_of_many and not self.place.has_agent:
+            if self.place.has_own_store:
                 store.add(CLOSED, 1)
         except RuntimeError as error:
             self._tell_store_lost(error)

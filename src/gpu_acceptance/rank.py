@@ -48,5 +48,10 @@ class Rank:
         return self.launcher == TORCHRUN
 
     @property
+    def has_own_store(self) -> bool:
+        """Whether it is that process which hosts the store."""
+        return self.is_one_of_many and not self.has_agent
+
+    @property
     def hosts_store(self) -> bool:
-        return self.rank == 0 and self.is_one_of_many and not self.has_agent
+        return self.rank == 0 and self.has_own_store

@@ -61,7 +61,7 @@ def make_plan(
 
 
 def _command(place: Rank) -> list[str]:
-    """How the run was started: torchrun's own command, or this process's in a world of one."""
+    """How the run was started: torchrun's own command, or this process's where no torchrun started it."""
     if place.has_agent:
         with contextlib.suppress(psutil.Error):
             return psutil.Process(os.getppid()).cmdline()

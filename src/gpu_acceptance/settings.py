@@ -116,10 +116,10 @@ def read_settings(config: pytest.Config) -> Settings:
         lora_model=lora_model,
         lora_data=lora_data,
         level=_level(option.level, option.soak),
-        soak_s=_soak(option.soak),
+        soak_s=_seconds("--soak", option.soak),
         localise=option.localise,
         tensorboard=option.tensorboard,
-        join_s=_join(option.join_timeout),
+        join_s=_seconds("--join-timeout", option.join_timeout) or JOIN_S,
         profiles=own_profiles if (own_profiles / "base.yaml").is_file() else shipped_dir(),
     )
 
@@ -251,18 +251,11 @@ def _level(text: str | None, soak: str | None) -> str:
     return text
 
 
-def _join(text: str | None) -> float:
-    seconds = JOIN_S if text is None else seconds_of(text)
-    if not seconds:
-        raise pytest.UsageError(f"--join-timeout={text}: wants seconds, or a number with s, m or h, above 0")
-    return seconds
-
-
-def _soak(text: str | None) -> int | None:
+def _seconds(option: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not (seconds := seconds_of(text)):
-        raise pytest.UsageError(f"--soak={text}: wants seconds, or a number with s, m or h, above 0")
+        raise pytest.UsageError(f"{option}={text}: wants seconds, or a number with s, m or h, above 0")
     return seconds
 
 

@@ -91,6 +91,22 @@ def test_too_large_a_message_is_an_error_of_its_sender(pair):
         pair[1].send(0, {"type": "published", "record": "x" * MAX_MESSAGE_BYTES})
 
 
+def test_what_is_posted_comes_to_rank_0_in_order(pair):
+    first, second = pair
+    for number in range(20):
+        second.post({"type": "vote", "seq": 1, "number": number})
+    assert [received(first) for _ in range(20)] == [(1, {"type": "vote", "seq": 1, "number": number}) for number in range(20)]
+    first.post({"type": "vote", "seq": 2})
+    assert first.incoming.get_nowait() == (0, {"type": "vote", "seq": 2})
+
+
+def test_a_post_that_is_too_large_leaves_room_for_a_shorter_one(pair):
+    with pytest.raises(ControlError, match=rf"a published message of \d+ bytes; allowed: {MAX_MESSAGE_BYTES}"):
+        pair[1].post({"type": "published", "seq": 1, "record": "x" * MAX_MESSAGE_BYTES})
+    pair[1].post({"type": "published", "seq": 1, "record": "short"})
+    assert received(pair[0]) == (1, {"type": "published", "seq": 1, "record": "short"})
+
+
 def test_two_runs_on_one_store_never_meet(connect):
     one, other = connect(0, "one"), connect(0, "other")
     connect(1, "one").send(0, {"type": "hello"})
@@ -98,7 +114,7 @@ def test_two_runs_on_one_store_never_meet(connect):
     assert other.incoming.empty()
 
 
-def test_closing_sends_what_is_queued_and_ends_both_threads(pair):
+def test_closing_sends_what_is_queued_and_ends_all_threads(pair):
     """A thread that still waited in the store would abort the process if it woke while the interpreter shuts down."""
     first, second = pair
     for number in range(20):
@@ -106,7 +122,8 @@ def test_closing_sends_what_is_queued_and_ends_both_threads(pair):
     first.close(timeout_s=5)
     assert [received(second)[1]["seq"] for _ in range(20)] == list(range(20))
     second.close(timeout_s=5)
-    threads = [thread for end in pair for thread in (end._sender, end._listener)]
+    threads = [thread for end in pair for thread in (end._sender, *end._waiting)]
+    assert len(threads) == 5  # rank 0 reads letters as well
     assert [thread.name for thread in threads if thread.is_alive()] == []
     assert first.incoming.empty()
 
@@ -147,7 +164,7 @@ def test_what_is_no_message_is_told_as_a_lost_store(store, connect):
 
 
 def test_what_a_generation_left_in_the_store_is_forgotten_and_nothing_else(store, connect):
-    end = connect(0)
+    end = connect(1)
     own = PrefixStore(end.prefix, store)
     for key in ("generation-1/0//cpu//0/0", "generation-1/0//cpu//0/1", "generation-10/0//cpu//0/0", "beat/0"):
         own.set(key, "x")

@@ -58,6 +58,8 @@ class FakeHost:
     def tell_leader(self, message: dict) -> None:
         self.told.append(message)
 
+    post = tell_leader
+
     def describe_network(self, since: float) -> str:
         return ""
 

@@ -1,10 +1,11 @@
 """The control plane: small JSON messages between supervisors, over the launcher's TCPStore.
 
 A star: every rank talks to rank 0, rank 0 to every rank. Each rank has one queue in the store; a push is atomic, so a rank
-that dies between two calls leaves no half message. Never over the process group, which is the thing under test.
+that dies between two calls leaves no half message. What all say of one attempt goes to rank 0 by letters.py, which is cheaper for it.
+Never over the process group, which is the thing under test.
 
 A waiting client holds its lock, and a Python signal handler does not run while the store waits (SIGTERM sent at 1 s was
-handled at 9 s). So the main thread never calls the store: one thread waits, one thread sends, each with its own client.
+handled at 9 s). So the main thread never calls the store: threads that wait and one that sends do, each with its own client.
 """
 
 import json
@@ -21,6 +22,7 @@ from gpu_acceptance.rank import Rank
 with gc_spared():  # hundreds of thousands of objects
     from torch.distributed import DistError, PrefixStore, Store, TCPStore
 
+    from gpu_acceptance.letters import Letter, Letters, lay_out, ring
     from gpu_acceptance.store_host import CLOSED
 
 Message = dict[str, Any]
@@ -51,10 +53,18 @@ class Control:
         self._outgoing: queue.SimpleQueue[Callable[[Store], object] | None] = queue.SimpleQueue()  # what the sender does, in order
         self._server = _host_store() if place.store_port == 0 else None
         self.port = self._server.port if self._server else place.store_port
+        self._letter = Letter(place.rank)
+        self._others = range(1, place.world_size) if place.rank == 0 else ()  # whose letters we read
+        if self._others:
+            self._outgoing.put(lambda store: lay_out(store, self._others))
+        self._closing = False
         self._sender = threading.Thread(target=self._send_all, args=(self.client(),), daemon=True, name="control-send")
-        self._listener = threading.Thread(target=self._listen, args=(self.client(),), daemon=True, name="control-listen")
-        self._sender.start()
-        self._listener.start()
+        waits = {"control-listen": self._listen, **({"control-read": self._read_letters} if self._others else {})}
+        self._waiting = [
+            threading.Thread(target=self._wait, args=(wait, self.client()), daemon=True, name=name) for name, wait in waits.items()
+        ]
+        for thread in (self._sender, *self._waiting):
+            thread.start()
 
     @property
     def prefix(self) -> str:
@@ -64,6 +74,15 @@ class Control:
     def send(self, rank: int, message: Message) -> None:
         """Sends one message to one rank, this one included. Never blocks."""
         self._send(rank, self._encode(message))
+
+    def post(self, message: Message) -> None:
+        """Tells rank 0 something of the attempt `message["seq"]`; in vain where rank 0 has gone on to the next one. Never blocks."""
+        text = self._encode(message)
+        if self.place.rank == 0:
+            self._deliver(text)
+        else:
+            number, letter = self._letter.add(message["seq"], text)
+            self._outgoing.put(lambda store: self._letter.send(store, number, letter))
 
     def cast(self, message: Message) -> None:
         """Rank 0: sends one message to every rank, itself last."""
@@ -88,13 +107,13 @@ class Control:
         self._outgoing.put(lambda store: _delete_keys(PrefixStore(generation_prefix(generation), store)))
 
     def close(self, timeout_s: float) -> None:
-        """Sends what is still queued and ends both threads, for at most `timeout_s` each.
+        """Sends what is still queued and ends all threads, for at most `timeout_s` each.
 
-        A listener that still waited in the store would abort the process (SIGABRT) if it woke while the interpreter shuts down.
+        One that still waited in the store would abort the process (SIGABRT) if it woke while the interpreter shuts down.
         """
         self._outgoing.put(None)
-        self._sender.join(timeout_s)
-        self._listener.join(timeout_s)
+        for thread in (self._sender, *self._waiting):
+            thread.join(timeout_s)
 
     def drain_wake(self) -> None:
         try:
@@ -119,19 +138,32 @@ class Control:
         try:
             while (action := self._outgoing.get()) is not None:
                 action(store)
+            self._closing = True
             store.queue_push(f"to/{self.place.rank}", _NO_MORE)
-            self._listener.join(_LAST_WORD_S)
+            if self._others:
+                ring(store)
+            for thread in self._waiting:
+                thread.join(_LAST_WORD_S)
             if self.place.has_own_store:
                 store.add(CLOSED, 1)
         except RuntimeError as error:
             self._tell_store_lost(error)
 
-    def _listen(self, store: Store) -> None:
+    def _wait(self, wait: Callable[[Store], None], store: Store) -> None:
         try:
-            while (text := store.queue_pop(f"to/{self.place.rank}")) != _NO_MORE:
-                self._deliver(text)
+            wait(store)
         except (RuntimeError, ValueError, TypeError) as error:
             self._tell_store_lost(error)
+
+    def _listen(self, store: Store) -> None:
+        while (text := store.queue_pop(f"to/{self.place.rank}")) != _NO_MORE:
+            self._deliver(text)
+
+    def _read_letters(self, store: Store) -> None:
+        letters = Letters(self._others)
+        while not self._closing:
+            for text in letters.await_words(store):
+                self._deliver(text)
 
     def _deliver(self, text: str | bytes) -> None:
         sender, message = json.loads(text)

@@ -8,6 +8,7 @@ from gpu_acceptance.attempts import all_passed, bare_row, too_small
 from gpu_acceptance.board import Board
 from gpu_acceptance.budget import Budget
 from gpu_acceptance.control import ControlError
+from gpu_acceptance.gc_pause import gc_paused
 from gpu_acceptance.generations import MOST_SPOILED, Generations, Validation
 from gpu_acceptance.job import Job
 from gpu_acceptance.judge import wants_repeat
@@ -156,15 +157,16 @@ class Leader:
         self.job = Job(tuple(identity.with_facts(facts.get(identity.rank, {})) for identity in self.job.ranks))
 
     def _judged(self, validation: Validation, attempts: list[Attempt]) -> Row:
-        return make_row(
-            validation.nodeid,
-            tuple(attempts),
-            self._profile,
-            self.job,
-            self._waivers,
-            validation.deadline_s,
-            measure_only=self._options.measure_only,
-        )
+        with gc_paused():
+            return make_row(
+                validation.nodeid,
+                tuple(attempts),
+                self._profile,
+                self.job,
+                self._waivers,
+                validation.deadline_s,
+                measure_only=self._options.measure_only,
+            )
 
     def _why_end(self) -> str | None:
         """Why no further validation can run."""

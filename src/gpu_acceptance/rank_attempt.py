@@ -49,6 +49,7 @@ class Host(Protocol):
     @property
     def hold(self) -> Hold | None: ...
     def tell_leader(self, message: Message) -> None: ...
+    def post(self, message: Message) -> None: ...
     def describe_network(self, since: float) -> str: ...
     def publish(self, record: RankRecord, facts: dict[str, str]) -> None: ...
 
@@ -260,10 +261,10 @@ class RunAttempt(RankAttempt):
             case "setup":
                 vote = {"outcome": Outcome(message["outcome"]), "reason": clip(message.get("reason", ""))}
                 self._waits_to_enter = vote["outcome"] == Outcome.PASSED
-                self._host.tell_leader({"type": "vote", "seq": self.go["seq"], **vote})
+                self._host.post({"type": "vote", "seq": self.go["seq"], **vote})
             case "passed":
                 self._progress = "; it was through with its call and waited for its peers"
-                self._host.tell_leader({"type": "sealable", "seq": self.go["seq"]})
+                self._host.post({"type": "sealable", "seq": self.go["seq"]})
             case "gather":
                 check_gathered(message["key"], message["value"], self.go["world_size"])
                 gathered = {"key": message["key"], "value": message["value"]}

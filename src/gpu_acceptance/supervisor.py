@@ -12,6 +12,7 @@ from gpu_acceptance.board import GRACE_S, Board
 from gpu_acceptance.control import Control, ControlError, Message, UnreachableError
 from gpu_acceptance.events import Event, Events
 from gpu_acceptance.files import Journal, encode
+from gpu_acceptance.gc_pause import gc_paused
 from gpu_acceptance.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.lookout import LOST_S, Lookout, Loss
 from gpu_acceptance.rank import Rank
@@ -77,12 +78,18 @@ class Supervisor:
     def tell_leader(self, message: Message) -> None:
         self.control.send(self.leader, message)
 
+    def post(self, message: Message) -> None:
+        """Tells rank 0 something of the attempt in progress. Who leads after its loss collects no attempts."""
+        self.control.post(message)
+
     # --- waiting -------------------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Handles what happens next; returns within half a second. Raises UnreachableError when the store or the leader is gone."""
-        for event in self.events.wait():
-            self._dispatch(event)
+        events = self.events.wait()
+        with gc_paused():  # they may be the records of a thousand ranks
+            for event in events:
+                self._dispatch(event)
         if self.hold:
             self.hold.attend()
         if self._attempt:
@@ -219,10 +226,10 @@ class Supervisor:
             self.journal_problem = self.journal_problem or f"{self.journal.path} could not be written: {error.strerror}"
         message = {"type": "published", "seq": self._seq, "record": encode(record), "facts": facts, "problem": self.journal_problem}
         try:
-            self.tell_leader(message)
+            self.post(message)
         except ControlError as error:
             short = record.model_copy(update={"outcome": Outcome.ERROR, "message": f"record not sent: {error}", "figures": ()})
-            self.tell_leader({**message, "record": encode(short), "facts": {}})
+            self.post({**message, "record": encode(short), "facts": {}})
 
     def describe_network(self, since: float) -> str:
         """What to add to the report of a rank that is stuck, where its node did not reach the store meanwhile."""

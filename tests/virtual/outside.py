@@ -151,8 +151,15 @@ class StoreClient:
             raise RuntimeError("Connection reset by peer")
         self._store.set(self._rank, key, value.encode())
 
-    def multi_get(self, keys: list[str]) -> list[bytes]:
+    def wait(self, keys: list[str]) -> None:
         self._reach(lambda: all(key in self._store.values for key in keys))
+
+    def delete_key(self, key: str) -> bool:
+        self._reach()
+        return self._store.values.pop(key, None) is not None
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        self.wait(keys)
         return [self._store.values[key] for key in keys]
 
     def queue_push(self, key: str, text: str | bytes) -> None:

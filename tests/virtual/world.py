@@ -27,6 +27,7 @@ from gpu_acceptance import (
     generation_attempt,
     joining,
     leader,
+    letters,
     lookout,
     rank_attempt,
     run,
@@ -45,7 +46,8 @@ from gpu_acceptance.run import Run
 from gpu_acceptance.settings import Settings
 
 DEADLINE_S = 6.0  # of a validation and of a formation
-_TIMED = (board, budget, generation_attempt, joining, leader, lookout, rank_attempt, standby, supervisor)  # modules that read a clock
+# modules that read a clock
+_TIMED = (board, budget, generation_attempt, joining, leader, letters, lookout, rank_attempt, standby, supervisor)
 RUN_ID = "20261120-070000-ab12"
 
 

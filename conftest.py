@@ -24,6 +24,7 @@ pytest_plugins = [
     "fixtures.lora",
     "fixtures.lora_model",
     "fixtures.shared_fs",
+    "fixtures.networks",
     "fixtures.connectivity",
     "fixtures.checkpoint",
     "fixtures.failure",

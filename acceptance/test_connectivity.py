@@ -1,4 +1,4 @@
-"""Connectivity: do all nodes reach each other over the network that launchers, gloo and NCCL's bootstrap use? On several nodes.
+"""Connectivity: do all nodes reach each other over the networks that launchers, gloo and NCCL use? On several nodes.
 
 One rank of each node speaks, to those of the other nodes of the job alone. It needs no process group: it is asked before NCCL is.
 """
@@ -17,6 +17,12 @@ def test_names(resolve_names, nodes, check):
     if nodes.speaks:
         check("connectivity.names.unresolved", unresolved.number, "count", detail=unresolved.detail)
         check("connectivity.names.wrong", wrong.number, "count", detail=wrong.detail)
+
+
+def test_interfaces(nodes, check):
+    """What NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME name on one node there is on all."""
+    if nodes.speaks:
+        check("connectivity.interfaces.missing", nodes.missing.number, "count", detail=nodes.missing.detail)
 
 
 def test_tcp(mesh, nodes, check):

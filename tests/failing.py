@@ -2,6 +2,7 @@
 
 import secrets
 import socket
+from pathlib import Path
 
 from gpu_acceptance.measure.failure import job
 from gpu_acceptance.measure.failure.job import Place
@@ -44,3 +45,10 @@ def nodes(*num_ranks):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     return [Place(node, len(num_ranks), number, "127.0.0.1", port) for node, number in enumerate(num_ranks)]
+
+
+def folder(parent: Path, node: int = 0) -> Path:
+    """An empty one for what a job of this node writes."""
+    made = parent / f"job-{node}"
+    made.mkdir()
+    return made

@@ -21,6 +21,7 @@ from waiting import wait_until
 from warm import Forked, fork
 
 ADDRESSES = tuple(f"192.0.2.{number}" for number in range(1, 9))  # of documentation: routed nowhere
+SECOND_ADDRESSES = tuple(f"198.51.100.{number}" for number in range(1, 9))
 PORT = 29500
 _SLEEP = Path(__file__).parent / "faketime"  # libfaketime 0.9.10 spoils the sleep of Python 3.11: its issue 426
 _FAKETIME = sorted(Path("/usr/lib").glob("*-linux-gnu/faketime/libfaketimeMT.so.1"))
@@ -138,18 +139,27 @@ class Hosts:
 
     def connect(self) -> None:
         _ip("netns", "add", self._switch)
-        _ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
-        for host, address in zip(self.hosts, ADDRESSES, strict=False):
+        for host in self.hosts:
             _ip("netns", "add", host.namespace)
             _etc(host).mkdir(parents=True)
             host.names.write_text(self._known)
-            port = f"port{host.node}"
-            _ip("-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
-            _ip("-n", self._switch, "link", "set", port, "master", "br0", "up")
-            _ip("-n", host.namespace, "addr", "add", f"{address}/24", "dev", "eth0")
-            for link in ("lo", "eth0"):
-                _ip("-n", host.namespace, "link", "set", link, "up")
-        self.heal()
+            _ip("-n", host.namespace, "link", "set", "lo", "up")
+        self._link(0, range(len(self.hosts)), ADDRESSES)
+
+    def link(self, *nodes: int) -> None:
+        """A second switch: these hosts are on it as eth1."""
+        self._link(1, nodes, SECOND_ADDRESSES)
+
+    def _link(self, number: int, nodes: Sequence[int], addresses: Sequence[str]) -> None:
+        bridge, link = f"br{number}", f"eth{number}"
+        _ip("-n", self._switch, "link", "add", bridge, "type", "bridge")
+        for node in nodes:
+            port, host = _port(node, number), self[node].namespace
+            _ip("-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", link, "netns", host)
+            _ip("-n", self._switch, "link", "set", port, "master", bridge, "up")
+            _ip("-n", host, "addr", "add", f"{addresses[node]}/24", "dev", link)
+            _ip("-n", host, "link", "set", link, "up")
+        _ip("-n", self._switch, "link", "set", bridge, "up")
 
     def cut(self) -> None:
         """From now on the switch drops every frame."""
@@ -158,14 +168,14 @@ class Hosts:
     def heal(self) -> None:
         _ip("-n", self._switch, "link", "set", "br0", "up")
 
-    def shape(self, node: int, mbit_per_s: int) -> None:
-        """From now on this host sends no faster. Little passes at once, and the queue is long enough that nothing is dropped."""
+    def shape(self, node: int, mbit_per_s: int, link: str = "eth0") -> None:
+        """From now on this host sends no faster there. Little passes at once, and the queue is long enough that nothing is dropped."""
         rate = ["rate", f"{mbit_per_s}mbit", "burst", "16kb", "limit", "16mb"]
-        subprocess.run(["tc", "-n", self[node].namespace, "qdisc", "replace", "dev", "eth0", "root", "tbf", *rate], check=True)
+        subprocess.run(["tc", "-n", self[node].namespace, "qdisc", "replace", "dev", link, "root", "tbf", *rate], check=True)
 
-    def narrow(self, node: int, mtu: int) -> None:
-        """From now on the switch drops larger packets that go to this host, and tells nobody."""
-        _ip("-n", self._switch, "link", "set", f"port{node}", "mtu", str(mtu))
+    def narrow(self, node: int, mtu: int, number: int = 0) -> None:
+        """From now on the switch with this number drops larger packets that go to this host, and tells nobody."""
+        _ip("-n", self._switch, "link", "set", _port(node, number), "mtu", str(mtu))
 
     def filter(self, node: int, source: int, ports: str) -> None:
         """From now on this host drops what asks for a TCP connection from another one to these ports (`FIRST:LAST`)."""
@@ -236,6 +246,10 @@ def faketime(offset: str) -> dict[str, str]:
 
 def _names(host: Host, domain: str) -> str:
     return f"{host.name} {host.name}.{domain}" if domain else host.name
+
+
+def _port(node: int, number: int) -> str:
+    return f"port{node}-{number}"
 
 
 def _etc(host: Host) -> Path:

@@ -2,10 +2,12 @@
 
 import getpass
 import subprocess
+from pathlib import Path
 
 import pytest
 from faults import assert_nothing_left
 from suite import make_suite, plain_pytest, torchrun
+from waiting import wait_until
 
 pytestmark = pytest.mark.launcher
 
@@ -110,13 +112,19 @@ def test_an_import_that_changes_what_all_run_in(tmp_path):
 
 
 def test_tmp_path_is_the_validations_own(tmp_path):
-    """It is gone with its worker, and what other pytest of this user left is not cleared away: that could take any time."""
-    temporary = tmp_path / "tmp"
+    """It is gone with its worker, killed or not, and what other pytest of this user left is not cleared away: that could take any time."""
+    temporary, elsewhere = tmp_path / "tmp", tmp_path / "elsewhere"
+    elsewhere.mkdir()
     others = [temporary / f"pytest-of-{getpass.getuser()}" / f"pytest-{number}" / "file" for number in range(9)]
+    others.append(temporary / "gpu-acceptance-of-another-run" / "file")
     for other in others:
         other.parent.mkdir(parents=True)
         other.touch()
-    ended = torchrun(make_suite(tmp_path / "suite", "writes_files"), env={"TMPDIR": str(temporary)})
-    assert ended.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)", ended.output
+    suite = make_suite(tmp_path / "suite", "dies_over_files", "writes_files")
+    ended = torchrun(suite, env={"TMPDIR": str(temporary), "SOMEBODY_ELSES": str(elsewhere)})
+    assert ended.outcomes_by_rank("test_killed") == {0: "victim", 1: "died"}
+    assert ended.row("writes_files.py::test_value").outcome == "passed", ended.output
+    written = [Path((elsewhere / str(rank)).read_text()) for rank in (0, 1)]
+    assert all(path.is_relative_to(temporary) for path in written)
     assert all(other.exists() for other in others)
-    assert list(temporary.glob("gpu-acceptance-*")) == []
+    assert wait_until(lambda: [path.name for path in temporary.glob("gpu-acceptance-*")] == ["gpu-acceptance-of-another-run"])

@@ -19,6 +19,7 @@ from waiting import wait_until
 
 from gpu_acceptance import fork_server_process, processes
 from gpu_acceptance.fork_server_process import ForkServerProcess
+from gpu_acceptance.scratch import SCRATCH
 from gpu_acceptance.worker import worker_command
 from gpu_acceptance.worker_process import WorkerProcess
 
@@ -83,9 +84,10 @@ with tempfile.NamedTemporaryFile() as file:
     }
 descriptors = [*os.environ["GPU_ACCEPTANCE_CHANNEL"].split(","), os.environ["GPU_ACCEPTANCE_BELL"]]
 same["inheritable"] = [os.get_inheritable(int(number)) for number in descriptors]
-for name in ("GPU_ACCEPTANCE_CHANNEL", "GPU_ACCEPTANCE_BELL"):
+own_names = "GPU_ACCEPTANCE_CHANNEL", "GPU_ACCEPTANCE_BELL", "GPU_ACCEPTANCE_SCRATCH"
+for name in own_names:
     del same["environ"][name]
-same["proc environ"] = [text for text in same["proc environ"] if "CHANNEL" not in text and "BELL" not in text]
+same["proc environ"] = [text for text in same["proc environ"] if not text.startswith(own_names)]
 Path(f"seen-{os.getpid()}.json").write_text(json.dumps([same, own, sorted(sys.modules)]))
 """
 # The server itself is real; what it imports is nothing, and a worker runs CODE.
@@ -128,7 +130,8 @@ class Starter:
     def ask(self, server: ForkServerProcess | None, **environment: str) -> WorkerProcess:
         command = worker_command(sys.executable, self.folder, self.folder / "pytest.ini", [str(self.folder / "test_it.py")])
         files = self.folder, self.folder / "log", self.folder / "stacks"
-        self.workers.append(WorkerProcess(command, {**self.environment, **environment}, *files, fork_server=server))
+        environment = {**self.environment, **environment, SCRATCH: f"{self.folder}/scratch-{len(self.workers)}"}
+        self.workers.append(WorkerProcess(command, environment, *files, fork_server=server))
         return self.workers[-1]
 
     def fork(self, code: str = "", **environment: str) -> WorkerProcess:
@@ -423,7 +426,7 @@ from gpu_acceptance.worker import worker_command
 from gpu_acceptance.worker_process import WorkerProcess
 become_subreaper()
 folder = Path.cwd()
-environment = {**os.environ, "GPU_ACCEPTANCE_CODE": "signal.pause()"}
+environment = {**os.environ, "GPU_ACCEPTANCE_CODE": "signal.pause()", "GPU_ACCEPTANCE_SCRATCH": str(folder / "scratch")}
 server = ForkServerProcess(environment, folder, folder / "log")
 command = worker_command(sys.executable, folder, folder / "ini", [])
 worker = WorkerProcess(command, environment, folder, folder / "log", folder / "stacks", fork_server=server)

@@ -1,14 +1,16 @@
-"""Nothing survives a run: a small process that outlives its supervisor for a moment and kills what it left.
+"""Nothing survives a run: a small process that outlives its supervisor for a moment, kills what it left and removes its workers' folders.
 
 The kernel kills a worker with its supervisor, but not what the worker started (data loaders, compilers, launchers of its own),
 and a supervisor that was SIGKILLed cleans up nothing. Every process of a run inherits a mark in its environment; that is how they are
-found, wherever they were reparented to. Standard library only: it is started for every rank.
+found, wherever they were reparented to. Folders are found by names that nobody can guess. Standard library only: it is started for every
+rank.
 """
 
 import contextlib
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -18,10 +20,14 @@ from pathlib import Path
 MARK = "GPU_ACCEPTANCE_MARK"
 
 
-def start_janitor(mark: str) -> int:
-    """Starts the janitor of this process; it ends when this process does, after killing what carries `mark`. Returns its pid."""
+def start_janitor(mark: str, stem: Path) -> int:
+    """Starts the janitor of this process; it ends when this process does, after killing what carries `mark`. Returns its pid.
+
+    Then it removes the folders whose paths begin with `stem`.
+    """
+    isolated = [sys.executable, "-I", "-S", str(Path(__file__))]  # our folder must not shadow a standard module
     janitor = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(__file__)), str(os.getpid()), mark],  # isolated: our folder must not shadow a standard module
+        [*isolated, str(os.getpid()), mark, str(stem)],
         env={name: value for name, value in os.environ.items() if name != MARK},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -53,12 +59,26 @@ def kill_marked(mark: str, rounds: int, spare: int = 0) -> None:
         time.sleep(0.1)
 
 
-def main(supervisor_pid: int, mark: str) -> None:
+def remove_folder(folder: Path) -> None:
+    """With all that is in it, where it is a folder of this user and no link. What links in it lead to stays, and what cannot be removed."""
+    import shutil  # here: a janitor would have it read at its start, and needs it at its end
+
+    with contextlib.suppress(OSError):
+        status = folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(supervisor_pid: int, mark: str, stem: Path) -> None:
     with contextlib.suppress(ProcessLookupError):
         pidfd = os.pidfd_open(supervisor_pid)
         select.select([pidfd], [], [])
     kill_marked(mark, rounds=20)
+    with contextlib.suppress(OSError):
+        for folder in stem.parent.iterdir():
+            if folder.name.startswith(stem.name):
+                remove_folder(folder)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))

@@ -9,13 +9,13 @@ import faulthandler
 import os
 import signal
 import sys
-import tempfile
 from pathlib import Path
 from typing import NoReturn
 
 from gpu_acceptance.gc_pause import gc_spared
 from gpu_acceptance.process_exit import ProcessExit
 from gpu_acceptance.processes import become_subreaper, die_with_parent
+from gpu_acceptance.scratch import SCRATCH
 
 # What shows, stores or selects is the supervisor's; a worker only runs what it is told to run.
 _PLUGINS_OFF = ("terminal", "cacheprovider", "junitxml", "faulthandler", "pastebin", "stepwise")
@@ -74,11 +74,12 @@ def _nccl_log(base: dict[str, str]) -> dict[str, str]:
     return {"NCCL_DEBUG": level if level.upper() in {"INFO", "ABORT", "TRACE"} else "WARN", "NCCL_DEBUG_FILE": ""}
 
 
-def _tmp_path_in(scratch: str) -> tuple[str, ...]:
-    """Has tmp_path of each validation in a folder of this worker alone, and removed once it passed.
+def _tmp_path_in(scratch: Path) -> tuple[str, ...]:
+    """Has tmp_path of each validation in a folder of this worker alone, and removed once it passed. The supervisor removes the folder.
 
     Pytest's own place is shared by all pytest of a user: who leaves clears away there what older ones left, for as long as that takes.
     """
+    scratch.mkdir(mode=0o700)
     return f"--basetemp={scratch}/of_tests", "-otmp_path_retention_policy=failed"
 
 
@@ -120,8 +121,8 @@ def main(arguments: list[str]) -> int:
 
     answer_when_asked(bell_fd, Path(os.environ["GPU_ACCEPTANCE_COLLECTIVES_FILE"]))
     plugin = WorkerPlugin(read_fd, write_fd, Surroundings())
-    with tempfile.TemporaryDirectory(prefix="gpu-acceptance-", ignore_cleanup_errors=True) as scratch:
-        code = int(pytest.main([*arguments, *_tmp_path_in(scratch)], plugins=[plugin]))
+    scratch = Path(os.environ[SCRATCH])
+    code = int(pytest.main([*arguments, *_tmp_path_in(scratch)], plugins=[plugin]))
     return 0 if plugin.said_bye and code in {0, 1} else code or 3  # 1: a validation failed, which has been told; 3: no goodbye
 
 

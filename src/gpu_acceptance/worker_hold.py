@@ -22,10 +22,12 @@ from gpu_acceptance.log_warnings import LogWarnings
 from gpu_acceptance.processes import descendants, kill_descendants
 from gpu_acceptance.record import DeclaredNode, Figure, RankIdentity
 from gpu_acceptance.run_files import RunFiles
+from gpu_acceptance.scratch import SCRATCH, Scratch
 from gpu_acceptance.telemetry_watch import TelemetryWatch
 from gpu_acceptance.worker import worker_command
 from gpu_acceptance.worker_process import WorkerProcess
 
+_REMOVING_S = 1.0  # what is not gone by then the janitor removes
 _MEMORY_SLACK_BYTES = 1 << 30  # an idle driver was seen to hold 618 MiB
 
 
@@ -76,7 +78,8 @@ class WorkerHold:
         self._log = LogWarnings()
         self._warnings: tuple[Figure, ...] = ()
         self._telemetry = TelemetryWatch()
-        self._janitor = start_janitor(self._mark)
+        self._scratch = Scratch()
+        self._janitor = start_janitor(self._mark, self._scratch.stem)
         self._memory_before = {gpu.index: gpu.use.used_bytes for gpu in identity.gpus if gpu.use}
 
     def collect_with(self, suite: Suite) -> None:
@@ -94,7 +97,7 @@ class WorkerHold:
         with self._files.worker_log.open("a") as log:
             log.write(f"=== generation {generation} ===\n")
         command = worker_command(sys.executable, self._suite.rootdir, self._suite.ini, self._suite.files)
-        environment = {**self._environment, **env, MARK: self._mark}
+        environment = {**self._environment, **env, MARK: self._mark, SCRATCH: str(self._scratch.name_next())}
         asks_nccl = self._expects_gpu and self._control.place.local_rank == 0
         files = self._folder, self._files.worker_log, self._files.stacks
         self._coming = WorkerProcess(command, environment, *files, asks_nccl=asks_nccl, fork_server=self._fork_server)
@@ -223,9 +226,13 @@ class WorkerHold:
         self._abandon()
         kill_marked(self._mark, rounds=2, spare=self._fork_server.pid if self._fork_server else 0)
         kill_descendants(timeout_s=0.2, spare=self._janitor, known=self._known)
+        self._scratch.remove(within_s=0)
 
     def kill_everything(self) -> None:
-        """SIGKILLs the worker and everything that it ever started; the sampler ends, so that none of it is inside NVML when Python ends."""
+        """SIGKILLs the worker and everything that it ever started, and removes its folder.
+
+        The sampler ends, so that none of it is inside NVML when Python ends.
+        """
         self._telemetry.end()
         self._abandon()
         if self._fork_server:
@@ -234,3 +241,4 @@ class WorkerHold:
             self.worker.kill()
         kill_marked(self._mark, rounds=20)
         kill_descendants(spare=self._janitor)
+        self._scratch.remove(within_s=_REMOVING_S)

@@ -1,4 +1,4 @@
-"""Which address a variable of NCCL or gloo chooses, and which interface an address is of."""
+"""Which interfaces a variable of NCCL or gloo chooses, and which interface an address is of."""
 
 import pytest
 
@@ -14,33 +14,49 @@ FOUND = (
 )
 
 
+ETH0, ETH10, DOCKER, LO = {"eth0": "192.0.2.1"}, {"eth10": "198.51.100.1"}, {"docker0": "172.17.0.1"}, {"lo": "127.0.0.1"}
+
+
 @pytest.mark.parametrize(
-    ("text", "address"),
+    ("text", "chosen"),
     [
-        ("eth", "192.0.2.1"),
-        ("eth1", "198.51.100.1"),
-        ("=eth10", "198.51.100.1"),
-        ("=eth1,eth0", "192.0.2.1"),
-        ("^lo,docker", "192.0.2.1"),
-        ("^=lo,docker0", "192.0.2.1"),
+        ("eth", ETH0 | ETH10),
+        ("eth1", ETH10),
+        ("lo,eth", LO | ETH0 | ETH10),
+        ("=eth10", ETH10),
+        ("=eth1,eth0,eth", ETH0),
+        ("eth0:1,ib", ETH0),
+        ("^lo,docker", ETH0 | ETH10),
+        ("^=lo,docker", DOCKER | ETH0 | ETH10),
+        ("^docker", LO | ETH0 | ETH10),  # NCCL takes lo then, and first
+        ("=,", LO | DOCKER | ETH0 | ETH10),
+        ("^=", {}),
+        ("ib0", {}),
+        ("=eth1", {}),
     ],
 )
-def test_the_first_that_is_meant_and_has_an_address(text, address):
-    assert interfaces.chosen_by("NCCL_SOCKET_IFNAME", text, FOUND) == address
+def test_all_that_are_meant_and_have_an_address(text, chosen):
+    assert interfaces.chosen_by(text, FOUND) == chosen
+    assert list(interfaces.chosen_by(text, FOUND)) == [one.name for one in FOUND if one.name in chosen]
 
 
-@pytest.mark.parametrize("text", ["ib0", "=eth", "=eth1", "^lo,docker,eth"])
-def test_one_that_is_not_there_is_named(text):
-    with pytest.raises(
-        ValueError, match=r"no interface of that name is up and has an address on this host; there are lo docker0 eth0 eth10$"
-    ) as caught:
-        interfaces.chosen_by("NCCL_SOCKET_IFNAME", text, FOUND)
-    assert str(caught.value).startswith(f"NCCL_SOCKET_IFNAME={text}: ")
+def test_nccl_takes_sixteen_at_most():
+    many = [Interface(f"eth{number}", 1500, (f"192.0.2.{number}",)) for number in range(20)]
+    assert list(interfaces.chosen_by("eth", many)) == [f"eth{number}" for number in range(16)]
+
+
+def test_gloo_lists_whole_names_and_needs_each_of_them():
+    assert interfaces.listed_in("eth10,eth1,eth,^lo,", FOUND) == ETH10 | {"eth1": "", "eth": "", "^lo": ""}
 
 
 def test_the_mtu_of_an_address():
     assert interfaces.mtu_of("198.51.100.1", FOUND) == 9000
     assert interfaces.mtu_of("203.0.113.1", FOUND) is None
+
+
+def test_the_name_of_an_address():
+    assert interfaces.name_of("2001:db8::1", FOUND) == "eth0"
+    assert interfaces.name_of("203.0.113.1", FOUND) == ""
 
 
 def test_this_machine():

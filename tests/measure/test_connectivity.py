@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from gpu_acceptance.measure.connectivity import blame, clock, names, path_mtu, reach
+from gpu_acceptance.measure.connectivity import blame, choice, clock, names, path_mtu, reach
 from gpu_acceptance.measure.connectivity.answerer import ECHO, SINK, Answerer, receive
 
 TOKEN = b"0123456789abcdef" * 2
@@ -176,3 +176,39 @@ def test_a_failure_is_held_against_the_end_that_fails_most():
     assert blame.blamed([(0, 1)]) == {0: [(0, 1)], 1: [(0, 1)]}
     assert blame.blamed([*to_and_from_2, (0, 1)]) == {2: sorted(to_and_from_2), 0: [(0, 1)]}
     assert blame.blamed([]) == {}
+
+
+def test_interfaces_of_one_name_are_one_network():
+    first, second = choice.pair_up("NAMED", [{"eth0": "192.0.2.1", "eth1": "198.51.100.1"}, {"eth1": "198.51.100.2", "eth0": "192.0.2.2"}])
+    assert (first.name(0), first.addresses, first.members) == ("NAMED eth0", ("192.0.2.1", "192.0.2.2"), (0, 1))
+    assert second.way(0, 1, "node 1 (b)") == "NAMED eth1, to node 1 (b)"
+    assert second.addresses == ("198.51.100.1", "198.51.100.2")
+
+
+def test_the_only_one_of_each_node_is_one_network_whatever_its_name():
+    (network,) = choice.pair_up("NAMED", [{"ens1": "192.0.2.1"}, {"eth0": "192.0.2.2"}])
+    assert network.way(0, 1, "node 1 (b)") == "NAMED ens1, to eth0 of node 1 (b)"
+    assert network.members == (0, 1)
+    assert choice.held_against([network], 0) == []
+
+
+@pytest.mark.parametrize(
+    ("addresses", "blamed"),
+    [
+        (("192.0.2.1", "192.0.2.2", "192.0.2.3"), {}),
+        (("192.0.2.1", "", "192.0.2.3"), {1: "no eth1 here that is up and has an address; on 2 of 3 nodes there is one"}),
+        (("192.0.2.1", "", "", ""), {0: "eth1 is here, and on 3 of 4 nodes it is not"}),
+        (("192.0.2.1", ""), {1: "no eth1 here that is up and has an address; on 1 of 2 nodes there is one"}),
+        (("", ""), dict.fromkeys((0, 1), "no eth1 here that is up and has an address; on 0 of 2 nodes there is one")),
+    ],
+)
+def test_an_interface_that_is_not_on_all_nodes_is_held_against_the_fewer(addresses, blamed):
+    networks = choice.pair_up("NAMED", [{"eth0": "203.0.113.1", "eth1": address} for address in addresses])
+    found = {node: text for node in range(len(addresses)) if (text := "; ".join(choice.held_against(networks, node)))}
+    assert found == blamed
+
+
+def test_a_network_that_two_variables_name_is_one_and_one_of_a_single_node_is_none():
+    same = [choice.Network(name, ("eth0", "eth0"), ("192.0.2.1", "192.0.2.2")) for name in ("first", "second")]
+    alone = choice.Network("first", ("eth1", "eth1"), ("198.51.100.1", ""))
+    assert choice.distinct([*same, alone]) == same[:1]

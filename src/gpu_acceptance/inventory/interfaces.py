@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import psutil
 
+_MOST_CHOSEN = 16  # NCCL takes no more (MAX_IFS of its source)
+
 
 @dataclass(frozen=True)
 class Interface:
@@ -48,16 +50,33 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
 
 
-def chosen_by(variable: str, text: str, interfaces: Sequence[Interface]) -> str:
-    """The first address of the first interface that a value of NCCL_SOCKET_IFNAME allows. Raises ValueError where there is none.
+def name_of(address: str, interfaces: Sequence[Interface]) -> str:
+    """The name of the interface that has this address, empty where none has."""
+    return next((one.name for one in interfaces if address in one.addresses), "")
 
-    `eth`: all whose name begins so; `=eth0`: that one; `^docker,lo`: all but these; names with commas between (NCCL's documentation).
+
+def chosen_by(text: str, interfaces: Sequence[Interface]) -> dict[str, str]:
+    """What a value of NCCL_SOCKET_IFNAME allows and has an address, as NCCL takes them: name -> first address, in the kernel's order.
+
+    `eth`: all whose name begins so; `=eth0`: that one; `^docker,lo`, `^=docker0,lo`: all but these; names with commas between, and
+    what follows a colon in one counts for nothing (NCCL's documentation, and ncclFindInterfaces of its source).
     """
     is_other, rest = text.startswith("^"), text.removeprefix("^")
-    is_exact, names = rest.startswith("="), rest.removeprefix("=").split(",")
-    for one in interfaces:
-        is_named = one.name in names if is_exact else any(name and one.name.startswith(name) for name in names)
-        if is_named != is_other and one.addresses:
-            return one.addresses[0]
-    known = " ".join(one.name for one in interfaces if one.addresses)
-    raise ValueError(f"{variable}={text}: no interface of that name is up and has an address on this host; there are {known}")
+    is_exact = rest.startswith("=")
+    names = [name for part in rest.removeprefix("=").split(",") if (name := part.partition(":")[0])]
+    chosen = [one for one in interfaces if one.addresses and _is_named(one.name, names, is_exact) != is_other]
+    return {one.name: one.addresses[0] for one in chosen[:_MOST_CHOSEN]}
+
+
+def _is_named(name: str, names: Sequence[str], is_exact: bool) -> bool:
+    """An empty list names all, to NCCL."""
+    return not names or (name in names if is_exact else any(map(name.startswith, names)))
+
+
+def listed_in(text: str, interfaces: Sequence[Interface]) -> dict[str, str]:
+    """What a value of GLOO_SOCKET_IFNAME lists, whole names with commas between: name -> first address, empty where there is none.
+
+    torch opens a device on each, and fails where one cannot be (ProcessGroupGloo).
+    """
+    addresses = {one.name: one.addresses[0] for one in interfaces if one.addresses}
+    return {name: addresses.get(name, "") for name in text.split(",") if name}

@@ -9,7 +9,7 @@ import socket
 
 import pytest
 import torch.distributed as dist
-from failing import marked, nodes, place, plant
+from failing import folder, marked, nodes, place, plant
 
 from gpu_acceptance.measure.failure import job
 from gpu_acceptance.measure.failure.job import Ended, blame, held_port, measure
@@ -23,22 +23,22 @@ if os.environ["RANK"] == "0":
 
 def test_a_rank_that_ignores_sigterm_is_found_and_killed_with_its_launcher(tmp_path, monkeypatch):
     plant(DEAF, tmp_path, monkeypatch)
-    ended = measure("kill", place(), end_s=2)
+    ended = measure("kill", place(), folder(tmp_path), end_s=2)
     assert ended.end_s >= 2
     assert ended == Ended(ended.end_s, 2, "", "the launcher had not ended by then, and was killed")  # itself and the deaf one
     assert marked() == []
 
 
-def test_a_job_that_never_comes_so_far_has_no_time(monkeypatch):
+def test_a_job_that_never_comes_so_far_has_no_time(tmp_path, monkeypatch):
     monkeypatch.setattr(job, "_RANK", "gpu_acceptance.measure.nobody")
-    ended = measure("kill", place(num_ranks=1))
+    ended = measure("kill", place(num_ranks=1), tmp_path)
     assert (ended.end_s, ended.num_left, ended.blamed) == (None, 0, "")
     assert ended.told.startswith("not all ranks met within 60 s, or the job ended before: ")
     assert "No module named gpu_acceptance.measure.nobody" in ended.told
 
 
-def test_gpus_that_were_asked_for_and_are_not_there_are_no_job_on_the_cpu():
-    ended = measure("kill", place(num_ranks=1), devices="GPU-0")
+def test_gpus_that_were_asked_for_and_are_not_there_are_no_job_on_the_cpu(tmp_path):
+    ended = measure("kill", place(num_ranks=1), tmp_path, devices="GPU-0")
     assert ended.end_s is None
     assert re.search(r"Error: .*(cuda|CUDA|NVIDIA)", ended.told), ended.told
 

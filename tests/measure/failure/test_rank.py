@@ -7,7 +7,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from failing import nodes, place, plant
+from failing import folder, nodes, place, plant
 
 from gpu_acceptance.measure.failure import job
 from gpu_acceptance.measure.failure.job import blame, measure
@@ -70,7 +70,7 @@ def exit_codes(text):
 
 def test_sigterm_ends_a_rank_in_the_collective_and_one_whose_abort_hangs(tmp_path, monkeypatch, said):
     plant(UNHEARD + SAYS_WHETHER_IT_IS_IN_THE_COLLECTIVE + HANGS_IN_ITS_ABORT, tmp_path, monkeypatch)
-    ended = measure("exit", place(num_ranks=3))
+    ended = measure("exit", place(num_ranks=3), folder(tmp_path))
     assert (ended.blamed, ended.told) == (blame(2, "exit"), NOT_GIVEN_UP), said
     assert ended.num_left == 1  # the child that holds the connections
     assert "before the abort the collective has ended: False" in said[-1]
@@ -79,7 +79,7 @@ def test_sigterm_ends_a_rank_in_the_collective_and_one_whose_abort_hangs(tmp_pat
 
 def test_ranks_of_another_node_that_hear_nothing_end_after_their_time(tmp_path, monkeypatch):
     plant(UNHEARD + WAITS_FOR_A_SECOND, tmp_path, monkeypatch)
-    other, of_the_dead = both(nodes(1, 2), monkeypatch)
+    other, of_the_dead = both(nodes(1, 2), tmp_path, monkeypatch)
     assert (other.blamed, other.told, other.num_left) == ("rank 0, exit code 1", NOT_GIVEN_UP, 0)
     assert (of_the_dead.blamed, of_the_dead.told, of_the_dead.num_left) == (blame(2, "exit"), NOT_GIVEN_UP, 1)
 
@@ -87,13 +87,13 @@ def test_ranks_of_another_node_that_hear_nothing_end_after_their_time(tmp_path, 
 def test_a_rank_that_hears_of_the_death_before_its_launcher_is_not_named_for_it(tmp_path, monkeypatch):
     """Neither by the dead one's connections, nor by those of the other node, which is gone by then with the control store."""
     plant(HEARD_EARLY, tmp_path, monkeypatch)
-    other, of_the_dead = both(nodes(1, 2), monkeypatch)
+    other, of_the_dead = both(nodes(1, 2), tmp_path, monkeypatch)
     assert (other.blamed, other.told, other.num_left) == ("rank 0, exit code 1", NOT_GIVEN_UP, 0)
     assert (of_the_dead.blamed, of_the_dead.told, of_the_dead.num_left) == (blame(2, "exit"), NOT_GIVEN_UP, 0)
 
 
-def both(places, monkeypatch):
+def both(places, tmp_path, monkeypatch):
     """What each of two nodes on this machine was left with."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     with ThreadPoolExecutor() as nodes_at_once:
-        return list(nodes_at_once.map(lambda one: measure("exit", one), places))
+        return list(nodes_at_once.map(lambda one: measure("exit", one, folder(tmp_path, one.node)), places))

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -76,16 +75,16 @@ def held_port(family: socket.AddressFamily = socket.AF_INET) -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
-def measure(way: str, place: Place, *, devices: str = "", end_s: float = END_S) -> Ended:
+def measure(way: str, place: Place, folder: Path, *, devices: str = "", end_s: float = END_S) -> Ended:
     """Runs the job's part of this host. Every host of it calls this, with a process that is a child subreaper.
 
+    `folder`: an empty one for what the job writes.
     `devices`: the GPUs, as CUDA_VISIBLE_DEVICES names them; empty where there are none, and gloo takes the place of NCCL.
     A launcher that has not ended `end_s` after the death is killed, with all that it started.
     """
     mark = secrets.token_hex(16)
     environment = {**_environment(os.environ, place, devices), _MARK: mark}
-    with tempfile.TemporaryDirectory(prefix="gpu-acceptance-") as name, contextlib.ExitStack() as at_end:
-        folder = Path(name)
+    with contextlib.ExitStack() as at_end:
         with (folder / "output").open("wb") as output:
             launcher = subprocess.Popen(
                 _command(way, "nccl" if devices else "gloo", place, folder),

@@ -103,7 +103,7 @@ def open_mpi(rank, **changes):
 
 
 def hydra(rank, **changes):
-    """As mpiexec of MPICH 4 and of Intel MPI."""
+    """As mpiexec of MPICH 4 and of Intel MPI 2021.18."""
     number = {"PMI_RANK": rank, "MPI_LOCALRANKID": rank % 8, "PMI_SIZE": 16, "MPI_LOCALNRANKS": 8, "MASTER_ADDR": "node-07"}
     return environment(number, changes)
 
@@ -142,6 +142,7 @@ DAEMON_OF_SRUN = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "SLURM_STEP_
         ({**DAEMON_OF_SRUN, **open_mpi(11)}, BY_MPIRUN),
         ({**DAEMON_OF_SRUN, **hydra(11)}, of_16("node-07", 29500, "mpiexec", "mpiexec")),
         (hydra(11, MASTER_PORT=29400), of_16("node-07", 29400, "mpiexec", "mpiexec")),
+        (hydra(11, I_MPI_HYDRA_UUID="445c0000-6b75"), of_16("node-07", 29500, "mpiexec-445c0000-6b75", "mpiexec")),
         (bare(11), of_16("node-07", 29501, "none", "")),
     ],
 )

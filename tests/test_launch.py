@@ -103,7 +103,7 @@ def open_mpi(rank, **changes):
 
 
 def hydra(rank, **changes):
-    """As mpiexec of MPICH 4 and of Intel MPI."""
+    """As mpiexec of MPICH 4 and of Intel MPI 2021.18."""
     number = {"PMI_RANK": rank, "MPI_LOCALRANKID": rank % 8, "PMI_SIZE": 16, "MPI_LOCALNRANKS": 8, "MASTER_ADDR": "node-07"}
     return environment(number, changes)
 
@@ -142,6 +142,7 @@ DAEMON_OF_SRUN = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "SLURM_STEP_
         ({**DAEMON_OF_SRUN, **open_mpi(11)}, BY_MPIRUN),
         ({**DAEMON_OF_SRUN, **hydra(11)}, of_16("node-07", 29500, "mpiexec", "mpiexec")),
         (hydra(11, MASTER_PORT=29400), of_16("node-07", 29400, "mpiexec", "mpiexec")),
+        (hydra(11, I_MPI_HYDRA_UUID="445c0000-6b75"), of_16("node-07", 29500, "mpiexec-445c0000-6b75", "mpiexec")),
         (bare(11), of_16("node-07", 29501, "none", "")),
     ],
 )
@@ -258,6 +259,9 @@ def test_one_rank_needs_no_launcher(environ):
             "WORLD_SIZE=8 without torchrun, and without LOCAL_RANK, LOCAL_WORLD_SIZE: each rank wants RANK, LOCAL_RANK, WORLD_SIZE, "
             "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; or start one torchrun per node",
         ),
+        ({"RANK": "1"}, "RANK=1, and WORLD_SIZE is not in the environment: say how many ranks there are, or unset RANK for a run of one"),
+        ({"RANK": "0"}, "RANK=0, and WORLD_SIZE is not in the environment: say how many ranks there are, or unset RANK for a run of one"),
+        (bare(3, WORLD_SIZE=1), "RANK=3, and WORLD_SIZE=1: say how many ranks there are, or unset RANK for a run of one"),
         (srun(11, WORLD_SIZE=8), "srun says SLURM_STEP_NUM_TASKS=16, and the environment WORLD_SIZE=8: unset WORLD_SIZE"),
         (open_mpi(11, RANK=0), "mpirun says OMPI_COMM_WORLD_RANK=11, and the environment RANK=0: unset RANK"),
         (

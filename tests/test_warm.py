@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from clean_environment import clean_environment
-from warm import Forked, fork
+from warm import Forked, Server, fork
 
 SHOWN = """
 import os, sys
@@ -63,3 +63,9 @@ def test_what_is_read_once_has_it_started_anew(tmp_path):
     assert fork([sys.executable, "-m", "json.tool"], tmp_path, clean_environment(), None) is None
     assert fork([sys.executable, "-c", "pass"], tmp_path, clean_environment(), None) is None
     assert fork([str(Path(sys.executable).parent / "python9"), *command[1:]], tmp_path, clean_environment(), None) is None
+
+
+def test_libraries_that_start_threads_at_their_import_are_no_obstacle():
+    """As OpenBLAS does where nothing says how many it may have."""
+    environment = {name: value for name, value in clean_environment().items() if not name.startswith(("OMP_", "OPENBLAS_", "MKL_"))}
+    Server(environment, ("numpy", "torch")).close()

@@ -83,6 +83,9 @@ def main() -> None:
     for name in sys.argv[2:]:
         importlib.import_module(name)
     gc.freeze()
+    if not (trial := os.fork()):
+        os._exit(0)
+    os.waitpid(trial, 0)  # OpenBLAS puts its threads down before a fork
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork of more than one thread may hang"
     channel.send(b"ready")
     request = _serve(channel)

@@ -164,4 +164,6 @@ def _run_id(launcher: Launcher, environ: Mapping[str, str]) -> str:
         return f"slurm-{environ.get('SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID')}"
     if launcher is OPEN_MPI:
         return f"mpirun-{environ.get('PMIX_NAMESPACE') or environ.get('OMPI_MCA_ess_base_jobid')}"  # Open MPI 5, 4
+    if launcher is HYDRA and (job := environ.get("I_MPI_HYDRA_UUID")):  # of Intel MPI; MPICH has none
+        return f"mpiexec-{job}"
     return launcher.name or "none"

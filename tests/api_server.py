@@ -60,6 +60,7 @@ def unscheduled(name: str, message: str, reason: str = "Unschedulable") -> dict[
 def in_container(name: str, phase: str, init: bool = False, **state: dict[str, Any]) -> dict[str, Any]:
     """One of our Job on a node, whose container is in this state: `waiting={"reason": ...}`."""
     made = pod(name, f"uid-of-{name}", JOB_UID, "8", phase)
+    made["status"]["startTime"] = AT
     made["status"]["conditions"] = [{"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": AT}]
     container = {"name": "one", "image": "an-image", "imageID": "", "ready": False, "restartCount": 0, "state": state}
     made["status"]["initContainerStatuses" if init else "containerStatuses"] = [container]

@@ -1,5 +1,6 @@
 """What kustomize makes of deploy/kubernetes, and what the kubelet would make of a pod of it."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,9 +10,17 @@ from typing import Any
 
 import pytest
 import yaml
+from suite import extend_conftest, shipped_suite
 
 MANIFESTS = Path(__file__).parents[1] / "deploy" / "kubernetes"
 needs_kustomize = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl builds the manifests: no kubectl here")
+needs_mounts = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare") or not Path("/var/run").samefile("/run"),
+    reason="an account is mounted as the kubelet does: needs root, `unshare` (util-linux) and /var/run -> /run",
+)
+_MOUNTED = (
+    'mount -t tmpfs none /run && mkdir -p /run/secrets/kubernetes.io && cp -r "$0" /run/secrets/kubernetes.io/serviceaccount && exec "$@"'
+)
 _FIELD = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 _VARIABLE = re.compile(r"\$\((\w+)\)")
 
@@ -50,3 +59,20 @@ def environment_of(container: dict[str, Any], labels: dict[str, str], annotation
             assert field, entry
             known[entry["name"]] = {"labels": labels, "annotations": annotations}[field[1]].get(field[2], "")
     return known
+
+
+def in_pod(account: Path, *command: str) -> list[str]:
+    """The command with the account's files in their place, which a container has for itself."""
+    return ["unshare", "--mount", "sh", "-c", _MOUNTED, str(account), *command]
+
+
+def suite_in_pod(folder: Path, account: Path) -> Path:
+    """Subject `kubernetes`, in a pod that has this account mounted."""
+    suite = shipped_suite(folder, "kubernetes")
+    extend_conftest(
+        suite,
+        "from pathlib import Path",
+        "from gpu_acceptance.inventory import kubernetes_api",
+        f"kubernetes_api.ACCOUNT = Path({str(account)!r})",
+    )
+    return suite

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from api_server import cluster, needs_openssl
-from suite import extend_conftest, plain_pytest, shipped_suite, torchrun
+from pods import suite_in_pod
+from suite import plain_pytest, shipped_suite, torchrun
 
 from gpu_acceptance.record import Outcome
 from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
@@ -20,14 +21,8 @@ def figures_of(ended, name):
 
 @needs_openssl
 def test_a_cordoned_node_is_rejected_by_name(tmp_path):
-    suite = shipped_suite(tmp_path / "suite", "kubernetes")
     account = tmp_path / "account"
-    extend_conftest(
-        suite,
-        "from pathlib import Path",
-        "from gpu_acceptance.inventory import kubernetes_api",
-        f"kubernetes_api.ACCOUNT = Path({str(account)!r})",
-    )
+    suite = suite_in_pod(tmp_path / "suite", account)
     with cluster(account) as api:
         api.node["spec"]["taints"].append({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
         other = copy.deepcopy(api.node)

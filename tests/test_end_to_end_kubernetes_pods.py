@@ -1,7 +1,5 @@
 """deploy/kubernetes/start.sh in the pod of node 0 while another pod is Pending: the API says why, and torchrun waits for nobody."""
 
-import os
-import shutil
 import signal
 import subprocess
 from contextlib import contextmanager
@@ -10,7 +8,7 @@ from pathlib import Path
 import pytest
 from api_server import cluster, needs_openssl, pod, unscheduled
 from clean_environment import clean_environment
-from pods import built, environment_of, needs_kustomize, resized
+from pods import built, environment_of, in_pod, needs_kustomize, needs_mounts, resized
 from suite import PYTHON
 from waiting import wait_until
 
@@ -29,18 +27,10 @@ ENGINES = {  # overlay -> labels of its pods, and where the container is
         lambda objects: objects["PyTorchJob"]["spec"]["pytorchReplicaSpecs"]["Master"]["template"],
     ),
 }
-# As the kubelet does: the account's files in their place, which a container has for itself.
-MOUNTED = (
-    'mount -t tmpfs none /run && mkdir -p /run/secrets/kubernetes.io && cp -r "$0" /run/secrets/kubernetes.io/serviceaccount && exec "$@"'
-)
-
 pytestmark = [
     needs_openssl,
     needs_kustomize,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not shutil.which("unshare") or not Path("/var/run").samefile("/run"),
-        reason="an account is mounted as the kubelet does: needs root, `unshare` (util-linux) and /var/run -> /run",
-    ),
+    needs_mounts,
 ]
 
 
@@ -62,7 +52,7 @@ def started(api, tmp_path, overlay="all-nodes", **more):
     kubeflow = {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "a-pod", "PET_MASTER_PORT": "29500"}
     own = environment_of(container, labels, {"batch.kubernetes.io/job-completion-index": "0"})
     image = {"PYTHON": str(python), "REPORTS": str(tmp_path / "reports")}
-    command = ["unshare", "--mount", "sh", "-c", MOUNTED, str(api.account), *container["command"][:1], str(START)]
+    command = in_pod(api.account, *container["command"][:1], str(START))
     with subprocess.Popen(
         command,
         env={**clean_environment(), **kubeflow, **own, **api.environment, **image, **more},

@@ -72,28 +72,29 @@ NOT_RUNNING = [
     (unscheduled("late", "held back", "SchedulingGated"), "pod late is Pending: held back (PodScheduled: SchedulingGated)"),
     (
         in_container("late", "Pending", waiting=PULL),
-        'pod late is Pending: Back-off pulling image "gpu-acceptance:0.1.0" (one: ImagePullBackOff)',
+        'pod late on node-01 is Pending: Back-off pulling image "gpu-acceptance:0.1.0" (one: ImagePullBackOff)',
     ),
     (
         in_container("late", "Pending", waiting={"reason": "ErrImagePull", "message": "no such host"}),
-        "pod late is Pending: no such host (one: ErrImagePull)",
+        "pod late on node-01 is Pending: no such host (one: ErrImagePull)",
     ),
     (
         in_container("late", "Pending", init=True, waiting={"reason": "CreateContainerError", "message": "no such device"}),
-        "pod late is Pending: no such device (one: CreateContainerError)",
+        "pod late on node-01 is Pending: no such device (one: CreateContainerError)",
     ),
-    (in_container("late", "Pending", waiting={"reason": "ContainerCreating"}), "pod late is Pending: one: ContainerCreating"),
-    (in_container("late", "Pending", waiting={}), "pod late is Pending: Kubernetes gives no reason"),
-    (pod("late", "uid", JOB_UID, phase="Unknown"), "pod late is Unknown: Kubernetes gives no reason"),
+    (in_container("late", "Pending", waiting={"reason": "ContainerCreating"}), "pod late on node-01 is Pending: one: ContainerCreating"),
+    (pod("late", "uid", JOB_UID, phase="Pending"), "pod late on node-01 is Pending: its kubelet has not taken it up"),
+    (in_container("late", "Pending", waiting={}), "pod late on node-01 is Pending: Kubernetes gives no reason"),
+    (pod("late", "uid", JOB_UID, phase="Unknown"), "pod late on node-01 is Unknown: Kubernetes gives no reason"),
     (
         in_container("late", "Failed", terminated={"exitCode": 4, "reason": "Error", "message": "torch\nRUN_ID is not there\n"}),
-        "pod late is Failed: RUN_ID is not there (one: Error, exit code 4)",
+        "pod late on node-01 is Failed: RUN_ID is not there (one: Error, exit code 4)",
     ),
     (
         {**pod("late", "uid", JOB_UID), "status": {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}},
-        "pod late is Failed: low on memory (Evicted)",
+        "pod late on node-01 is Failed: low on memory (Evicted)",
     ),
-    (pod("late", "uid", JOB_UID, phase="Succeeded"), "pod late is Succeeded: Kubernetes gives no reason"),
+    (pod("late", "uid", JOB_UID, phase="Succeeded"), "pod late on node-01 is Succeeded: Kubernetes gives no reason"),
 ]
 
 
@@ -107,10 +108,37 @@ def test_a_pod_that_does_not_run_ends_with_the_word_of_kubernetes(api, wait, one
     assert lines[1].endswith(END)
 
 
+def ready(ready, containers, **more):
+    """One that runs, with these two conditions."""
+    one = second()
+    one["status"]["conditions"] = [{"type": "Ready", "status": ready, **more}, {"type": "ContainersReady", "status": containers}]
+    return one
+
+
+@pytest.mark.parametrize(
+    ("one", "code"),
+    [
+        (ready("True", "True"), 0),
+        (ready("False", "False", reason="ContainersNotReady"), 0),  # of a container that somebody else put beside ours
+        (ready("False", "True", reason="ReadinessGatesNotReady"), 0),
+        (ready("False", "True"), 6),
+        (ready("False", "True", reason="NodeNotReady"), 6),
+    ],
+)
+def test_one_that_runs_is_awaited_only_while_its_node_does_not_report(api, wait, one, code):
+    api.pods.append(one)
+    ended, lines = wait()
+    assert ended == code
+    if code:
+        assert lines[0] == (
+            "pod gpu-acceptance-1-k2m9d on node-01 is NotReady: its containers are Ready and it is not: its node does not report"
+        )
+
+
 def test_where_none_can_follow_nobody_waits(api, wait):
     api.pods.append(in_container("late", "Failed", terminated={"exitCode": 4, "reason": "Error"}))
     code, lines = wait(timeout_s=3600)
-    assert (code, lines[0]) == (6, "pod late is Failed: one: Error, exit code 4")
+    assert (code, lines[0]) == (6, "pod late on node-01 is Failed: one: Error, exit code 4")
 
 
 def test_fewer_pods_than_the_run_has(api, wait):
@@ -122,7 +150,7 @@ def test_fewer_pods_than_the_run_has(api, wait):
     assert code == 6
     assert lines[0] == "waiting for gpu-acceptance-1-k2m9d (Terminating), 2 pods that nobody made yet, 0.1 s more at most"
     assert lines[1:3] == [
-        "pod gpu-acceptance-1-k2m9d is Terminating: Kubernetes gives no reason",
+        "pod gpu-acceptance-1-k2m9d on node-01 is Terminating: Kubernetes gives no reason",
         "1 of 3 pods of this run there: what makes them did not make the others",
     ]
 
@@ -159,10 +187,23 @@ def goes_on(wait):
     return line.removeprefix(BEGIN)
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_right_that_is_not_given(api, wait, status):
-    api.answer = (status, "{}")
-    assert goes_on(wait).startswith("not permitted (GET /api/v1/namespaces/default/pods?labelSelector=")
+ASKED = "GET /api/v1/namespaces/default/pods"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((401, '{"message": "Unauthorized"}'), "status 401, 'Unauthorized'"),
+        ((403, '{"message": "pods is forbidden: \\u001b[2J"}'), "status 403, 'pods is forbidden: \\x1b[2J'"),
+        ((403, "{}"), "status 403, 2 bytes"),
+        ((403, '{"message": ["x"]}'), "status 403, 18 bytes"),
+        ((403, "[]"), "status 403, 2 bytes"),
+        ((403, "<html>"), "status 403, 6 bytes"),
+    ],
+)
+def test_a_right_that_is_not_given(api, wait, answer, said):
+    api.answer = answer
+    assert goes_on(wait) == f"not permitted ({ASKED}: {said})"
     assert len(api.asked) == 1
 
 
@@ -186,6 +227,13 @@ def name_of(value):
     return spoil
 
 
+def node_of(value):
+    def spoil(one):
+        one["spec"]["nodeName"] = value
+
+    return spoil
+
+
 def phase_of(value):
     def spoil(one):
         one["status"]["phase"] = value
@@ -205,6 +253,7 @@ def conditions_of(value):
     [
         (name_of("\x1b[2J"), "ValueError: no name of a pod: '\\x1b[2J'"),
         (name_of(7), "TypeError: expected string or bytes-like object, got 'int'"),
+        (node_of("../x"), "ValueError: no name of a node: '../x'"),
         (phase_of("Fine"), "ValueError: no phase of a pod: 'Fine'"),
         (phase_of(["Running"]), "TypeError: unhashable type: 'list'"),
         (conditions_of(["x"]), "TypeError: string indices must be integers, not 'str'"),

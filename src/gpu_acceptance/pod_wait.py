@@ -69,7 +69,8 @@ def _num_there(pods: Pods) -> int:
 
 def _why(pods: Pods, number: int, passed_s: float) -> Iterator[str]:
     for pod in _not_running(pods):
-        yield f"pod {pod.name} is {pod.phase}: {'; '.join(map(_text_of, pod.reasons)) or 'Kubernetes gives no reason'}"
+        where = f" on {pod.node}" if pod.node else ""
+        yield f"pod {pod.name}{where} is {pod.phase}: {'; '.join(map(_text_of, pod.reasons)) or 'Kubernetes gives no reason'}"
     if _num_there(pods) < number:
         yield f"{_num_there(pods)} of {plural(number, 'pod')} of this run there: what makes them did not make the others"
     yield (

@@ -138,7 +138,7 @@ def lacks(api):
 def test_a_right_that_is_not_given(api, status):
     api.answer = (status, "{}")
     node, pods = lacks(api)
-    assert node == Missing(Why.NOT_PERMITTED, f"GET /api/v1/nodes/{NODE}: status {status}")
+    assert node == Missing(Why.NOT_PERMITTED, f"GET /api/v1/nodes/{NODE}: status {status}, 2 bytes")
     assert pods.missing is Why.NOT_PERMITTED
 
 

@@ -141,7 +141,7 @@ def test_a_node_of_another_form_is_unreadable_and_not_left_out(api, spoil, said)
 def test_a_pod_that_may_not_list_nodes_does_not_know(api):
     told = kubernetes.read(api.environment)
     api.answer = (403, "{}")
-    lack = Missing(Why.NOT_PERMITTED, "GET /api/v1/nodes?limit=100: status 403")
+    lack = Missing(Why.NOT_PERMITTED, "GET /api/v1/nodes: status 403, 2 bytes")
     assert list(kubernetes_nodes.elsewhere_facts(told, kubernetes_nodes.read(told, api.environment), [])) == [
         ("kubernetes.nodes.untested", lack, "count"),
         ("kubernetes.nodes.untested_names", lack, "text"),

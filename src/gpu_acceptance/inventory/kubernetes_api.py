@@ -23,6 +23,7 @@ _HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 _TOKEN = re.compile(r"[\w.~+/=-]+", re.ASCII)
 _TIMEOUT_S = 10.0
 _MOST_BYTES = 16 << 20  # a node has at most some hundred pods
+_MOST_SAID = 400  # characters: a reason names an account, a namespace and an object
 _PAGE = 100  # objects of one answer: a node is some 30 kB
 _MOST_PAGES = 200
 
@@ -94,9 +95,18 @@ def _fetched(connection: HTTPSConnection, path: str, token: str) -> tuple[int, b
 
 
 def _answered(path: str, status: int, body: bytes) -> Answer[dict[str, Any]]:
-    if status in {401, 403}:
-        return Missing(Why.NOT_PERMITTED, f"GET {path}: status {status}"[:200])
     if status != 200 or len(body) > _MOST_BYTES:
-        return Missing(Why.UNREADABLE, f"GET {path}: status {status}, {len(body)} bytes"[:200])
+        why = Why.NOT_PERMITTED if status in {401, 403} else Why.UNREADABLE
+        return Missing(why, f"GET {path.partition('?')[0]}: status {status}, {_said(body)}"[:_MOST_SAID])
     found = json.loads(body)
     return found if isinstance(found, dict) else Missing(Why.UNREADABLE, f"GET {path}: no object"[:200])
+
+
+def _said(body: bytes) -> str:
+    """The reason in the API's own words, where it gives one: who may not do what, and where."""
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        told = None
+    message = told.get("message") if isinstance(told, dict) else None
+    return repr(message) if isinstance(message, str) and message else f"{len(body)} bytes"

@@ -29,8 +29,8 @@ def node(told: Told) -> Findings:
 
 
 def bad_taints(taints: Sequence[Taint]) -> list[str]:
-    """Keys of those that Kubernetes itself puts on a node."""
-    return [taint.key for taint in taints if taint.key.startswith(_BAD_TAINTS)]
+    """Keys of those that Kubernetes itself puts on a node, each once: not-ready and unreachable come with two effects."""
+    return list(dict.fromkeys(taint.key for taint in taints if taint.key.startswith(_BAD_TAINTS)))
 
 
 def _is_bad(node: Node, condition: str) -> bool:

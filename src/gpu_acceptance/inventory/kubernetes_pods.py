@@ -9,7 +9,7 @@ from gpu_acceptance.inventory import kubernetes_api
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, read_text
 
 LABELS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9./_-]{0,315}[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-RUNNING, PENDING, TERMINATING, DONE = "Running", "Pending", "Terminating", ("Succeeded", "Failed")
+RUNNING, PENDING, TERMINATING, NOT_READY, DONE = "Running", "Pending", "Terminating", "NotReady", ("Succeeded", "Failed")
 _PHASES = {RUNNING, PENDING, *DONE, "Unknown"}
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _MOST_TEXT = 2_000  # characters; the scheduler counts nodes by their reasons, some hundred characters
@@ -23,9 +23,13 @@ class Reason(NamedTuple):
 
 
 class RunPod(NamedTuple):
-    """`phase`: Kubernetes' own word, or Terminating, as kubectl calls one that is being deleted."""
+    """`node`: empty until the scheduler has found one.
+
+    `phase`: Kubernetes' own word; Terminating, as kubectl calls one that is being deleted; NotReady: Running, and its node does not report.
+    """
 
     name: str
+    node: str
     phase: str
     reasons: tuple[Reason, ...]
 
@@ -42,16 +46,43 @@ def read(labels: str, environ: Mapping[str, str] = os.environ) -> Answer[tuple[R
 
 
 def _pods(told: dict[str, Any]) -> tuple[RunPod, ...]:
-    return tuple(_pod(one["metadata"], one["status"]) for one in told["items"])
+    return tuple(_pod(one["metadata"], one["spec"].get("nodeName") or "", one["status"]) for one in told["items"])
 
 
-def _pod(meta: dict[str, Any], status: dict[str, Any]) -> RunPod:
-    name, phase = meta["name"], status.get("phase") or "Unknown"
+def _pod(meta: dict[str, Any], node: str, status: dict[str, Any]) -> RunPod:
+    name, phase = meta["name"], _phase(meta, status)
     if not kubernetes_api.NAME.fullmatch(name):
         raise ValueError(f"no name of a pod: {name!r:.80}")
+    if node and not kubernetes_api.NAME.fullmatch(node):
+        raise ValueError(f"no name of a node: {node!r:.80}")
+    return RunPod(name, node, phase, (*_reasons(status), *_of_node(node, phase, status)))
+
+
+def _phase(meta: dict[str, Any], status: dict[str, Any]) -> str:
+    phase: str = status.get("phase") or "Unknown"
     if phase not in _PHASES:
         raise ValueError(f"no phase of a pod: {phase!r:.80}")
-    return RunPod(name, TERMINATING if meta.get("deletionTimestamp") else phase, tuple(_reasons(status)))
+    if meta.get("deletionTimestamp"):
+        return TERMINATING
+    return NOT_READY if phase == RUNNING and _is_unheard(status) else phase
+
+
+def _is_unheard(status: dict[str, Any]) -> bool:
+    """Whether its node does not report: Kubernetes then sets Ready to False and leaves what the kubelet wrote last (seen of 1.20.2)."""
+    told = {one["type"]: one for one in status.get("conditions") or () if one["type"] in {"Ready", "ContainersReady"}}
+    return (
+        len(told) == 2
+        and (told["Ready"]["status"], told["ContainersReady"]["status"]) == ("False", "True")
+        and told["Ready"].get("reason") != "ReadinessGatesNotReady"  # the kubelet's own word for a pod that waits for somebody else's
+    )
+
+
+def _of_node(node: str, phase: str, status: dict[str, Any]) -> Iterator[Reason]:
+    """What no field says in words."""
+    if phase == NOT_READY:
+        yield Reason("", "its containers are Ready and it is not: its node does not report")
+    if phase == PENDING and node and not status.get("startTime"):
+        yield Reason("", "its kubelet has not taken it up")
 
 
 def _reasons(status: dict[str, Any]) -> Iterator[Reason]:

@@ -1,0 +1,119 @@
+"""What the API of a real control plane said, as tests/test_real_kubernetes.py kept it, read again: no cluster is needed."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+from api_server import cluster, needs_openssl
+
+from gpu_acceptance import pod_wait
+from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_health, kubernetes_nodes, kubernetes_pods
+from gpu_acceptance.inventory.answer import Missing, Why
+
+pytestmark = needs_openssl
+
+ANSWERS = json.loads((Path(__file__).parents[1] / "kubernetes" / "answers.json").read_text())
+RUNS = sorted(name for name in ANSWERS if name.startswith("pods_"))
+UNSCHEDULABLE = "(PodScheduled: Unschedulable)"
+TAINTED = "1 node(s) had taint {maintenance: fan}, that the pod didn't tolerate"
+UNHEARD = "its containers are Ready and it is not: its node does not report"
+
+
+@pytest.fixture
+def api(tmp_path, monkeypatch):
+    with cluster(tmp_path / "account") as found:
+        monkeypatch.setattr(kubernetes_api, "ACCOUNT", found.account)
+        yield found
+
+
+def test_the_version_is_named():
+    assert ANSWERS["version"] == "v1.20.2"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_was_kept_is_of_the_form_that_other_tests_take(name):
+    for one in ANSWERS[name]["items"]:
+        kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", **one}, kubernetes_validate.latest_version(), strict=True)
+
+
+SAID = {  # the last pod that does not run, less its name
+    "anti_affinity": f"is Pending: 0/3 nodes are available: {TAINTED}, 2 node(s) didn't match pod affinity/anti-affinity, "
+    f"2 node(s) didn't match pod anti-affinity rules. {UNSCHEDULABLE}",
+    "bound": "on node-02 is Pending: its kubelet has not taken it up",
+    "claim": f'is Pending: 0/3 nodes are available: 3 persistentvolumeclaim "nobody-s" not found. {UNSCHEDULABLE}',
+    "gpus": f"is Pending: 0/3 nodes are available: {TAINTED}, 2 Insufficient nvidia.com/gpu. {UNSCHEDULABLE}",
+    "no_node": f"is Pending: 0/3 nodes are available: {TAINTED}, 1 node(s) had taint {{node.kubernetes.io/not-ready: }}, "
+    f"that the pod didn't tolerate, 1 node(s) were unschedulable. {UNSCHEDULABLE}",
+    "selector": f"is Pending: 0/3 nodes are available: {TAINTED}, 2 node(s) didn't match Pod's node affinity. {UNSCHEDULABLE}",
+    "taint": f"is Pending: 0/3 nodes are available: {TAINTED}, 2 node(s) didn't match Pod's node affinity. {UNSCHEDULABLE}",
+    "terminating": "on node-02 is Terminating: Kubernetes gives no reason",
+    "unreachable": f"on node-02 is NotReady: {UNHEARD}",
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_why_a_pod_does_not_run(api, name):
+    answer = ANSWERS[f"pods_{name}"]
+    api.answer = (200, json.dumps(answer))
+    lines = []
+    read = partial(kubernetes_pods.read, "batch.kubernetes.io/controller-uid=any", api.environment)
+    assert pod_wait.await_pods(read, len(answer["items"]), 0.0, lines.append) == 6
+    last = [line for line in lines if line.startswith("pod ")][-1]
+    assert last.split(" ", 2)[2] == SAID[name]
+
+
+def told_by(api, node, pods):
+    """What a pod is told, the first of these, on a node that is called node-01 here."""
+    api.node, api.pods = node, pods["items"]
+    api.environment.update(NODE_NAME="node-01", POD_UID=api.pods[0]["metadata"]["uid"])
+    return kubernetes.read(api.environment)
+
+
+WELL = {
+    "node.ready": (True, "KubeletReady"),
+    "node.pressure": (0, ""),
+    "node.taints": (0, ""),
+    "devices.gpus": (8, ""),
+    "devices.withdrawn": (0, ""),
+    "pods.same_run": (1, ""),
+    "pods.others": (0, ""),
+}
+SICK = {  # what differs
+    "well": {},
+    "cordoned": {"node.taints": (1, "node.kubernetes.io/unschedulable")},
+    "not_ready": {"node.ready": (False, "KubeletNotReady"), "node.taints": (1, "node.kubernetes.io/not-ready")},  # two taints of one key
+    "unreachable": {
+        "node.ready": (False, "NodeStatusUnknown"),
+        "node.pressure": (3, "MemoryPressure Unknown, DiskPressure Unknown, PIDPressure Unknown"),
+        "node.taints": (1, "node.kubernetes.io/unreachable"),
+    },
+}
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_a_node(api, name):
+    told = told_by(api, ANSWERS[f"node_{name}"], ANSWERS["pods_of_node"])
+    topics = (kubernetes_health.node, kubernetes_health.devices, kubernetes_health.pods)
+    found = {metric.removeprefix("kubernetes."): (value, detail) for topic in topics for metric, value, _, detail in topic(told)}
+    own = {"pods.same_run": (1, f"default/{api.pods[0]['metadata']['name']}")}
+    assert found == {**WELL, **own, **SICK[name]}
+
+
+@pytest.mark.parametrize(("name", "said"), [("not_ready", "node-02 (node.kubernetes.io/not-ready)"), ("cordoned", "none")])
+def test_a_node_that_the_run_is_not_on(api, name, said):
+    """Our selector fits both, and the run is on the first."""
+    api.other_nodes = [ANSWERS[f"node_{name}"]]
+    told = told_by(api, ANSWERS["node_well"], ANSWERS["pods_bound"])
+    _, (_, names, _) = kubernetes_nodes.elsewhere_facts(told, kubernetes_nodes.read(told, api.environment), ["node-01"])
+    assert names == said
+
+
+def test_a_right_that_is_not_given_is_told_in_the_words_of_the_api(api):
+    api.answer = (403, json.dumps(ANSWERS["forbidden"]))
+    message = (
+        'nodes "node-01" is forbidden: User "system:serviceaccount:default:gpu-acceptance" cannot get resource "nodes" '
+        'in API group "" at the cluster scope'
+    )
+    assert kubernetes.read(api.environment).node == Missing(Why.NOT_PERMITTED, f"GET /api/v1/nodes/node-01: status 403, {message!r}")

@@ -105,9 +105,10 @@ def copy_late(one, other):
     """For ever: what is in one and not in the other comes there once it is 3 s old."""
     while True:
         for source, target in ((one, other), (other, one)):
-            for path in (path for path in source.rglob("*.token") if time.time() - path.stat().st_mtime > LATE_S):
+            for path in (path for path in source.rglob("token") if time.time() - path.stat().st_mtime > LATE_S):
                 copied = target / path.relative_to(source)
-                if copied.parent.is_dir() and not copied.exists():
+                copied.parent.mkdir(exist_ok=True)
+                if not copied.exists():
                     shutil.copy(path, copied.with_suffix(".copying"))
                     copied.with_suffix(".copying").rename(copied)
         time.sleep(0.1)

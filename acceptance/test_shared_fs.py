@@ -35,10 +35,11 @@ def test_exclusive(race, check):
 
 
 def test_locks(count_together, check):
-    """Nodes that add to one number under a lock lose nothing."""
-    total, found = count_together()
-    check("shared_fs.locks.lost", total - found, "count", detail=f"{total} added, {found} found")
-    check("shared_fs.locks.taken", total, "count")
+    """A lock has one holder, whichever node asks; nodes that add to one number under it lose nothing."""
+    num_holders, added, found = count_together()
+    check("shared_fs.locks.holders", num_holders, "ranks")
+    check("shared_fs.locks.lost", added - found, "count", detail=f"{added} added, {found} found")
+    check("shared_fs.locks.taken", added, "count")
 
 
 def test_bandwidth(move, check):

@@ -2,30 +2,18 @@
 
 import os
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 from clean_environment import clean_environment
+from sshd import CLIENT, SSHD, free_port, make_key, start_sshd
 from suite import HANG_S, PYTHON, finished, make_suite
-from waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "deploy" / "bare-metal" / "acceptance.sh"
-SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
 NAMES = ("node-a", "node-b")
-CONFIG = """\
-ListenAddress 127.0.0.1
-Port {port}
-HostKey {key}
-AuthorizedKeysFile {key}.pub
-PidFile none
-UsePAM no
-StrictModes no
-PermitRootLogin yes
-"""
-CLIENT = """\
+HOST = """\
 Host {name}
   HostName 127.0.0.1
   Port {port}
@@ -47,12 +35,6 @@ pytestmark = [
 ]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Hosts:
     """Two, each with an sshd; `checkouts[1]` is what the second has where the first has `checkouts[0]`."""
 
@@ -60,18 +42,14 @@ class Hosts:
         self.folder = folder
         self.checkouts = [make_suite(folder / name, "passes") for name in ("checkout", "checkout-of-b")]
         self._daemons = []
-        key, known = folder / "key", folder / "hosts"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+        key, known = make_key(folder), folder / "hosts"
         known.write_text(f"127.0.0.1 localhost {' '.join(NAMES)}\n")
-        client = [f"IdentityFile {key}", "UserKnownHostsFile /dev/null", "StrictHostKeyChecking no", "BatchMode yes", "LogLevel ERROR"]
-        Path("/run/sshd").mkdir(exist_ok=True)  # where sshd locks itself in before a login
+        client = [f"IdentityFile {key}", *CLIENT]
         for name, checkout in zip(NAMES, self.checkouts, strict=True):
-            port, config = free_port(), folder / f"{name}.conf"
-            config.write_text(CONFIG.format(port=port, key=key))
-            client.append(CLIENT.format(name=name, port=port))
             own = ["unshare", "--mount", "--uts", "sh", "-c", OWN, name, str(checkout), str(self.checkouts[0]), str(known)]
-            self._daemons.append(subprocess.Popen([*own, str(SSHD), "-D", "-f", str(config)], stdin=subprocess.DEVNULL))
-            assert wait_until(lambda port=port: answers(port)), f"sshd of {name} does not answer"
+            daemon, port = start_sshd(key, *own)
+            self._daemons.append(daemon)
+            client.append(HOST.format(name=name, port=port))
         (folder / "ssh.conf").write_text("\n".join(client))
 
     def accept(self, *arguments, hosts=NAMES, **env):
@@ -97,11 +75,6 @@ class Hosts:
         for daemon in self._daemons:
             daemon.kill()
             daemon.wait()
-
-
-def answers(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture(scope="module")

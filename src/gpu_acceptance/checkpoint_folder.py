@@ -8,12 +8,12 @@ import contextlib
 import json
 import math
 import os
-import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_acceptance.checkpoint_removal import MARKER, PREFIX, is_ours, marker_of, remove
+from gpu_acceptance.folder_check import find_wrong
 from gpu_acceptance.joining import RefusedError
 from gpu_acceptance.run_files import RUN_ID
 
@@ -21,17 +21,9 @@ OLD_S = 6 * 3600  # the rows that write and read one are done within minutes
 
 
 def refuse_unusable(option: str, folder: Path | None) -> None:
-    """Raises RefusedError where a folder that `option` named is none that this process may write in."""
-    if folder is None:
-        return
-    try:
-        mode = folder.stat().st_mode
-    except OSError as error:
-        raise RefusedError(f"{option}={folder}: {error.strerror}; name a folder that is there on every node") from None
-    if not stat.S_ISDIR(mode):
-        raise RefusedError(f"{option}={folder}: not a folder; name one that is there on every node")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise RefusedError(f"{option}={folder}: not writable; name a folder that is, on every node")
+    """Raises RefusedError where a folder that `option` named is none that this process may write in, or does not answer."""
+    if folder and (wrong := find_wrong(folder)):
+        raise RefusedError(f"{option}={folder}: {wrong}")
 
 
 def folder_of(run_id: str, named: Path | None, beside: Path, num_nodes: int) -> Path | None:

@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from gpu_acceptance.folder_check import find_silent
 from gpu_acceptance.joining import RefusedError
 
 _PACKAGE = "Pillow"
@@ -13,6 +14,8 @@ def refuse_unusable(folder: Path | None) -> str:
     """What is trained on what, for people, and nothing where no folder was named. Raises RefusedError where one is wrong."""
     if folder is None:
         return ""
+    if silent := find_silent(folder):
+        raise RefusedError(f"--data-dir={folder}: {silent}")
     from gpu_acceptance.measure.train import data_files as files  # numpy, which a run without data of its own need not import
 
     try:

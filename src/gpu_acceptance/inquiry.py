@@ -26,7 +26,8 @@ LONGEST_S = 4.0  # a worker in torch.cuda.synchronize() answered within 0.5 s; o
 _MOST_BETWEEN_POLLS_S = 0.5  # what is longer, the supervisor did not run: then its worker may not have run either
 _SIGUSR1_BIT = 1 << (signal.SIGUSR1 - 1)
 _MASK = re.compile(r"^(SigPnd|ShdPnd|SigBlk):\s*([0-9a-f]+)$", re.MULTILINE)
-_STATES = {"T": "stopped (SIGSTOP, a debugger)", "t": "stopped (a debugger)", "D": "in the kernel and cannot be interrupted (D)"}
+_STOPPED = {"T": "stopped (SIGSTOP, a debugger)", "t": "stopped (a debugger)"}
+_SYMBOL = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 
 
 class Inquiry:
@@ -67,9 +68,20 @@ class Inquiry:
 
     @property
     def state(self) -> str:
-        """Words for a process that cannot run; empty for one that can. Many are in D for a moment: it counts if it lasts."""
-        passed = self._first_state == "D" and (self._has_told() or process_state(self._pid) != "D")
-        return "" if passed else _STATES.get(self._first_state, "")
+        """Words for a process that cannot run; empty for one that can. Many are in D for a moment: it counts if it lasts.
+
+        One that waits for a server of FUSE is in S until a signal comes, and in D from then on.
+        """
+        if self._first_state in _STOPPED:
+            return _STOPPED[self._first_state]
+        if self._has_told() or process_state(self._pid) != "D":
+            return ""
+        return f"in the kernel and cannot be interrupted (D){self._waits_in()}"
+
+    def _waits_in(self) -> str:
+        """The kernel's function, where this user may know it: who waits there waits for a file system, or for a driver."""
+        name = _read(f"/proc/{self._pid}/wchan")
+        return f", in {name}" if _SYMBOL.fullmatch(name) else ""
 
     @property
     def stack(self) -> str:

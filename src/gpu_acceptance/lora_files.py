@@ -11,6 +11,7 @@ from gpu_acceptance.checkpoint_dir import Checkpoint, look_at
 from gpu_acceptance.checkpoint_reader import CheckpointError
 from gpu_acceptance.dialogues.dialogue import DialogueError
 from gpu_acceptance.dialogues.reading import Read, read
+from gpu_acceptance.folder_check import find_silent
 from gpu_acceptance.joining import RefusedError
 from gpu_acceptance.limit import Value
 from gpu_acceptance.needed_packages import OLDEST, lack_of
@@ -45,6 +46,9 @@ def refuse_unusable(model: Path | None, data: Path | None) -> str:
     for package in OLDEST:
         if lack := lack_of(package):
             raise RefusedError(f"--lora-model: {lack}")
+    for option, path in (("--lora-model", model), ("--lora-data", data)):
+        if silent := find_silent(path):
+            raise RefusedError(f"{option}={path}: {silent}")
     try:
         found = look(model, data)
     except CheckpointError as error:

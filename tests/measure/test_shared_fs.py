@@ -17,15 +17,21 @@ def place(tmp_path):
     return Place(tmp_path, "0123")
 
 
-def test_tokens_that_are_there_missing_and_wrong(place):
-    for rank, token in enumerate(("a", "b", "other")):
+def leave(place, *left):
+    for rank, token in enumerate(left):
+        tokens.prepare(place, rank)
         tokens.leave(place, rank, token)
+
+
+def test_tokens_that_are_there_missing_and_wrong(place):
+    leave(place, "a", "b", "other")
     seen = tokens.look(place.folder, ("a", "b", "c", "d"), patience_s=0)
     assert (seen.missing, seen.wrong, seen.delay_s) == ((3,), (2,), 0)
     assert tokens.users(place.folder, 4) == dict.fromkeys(range(3), os.geteuid())
 
 
 def test_a_token_that_comes_late_is_late(place):
+    tokens.prepare(place, 0)
     later = threading.Timer(0.5, tokens.leave, (place, 0, "a"))
     later.start()
     seen = tokens.look(place.folder, ("a",), patience_s=60)
@@ -34,9 +40,20 @@ def test_a_token_that_comes_late_is_late(place):
     assert 0.2 < seen.delay_s < 60
 
 
+def test_folders_of_tokens_are_awaited_and_one_that_never_comes_is_no_error(place):
+    tokens.prepare(place, 0)
+    assert tokens.look_before(place.folder, 1, patience_s=60) == 0
+    later = threading.Timer(0.5, tokens.prepare, (place, 1))
+    later.start()
+    assert 0.2 < tokens.look_before(place.folder, 2, patience_s=60) < 60
+    later.join()
+    assert tokens.look_before(place.folder, 3, patience_s=0) == 0
+
+
 def test_a_link_in_the_place_of_a_token_is_not_followed(place, tmp_path):
     (tmp_path / "secret").write_text("a")
-    (place.folder / "rank-00000.token").symlink_to(tmp_path / "secret")
+    tokens.prepare(place, 0)
+    (place.folder / "rank-00000" / "token").symlink_to(tmp_path / "secret")
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
         tokens.look(place.folder, ("a",), patience_s=0)
 
@@ -79,6 +96,21 @@ def test_under_a_lock_nothing_is_lost(place):
     assert promises.counted(path) == 100
 
 
+def given(path):
+    with promises.Lock(path) as lock:
+        return lock.is_given()
+
+
+def test_a_lock_has_one_holder_until_it_is_left(place):
+    path = place.mine("number")
+    path.write_bytes(b"0")
+    with ProcessPoolExecutor(1) as pool:
+        with promises.Lock(path) as lock:
+            assert lock.is_given()
+            assert not pool.submit(given, path).result(timeout=60)
+        assert pool.submit(given, path).result(timeout=60)
+
+
 def test_a_lock_that_is_not_given_is_not_waited_for_for_ever(place):
     path = place.mine("number")
     path.write_bytes(b"0")
@@ -114,7 +146,7 @@ def test_blocks_that_are_not_as_they_were_written_are_counted(place, spoil, rank
 
 def test_what_was_made_is_removed_and_nothing_else(place, tmp_path):
     throughput.small_files(place, 0, 5)
-    tokens.leave(place, 0, "a")
+    leave(place, "a")
     (place.folder / "theirs").touch()
     place.clear()
     assert [path.name for path in place.folder.iterdir()] == ["theirs"]

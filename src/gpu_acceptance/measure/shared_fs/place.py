@@ -13,6 +13,7 @@ class Place:
     def __init__(self, parent: Path, name: str) -> None:
         self.folder = parent / f"{PREFIX}{name}"
         self._mine: list[Path] = []
+        self._folders: list[Path] = []
         self.folder.mkdir(mode=0o700, exist_ok=True)
 
     def mine(self, name: str) -> Path:
@@ -21,13 +22,20 @@ class Place:
         self._mine.append(path)
         return path
 
+    def make_folder(self, name: str) -> None:
+        """A folder in it of this rank alone. Raises OSError."""
+        path = self.folder / name
+        path.mkdir(mode=0o700)
+        self._folders.append(path)
+
     def clear(self) -> None:
         """Communicates with nobody: the last rank to come finds the folder empty. What cannot be removed stays."""
         for path in self._mine:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            self.folder.rmdir()
+        for folder in (*self._folders, self.folder):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -5,6 +5,7 @@ import fcntl
 import os
 import time
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from gpu_acceptance.measure.shared_fs.place import write_whole
@@ -70,6 +71,31 @@ def is_first(path: Path) -> bool:
     return True
 
 
+class Lock:
+    """Of all of a file, which must be there, until it is left. Raises OSError where the file cannot be opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("r+b", buffering=0)
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()  # any close of the file by this process gives its lock back (fcntl(2))
+
+    def is_given(self) -> bool:
+        """Whether this process has it now; it is not waited for. Raises OSError where locks are not to be had."""
+        return _try_lock(self._file)
+
+
+def _try_lock(file: FileIO) -> bool:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: somebody else has it (fcntl(2))
+        return False
+    return True
+
+
 def count_up(path: Path, times: int, patience_s: float) -> int:
     """Adds 1 to the number in the file so often, under a lock of all of it; returns how often it came to that.
 
@@ -80,9 +106,7 @@ def count_up(path: Path, times: int, patience_s: float) -> int:
     done = 0
     with path.open("r+b", buffering=0) as file:
         while done < times and time.monotonic() < end_s:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: somebody else has it (fcntl(2))
+            if not _try_lock(file):
                 time.sleep(_POLL_S)
                 continue
             try:

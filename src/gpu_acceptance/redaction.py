@@ -51,16 +51,18 @@ class Redactor:
     """Replaces the names that it was given, the longest first, in one pass: a stand-in may be another machine's name."""
 
     def __init__(self, stand_ins: StandIns) -> None:
-        self._by_word: dict[str, list[tuple[int, str, str]]] = {}  # first word of a name -> where it stands in it, the name, its stand-in
+        self._names: dict[str, str] = {}  # with its stand-in
+        shapes: dict[str, set[tuple[int, int]]] = {}  # first word of names -> how long they are, and where it stands in them
         self._steering: list[tuple[str, str]] = []  # names that would be taken apart
+        self._replaced: dict[str, str] = {}  # values: every rank has most of them again
         for name, one in stand_ins.names.items():
             for form in _forms(name):
                 if STEERS.search(form):
                     self._steering.append((form, one.stand_in))
                 elif word := _WORD.search(form):
-                    self._by_word.setdefault(word[0], []).append((word.start(), form, one.stand_in))
-        for candidates in self._by_word.values():
-            candidates.sort(key=lambda candidate: -len(candidate[1]))
+                    self._names.setdefault(form, one.stand_in)
+                    shapes.setdefault(word[0], set()).add((len(form), word.start()))
+        self._longest_first = {word: sorted(lengths, reverse=True) for word, lengths in shapes.items()}
 
     def text(self, text: str) -> str:
         """A name counts where no letter or digit touches it: a host `vm` is no part of `nvml`."""
@@ -71,7 +73,9 @@ class Redactor:
     def value(self, value: Any) -> Any:
         """The same in all texts of what JSON holds; a key that could be one of ours is none of a machine's."""
         if isinstance(value, str):
-            return self.text(value)
+            if value not in self._replaced:
+                self._replaced[value] = self.text(value)
+            return self._replaced[value]
         if isinstance(value, dict):
             return {key if key.isidentifier() else self.text(key): self.value(one) for key, one in value.items()}
         return [self.value(one) for one in value] if isinstance(value, list) else value
@@ -93,11 +97,11 @@ class Redactor:
     def _part(self, text: str) -> str:
         pieces, done = list[str](), 0
         for word in _WORD.finditer(text):
-            for before, name, stand_in in self._by_word.get(word[0], ()):
-                start, end = word.start() - before, word.start() - before + len(name)
-                if start >= done and text.startswith(name, start) and not _touches(text, start, end):
+            for length, before in self._longest_first.get(word[0], ()):
+                start, end = word.start() - before, word.start() - before + length
+                if start >= done and (stand_in := self._names.get(text[start:end])) and not _touches(text, start, end):
                     pieces += [text[done:start], stand_in]
-                    done = end
+                    done = min(end, len(text))
                     break
         return "".join([*pieces, text[done:]])
 

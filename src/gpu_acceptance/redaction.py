@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from gpu_acceptance.closed_values import closed_values
 from gpu_acceptance.files import RESULTS, RecordError, encode, read_regular, read_results, sha256_of, write_atomically
 from gpu_acceptance.manifest import MANIFEST, SIGNATURE, Manifest, find_manifest, write_manifest
 from gpu_acceptance.model import Model
@@ -54,6 +55,7 @@ class Redactor:
         self._names: dict[str, str] = {}  # with its stand-in
         shapes: dict[str, set[tuple[int, int]]] = {}  # first word of names -> how long they are, and where it stands in them
         self._steering: list[tuple[str, str]] = []  # names that would be taken apart
+        self._closed = closed_values()
         self._replaced: dict[str, str] = {}  # values: every rank has most of them again
         for name, one in stand_ins.names.items():
             for form in _forms(name):
@@ -71,14 +73,20 @@ class Redactor:
         return "".join(part if number % 2 else self._part(part) for number, part in enumerate(STEERS.split(text)))
 
     def value(self, value: Any) -> Any:
-        """The same in all texts of what JSON holds; a key that could be one of ours is none of a machine's."""
+        """The same in all texts of what JSON holds; a key that could be one of ours is none of a machine's.
+
+        Nor is a value that its field may only have: where a host is named `rank`, the scope of a limit is that word still.
+        """
         if isinstance(value, str):
             if value not in self._replaced:
                 self._replaced[value] = self.text(value)
             return self._replaced[value]
         if isinstance(value, dict):
-            return {key if key.isidentifier() else self.text(key): self.value(one) for key, one in value.items()}
+            return {key if key.isidentifier() else self.text(key): self._of_field(key, one) for key, one in value.items()}
         return [self.value(one) for one in value] if isinstance(value, list) else value
+
+    def _of_field(self, key: str, value: Any) -> Any:
+        return value if isinstance(value, str) and value in self._closed.get(key, ()) else self.value(value)
 
     def file(self, name: str, text: str) -> str:
         if name.endswith((".json", ".jsonl")):

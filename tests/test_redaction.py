@@ -245,10 +245,41 @@ def test_a_run_without_a_manifest_says_so_in_its_copy(tmp_path, capsys):
 
 
 def test_nothing_is_left_where_it_cannot_be_made(tmp_path, capsys):
-    run_dir = leave(tmp_path / "run", with_hosts(samples.accepted(), "passed"))  # the name of an outcome: replaced, no record is left
+    run_dir = leave(tmp_path / "run", with_counter(with_hosts(samples.accepted(), "counters")))  # a subject with rules of its own: replaced
     code, _, err = redact(capsys, run_dir, tmp_path / "out", tmp_path / "names")
     assert (code, err.count("\n")) == (3, 1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["names", "run"]
+
+
+def with_counter(record):
+    """This counter too, of the first rank in the first row."""
+    row = record.rows[0]
+    attempt = row.attempts[-1]
+    counter = make_figure("counters.xid", 1, "count", judged=True)
+    first = attempt.ranks[0].model_copy(update={"counters": (counter,)})
+    attempt = attempt.model_copy(update={"ranks": (first, *attempt.ranks[1:])})
+    row = row.model_copy(update={"attempts": (*row.attempts[:-1], attempt)})
+    return record.model_copy(update={"rows": (row, *record.rows[1:])})
+
+
+@pytest.mark.parametrize("hosts", [("rank", "node"), ("passed", "job"), ("held", "gpu")])
+def test_hosts_that_are_named_like_words_of_the_format_are_replaced_and_the_record_stays_one(tmp_path, capsys, hosts):
+    record = with_hosts(samples.rejected(), *hosts)
+    identity = record.header.ranks[0]
+    line = encode(RankRecord(nodeid="a", attempt=1, generation=1, rank=0, outcome=Outcome.PASSED, message=f"on {hosts[0]}, {hosts[1]}-2"))
+    run_dir = leave(tmp_path / "run", record, a_jsonl=f"{encode(identity)}\n{line}")
+    assert redact(capsys, run_dir, tmp_path / "out", tmp_path / "names")[0] == 0
+    told = read_results(tmp_path / "out")
+    assert {one.host for one in told.header.ranks} == {"node-00", "node-01"}
+    assert [row.outcome for row in told.rows] == [row.outcome for row in record.rows]
+    assert [(one.scope, one.status, one.value) for one in told.conclusion.limits] == [
+        (one.scope, one.status, one.value) for one in record.conclusion.limits
+    ]
+    first, second = map(json.loads, (tmp_path / "out" / "a.jsonl").read_text().splitlines())
+    assert (first["kind"], first["host"]) == ("identity", "node-00")
+    assert (second["kind"], second["outcome"], second["message"]) == ("rank", "passed", "on node-00, node-01-2")
+    words = re.compile(rf"(?<![^\W_])({hosts[0]}|{hosts[1]})(?![^\W_])")
+    assert not words.search(told.conclusion.line + "".join(row.message for row in told.rows))
 
 
 def test_a_folder_that_is_there_is_never_written_to(tmp_path, capsys):

@@ -28,6 +28,8 @@ _PACKAGES = re.compile(r"""(?<![\w.])(/[^\s"'=:]+?)/lib/python3[.\d]*/(?:site|di
 _SAME_EVERYWHERE = r"usr|lib|lib64|bin|sbin|etc|proc|sys|dev|suite|venv|path-\d+"
 _PATH = re.compile(rf"(?<![\w./<@-])/(?!(?:{_SAME_EVERYWHERE}|tmp/torch(?:elastic|inductor)_\w+)(?![\w-]))[\w.+~@-]+(?:/[\w.+~@-]+)+")
 _IN_FULL = re.compile(r"(?<![\w.-])([A-Za-z0-9-]+)(?:\.[a-z0-9-]+)+\.[a-z]{2,}(?![\w-])")
+_SLASH = re.compile("/")
+_BREAKS = re.compile(r'["\n]')  # no name that is looked for has one in it
 _USER = re.compile(r"(?<![\w.])/(?:home|Users)/([A-Za-z_][\w.-]{2,31})(?![\w.-])")
 _ANYBODY = {"admin", "nvidia", "python", "root", "runner", "test", "torch", "ubuntu", "user"}  # they name nobody, and stand in many texts
 _NODES = {"kubernetes.node.name", "kubernetes.nodes.untested_names", "slurm.partition.untested_nodes"}
@@ -65,7 +67,8 @@ def _nodes_of_a_cluster(record: RunRecord) -> Iterator[str]:
 
 def learn_texts(texts: Iterable[str], stand_ins: StandIns) -> None:
     """What the record does not name and the texts do. A version of four numbers is taken for an address."""
-    everything = STEERS.sub("\n", "\n".join(texts))
+    pieces = dict.fromkeys(piece for text in texts for piece in _BREAKS.split(text))  # each once: every rank says the same of most
+    everything = STEERS.sub("\n", "\n".join(pieces))
     for kind, pattern in _PATTERNS:
         for found in dict.fromkeys(pattern.findall(everything)):
             if _names_something(kind, found):
@@ -99,9 +102,9 @@ def _learn_paths(text: str, stand_ins: StandIns) -> None:
     for root in dict.fromkeys(_PACKAGES.findall(text)):
         if root not in {"/usr", "/usr/local", "/venv"}:
             stand_ins.add("packages", root, "/venv")
-    known = tuple(f"{name}/" for name in stand_ins.names if name.startswith("/"))
+    known = {name for name in stand_ins.names if name.startswith("/")}
     for path in dict.fromkeys(found.rstrip(".") for found in _PATH.findall(text)):
-        if not f"{path}/".startswith(known):
+        if not any(f"{path}/"[: slash.start()] in known for slash in _SLASH.finditer(f"{path}/")):
             stand_ins.add("path", path)
 
 

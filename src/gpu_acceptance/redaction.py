@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from gpu_acceptance.closed_values import closed_values
 from gpu_acceptance.files import RESULTS, RecordError, encode, read_regular, read_results, sha256_of, write_atomically
 from gpu_acceptance.manifest import MANIFEST, SIGNATURE, Manifest, find_manifest, write_manifest
 from gpu_acceptance.model import Model
@@ -51,16 +52,19 @@ class Redactor:
     """Replaces the names that it was given, the longest first, in one pass: a stand-in may be another machine's name."""
 
     def __init__(self, stand_ins: StandIns) -> None:
-        self._by_word: dict[str, list[tuple[int, str, str]]] = {}  # first word of a name -> where it stands in it, the name, its stand-in
+        self._names: dict[str, str] = {}  # with its stand-in
+        shapes: dict[str, set[tuple[int, int]]] = {}  # first word of names -> how long they are, and where it stands in them
         self._steering: list[tuple[str, str]] = []  # names that would be taken apart
+        self._closed = closed_values()
+        self._replaced: dict[str, str] = {}  # values: every rank has most of them again
         for name, one in stand_ins.names.items():
             for form in _forms(name):
                 if STEERS.search(form):
                     self._steering.append((form, one.stand_in))
                 elif word := _WORD.search(form):
-                    self._by_word.setdefault(word[0], []).append((word.start(), form, one.stand_in))
-        for candidates in self._by_word.values():
-            candidates.sort(key=lambda candidate: -len(candidate[1]))
+                    self._names.setdefault(form, one.stand_in)
+                    shapes.setdefault(word[0], set()).add((len(form), word.start()))
+        self._longest_first = {word: sorted(lengths, reverse=True) for word, lengths in shapes.items()}
 
     def text(self, text: str) -> str:
         """A name counts where no letter or digit touches it: a host `vm` is no part of `nvml`."""
@@ -69,12 +73,20 @@ class Redactor:
         return "".join(part if number % 2 else self._part(part) for number, part in enumerate(STEERS.split(text)))
 
     def value(self, value: Any) -> Any:
-        """The same in all texts of what JSON holds; a key that could be one of ours is none of a machine's."""
+        """The same in all texts of what JSON holds; a key that could be one of ours is none of a machine's.
+
+        Nor is a value that its field may only have: where a host is named `rank`, the scope of a limit is that word still.
+        """
         if isinstance(value, str):
-            return self.text(value)
+            if value not in self._replaced:
+                self._replaced[value] = self.text(value)
+            return self._replaced[value]
         if isinstance(value, dict):
-            return {key if key.isidentifier() else self.text(key): self.value(one) for key, one in value.items()}
+            return {key if key.isidentifier() else self.text(key): self._of_field(key, one) for key, one in value.items()}
         return [self.value(one) for one in value] if isinstance(value, list) else value
+
+    def _of_field(self, key: str, value: Any) -> Any:
+        return value if isinstance(value, str) and value in self._closed.get(key, ()) else self.value(value)
 
     def file(self, name: str, text: str) -> str:
         if name.endswith((".json", ".jsonl")):
@@ -93,11 +105,11 @@ class Redactor:
     def _part(self, text: str) -> str:
         pieces, done = list[str](), 0
         for word in _WORD.finditer(text):
-            for before, name, stand_in in self._by_word.get(word[0], ()):
-                start, end = word.start() - before, word.start() - before + len(name)
-                if start >= done and text.startswith(name, start) and not _touches(text, start, end):
+            for length, before in self._longest_first.get(word[0], ()):
+                start, end = word.start() - before, word.start() - before + length
+                if start >= done and (stand_in := self._names.get(text[start:end])) and not _touches(text, start, end):
                     pieces += [text[done:start], stand_in]
-                    done = end
+                    done = min(end, len(text))
                     break
         return "".join([*pieces, text[done:]])
 

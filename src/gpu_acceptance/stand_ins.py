@@ -62,11 +62,16 @@ class StandIns:
     def __init__(self, names: tuple[Name, ...] = ()) -> None:
         self.names = {one.name: one for one in names}
         self.used: set[str] = set()  # of names, by this run
+        self._taken: dict[str, set[str]] = {}  # stand-ins by kind
+        for one in names:
+            self._taken.setdefault(one.kind, set()).add(one.stand_in)
 
     def add(self, kind: Kind | PathKind, name: str, stand_in: str = "") -> str:
         """What stands for this name from now on; `stand_in` where that is not a number of its kind."""
         if name not in self.names:
-            stand_in = stand_in or _numbered(kind, len({one.stand_in for one in self.names.values() if one.kind == kind}))
+            taken = self._taken.setdefault(kind, set())
+            stand_in = stand_in or _numbered(kind, len(taken))
+            taken.add(stand_in)
             self.names[name] = Name(kind=kind, name=name, stand_in=stand_in, salt=secrets.token_hex(16))
         self.used.add(name)
         return self.names[name].stand_in

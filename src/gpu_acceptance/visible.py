@@ -15,7 +15,9 @@ def visible(text: str) -> str:
 
 def one_line(text: str) -> str:
     """The text on one line, for terminals: newline and tab are shown as escapes too, and a long text is cut."""
-    line = "".join(char if char.isprintable() else _escape(char) for char in text[: MAX_LINE + 1])
+    line = text[: MAX_LINE + 1]
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else _escape(char) for char in line)
     return line if len(text) <= MAX_LINE else f"{line[:MAX_LINE]}..."
 
 

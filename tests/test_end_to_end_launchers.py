@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import subprocess
 
 import pytest
 from hosts import ADDRESSES, PORT, connected, needs_hosts
@@ -15,6 +16,15 @@ PYTEST = [PYTHON, "-m", "pytest", "acceptance/"]
 STORE_ENDS_WITHIN_S = 60  # it looks every second, and gives up after 30
 OPEN_MPI, MPICH = shutil.which("mpirun.openmpi"), shutil.which("mpiexec.hydra")
 INTEL_MPI = shutil.which("mpiexec.hydra", path=f"{os.environ.get('I_MPI_ROOT', 'nowhere')}/bin")
+# Until it is killed.
+HOLDS_THE_PORT = """
+import signal, socket, sys
+with socket.socket() as taken:
+    taken.bind(("0.0.0.0", int(sys.argv[1])))
+    taken.listen()
+    print("up", flush=True)
+    signal.pause()
+"""
 
 
 @pytest.fixture
@@ -27,6 +37,11 @@ def bare(hosts, node, *arguments, **changes):
     """One rank on a host, by its environment alone."""
     place = {"RANK": node, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": PORT}
     hosts[node].start([*PYTEST, *arguments], {name: str(value) for name, value in {**place, **changes}.items()})
+
+
+def said_by(run):
+    """Every line, but that torch found no name for an address."""
+    return [line for line in run.output.splitlines() if "The hostname of the client socket" not in line]
 
 
 def accepted(run):
@@ -55,7 +70,36 @@ def test_who_cannot_find_rank_0_and_who_waits_in_vain_say_so(hosts):
     assert [one.returncode for one in ended] == [6, 6], [one.output for one in ended]
     assert "waiting for rank 1 (node 1), 5 s more at most (--join-timeout)\n" in ended[0].output
     assert "rank 1 (node 1) did not arrive within 20 s; see what its shell said there" in ended[0].output
-    assert f"no control store at {ADDRESSES[7]}:{PORT} within 5 s: " in ended[1].output
+    (said,) = said_by(ended[1])
+    assert said.startswith(f"Exit: no control store at {ADDRESSES[7]}:{PORT} within 5 s: ")
+
+
+@needs_hosts
+def test_a_port_that_something_else_holds_is_one_line_on_each_host(hosts):
+    """What holds it takes connections and says nothing: torch's own client would wait for it without an end."""
+    with subprocess.Popen(hosts[0].here([PYTHON, "-c", HOLDS_THE_PORT, str(PORT)]), stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"up\n"
+        bare(hosts, 0, "--join-timeout=5")
+        bare(hosts, 1, "--join-timeout=5")
+        ended = [hosts[node].wait() for node in (0, 1)]
+        holder.kill()
+    assert [one.returncode for one in ended] == [4, 6], [one.output for one in ended]
+    assert f"ERROR: rank 0 cannot host the control store on port {PORT} of node-0: " in ended[0].output
+    assert said_by(ended[1]) == [
+        f"Exit: no control store at {ADDRESSES[0]}:{PORT} within 5 s: what listens there does not answer as one does"
+    ]
+
+
+@needs_hosts
+def test_ranks_that_were_told_other_numbers_are_no_job(hosts):
+    """The second of them is not among those that rank 0 knows of."""
+    bare(hosts, 0)
+    bare(hosts, 1, RANK=2, WORLD_SIZE=4, LOCAL_WORLD_SIZE=2)
+    ended = [hosts[node].wait() for node in (0, 1)]
+    numbers = "rank 2 (node-1) is one of 4 ranks, 2 on its node, and rank 0 (node-0) one of 2, 1 on its node"
+    told = f"{numbers}: start all ranks with the same numbers"
+    assert [one.returncode for one in ended] == [4, 4], [one.output for one in ended]
+    assert all(f"ERROR: {told}\n" in one.output for one in ended), [one.output for one in ended]
 
 
 @needs_hosts

@@ -259,6 +259,9 @@ def test_one_rank_needs_no_launcher(environ):
             "WORLD_SIZE=8 without torchrun, and without LOCAL_RANK, LOCAL_WORLD_SIZE: each rank wants RANK, LOCAL_RANK, WORLD_SIZE, "
             "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; or start one torchrun per node",
         ),
+        ({"RANK": "1"}, "RANK=1, and WORLD_SIZE is not in the environment: say how many ranks there are, or unset RANK for a run of one"),
+        ({"RANK": "0"}, "RANK=0, and WORLD_SIZE is not in the environment: say how many ranks there are, or unset RANK for a run of one"),
+        (bare(3, WORLD_SIZE=1), "RANK=3, and WORLD_SIZE=1: say how many ranks there are, or unset RANK for a run of one"),
         (srun(11, WORLD_SIZE=8), "srun says SLURM_STEP_NUM_TASKS=16, and the environment WORLD_SIZE=8: unset WORLD_SIZE"),
         (open_mpi(11, RANK=0), "mpirun says OMPI_COMM_WORLD_RANK=11, and the environment RANK=0: unset RANK"),
         (

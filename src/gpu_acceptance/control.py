@@ -19,8 +19,9 @@ from gpu_acceptance.gc_pause import gc_spared
 from gpu_acceptance.rank import Rank
 
 with gc_spared():  # hundreds of thousands of objects
-    from torch.distributed import DistError, PrefixStore, Store, TCPStore
+    from torch.distributed import PrefixStore, Store, TCPStore
 
+    from gpu_acceptance.store_client import NoStoreError, store_client
     from gpu_acceptance.store_host import CLOSED
 
 Message = dict[str, Any]
@@ -42,10 +43,11 @@ class UnreachableError(ControlError):
 class Control:
     """One rank's end of the control plane. `incoming` holds (sender, message); `wake_fd` becomes readable when it does."""
 
-    def __init__(self, place: Rank, connect_s: float = CONNECT_S) -> None:
-        """`connect_s`: how long the store may take to answer; that of a rank 0 which is not there yet takes longer."""
+    def __init__(self, place: Rank, connect_s: float = CONNECT_S, stopped: Callable[[], object] = lambda: None) -> None:
+        """`connect_s`: how long the store may take to answer; that of a rank 0 which is not there yet takes longer. `stopped` ends that."""
         self.place = place
         self._connect_s = connect_s
+        self._stopped = stopped
         self.incoming: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._outgoing: queue.SimpleQueue[Callable[[Store], object] | None] = queue.SimpleQueue()  # what the sender does, in order
@@ -105,12 +107,10 @@ class Control:
     def client(self) -> Store:
         """A store client of its own for one more thread. Raises UnreachableError where the store does not answer."""
         try:
-            timeout = timedelta(seconds=self._connect_s)
-            store = TCPStore(self.place.store_host, self.port, None, is_master=False, timeout=timeout)
-        except (DistError, RuntimeError, ValueError) as error:
-            first_line = str(error).splitlines()[0]
+            store = store_client(self.place.store_host, self.port, self._connect_s, self._stopped)
+        except NoStoreError as error:
             raise UnreachableError(
-                f"no control store at {self.place.store_host}:{self.port} within {self._connect_s:g} s: {first_line}"
+                f"no control store at {self.place.store_host}:{self.port} within {self._connect_s:g} s: {error}"
             ) from None
         store.set_timeout(_LONGEST_RUN)
         return PrefixStore(self.prefix, store)

@@ -106,6 +106,11 @@ def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]
     if supervisor.stopping:
         return _refused(interrupted(supervisor.stopping))
     place = supervisor.place
+    if other := _other_job(place, hellos):
+        refused = _refused(RefusedError(other))
+        for rank in hellos.keys() - set(range(place.world_size)):
+            supervisor.control.send(rank, refused)
+        return refused
     absent = _absent(place, hellos)
     if absent:
         text = f"{absent} did not arrive within {patience.join_s:g} s; see what {place.launcher or 'its shell'} said there"
@@ -127,9 +132,20 @@ def _await_hellos(supervisor: Supervisor, patience: Patience) -> dict[int, Messa
         left_s = max(0.0, end - time.monotonic())
         hellos = supervisor.await_mail("hello", min(_EVERY_S, left_s), until_stopped=True)
         absent = _absent(supervisor.place, hellos)
-        if not absent or supervisor.stopping or left_s <= _EVERY_S:
+        if not absent or supervisor.stopping or left_s <= _EVERY_S or _other_job(supervisor.place, hellos):
             return hellos
         patience.say(f"waiting for {absent}, {left_s - _EVERY_S:.0f} s more at most (--join-timeout)")
+
+
+def _other_job(place: Rank, hellos: dict[int, Message]) -> str:
+    """Who was told other numbers of ranks than this one, which a torchrun cannot do; or nothing."""
+    for _, hello in sorted(hellos.items()):
+        other = RankIdentity.model_validate_json(hello["identity"])
+        if (other.world_size, other.local_world_size) != (place.world_size, place.local_world_size):
+            theirs = f"rank {other.rank} ({other.host}) is one of {other.world_size} ranks, {other.local_world_size} on its node"
+            ours = f"rank {place.rank} ({place.host}) one of {place.world_size}, {place.local_world_size} on its node"
+            return f"{theirs}, and {ours}: start all ranks with the same numbers"
+    return ""
 
 
 def _absent(place: Rank, hellos: Collection[int]) -> str:

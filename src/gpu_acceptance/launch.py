@@ -24,6 +24,7 @@ def who_am_i(environ: Mapping[str, str] = os.environ) -> Rank:
             _refuse_other_number(launcher, environ, place)
         return place
     if launcher is None:
+        _refuse_part_of_unknown(environ)
         return Rank()
     place = rank_of(launcher, environ)
     if launcher is not BARE:
@@ -35,6 +36,14 @@ def _refuse_restarts(environ: Mapping[str, str]) -> None:
     for variable, remedy in _RESTARTS.items():
         if number(environ, variable, default=0) > 0:
             raise LaunchError(f"{variable}={environ[variable]}: a restarted job runs until it passes, which proves nothing; {remedy}")
+
+
+def _refuse_part_of_unknown(environ: Mapping[str, str]) -> None:
+    """Who has a number among ranks and takes itself for all there is would judge a part as the whole."""
+    rank, size = number(environ, BARE.rank, default=0), environ.get(BARE.world_size)
+    if rank > 0 or (BARE.rank in environ and not size):
+        says = f"{BARE.world_size}={size}" if size else f"{BARE.world_size} is not in the environment"
+        raise LaunchError(f"{BARE.rank}={rank}, and {says}: say how many ranks there are, or unset {BARE.rank} for a run of one")
 
 
 def _refuse_other_number(launcher: Launcher, environ: Mapping[str, str], place: Rank) -> None:

@@ -70,7 +70,7 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
 def _connect(place: Rank, stop: StopSignals, join_s: float) -> Supervisor:
     """To the store. Raises RefusedError where that cannot be reached; a launcher's own is there before its ranks are."""
     try:
-        control = Control(place, CONNECT_S if place.has_agent else join_s)
+        control = Control(place, CONNECT_S if place.has_agent else join_s, stop.poll)
         try:
             return Supervisor(place, control, stop)
         except UnreachableError:

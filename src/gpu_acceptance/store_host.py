@@ -11,12 +11,12 @@ import select
 import subprocess
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
-from torch.distributed import DistError, PrefixStore, Store, TCPStore
+from torch.distributed import PrefixStore, Store, TCPStore
 
 from gpu_acceptance.rank import LaunchError, Rank
+from gpu_acceptance.store_client import store_client
 
 CLOSED = "closed"  # how many ranks will not ask the store again
 BEAT = "beat/{}"  # lookout.py writes them
@@ -24,7 +24,7 @@ _MARK = "store"  # whose store this is
 _START_S = 60.0  # for an import of torch on a busy machine
 _ROUND_S = 1.0
 _SILENT_ROUNDS = 30  # rounds, not seconds: a job that is suspended takes the store along. Longer than any rank waits for another's heart
-_REACH = timedelta(seconds=60)
+_REACH_S = 30.0  # it listens already; a new name may take a while to be known
 
 
 def host_store(place: Rank, prefix: str) -> None:
@@ -63,9 +63,9 @@ def _refuse_other_host(place: Rank, prefix: str, mark: str) -> None:
     """Otherwise ranks could meet in the store of another run, or in that of another rank 0."""
     wrong = f"rank 0 is on {place.host}, and MASTER_ADDR={place.store_host} "
     try:
-        store = PrefixStore(prefix, TCPStore(place.store_host, place.store_port, None, is_master=False, timeout=_REACH))
+        store = PrefixStore(prefix, store_client(place.store_host, place.store_port, _REACH_S))
         found = store.get(_MARK).decode() if store.check([_MARK]) else ""
-    except (DistError, RuntimeError, ValueError) as error:
+    except RuntimeError as error:
         first_line = str(error).splitlines()[0]
         raise LaunchError(f"{wrong}does not lead there, to port {place.store_port}: {first_line}; name the host of rank 0") from None
     if found != mark:

@@ -1,0 +1,54 @@
+"""A client of the control store, in time. torch's own tries for longer than it is told, and for ever where something else listens."""
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from torch.distributed import DistError, TCPStore
+
+_EVERY_S = 0.5
+_ANSWER_S = 10.0  # at least, of what listens: thousands of ranks may ask a store at once
+
+
+class NoStoreError(RuntimeError):
+    """No control store is there; why, in one line."""
+
+
+def store_client(host: str, port: int, within_s: float, stopped: Callable[[], object] = lambda: None) -> TCPStore:
+    """A client of the store that listens there. Raises NoStoreError, early where `stopped` has something to say."""
+    end = time.monotonic() + within_s
+    _await_listener(host, port, end, stopped)
+    made: queue.SimpleQueue[TCPStore | NoStoreError] = queue.SimpleQueue()
+    # A thread that gets no answer stays behind: torch waits for one without an end, and cannot be told to stop.
+    threading.Thread(target=_make, args=(host, port, within_s, made), daemon=True, name="control-connect").start()
+    end = max(end, time.monotonic() + _ANSWER_S)
+    while made.empty() and time.monotonic() < end and not stopped():
+        time.sleep(0.01)
+    client = NoStoreError("what listens there does not answer as one does") if made.empty() else made.get()
+    if isinstance(client, NoStoreError):
+        raise client
+    return client
+
+
+def _await_listener(host: str, port: int, end: float, stopped: Callable[[], object]) -> None:
+    """Where nobody listens, torch would write a trace of hundreds of lines."""
+    reason = ""
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=max(_EVERY_S, min(5.0, end - time.monotonic()))).close()
+            return
+        except OSError as error:
+            reason = error.strerror or reason or str(error)  # one that only took too long says less than the one before
+            if time.monotonic() + _EVERY_S > end or stopped():
+                raise NoStoreError(reason) from None
+        time.sleep(_EVERY_S)
+
+
+def _make(host: str, port: int, within_s: float, made: "queue.SimpleQueue[TCPStore | NoStoreError]") -> None:
+    try:
+        made.put(TCPStore(host, port, None, is_master=False, timeout=timedelta(seconds=within_s)))
+    except (DistError, RuntimeError, ValueError) as error:
+        made.put(NoStoreError(str(error).splitlines()[0]))

@@ -1,0 +1,75 @@
+"""A client of the control store comes in time or not at all, whatever is at the other end, and says why in one line."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from torch.distributed import TCPStore
+
+from gpu_acceptance import store_client as module
+from gpu_acceptance.control import Control, UnreachableError
+from gpu_acceptance.rank import Rank
+from gpu_acceptance.store_client import NoStoreError, store_client
+
+# Where torch itself would wait for ever, and then end: the interpreter must not wait for it.
+ASKS = """
+import sys
+from gpu_acceptance import store_client
+store_client._ANSWER_S = 1.0
+try:
+    store_client.store_client("127.0.0.1", int(sys.argv[1]), 1.0)
+except store_client.NoStoreError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def silent():
+    """What takes connections and never answers."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+def unused_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_a_store_that_is_there_answers():
+    store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    store_client("127.0.0.1", store.port, 30).set("key", "value")
+    assert store.get("key") == b"value"
+
+
+def test_a_port_that_something_else_holds_is_one_line_and_keeps_nobody(silent):
+    paths = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", ASKS, str(silent)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "what listens there does not answer as one does\n"), done.stderr
+
+
+@pytest.mark.parametrize(("host", "why"), [("127.0.0.1", "Connection refused"), ("nowhere.invalid", "")])
+def test_where_nobody_listens_torch_is_not_asked(capfd, host, why):
+    with pytest.raises(NoStoreError) as caught:
+        store_client(host, unused_port(), 1)
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr().err == ""
+
+
+def test_who_is_told_to_stop_waits_no_longer(silent, monkeypatch):
+    monkeypatch.setattr(module, "_EVERY_S", 0.0)
+    for port in (unused_port(), silent):
+        with pytest.raises(NoStoreError):
+            store_client("127.0.0.1", port, 3600, stopped=lambda: "SIGTERM")
+
+
+def test_a_rank_without_a_store_says_where_it_looked():
+    place = Rank(world_size=2, local_world_size=2, store_port=unused_port())
+    with pytest.raises(UnreachableError, match=rf"^no control store at 127\.0\.0\.1:{place.store_port} within 1 s: Connection refused$"):
+        Control(place, connect_s=1)

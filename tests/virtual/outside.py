@@ -6,13 +6,13 @@ import selectors
 import socket
 from collections import defaultdict, deque
 from collections.abc import Callable
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 from virtual.schedule import Schedule, Task
 
 from gpu_acceptance.stop_signals import StopSignals
+from gpu_acceptance.store_client import NoStoreError
 
 
 def virtual_threading(schedule: Schedule) -> SimpleNamespace:
@@ -120,11 +120,11 @@ class VirtualStore:
         self.values: dict[str, bytes] = {}
         self.traffic: list[tuple[float, str, str]] = []  # time, key, text
 
-    def client(self, *_address: object, timeout: timedelta, **_options: object) -> "StoreClient":
+    def client(self, _host: str, _port: int, within_s: float, _stopped: object) -> "StoreClient":
         rank = self.schedule.rank
-        self.schedule.wait(lambda: self.gone or rank not in self.cut_off, timeout.total_seconds())
+        self.schedule.wait(lambda: self.gone or rank not in self.cut_off, within_s)
         if self.gone or rank in self.cut_off:
-            raise RuntimeError("The client socket has failed to connect")
+            raise NoStoreError("Connection refused")
         return StoreClient(self, rank)
 
     def heal(self, rank: int) -> None:

@@ -326,7 +326,7 @@ class World:
             replace(module, "threading", virtual_threading(self.schedule))
         replace(standby, "CANDIDATES", 2)
         replace(control, "queue", virtual_queue(self.schedule))
-        replace(control, "TCPStore", self.store.client)
+        replace(control, "store_client", self.store.client)
         replace(control, "PrefixStore", lambda _prefix, client: client)
         replace(events, "selectors", virtual_selectors(self.schedule))
         replace(starting, "StopSignals", self._make_signals)
@@ -355,8 +355,8 @@ class World:
         made = self.signals[self.schedule.rank] = VirtualSignals()
         return made
 
-    def _make_control(self, place: Rank, connect_s: float) -> control.Control:
-        made = control.Control(place, connect_s)
+    def _make_control(self, place: Rank, connect_s: float, stopped: Callable[[], object]) -> control.Control:
+        made = control.Control(place, connect_s, stopped)
         self.controls.append(made)
         return made
 

@@ -38,7 +38,7 @@ _BEAT_S = 5.0  # Kubernetes calls a node unreachable after 40 s without
 # What a reader of ours may look at.
 _METADATA = ("name", "namespace", "uid", "labels", "ownerReferences", "deletionTimestamp")
 _SPEC = ("nodeName", "nodeSelector", "affinity", "hostname", "subdomain", "taints", "unschedulable")
-_STATUS = ("phase", "startTime", "conditions", "containerStatuses", "capacity", "allocatable")
+_STATUS = ("phase", "reason", "message", "startTime", "conditions", "containerStatuses", "capacity", "allocatable")
 
 
 @dataclass
@@ -86,7 +86,7 @@ class RealCluster:
         conditions = [{"type": one, "status": "False", "reason": f"KubeletHasNo{one}"} for one in _PRESSURE]
         conditions += [{"type": "Ready", "status": ready, "reason": "KubeletReady" if ready == "True" else "KubeletNotReady"}]
         times = {"lastHeartbeatTime": _now(), "lastTransitionTime": _now()}
-        self._report(f"nodes/{name}", {"conditions": [{**one, **times} for one in conditions], **status})
+        self.report(f"nodes/{name}", {"conditions": [{**one, **times} for one in conditions], **status})
 
     def report_running(self, name: str) -> None:
         """A pod, as the kubelet of its node does once its container runs."""
@@ -97,9 +97,10 @@ class RealCluster:
             "conditions": [{"type": one, "status": "True", "lastTransitionTime": _now()} for one in _RUNNING],
             "containerStatuses": [{**container, "started": True, "state": {"running": {"startedAt": _now()}}}],
         }
-        self._report(f"namespaces/{self.namespace}/pods/{name}", status)
+        self.report(f"namespaces/{self.namespace}/pods/{name}", status)
 
-    def _report(self, path: str, status: dict[str, Any]) -> None:
+    def report(self, path: str, status: dict[str, Any]) -> None:
+        """These parts of the status of an object, `nodes/NAME`."""
         found = self.get(f"/api/v1/{path}")
         found["status"] = {**found.get("status", {}), **status}
         del found["metadata"]["resourceVersion"]  # whoever else has written it meanwhile
@@ -122,7 +123,7 @@ class RealCluster:
         return sorted(found, key=lambda one: one["metadata"]["name"])
 
     @contextlib.contextmanager
-    def run(self, number: int, gpus: int = 8, **spec: Any) -> Iterator[str]:
+    def run(self, number: int, gpus: int = 8, *, small: bool = False, env: dict[str, Any] | None = None, **spec: Any) -> Iterator[str]:
         """The pods that an Indexed Job makes of our manifest; gives the uid of what controls them: here no Job, which would make more."""
         self.ask("create", "configmap", "controller")
         uid: str = self.get(f"/api/v1/namespaces/{self.namespace}/configmaps/controller")["metadata"]["uid"]
@@ -134,7 +135,11 @@ class RealCluster:
             pod["metadata"].update(generateName=f"gpu-acceptance-{index}-", ownerReferences=[owner])
             pod["metadata"]["annotations"] = {"batch.kubernetes.io/job-completion-index": str(index)}
             pod["spec"].update(hostname=f"gpu-acceptance-{index}", **spec)
-            pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = gpus
+            (container,) = pod["spec"]["containers"]
+            container["env"] += [env] if env else []
+            container["resources"]["limits"]["nvidia.com/gpu"] = gpus
+            if small:  # for a kubelet, which has neither so much memory nor RDMA
+                container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
             self.create({"apiVersion": "v1", "kind": "Pod", **pod})
         try:
             yield uid

@@ -1,6 +1,7 @@
 """deploy/kubernetes, `gpu-acceptance pods` and subject `kubernetes` against a real control plane: its scheduler, its rights, its nodes.
 
-There is no kubelet: nothing runs in a pod. KEEP_ANSWERS=FILE keeps what the API said, as in tests/kubernetes/answers.json.
+Nothing runs in a pod: we report in place of a kubelet, but for the one of kubemark, whose container runtime runs nothing.
+KEEP_ANSWERS=FILE keeps what the API said, as in tests/kubernetes/answers.json.
 """
 
 import contextlib
@@ -107,6 +108,7 @@ def test_an_overlay_is_taken_and_by_an_older_kubernetes_refused_with_the_reason(
 # --- the wait for pods ---------------------------------------------------------------------------------------------------------
 
 
+SIZES = ("capacity", "allocatable")
 CLAIM = {"name": "reports", "persistentVolumeClaim": {"claimName": "nobody-s"}}
 SHM = {"name": "shm", "emptyDir": {"medium": "Memory"}}
 WORDS = [  # pods, GPUs of each, what differs from our manifest, how many are bound, the scheduler's words, of which each release has these
@@ -178,6 +180,45 @@ def test_the_verb_in_a_pod_asks_by_the_account_that_is_mounted(cluster, tmp_path
     assert done.returncode == 6, done.stderr
     assert "is Pending: 0/" in done.stdout.splitlines()[1]
     assert done.stdout.splitlines()[-1].startswith("INCOMPLETE: 0 of 1 pod of this run running after ")
+
+
+MISSING = {"name": "X", "valueFrom": {"secretKeyRef": {"name": "nobody-s", "key": "x"}}}
+NOWHERE = {"name": "reports", "configMap": {"name": "nobody-s"}}
+
+
+@pytest.fixture
+def hollow(cluster):
+    """A kubelet's node, with 8 GPUs that nobody gives out."""
+    if "hollow" not in [one["metadata"]["name"] for one in cluster.get("/api/v1/nodes")["items"]]:
+        pytest.skip("no node of a kubelet: no kubemark was beside the control plane (tests/kubernetes/control_plane.sh)")
+    cluster.report("nodes/hollow", {part: {**cluster.get("/api/v1/nodes/hollow")["status"][part], "nvidia.com/gpu": "8"} for part in SIZES})
+    return {"nodeName": "hollow", "nodeSelector": {}}
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "env", "volume", "said"),
+    [
+        ("config_error", 8, MISSING, [], 'Pending: secret "nobody-s" not found (acceptance: CreateContainerConfigError)'),
+        ("no_volume", 8, None, [NOWHERE], "Pending: acceptance: ContainerCreating"),
+        (
+            "refused",
+            9,
+            None,
+            [],
+            "Failed: Pod Node didn't have enough resource: nvidia.com/gpu, requested: 9, used: 0, capacity: 8 (OutOfnvidia.com/gpu)",
+        ),
+    ],
+)
+def test_what_a_kubelet_says_of_a_pod_that_it_does_not_start(cluster, account, keep, hollow, name, gpus, env, volume, said):
+    with cluster.run(1, gpus, small=True, env=env, volumes=[SHM, *(volume or [{"name": "reports", "emptyDir": {}}])], **hollow) as run:
+        assert wait_until(lambda: wait(cluster, run, 1)[1][0].endswith(f" on hollow is {said}"), 60), wait(cluster, run, 1)
+        keep(f"pods_{name}", cluster.get(f"/api/v1/namespaces/{cluster.namespace}/pods"))
+
+
+def test_a_pod_that_a_kubelet_runs_is_one_that_runs(cluster, account, keep, hollow):
+    with cluster.run(1, small=True, volumes=[SHM, {"name": "reports", "emptyDir": {}}], **hollow) as run:
+        assert wait_until(lambda: wait(cluster, run, 1) == (0, ["1 of 1 pod of this run running"]), 60), cluster.pods(run)
+        keep("pods_running", cluster.get(f"/api/v1/namespaces/{cluster.namespace}/pods"))
 
 
 def unreachable(cluster, keep, run, pod):

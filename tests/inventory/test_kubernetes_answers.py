@@ -17,6 +17,7 @@ pytestmark = needs_openssl
 ANSWERS = json.loads((Path(__file__).parents[1] / "kubernetes" / "answers.json").read_text())
 RUNS = sorted(name for name in ANSWERS if name.startswith("pods_"))
 UNSCHEDULABLE = "(PodScheduled: Unschedulable)"
+OTHER = "1 node(s) didn't match Pod's node affinity"
 TAINTED = "1 node(s) had taint {maintenance: fan}, that the pod didn't tolerate"
 UNHEARD = "its containers are Ready and it is not: its node does not report"
 
@@ -38,36 +39,50 @@ def test_what_was_kept_is_of_the_form_that_other_tests_take(name):
         kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", **one}, kubernetes_validate.latest_version(), strict=True)
 
 
-SAID = {  # the last pod that does not run, less its name
-    "anti_affinity": f"is Pending: 0/3 nodes are available: {TAINTED}, 2 node(s) didn't match pod affinity/anti-affinity, "
+SAID = {  # the last pod that does not run, less its name; NODE is where it is
+    "anti_affinity": f"is Pending: 0/4 nodes are available: {OTHER}, {TAINTED}, 2 node(s) didn't match pod affinity/anti-affinity, "
     f"2 node(s) didn't match pod anti-affinity rules. {UNSCHEDULABLE}",
-    "bound": "on node-02 is Pending: its kubelet has not taken it up",
-    "claim": f'is Pending: 0/3 nodes are available: 3 persistentvolumeclaim "nobody-s" not found. {UNSCHEDULABLE}',
-    "gpus": f"is Pending: 0/3 nodes are available: {TAINTED}, 2 Insufficient nvidia.com/gpu. {UNSCHEDULABLE}",
-    "no_node": f"is Pending: 0/3 nodes are available: {TAINTED}, 1 node(s) had taint {{node.kubernetes.io/not-ready: }}, "
+    "bound": "on NODE is Pending: its kubelet has not taken it up",
+    "claim": f'is Pending: 0/4 nodes are available: 4 persistentvolumeclaim "nobody-s" not found. {UNSCHEDULABLE}',
+    "config_error": 'on NODE is Pending: secret "nobody-s" not found (acceptance: CreateContainerConfigError)',
+    "gpus": f"is Pending: 0/4 nodes are available: {OTHER}, {TAINTED}, 2 Insufficient nvidia.com/gpu. {UNSCHEDULABLE}",
+    "no_node": f"is Pending: 0/4 nodes are available: {OTHER}, {TAINTED}, 1 node(s) had taint {{node.kubernetes.io/not-ready: }}, "
     f"that the pod didn't tolerate, 1 node(s) were unschedulable. {UNSCHEDULABLE}",
-    "selector": f"is Pending: 0/3 nodes are available: {TAINTED}, 2 node(s) didn't match Pod's node affinity. {UNSCHEDULABLE}",
-    "taint": f"is Pending: 0/3 nodes are available: {TAINTED}, 2 node(s) didn't match Pod's node affinity. {UNSCHEDULABLE}",
-    "terminating": "on node-02 is Terminating: Kubernetes gives no reason",
-    "unreachable": f"on node-02 is NotReady: {UNHEARD}",
+    "no_volume": "on NODE is Pending: acceptance: ContainerCreating",
+    "refused": "on NODE is Failed: Pod Node didn't have enough resource: nvidia.com/gpu, requested: 9, used: 0, capacity: 8 "
+    "(OutOfnvidia.com/gpu)",
+    "selector": f"is Pending: 0/4 nodes are available: {TAINTED}, 3 node(s) didn't match Pod's node affinity. {UNSCHEDULABLE}",
+    "taint": f"is Pending: 0/4 nodes are available: {TAINTED}, 3 node(s) didn't match Pod's node affinity. {UNSCHEDULABLE}",
+    "terminating": "on NODE is Terminating: Kubernetes gives no reason",
+    "unreachable": f"on NODE is NotReady: {UNHEARD}",
 }
+
+
+def wait(api, name):
+    """For the pods of this answer: code, lines, and the node of each pod by its name."""
+    answer, lines = ANSWERS[f"pods_{name}"], []
+    api.answer = (200, json.dumps(answer))
+    read = partial(kubernetes_pods.read, "batch.kubernetes.io/controller-uid=any", api.environment)
+    nodes = {one["metadata"]["name"]: one["spec"].get("nodeName", "nowhere") for one in answer["items"]}
+    return pod_wait.await_pods(read, len(nodes), 0.0, lines.append), lines, nodes
 
 
 @pytest.mark.parametrize("name", SAID)
 def test_why_a_pod_does_not_run(api, name):
-    answer = ANSWERS[f"pods_{name}"]
-    api.answer = (200, json.dumps(answer))
-    lines = []
-    read = partial(kubernetes_pods.read, "batch.kubernetes.io/controller-uid=any", api.environment)
-    assert pod_wait.await_pods(read, len(answer["items"]), 0.0, lines.append) == 6
-    last = [line for line in lines if line.startswith("pod ")][-1]
-    assert last.split(" ", 2)[2] == SAID[name]
+    code, lines, nodes = wait(api, name)
+    pod, said = [line for line in lines if line.startswith("pod ")][-1].removeprefix("pod ").split(" ", 1)
+    assert (code, said) == (6, SAID[name].replace("NODE", nodes[pod]))
+
+
+def test_a_pod_that_runs(api):
+    assert wait(api, "running")[:2] == (0, ["1 of 1 pod of this run running"])
 
 
 def told_by(api, node, pods):
-    """What a pod is told, the first of these, on a node that is called node-01 here."""
-    api.node, api.pods = node, pods["items"]
-    api.environment.update(NODE_NAME="node-01", POD_UID=api.pods[0]["metadata"]["uid"])
+    """What the first of these pods is told, as if it were on this node, which goes by the name of node-01."""
+    own = pods["items"][0]
+    api.node, api.pods = node, [{**own, "spec": {**own["spec"], "nodeName": "node-01"}}]
+    api.environment.update(NODE_NAME="node-01", POD_UID=own["metadata"]["uid"])
     return kubernetes.read(api.environment)
 
 

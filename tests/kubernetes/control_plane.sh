@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# A control plane of Kubernetes alone on 127.0.0.1, without a kubelet, for tests/test_real_kubernetes.py: until it is interrupted.
+# A control plane of Kubernetes on 127.0.0.1 for tests/test_real_kubernetes.py, until it is interrupted.
 #
 #   tests/kubernetes/control_plane.sh BINARIES FOLDER [PORT]
 #
-# BINARIES holds etcd, kube-apiserver, kube-scheduler and kube-controller-manager. FOLDER gets certificates, logs, the data and `kubeconfig`.
+# BINARIES holds etcd, kube-apiserver, kube-scheduler and kube-controller-manager, and may hold kubemark: a kubelet over a container runtime
+# that only says that it runs something. FOLDER gets certificates, logs, the data and `kubeconfig`.
 
 set -euo pipefail
 
@@ -63,6 +64,14 @@ client() { # PROGRAM NAME ARGUMENT...
 }
 client kube-scheduler scheduler
 client kube-controller-manager manager --use-service-account-credentials=true --service-account-private-key-file=account.key --root-ca-file=ca.crt
+if [ -x "$binaries/kubemark" ]; then
+    begin kubemark --morph=kubelet --name=hollow --kubeconfig=admin.kubeconfig --kubelet-port="$((port + 3))" --kubelet-read-only-port="$((port + 4))" \
+        --node-labels=kubelet=hollow
+    until kubectl --kubeconfig admin.kubeconfig wait --for=condition=Ready node/hollow >/dev/null 2>&1; do
+        kill -0 "${children[@]}"
+        sleep 0.2
+    done
+fi
 cp admin.kubeconfig kubeconfig # last: it is there once the plane is
 echo "$PWD/kubeconfig"
 wait -n

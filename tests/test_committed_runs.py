@@ -194,3 +194,21 @@ def test_no_file_names(kind):
     assert len(FILES) > 30
     found = {str(path.relative_to(ROOT)): re.findall(NAMES[kind], path.read_text(encoding="utf-8"), re.IGNORECASE)[:3] for path in FILES}
     assert {path: hits for path, hits in found.items() if hits} == {}
+
+
+def test_readings_of_nfs_are_what_their_page_says():
+    page = (ROOT / "docs" / "shared-fs.md").read_text()
+    cases = [json.loads(line) for line in (EVIDENCE / "nfs.jsonl").read_text().splitlines()]
+    rows = {(case["case"], *case["mounts"], row["row"]): row for case in cases for row in case.get("rows", [])}
+    unasked = [
+        rank["delay"] for key, row in rows.items() if key[0] == "as mount(8) does it" and key[-1] == "test_same" for rank in row["ranks"]
+    ]
+    assert f"{min(unasked):.1f} to {max(unasked):.1f} s" in page
+    apart = rows["a long cache on one node", "vers=4.2,actimeo=30", "vers=4.2,noac", "test_same"]["ranks"]
+    assert f"{apart[0]['delay']:.1f} s on the one, {apart[1]['delay']:g} s on the other" in page
+    locks = [row["ranks"][0] for key, row in rows.items() if "nolock" in key[2] and key[-1] == "test_locks"]
+    assert {rank["locks.holders"] for rank in locks} == {2}
+    assert f"of 10 additions {locks[0]['locks.lost']} and {locks[1]['locks.lost']} were lost" in page
+    stuck = rows["hard, server stopped while ranks wrote", "vers=4.2,hard", "vers=4.2,hard", "test_bandwidth"]
+    assert stuck["outcome"] == "stuck"
+    assert "cannot be interrupted (D), in folio_wait_bit_common" in stuck["message"]

@@ -142,6 +142,7 @@ def test_a_list_that_cannot_be_used(hosts, names, text):
         ([], {"RANKS": "none"}, "RANKS=none: wants the number of ranks of each host"),
         ([], {"GRACE": "1m"}, "GRACE=1m: wants whole seconds"),
         ([], {"PYTHON": "/nowhere/python"}, "node-a cannot take part: "),
+        ([], {"MASTER_ADDR": "nowhere.invalid"}, "node-a cannot take part: MASTER_ADDR=nowhere.invalid MASTER_PORT="),
         (["--run-id=mine"], {}, "--run-id=mine is not for "),
     ],
 )
@@ -149,3 +150,13 @@ def test_a_setting_that_cannot_be_used(hosts, arguments, env, text):
     run = hosts.accept(*arguments, **env)
     assert run.returncode == 4, run.output
     assert text in run.output
+
+
+def test_a_port_that_is_taken_on_the_first_host_is_named_before_anything_runs(hosts):
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        run = hosts.accept(MASTER_PORT=str(port))
+    assert run.returncode == 4, run.output
+    assert f"node-a cannot take part: MASTER_ADDR=127.0.0.1 MASTER_PORT={port}: Address already in use" in run.output

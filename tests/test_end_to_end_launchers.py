@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from faults import Fault
 from hosts import ADDRESSES, PORT, connected, needs_hosts
 from suite import HANG_S, PYTHON, processes_in, shipped_suite
 from waiting import wait_until
@@ -16,6 +17,11 @@ PYTEST = [PYTHON, "-m", "pytest", "acceptance/"]
 STORE_ENDS_WITHIN_S = 60  # it looks every second, and gives up after 30
 OPEN_MPI, MPICH = shutil.which("mpirun.openmpi"), shutil.which("mpiexec.hydra")
 INTEL_MPI = shutil.which("mpiexec.hydra", path=f"{os.environ.get('I_MPI_ROOT', 'nowhere')}/bin")
+PORT_TAKEN = Fault(
+    "something that never answers holds the port of the store that rank 0 would start", "usage error, exit code 4; exit code 6 elsewhere"
+)
+OTHER_STORE = Fault("at the address of rank 0 is the store of another run", "usage error, exit code 4: the other run stays")
+OTHER_NUMBERS = Fault("ranks were told unequal numbers of ranks", "usage error, exit code 4, on each node")
 # Until it is killed.
 HOLDS_THE_PORT = """
 import signal, socket, sys
@@ -75,7 +81,7 @@ def test_who_cannot_find_rank_0_and_who_waits_in_vain_say_so(hosts):
 
 
 @needs_hosts
-def test_a_port_that_something_else_holds_is_one_line_on_each_host(hosts):
+def test_a_port_that_something_else_holds_is_one_line_on_each_host(hosts, seen):
     """What holds it takes connections and says nothing: torch's own client would wait for it without an end."""
     with subprocess.Popen(hosts[0].here([PYTHON, "-c", HOLDS_THE_PORT, str(PORT)]), stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"up\n"
@@ -85,13 +91,13 @@ def test_a_port_that_something_else_holds_is_one_line_on_each_host(hosts):
         holder.kill()
     assert [one.returncode for one in ended] == [4, 6], [one.output for one in ended]
     assert f"ERROR: rank 0 cannot host the control store on port {PORT} of node-0: " in ended[0].output
-    assert said_by(ended[1]) == [
-        f"Exit: no control store at {ADDRESSES[0]}:{PORT} within 5 s: what listens there does not answer as one does"
-    ]
+    told = f"no control store at {ADDRESSES[0]}:{PORT} within 5 s: what listens there does not answer as one does"
+    assert said_by(ended[1]) == [f"Exit: {told}"]
+    seen.told(PORT_TAKEN, f"rank 0 cannot host the control store on port {PORT} of node-0: ...; on node 1: {told}", 0)
 
 
 @needs_hosts
-def test_ranks_that_were_told_other_numbers_are_no_job(hosts):
+def test_ranks_that_were_told_other_numbers_are_no_job(hosts, seen):
     """The second of them is not among those that rank 0 knows of."""
     bare(hosts, 0)
     bare(hosts, 1, RANK=2, WORLD_SIZE=4, LOCAL_WORLD_SIZE=2)
@@ -100,19 +106,21 @@ def test_ranks_that_were_told_other_numbers_are_no_job(hosts):
     told = f"{numbers}: start all ranks with the same numbers"
     assert [one.returncode for one in ended] == [4, 4], [one.output for one in ended]
     assert all(f"ERROR: {told}\n" in one.output for one in ended), [one.output for one in ended]
+    seen.told(OTHER_NUMBERS, told, 0)
 
 
 @needs_hosts
-def test_a_second_rank_0_is_a_usage_error_there(hosts):
+def test_a_second_rank_0_is_a_usage_error_there(hosts, seen):
     """Two that lead would each have waited for ranks that spoke to the other."""
     bare(hosts, 0, "--join-timeout=40")
     assert wait_until(lambda: "store_host" in str(processes_in(hosts[0].suite)), HANG_S)
     bare(hosts, 1, "--join-timeout=40", RANK=0)
     ended = hosts[1].wait()
     assert ended.returncode == 4, ended.output
-    text = f"ERROR: rank 0 is on node-1, and MASTER_ADDR={ADDRESSES[0]} leads to the store of another run: name the host of rank 0"
-    assert text in ended.output
+    text = f"rank 0 is on node-1, and MASTER_ADDR={ADDRESSES[0]} leads to the store of another run: name the host of rank 0"
+    assert f"ERROR: {text}" in ended.output
     assert hosts[0].wait().returncode == 6
+    seen.told(OTHER_STORE, text, 0)
 
 
 def remote_shell(hosts, folder):

@@ -5,6 +5,7 @@ import os
 import pwd
 import re
 import signal
+import socket
 import subprocess
 import time
 from fnmatch import fnmatchcase
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from faults import Fault
 from slurm import ASKED, BATCH, EACH_NODE, needs_slurm, slurm_suite, two_slurm_nodes
 from suite import PYTHON, extend_conftest, make_suite, processes_in
 from waiting import wait_until
@@ -45,6 +47,17 @@ def test_waits(ranks, record):
         time.sleep(0.1)
     record("before.ranks", ranks.world_size, "ranks")
 """
+
+REQUEUED = Fault("Slurm runs a job again", "usage error, exit code 4: the first attempt stays")
+DRAINED = Fault("Slurm drains a node of the job meanwhile", "REJECTED (failed), exit code 1")
+CPUS = Fault("Slurm gave fewer CPUs than ranks run on, and binds nothing", "REJECTED (failed), exit code 1")
+GPUS = Fault("Slurm gave GPUs that ranks do not see", "REJECTED (failed), exit code 1")
+CANCELLED = Fault("scancel in a call", "INCOMPLETE (interrupted), exit code 2")
+TIME_LIMIT = Fault("the time limit of a Slurm job, in a call", "INCOMPLETE (interrupted), exit code 2")
+TORCHRUN_KILLED = Fault("SIGKILL of the torchrun of a Slurm node", "INCOMPLETE (lost), exit code 2")
+TASK_KILLED = Fault("SIGKILL of the task of rank 0 under srun; the store that it started lives", "INCOMPLETE (lost), exit code 6")
+STORE_KILLED = Fault("SIGKILL of the store that rank 0 started under srun", "INCOMPLETE (interrupted), exit code 3")
+UNEQUAL = Fault("unequal numbers of tasks under srun", "usage error, exit code 4, on each node")
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +106,23 @@ def supervisor_of_rank_0(job):
     return pid
 
 
+def store_of(job):
+    """The process id of the store that rank 0 started under srun."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            command = process.cmdline()
+            if "gpu_acceptance.store_host" in command and f"gpu-acceptance/slurm-{job.number}." in " ".join(command):
+                found.append(process.pid)
+    (pid,) = found
+    return pid
+
+
 def record_of(suite, job):
     return read_results(suite / "reports" / f"slurm-{job.number}")
 
 
-def test_two_nodes_are_accepted_and_a_job_that_is_run_again_keeps_what_the_first_attempt_said(slurm, tmp_path):
+def test_two_nodes_are_accepted_and_a_job_that_is_run_again_keeps_what_the_first_attempt_said(slurm, tmp_path, seen):
     suite = slurm_suite(tmp_path / "suite", NOT_SHOWN, "environment", "binding")
     job = slurm.submit(suite, *ASKED, options=(*WHOLE_NODES_WITHOUT_GPUS, "--requeue"))
     assert slurm.wait(job) == "COMPLETED 0:0", job.text
@@ -119,6 +144,7 @@ def test_two_nodes_are_accepted_and_a_job_that_is_run_again_keeps_what_the_first
     assert slurm.run_again(job) == "FAILED 4:0", job.text
     said = f"SLURM_RESTART_COUNT=1: a job run again proves nothing, submit a new one; the first is in {results.parent}\n"
     assert (results.read_bytes(), job.text) == (first[0], first[1] + said)
+    seen.told(REQUEUED, re.sub(r"slurm-\d+", "slurm-JOBID", said), 0)
 
 
 def test_each_node_by_itself(slurm, tmp_path):
@@ -149,7 +175,7 @@ def test_an_image_goes_to_srun_which_refuses_it_where_there_is_no_pyxis(slurm, t
     assert "srun: unrecognized option '--container-image=image.sqsh'" in job.text
 
 
-def test_a_node_drained_gpus_and_cpus_asked_and_not_bound_are_each_rejected_by_their_row(slurm, tmp_path):
+def test_a_node_drained_gpus_and_cpus_asked_and_not_bound_are_each_rejected_by_their_row(slurm, tmp_path, seen):
     suite = slurm_suite(tmp_path / "suite", NOT_SHOWN)
     (suite / "acceptance" / "test_before.py").write_text(WAITS)
     options = ("--oversubscribe", "--cpus-per-task=1", "--gpus-per-node=2")
@@ -167,6 +193,8 @@ def test_a_node_drained_gpus_and_cpus_asked_and_not_bound_are_each_rejected_by_t
     assert "slurm.gpus.lacking = 2 count (0 seen; Slurm gave 2), need <= 0 count" in bad["gpus"]
     assert "2 nodes of the partition drained or down: not tested" in record.conclusion.line
     assert (suite / "reports" / f"slurm-{job.number}" / "report.html").exists()
+    for fault, row in ((DRAINED, "allocation"), (CPUS, "cpus"), (GPUS, "gpus")):
+        seen.told(fault, bad[row].split("\n", 1)[0], 0)
 
 
 def test_options_go_on_to_the_suite_and_the_job_ends_with_the_verdicts_code(slurm, tmp_path):
@@ -180,31 +208,38 @@ def test_options_go_on_to_the_suite_and_the_job_ends_with_the_verdicts_code(slur
     assert refused.text.splitlines()[-1] == f"no run in {suite}/reports/slurm-{refused.number}: see the error above"
 
 
-def test_scancel_leaves_a_report(slurm, sleeping):
+def test_scancel_leaves_a_report(slurm, sleeping, seen):
     suite, job = sleeping()
+    before = time.monotonic()
     slurm.ask("scancel", str(job.number))
     assert slurm.wait(job).startswith("CANCELLED "), job.text
     record = record_of(suite, job)
     assert record.conclusion.verdict == "INCOMPLETE"
-    assert record.conclusion.reasons[0] == "interrupted: SIGTERM"
+    assert (record.conclusion.reasons[0], record.conclusion.exit_code) == ("interrupted: SIGTERM", 2)
     assert (suite / "reports" / f"slurm-{job.number}" / "report.html").exists()
     assert wait_until(lambda: not processes_in(suite), 60), processes_in(suite)
+    seen.told(CANCELLED, record.conclusion.line, time.monotonic() - before)
 
 
-def test_before_the_time_limit_the_report_is_written(slurm, sleeping):
+def test_before_the_time_limit_the_report_is_written(slurm, sleeping, seen):
     suite, job = sleeping("--time=20", "--signal=TERM@60")
     slurm.ask("scontrol", "update", f"JobId={job.number}", "EndTime=now+90")  # only now: how long a start takes is the machine's
     assert slurm.wait(job) == "FAILED 2:0", job.text
-    assert record_of(suite, job).conclusion.reasons[0] == "interrupted: SIGTERM"
+    conclusion = record_of(suite, job).conclusion
+    assert conclusion.reasons[0] == "interrupted: SIGTERM"
     assert job.text.splitlines()[-1].startswith("INCOMPLETE: ")
+    seen.told(TIME_LIMIT, conclusion.line, 0)
 
 
-def test_a_torchrun_that_is_killed_is_named_and_the_report_is_there(slurm, sleeping):
+def test_a_torchrun_that_is_killed_is_named_and_the_report_is_there(slurm, sleeping, seen):
     suite, job = sleeping()
     killed = launcher_of_node_1(job)
+    before = time.monotonic()
     os.kill(killed, signal.SIGKILL)
-    assert slurm.wait(job).startswith("FAILED "), job.text
-    assert record_of(suite, job).conclusion.reasons[0].startswith("interrupted: the loss of the launcher of node 1 (")
+    assert slurm.wait(job) == "FAILED 2:0", job.text
+    conclusion = record_of(suite, job).conclusion
+    assert conclusion.reasons[0].startswith("interrupted: the loss of the launcher of node 1 (")
+    seen.told(TORCHRUN_KILLED, conclusion.reasons[0], time.monotonic() - before)
 
 
 def test_what_is_older_than_a_job_and_not_on_the_list_of_the_node_was_left(slurm):
@@ -243,15 +278,32 @@ def test_a_task_for_each_rank_is_accepted(slurm, tmp_path):
     assert wait_until(lambda: not processes_in(suite), 60), processes_in(suite)
 
 
-def test_a_task_that_is_killed_is_named_by_the_others_though_it_was_rank_0(slurm, sleeping):
+def test_a_task_that_is_killed_is_named_by_the_others_though_it_was_rank_0(slurm, sleeping, seen):
     suite, job = sleeping(LAUNCH="srun")
+    before = time.monotonic()
     os.kill(supervisor_of_rank_0(job), signal.SIGKILL)
-    assert slurm.wait(job).startswith("FAILED "), job.text
+    assert slurm.wait(job) == "FAILED 6:0", job.text
     record = record_of(suite, job)
     assert record.conclusion.verdict == "INCOMPLETE"
     assert "rank 0 lost: no heartbeat for 15 s" in "\n".join(record.conclusion.reasons)
     assert job.text.splitlines()[-1].startswith("INCOMPLETE: ")
     assert wait_until(lambda: not processes_in(suite), 60), processes_in(suite)
+    seen.told(TASK_KILLED, record.conclusion.line, time.monotonic() - before)
+
+
+def test_a_store_that_is_killed_is_named_with_its_address_and_ends_the_run(slurm, sleeping, seen):
+    suite, job = sleeping(LAUNCH="srun")
+    store = store_of(job)
+    before = time.monotonic()
+    os.kill(store, signal.SIGKILL)
+    assert slurm.wait(job) == "FAILED 3:0", job.text
+    record = record_of(suite, job)
+    assert record.conclusion.verdict == "INCOMPLETE"
+    assert re.match(r"the control store at 127\.0\.0\.1:\d+ is gone: ", record.conclusion.reasons[0])
+    second = (suite / "reports" / f"slurm-{job.number}" / "logs" / "rank-00001.pytest.txt").read_text()
+    assert re.search(r"the control store at 127\.0\.0\.1:\d+ is gone: ", second), second
+    assert wait_until(lambda: not processes_in(suite), 60), processes_in(suite)
+    seen.told(STORE_KILLED, record.conclusion.line, time.monotonic() - before)
 
 
 def test_another_way_to_launch_is_a_usage_error(slurm, tmp_path):
@@ -260,7 +312,24 @@ def test_another_way_to_launch_is_a_usage_error(slurm, tmp_path):
     assert job.text == "LAUNCH=mpirun: torchrun (one on each node) or srun (a task for each rank)\n"
 
 
-def test_unequal_tasks_are_one_line_on_each_node(slurm, tmp_path):
+@pytest.mark.parametrize("launch", ["torchrun", "srun"])
+def test_where_ranks_cannot_meet_the_batch_file_says_so_and_starts_nothing(slurm, tmp_path, launch):
+    suite = make_suite(tmp_path / "suite", "passes")
+    job = slurm.submit(suite, env={"LAUNCH": launch, "MASTER_ADDR": "nowhere.invalid"})
+    assert slurm.wait(job) == "FAILED 4:0", job.text
+    text = "MASTER_ADDR=nowhere.invalid: no such host on .*; it is the first node of the job, as the others reach it\n"
+    assert re.fullmatch(text, job.text)
+    job.output.unlink()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        job = slurm.submit(suite, env={"LAUNCH": launch, "MASTER_PORT": str(port)})
+        assert slurm.wait(job) == "FAILED 4:0", job.text
+    assert job.text == f"port {port} of 127.0.0.1 is taken: MASTER_PORT names another one\n"
+
+
+def test_unequal_tasks_are_one_line_on_each_node(slurm, tmp_path, seen):
     suite = make_suite(tmp_path / "suite", "passes")
     said = slurm.ask(
         "srun",
@@ -272,5 +341,7 @@ def test_unequal_tasks_are_one_line_on_each_node(slurm, tmp_path):
         "-c",
         f"{PYTHON} -m pytest acceptance/ 2>&1; echo code $?",
     )
-    assert said.count("ERROR: SLURM_STEP_TASKS_PER_NODE='2,1': start as many tasks on every node (srun --ntasks-per-node=N)") == 3, said
+    error = "ERROR: SLURM_STEP_TASKS_PER_NODE='2,1': start as many tasks on every node (srun --ntasks-per-node=N)"
+    assert said.count(error) == 3, said
     assert said.count("code 4") == 3
+    seen.told(UNEQUAL, error, 0)

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from clean_environment import clean_environment
+from faults import Fault
 from waiting import wait_until
 
 from gpu_acceptance import fork_server_process, processes
@@ -191,12 +192,12 @@ def quick(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
+def found(tmp_path_factory):
     """What a new process saw, and two forks of one server; each then ended as a healthy worker does."""
     folder = tmp_path_factory.mktemp("suite")
     (folder / "conftest.py").write_text(CONFTEST)
     starter = Starter(folder, {**clean_environment(), "OMP_NUM_THREADS": "2", "EXTRA": "sch\u00f6n \udcff"})
-    seen = []
+    of_each = []
     try:
         for server in (None, starter.server, starter.server):
             worker = starter.ask(server, NCCL_ALGO="Ring", GPU_ACCEPTANCE_MARK="a-mark")
@@ -206,28 +207,28 @@ def seen(tmp_path_factory):
             assert (ready["type"], ready["pid"]) == ("ready", worker.pid)
             worker.send({"type": "quit", "seq": 1})
             assert exit_text(worker) == "exit code 0"
-            seen.append(json.loads((folder / f"seen-{worker.pid}.json").read_text()))
+            of_each.append(json.loads((folder / f"seen-{worker.pid}.json").read_text()))
             assert starter.log == ""
     finally:
         starter.end()
-    return seen
+    return of_each
 
 
-def test_a_fork_finds_what_a_new_process_finds(seen):
-    (new, _, _), *forks = seen
+def test_a_fork_finds_what_a_new_process_finds(found):
+    (new, _, _), *forks = found
     assert new["tasks"][1] == 2
     assert new["getenv"] == ["sch\u00f6n \udcff".encode("utf-8", "surrogateescape").decode("latin-1"), "Ring", "a-mark"]
-    for found, _, _ in forks:
-        assert found == new
+    for forked, _, _ in forks:
+        assert forked == new
 
 
-def test_what_is_drawn_by_chance_differs(seen):
+def test_what_is_drawn_by_chance_differs(found):
     for name in ("random", "numpy", "torch", "authkey", "temporary", "pid"):
-        assert len({str(own[name]) for _, own, _ in seen}) == 3, name
+        assert len({str(own[name]) for _, own, _ in found}) == 3, name
 
 
-def test_a_fork_has_imported_what_a_new_process_has_and_more_libraries(seen):
-    (_, _, new), *forks = seen
+def test_a_fork_has_imported_what_a_new_process_has_and_more_libraries(found):
+    (_, _, new), *forks = found
     for _, _, forked in forks:
         assert set(new) <= set(forked)
         assert not [name for name in set(forked) - set(new) if name.startswith(("fixtures", "conftest", "test_"))]
@@ -335,7 +336,6 @@ def test_another_command_is_started_anew(quick, tmp_path):
     ("fault", "told"),
     [
         ("os._exit(1)", "ended"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "ended"),
         ("time.sleep(600)", "did not answer within 0.5 s"),
         ("os.kill(os.getpid(), signal.SIGSTOP)", "did not answer within 0.5 s"),
         ("other = socket.socket(fileno=channel); other.send(b'1'); other.detach()", "made process 1, which is no child of its supervisor"),
@@ -391,6 +391,47 @@ def test_one_whose_fork_would_not_be_a_worker_says_why(quick, fault, told):
     assert exit_text(starter.fork()) == "exit code 7"
     assert told in starter.log
     assert starter.log.endswith("=== the fork server ended: this worker is started anew ===\nstarted anew\n")
+
+
+ANEW = "unchanged: the worker is started anew"
+IN_THE_FORK = """
+server, fork = os.getpid(), os.fork
+def fork_a_worker():
+    asked, pid = os.getpid(), fork()
+    if not pid and asked != server:  # a process between the server and a worker asked
+        {}
+    return pid
+os.fork = fork_a_worker
+"""
+PLANTED = [
+    (Fault("SIGKILL of a fork server while it imports", ANEW), "os.kill(os.getpid(), signal.SIGKILL)", ""),
+    (
+        Fault("an import of the fork server fails", ANEW),
+        "import importlib\ndef fails(name):\n    raise ImportError(f'no {name}')\nimportlib.import_module = fails",
+        r"ImportError: no pytest\n",
+    ),
+    (
+        Fault("the fork server has no file descriptor left", ANEW),
+        "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))",
+        r"Too many open files|not enough values to unpack",
+    ),
+    (Fault("a fork of the fork server dies before its first statement", f"{ANEW}, after 30 s"), IN_THE_FORK.format("os._exit(1)"), ""),
+    (Fault("a fork of the fork server hangs", f"{ANEW}, after 30 s"), IN_THE_FORK.format("time.sleep(600)"), ""),
+]
+
+
+@pytest.mark.parametrize(("fault", "planted", "why"), PLANTED, ids=[str(fault) for fault, _, _ in PLANTED])
+def test_a_fault_of_it_is_told_in_the_log_and_the_worker_comes(quick, monkeypatch, seen, fault, planted, why):
+    if fault.ends_in != ANEW:
+        monkeypatch.setattr(fork_server_process, "ANSWERS_WITHIN_S", 3.0)  # by then a server that imports nothing has forked
+    starter = quick(planted)
+    assert exit_text(starter.fork()) == "exit code 7"
+    *_, note, anew = starter.log.splitlines()
+    assert re.search(why, starter.log), starter.log
+    assert re.fullmatch(r"=== the fork server (ended|took no request: .*|did not answer within 3 s): this worker is started anew ===", note)
+    assert ("within" in note) == (fault.ends_in != ANEW), note
+    assert anew == "started anew"
+    seen.told(fault, note, 0)
 
 
 def test_a_request_that_is_too_large_is_not_sent(quick):

@@ -27,7 +27,8 @@ figures measured before it are in `results.json`, that it ends within its deadli
 Times are those of one run on a machine with 2 cores, four tests at a time: of the validation, or from the fault to the end of the last
 process. They hold what the test asks for (a deadline of 3 or 4 s, 20 s of coming late), and the 5 s that peers of a bad rank have to
 end by themselves.
-"-": not timed.
+"-": not timed. Slurm is one of two nodes on that machine. What a fork server that does not answer says is in the rank's log; the test gave
+it 3 s, a run gives it 30.
 
 ## On a CPU
 

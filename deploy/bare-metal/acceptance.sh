@@ -52,8 +52,20 @@ here="cd $(quoted "$PWD")&& "
 # Every host is asked first: whether it answers, and whether it has the same suite, Python and torch. A run that began without would fail late.
 same='import sys, pathlib, torch, gpu_acceptance.digests as d; '
 same+='print(d.suite_digest(pathlib.Path.cwd()), "Python", sys.version.split()[0], "torch", torch.__version__)'
+# Nor would torchrun say within ten minutes that nobody finds the first host, or that something else has the port there.
+address=${MASTER_ADDR:-${first##*@}}
+same+='
+import socket
+port, address, hosts_it = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "0"
+try:
+    socket.getaddrinfo(address, port)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        hosts_it and probe.bind(("", port))
+except OSError as error:
+    sys.exit(f"MASTER_ADDR={address} MASTER_PORT={port}: {error.strerror}")'
 for index in "${!hosts[@]}"; do
-    "${ssh[@]}" "${hosts[index]}" "$here PYTHONPATH=src $(quoted "$python" -c "$same")" >"$scratch/$index" 2>"$scratch/$index.error" </dev/null &
+    "${ssh[@]}" "${hosts[index]}" "$here PYTHONPATH=src $(quoted "$python" -c "$same" "$port" "$address" "$index")" >"$scratch/$index" 2>"$scratch/$index.error" </dev/null &
     asked[index]=$!
 done
 for index in "${!hosts[@]}"; do
@@ -72,7 +84,7 @@ while IFS= read -r name; do settings+=("$name=${!name}"); done < <(compgen -e | 
 # -tt: where this end goes, torchrun over there is hung up, and ends its ranks.
 for index in "${!hosts[@]}"; do
     command=(env "${settings[@]}" "$python" -m torch.distributed.run --max-restarts=0 --nnodes="${#hosts[@]}" --node-rank="$index"
-        --nproc-per-node="$ranks" --master-addr="${MASTER_ADDR:-${first##*@}}" --master-port="$port"
+        --nproc-per-node="$ranks" --master-addr="$address" --master-port="$port"
         -m pytest acceptance/ --report-dir="$reports" --run-id="$run_id" "$@")
     said=/dev/stdout
     [ "$index" = 0 ] || said=$scratch/$index.said

@@ -105,8 +105,8 @@ def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]
     hellos = _await_hellos(supervisor, patience)
     if supervisor.stopping:
         return _refused(interrupted(supervisor.stopping))
-    place = supervisor.place
-    if other := _other_job(place, hellos):
+    place, identities = supervisor.place, _identities(hellos)
+    if other := _other_job(place, identities):
         refused = _refused(RefusedError(other))
         for rank in hellos.keys() - set(range(place.world_size)):
             supervisor.control.send(rank, refused)
@@ -119,7 +119,6 @@ def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]
     if refusals:
         first: Message = refusals[0]
         return first
-    identities = [RankIdentity.model_validate_json(hellos[rank]["identity"]) for rank in sorted(hellos)]
     try:
         return {"type": "welcome", **welcome(identities), "clocks": _ask_clocks(supervisor, identities)}
     except RefusedError as error:
@@ -132,15 +131,18 @@ def _await_hellos(supervisor: Supervisor, patience: Patience) -> dict[int, Messa
         left_s = max(0.0, end - time.monotonic())
         hellos = supervisor.await_mail("hello", min(_EVERY_S, left_s), until_stopped=True)
         absent = _absent(supervisor.place, hellos)
-        if not absent or supervisor.stopping or left_s <= _EVERY_S or _other_job(supervisor.place, hellos):
+        if not absent or supervisor.stopping or left_s <= _EVERY_S or _other_job(supervisor.place, _identities(hellos)):
             return hellos
         patience.say(f"waiting for {absent}, {left_s - _EVERY_S:.0f} s more at most (--join-timeout)")
 
 
-def _other_job(place: Rank, hellos: dict[int, Message]) -> str:
+def _identities(hellos: dict[int, Message]) -> list[RankIdentity]:
+    return [RankIdentity.model_validate_json(hello["identity"]) for _, hello in sorted(hellos.items())]
+
+
+def _other_job(place: Rank, identities: list[RankIdentity]) -> str:
     """Who was told other numbers of ranks than this one, which a torchrun cannot do; or nothing."""
-    for _, hello in sorted(hellos.items()):
-        other = RankIdentity.model_validate_json(hello["identity"])
+    for other in identities:
         if (other.world_size, other.local_world_size) != (place.world_size, place.local_world_size):
             theirs = f"rank {other.rank} ({other.host}) is one of {other.world_size} ranks, {other.local_world_size} on its node"
             ours = f"rank {place.rank} ({place.host}) one of {place.world_size}, {place.local_world_size} on its node"

@@ -19,16 +19,16 @@ import time
 import psutil
 from torch.distributed import TCPStore
 
-from gpu_acceptance.control import Control, Message
-from gpu_acceptance.files import encode
-from gpu_acceptance.gc_pause import gc_paused
-from gpu_acceptance.job import Job
-from gpu_acceptance.lookout import Lookout
-from gpu_acceptance.rank import Rank
-from gpu_acceptance.record import Attempt, Outcome, RankRecord, make_figure
-from gpu_acceptance.rows import make_row
-from gpu_acceptance.stop_signals import StopSignals
-from gpu_acceptance.supervisor import Supervisor
+from gpu_acceptance.control.control import Control, Message
+from gpu_acceptance.control.lookout import Lookout
+from gpu_acceptance.folder.files import encode
+from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.processes.gc_pause import gc_paused
+from gpu_acceptance.processes.stop_signals import StopSignals
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import Attempt, Outcome, RankRecord, make_figure
+from gpu_acceptance.supervisor.supervisor import Supervisor
+from gpu_acceptance.verdict.rows import make_row
 from tests.judging import make_identity, make_limit, make_profile
 
 NODEID = "acceptance/test_made.py::test_made"
@@ -158,7 +158,7 @@ def lead(world_size: int, port: int, store_pid: int) -> None:
         board = leader.lead_attempt(
             {"type": "go", "seq": number, "nodeid": NODEID, "deadline_s": 600, "generation": 1, "attempt": 1, "absent": []}
         )
-        with gc_paused():  # as leader.py does
+        with gc_paused():  # as leader/leader.py does
             row = make_row(NODEID, [Attempt(number=1, ranks=board.records())], profile, job, {}, 600)
         assert row.outcome is Outcome.PASSED, row.message
         control.cast(

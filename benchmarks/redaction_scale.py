@@ -11,9 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpu_acceptance.files import encode, write_results
-from gpu_acceptance.record import RankIdentity
-from gpu_acceptance.redaction import redact_run
+from gpu_acceptance.folder.files import encode, write_results
+from gpu_acceptance.record.record import RankIdentity
+from gpu_acceptance.redaction.redaction import redact_run
 from tests.report.large import large
 
 

@@ -15,8 +15,8 @@ import psutil
 from suite import Finished, processes_in
 from waiting import wait_until
 
-from gpu_acceptance.record import Figure, Row, figure_from_json
-from gpu_acceptance.visible import visible
+from gpu_acceptance.record.record import Figure, Row, figure_from_json
+from gpu_acceptance.text.visible import visible
 
 BEYOND_DEADLINE_S = 25.0
 _GONE_WITHIN_S = 10.0  # what a run left: its janitors look for 2 s

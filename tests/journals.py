@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_acceptance.attempts import bare_row, causes_before_victims, too_small
-from gpu_acceptance.files import Journal, JournalContent
-from gpu_acceptance.job import Job
-from gpu_acceptance.limit import Profile
-from gpu_acceptance.objections import FORMATION
-from gpu_acceptance.record import Attempt, Figure, Outcome, PlannedValidation, RankFacts, RankRecord, Row, RunPlan, make_figure
-from gpu_acceptance.rows import make_row
+from gpu_acceptance.folder.files import Journal, JournalContent
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import Attempt, Figure, Outcome, PlannedValidation, RankFacts, RankRecord, Row, RunPlan, make_figure
+from gpu_acceptance.thresholds.limit import Profile
+from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, too_small
+from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.rows import make_row
 from tests.judging import make_identity, make_limit, make_profile
 
 RUN_ID = "20261120-070000-ab12"

@@ -5,7 +5,7 @@ from dataclasses import is_dataclass
 
 from gpu_acceptance.inventory import gpu_health
 from gpu_acceptance.inventory.answer import Missing
-from gpu_acceptance.snapshot import Snapshot
+from gpu_acceptance.snapshot.file import Snapshot
 
 _PLACES = {"index", "source", "target"}  # which link, which pair: no answer of the machine
 

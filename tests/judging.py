@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpu_acceptance.job import Job
-from gpu_acceptance.limit import Limit, Profile, subject_of_metric
-from gpu_acceptance.record import COUNTERS, Attempt, Figure, Gpu, Outcome, RankIdentity, RankRecord, Value, make_figure
+from gpu_acceptance.inventory.named_gpu import Gpu
+
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import Attempt, Figure, Outcome, RankIdentity, RankRecord, Value, make_figure
+from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, subject_of_metric
 
 NODEID = "acceptance/test_hbm.py::test_triad"
 METRIC = "hbm.triad.bandwidth"

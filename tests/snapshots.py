@@ -12,7 +12,7 @@ from inventory.fake_nvml import install, out
 
 from gpu_acceptance.inventory import node
 from gpu_acceptance.inventory.pcie import BusReading
-from gpu_acceptance.snapshot import Snapshot, decode, encode
+from gpu_acceptance.snapshot.file import Snapshot, decode, encode
 
 NUM_GPUS = 8
 REAL = Path(__file__).with_name("snapshots")  # see its README

@@ -18,11 +18,12 @@ import yaml
 from clean_environment import clean_environment
 from warm import Forked, fork
 
-from gpu_acceptance.files import read_results
-from gpu_acceptance.job import Job
-from gpu_acceptance.record import Conclusion, Row, RunRecord
-from gpu_acceptance.thresholds import load_profile
-from gpu_acceptance.verdict import FORMATION, conclude
+from gpu_acceptance.folder.files import read_results
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import Conclusion, Row, RunRecord
+from gpu_acceptance.thresholds.profile import load_profile
+from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.verdict import conclude
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "tests" / "examples"

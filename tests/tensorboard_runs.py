@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tensorboardX.proto.event_pb2 import Event
 
-from gpu_acceptance.curve import curve_of
-from gpu_acceptance.record import Attempt, RunRecord
+from gpu_acceptance.record.curve import curve_of
+from gpu_acceptance.record.record import Attempt, RunRecord
 
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C (RFC 3720, appendix B.4), reflected
 

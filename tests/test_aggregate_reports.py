@@ -3,8 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.aggregate_reports import reports
-from gpu_acceptance.record import Outcome
+from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.run.aggregate_reports import reports
 
 NODEID = "acceptance/test_hbm.py::test_triad"
 ITEM = SimpleNamespace(

@@ -2,11 +2,11 @@
 
 import pytest
 
-from gpu_acceptance.attempts import bare_row, causes_before_victims, is_poison, too_small
-from gpu_acceptance.generations import Validation
-from gpu_acceptance.objections import broken_off
-from gpu_acceptance.record import Outcome
-from gpu_acceptance.verdict import conclude
+from gpu_acceptance.leader.generations import Validation
+from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, is_poison, too_small
+from gpu_acceptance.verdict.objections import broken_off
+from gpu_acceptance.verdict.verdict import conclude
 from tests.journals import LARGE_JOB, PROFILE, told
 from tests.judging import make_job, make_record
 

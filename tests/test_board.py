@@ -2,9 +2,9 @@ import time
 
 import pytest
 
-from gpu_acceptance import board as board_module
-from gpu_acceptance.board import Board
-from gpu_acceptance.record import Outcome
+from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.supervisor import board as board_module
+from gpu_acceptance.supervisor.board import Board
 from tests.judging import make_record
 
 GO = {"type": "go", "seq": 7, "nodeid": "acceptance/test_hbm.py::test_triad", "attempt": 1, "generation": 2, "deadline_s": 60, "absent": []}

@@ -4,16 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.budget import Budget, parse_duration, read_budget
-from gpu_acceptance.generations import Validation
-from gpu_acceptance.leader import Leader, LeaderOptions
+from gpu_acceptance.leader.generations import Validation
+from gpu_acceptance.leader.leader import Leader, LeaderOptions
+from gpu_acceptance.options.budget import Budget, parse_duration, read_budget
 from tests.judging import make_profile
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("gpu_acceptance.budget.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gpu_acceptance.options.budget.time.monotonic", lambda: now[0])
 
     def advance(seconds: float) -> None:
         now[0] += seconds

@@ -3,10 +3,10 @@
 import pytest
 from judging import make_identity, make_limit, make_profile
 
-from gpu_acceptance.busy import find_busy, use_text
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuUse
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from gpu_acceptance.verdict.busy import find_busy, use_text
 
 MiB = 2**20
 PROFILE = load_profile("h200-sxm", shipped_dir())

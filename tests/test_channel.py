@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from gpu_acceptance import channel
-from gpu_acceptance.channel import ChannelError, LineReader, write_message
+from gpu_acceptance.worker import channel
+from gpu_acceptance.worker.channel import ChannelError, LineReader, write_message
 
 
 @pytest.fixture

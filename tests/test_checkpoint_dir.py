@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from checkpoints import CONFIG, LAYER, PROJECTIONS, TEMPLATE, make_checkpoint, write_json, write_tensors
 
-from gpu_acceptance import checkpoint_dir, checkpoint_reader
-from gpu_acceptance.checkpoint_dir import look_at
-from gpu_acceptance.checkpoint_reader import CheckpointError
+from gpu_acceptance.checkpoints import reader as checkpoint_reader
+from gpu_acceptance.checkpoints import saved as checkpoint_dir
+from gpu_acceptance.checkpoints.reader import CheckpointError
+from gpu_acceptance.checkpoints.saved import look_at
 from gpu_acceptance.dialogues.calls import find_calls
 from gpu_acceptance.dialogues.dialogue import for_template
 from gpu_acceptance.dialogues.made import made

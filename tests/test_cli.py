@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from tensorboard_runs import read_runs, with_curve, with_curves
 
-from gpu_acceptance import __version__, cli
-from gpu_acceptance.files import Journal, read_results, write_results
-from gpu_acceptance.record import Outcome
-from gpu_acceptance.refusal import Refusal
-from gpu_acceptance.run_record import make_run_record
-from gpu_acceptance.thresholds import profile_names, shipped_dir
+from gpu_acceptance import __version__
+from gpu_acceptance.cli import verbs as cli
+from gpu_acceptance.folder.files import Journal, read_results, write_results
+from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.record.refusal import Refusal
+from gpu_acceptance.thresholds.profile import profile_names, shipped_dir
+from gpu_acceptance.verdict.run_record import make_run_record
 from tests.journals import LARGE_JOB, RUN_ID, TRIAD, make_plan, told
 from tests.judging import make_identity
 from tests.report import samples
@@ -628,7 +629,7 @@ def test_version(capsys):
 
 def test_the_module_runs_like_the_command(tmp_path):
     leave_run(tmp_path, sample=samples.incomplete)
-    environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
     command = [sys.executable, "-m", "gpu_acceptance", "verdict", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=180)
     assert (done.returncode, done.stderr) == (6, "")

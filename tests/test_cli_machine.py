@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from snapshots import REAL, changed, healthy_h200
 
-from gpu_acceptance.cli import main
-from gpu_acceptance.thresholds import shipped_dir
+from gpu_acceptance.cli.verbs import main
+from gpu_acceptance.thresholds.profile import shipped_dir
 
 HEALTHY = healthy_h200()
 

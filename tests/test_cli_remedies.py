@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.cli import main
+from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.report.remedies import table
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from report.pages import parse
 
-from gpu_acceptance.cli import main
-from gpu_acceptance.files import read_results
-from gpu_acceptance.limit import bound_at
+from gpu_acceptance.cli.verbs import main
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.report.formatting import rounded
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.thresholds.limit import bound_at
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "reports" / "sample"

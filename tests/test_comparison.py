@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.comparison import compare
-from gpu_acceptance.contract import ContractLine
-from gpu_acceptance.contract_judge import judge_contract
-from gpu_acceptance.files import read_results, write_results
-from gpu_acceptance.manifest import write_manifest
-from gpu_acceptance.record import Outcome, Status
+from gpu_acceptance.compare.comparison import compare
+from gpu_acceptance.folder.files import read_results, write_results
+from gpu_acceptance.folder.manifest import write_manifest
+from gpu_acceptance.record.record import Outcome, Status
 from gpu_acceptance.report.compare_page import build_compare_page
+from gpu_acceptance.thresholds.contract import ContractLine
+from gpu_acceptance.verdict.contract import judge_contract
 from tests.report import samples
 from tests.report.pages import parse
 from tests.report.test_hostile import PIECES, construct, tainted

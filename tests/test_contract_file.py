@@ -7,16 +7,16 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from gpu_acceptance.launch.refused import RefusedError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.contract import ContractLine
-from gpu_acceptance.contract_file import MOST_LINES, json_schema, read_contract, refuse_unanswerable
-from gpu_acceptance.joining import RefusedError
-from gpu_acceptance.limits_file import LimitsError
-from gpu_acceptance.own_files import read_own_files
+from gpu_acceptance.options.own_files import read_own_files
 from gpu_acceptance.report.contract import BRING_UP_FILE
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.thresholds.contract import ContractLine
+from gpu_acceptance.thresholds.contract_file import MOST_LINES, json_schema, read_contract, refuse_unanswerable
+from gpu_acceptance.thresholds.file import LimitsError
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from tests.judging import make_limit, make_profile
 
 EXAMPLE = Path(__file__).parents[1] / "docs" / "contract.yaml"

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_acceptance.contract import Contract, ContractLine, LineState
-from gpu_acceptance.contract_judge import judge_contract
-from gpu_acceptance.record import Judgement, Status
-from gpu_acceptance.verdict import conclude, make_row
+from gpu_acceptance.record.record import Judgement, Status
+from gpu_acceptance.thresholds.contract import Contract, ContractLine, LineState
+from gpu_acceptance.verdict.contract import judge_contract
+from gpu_acceptance.verdict.rows import make_row
+from gpu_acceptance.verdict.verdict import conclude
 from tests.judging import NODEID, all_equal, make_attempt, make_job, make_limit, make_profile
 
 TRIAD = "hbm.triad.bandwidth"

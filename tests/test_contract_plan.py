@@ -1,8 +1,8 @@
 """`--plan` says of each line of a contract whether this run will answer it."""
 
-from gpu_acceptance.contract import Contract, ContractLine
-from gpu_acceptance.contract_plan import contract_lines
-from gpu_acceptance.plan import JobShape
+from gpu_acceptance.plan.contract import contract_lines
+from gpu_acceptance.plan.plan import JobShape
+from gpu_acceptance.thresholds.contract import Contract, ContractLine
 from tests.judging import make_limit, make_profile
 
 PROFILE = make_profile(

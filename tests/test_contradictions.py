@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from gpu_acceptance.contract import ContractLine
-from gpu_acceptance.contract_judge import judge_contract
-from gpu_acceptance.contradictions import find_contradiction
-from gpu_acceptance.record import Outcome, RunRecord, Status
-from gpu_acceptance.run_record import make_run_record
+from gpu_acceptance.record.record import Outcome, RunRecord, Status
+from gpu_acceptance.thresholds.contract import ContractLine
+from gpu_acceptance.verdict.contract import judge_contract
+from gpu_acceptance.verdict.contradictions import find_contradiction
+from gpu_acceptance.verdict.run_record import make_run_record
 from tests.journals import told
 from tests.report import samples
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from gpu_acceptance.control import MAX_MESSAGE_BYTES, Control, ControlError
-from gpu_acceptance.rank import TORCHRUN, Rank
+from gpu_acceptance.control.control import MAX_MESSAGE_BYTES, Control, ControlError
+from gpu_acceptance.launch.rank import TORCHRUN, Rank
 
 HOST_A_STORE = """
 import sys, torch.distributed as dist

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from gpu_acceptance.figures import figure_of
+from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.judge import judge
 from gpu_acceptance.measure.corruption.peers import odd_kind
-from gpu_acceptance.record import Attempt, Status
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.record.record import Attempt, Status
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record
 
 METRIC = "corruption.peers.hash"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.counters import risen
+from gpu_acceptance.figures.counters import risen
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu_counters import NAMES, CountersReading, unread
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from gpu_acceptance.curve import MOST_CURVES, MOST_POINTS, Curve, curve_from_json, curve_of
-from gpu_acceptance.worker_session import Figures
+from gpu_acceptance.record.curve import MOST_CURVES, MOST_POINTS, Curve, curve_from_json, curve_of
+from gpu_acceptance.worker.session import Figures
 
 
 def test_few_steps_are_kept_each():

@@ -4,10 +4,10 @@ import sys
 
 import numpy as np
 import pytest
+from gpu_acceptance.launch.refused import RefusedError
 
 from fixtures.training import refuse_unlike
-from gpu_acceptance.data_dir import refuse_unusable
-from gpu_acceptance.joining import RefusedError
+from gpu_acceptance.options.data_dir import refuse_unusable
 
 WANTED = "wanted on every node: tokens.npy (an array of token ids), images/CLASS/FILE, or both"
 

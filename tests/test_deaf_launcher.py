@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gpu_acceptance.deaf_launcher import end_launcher_later, is_torchrun, main
+from gpu_acceptance.processes.deaf_launcher import end_launcher_later, is_torchrun, main
 
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 DEAF = """

@@ -3,8 +3,8 @@
 import pytest
 from suite import make_suite
 
-from gpu_acceptance.digests import profile_digest, suite_digest
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.options.digests import profile_digest, suite_digest
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 
 def parts(digest):

@@ -15,7 +15,7 @@ DOCUMENTS = [
 TOP = ("acceptance", "benchmarks", "deploy", "docs", "fixtures", "reports", "src", "tests", "thresholds", "tools")
 _LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 _PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(TOP)})/[\w./-]*")
-_MODULE = re.compile(r"^\| ((?:`\w+\.py`(?:, )?)+)", re.MULTILINE)
+_ROOM = re.compile(r"^\| `(\w+)/` \| ([^|]*) \|", re.MULTILINE)
 
 
 def text_of(path):
@@ -35,7 +35,10 @@ def test_each_path_of_this_checkout_is_there(path):
     assert sorted(name for name in names if not (ROOT / name).exists()) == []
 
 
-def test_each_module_that_is_described_is_there():
-    described = re.findall(r"`(\w+\.py)`", "".join(_MODULE.findall(text_of(ROOT / "docs" / "how-it-works.md"))))
-    assert len(described) > 20
-    assert [name for name in described if not (ROOT / "src" / "gpu_acceptance" / name).exists()] == []
+def test_each_package_is_described_and_each_module_that_is_named_is_there():
+    package = ROOT / "src" / "gpu_acceptance"
+    described = _ROOM.findall(text_of(ROOT / "docs" / "how-it-works.md"))
+    named = [f"{room}/{module}" for room, modules in described for module in re.findall(r"`(\w+\.py)`", modules)]
+    assert len(named) > 100
+    assert [name for name in named if not (package / name).exists()] == []
+    assert {room for room, _ in described} == {path.parent.name for path in package.glob("*/__init__.py")}

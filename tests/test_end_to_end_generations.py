@@ -49,7 +49,7 @@ def look(ranks):
 
 def fork_server_of(ranks, rank):
     children = psutil.Process(ranks.processes[rank].pid).children()
-    (found,) = [child for child in children if "gpu_acceptance.fork_server" in child.cmdline()]
+    (found,) = [child for child in children if "gpu_acceptance.worker.fork_server" in child.cmdline()]
     return found
 
 

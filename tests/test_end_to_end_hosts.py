@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from faults import Fault
+from gpu_acceptance.launch.refused import INCOMPLETE
 from hosts import ADDRESSES, PORT, Hosts, faketime, needs_faketime, needs_hosts, two_hosts
 from suite import Finished, extend_conftest
 
-from gpu_acceptance import cli
-from gpu_acceptance.deaf_launcher import PATIENCE_S
-from gpu_acceptance.files import read_journal, read_results
-from gpu_acceptance.joining import INCOMPLETE
-from gpu_acceptance.lookout import _UNREACHABLE_S, LOST_S
+from gpu_acceptance.cli import verbs as cli
+from gpu_acceptance.control.lookout import _UNREACHABLE_S, LOST_S
+from gpu_acceptance.folder.files import read_journal, read_results
+from gpu_acceptance.processes.deaf_launcher import PATIENCE_S
 
 # The first test that asks may wait for all scenarios.
 pytestmark = [pytest.mark.launcher, pytest.mark.timeout(900), needs_hosts]
@@ -29,7 +29,8 @@ ENDS_WITHIN_S = 2 * (_UNREACHABLE_S + _SAY_BYE_S + 2 * PATIENCE_S)  # twice, on 
 RENDEZVOUS_S = 8
 MEET_S = 8  # in place of the bounds for a hello and for the store's answer
 IMPATIENT = f"""
-from gpu_acceptance import settings, starting
+from gpu_acceptance.options import settings
+from gpu_acceptance.run import starting
 
 settings.JOIN_S = starting.CONNECT_S = {MEET_S}
 """

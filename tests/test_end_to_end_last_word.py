@@ -10,8 +10,8 @@ from report.pages import parse
 from suite import PYTHON, finished, make_suite, plain_pytest, start, torchrun, torchrun_command
 from waiting import wait_for
 
-from gpu_acceptance import cli
-from gpu_acceptance.manifest import differences, read_manifest
+from gpu_acceptance.cli import verbs as cli
+from gpu_acceptance.folder.manifest import differences, read_manifest
 from gpu_acceptance.report.exports import EXPORTS
 
 pytestmark = pytest.mark.launcher
@@ -82,7 +82,7 @@ BUG = """
 import os
 
 if "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
-    from gpu_acceptance.board import Board
+    from gpu_acceptance.supervisor.board import Board
 
     Board.vote = lambda *_: {}["a bug"]
 """
@@ -92,7 +92,7 @@ LOST_BEFORE_THE_EXPORTS = """
 import os, signal
 
 if "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ and os.environ["RANK"] == "0":
-    from gpu_acceptance import ending
+    from gpu_acceptance.report import ending
 
     ending.write_exports = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """

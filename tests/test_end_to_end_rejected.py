@@ -7,7 +7,7 @@ import pytest
 from faults import Fault
 from suite import EXAMPLES, make_suite, torchrun
 
-from gpu_acceptance.manifest import differences, read_manifest
+from gpu_acceptance.folder.manifest import differences, read_manifest
 from gpu_acceptance.report.exports import EXPORTS
 from gpu_acceptance.report.github import annotations, job_summary
 

@@ -18,10 +18,10 @@ from slurm import ASKED, BATCH, EACH_NODE, needs_slurm, slurm_suite, two_slurm_n
 from suite import PYTHON, extend_conftest, make_suite, processes_in
 from waiting import wait_until
 
-from gpu_acceptance.files import read_results
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.inventory import slurm_leftovers
-from gpu_acceptance.record import Outcome, Status
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.record.record import Outcome, Status
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 pytestmark = [pytest.mark.launcher, needs_slurm]
 # What one small machine cannot show: its Slurm binds nothing, and the only user is root.
@@ -112,7 +112,7 @@ def store_of(job):
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             command = process.cmdline()
-            if "gpu_acceptance.store_host" in command and f"gpu-acceptance/slurm-{job.number}." in " ".join(command):
+            if "gpu_acceptance.control.store_host" in command and f"gpu-acceptance/slurm-{job.number}." in " ".join(command):
                 found.append(process.pid)
     (pid,) = found
     return pid

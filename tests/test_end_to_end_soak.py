@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pynvml
-from gpu_acceptance import counter_watch
+from gpu_acceptance.supervisor import counter_watch
 
 sys.path.append({str(ROOT / "tests")!r})
 from inventory import fake_nvml

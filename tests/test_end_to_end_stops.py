@@ -8,7 +8,7 @@ from faults import Fault, assert_nothing_left
 from suite import finished, make_suite, start, torchrun, torchrun_command
 from waiting import wait_for
 
-from gpu_acceptance.manifest import differences, read_manifest
+from gpu_acceptance.folder.manifest import differences, read_manifest
 
 pytestmark = pytest.mark.launcher
 

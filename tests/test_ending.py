@@ -3,9 +3,9 @@
 import pytest
 from report import samples
 
-from gpu_acceptance import ending
-from gpu_acceptance.ending import broken, complete_ending, spoil, write_ending
-from gpu_acceptance.files import read_results, write_results
+from gpu_acceptance.folder.files import read_results, write_results
+from gpu_acceptance.report import ending
+from gpu_acceptance.report.ending import broken, complete_ending, spoil, write_ending
 from gpu_acceptance.report.exports import EXPORTS
 
 

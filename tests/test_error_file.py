@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from gpu_acceptance.error_file import write_error_file
+from gpu_acceptance.run.error_file import write_error_file
 
 
 def test_torchrun_finds_the_verdict_and_its_reasons(tmp_path, monkeypatch):

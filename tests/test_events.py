@@ -17,9 +17,9 @@ import os, sys
 sys.path.insert(0, {str(SRC)!r})
 from pathlib import Path
 from types import SimpleNamespace
-from gpu_acceptance.events import Events
-from gpu_acceptance.stop_signals import StopSignals
-from gpu_acceptance.worker_process import WorkerProcess
+from gpu_acceptance.supervisor.events import Events
+from gpu_acceptance.processes.stop_signals import StopSignals
+from gpu_acceptance.supervisor.worker_process import WorkerProcess
 
 folder = Path.cwd()
 worker = WorkerProcess([sys.executable, "floods.py"], dict(os.environ), folder, folder / "log", folder / "stacks")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from judged_fields import judged_fields
 from snapshots import REAL_NAMES, changed, leaves, real, snapshot_of, value_at, without
 
-from gpu_acceptance.record import Outcome
-from gpu_acceptance.snapshot_judge import NoGpusError, judge_snapshot
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.snapshot.judge import NoGpusError, judge_snapshot
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 PLAIN = {name: real(name) for name in REAL_NAMES}
 IDLE = PLAIN["h200x8-idle"]

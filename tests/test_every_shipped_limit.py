@@ -12,13 +12,14 @@ from functools import cache, cached_property
 
 import pytest
 
-from gpu_acceptance.bounds import bounds_of
-from gpu_acceptance.coverage import applying_limits
-from gpu_acceptance.job import Job
-from gpu_acceptance.limit import Limit, Profile, Value, bound_at, matching_reason
-from gpu_acceptance.record import COUNTERS, Attempt, Conclusion, Row, make_figure
-from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
-from gpu_acceptance.verdict import conclude, make_row
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import Attempt, Conclusion, Row, make_figure
+from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Value, bound_at, matching_reason
+from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+from gpu_acceptance.verdict.bounds import bounds_of
+from gpu_acceptance.verdict.coverage import applying_limits
+from gpu_acceptance.verdict.rows import make_row
+from gpu_acceptance.verdict.verdict import conclude
 from tests.judging import make_job, make_record
 
 DIRECTORY = shipped_dir()

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from gpu_acceptance import files
-from gpu_acceptance.files import (
+from gpu_acceptance.folder import files
+from gpu_acceptance.folder.files import (
     Journal,
     JournalContent,
     RecordError,
@@ -17,8 +17,8 @@ from gpu_acceptance.files import (
     write_atomically,
     write_results,
 )
-from gpu_acceptance.record import Outcome, RankFacts, RankRecord, RunPlan
-from gpu_acceptance.refusal import Refusal
+from gpu_acceptance.record.record import Outcome, RankFacts, RankRecord, RunPlan
+from gpu_acceptance.record.refusal import Refusal
 from tests.journals import make_plan
 from tests.report import samples
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.folder_check import find_silent, find_wrong
+from gpu_acceptance.processes.folder_check import find_silent, find_wrong
 
 
 @pytest.mark.parametrize("find", [find_wrong, find_silent])

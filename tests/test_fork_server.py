@@ -18,11 +18,12 @@ from clean_environment import clean_environment
 from faults import Fault
 from waiting import wait_until
 
-from gpu_acceptance import fork_server_process, processes
-from gpu_acceptance.fork_server_process import ForkServerProcess
-from gpu_acceptance.scratch import SCRATCH
-from gpu_acceptance.worker import worker_command
-from gpu_acceptance.worker_process import WorkerProcess
+from gpu_acceptance.processes import facts as processes
+from gpu_acceptance.processes.scratch import SCRATCH
+from gpu_acceptance.supervisor import fork_server_process
+from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess
+from gpu_acceptance.supervisor.worker_process import WorkerProcess
+from gpu_acceptance.worker.worker import worker_command
 
 SRC = Path(__file__).parents[1] / "src"
 # What a worker finds when it collects: a conftest of a stranger.
@@ -98,10 +99,10 @@ def module(name, **content):
     made = sys.modules[name] = types.ModuleType(name)
     vars(made).update(content)
     return made
-if "gpu_acceptance.worker" in sys.orig_argv:
+if "gpu_acceptance.worker.worker" in sys.orig_argv:
     print("started anew", flush=True)
     os._exit(7)
-if "gpu_acceptance.fork_server" in sys.orig_argv:
+if "gpu_acceptance.worker.fork_server" in sys.orig_argv:
     channel = int(sys.orig_argv[-1])
     def run(*_, **__):
         print("forked", flush=True)
@@ -110,10 +111,10 @@ if "gpu_acceptance.fork_server" in sys.orig_argv:
     cuda = types.SimpleNamespace(is_initialized=lambda: False, _is_in_bad_fork=lambda: False)
     module("torch", cuda=cuda, default_generator=types.SimpleNamespace(seed=lambda: 0))
     module("pytest", main=run)
-    module("gpu_acceptance.last_collectives", answer_when_asked=lambda *_: None)
-    module("gpu_acceptance.surroundings", Surroundings=object)
-    module("gpu_acceptance.worker_plugin", WorkerPlugin=lambda *_: types.SimpleNamespace(said_bye=True))
-    module("gpu_acceptance.starting")
+    module("gpu_acceptance.worker.last_collectives", answer_when_asked=lambda *_: None)
+    module("gpu_acceptance.worker.surroundings", Surroundings=object)
+    module("gpu_acceptance.worker.plugin", WorkerPlugin=lambda *_: types.SimpleNamespace(said_bye=True))
+    module("gpu_acceptance.run.starting")
 """
 
 
@@ -381,7 +382,7 @@ def test_one_that_has_forked_before(quick, monkeypatch, number, told):
             "cuda._is_in_bad_fork = lambda: True",
             "an import initialised CUDA in the fork server: no fork of it could use a GPU; workers are started anew",
         ),
-        ("import gpu_acceptance.process_title\ngpu_acceptance.process_title.show = lambda *_: 1 / 0", "ZeroDivisionError"),
+        ("import gpu_acceptance.processes.title\ngpu_acceptance.processes.title.show = lambda *_: 1 / 0", "ZeroDivisionError"),
         ("fork = os.fork\nos.fork = lambda: fork() if os.getppid() == int(os.environ['GPU_ACCEPTANCE_SUPERVISOR']) else 1 / 0", "division"),
         ("import resource\nmodule('pytest')\nos.setsid = lambda: 1 / 0", "ZeroDivisionError"),
     ],
@@ -461,10 +462,10 @@ def test_a_worker_that_nobody_waits_for_does_not_come(quick):
 SUPERVISOR = """
 import os, select, signal, sys
 from pathlib import Path
-from gpu_acceptance.fork_server_process import ForkServerProcess
-from gpu_acceptance.processes import become_subreaper
-from gpu_acceptance.worker import worker_command
-from gpu_acceptance.worker_process import WorkerProcess
+from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess
+from gpu_acceptance.processes.facts import become_subreaper
+from gpu_acceptance.worker.worker import worker_command
+from gpu_acceptance.supervisor.worker_process import WorkerProcess
 become_subreaper()
 folder = Path.cwd()
 environment = {**os.environ, "GPU_ACCEPTANCE_CODE": "signal.pause()", "GPU_ACCEPTANCE_SCRATCH": str(folder / "scratch")}
@@ -511,11 +512,11 @@ import os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from judging import make_identity
-from gpu_acceptance.events import Events
-from gpu_acceptance.processes import become_subreaper, descendants
-from gpu_acceptance.run_files import RunFiles
-from gpu_acceptance.stop_signals import StopSignals
-from gpu_acceptance.worker_hold import WorkerHold
+from gpu_acceptance.supervisor.events import Events
+from gpu_acceptance.processes.facts import become_subreaper, descendants
+from gpu_acceptance.folder.run_files import RunFiles
+from gpu_acceptance.processes.stop_signals import StopSignals
+from gpu_acceptance.supervisor.worker_hold import WorkerHold
 become_subreaper()
 control = SimpleNamespace(prefix="test", wake_fd=os.eventfd(0), place=SimpleNamespace(local_rank=0))
 events = Events(control, StopSignals("node 0", has_launcher=False))

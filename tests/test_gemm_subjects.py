@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from fixtures.gemm import Gemm
-from gpu_acceptance.figures import figure_of
-from gpu_acceptance.gpu_telemetry import GpuTelemetry, Level
+from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.measure.gemm import best_shape
 from gpu_acceptance.measure.gemm.shape import square
-from gpu_acceptance.record import Attempt, Outcome, Status
-from gpu_acceptance.thresholds import load_profile, shipped_dir
-from gpu_acceptance.verdict import make_row
+from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
+from gpu_acceptance.record.record import Attempt, Outcome, Status
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from gpu_acceptance.verdict.rows import make_row
 from tests.judging import make_job, make_record
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 3)

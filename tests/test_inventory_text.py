@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snapshots import NUM_GPUS, REAL_NAMES, changed, healthy_h200, leaves, real, snapshot_of
 
-from gpu_acceptance.inventory_text import inventory_lines
-from gpu_acceptance.plain_text import WIDTH
-from gpu_acceptance.snapshot import take
+from gpu_acceptance.screen.node import inventory_lines
+from gpu_acceptance.screen.plain_text import WIDTH
+from gpu_acceptance.snapshot.file import take
 
 ONE_SCREEN = 48
 MOST_COLUMNS = 160

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from gpu_acceptance.janitor import MARK, kill_marked, marked, remove_folder
+from gpu_acceptance.processes.janitor import MARK, kill_marked, marked, remove_folder
 
 SUPERVISOR = """
 import os, subprocess, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from gpu_acceptance.janitor import MARK, start_janitor
+from gpu_acceptance.processes.janitor import MARK, start_janitor
 start_janitor(sys.argv[1], Path(sys.argv[3]))
 environment = {**os.environ, MARK: sys.argv[1]}
 subprocess.Popen(["setsid", "--fork", "sleep", "600"], env=environment).wait()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.joining import find_collection_problem
+from gpu_acceptance.run.joining import find_collection_problem
 
 
 def collected(*nodeids: str, problems: tuple[str, ...] = (), exit_code: int = 4) -> dict:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance import judge as judging
-from gpu_acceptance.judge import wants_repeat
-from gpu_acceptance.limit import Peers
-from gpu_acceptance.record import Attempt, Outcome, Status, make_figure
+from gpu_acceptance.record.record import Attempt, Outcome, Status, make_figure
+from gpu_acceptance.thresholds.limit import Peers
+from gpu_acceptance.verdict import judge as judging
+from gpu_acceptance.verdict.judge import wants_repeat
 from tests.judging import METRIC, all_equal, make_attempt, make_job, make_limit, make_profile, make_record, with_record
 
 SOURCE = "[h200-sxm.yaml: measured 2026-11-20]"

@@ -5,9 +5,9 @@ import math
 import pytest
 from judging import make_job, make_limit, make_profile, make_record
 
-from gpu_acceptance.kept_checkpoints import are_evidence
-from gpu_acceptance.record import Attempt, Outcome, make_figure
-from gpu_acceptance.rows import make_row
+from gpu_acceptance.checkpoints.kept import are_evidence
+from gpu_acceptance.record.record import Attempt, Outcome, make_figure
+from gpu_acceptance.verdict.rows import make_row
 
 ERROR, CHANGED = "checkpoint.ddp.fewer.loss_error", "checkpoint.ddp.files.changed"
 SAVE, RESUME = (f"acceptance/test_checkpoint.py::test_{name}" for name in ("save", "resume"))

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from snapshots import changed, real, snapshot_of
 
-from gpu_acceptance.record import Outcome
-from gpu_acceptance.snapshot_judge import judge_snapshot
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.snapshot.judge import judge_snapshot
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 PAGE = (Path(__file__).parents[1] / "docs" / "limits.md").read_text(encoding="utf-8")
 IDLE = real()

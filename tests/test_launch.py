@@ -1,7 +1,7 @@
 import pytest
 
-from gpu_acceptance.launch import who_am_i
-from gpu_acceptance.rank import LaunchError, Rank
+from gpu_acceptance.launch.launch import who_am_i
+from gpu_acceptance.launch.rank import LaunchError, Rank
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "job-17",

@@ -5,7 +5,7 @@ import threading
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from gpu_acceptance.letters import Letter, Letters, lay_out, ring
+from gpu_acceptance.control.letters import Letter, Letters, lay_out, ring
 
 RANKS = range(1, 4)
 

@@ -7,12 +7,11 @@ import pytest
 from judging import make_limit, make_profile
 from suite import ROOT, make_suite, plain_pytest, torchrun
 
-from gpu_acceptance.levels import asked_for, at_level, lasting, left_out, num_left_out, runs
-from gpu_acceptance.limit import LEVELS
-from gpu_acceptance.objections import FORMATION
-from gpu_acceptance.rows import subject_of
-from gpu_acceptance.thresholds import LimitsError, load_profile, profile_names, shipped_dir
-from gpu_acceptance.values import level_text
+from gpu_acceptance.thresholds.levels import asked_for, at_level, lasting, left_out, num_left_out, runs
+from gpu_acceptance.thresholds.limit import LEVELS, subject_of
+from gpu_acceptance.thresholds.profile import LimitsError, load_profile, profile_names, shipped_dir
+from gpu_acceptance.thresholds.values import level_text
+from gpu_acceptance.verdict.objections import FORMATION
 
 TABLE = {"quick": {"gemm": 2.0}, "full": {"gemm": 3.0, "memory": 9.0}}
 PROFILE = make_profile(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.attempts import too_small
-from gpu_acceptance.generations import Validation
-from gpu_acceptance.rows import subject_of
-from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
+from gpu_acceptance.leader.generations import Validation
+from gpu_acceptance.thresholds.limit import subject_of
+from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+from gpu_acceptance.verdict.attempts import too_small
 from tests.judging import make_job
 
 ACCEPTANCE = sorted((Path(__file__).parents[1] / "acceptance").glob("test_*.py"))

@@ -11,11 +11,10 @@ from snapshots import healthy_h200, snapshot_of
 
 from gpu_acceptance.inventory import binding, gpu_counters, gpu_health, infiniband_health, kernel_log_health, nccl_warnings, port_counters
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.limit import Limit
-from gpu_acceptance.limits_file import read_file
-from gpu_acceptance.record import COUNTERS
-from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
-from gpu_acceptance.values import show
+from gpu_acceptance.thresholds.file import read_file
+from gpu_acceptance.thresholds.limit import COUNTERS, Limit
+from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+from gpu_acceptance.thresholds.values import show
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpu_acceptance import log_warnings
-from gpu_acceptance.log_warnings import LogWarnings
+from gpu_acceptance.figures import log_warnings
+from gpu_acceptance.figures.log_warnings import LogWarnings
 
 NCCL, IBVERBS = "counters.warnings.nccl", "counters.warnings.libibverbs"
 LIMITED = frozenset({NCCL, IBVERBS})

@@ -6,9 +6,9 @@ import pytest
 from torch.distributed import TCPStore
 from waiting import wait_until
 
-from gpu_acceptance import lookout as module
-from gpu_acceptance.control import ControlError
-from gpu_acceptance.lookout import Lookout, Loss
+from gpu_acceptance.control import lookout as module
+from gpu_acceptance.control.control import ControlError
+from gpu_acceptance.control.lookout import Lookout, Loss
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 import pytest
 from inventory.test_nccl_log import GiB, log, real
 
-from gpu_acceptance.figures import figure_of
+from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.nccl_physics import findings
-from gpu_acceptance.judge import judge
-from gpu_acceptance.record import Attempt, Status
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.record.record import Attempt, Status
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record
 
 H200 = load_profile("h200-sxm", shipped_dir())

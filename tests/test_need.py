@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.need import asked, same_need
+from gpu_acceptance.thresholds.need import asked, same_need
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import pytest
 from inventory.rdma_trees import NDR_PORT, add_device
 from inventory.test_nccl_log import log
 
-from gpu_acceptance.figures import figure_of
+from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory import infiniband, infiniband_health, nic, port_counters
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.judge import judge
-from gpu_acceptance.limits_file import LimitsError
-from gpu_acceptance.record import Attempt, Status
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.record.record import Attempt, Status
+from gpu_acceptance.thresholds.file import LimitsError
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record
 
 PAGE = (Path(__file__).parents[1] / "docs" / "limits.md").read_text(encoding="utf-8")

@@ -4,12 +4,12 @@ import pytest
 from judging import make_identity
 from snapshots import changed, real, snapshot_of
 
-from gpu_acceptance.figures import figure_of
+from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory import drift
-from gpu_acceptance.job import Job
-from gpu_acceptance.record import Attempt, Outcome, RankRecord, Status
-from gpu_acceptance.thresholds import load_profile, shipped_dir
-from gpu_acceptance.verdict import make_row
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import Attempt, Outcome, RankRecord, Status
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from gpu_acceptance.verdict.rows import make_row
 
 NODES, ODD = 3, 1
 NODEID = "acceptance/test_environment.py::test_node"

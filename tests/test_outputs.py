@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.figure_properties import figure_properties
-from gpu_acceptance.outputs import direct_outputs, find_unwritable
-from gpu_acceptance.record import Judgement, Outcome, Row, Status
-from gpu_acceptance.run_files import RunFiles
+from gpu_acceptance.folder.run_files import RunFiles
+from gpu_acceptance.record.record import Judgement, Outcome, Row, Status
+from gpu_acceptance.report.figure_properties import figure_properties
+from gpu_acceptance.run.outputs import direct_outputs, find_unwritable
 
 
 def config(**options):

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.limits_file import LimitsError, read_file
 from gpu_acceptance.measure import memory_fill, nccl, nccl_latency
 from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.measure.gemm import burst
-from gpu_acceptance.parameter_relations import (
+from gpu_acceptance.thresholds.file import LimitsError, read_file
+from gpu_acceptance.thresholds.parameter_relations import (
     KERNEL_SHAPES,
     LATENCY_SIZES,
     MEMORY_PATTERNS,
@@ -19,9 +19,9 @@ from gpu_acceptance.parameter_relations import (
     contradictions,
     drill_on_nobody,
 )
-from gpu_acceptance.parameters import DRILLS, PARAMETERS
-from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
-from gpu_acceptance.values import show
+from gpu_acceptance.thresholds.parameters import DRILLS, PARAMETERS
+from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+from gpu_acceptance.thresholds.values import show
 
 ROOT = Path(__file__).parents[1]
 BASE = load_profile("base", shipped_dir()).parameters

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from fixtures.p2p import measure_between
-from gpu_acceptance.figures import figure_of
+from gpu_acceptance.figures.answered import figure_of
+from gpu_acceptance.figures.peer_copies import PeerCopies, answer_from_text, answer_to_text, indexes_of
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.judge import judge
 from gpu_acceptance.measure import p2p
 from gpu_acceptance.measure.peer_matrix import Cell, Matrix, pairs
-from gpu_acceptance.peer_copies import PeerCopies, answer_from_text, answer_to_text, indexes_of
-from gpu_acceptance.record import Attempt, Status
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.record.record import Attempt, Status
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record
 
 PROFILE = load_profile("h200-sxm", shipped_dir())

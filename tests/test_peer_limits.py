@@ -5,11 +5,11 @@ import statistics
 import pytest
 from test_committed_runs import RUNS
 
-from gpu_acceptance.bounds import Sample
-from gpu_acceptance.files import read_results
-from gpu_acceptance.judge import num_peer_metrics
-from gpu_acceptance.peers import MIN_UNITS, find_behind, peer_factor
-from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
+from gpu_acceptance.folder.files import read_results
+from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+from gpu_acceptance.verdict.bounds import Sample
+from gpu_acceptance.verdict.judge import num_peer_metrics
+from gpu_acceptance.verdict.peers import MIN_UNITS, find_behind, peer_factor
 
 PROFILES = {name: load_profile(name, shipped_dir()) for name in profile_names(shipped_dir())}
 H200 = PROFILES["h200-sxm"]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.bounds import Sample
-from gpu_acceptance.limit import Peers
-from gpu_acceptance.peers import find_behind, medians_of_others, peer_factor
+from gpu_acceptance.thresholds.limit import Peers
+from gpu_acceptance.verdict.bounds import Sample
+from gpu_acceptance.verdict.peers import find_behind, medians_of_others, peer_factor
 
 
 def find(values, peers, factor=0.0):

@@ -6,9 +6,9 @@
 import pytest
 import torch
 
-from gpu_acceptance.bounds import Sample
-from gpu_acceptance.limit import Peers
-from gpu_acceptance.peers import ALPHA, allowed_deficit, find_behind, peer_factor
+from gpu_acceptance.thresholds.limit import Peers
+from gpu_acceptance.verdict.bounds import Sample
+from gpu_acceptance.verdict.peers import ALPHA, allowed_deficit, find_behind, peer_factor
 
 NUM_METRICS = 10
 SIGMA = 0.005

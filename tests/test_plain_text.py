@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.plain_text import WIDTH, Column, TableRow, moment, say, say_all, say_why, section, size, table
+from gpu_acceptance.screen.plain_text import WIDTH, Column, TableRow, moment, say, say_all, say_why, section, size, table
 
 NOT_PERMITTED = Missing(Why.NOT_PERMITTED, "nvml: Insufficient Permissions")
 HOSTILE = "\x1b[31mred\n\u202eevil\N{NO-BREAK SPACE}"

@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpu_acceptance.generations import Validation
-from gpu_acceptance.limit import Limit, Profile
-from gpu_acceptance.plan import JobShape, plan_lines, planned_shape
-from gpu_acceptance.rank import Rank
+from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.leader.generations import Validation
+from gpu_acceptance.plan.plan import JobShape, plan_lines, planned_shape
+from gpu_acceptance.thresholds.limit import Limit, Profile
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 

@@ -6,8 +6,8 @@ import kubernetes_validate
 import pytest
 from api_server import JOB_LABEL, JOB_UID, cluster, in_container, needs_openssl, pod, unscheduled
 
-from gpu_acceptance import pod_wait
-from gpu_acceptance.cli import main
+from gpu_acceptance.cli import pod_wait
+from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.inventory import kubernetes_api, kubernetes_pods
 
 pytestmark = needs_openssl

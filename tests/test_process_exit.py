@@ -10,7 +10,7 @@ import pytest
 
 HEAD = """
 import atexit, ctypes, os, sys
-from gpu_acceptance.process_exit import ProcessExit
+from gpu_acceptance.processes.exit import ProcessExit
 ended = ProcessExit()
 """
 
@@ -75,7 +75,7 @@ def test_a_file_of_c_that_a_thread_waits_for_keeps_nobody():
 
 
 def test_nothing_registers_an_exit_function_before_a_worker_does():
-    count = "import atexit, gpu_acceptance.worker; print(atexit._ncallbacks())"
+    count = "import atexit, gpu_acceptance.worker.worker; print(atexit._ncallbacks())"
     assert subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, check=True, timeout=120).stdout == "0\n"
 
 

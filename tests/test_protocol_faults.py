@@ -4,10 +4,10 @@ import pytest
 from virtual.invariants import check
 from virtual.world import RUN_ID, Shape, World, validations
 
-from gpu_acceptance import cli
-from gpu_acceptance.files import read_journal, read_results
-from gpu_acceptance.objections import FORMATION
-from gpu_acceptance.record import WORKER_END, RunRecord
+from gpu_acceptance.cli import verbs as cli
+from gpu_acceptance.folder.files import read_journal, read_results
+from gpu_acceptance.record.record import WORKER_END, RunRecord
+from gpu_acceptance.verdict.objections import FORMATION
 
 V0, V1 = (one.nodeid for one in validations({}, {}))
 

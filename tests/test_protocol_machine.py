@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from virtual.invariants import check
 from virtual.world import Shape, World, validations
 
-from gpu_acceptance.objections import FORMATION
+from gpu_acceptance.verdict.objections import FORMATION
 
 LONG_RUN = int(os.environ.get("GPU_ACCEPTANCE_MACHINE_RUNS", "0"))
 SETTINGS = settings(

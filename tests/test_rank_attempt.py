@@ -2,10 +2,10 @@
 
 import pytest
 
-from gpu_acceptance.generation_attempt import EndAttempt, FormAttempt
-from gpu_acceptance.gpu_telemetry import GpuSeries, GpuTelemetry, check_moments
-from gpu_acceptance.rank_attempt import RunAttempt
-from gpu_acceptance.record import LastCollective, Outcome
+from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry, check_moments
+from gpu_acceptance.record.record import LastCollective, Outcome
+from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
+from gpu_acceptance.supervisor.rank_attempt import RunAttempt
 
 
 class FakeWorker:
@@ -103,7 +103,7 @@ def seen(length_s: float) -> GpuTelemetry:
 def clock(monkeypatch):
     """Seconds that pass only when a test says so."""
     now = [100.0]
-    monkeypatch.setattr("gpu_acceptance.rank_attempt.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gpu_acceptance.supervisor.rank_attempt.time.monotonic", lambda: now[0])
 
     def advance(seconds: float) -> None:
         now[0] += seconds

@@ -22,10 +22,10 @@ from real_cluster import needs_cluster, real_cluster, trimmed
 from suite import PYTHON, plain_pytest
 from waiting import wait_until
 
-from gpu_acceptance import pod_wait
+from gpu_acceptance.cli import pod_wait
 from gpu_acceptance.inventory import kubernetes_api, kubernetes_pods
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.record import Outcome
+from gpu_acceptance.record.record import Outcome
 
 pytestmark = [needs_cluster, pytest.mark.launcher, pytest.mark.timeout(300)]
 

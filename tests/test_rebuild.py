@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.contradictions import find_contradiction
-from gpu_acceptance.files import JournalContent, RecordError, encode, read_journal
-from gpu_acceptance.limit import Peers
-from gpu_acceptance.never_began import NothingRanError
-from gpu_acceptance.objections import FORMATION
-from gpu_acceptance.rebuild import last_written, read_run_folder, rebuild
-from gpu_acceptance.record import Outcome, Status
-from gpu_acceptance.refusal import Refusal
+from gpu_acceptance.folder.files import JournalContent, RecordError, encode, read_journal
+from gpu_acceptance.folder.never_began import NothingRanError
+from gpu_acceptance.folder.rebuild import last_written, read_run_folder, rebuild
+from gpu_acceptance.record.record import Outcome, Status
+from gpu_acceptance.record.refusal import Refusal
 from gpu_acceptance.report import build_page
-from gpu_acceptance.run_record import make_run_record
-from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
+from gpu_acceptance.thresholds.limit import Peers
+from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+from gpu_acceptance.verdict.contradictions import find_contradiction
+from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.run_record import make_run_record
 from tests.journals import BF16, LARGE_JOB, PROFILE, RUN_ID, TRIAD, Told, attempt_of, checked, make_plan, told
 from tests.judging import make_limit, make_profile, make_record, with_record
 from tests.report.pages import parse

@@ -7,20 +7,18 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.text.clip import MAX_TEXT, clip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from gpu_acceptance.limit import Change, FileDigest, Limit, Peers, Profile
-from gpu_acceptance.record import (
-    COUNTERS,
-    MAX_TEXT,
+from gpu_acceptance.record.record import (
     Attempt,
     ChangeRecord,
     Conclusion,
     Coverage,
     Figure,
-    Gpu,
     Header,
     Judgement,
     Outcome,
@@ -31,10 +29,10 @@ from gpu_acceptance.record import (
     Row,
     RunPlan,
     RunRecord,
-    clip,
     make_figure,
 )
 from gpu_acceptance.report.schema import SCHEMA_FILE, schema_text
+from gpu_acceptance.thresholds.limit import COUNTERS, Change, FileDigest, Limit, Peers, Profile
 from tests.journals import make_plan
 from tests.judging import make_limit, make_profile
 from tests.report import samples
@@ -301,7 +299,7 @@ def test_a_clipped_text_fits_into_a_record():
 
 
 def test_the_schema_in_the_package_is_that_of_the_record():
-    """After a change of record.py: `python -m gpu_acceptance.report.schema`, and a line in its format history."""
+    """After a change of record/record.py: `python -m gpu_acceptance.report.schema`, and a line in its format history."""
     assert SCHEMA_FILE.read_text() == schema_text()
 
 

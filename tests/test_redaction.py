@@ -8,14 +8,15 @@ import subprocess
 import pytest
 from report import samples
 
-from gpu_acceptance.files import encode, read_results, write_results
-from gpu_acceptance.manifest import read_manifest, write_manifest
-from gpu_acceptance.naming import learn_record, learn_texts
-from gpu_acceptance.record import DeclaredNode, Outcome, RankRecord, make_figure
-from gpu_acceptance.redaction import Redactor
+from gpu_acceptance.folder.files import encode, read_results, write_results
+from gpu_acceptance.folder.manifest import read_manifest, write_manifest
+from gpu_acceptance.inventory.declared import DeclaredNode
+from gpu_acceptance.record.record import Outcome, RankRecord, make_figure
+from gpu_acceptance.redaction.naming import learn_record, learn_texts
+from gpu_acceptance.redaction.redaction import Redactor
+from gpu_acceptance.redaction.stand_ins import StandIns
 from gpu_acceptance.report import write_page
 from gpu_acceptance.report.exports import EXPORTS
-from gpu_acceptance.stand_ins import StandIns
 from tests.test_cli import run
 
 HOME = "/ho" + "me"
@@ -96,7 +97,7 @@ def test_paths_of_the_command_are_replaced_in_record_page_and_logs(tmp_path, cap
     [
         ("rootdir: /data/lab/suite-2\n/data/lab/suite-2/.venv", "rootdir: /suite\n/suite/.venv"),
         ('File "/data/lab/acceptance/test_hbm.py", line 7', 'File "/suite/acceptance/test_hbm.py", line 7'),
-        ("file:///data/lab/src/gpu_acceptance/worker.py /data/lab3/x", "file:///suite/src/gpu_acceptance/worker.py /path-00"),
+        ("file:///data/lab/src/gpu_acceptance/worker/worker.py /data/lab3/x", "file:///suite/src/gpu_acceptance/worker/worker.py /path-00"),
         ('"/opt/lab/.venv/lib/python3.12/site-packages/torch/a.py"', '"/venv/lib/python3.12/site-packages/torch/a.py"'),
         ("/usr/lib/python3/dist-packages/a.py", "/usr/lib/python3/dist-packages/a.py"),
         ("acceptance/test_hbm.py /usr/local/cuda </td> 2 GB/s", "acceptance/test_hbm.py /usr/local/cuda </td> 2 GB/s"),

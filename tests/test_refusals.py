@@ -2,9 +2,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from gpu_acceptance.inventory.named_gpu import Gpu
 
-from gpu_acceptance.record import Gpu
-from gpu_acceptance.refusals import find_lone_node, find_mismatch, find_refusal, find_surplus, find_wrong_hardware, refuse_inside_a_worker
+from gpu_acceptance.run.refusals import (
+    find_lone_node,
+    find_mismatch,
+    find_refusal,
+    find_surplus,
+    find_wrong_hardware,
+    refuse_inside_a_worker,
+)
 from tests.judging import make_identity, make_job
 
 ROOT = Path("/suite")

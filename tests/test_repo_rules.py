@@ -14,14 +14,45 @@ import pytest
 
 from fixtures import limits
 from gpu_acceptance.inventory import gpu_counters, nccl_warnings, port_counters
-from gpu_acceptance.record import COUNTERS
-from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
+from gpu_acceptance.thresholds.limit import COUNTERS
+from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "gpu_acceptance"
 ACCEPTANCE = sorted((ROOT / "acceptance").glob("test_*.py"))
-PURE = ("verdict", "judge", "rows", "coverage", "objections", "bounds", "peers", "sift", "limit", "record", "job")
-LIMIT_BOUNDS = ("limit", "thresholds", "judge", "verdict", "bounds", "limits_file", "limits_schema", "rows", "coverage", "objections")
+ARROWS = {  # a package -> the packages that it imports: these and no others, each of which stands above it
+    "text": "",
+    "processes": "",
+    "measure": "",
+    "inventory": "text",
+    "telemetry": "inventory",
+    "dialogues": "text",
+    "thresholds": "text",
+    "record": "inventory text thresholds",
+    "figures": "inventory measure record text thresholds",
+    "verdict": "inventory record text thresholds",
+    "compare": "record thresholds",
+    "folder": "processes record text thresholds verdict",
+    "report": "compare folder inventory processes record text thresholds verdict",
+    "redaction": "folder inventory record report text",
+    "snapshot": "figures folder inventory record text thresholds verdict",
+    "screen": "inventory report snapshot telemetry text",
+    "launch": "inventory record text",
+    "control": "launch processes",
+    "worker": "control figures inventory processes record text thresholds",
+    "supervisor": "control figures folder inventory launch processes record telemetry text thresholds verdict worker",
+    "checkpoints": "folder launch measure processes record text thresholds verdict",
+    "options": "checkpoints dialogues folder inventory launch measure processes text thresholds verdict",
+    "leader": "control folder options processes record supervisor text thresholds verdict",
+    "plan": "launch leader options processes record text thresholds verdict",
+    "run": "checkpoints control folder launch leader options plan processes record report supervisor text thresholds verdict",
+    "cli": "compare folder inventory options record redaction report screen snapshot text thresholds",
+    "plugin": "checkpoints control launch options plan report run text verdict worker",
+    "__main__": "cli",
+    "__init__": "",
+}
+FIXTURES = "checkpoints dialogues figures inventory measure options record text thresholds worker"
+PURE = ("text.clip", "text.ranges", "text.visible", "thresholds.limit", "record", "verdict", "compare")
 SHIPPED = profile_names(shipped_dir())
 SELECTED = [name for name in SHIPPED if name in {"cpu", "h200-sxm"}]  # the ones that this suite has run on
 CODE = ("src", "fixtures", "acceptance", "tools", "benchmarks")
@@ -83,7 +114,12 @@ def packages(path):
 
 def own(path):
     """Modules of ours that a file imports: `measure.nccl`."""
-    return {name.removeprefix("gpu_acceptance.") for name in imports(path) if name.startswith("gpu_acceptance.")}
+    return {name.removeprefix("gpu_acceptance.") for name in imports(path) if name.startswith("gpu_acceptance.")} - {"__version__"}
+
+
+def rooms(path):
+    """Packages of ours that a file imports, and modules of ours that are in none."""
+    return {name.split(".")[0] for name in own(path)}
 
 
 @cache
@@ -102,8 +138,21 @@ def reached(name):
     return seen
 
 
+def sources(name):
+    """The files of all that importing a module imports, and its own."""
+    found = [SRC / f"{module.replace('.', '/')}.py" for module in reached(name)]
+    return [path for path in found if path.exists()]
+
+
 def files_of(package):
-    return sorted((SRC / package).rglob("*.py"))
+    """Of a package with those below it, or of one module: `thresholds.limit`."""
+    place = SRC / package.replace(".", "/")
+    return sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+
+
+def name_of(path):
+    """`verdict.judge`."""
+    return ".".join(path.relative_to(SRC).with_suffix("").parts)
 
 
 def test_there_is_something_to_look_at():
@@ -115,12 +164,36 @@ def test_there_is_something_to_look_at():
 # --- arrows --------------------------------------------------------------------------------------------------------------------
 
 
+def test_each_module_is_in_a_room_or_at_the_door():
+    assert {path.stem if path.is_file() else path.name for path in SRC.iterdir() if path.suffix in {"", ".py"}} - {"__pycache__"} == {
+        *ARROWS
+    }
+    assert {path.name for path in SRC.glob("*.py")} == {"__init__.py", "__main__.py", "plugin.py"}
+
+
+@pytest.mark.parametrize("room", ARROWS)
+def test_a_room_imports_the_rooms_that_are_allowed_and_no_others(room):
+    assert sorted({other for path in files_of(room) for other in rooms(path)} - {room}) == ARROWS[room].split()
+
+
+def test_no_arrow_leads_back():
+    order = list(ARROWS)
+    for room, others in ARROWS.items():
+        assert set(others.split()) <= set(order[: order.index(room)]), room
+
+
+def test_fixtures_import_what_a_validation_needs_and_nothing_of_the_run():
+    assert sorted({other for path in (ROOT / "fixtures").glob("*.py") for other in rooms(path)}) == FIXTURES.split()
+
+
 @pytest.mark.parametrize(
     "path", [*files_of("measure"), *files_of("inventory"), *files_of("telemetry")], ids=lambda path: str(path.relative_to(SRC))
 )
 def test_measure_inventory_and_telemetry_never_see_pytest_yaml_or_a_limit(path):
-    assert not packages(path) & {"pytest", "_pytest", "yaml"}
-    assert not own(path) & set(LIMIT_BOUNDS)
+    for module in reached(name_of(path)):
+        assert module.split(".")[0] not in {"thresholds", "verdict"}, module
+    for module in sources(name_of(path)):
+        assert not packages(module) & {"pytest", "_pytest", "yaml"}, module
 
 
 @pytest.mark.parametrize("path", files_of("measure"), ids=lambda path: str(path.relative_to(SRC)))
@@ -132,61 +205,56 @@ def test_measure_imports_only_what_computes(path):
         "gpu_acceptance",
         *READS_FILES.get(path.stem, ()),
     }
-    assert {name.split(".")[0] for name in own(path)} <= {"measure"}
+    assert rooms(path) <= {"measure"}
 
 
 @pytest.mark.parametrize("path", files_of("inventory"), ids=lambda path: path.stem)
 def test_inventory_imports_only_what_asks_the_machine(path):
     assert packages(path) - set(sys.stdlib_module_names) <= {"torch", "pynvml", "psutil", "gpu_acceptance"}
-    assert {name.split(".")[0] for name in own(path)} <= {"inventory", "record"}
 
 
 @pytest.mark.parametrize("path", files_of("telemetry"), ids=lambda path: path.stem)
 def test_telemetry_imports_only_what_asks_the_machine(path):
     assert packages(path) - set(sys.stdlib_module_names) <= {"gpu_acceptance"}
-    assert {name.split(".")[0] for name in own(path)} <= {"inventory", "telemetry"}
 
 
 @pytest.mark.parametrize("path", files_of("dialogues"), ids=lambda path: path.stem)
 def test_dialogues_are_read_and_scored_without_what_trains(path):
     assert packages(path) - set(sys.stdlib_module_names) <= {"gpu_acceptance"}
-    assert {name.split(".")[0] for name in own(path)} <= {"dialogues", "strict_json"}
+    assert own(path) <= {name for name in own(path) if name.startswith(("dialogues", "text.strict_json"))}
 
 
-@pytest.mark.parametrize("name", ["telemetry.sample", "telemetry.series", "thermal"])
+@pytest.mark.parametrize("name", ["telemetry.sample", "telemetry.series", "figures.thermal"])
 def test_what_is_told_of_a_series_is_told_without_a_gpu(name):
-    for module in reached(name):
-        path = SRC / f"{module.replace('.', '/')}.py"
-        assert not path.exists() or not packages(path) & {"torch", "pynvml", "threading"}, module
+    for path in sources(name):
+        assert not packages(path) & {"torch", "pynvml", "threading"}, path
 
 
-@pytest.mark.parametrize("name", PURE)
+@pytest.mark.parametrize("name", sorted(name_of(path) for package in PURE for path in files_of(package)))
 def test_what_judges_sees_neither_torch_nor_pytest(name):
-    for module in reached(name):
-        path = SRC / f"{module.replace('.', '/')}.py"
-        assert not packages(path) & {"torch", "pytest", "_pytest", "pynvml", "yaml"}, module
+    for path in sources(name):
+        assert not packages(path) & {"torch", "pytest", "_pytest", "pynvml", "yaml"}, path
 
 
 @pytest.mark.parametrize("path", files_of("report"), ids=lambda path: path.stem)
 def test_the_report_sees_neither_torch_nor_pytest(path):
-    assert not packages(path) & {"torch", "pytest", "_pytest", "yaml"}
-    for module in own(path):
-        for further in reached(module):
-            source = SRC / f"{further.replace('.', '/')}.py"
-            assert not source.exists() or not packages(source) & {"torch", "pytest", "_pytest"}, further
+    assert "yaml" not in packages(path)
+    for source in sources(name_of(path)):
+        assert not packages(source) & {"torch", "pytest", "_pytest"}, source
 
 
 @pytest.mark.parametrize("path", ACCEPTANCE, ids=lambda path: path.stem)
 def test_acceptance_imports_only_what_measures(path):
     assert packages(path) - set(sys.stdlib_module_names) <= {"pytest", "torch", "gpu_acceptance"}
-    assert {name.split(".")[0] for name in own(path)} <= {"measure", "inventory"}
+    assert rooms(path) <= {"measure", "inventory"}
 
 
 def test_only_the_plugin_side_imports_pytest():
-    seen = {path.stem for path in SRC.rglob("*.py") if packages(path) & {"pytest", "_pytest"}}
+    seen = {name_of(path) for path in SRC.rglob("*.py") if packages(path) & {"pytest", "_pytest"}}
     assert seen <= {
-        *("plugin", "collecting", "last_word", "settings", "refusals", "validations", "outputs", "aggregate_reports"),
-        *("worker", "worker_plugin", "worker_session"),
+        *("plugin", "options.settings", "plan.collecting", "plan.validations"),
+        *("run.aggregate_reports", "run.last_word", "run.outputs", "run.refusals"),
+        *("worker.worker", "worker.plugin", "worker.session"),
     }
 
 
@@ -262,7 +330,7 @@ FINDINGS = {  # subject -> the module that finds its figures
     "nccl": "inventory/nccl_physics",
     "nic": "inventory/nic",
     "slurm": "inventory/slurm_health",
-    "soak": "thermal",
+    "soak": "figures/thermal",
 }
 
 

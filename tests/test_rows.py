@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_acceptance.record import Attempt, Outcome, Status, make_figure
-from gpu_acceptance.rows import make_row, subject_of, validation_of
+from gpu_acceptance.record.record import Attempt, Outcome, Status, make_figure
+from gpu_acceptance.thresholds.limit import subject_of
+from gpu_acceptance.verdict.rows import make_row, validation_of
 from tests.judging import (
     METRIC,
     NODEID,

@@ -8,13 +8,13 @@ import pytest
 from report import samples
 from tensorboard_runs import with_curves
 
-from gpu_acceptance.control import ControlError
-from gpu_acceptance.ending import Ending, write_ending
-from gpu_acceptance.files import read_results
-from gpu_acceptance.joining import RefusedError
-from gpu_acceptance.rank import TORCHRUN, Rank
-from gpu_acceptance.run import Run
-from gpu_acceptance.run_files import RunFiles
+from gpu_acceptance.control.control import ControlError
+from gpu_acceptance.folder.files import read_results
+from gpu_acceptance.folder.run_files import RunFiles
+from gpu_acceptance.launch.rank import TORCHRUN, Rank
+from gpu_acceptance.launch.refused import RefusedError
+from gpu_acceptance.report.ending import Ending, write_ending
+from gpu_acceptance.run.run import Run
 
 
 def make_run(folder, rank=0, **state):
@@ -73,7 +73,7 @@ def test_torchrun_is_told_the_verdict_or_why_there_is_none(tmp_path, monkeypatch
 )
 def test_only_a_torchrun_whose_node_is_cut_off_is_told_to_end_and_once(tmp_path, monkeypatch, place, cut_off, told):
     ended = []
-    monkeypatch.setattr("gpu_acceptance.run.end_launcher_later", ended.append)
+    monkeypatch.setattr("gpu_acceptance.run.run.end_launcher_later", ended.append)
     run = make_run(tmp_path, place=place)
     run.supervisor.is_cut_off = cut_off
     run.supervisor.stop_signals.launcher = 17

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from gpu_acceptance import safetensors_header
-from gpu_acceptance.safetensors_header import Tensor, TornFileError, read_header
+from gpu_acceptance.checkpoints import safetensors_header
+from gpu_acceptance.checkpoints.safetensors_header import Tensor, TornFileError, read_header
 
 
 @pytest.fixture

@@ -7,19 +7,20 @@ import pytest
 import torch
 
 from fixtures.training import workload as read_workload
-from gpu_acceptance.attempts import bare_row, too_small
-from gpu_acceptance.generations import Validation
-from gpu_acceptance.limit import matching_reason
-from gpu_acceptance.limits_file import LimitsError, read_file
+from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.measure.collectives import NAMES
 from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.measure.gemm.availability import is_available
 from gpu_acceptance.measure.gemm.best_shape import CANDIDATES
 from gpu_acceptance.measure.gemm.dtypes import DTYPES, allowed_error
 from gpu_acceptance.measure.train import cost
-from gpu_acceptance.record import Outcome
-from gpu_acceptance.thresholds import json_schema, load_profile, profile_names, select_profile, shipped_dir
-from gpu_acceptance.verdict import conclude, make_row
+from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.thresholds.file import LimitsError, read_file
+from gpu_acceptance.thresholds.limit import matching_reason
+from gpu_acceptance.thresholds.profile import json_schema, load_profile, profile_names, select_profile, shipped_dir
+from gpu_acceptance.verdict.attempts import bare_row, too_small
+from gpu_acceptance.verdict.rows import make_row
+from gpu_acceptance.verdict.verdict import conclude
 from tests.judging import make_attempt, make_job
 
 DIRECTORY = shipped_dir()
@@ -462,7 +463,7 @@ def test_a_floor_is_its_reference_less_what_the_source_says(name):
 
 
 def test_the_schema_is_that_of_the_code():
-    """`gpu_acceptance.thresholds.json_schema()` as JSON, indented by 2."""
+    """`gpu_acceptance.thresholds.profile.json_schema()` as JSON, indented by 2."""
     assert json.loads((DIRECTORY / "schema.json").read_text()) == json_schema()
 
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from gpu_acceptance.manifest import read_manifest, write_manifest
+from gpu_acceptance.folder.manifest import read_manifest, write_manifest
 from tests.test_cli import leave_run, run
 
 
@@ -169,5 +169,5 @@ def test_an_openssh_that_does_not_answer_holds_nobody_up(signed, keys, capsys, m
     (tmp_path / "ssh-keygen").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "ssh-keygen").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr("gpu_acceptance.signature._ANSWERS_WITHIN_S", 0.2)
+    monkeypatch.setattr("gpu_acceptance.folder.signature._ANSWERS_WITHIN_S", 0.2)
     assert verify(capsys, signed, keys / "allowed") == (3, f"gpu-acceptance: {tmp_path}/ssh-keygen did not answer within 0.2 s\n")

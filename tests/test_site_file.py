@@ -11,10 +11,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.limits_file import LimitsError
-from gpu_acceptance.record import DeclaredNode
-from gpu_acceptance.site_file import MOST_NODES, json_schema, read_site
-from gpu_acceptance.thresholds import load_profile, shipped_dir, with_site
+from gpu_acceptance.inventory.declared import DeclaredNode
+from gpu_acceptance.options.site_file import MOST_NODES, json_schema, read_site
+from gpu_acceptance.thresholds.file import LimitsError
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir, with_site
 from tests.report import samples
 
 ROOT = Path(__file__).parents[1]

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snapshots import changed, healthy_h200, leaves, snapshot_of, without
 
-from gpu_acceptance import snapshot as module
-from gpu_acceptance.files import RecordError
-from gpu_acceptance.snapshot import SCHEMA_FILE, decode, encode, read_snapshot, redact, schema_text, take, write_snapshot
+from gpu_acceptance.folder.files import RecordError
+from gpu_acceptance.snapshot import file as module
+from gpu_acceptance.snapshot.file import SCHEMA_FILE, decode, encode, read_snapshot, redact, schema_text, take, write_snapshot
 
 HEALTHY = healthy_h200()
 LEAVES = leaves(HEALTHY)
@@ -33,7 +33,7 @@ def test_of_this_machine_it_says_what_is_not_there():
 
 
 def test_the_published_schema_is_that_of_this_version_and_describes_it():
-    assert SCHEMA_FILE.read_text() == schema_text(), "rewrite it: python -m gpu_acceptance.snapshot"
+    assert SCHEMA_FILE.read_text() == schema_text(), "rewrite it: python -m gpu_acceptance.snapshot.file"
     jsonschema.validate(HEALTHY, json.loads(schema_text()))
 
 

@@ -7,9 +7,9 @@ import pytest
 from judged_fields import judged_fields
 from snapshots import changed, real, snapshot_of
 
-from gpu_acceptance.record import Outcome
-from gpu_acceptance.snapshot_judge import NoGpusError, judge_snapshot
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.snapshot.judge import NoGpusError, judge_snapshot
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 HEALTHY, LOADED = real(), real("h200x8-loaded")
 PROFILE = load_profile("h200-sxm", shipped_dir())

@@ -5,14 +5,15 @@ from dataclasses import replace
 import pytest
 from telemetry.replay import HW_SLOWDOWN, HW_THERMAL, POWER_CAP, SW_THERMAL, loaded, series_of
 
-from gpu_acceptance.figures import figure_of
+from gpu_acceptance.figures.answered import figure_of
+from gpu_acceptance.figures.thermal import findings, steady_findings
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.levels import at_level
-from gpu_acceptance.record import Attempt, Status
-from gpu_acceptance.telemetry_watch import told
-from gpu_acceptance.thermal import findings, steady_findings
-from gpu_acceptance.thresholds import load_profile, shipped_dir
-from gpu_acceptance.verdict import conclude, make_row
+from gpu_acceptance.record.record import Attempt, Status
+from gpu_acceptance.supervisor.telemetry_watch import told
+from gpu_acceptance.thresholds.levels import at_level
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from gpu_acceptance.verdict.rows import make_row
+from gpu_acceptance.verdict.verdict import conclude
 from tests.judging import make_job, make_record
 
 PROFILE = replace(at_level(load_profile("h200-sxm", shipped_dir()), "soak"), requires=frozenset({"soak"}))

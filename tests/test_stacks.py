@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpu_acceptance.attempts import causes_before_victims
-from gpu_acceptance.record import LastCollective, Outcome, RankRecord
-from gpu_acceptance.stacks import frames, own_frame, waits, where
+from gpu_acceptance.record.record import LastCollective, Outcome, RankRecord
+from gpu_acceptance.verdict.attempts import causes_before_victims
+from gpu_acceptance.verdict.stacks import frames, own_frame, waits, where
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 IN_ALL_REDUCE = f'''Stack (most recent call first):
@@ -19,9 +19,9 @@ IN_SYNCHRONIZE = f'''Stack (most recent call first):
   File "/suite/acceptance/test_nccl.py", line 15 in test_large
 '''
 IN_GATHER = """Stack (most recent call first):
-  File "/suite/src/gpu_acceptance/channel.py", line 25 in read
-  File "/suite/src/gpu_acceptance/worker_plugin.py", line 173 in _receive
-  File "/suite/src/gpu_acceptance/worker_plugin.py", line 150 in _gather
+  File "/suite/src/gpu_acceptance/worker/channel.py", line 25 in read
+  File "/suite/src/gpu_acceptance/worker/plugin.py", line 173 in _receive
+  File "/suite/src/gpu_acceptance/worker/plugin.py", line 150 in _gather
   File "/suite/acceptance/test_gathers.py", line 9 in test_gathers
 """
 IN_EXCHANGE = """Stack (most recent call first):
@@ -33,22 +33,22 @@ ASLEEP = 'Stack (most recent call first):\n  File "/suite/acceptance/test_hangs.
 
 
 WAITS_FOR_WORD = """Stack (most recent call first):
-  File "/suite/src/gpu_acceptance/channel.py", line 25 in read
-  File "/suite/src/gpu_acceptance/worker_plugin.py", line 204 in _receive
+  File "/suite/src/gpu_acceptance/worker/channel.py", line 25 in read
+  File "/suite/src/gpu_acceptance/worker/plugin.py", line 204 in _receive
   File "<frozen runpy>", line 88 in _run_code
 """
 
 
 AFTER_THE_LAST_LINE = f"""Stack (most recent call first):
   File "{TORCH}/cuda/__init__.py", line 1162 in synchronize
-  File "/suite/src/gpu_acceptance/group.py", line 68 in wait_for_device
-  File "/suite/src/gpu_acceptance/worker_plugin.py", line 139 in _wait_for_device
-  File "/suite/src/gpu_acceptance/worker_plugin.py", line 105 in _run
+  File "/suite/src/gpu_acceptance/worker/group.py", line 68 in wait_for_device
+  File "/suite/src/gpu_acceptance/worker/plugin.py", line 139 in _wait_for_device
+  File "/suite/src/gpu_acceptance/worker/plugin.py", line 105 in _run
 """
 FORMING = f"""Stack (most recent call first):
   File "{TORCH}/cuda/__init__.py", line 1162 in synchronize
-  File "/suite/src/gpu_acceptance/group.py", line 68 in wait_for_device
-  File "/suite/src/gpu_acceptance/group.py", line 54 in form_group
+  File "/suite/src/gpu_acceptance/worker/group.py", line 68 in wait_for_device
+  File "/suite/src/gpu_acceptance/worker/group.py", line 54 in form_group
 """
 
 

@@ -11,7 +11,7 @@ SRC = Path(__file__).parents[1] / "src"
 HEAD = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(SRC)!r})
-from gpu_acceptance.stop_signals import StopSignals
+from gpu_acceptance.processes.stop_signals import StopSignals
 stop = StopSignals('node 1 (node-01, ranks 8-15)', has_launcher=True)
 """
 
@@ -120,7 +120,7 @@ def test_a_worker_that_dies_of_a_signal_to_all_is_seen_to(ended, told):
     """The signal to this process comes a moment later; what is no such signal is not waited for."""
     code = f"""
 import threading
-from gpu_acceptance.stop_signals import asked_as_well
+from gpu_acceptance.processes.stop_signals import asked_as_well
 threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
 print(asked_as_well(stop, {ended!r}))
 """
@@ -128,4 +128,7 @@ print(asked_as_well(stop, {ended!r}))
 
 
 def test_a_worker_that_was_signalled_alone_is_not_excused():
-    assert ends("from gpu_acceptance.stop_signals import asked_as_well; print(asked_as_well(stop, 'signal SIGTERM'))") == (0, "None")
+    assert ends("from gpu_acceptance.processes.stop_signals import asked_as_well; print(asked_as_well(stop, 'signal SIGTERM'))") == (
+        0,
+        "None",
+    )

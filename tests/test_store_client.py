@@ -8,15 +8,15 @@ import sys
 import pytest
 from torch.distributed import TCPStore
 
-from gpu_acceptance import store_client as module
-from gpu_acceptance.control import Control, UnreachableError
-from gpu_acceptance.rank import Rank
-from gpu_acceptance.store_client import NoStoreError, store_client
+from gpu_acceptance.control import store_client as module
+from gpu_acceptance.control.control import Control, UnreachableError
+from gpu_acceptance.control.store_client import NoStoreError, store_client
+from gpu_acceptance.launch.rank import Rank
 
 # Where torch itself would wait for ever, and then end: the interpreter must not wait for it.
 ASKS = """
 import sys
-from gpu_acceptance import store_client
+from gpu_acceptance.control import store_client
 store_client._ANSWER_S = 1.0
 try:
     store_client.store_client("127.0.0.1", int(sys.argv[1]), 1.0)

@@ -13,14 +13,14 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore
 from waiting import wait_until
 
-from gpu_acceptance.control import Control, control_prefix
-from gpu_acceptance.rank import LaunchError, Rank
-from gpu_acceptance.store_host import host_store
+from gpu_acceptance.control.control import Control, control_prefix
+from gpu_acceptance.control.store_host import host_store
+from gpu_acceptance.launch.rank import LaunchError, Rank
 
 STARTS_ONE_AND_DIES = """
 import os, signal, sys
-from gpu_acceptance.rank import Rank
-from gpu_acceptance.store_host import host_store
+from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.control.store_host import host_store
 host_store(Rank(world_size=2, local_world_size=2, store_port=int(sys.argv[1])), "gpu-acceptance/none")
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -46,7 +46,7 @@ def hosts_of(port):
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             command = process.cmdline()
-            if "gpu_acceptance.store_host" in command and str(port) in command and process.status() != psutil.STATUS_ZOMBIE:
+            if "gpu_acceptance.control.store_host" in command and str(port) in command and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
@@ -98,7 +98,7 @@ def test_a_port_that_is_taken_is_one_line(place):
 
 
 def test_an_address_that_leads_nowhere_is_one_line(place, monkeypatch):
-    monkeypatch.setattr("gpu_acceptance.store_host._REACH_S", 1)
+    monkeypatch.setattr("gpu_acceptance.control.store_host._REACH_S", 1)
     with pytest.raises(LaunchError) as caught:
         host_store(replace(place, store_host="nowhere.invalid"), control_prefix(place))
     text = str(caught.value)
@@ -115,6 +115,6 @@ def test_a_store_that_does_not_start_is_one_line(place, monkeypatch, tmp_path):
         LaunchError, match=rf"^rank 0 cannot host the control store on port {place.store_port} of .*: it ended; MASTER_PORT "
     ):
         host_store(place, control_prefix(place))
-    monkeypatch.setattr("gpu_acceptance.store_host._START_S", 0.001)
+    monkeypatch.setattr("gpu_acceptance.control.store_host._START_S", 0.001)
     with pytest.raises(LaunchError, match=r": it did not start within 0\.001 s; MASTER_PORT "):
         host_store(place, control_prefix(place))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.strict_json import MAX_DEPTH, MAX_DIGITS, StrictJsonError, parse, parse_first, text_of
+from gpu_acceptance.text.strict_json import MAX_DEPTH, MAX_DIGITS, StrictJsonError, parse, parse_first, text_of
 
 
 def problem(text):

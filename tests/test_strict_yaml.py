@@ -1,6 +1,6 @@
 import pytest
 
-from gpu_acceptance.strict_yaml import MAX_BYTES, StrictYamlError, parse, shown
+from gpu_acceptance.text.strict_yaml import MAX_BYTES, StrictYamlError, parse, shown
 
 
 def value_of(text):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from report import samples
 
-from gpu_acceptance.record import Judgement, Status
-from gpu_acceptance.summary import summary_lines
+from gpu_acceptance.record.record import Judgement, Status
+from gpu_acceptance.report.summary import summary_lines
 
 
 def test_accepted_says_verdict_coverage_margin_and_path():

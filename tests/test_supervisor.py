@@ -8,10 +8,10 @@ from unittest.mock import Mock
 import pytest
 from judging import make_record
 
-from gpu_acceptance.control import Control
-from gpu_acceptance.rank import Rank
-from gpu_acceptance.record import Figure, Outcome, RankRecord
-from gpu_acceptance.supervisor import Supervisor
+from gpu_acceptance.control.control import Control
+from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.record.record import Figure, Outcome, RankRecord
+from gpu_acceptance.supervisor.supervisor import Supervisor
 
 
 @pytest.fixture

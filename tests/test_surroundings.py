@@ -12,8 +12,8 @@ import pytest
 import torch
 from waiting import wait_until
 
-from gpu_acceptance.leftovers import Leftovers, own_children
-from gpu_acceptance.surroundings import Surroundings
+from gpu_acceptance.worker.leftovers import Leftovers, own_children
+from gpu_acceptance.worker.surroundings import Surroundings
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_what_is_just_ending_is_not_left_behind():
 
 
 def test_where_nothing_is_left_behind_nobody_waits(monkeypatch):
-    monkeypatch.setattr("gpu_acceptance.leftovers.time.sleep", lambda _seconds: pytest.fail("it waits"))
+    monkeypatch.setattr("gpu_acceptance.worker.leftovers.time.sleep", lambda _seconds: pytest.fail("it waits"))
     assert Leftovers().found() == []
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from telemetry.replay import HW_SLOWDOWN, HW_THERMAL, PERIOD_S, POWER_CAP, SW_THERMAL, loaded, series_of
 
+from gpu_acceptance.figures.thermal import facts, findings, steady_facts, steady_findings
 from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.supervisor.telemetry_watch import told
 from gpu_acceptance.telemetry.sample import unread
-from gpu_acceptance.telemetry_watch import told
-from gpu_acceptance.thermal import facts, findings, steady_facts, steady_findings
 
 MINUTE = 60.0
 

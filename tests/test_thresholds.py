@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.limit import Limit, Peers
-from gpu_acceptance.limit_changes import limit_differences, summary
-from gpu_acceptance.limits_file import MAX_PROBLEMS, read_file
-from gpu_acceptance.thresholds import LimitsError, load_profile, profile_names, select_profile, shipped_dir
+from gpu_acceptance.thresholds.changes import limit_differences, summary
+from gpu_acceptance.thresholds.file import MAX_PROBLEMS, read_file
+from gpu_acceptance.thresholds.limit import Limit, Peers
+from gpu_acceptance.thresholds.profile import LimitsError, load_profile, profile_names, select_profile, shipped_dir
 
 SHIPPED = sorted(shipped_dir().glob("*.yaml"))
 SOURCE = "policy: a sentence that is long enough"

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpu_acceptance.turns import once_per_host, take_turns
+from gpu_acceptance.worker.turns import once_per_host, take_turns
 
 
 def run(hosts, work, together=take_turns):

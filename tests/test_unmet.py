@@ -3,12 +3,12 @@
 import os
 
 import pytest
+from gpu_acceptance.launch.refused import INCOMPLETE, RefusedError, UnmetError, interrupted
 
-from gpu_acceptance import unmet
-from gpu_acceptance.files import Journal, read_journal
-from gpu_acceptance.joining import INCOMPLETE, RefusedError, UnmetError, interrupted
-from gpu_acceptance.run_files import node_run_id
-from gpu_acceptance.unmet import note_refusal, refuse_start
+from gpu_acceptance.folder.files import Journal, read_journal
+from gpu_acceptance.folder.run_files import node_run_id
+from gpu_acceptance.run import unmet
+from gpu_acceptance.run.unmet import note_refusal, refuse_start
 from tests.judging import make_identity
 
 IDENTITY = make_identity(1, 2, 2)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.validations import read_validation, read_validations
+from gpu_acceptance.plan.validations import read_validation, read_validations
 
 NODEID = "acceptance/test_hbm.py::test_copy"
 

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.job import Job
-from gpu_acceptance.limit import Change, Peers
-from gpu_acceptance.objections import _INCOMPLETE, REJECTING
-from gpu_acceptance.record import Attempt, Outcome, Row, Status, make_figure
-from gpu_acceptance.verdict import FORMATION, conclude, make_row, subject_of, worst_margin
-from gpu_acceptance.weaknesses import NODES_ELSEWHERE, UNTESTED_NODES
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import Attempt, Outcome, Row, Status, make_figure
+from gpu_acceptance.thresholds.limit import Change, Peers, subject_of
+from gpu_acceptance.verdict.objections import _INCOMPLETE, FORMATION, REJECTING
+from gpu_acceptance.verdict.rows import make_row
+from gpu_acceptance.verdict.verdict import conclude, worst_margin
+from gpu_acceptance.verdict.weaknesses import NODES_ELSEWHERE, UNTESTED_NODES
 from tests.judging import (
     METRIC,
     NODEID,

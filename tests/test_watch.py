@@ -14,11 +14,11 @@ from inventory.fake_nvml import install
 from inventory.rdma_trees import NDR_PORT, add_device
 from waiting import wait_until
 
-from gpu_acceptance import watch as watch_module
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.nvml import NoNvmlError
 from gpu_acceptance.inventory.patience import Patience
-from gpu_acceptance.watch import watch
+from gpu_acceptance.screen import watch as watch_module
+from gpu_acceptance.screen.watch import watch
 
 TESTS = Path(__file__).parent
 FAKE = f"""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.inventory import nccl_log
-from gpu_acceptance.worker import worker_environment
+from gpu_acceptance.worker.worker import worker_environment
 
 
 def environment(**base):

@@ -4,12 +4,12 @@ import json
 import re
 
 import pytest
+from gpu_acceptance.inventory.named_gpu import Gpu
 
-from gpu_acceptance.control import MAX_MESSAGE_BYTES
+from gpu_acceptance.control.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuUse
-from gpu_acceptance.record import Gpu
-from gpu_acceptance.worker_session import MOST_FIGURES, Figures, check_gathered, use_before, worker_session
+from gpu_acceptance.worker.session import MOST_FIGURES, Figures, check_gathered, use_before, worker_session
 
 
 def test_figures_are_taken_until_the_end_and_noted_after_it():

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from clean_environment import clean_environment
 
-from gpu_acceptance import process_title
+from gpu_acceptance.processes import title as process_title
 
 _SERVER = Path(__file__).parent / "warm_server.py"
 _MODULES = ("pytest", "torch.distributed.run")

@@ -30,7 +30,7 @@ def _loaded(path: Path) -> Any:
     return module
 
 
-_process_title = _loaded(Path(__file__).parents[1] / "src" / "gpu_acceptance" / "process_title.py")
+_process_title = _loaded(Path(__file__).parents[1] / "src" / "gpu_acceptance" / "processes" / "title.py")
 
 
 def _become(request: dict[str, Any], output: int, errors: int, namespaces: list[int]) -> None:

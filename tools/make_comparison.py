@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from gpu_acceptance import files
+from gpu_acceptance.folder import files
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "reports" / "evidence" / "h200x8-accept"

@@ -50,7 +50,7 @@ quoted() { printf '%q ' "$@"; }
 here="cd $(quoted "$PWD")&& "
 
 # Every host is asked first: whether it answers, and whether it has the same suite, Python and torch. A run that began without would fail late.
-same='import sys, pathlib, torch, gpu_acceptance.digests as d; '
+same='import sys, pathlib, torch, gpu_acceptance.options.digests as d; '
 same+='print(d.suite_digest(pathlib.Path.cwd()), "Python", sys.version.split()[0], "torch", torch.__version__)'
 # Nor would torchrun say within ten minutes that nobody finds the first host, or that something else has the port there.
 address=${MASTER_ADDR:-${first##*@}}

@@ -2,6 +2,6 @@
 
 import sys
 
-from gpu_acceptance.cli import main
+from gpu_acceptance.cli.verbs import main
 
 sys.exit(main())

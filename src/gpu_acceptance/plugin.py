@@ -1,6 +1,6 @@
 """The pytest options and hooks of the acceptance run, nothing else. Active where the root conftest names it.
 
-This process is a supervisor (supervisor.py): pytest's own loop runs here, the test bodies run in a rank worker.
+This process is a supervisor (supervisor/supervisor.py): pytest's own loop runs here, the test bodies run in a rank worker.
 """
 
 import gc
@@ -12,31 +12,32 @@ from typing import NoReturn
 
 import pytest
 
-from gpu_acceptance import checkpoint_folder, data_dir, lora_files
-from gpu_acceptance.aggregate_reports import reports
-from gpu_acceptance.collecting import Collection
-from gpu_acceptance.contract_plan import contract_lines
-from gpu_acceptance.control import ControlError
-from gpu_acceptance.ending import INTERNAL_ERROR, describe
-from gpu_acceptance.error_file import write_error_file
-from gpu_acceptance.figure_properties import figure_properties
-from gpu_acceptance.identity import read_identity
-from gpu_acceptance.joining import NOT_WRITABLE, USAGE, RefusedError
-from gpu_acceptance.last_word import LastWord
-from gpu_acceptance.launch import who_am_i
-from gpu_acceptance.objections import FORMATION
-from gpu_acceptance.outputs import direct_outputs, find_unwritable
-from gpu_acceptance.own_files import read_own_files
-from gpu_acceptance.plan import plan_lines, planned_shape
-from gpu_acceptance.rank import LaunchError, Rank
-from gpu_acceptance.refusals import find_refusal, refuse_inside_a_worker
+from gpu_acceptance.checkpoints import folder as checkpoint_folder
+from gpu_acceptance.control.control import ControlError
+from gpu_acceptance.launch.identity import read_identity
+from gpu_acceptance.launch.launch import who_am_i
+from gpu_acceptance.launch.rank import LaunchError, Rank
+from gpu_acceptance.launch.refused import NOT_WRITABLE, USAGE, RefusedError
+from gpu_acceptance.options import data_dir, lora_files
+from gpu_acceptance.options.own_files import read_own_files
+from gpu_acceptance.options.settings import Settings, add_options, choose_profile, read_settings
+from gpu_acceptance.plan.collecting import Collection
+from gpu_acceptance.plan.contract import contract_lines
+from gpu_acceptance.plan.plan import plan_lines, planned_shape
+from gpu_acceptance.plan.validations import FormationItem, order, read_validation
+from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing
-from gpu_acceptance.run import Run
-from gpu_acceptance.settings import Settings, add_options, choose_profile, read_settings
-from gpu_acceptance.starting import start_run
-from gpu_acceptance.validations import FormationItem, order, read_validation
-from gpu_acceptance.visible import visible
-from gpu_acceptance.worker_plugin import WorkerPlugin
+from gpu_acceptance.report.figure_properties import figure_properties
+from gpu_acceptance.run.aggregate_reports import reports
+from gpu_acceptance.run.error_file import write_error_file
+from gpu_acceptance.run.last_word import LastWord
+from gpu_acceptance.run.outputs import direct_outputs, find_unwritable
+from gpu_acceptance.run.refusals import find_refusal, refuse_inside_a_worker
+from gpu_acceptance.run.run import Run
+from gpu_acceptance.run.starting import start_run
+from gpu_acceptance.text.visible import visible
+from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.worker.plugin import WorkerPlugin
 
 _ONLY_TELLS = ("help", "version", "markers", "showfixtures", "show_fixtures_per_test")  # options with which pytest runs nothing
 _NOTHING_RAN = 5

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gpu_acceptance import worker_plugin
+from gpu_acceptance.worker import plugin as worker_plugin
 
 SILENT = {"test_rails": [(1, 2), (2, 3)], "test_pairs": [(1, 3)]}  # nodes; node 0 has the control store
 NOWHERE = "02:00:00:00:00:01"

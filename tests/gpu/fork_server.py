@@ -30,7 +30,7 @@ from this_gpu import for_this_gpu
 from waiting import wait_until
 
 from gpu_acceptance.inventory.nvml import library
-from gpu_acceptance.processes import become_subreaper
+from gpu_acceptance.processes.facts import become_subreaper
 
 HAS_GPU = torch.cuda.is_available()
 VALIDATIONS = """
@@ -60,7 +60,7 @@ def look(number, ranks):
     seen = {
         "pid": os.getpid(),
         "is_child_of_supervisor": os.getppid() == int(os.environ["GPU_ACCEPTANCE_SUPERVISOR"]),
-        "is_forked": sys.modules["__main__"].__spec__.name == "gpu_acceptance.fork_server",
+        "is_forked": sys.modules["__main__"].__spec__.name == "gpu_acceptance.worker.fork_server",
         "command": Path("/proc/self/cmdline").read_text().split("\\0")[1:3],
         "is_bad_fork": torch.cuda._is_in_bad_fork(),
         "right": bool(torch.isfinite(product).all()) and float(total) == ranks.world_size,
@@ -139,7 +139,7 @@ def cpu_s() -> float:
 def fork_server_of(launcher: int) -> psutil.Process | None:
     try:
         for process in psutil.Process(launcher).children(recursive=True):
-            if "gpu_acceptance.fork_server" in process.cmdline():
+            if "gpu_acceptance.worker.fork_server" in process.cmdline():
                 return process
     except psutil.Error:  # it ends
         return None
@@ -188,7 +188,10 @@ def judge_workers(forked: list[dict[str, object]], anew: list[dict[str, object]]
         yield all(one["right"] for one in workers), f"{name}: each multiplied and reduced rightly on its GPU"
         yield len({one["pid"] for one in workers}) == 5, f"{name}: each is a process of its own"
         yield all(one["is_child_of_supervisor"] for one in workers), f"{name}: each is a child of its supervisor"
-        yield {tuple(one["command"]) for one in workers} == {("-m", "gpu_acceptance.worker")}, f"{name}: each shows the command of a worker"
+        yield (
+            {tuple(one["command"]) for one in workers} == {("-m", "gpu_acceptance.worker.worker")},
+            f"{name}: each shows the command of a worker",
+        )
         yield not any(one["is_bad_fork"] for one in workers), f"{name}: torch knows of no CUDA before the fork"
         yield len({str(one["draws"]) for one in workers}) == 5, f"{name}: each draws other random numbers"
         yield all(one["num_held"] == 1 for one in workers), f"{name}: none has what an earlier one left in its module"
@@ -208,7 +211,7 @@ def judge_visible() -> Iterator[tuple[bool, str]]:
             counted = folder / f"count-{worker.pid}"
             found = counted.read_text() if wait_until(counted.exists, 60) else starter.log
             yield (
-                found == f"gpu_acceptance.fork_server {expected}",
+                found == f"gpu_acceptance.worker.fork_server {expected}",
                 f"a fork with {visible or 'all GPUs'} can use {expected}: {found[-300:]}",
             )
     finally:

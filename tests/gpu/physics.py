@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from gpu_acceptance.inventory import nccl_log, nccl_physics, nccl_warnings
 from gpu_acceptance.measure import nccl, nccl_latency
-from gpu_acceptance.worker import write_whole_lines
+from gpu_acceptance.worker.worker import write_whole_lines
 
 NUM_BYTES = 1 << 30
 MARK = "PHYSICS_LOG"

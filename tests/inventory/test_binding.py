@@ -7,15 +7,15 @@ from inventory.rdma_trees import NDR_PORT, add_device
 from inventory.trees import fill
 from snapshots import healthy_h200, snapshot_of
 
-from gpu_acceptance.figures import figure_of
+from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory import binding, infiniband
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.binding import Opened
 from gpu_acceptance.inventory.cpu import NumaNode
 from gpu_acceptance.inventory.pci_topology import Place, place
-from gpu_acceptance.record import Attempt, Outcome
-from gpu_acceptance.thresholds import load_profile, shipped_dir
-from gpu_acceptance.verdict import make_row
+from gpu_acceptance.record.record import Attempt, Outcome
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from gpu_acceptance.verdict.rows import make_row
 from tests.judging import make_job, make_record
 
 NODE = snapshot_of(healthy_h200()).node

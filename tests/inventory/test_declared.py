@@ -2,8 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.inventory.declared import Seen, difference
-from gpu_acceptance.record import DeclaredNode
+from gpu_acceptance.inventory.declared import DeclaredNode, Seen, difference
 
 DECLARED = (DeclaredNode(host="node-00", gpus=8), DeclaredNode(host="node-01", gpus=8, rack="B2"))
 

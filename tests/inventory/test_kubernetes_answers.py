@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 from api_server import cluster, needs_openssl
 
-from gpu_acceptance import pod_wait
+from gpu_acceptance.cli import pod_wait
 from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_health, kubernetes_nodes, kubernetes_pods
 from gpu_acceptance.inventory.answer import Missing, Why
 

@@ -5,9 +5,9 @@ import copy
 import pytest
 from api_server import JOB_UID, in_container, node, pod, unscheduled
 
+from gpu_acceptance.cli.pod_wait import await_pods
 from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_health, kubernetes_nodes, kubernetes_pods
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.pod_wait import await_pods
 
 ODD = (None, "", "x\n\x1b[2J\u202e", "9" * 400, 7, -1.5, True, [], {}, [None], ["x"], {"x": None}, [[]], [{}])
 SELECTING = {

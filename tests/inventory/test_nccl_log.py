@@ -182,7 +182,7 @@ def test_any_text_is_read(text):
 READS_ITS_OWN = """
 import ctypes, os
 from gpu_acceptance.inventory import nccl_log
-from gpu_acceptance.worker import write_whole_lines
+from gpu_acceptance.worker.worker import write_whole_lines
 write_whole_lines()
 line = f"n:{os.getpid()}:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
 ctypes.CDLL(None).puts(line.encode())

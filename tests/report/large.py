@@ -2,7 +2,7 @@
 
 import random
 
-from gpu_acceptance.record import Outcome, RunRecord, Status
+from gpu_acceptance.record.record import Outcome, RunRecord, Status
 from tests.report import samples
 
 NUM_VALIDATIONS = 60

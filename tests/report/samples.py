@@ -1,16 +1,15 @@
 """Run records as real runs leave them; hosts, serials and UUIDs are invented."""
 
-from gpu_acceptance.contract import Contract, ContractLine
-from gpu_acceptance.contract_judge import judge_contract
-from gpu_acceptance.curve import curve_of
-from gpu_acceptance.gpu_telemetry import GpuTelemetry, Level
-from gpu_acceptance.record import (
+from gpu_acceptance.inventory.named_gpu import Gpu
+
+from gpu_acceptance.record.curve import curve_of
+from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
+from gpu_acceptance.record.record import (
     Attempt,
     ChangeRecord,
     Conclusion,
     Coverage,
     Figure,
-    Gpu,
     Header,
     Judgement,
     Outcome,
@@ -20,6 +19,8 @@ from gpu_acceptance.record import (
     RunRecord,
     Status,
 )
+from gpu_acceptance.thresholds.contract import Contract, ContractLine
+from gpu_acceptance.verdict.contract import judge_contract
 
 RUN_ID = "20261120-070000-ab12"
 SOURCE = "measured 2026-11-20, 8x H200, reports/evidence/h200-sxm.jsonl: 365.4; less 5 %"

@@ -4,7 +4,7 @@ from importlib import resources
 
 import pytest
 
-from gpu_acceptance.comparison import compare
+from gpu_acceptance.compare.comparison import compare
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.compare_page import build_compare_page
 from tests.report import samples

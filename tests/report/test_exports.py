@@ -2,10 +2,9 @@
 
 import pytest
 
-from gpu_acceptance import ending
-from gpu_acceptance.ending import spoil, write_ending
-from gpu_acceptance.files import read_results
-from gpu_acceptance.report import exports
+from gpu_acceptance.folder.files import read_results
+from gpu_acceptance.report import ending, exports
+from gpu_acceptance.report.ending import spoil, write_ending
 from gpu_acceptance.report.exports import EXPORTS, write_exports
 from tests.report import samples
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance import objections
-from gpu_acceptance.record import Coverage, Judgement, Outcome, RankRecord, Row, Status
+from gpu_acceptance.record.record import Coverage, Judgement, Outcome, RankRecord, Row, Status
 from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_rank, kinds_of_reason, kinds_of_row
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
+from gpu_acceptance.verdict import objections
 from tests.judging import make_identity, make_job, make_limit, make_profile
 from tests.test_repo_rules import glob_of
 

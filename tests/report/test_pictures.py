@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from gpu_acceptance.curve import curve_of
-from gpu_acceptance.record import Attempt, Figure, Outcome, RankRecord
+from gpu_acceptance.record.curve import curve_of
+from gpu_acceptance.record.record import Attempt, Figure, Outcome, RankRecord
 from gpu_acceptance.report.axis import axis_over
 from gpu_acceptance.report.pictures import HEIGHT, WIDTH, pictures
 

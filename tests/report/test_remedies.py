@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.inventory.xids import MEANINGS
-from gpu_acceptance.limits_file import LimitsError
-from gpu_acceptance.record import Outcome, Status
+from gpu_acceptance.record.record import Outcome, Status
 from gpu_acceptance.report.commands import PLACEHOLDERS
 from gpu_acceptance.report.kinds import XID_METRICS, kinds_of_metric, kinds_of_outcome, kinds_of_status, kinds_of_xid
 from gpu_acceptance.report.remedies import REMEDIES_FILE, read_table, table
 from gpu_acceptance.report.remedies_page import REMEDIES_PAGE, page_text
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
-from gpu_acceptance.thresholds import load_profile, profile_names, shipped_dir
+from gpu_acceptance.thresholds.file import LimitsError
+from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 
 ROOT = Path(__file__).parents[2]
 PROFILES = ["base", *profile_names(shipped_dir())]

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.contract_judge import judge_contract
-from gpu_acceptance.record import RunRecord, Status
+from gpu_acceptance.record.record import RunRecord, Status
+from gpu_acceptance.report.summary import coverage_line
 from gpu_acceptance.report.summary_text import COLUMNS, MOST_LINES, build_summary
 from gpu_acceptance.report.validations import judgement_lines
-from gpu_acceptance.summary import coverage_line
+from gpu_acceptance.verdict.contract import judge_contract
 from tests.report import samples
 from tests.report.test_hostile import PIECES, construct, hostile, tainted
 

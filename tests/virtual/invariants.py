@@ -7,18 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from gpu_acceptance.launch.patience import JOIN_S
 from virtual.world import Fired, World
 
-from gpu_acceptance.board import GRACE_S, LOST_AFTER_S
-from gpu_acceptance.files import RESULTS, read_journal, read_results
-from gpu_acceptance.generations import MOST_SPOILED
-from gpu_acceptance.joining import COLLECT_S, JOIN_S
-from gpu_acceptance.lookout import BEAT_S, LOST_S
-from gpu_acceptance.objections import FORMATION
-from gpu_acceptance.ranges import expand
-from gpu_acceptance.record import Row, RunRecord
+from gpu_acceptance.control.lookout import BEAT_S, LOST_S
+from gpu_acceptance.folder.files import RESULTS, read_journal, read_results
+from gpu_acceptance.folder.run_files import RunFiles
+from gpu_acceptance.leader.generations import MOST_SPOILED
+from gpu_acceptance.record.record import Row, RunRecord
 from gpu_acceptance.report.build import REPORT
-from gpu_acceptance.run_files import RunFiles
+from gpu_acceptance.run.joining import COLLECT_S
+from gpu_acceptance.supervisor.board import GRACE_S, LOST_AFTER_S
+from gpu_acceptance.text.ranges import expand
+from gpu_acceptance.verdict.objections import FORMATION
 
 LAUNCHER_S = 30.0  # from torchrun's SIGTERM to its SIGKILL
 _SLACK_S = 3.0  # half a second for each wait of a supervisor, a second for each beat

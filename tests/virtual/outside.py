@@ -11,8 +11,8 @@ from typing import Any
 
 from virtual.schedule import Schedule, Task
 
-from gpu_acceptance.stop_signals import StopSignals
-from gpu_acceptance.store_client import NoStoreError
+from gpu_acceptance.control.store_client import NoStoreError
+from gpu_acceptance.processes.stop_signals import StopSignals
 
 
 def virtual_threading(schedule: Schedule) -> SimpleNamespace:

@@ -7,14 +7,14 @@ from typing import Any, Protocol
 
 from virtual.schedule import Schedule
 
-from gpu_acceptance.channel import LineReader, write_message
-from gpu_acceptance.record import FORMING
+from gpu_acceptance.record.record import FORMING
+from gpu_acceptance.worker.channel import LineReader, write_message
 
 Message = dict[str, Any]
 Steps = Generator[Any, Any, Any]  # yields what it waits for, and is sent what it waited for
 _BY_SIGNAL = "signal SIGSEGV"
 _TORCH = '  File "/venv/lib/python3/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
-_CHANNEL = '  File "/suite/src/gpu_acceptance/channel.py", line 28 in read\n'
+_CHANNEL = '  File "/suite/src/gpu_acceptance/worker/channel.py", line 28 in read\n'
 
 
 class Faults(Protocol):

@@ -14,36 +14,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gpu_acceptance.launch.refused import USAGE, RefusedError, interrupted
 from judging import make_identity, make_limit, make_profile
 from virtual.outside import VirtualSignals, VirtualStore, virtual_queue, virtual_selectors, virtual_threading
 from virtual.schedule import Schedule
 from virtual.worker import Group, VirtualWorker
 
-from gpu_acceptance import (
-    board,
-    budget,
-    control,
-    events,
-    generation_attempt,
-    joining,
-    leader,
-    letters,
-    lookout,
-    rank_attempt,
-    run,
-    standby,
-    starting,
-    supervisor,
-    worker_hold,
-)
-from gpu_acceptance.collecting import Collected
-from gpu_acceptance.control import ControlError
-from gpu_acceptance.generations import Validation
-from gpu_acceptance.joining import USAGE, RefusedError, interrupted
-from gpu_acceptance.objections import FORMATION
-from gpu_acceptance.rank import TORCHRUN, Rank
-from gpu_acceptance.run import Run
-from gpu_acceptance.settings import Settings
+from gpu_acceptance.control import control, letters, lookout
+from gpu_acceptance.control.control import ControlError
+from gpu_acceptance.launch.rank import TORCHRUN, Rank
+from gpu_acceptance.leader import leader, standby
+from gpu_acceptance.leader.generations import Validation
+from gpu_acceptance.options import budget
+from gpu_acceptance.options.settings import Settings
+from gpu_acceptance.plan.collecting import Collected
+from gpu_acceptance.run import joining, run, starting
+from gpu_acceptance.run.run import Run
+from gpu_acceptance.supervisor import board, events, generation_attempt, rank_attempt, supervisor, worker_hold
+from gpu_acceptance.verdict.objections import FORMATION
 
 DEADLINE_S = 6.0  # of a validation and of a formation
 # modules that read a clock
@@ -250,7 +238,7 @@ class World:
     # --- one rank ------------------------------------------------------------------------------------------------------------
 
     def _process(self, rank: int) -> None:
-        """As the hooks of plugin.py and last_word.py do it."""
+        """As the hooks of plugin.py and run/last_word.py do it."""
         place = self._place(rank)
         try:
             one = self.runs[rank] = starting.start_run(self._settings(rank), place, None, say=lambda _line: None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_acceptance.dialogues.dialogue import Call
-from gpu_acceptance.strict_json import StrictJsonError, parse
+from gpu_acceptance.text.strict_json import StrictJsonError, parse
 
 MOST_TEXT = 2**17  # characters of an answer
 MOST_CALLS = 64

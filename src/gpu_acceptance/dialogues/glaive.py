@@ -10,7 +10,7 @@ from typing import Any
 from gpu_acceptance.dialogues.calls import find_calls
 from gpu_acceptance.dialogues.dialogue import Dialogue, Message, Role
 from gpu_acceptance.dialogues.learnable import DroppedError, learnable, tools
-from gpu_acceptance.strict_json import StrictJsonError, parse_first
+from gpu_acceptance.text.strict_json import StrictJsonError, parse_first
 
 _SPEAKERS: dict[str, Role] = {"USER": "user", "ASSISTANT": "assistant", "FUNCTION RESPONSE": "tool"}
 _SPEAKER = re.compile(rf"(?:^|<\|endoftext\|>)[ \t]*({'|'.join(_SPEAKERS)}):", re.MULTILINE)

@@ -13,7 +13,7 @@ from gpu_acceptance.dialogues.chat import from_chat
 from gpu_acceptance.dialogues.dialogue import Dialogue, DialogueError
 from gpu_acceptance.dialogues.glaive import from_glaive
 from gpu_acceptance.dialogues.learnable import DroppedError
-from gpu_acceptance.strict_json import StrictJsonError, parse, text_of
+from gpu_acceptance.text.strict_json import StrictJsonError, parse, text_of
 
 MOST_LINE_BYTES = 2**20
 MOST_BYTES = 2**29  # read within a minute

@@ -4,9 +4,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.inventory.answer import as_much_as_fits
-from gpu_acceptance.record import DeclaredNode
+from gpu_acceptance.text.model import Model
 
 NONE = "none"
+
+
+class DeclaredNode(Model):
+    """A node that `--site` says there must be."""
+
+    host: str
+    gpus: int  # that exist on it
+    rack: str = ""
+
+    @property
+    def place(self) -> str:
+        return place_of(self.host, self.rack)
+
+
+def place_of(host: str, rack: str) -> str:
+    """`node-03, rack B2`: where to find a node."""
+    return f"{host}, rack {rack}" if rack else host
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class NcclLog:
 
 
 def read_own() -> Answer[NcclLog]:
-    """What NCCL has logged of this process: on its stdout, which is the log of its rank, and of the workers before it (worker.py)."""
+    """What NCCL has logged of this process: on its stdout, which is the log of its rank, and of workers before it (worker/worker.py)."""
     if not _STDOUT.is_file():
         return Missing(Why.NOT_THERE, "stdout is no file, so that NCCL's log cannot be read back")
     text = read_whole(_STDOUT)

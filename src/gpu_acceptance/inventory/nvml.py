@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gpu_acceptance.inventory.gpu_use import read_use
+from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.inventory.nvml_asker import Asker
 from gpu_acceptance.inventory.patience import Patience
-from gpu_acceptance.record import Gpu
 
 T = TypeVar("T")
 

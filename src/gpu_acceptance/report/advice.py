@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.record import Header, Outcome, RankRecord, Row, RunRecord, Status
+from gpu_acceptance.record.record import Header, Outcome, RankRecord, Row, RunRecord, Status
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.commands import filled, names_of
 from gpu_acceptance.report.formatting import ranks_text
 from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_outcome, kinds_of_rank, kinds_of_reason, kinds_of_row
 from gpu_acceptance.report.remedies import Reference, Remedy, Severity, table
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
-from gpu_acceptance.rows import declared_reason
+from gpu_acceptance.verdict.rows import declared_reason
 
 _WORST_FIRST = ("replace", "reboot", "reset", "watch")
 _DRILL = "planted_fault"  # comes before what it has planted, or somebody takes a good GPU out

@@ -14,11 +14,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from gpu_acceptance.busy import use_text
-from gpu_acceptance.clocks import clock_sentences
-from gpu_acceptance.files import RESULTS, read_regular, read_results, sha256_of, write_atomically
-from gpu_acceptance.gc_pause import gc_paused
-from gpu_acceptance.record import RunRecord
+from gpu_acceptance.folder.files import RESULTS, read_regular, read_results, sha256_of, write_atomically
+from gpu_acceptance.processes.gc_pause import gc_paused
+from gpu_acceptance.record.clocks import clock_sentences
+from gpu_acceptance.record.record import RunRecord
 from gpu_acceptance.report import (
     advice,
     cluster,
@@ -41,7 +40,8 @@ from gpu_acceptance.report import (
     validations,
 )
 from gpu_acceptance.report.words import VERDICT
-from gpu_acceptance.visible import visible
+from gpu_acceptance.text.visible import visible
+from gpu_acceptance.verdict.busy import use_text
 
 REPORT = "report.html"
 _MOST_REASONS = 4  # in the open: what is wrong by culprit stands right below, and all of it on the page

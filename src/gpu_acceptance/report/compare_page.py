@@ -1,6 +1,6 @@
 """Two runs beside each other -> one HTML page, as `report.html` is one: nothing from the network, the same script."""
 
-from gpu_acceptance.comparison import NOTHING_WORSE, SOMETHING_WORSE, Comparison
+from gpu_acceptance.compare.comparison import NOTHING_WORSE, SOMETHING_WORSE, Comparison
 from gpu_acceptance.report.build import render
 from gpu_acceptance.report.words import Mark
 

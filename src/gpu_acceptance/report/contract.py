@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gpu_acceptance.contract import Contract, JudgedLine, LineState
-from gpu_acceptance.contract_file import read_contract
-from gpu_acceptance.contract_judge import judge_contract, limits_of
-from gpu_acceptance.record import Judgement, RunRecord, Status
+from gpu_acceptance.record.record import Judgement, RunRecord, Status
 from gpu_acceptance.report.formatting import exact
 from gpu_acceptance.report.words import STATUS, Mark
-from gpu_acceptance.values import with_unit
+from gpu_acceptance.thresholds.contract import Contract, JudgedLine, LineState
+from gpu_acceptance.thresholds.contract_file import read_contract
+from gpu_acceptance.thresholds.values import with_unit
+from gpu_acceptance.verdict.contract import judge_contract, limits_of
 
 BRING_UP_FILE = Path(__file__).with_name("bring_up.yaml")
 _STATE = {

@@ -17,11 +17,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpu_acceptance.curve import Curve
-from gpu_acceptance.files import RecordError
-from gpu_acceptance.record import RankRecord, Row, RunRecord
+from gpu_acceptance.folder.files import RecordError
+from gpu_acceptance.record.curve import Curve
+from gpu_acceptance.record.record import RankRecord, Row, RunRecord
 from gpu_acceptance.report.formatting import count, parse_moment
-from gpu_acceptance.visible import visible
+from gpu_acceptance.text.visible import visible
 
 FOLDER = "tensorboard"
 _PACKAGE = "tensorboardX"

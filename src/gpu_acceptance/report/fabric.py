@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from gpu_acceptance.record import Figure, RunRecord
+from gpu_acceptance.record.record import Figure, RunRecord
 from gpu_acceptance.report.formatting import rounded
 
 _LINKS, _STATE = "gpu_health.nvlink.active", "gpu_health.fabric.state"

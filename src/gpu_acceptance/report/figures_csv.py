@@ -7,11 +7,11 @@ import csv
 import io
 from collections.abc import Iterator
 
-from gpu_acceptance.limit import Value
-from gpu_acceptance.record import Figure, Judgement, RankIdentity, RankRecord, Row, RunRecord, Status
+from gpu_acceptance.record.record import Figure, Judgement, RankIdentity, RankRecord, Row, RunRecord, Status
 from gpu_acceptance.report.formatting import exact
 from gpu_acceptance.report.validations import shown_figures
-from gpu_acceptance.visible import one_line
+from gpu_acceptance.text.visible import one_line
+from gpu_acceptance.thresholds.limit import Value
 
 FIGURES = "figures.csv"
 COLUMNS = (

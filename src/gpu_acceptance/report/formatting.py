@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from gpu_acceptance.limit import Value
-from gpu_acceptance.record import clip
-from gpu_acceptance.values import show_whole
+from gpu_acceptance.text.clip import clip
+from gpu_acceptance.thresholds.limit import Value
+from gpu_acceptance.thresholds.values import show_whole
 
 _MOST_TEXT = 400  # characters of a first line
 _FRAME = re.compile(r"""^\s*(?:File "|at |#0\b)""")

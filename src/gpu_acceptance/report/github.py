@@ -8,14 +8,15 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gpu_acceptance.record import RunRecord, clip
+from gpu_acceptance.record.record import RunRecord
 from gpu_acceptance.report.contract import unanswered
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.problems import Problem, problems, reasons_of_the_job
 from gpu_acceptance.report.summary_text import build_summary
 from gpu_acceptance.report.untested import weaknesses
 from gpu_acceptance.report.words import VERDICT
-from gpu_acceptance.visible import one_line
+from gpu_acceptance.text.clip import clip
+from gpu_acceptance.text.visible import one_line
 
 SUMMARY_FILE = "GITHUB_STEP_SUMMARY"
 MOST_ANNOTATIONS = 10  # of a kind

@@ -1,9 +1,9 @@
 """What the GPUs did during an attempt, as columns of its table: mean, and from where to where it went."""
 
-from gpu_acceptance.gpu_telemetry import LEAST_KNOWN, GpuTelemetry
-from gpu_acceptance.limit import RESERVED_SUBJECTS
-from gpu_acceptance.record import Attempt, RankRecord, RunRecord
+from gpu_acceptance.record.gpu_telemetry import LEAST_KNOWN, GpuTelemetry
+from gpu_acceptance.record.record import Attempt, RankRecord, RunRecord
 from gpu_acceptance.report.formatting import count, rounded
+from gpu_acceptance.thresholds.limit import RESERVED_SUBJECTS
 
 _UTILISATION = "utilisation_percent"
 _COLUMNS = {

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.clocks import clock_offset
-from gpu_acceptance.job import by_node
-from gpu_acceptance.record import Header, RankIdentity
+from gpu_acceptance.record.clocks import clock_offset
+from gpu_acceptance.record.job import by_node
+from gpu_acceptance.record.record import Header, RankIdentity
 
 _OWN = ("product_serial", "chassis_serial")  # each node has its own
 

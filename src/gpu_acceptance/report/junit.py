@@ -7,10 +7,10 @@ nothing in it but what Jenkins allows (junit-10.xsd of its xunit plugin) and wha
 from collections import Counter
 from xml.etree import ElementTree
 
-from gpu_acceptance.figure_properties import figure_properties
-from gpu_acceptance.objections import REJECTING
-from gpu_acceptance.record import Conclusion, Outcome, Row, RunRecord
-from gpu_acceptance.visible import one_line, visible
+from gpu_acceptance.record.record import Conclusion, Outcome, Row, RunRecord
+from gpu_acceptance.report.figure_properties import figure_properties
+from gpu_acceptance.text.visible import one_line, visible
+from gpu_acceptance.verdict.objections import REJECTING
 
 JUNIT = "junit.xml"
 VERDICT_CASE = "verdict"

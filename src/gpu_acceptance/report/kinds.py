@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from gpu_acceptance.inventory import xids
-from gpu_acceptance.record import Judgement, Outcome, RankRecord, Status
+from gpu_acceptance.record.record import Judgement, Outcome, RankRecord, Status
 from gpu_acceptance.report.remedies import FoundBy, table
 
 XID_METRICS = frozenset({"counters.xids", "kernel_log.errors.xids"})

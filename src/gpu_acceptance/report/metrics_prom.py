@@ -6,13 +6,13 @@ there), and OpenMetrics 1.0, which demands that last line. As many series as the
 
 from collections.abc import Iterable, Iterator
 
-from gpu_acceptance.contract import LineState
-from gpu_acceptance.record import Judgement, Outcome, RunRecord
+from gpu_acceptance.record.record import Judgement, Outcome, RunRecord
 from gpu_acceptance.report.formatting import parse_moment
 from gpu_acceptance.report.needed import bound_of
 from gpu_acceptance.report.words import VERDICT
-from gpu_acceptance.values import is_number
-from gpu_acceptance.visible import one_line
+from gpu_acceptance.text.visible import one_line
+from gpu_acceptance.thresholds.contract import LineState
+from gpu_acceptance.thresholds.values import is_number
 
 METRICS = "metrics.prom"
 _PREFIX = "gpu_acceptance"

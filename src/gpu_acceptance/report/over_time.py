@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from gpu_acceptance.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.inventory import event_reasons
-from gpu_acceptance.record import RankRecord, RunRecord
+from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
+from gpu_acceptance.record.record import RankRecord, RunRecord
 from gpu_acceptance.report.axis import Axis, axis_over
 from gpu_acceptance.report.formatting import count, rounded
 from gpu_acceptance.report.picked import picked

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from gpu_acceptance.report.axis import Axis
-from gpu_acceptance.values import is_number
+from gpu_acceptance.thresholds.values import is_number
 
 WIDTH, HEIGHT = 340, 200
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 12, 30  # of the drawing, around the lines

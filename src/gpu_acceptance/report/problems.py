@@ -4,13 +4,13 @@ import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from gpu_acceptance.record import Outcome, RankRecord, Row, RunRecord, Status
+from gpu_acceptance.record.record import Outcome, RankRecord, Row, RunRecord, Status
 from gpu_acceptance.report.advice import Advice, advice_on, reasons_beyond_rows
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import innermost_frame, reproduce
 from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, Mark
-from gpu_acceptance.rows import declared_reason
+from gpu_acceptance.verdict.rows import declared_reason
 
 # What rejects, then what leaves the run incomplete, then what only followed.
 ORDER = (
@@ -29,7 +29,7 @@ ORDER = (
     Outcome.PASSED,
     Outcome.NOT_APPLICABLE,
 )
-_TOLD_APART = ("never measured: ", "measured but not judged: ", "contract line ")  # of objections.py
+_TOLD_APART = ("never measured: ", "measured but not judged: ", "contract line ")  # of verdict/objections.py
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from gpu_acceptance.limits_file import dotted, line_of, read_validated
-from gpu_acceptance.model import Model
-from gpu_acceptance.strict_yaml import Document
+from gpu_acceptance.text.model import Model
+from gpu_acceptance.text.strict_yaml import Document
+from gpu_acceptance.thresholds.file import dotted, line_of, read_validated
 
 REMEDIES_FILE = Path(__file__).with_name("remedies.yaml")
 

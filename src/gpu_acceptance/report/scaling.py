@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.record import Figure, RankIdentity, RunRecord
+from gpu_acceptance.record.record import Figure, RankIdentity, RunRecord
 from gpu_acceptance.report.formatting import exact
 from gpu_acceptance.report.needed import bound_of
 from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel
 from gpu_acceptance.report.pictures import STYLES
-from gpu_acceptance.values import with_unit
+from gpu_acceptance.thresholds.values import with_unit
 
 _SUBJECTS = ("ddp_scaling", "nccl_scaling")
 _METRIC = re.compile(r"(ddp_scaling|nccl_scaling)\.([a-z0-9_]{1,30})\.(efficiency|spread|busbw)(?:_([1-9][0-9]{0,5}|node|pair|all))?")

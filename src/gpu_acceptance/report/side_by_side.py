@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpu_acceptance.job import by_node
-from gpu_acceptance.record import Attempt, RankIdentity, Row, RunRecord, Status
+from gpu_acceptance.record.job import by_node
+from gpu_acceptance.record.record import Attempt, RankIdentity, Row, RunRecord, Status
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.grid import Grid, make_grid, widest
 from gpu_acceptance.report.validations import Line, judgement_lines

@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.job import by_node
-from gpu_acceptance.limit import Value
-from gpu_acceptance.record import Figure, RunRecord
+from gpu_acceptance.record.job import by_node
+from gpu_acceptance.record.record import Figure, RunRecord
 from gpu_acceptance.report.formatting import exact
 from gpu_acceptance.report.needed import bound_of
 from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel
-from gpu_acceptance.size_reference import Curve, size_reference
-from gpu_acceptance.values import with_unit
+from gpu_acceptance.thresholds.limit import Value
+from gpu_acceptance.thresholds.size_reference import Curve, size_reference
+from gpu_acceptance.thresholds.values import with_unit
 
 _SUBJECTS = ("nccl_sizes", "nccl")
 _METRIC = re.compile(

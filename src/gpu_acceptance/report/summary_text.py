@@ -7,18 +7,18 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from gpu_acceptance.record import Judgement, RunRecord, Status
+from gpu_acceptance.record.record import Judgement, RunRecord, Status
 from gpu_acceptance.report import contract
 from gpu_acceptance.report.advice import Advice
 from gpu_acceptance.report.cluster import gpu_models, nodes
 from gpu_acceptance.report.culprits import JOB, Fault, Suspect, suspects
 from gpu_acceptance.report.formatting import count, exact, percent
 from gpu_acceptance.report.problems import limits_beyond_rows, problems, reasons_of_the_job
+from gpu_acceptance.report.summary import coverage_line
 from gpu_acceptance.report.validations import Line
 from gpu_acceptance.report.words import STATUS
-from gpu_acceptance.summary import coverage_line
-from gpu_acceptance.values import level_text, with_unit
-from gpu_acceptance.visible import visible
+from gpu_acceptance.text.visible import visible
+from gpu_acceptance.thresholds.values import level_text, with_unit
 
 SUMMARY = "summary.txt"
 COLUMNS = 100  # characters in a line

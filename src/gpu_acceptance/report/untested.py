@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.limit import DEFAULT_LEVEL, SOAK, subject_of_metric
-from gpu_acceptance.record import Judgement, Outcome, RunRecord, Status, clip
+from gpu_acceptance.record.record import Judgement, Outcome, RunRecord, Status
 from gpu_acceptance.report.cluster import GpuLine, gpu_lines, hidden_gpus, places
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import OUTCOME, Mark
-from gpu_acceptance.values import level_text
+from gpu_acceptance.text.clip import clip
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, subject_of_metric
+from gpu_acceptance.thresholds.values import level_text
 
 _NAMED = 3  # waivers and loosened limits that the verdict box spells out; a table further down has them all
 _MOST_TEXT = 300  # characters of each

@@ -5,8 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.limit import Value, subject_of_metric
-from gpu_acceptance.record import COUNTERS, Attempt, Figure, Header, Judgement, RankRecord, Row, RunRecord, Status
+from gpu_acceptance.record.record import Attempt, Figure, Header, Judgement, RankRecord, Row, RunRecord, Status
 from gpu_acceptance.report import gpu_time, notable
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import duration, exact, percent, ranks_text, reproduce, rounded, whole
@@ -14,7 +13,8 @@ from gpu_acceptance.report.histogram import Histogram, histograms
 from gpu_acceptance.report.notable import median_ranks
 from gpu_acceptance.report.pictures import Picture, pictures
 from gpu_acceptance.report.words import OUTCOME, STATUS, Mark
-from gpu_acceptance.values import plural, with_unit
+from gpu_acceptance.thresholds.limit import COUNTERS, Value, subject_of_metric
+from gpu_acceptance.thresholds.values import plural, with_unit
 
 SCALE = 0.25  # margins are drawn from -25 % to +25 %, all on this one scale
 BAR_WIDTH = 160  # of the drawing, in its own units; the bound is in the middle

@@ -41,5 +41,5 @@ if os.environ.get("RANK") == rank:
     if what != "late":
         name, value = what.split("=")
         os.environ[name] = value
-    elif {"gpu_acceptance.worker", "gpu_acceptance.fork_server"} & {*sys.orig_argv}:  # which forks workers, with all that it imported
+    elif {"gpu_acceptance.worker.worker", "gpu_acceptance.worker.fork_server"} & {*sys.orig_argv}:  # it forks workers, with all it imported
         late(float(more[0]))

@@ -25,7 +25,7 @@ from gpu_acceptance.measure.lora.packing import Packed
 from gpu_acceptance.measure.lora.talk import Tokens
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.pace import Pace
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 CPU = torch.device("cpu")
 SHORT = {"asked": True, "num_steps": 3, "warmup_steps": 1, "num_parts": 2, "num_prompts": 3, "num_new_tokens": 4, "num_held_out": 12}

@@ -25,7 +25,7 @@ from gpu_acceptance.measure.lora import samples
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.models import CrossEntropy
 from gpu_acceptance.measure.train.pace import Pace
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 FEW = {"lora.batch_size": 1}
 SHORT = {**FEW, "lora.num_steps": 20, "lora.warmup_steps": 4}  # not enough to come to the floor

@@ -9,11 +9,11 @@ import pytest
 from gloo_ranks import ROOT, answers_of
 
 from gpu_acceptance.dialogues.made import made
-from gpu_acceptance.figures import figure_of
-from gpu_acceptance.judge import judge
-from gpu_acceptance.levels import asked_for
-from gpu_acceptance.record import Attempt, Status
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.figures.answered import figure_of
+from gpu_acceptance.record.record import Attempt, Status
+from gpu_acceptance.thresholds.levels import asked_for
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record
 
 PROFILE = asked_for(load_profile("cpu", shipped_dir()), "--lora-model")

@@ -8,15 +8,15 @@ import torch
 from gloo_ranks import answers_of
 
 from fixtures.lora import refuse_old_peft
-from gpu_acceptance.figures import figure_of
-from gpu_acceptance.judge import judge
+from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.measure.lora.convergence import measure
 from gpu_acceptance.measure.lora.curves import departure
 from gpu_acceptance.measure.train.adapters import num_trainable
 from gpu_acceptance.measure.train.pace import Schedule
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
-from gpu_acceptance.record import Attempt, Status
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.record.record import Attempt, Status
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record
 
 PROFILE = load_profile("cpu", shipped_dir())

@@ -11,7 +11,7 @@ from gpu_acceptance.measure.train import cost, data, models
 from gpu_acceptance.measure.train.models import blocks_of, build
 from gpu_acceptance.measure.train.shapes import Decoder, ResNet
 from gpu_acceptance.measure.train.step import TrainStep
-from gpu_acceptance.parameter_relations import RESNET_DEPTHS
+from gpu_acceptance.thresholds.parameter_relations import RESNET_DEPTHS
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 GPT2 = Decoder("gpt2", 12, 768, 12, 50_257, 1_024)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from gloo_ranks import answers_of
 
-from gpu_acceptance.figures import figure_of
-from gpu_acceptance.judge import judge
+from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.measure.train.course import Course
 from gpu_acceptance.measure.train.parity import departure, difference, global_batches, measure
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
-from gpu_acceptance.record import Attempt, Status
-from gpu_acceptance.thresholds import load_profile, shipped_dir
+from gpu_acceptance.record.record import Attempt, Status
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record
 
 PROFILE = load_profile("h200-sxm", shipped_dir())

@@ -1,0 +1,1 @@
+"""`gpu-acceptance`: the verbs that need no GPU."""

@@ -1,0 +1,77 @@
+"""`report compare`: two runs beside each other, as text and as a page."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_acceptance.cli.run_folder import UsageError, find_run, read_run
+from gpu_acceptance.compare.comparison import Comparison, compare
+from gpu_acceptance.folder.files import RESULTS, write_atomically
+from gpu_acceptance.folder.manifest import MANIFEST
+from gpu_acceptance.folder.rebuild import journal_paths
+from gpu_acceptance.record.record import RunRecord
+from gpu_acceptance.report.compare_page import build_compare_page
+from gpu_acceptance.report.formatting import parse_moment
+from gpu_acceptance.report.summary import shortened
+from gpu_acceptance.text.visible import one_line
+
+if TYPE_CHECKING:
+    from gpu_acceptance.cli.machine import Verbs
+
+
+def add_verbs(verbs: "Verbs") -> None:
+    verb = verbs.add_parser(
+        "compare",
+        help="say what a later run has better and worse than an earlier one",
+        description="Compare two runs of one cluster, as after a repair: what differs between them, which failures are GONE, NEW or "
+        "STILL there, which were NOT COMPARED, what was right and is NOT TESTED AGAIN, and which figures moved by more than noise: 3 times "
+        "the spread of both, and 2 %. A slot is compared with the same slot, whatever GPU is in it. Returns 0 where nothing is worse, "
+        "1 where a failure is new or a figure worse, 6 where the runs, some of their failures, or something that was right before cannot "
+        "be compared, 4 where AFTER began before BEFORE.",
+    )
+    verb.add_argument("--html", metavar="FILE", type=Path, help="write the same as a page; is replaced where it exists")
+    verb.add_argument("before", metavar="BEFORE", type=Path, help="the folder of the earlier run, or a folder of runs: then its newest")
+    verb.add_argument("after", metavar="AFTER", type=Path, help="the folder of the later run, or a folder of runs: then its newest")
+    verb.set_defaults(verb=_compare)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    before, after = read_run(find_run(options.before)), read_run(find_run(options.after))
+    _refuse_one_run(options, before, after)
+    if options.html and any(map(_is_of_a_run, options.html.resolve().parents)):
+        raise UsageError(f"{options.html}: in the folder of a run, which a new file would change; name another place")
+    comparison = compare(before, after)
+    for line in _lines(comparison):
+        print(one_line(line))
+    if options.html:
+        write_atomically(options.html, build_compare_page(comparison))
+    return comparison.exit_code
+
+
+def _refuse_one_run(options: argparse.Namespace, before: RunRecord, after: RunRecord) -> None:
+    """And an earlier one in the place of the later: what failed would be said to be gone."""
+    if before.header.run_id == after.header.run_id:
+        raise UsageError(f"{options.before} and {options.after}: both are of run {before.header.run_id}")
+    first, second = (parse_moment(one.header.started_at) for one in (before, after))
+    if first and second and second < first:
+        began = f"{after.header.started_at}, and {options.before} at {before.header.started_at}"
+        raise UsageError(f"{options.after} began at {began}: name the earlier run first")
+
+
+def _is_of_a_run(folder: Path) -> bool:
+    """Also of one that left neither results nor a manifest."""
+    return any((folder / name).exists() for name in (MANIFEST, RESULTS)) or bool(journal_paths(folder))
+
+
+def _lines(comparison: Comparison) -> Iterator[str]:
+    """The runs, then what differs, then what is bad before what is good, and the result last."""
+    for word, record in (("BEFORE", comparison.before), ("AFTER", comparison.after)):
+        yield f"{word} {record.header.run_id}: {record.conclusion.line}"
+    failures = comparison.failures
+    open_ones = (("NOT COMPARED", failures.not_compared), ("NOT TESTED AGAIN", comparison.lost))
+    bad = (("NEW", failures.new), ("WORSE", comparison.worse), *open_ones, ("STILL", failures.still))
+    good = (("GONE", failures.gone), ("BETTER", comparison.better), ("MOVED", comparison.moved))
+    for word, found in (("DIFFERS", comparison.differing), *bad, *good):
+        yield from shortened([f"{word} {one}" for one in found], elsewhere=f" {word}")
+    yield comparison.line

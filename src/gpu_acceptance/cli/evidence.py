@@ -1,0 +1,170 @@
+"""Verbs about the files of a run as evidence: are they the ones that the run left, who vouches for that, what is given away?"""
+
+import argparse
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_acceptance.cli.run_folder import UsageError, find_run, refuse_another_run
+from gpu_acceptance.folder.files import RESULTS, RecordError, read_results, write_atomically
+from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE, Difference, Kind, Manifest, differences, find_manifest
+from gpu_acceptance.folder.signature import NAMESPACE, SignatureError, find_signer, make_signature
+from gpu_acceptance.redaction.redaction import redact_run
+from gpu_acceptance.report.formatting import count
+from gpu_acceptance.report.summary import shortened
+from gpu_acceptance.text.visible import one_line
+
+CHANGED = 1
+_KINDS: dict[Kind, str] = {"differs": "changed", "missing": "missing", "extra": "extra"}
+
+if TYPE_CHECKING:
+    from gpu_acceptance.cli.machine import Verbs
+
+
+def add_verbs(verbs: "Verbs") -> None:
+    verify = verbs.add_parser(
+        "verify",
+        help="say which files of a run are not the ones that it left",
+        description=f"Compare all files of a run with {MANIFEST}, the manifest that it wrote last: print a line for each that DIFFERS, "
+        "is MISSING or EXTRA, then the result. VERIFIED (exit code 0) needs proof that the manifest is the run's own, as --sha256 or a "
+        "signature gives: who changes a file can make a manifest anew. Without it the result is CONSISTENT, exit code 0. CHANGED is exit "
+        "code 1; no manifest, or one that cannot be used, is 3.",
+    )
+    verify.add_argument("--sha256", metavar="DIGEST", type=_digest, help="of the manifest, as the run printed it in its last line")
+    verify.add_argument("--allowed-signers", metavar="FILE", type=Path, help="whose signature counts, as in ssh-keygen(1), ALLOWED SIGNERS")
+    newest = "a run folder, or a folder of runs: then its newest run (default: %(default)s)"
+    verify.add_argument("dir", metavar="DIR", nargs="?", type=Path, default=Path("reports"), help=newest)
+    verify.set_defaults(verb=_verify)
+
+    sign = verbs.add_parser(
+        "sign",
+        help="sign the manifest of a run with your own SSH key",
+        description=f"Sign {MANIFEST} with `ssh-keygen -Y sign`, in the namespace {NAMESPACE}, into {SIGNATURE} beside it. Nothing is "
+        "signed where a file is not as the manifest says: exit code 1. A signature that is there is never replaced. To check it: "
+        "`report verify --allowed-signers=FILE DIR`.",
+    )
+    sign.add_argument(
+        "--key", metavar="FILE", type=Path, required=True, help="a private key, or a public one whose other half an agent has"
+    )
+    sign.add_argument("dir", metavar="DIR", type=Path, help="a run folder")
+    sign.set_defaults(verb=_sign)
+
+    redact = verbs.add_parser(
+        "redact",
+        help="make a copy of a run that names no machine, and can be given away",
+        description="Write a copy of the run in DIR to the new folder OUT. Stand-ins replace host names, serial numbers, UUIDs, GUIDs, "
+        "addresses, user names and paths, the same in all files. OUT has a manifest of its own, and in redaction.json the digests of the "
+        "run's own manifest and of each name that was replaced. FILE has the names and the salts of their digests. What is not as the run "
+        "left it is not redacted: exit code 1.",
+    )
+    redact.add_argument(
+        "--names",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="is made or added to, and kept by you: what stands for what, the same in each run",
+    )
+    redact.add_argument("dir", metavar="DIR", type=Path, help="a run folder")
+    redact.add_argument("out", metavar="OUT", type=Path, help="the folder to make")
+    redact.set_defaults(verb=_redact)
+
+
+def _digest(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no SHA-256 digest, 64 hexadecimal digits")
+    return text
+
+
+def _verify(options: argparse.Namespace) -> int:
+    run_dir = find_run(options.dir)
+    manifest = manifest_of(run_dir)
+    signer, unsigned = _find_signer(run_dir, options.allowed_signers)
+    changes = [*_other_manifest(manifest, options.sha256), *unsigned, *differences(run_dir, manifest)]
+    if changes:
+        return _say_changes(run_dir, manifest, changes)
+    refuse_another_run(read_results(run_dir).header.run_id, run_dir, run_dir / RESULTS)
+    proofs = [*(["--sha256"] if options.sha256 else []), *([f"the signature of {signer}"] if signer else [])]
+    _say(_unchanged(run_dir, manifest, " and ".join(proofs)), run_dir, manifest)
+    return 0
+
+
+def _sign(options: argparse.Namespace) -> int:
+    run_dir, path = options.dir, options.dir / SIGNATURE
+    manifest = manifest_of(run_dir)
+    if changes := list(differences(run_dir, manifest)):
+        return _say_changes(run_dir, manifest, changes)
+    if os.path.lexists(path):
+        raise UsageError(f"{path}: is there already; a signature is never replaced: move it away to sign again")
+    write_atomically(path, make_signature(run_dir, options.key))
+    _say(f"SIGNED: {SIGNATURE}", run_dir, manifest)
+    return 0
+
+
+def _redact(options: argparse.Namespace) -> int:
+    run_dir, out, names = options.dir, options.out, options.names
+    if os.path.lexists(out):
+        raise UsageError(f"{out}: is there already; name a folder that is not there yet")
+    for folder in (run_dir, out):
+        if folder.resolve() in names.resolve().parents or folder.resolve() in out.resolve().parents:
+            raise UsageError(f"{names} and {out}: neither may be in a folder that is given away or is a run")
+    manifest = find_manifest(run_dir)
+    if manifest and (changes := list(differences(run_dir, manifest))):
+        return _say_changes(run_dir, manifest, changes)
+    _say(f"REDACTED: {one_line(str(names))} says what stands for what, keep it", out, redact_run(run_dir, out, names))
+    return 0
+
+
+def manifest_of(run_dir: Path) -> Manifest:
+    """Raises RecordError where there is none."""
+    manifest = find_manifest(run_dir)
+    if manifest is None:
+        raise RecordError(
+            f"{run_dir}: no {MANIFEST}: nothing says what this run left; its reporter was killed, or is of an earlier version"
+        )
+    return manifest
+
+
+def _other_manifest(manifest: Manifest, sha256: str | None) -> Iterator[Difference]:
+    if sha256 and sha256 != manifest.sha256:
+        yield Difference("differs", MANIFEST, f"its sha256 is not {sha256}")
+
+
+def _find_signer(run_dir: Path, allowed: Path | None) -> tuple[str, list[Difference]]:
+    """Who signed the manifest, where somebody asks, or what is wrong with the signature."""
+    if allowed is None:
+        return "", []
+    if not os.path.lexists(run_dir / SIGNATURE):
+        return "", [Difference("missing", SIGNATURE, "nobody signed this run")]
+    try:
+        return find_signer(run_dir, allowed), []
+    except SignatureError as error:
+        return "", [Difference("differs", SIGNATURE, str(error))]
+
+
+def _say_changes(run_dir: Path, manifest: Manifest, changes: Sequence[Difference]) -> int:
+    for line in shortened([str(one) for one in changes], elsewhere=""):
+        print(line)
+    _say(f"CHANGED: {_in_words(changes, manifest)}", run_dir, manifest)
+    return CHANGED
+
+
+def _in_words(changes: Sequence[Difference], manifest: Manifest) -> str:
+    kinds = Counter(one.kind for one in changes)
+    said = ", ".join(f"{kinds[kind]} {text}" for kind, text in _KINDS.items() if kinds[kind])
+    unlike = {one.name for one in changes if one.kind != "extra"}
+    return f"{said}: not one file as it names it, a manifest of another run" if unlike >= manifest.digests.keys() else said
+
+
+def _unchanged(run_dir: Path, manifest: Manifest, proof: str) -> str:
+    files = f"{count(len(manifest.digests), 'file')} as {MANIFEST} names them"
+    if proof:
+        return f"VERIFIED by {proof}: {files}"
+    hint = f"{SIGNATURE} counts with --allowed-signers" if os.path.lexists(run_dir / SIGNATURE) else "its digest says"
+    return f"CONSISTENT: {files}; whether it is the run's own, {hint}"
+
+
+def _say(result: str, run_dir: Path, manifest: Manifest) -> None:
+    print(f"{result} | {MANIFEST} sha256 {manifest.sha256} | {one_line(str(run_dir))}")

@@ -1,0 +1,137 @@
+"""Verbs about a machine: what it says of itself, kept, shown, and judged."""
+
+import argparse
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.inventory.nvml import NoNvmlError
+from gpu_acceptance.screen.node import inventory_lines
+from gpu_acceptance.screen.watch import watch
+from gpu_acceptance.snapshot.file import read_snapshot, redact, take, write_snapshot
+from gpu_acceptance.snapshot.judge import NoGpusError, gpus_of, judge_snapshot
+from gpu_acceptance.text.visible import one_line, visible
+from gpu_acceptance.thresholds.profile import load_profile, select_profile, shipped_dir
+
+INTERRUPTED = 2
+UNREADABLE = 3
+INCOMPLETE = 6
+SHORTEST_S, LONGEST_S = 0.1, 3600.0
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    Verbs = argparse._SubParsersAction[Any]
+
+
+def add_verbs(verbs: "Verbs") -> None:
+    inventory = verbs.add_parser(
+        "inventory",
+        help="print what a machine says of itself, on one screen",
+        description="Print what this machine says of itself, or what a snapshot holds: host, CPUs, memory, GPUs, links, RDMA devices, "
+        "mounts, what a process may use, and the XIDs of the kernel log. It judges nothing. `?` is what the machine would not say.",
+    )
+    inventory.add_argument("file", metavar="FILE", nargs="?", type=Path, help="written by `gpu-acceptance snapshot`")
+    inventory.set_defaults(verb=_inventory)
+
+    snapshot = verbs.add_parser(
+        "snapshot",
+        help="write all that this machine says of itself to a file",
+        description="Write all that the readers see of this node (GPUs through NVML, PCI bus, kernel) to FILE, as JSON. Touches no GPU "
+        "and needs no privilege. What the machine would not say is in the file as well, with the reason.",
+    )
+    snapshot.add_argument("file", metavar="FILE", type=Path, help="is replaced where it exists")
+    snapshot.add_argument("--redact", action="store_true", help="replace serial numbers, UUIDs and host names")
+    snapshot.set_defaults(verb=_snapshot)
+
+    health = verbs.add_parser(
+        "health",
+        help="judge the GPUs of a snapshot as a run would",
+        description="Judge the GPUs of a snapshot by the limits of subject gpu_health, and its RDMA devices and its kernel log where the "
+        "profile or an overlay requires infiniband or kernel_log, as a run on that machine would: print what is wrong, then the verdict "
+        "line, return its exit code.",
+    )
+    health.add_argument("file", metavar="FILE", type=Path, help="written by `gpu-acceptance snapshot`")
+    health.add_argument("--hardware", metavar="NAME", help="the profile to judge by (default: the one for the GPUs of the snapshot)")
+    health.add_argument("--limits", metavar="FILE", type=Path, action="append", default=[], help="an overlay; may be given several times")
+    health.add_argument("--allow-busy", action="store_true", help="judge a snapshot that was taken under load; shown in the verdict line")
+    health.add_argument("--expect-gpus", metavar="N", type=_count, help="the GPUs that the node must have (default: those that it shows)")
+    health.set_defaults(verb=_health)
+
+    watch = verbs.add_parser(
+        "watch",
+        help="show clocks, power, heat and traffic of this node's GPUs, again and again",
+        description="Show what each GPU of this node does now, as NVML tells it, and below it what each RDMA port sends and receives: in "
+        "place on a terminal, else one table below the other. Ctrl-C ends it. It judges nothing, touches no GPU and needs no privilege. "
+        "`?` is what the machine would not say, with the reason. GB = 1e9 bytes, GiB = 2**30. Returns 3 where NVML shows no GPU.",
+    )
+    watch.add_argument("--interval", metavar="S", type=_seconds, default=1.0, help="seconds from one table to the next (default: 1)")
+    watch.add_argument("--count", metavar="N", type=_number, help="end after so many tables (default: go on)")
+    watch.set_defaults(verb=_watch)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
+        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no number of GPUs, a whole number from 1 to 9999")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    if not (re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text) and SHORTEST_S <= float(text) <= LONGEST_S):
+        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no interval, {SHORTEST_S:g} to {LONGEST_S:g} seconds")
+    return float(text)
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
+        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no number of tables, a whole number from 1 up")
+    return int(text)
+
+
+def _inventory(options: argparse.Namespace) -> int:
+    print("\n".join(inventory_lines(read_snapshot(options.file) if options.file else take())))
+    return 0
+
+
+def _snapshot(options: argparse.Namespace) -> int:
+    snapshot = take()
+    write_snapshot(options.file, redact(snapshot) if options.redact else snapshot)
+    gpus = snapshot.node.gpus.gpus
+    seen = f"GPUs: {gpus}" if isinstance(gpus, Missing) else f"{len(gpus)} GPUs"
+    print(f"{one_line(str(options.file))}: {one_line(snapshot.node.host) if not options.redact else 'node-00'}, {one_line(seen)}")
+    return 0
+
+
+def _health(options: argparse.Namespace) -> int:
+    snapshot, directory = read_snapshot(options.file), shipped_dir()
+    try:
+        name = gpus_of(snapshot)[0].name
+    except NoGpusError as error:
+        print(f"INCOMPLETE: {one_line(str(error))} | {one_line(str(options.file))}, taken {one_line(snapshot.taken_at)}")
+        return INCOMPLETE
+    if isinstance(name, Missing) and not options.hardware:
+        raise ValueError(f"{options.file}: the name of GPU 0 could not be read: {name}; name a profile with --hardware=NAME")
+    profile = load_profile(options.hardware or select_profile(str(name), directory), directory, options.limits)
+    _, rows, conclusion = judge_snapshot(snapshot, profile, allow_busy=options.allow_busy, num_gpus=options.expect_gpus)
+    for row in rows:
+        if row.message:
+            print(visible(row.message))
+    print(f"{one_line(conclusion.line)} | {one_line(str(options.file))}, taken {one_line(snapshot.taken_at)} | {profile.name}")
+    return conclusion.exit_code
+
+
+def _watch(options: argparse.Namespace) -> int:
+    # A KeyboardInterrupt would be dropped where it comes inside a weakref's callback, and each frame frees threads that have one.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    try:
+        watch(sys.stdout, interval_s=options.interval, most_frames=options.count)
+    except NoNvmlError as error:
+        print(f"gpu-acceptance: {one_line(str(error))}", file=sys.stderr)
+        return UNREADABLE
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes nowhere, and is no error
+    return 0

@@ -1,0 +1,62 @@
+"""The verb with which the first pod of a run waits for the others, before its launcher does."""
+
+import argparse
+import functools
+import os
+import re
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from gpu_acceptance.cli.pod_wait import await_pods
+from gpu_acceptance.inventory import kubernetes_pods
+from gpu_acceptance.options.budget import seconds_of
+from gpu_acceptance.text.visible import one_line
+
+INTERRUPTED = 2
+
+if TYPE_CHECKING:
+    from gpu_acceptance.cli.machine import Verbs
+
+
+def add_verbs(verbs: "Verbs") -> None:
+    pods = verbs.add_parser(
+        "pods",
+        help="wait until all pods of a run are running, and say why one is not",
+        description="Ask the Kubernetes API, in a pod and by its service account, for the pods with these labels in its namespace, until "
+        "so many of them are running: 0. Print who is awaited every 30 s. In the end, or once none can follow, print of each pod that "
+        "is not running what Kubernetes says of it, and return 6. Where this pod may not ask, say so and return 0: the launcher waits.",
+    )
+    pods.add_argument("--labels", metavar="KEY=VALUE", type=_labels, required=True, help="a label that all pods of the run have")
+    pods.add_argument("--number", metavar="N", type=_number, required=True, help="how many pods the run has")
+    pods.add_argument("--timeout", metavar="TIME", type=_time, required=True, help="how long to wait: seconds, or a number with s, m or h")
+    pods.set_defaults(verb=_pods)
+
+
+def _labels(text: str) -> str:
+    if not kubernetes_pods.LABELS.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no label with its value, such as batch.kubernetes.io/job-name=a-job")
+    return text
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,4}", text):
+        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no number of pods, a whole number from 1 to 99999")
+    return int(text)
+
+
+def _time(text: str) -> int:
+    if not (seconds := seconds_of(text)):
+        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no time, seconds or a number with s, m or h, above 0")
+    return seconds
+
+
+def _pods(options: argparse.Namespace) -> int:
+    signal.signal(signal.SIGTERM, _interrupted)
+    read = functools.partial(kubernetes_pods.read, options.labels)
+    return await_pods(read, options.number, options.timeout, functools.partial(print, flush=True))
+
+
+def _interrupted(number: int, frame: object) -> None:
+    os.write(sys.stderr.fileno(), b"INCOMPLETE: interrupted while the pods of this run were awaited: SIGTERM\n")
+    os._exit(INTERRUPTED)

@@ -1,0 +1,1 @@
+"""Two runs of one cluster beside each other. Pure."""

@@ -1,0 +1,104 @@
+"""What two runs differ in before anything was measured: told first, because it explains or forbids a comparison. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpu_acceptance.record.record import Header, RankIdentity, RunRecord
+from gpu_acceptance.thresholds.values import level_text, plural, show
+
+_ABSENT = "none"
+_DRAWN = {"nccl_sizes.reference", "nccl.latency_reference"}  # lines of the report, which measure and judge nothing
+
+
+@dataclass(frozen=True)
+class Differing:
+    """One setting. `forbids`: figures and failures of such runs say nothing about each other."""
+
+    what: str
+    before: str
+    after: str
+    forbids: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.before} -> {self.after}"
+
+
+def differing(before: RunRecord, after: RunRecord) -> list[Differing]:
+    """What forbids a comparison comes first."""
+    found = [*_shape(before.header, after.header), *_settings(before, after), *_by_place(before.header, after.header)]
+    return sorted(found, key=lambda one: not one.forbids)
+
+
+def places(header: Header) -> dict[int, str]:
+    """Rank -> `node-03, GPU 5`: the slot, where a GPU may have been replaced since."""
+    return {one.rank: _place(one) for one in header.ranks}
+
+
+def subjects_with_other_parameters(before: RunRecord, after: RunRecord) -> frozenset[str]:
+    """`gemm` where `gemm.size` differs."""
+    old, new = before.header.parameters, after.header.parameters
+    return frozenset(name.partition(".")[0] for name in {*old, *new} - _DRAWN if old.get(name) != new.get(name))
+
+
+def _place(identity: RankIdentity) -> str:
+    return f"{identity.host}, GPU {identity.gpu.index}" if identity.gpu else f"{identity.host}, local rank {identity.local_rank}"
+
+
+def _shape(before: Header, after: Header) -> Iterator[Differing]:
+    for what, read in (("profile", _profile), ("GPUs", _models), ("job", _job)):
+        if read(before) != read(after):
+            yield Differing(what, read(before), read(after), forbids=True)
+    hosts = [sorted({one.host for one in header.ranks}) for header in (before, after)]
+    if hosts[0] != hosts[1]:
+        yield Differing("nodes", ", ".join(hosts[0]), ", ".join(hosts[1]), forbids=not set(hosts[0]) & set(hosts[1]))
+
+
+def _profile(header: Header) -> str:
+    return f"{header.profile}{', measured only' if header.measure_only else ''}"
+
+
+def _models(header: Header) -> str:
+    return ", ".join(sorted({gpu.name for one in header.ranks for gpu in one.gpus})) or _ABSENT
+
+
+def _job(header: Header) -> str:
+    return f"{plural(len({one.node for one in header.ranks}), 'node')}, {plural(len(header.ranks), 'rank')}"
+
+
+def _settings(before: RunRecord, after: RunRecord) -> Iterator[Differing]:
+    levels = [level_text(one.header.level, one.header.parameters) for one in (before, after)]
+    if levels[0] != levels[1]:
+        yield Differing("level", levels[0], levels[1])
+    yield from _tables("limits of", _digests(before.header), _digests(after.header))
+    parameters = [{name: show(value) for name, value in one.header.parameters.items()} for one in (before, after)]
+    yield from _tables("parameter", parameters[0], parameters[1])
+    yield from _tables("waiver", before.waivers, after.waivers)
+    versions = [one.header.gpu_acceptance_version for one in (before, after)]
+    if versions[0] != versions[1]:
+        yield Differing("gpu-acceptance", versions[0], versions[1])
+
+
+def _digests(header: Header) -> dict[str, str]:
+    return {file: digest[:12] for file, digest in header.profile_files.items()}
+
+
+def _by_place(before: Header, after: Header) -> Iterator[Differing]:
+    """GPUs that were replaced, and what the software of each node says, once for all nodes that changed alike."""
+    yield from _tables("serial of", _serials(before), _serials(after), both=True)
+    changed: dict[tuple[str, str, str], None] = {}
+    old = {_place(one): one for one in before.ranks}
+    for identity in after.ranks:
+        if was := old.get(_place(identity)):
+            for what, a, b in (("version of", was.versions, identity.versions), ("variable", was.environment, identity.environment)):
+                changed |= dict.fromkeys((str(one.what), one.before, one.after) for one in _tables(what, a, b))
+    yield from (Differing(*one) for one in changed)
+
+
+def _serials(header: Header) -> dict[str, str]:
+    return {f"{one.host}, GPU {gpu.index}": gpu.serial or gpu.uuid for one in header.ranks for gpu in one.gpus}
+
+
+def _tables(what: str, before: Mapping[str, str], after: Mapping[str, str], *, both: bool = False) -> Iterator[Differing]:
+    for name in sorted(before.keys() & after.keys() if both else before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            yield Differing(f"{what} {name}", before.get(name, _ABSENT), after.get(name, _ABSENT))

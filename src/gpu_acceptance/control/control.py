@@ -1,0 +1,197 @@
+"""The control plane: small JSON messages between supervisors, over the launcher's TCPStore.
+
+A star: every rank talks to rank 0, rank 0 to every rank. Each rank has one queue in the store; a push is atomic, so a rank
+that dies between two calls leaves no half message. What all say of one attempt goes to rank 0 by letters.py, which is cheaper for it.
+Never over the process group, which is the thing under test.
+
+A waiting client holds its lock, and a Python signal handler does not run while the store waits (SIGTERM sent at 1 s was
+handled at 9 s). So the main thread never calls the store: threads that wait and one that sends do, each with its own client.
+"""
+
+import json
+import os
+import queue
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.processes.gc_pause import gc_spared
+
+with gc_spared():  # hundreds of thousands of objects
+    from torch.distributed import PrefixStore, Store, TCPStore
+
+    from gpu_acceptance.control.letters import Letter, Letters, lay_out, ring
+    from gpu_acceptance.control.store_client import NoStoreError, store_client
+    from gpu_acceptance.control.store_host import CLOSED
+
+Message = dict[str, Any]
+MAX_MESSAGE_BYTES = 1 << 20  # TCPStore drops the connection above 8 MiB
+_NO_MORE = b"no more"  # a rank's last message to itself
+_LONGEST_RUN = timedelta(days=30)  # a wait that times out writes two warnings to stderr; ours never should
+CONNECT_S = 60.0
+_LAST_WORD_S = 2.0  # for the listener to read it
+
+
+class ControlError(RuntimeError):
+    """A message did not come to where it belongs."""
+
+
+class UnreachableError(ControlError):
+    """Nor will any other: the store or the leader went away, or never answered."""
+
+
+class Control:
+    """One rank's end of the control plane. `incoming` holds (sender, message); `wake_fd` becomes readable when it does."""
+
+    def __init__(self, place: Rank, connect_s: float = CONNECT_S, stopped: Callable[[], object] = lambda: None) -> None:
+        """`connect_s`: how long the store may take to answer; that of a rank 0 which is not there yet takes longer. `stopped` ends that."""
+        self.place = place
+        self._connect_s = connect_s
+        self._stopped = stopped
+        self.incoming: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
+        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._outgoing: queue.SimpleQueue[Callable[[Store], object] | None] = queue.SimpleQueue()  # what the sender does, in order
+        self._server = _host_store() if place.store_port == 0 else None
+        self.port = self._server.port if self._server else place.store_port
+        self._letter = Letter(place.rank)
+        self._others = range(1, place.world_size) if place.rank == 0 else ()  # whose letters we read
+        if self._others:
+            self._outgoing.put(lambda store: lay_out(store, self._others))
+        self._closing = False
+        self._sender = threading.Thread(target=self._send_all, args=(self.client(),), daemon=True, name="control-send")
+        waits = {"control-listen": self._listen, **({"control-read": self._read_letters} if self._others else {})}
+        self._waiting = [
+            threading.Thread(target=self._wait, args=(wait, self.client()), daemon=True, name=name) for name, wait in waits.items()
+        ]
+        for thread in (self._sender, *self._waiting):
+            thread.start()
+
+    @property
+    def prefix(self) -> str:
+        """Where this run's keys live in the store; worker generations add their own part."""
+        return control_prefix(self.place)
+
+    def send(self, rank: int, message: Message) -> None:
+        """Sends one message to one rank, this one included. Never blocks."""
+        self._send(rank, self._encode(message))
+
+    def post(self, message: Message) -> None:
+        """Tells rank 0 something of the attempt `message["seq"]`; in vain where rank 0 has gone on to the next one. Never blocks."""
+        text = self._encode(message)
+        if self.place.rank == 0:
+            self._deliver(text)
+        else:
+            number, letter = self._letter.add(message["seq"], text)
+            self._outgoing.put(lambda store: self._letter.send(store, number, letter))
+
+    def cast(self, message: Message) -> None:
+        """Rank 0: sends one message to every rank, itself last."""
+        text = self._encode(message)
+        for rank in range(self.place.world_size - 1, -1, -1):
+            self._send(rank, text)
+
+    def _encode(self, message: Message) -> str:
+        text = json.dumps([self.place.rank, message])
+        if len(text) > MAX_MESSAGE_BYTES:
+            raise ControlError(f"a {message['type']} message of {len(text)} bytes; allowed: {MAX_MESSAGE_BYTES}")
+        return text
+
+    def _send(self, rank: int, text: str) -> None:
+        if rank == self.place.rank:
+            self._deliver(text)
+        else:
+            self._outgoing.put(lambda store: store.queue_push(f"to/{rank}", text))
+
+    def forget(self, generation: int) -> None:
+        """Deletes what a generation of workers that is gone left in the store. Never blocks."""
+        self._outgoing.put(lambda store: _delete_keys(PrefixStore(generation_prefix(generation), store)))
+
+    def close(self, timeout_s: float) -> None:
+        """Sends what is still queued and ends all threads, for at most `timeout_s` each.
+
+        One that still waited in the store would abort the process (SIGABRT) if it woke while the interpreter shuts down.
+        """
+        self._outgoing.put(None)
+        for thread in (self._sender, *self._waiting):
+            thread.join(timeout_s)
+
+    def drain_wake(self) -> None:
+        try:
+            os.eventfd_read(self.wake_fd)
+        except BlockingIOError:
+            return
+
+    def client(self) -> Store:
+        """A store client of its own for one more thread. Raises UnreachableError where the store does not answer."""
+        try:
+            store = store_client(self.place.store_host, self.port, self._connect_s, self._stopped)
+        except NoStoreError as error:
+            raise UnreachableError(
+                f"no control store at {self.place.store_host}:{self.port} within {self._connect_s:g} s: {error}"
+            ) from None
+        store.set_timeout(_LONGEST_RUN)
+        return PrefixStore(self.prefix, store)
+
+    def _send_all(self, store: Store) -> None:
+        try:
+            while (action := self._outgoing.get()) is not None:
+                action(store)
+            self._closing = True
+            store.queue_push(f"to/{self.place.rank}", _NO_MORE)
+            if self._others:
+                ring(store)
+            for thread in self._waiting:
+                thread.join(_LAST_WORD_S)
+            if self.place.has_own_store:
+                store.add(CLOSED, 1)
+        except RuntimeError as error:
+            self._tell_store_lost(error)
+
+    def _wait(self, wait: Callable[[Store], None], store: Store) -> None:
+        try:
+            wait(store)
+        except (RuntimeError, ValueError, TypeError) as error:
+            self._tell_store_lost(error)
+
+    def _listen(self, store: Store) -> None:
+        while (text := store.queue_pop(f"to/{self.place.rank}")) != _NO_MORE:
+            self._deliver(text)
+
+    def _read_letters(self, store: Store) -> None:
+        letters = Letters(self._others)
+        while not self._closing:
+            for text in letters.await_words(store):
+                self._deliver(text)
+
+    def _deliver(self, text: str | bytes) -> None:
+        sender, message = json.loads(text)
+        self.incoming.put((sender, message))
+        os.eventfd_write(self.wake_fd, 1)
+
+    def _tell_store_lost(self, error: Exception) -> None:
+        lines = str(error).splitlines() or [type(error).__name__]
+        self._deliver(json.dumps([self.place.rank, {"type": "store_lost", "reason": lines[0][:500]}]))
+
+
+def control_prefix(place: Rank) -> str:
+    """Where all keys of a run live in the store."""
+    return f"gpu-acceptance/{place.run_id}"
+
+
+def generation_prefix(generation: int) -> str:
+    """Where a generation of workers meets, below the run's own prefix."""
+    return f"generation-{generation}"
+
+
+def _delete_keys(store: Store) -> None:
+    if not hasattr(store, "list_keys"):  # torch before 2.10; what stays is a few hundred bytes for each pair of ranks
+        return
+    for key in store.list_keys():
+        store.delete_key(key)
+
+
+def _host_store() -> TCPStore:
+    """A store of our own, for a world of one that no launcher started."""
+    return TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)

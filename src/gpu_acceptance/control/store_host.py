@@ -1,0 +1,110 @@
+"""The control store where no launcher hosts one: a small process of its own, which outlives every rank.
+
+Rank 0 starts it before anything else. It is a daemon: no rank's descendant, so that none takes it along, and in a session of its own. Under
+Slurm it ends with its step at the latest. By itself it ends once all ranks have closed their end, or no heart has beaten for a while.
+"""
+
+import contextlib
+import os
+import secrets
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from torch.distributed import PrefixStore, Store, TCPStore
+
+from gpu_acceptance.control.store_client import store_client
+from gpu_acceptance.launch.rank import LaunchError, Rank
+
+CLOSED = "closed"  # how many ranks will not ask the store again
+BEAT = "beat/{}"  # lookout.py writes them
+_MARK = "store"  # whose store this is
+_START_S = 60.0  # for an import of torch on a busy machine
+_ROUND_S = 1.0
+_SILENT_ROUNDS = 30  # rounds, not seconds: a job that is suspended takes the store along. Longer than any rank waits for another's heart
+_REACH_S = 30.0  # it listens already; a new name may take a while to be known
+
+
+def host_store(place: Rank, prefix: str) -> None:
+    """Rank 0: starts the store, and sees that it is what the ranks reach by its address. Raises LaunchError."""
+    mark = secrets.token_hex(8)
+    said = _start(place, prefix, mark)
+    if said != "ready":
+        raise LaunchError(
+            f"rank 0 cannot host the control store on port {place.store_port} of {place.host}: {said}; "
+            "MASTER_PORT names another one, the same for all ranks"
+        )
+    _refuse_other_host(place, prefix, mark)
+
+
+def _start(place: Rank, prefix: str, mark: str) -> str:
+    """`ready`, or why there is no store."""
+    read_fd, write_fd = os.pipe()
+    command = [
+        sys.executable,
+        "-m",
+        "gpu_acceptance.control.store_host",
+        *map(str, (write_fd, place.store_port, place.world_size)),
+        prefix,
+        mark,
+    ]
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    null, late = subprocess.DEVNULL, f"it did not start within {_START_S:g} s"
+    with os.fdopen(read_fd, "rb", buffering=0) as told:
+        try:
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+            subprocess.run(
+                command, env=environment, stdin=null, stdout=null, stderr=null, pass_fds=[write_fd], timeout=_START_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return late
+        finally:
+            os.close(write_fd)
+        is_told = select.select([told], [], [], _START_S)[0]
+        return told.read(4096).decode("utf-8", "replace") or "it ended" if is_told else late
+
+
+def _refuse_other_host(place: Rank, prefix: str, mark: str) -> None:
+    """Otherwise ranks could meet in the store of another run, or in that of another rank 0."""
+    wrong = f"rank 0 is on {place.host}, and MASTER_ADDR={place.store_host} "
+    try:
+        store = PrefixStore(prefix, store_client(place.store_host, place.store_port, _REACH_S))
+        found = store.get(_MARK).decode() if store.check([_MARK]) else ""
+    except RuntimeError as error:
+        first_line = str(error).splitlines()[0]
+        raise LaunchError(f"{wrong}does not lead there, to port {place.store_port}: {first_line}; name the host of rank 0") from None
+    if found != mark:
+        raise LaunchError(f"{wrong}leads to the store of another run: name the host of rank 0")
+
+
+def main(told_fd: int, port: int, world_size: int, prefix: str, mark: str) -> None:
+    if os.fork():
+        os._exit(0)  # whoever started us is not our parent any more
+    os.setsid()
+    os.chdir("/")
+    os.set_inheritable(told_fd, False)
+    with os.fdopen(told_fd, "wb", buffering=0) as told:
+        try:
+            store = PrefixStore(prefix, TCPStore("127.0.0.1", port, None, is_master=True, wait_for_workers=False))
+            store.set(_MARK, mark)
+        except (RuntimeError, ValueError) as error:
+            told.write(str(error).splitlines()[0].encode()[:4000])
+            return
+        told.write(b"ready")
+    serve(store, world_size)
+
+
+def serve(store: Store, world_size: int) -> None:
+    """Until all ranks have closed, or no heart has beaten for so many rounds."""
+    silent, before = 0, None
+    while silent < _SILENT_ROUNDS and store.add(CLOSED, 0) < world_size:
+        time.sleep(_ROUND_S)
+        beats = [store.get(key) for key in map(BEAT.format, range(world_size)) if store.check([key])]
+        silent, before = (silent + 1 if beats == before else 0), beats
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5])

@@ -1,0 +1,1 @@
+"""What was read of a machine -> figures that can be judged."""

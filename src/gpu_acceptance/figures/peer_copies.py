@@ -1,0 +1,117 @@
+"""What the copies between all GPUs of a node say of the GPU of one rank. Pure."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.measure.peer_matrix import Matrix, Pair, from_text, num_wrong_of, to_text, whose_fault
+from gpu_acceptance.thresholds.values import plural, show
+
+
+def indexes_of(uuids: Mapping[int, str], visible: Mapping[str, int]) -> Answer[list[int]]:
+    """By rank of one node, the number under which one process sees its GPU; Missing where it does not see them all, each for itself."""
+    if len(uuids) < 2:
+        return Missing(Why.NOT_THERE, "this node has one rank, so one GPU of the job: there is none to copy to")
+    for rank, uuid in uuids.items():
+        if uuid not in visible:
+            return Missing(
+                Why.NOT_THERE,
+                f"rank {min(uuids)} sees {plural(len(visible), 'GPU')}, but not that of rank {rank}: let each rank see all GPUs of its "
+                "node (Slurm: --gpus-per-node in place of --gpus-per-task; no CUDA_VISIBLE_DEVICES)",
+            )
+    if len(set(uuids.values())) < len(uuids):
+        return Missing(Why.NOT_THERE, f"{len(uuids)} ranks share {plural(len(set(uuids.values())), 'GPU')}: each needs its own")
+    return [visible[uuid] for uuid in uuids.values()]
+
+
+def answer_to_text(answer: Answer[Matrix]) -> str:
+    """For the other ranks of a node."""
+    if isinstance(answer, Missing):
+        return json.dumps([answer.missing, answer.detail])
+    return to_text(answer)
+
+
+def answer_from_text(text: str, num_gpus: int) -> Answer[Matrix]:
+    """What another rank measured. Raises ValueError over what cannot be that."""
+    told = json.loads(text)
+    if isinstance(told, list) and len(told) == 2 and all(isinstance(one, str) for one in told):
+        return Missing(Why(told[0]), told[1])
+    return from_text(text, num_gpus)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One figure: the value, or why there is none; its spread, and which copies it is of, where that is known."""
+
+    value: Answer[float | int]
+    cv_percent: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class PeerCopies:
+    """Those of a whole node, as one of its ranks is to be judged by them."""
+
+    answer: Answer[Matrix]
+    ranks: Sequence[int]  # of the node, in the order of the matrix
+    rank: int
+
+    @property
+    def sent(self) -> Reading:
+        """The fastest copy from this GPU: its way out."""
+        return self._read(lambda matrix, own: self._copy(matrix, matrix.fastest_out(own)))
+
+    @property
+    def received(self) -> Reading:
+        """The fastest copy to this GPU: its way in."""
+        return self._read(lambda matrix, own: self._copy(matrix, matrix.fastest_in(own)))
+
+    @property
+    def path(self) -> Reading:
+        """The slowest copy from this GPU, as a part of what both GPUs reach with others. Of two GPUs it says nothing."""
+        return self._read(self._slowest_path)
+
+    @property
+    def wrong(self) -> Reading:
+        """Wrong words that are held against this GPU; and of the whole node, which copies were wrong."""
+        names = list(map(_name, self.ranks))
+        return self._read(lambda matrix, own: Reading(num_wrong_of(own, matrix), detail=whose_fault(matrix.wrong(), names)))
+
+    @property
+    def to_peers(self) -> dict[int, Answer[float]]:
+        """Rank of the node -> the copy from this GPU to its GPU; empty where nothing was measured."""
+        if isinstance(self.answer, Missing):
+            return {}
+        return {self.ranks[destination]: _told(cell.value) for (_, destination), cell in self.answer.row(self._own).items()}
+
+    @property
+    def _own(self) -> int:
+        return self.ranks.index(self.rank)
+
+    def _read(self, read: Callable[[Matrix, int], Reading]) -> Reading:
+        return Reading(self.answer) if isinstance(self.answer, Missing) else read(self.answer, self._own)
+
+    def _copy(self, matrix: Matrix, pair: Pair) -> Reading:
+        others = matrix.num_gpus - 1
+        which = f"the fastest of {others}" if others > 1 else "which alone cannot tell one GPU from the other"
+        cell = matrix.cells[pair]
+        return Reading(cell.value, cell.cv_percent, f"{self._names(pair)}, {which}")
+
+    def _slowest_path(self, matrix: Matrix, own: int) -> Reading:
+        pair = matrix.slowest_path(own)
+        detail = f"{self._names(pair)}: {show(matrix.cells[pair].value)} GB/s of {show(matrix.reach(pair))} that both reach"
+        return Reading(matrix.path(pair), detail=detail)
+
+    def _names(self, pair: Pair) -> str:
+        source, destination = pair
+        return f"{_name(self.ranks[source])} to {_name(self.ranks[destination])}"
+
+
+def _told(value: float) -> Answer[float]:
+    return Missing(Why.UNREADABLE, "the host enqueued copies more slowly than the GPUs made them") if math.isnan(value) else value
+
+
+def _name(rank: int) -> str:
+    return f"rank {rank}"

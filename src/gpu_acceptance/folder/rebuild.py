@@ -1,0 +1,227 @@
+"""Journals -> the run record of a run that nobody finished: a reporter that died, a node that was lost, a full disk.
+
+What the journals prove counts, a missed limit as well. What they do not is lost, and the run is never ACCEPTED: nobody saw it whole.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpu_acceptance.folder.files import JournalContent, RecordError, read_journal
+from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest
+from gpu_acceptance.folder.never_began import NothingRanError, find_why_it_never_began
+from gpu_acceptance.folder.run_files import journal_name
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import (
+    Attempt,
+    Judgement,
+    Outcome,
+    PlannedValidation,
+    RankIdentity,
+    RankRecord,
+    Row,
+    RunPlan,
+    RunRecord,
+    Status,
+)
+from gpu_acceptance.text.clip import clip
+from gpu_acceptance.thresholds.limit import subject_of
+from gpu_acceptance.verdict.attempts import all_passed, bare_row, causes_before_victims, too_small
+from gpu_acceptance.verdict.judge import wants_repeat
+from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.rows import make_row
+from gpu_acceptance.verdict.run_record import make_run_record
+
+_MOST_PROBLEMS = 50  # in the record; each has its journal and line
+
+Records = dict[str, dict[int, list[RankRecord]]]  # by node id and attempt
+
+
+def read_run_folder(run_dir: Path) -> list[JournalContent]:
+    """All journals of a run folder by rank, each with its problems; empty where there are none.
+
+    A journal that the manifest of the folder does not confirm is used, and the record says so: a rank that was given up writes on.
+    """
+    contents = [read_journal(path) for path in journal_paths(run_dir)]
+    unlike = tuple(_unlike_the_manifest(run_dir))
+    return [replace(one, problems=(*one.problems, *unlike)) for one in contents] if unlike else contents
+
+
+def _unlike_the_manifest(run_dir: Path) -> Iterator[str]:
+    manifest = find_manifest(run_dir)
+    for one in differences(run_dir, manifest, "journal/") if manifest else ():
+        if one.kind != "extra":
+            what = "is missing, and" if one.kind == "missing" else "is not the file that"
+            yield f"{run_dir / one.name}: {what} {MANIFEST} beside it names{' it' if one.kind == 'missing' else ''}"
+
+
+def journal_paths(run_dir: Path) -> list[Path]:
+    return sorted((run_dir / "journal").glob("rank-*.jsonl"))
+
+
+def last_written(contents: Sequence[JournalContent]) -> str:
+    """When the last line was written to any of the journals, in ISO 8601 and UTC: the best there is for the end of the run."""
+    moment = max(content.path.stat().st_mtime for content in contents)
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
+
+
+def rebuild(contents: Sequence[JournalContent], *, ended_at: str, why: str, interrupted: str | None = None) -> RunRecord:
+    """The run as its journals tell it, in whatever order they come. `why` nobody else reports it, `interrupted` by what before that.
+
+    Raises RecordError.
+    """
+    usable = _one_per_rank(contents)
+    if never := find_why_it_never_began(contents):
+        raise NothingRanError(never)
+    plan = _agreed_plan(usable)
+    job = Job(tuple(identity for _, identity in usable))
+    records = _records(usable)
+    rows = [_row(validation, records.get(validation.nodeid, {}), plan, job) for validation in _validations(plan, records)]
+    return make_run_record(
+        plan,
+        job,
+        rows,
+        ended_at=ended_at,
+        too_small=dict(_too_small_subjects(plan, job)),
+        interrupted=interrupted,
+        not_concluded=_not_concluded(contents, job, why),
+    )
+
+
+def _one_per_rank(contents: Sequence[JournalContent]) -> list[tuple[JournalContent, RankIdentity]]:
+    """The journals that say whose they are, by rank; identical copies count once."""
+    by_rank: dict[int, tuple[JournalContent, RankIdentity]] = {}
+    for content in sorted(contents, key=lambda content: str(content.path)):
+        if content.identity is None:
+            continue
+        other, _ = by_rank.setdefault(content.identity.rank, (content, content.identity))
+        if _said(other) != _said(content):
+            raise RecordError(f"{other.path} and {content.path}: two journals of rank {content.identity.rank} that differ")
+        if content.path.name != journal_name(content.identity.rank):
+            raise RecordError(f"{content.path}: of rank {content.identity.rank} by its first line, and of another one by its name")
+    if not by_rank:
+        raise RecordError("no journal says which rank it is of: there is nothing to rebuild the run from")
+    return [by_rank[rank] for rank in sorted(by_rank)]
+
+
+def _said(content: JournalContent) -> tuple[object, ...]:
+    return content.identity, content.plan, content.records, content.refusal, len(content.problems)
+
+
+def _agreed_plan(usable: Sequence[tuple[JournalContent, RankIdentity]]) -> RunPlan:
+    """The plan that all journals share; those of ranks that were lost before they wrote it have none."""
+    planned = [(content, content.plan) for content, _ in usable if content.plan]
+    if not planned:
+        raise RecordError("no journal has a plan: the run ended before it was agreed what to run, and there is nothing to judge")
+    (first, plan), *others = planned
+    for content, other in others:
+        if difference := _difference(plan, other):
+            raise RecordError(f"{first.path} and {content.path}: journals of different runs: {difference}")
+    for content, identity in usable:
+        if identity.run_id != plan.run_id:
+            raise RecordError(f"{first.path} and {content.path}: journals of different runs: run_id {plan.run_id} and {identity.run_id}")
+    return plan
+
+
+def _difference(plan: RunPlan, other: RunPlan) -> str:
+    if plan.run_id != other.run_id:
+        return f"run_id {plan.run_id} and {other.run_id}"
+    if plan.profile.digest != other.profile.digest:
+        return f"profile digest {plan.profile.digest} and {other.profile.digest}"
+    names = [name for name in RunPlan.model_fields if getattr(plan, name) != getattr(other, name)]
+    return f"their plans differ in {', '.join(names)}" if names else ""
+
+
+def _records(usable: Sequence[tuple[JournalContent, RankIdentity]]) -> Records:
+    records: Records = defaultdict(lambda: defaultdict(list))
+    for content, _ in usable:
+        for record in content.records:
+            records[record.nodeid][record.attempt].append(record)
+    return records
+
+
+def _validations(plan: RunPlan, records: Records) -> list[PlannedValidation]:
+    """Row 0, then the plan's order, then whatever else was attempted: nothing found is left out."""
+    planned = {validation.nodeid: validation for validation in plan.validations}
+    nodeids = dict.fromkeys([*([FORMATION] if FORMATION in {*planned, *records} else []), *planned, *sorted(records)])
+    return [planned.get(nodeid) or PlannedValidation(nodeid=nodeid, deadline_s=plan.profile.deadline_s) for nodeid in nodeids]
+
+
+def _row(validation: PlannedValidation, records: dict[int, list[RankRecord]], plan: RunPlan, job: Job) -> Row:
+    if not records:
+        reason = too_small(validation, job)
+        outcome = Outcome.NOT_APPLICABLE if reason else Outcome.NOT_RUN
+        return bare_row(validation.nodeid, outcome, reason or "no journal has a record of it", validation.deadline_s)
+    attempts = [_attempt(validation.nodeid, number, records[number], job) for number in sorted(records)]
+    row = make_row(validation.nodeid, attempts, plan.profile, job, plan.waivers, validation.deadline_s, measure_only=plan.measure_only)
+    return row if _is_settled(row) else _unsettled(row)
+
+
+def _attempt(nodeid: str, number: int, found: Sequence[RankRecord], job: Job) -> Attempt:
+    """One attempt with a record for every rank: those that left none are lost."""
+    generation = max(record.generation for record in found)
+    lost = [
+        RankRecord(
+            nodeid=nodeid,
+            attempt=number,
+            generation=generation,
+            rank=rank,
+            outcome=Outcome.LOST,
+            message="no record of it in its journal" if rank in job.by_rank else "no journal of this rank",
+        )
+        for rank in sorted(set(range(job.world_size)) - {record.rank for record in found})
+    ]
+    return Attempt(number=number, ranks=causes_before_victims(sorted([*found, *lost], key=lambda record: record.rank)))
+
+
+def _is_settled(row: Row) -> bool:
+    """Whether a miss of the peer rule stands: every rank told of every attempt, and no announced repeat was still to come."""
+    outcomes = {record.outcome for attempt in row.attempts for record in attempt.ranks}
+    if Outcome.LOST in outcomes or row.attempts[0].number != 1:
+        return False
+    came_through = all(all_passed(attempt.ranks) for attempt in row.attempts)
+    return not came_through or wants_repeat(row.judgements, len(row.attempts)) is None
+
+
+def _unsettled(row: Row) -> Row:
+    """The same row, in which nobody is found behind peers that did not all tell, or without the repeat that was due."""
+    judgements = tuple(map(_provisional, row.judgements))
+    changed = [(old, new) for old, new in zip(row.judgements, judgements, strict=True) if old is not new]
+    if not changed:
+        return row
+    message = row.message
+    for old, new in changed:
+        message = message.replace(old.message, new.message)
+    return row.model_copy(update={"judgements": judgements, "message": clip(message), "outcome": _outcome(row, judgements)})
+
+
+def _provisional(judgement: Judgement) -> Judgement:
+    if judgement.bound != "peers" or judgement.status is not Status.MISSED:
+        return judgement
+    message = clip(f"not confirmed, because the journals do not tell all attempts: {judgement.message}")
+    return judgement.model_copy(update={"status": Status.UNSTABLE, "message": message})
+
+
+def _outcome(row: Row, judgements: Sequence[Judgement]) -> Outcome:
+    """Failed by the peer rule alone is failed no more."""
+    told = {record.outcome for attempt in row.attempts for record in attempt.ranks}
+    if row.outcome is not Outcome.FAILED or Outcome.FAILED in told or any(one.status is Status.MISSED for one in judgements):
+        return row.outcome
+    return Outcome.LOST if Outcome.LOST in told else Outcome.UNSTABLE
+
+
+def _too_small_subjects(plan: RunPlan, job: Job) -> Iterator[tuple[str, str]]:
+    for validation in plan.validations:
+        reason = too_small(validation, job)
+        if reason:
+            yield subject_of(validation.nodeid), reason
+
+
+def _not_concluded(contents: Sequence[JournalContent], job: Job, why: str) -> list[str]:
+    problems = sorted({problem for content in contents for problem in content.problems})
+    more = [f"... and {len(problems) - _MOST_PROBLEMS} more problems in journals"] if len(problems) > _MOST_PROBLEMS else []
+    found = f"rebuilt from {len(job.by_rank)} of {job.world_size} journals"
+    unmet = [f"rank {one.identity.rank} took no part: {one.refusal.message}" for one in contents if one.identity and one.refusal]
+    return [f"no reporter saw this run whole: {found} ({why})", *sorted(set(unmet)), *problems[:_MOST_PROBLEMS], *more]

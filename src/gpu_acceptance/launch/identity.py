@@ -1,0 +1,33 @@
+"""Who a rank is, read before any GPU is touched."""
+
+import os
+from pathlib import Path
+
+from gpu_acceptance.inventory import brief, host, nvml, pcie, versions
+from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.record.record import RankIdentity
+
+# For tests: a second /sys. It is read beside the real one, so it can show a GPU that is not there and never hide one that is.
+EXTRA_SYSFS = "GPU_ACCEPTANCE_EXTRA_SYSFS"
+
+
+def read_identity(place: Rank) -> RankIdentity:
+    """What this node says of itself, as seen from one rank."""
+    extra_root = os.environ.get(EXTRA_SYSFS)
+    reading = nvml.read()
+    bus = pcie.gpus_on_bus(Path(extra_root) if extra_root else None)
+    return RankIdentity(
+        rank=place.rank,
+        local_rank=place.local_rank,
+        node=place.node,
+        host=host.hostname(),
+        local_world_size=place.local_world_size,
+        world_size=place.world_size,
+        gpus=reading.gpus,
+        num_gpus_on_bus=len(bus.gpus) + len(bus.unreadable),
+        nvml_problem=reading.problem,
+        versions={**versions.read(reading.driver_version), **versions.checkout()},
+        environment=host.environment(),
+        chassis_serial=host.chassis_serial(),
+        inventory=brief.read() if place.local_rank == 0 else {},
+    )

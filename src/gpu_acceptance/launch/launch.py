@@ -1,0 +1,62 @@
+"""Who am I: the rank that a launcher made of this process. Reads the environment, nothing else."""
+
+import os
+from collections.abc import Mapping
+
+from gpu_acceptance.launch.launchers import BARE, Launcher, find_launcher, number, rank_of, torchrun_rank
+from gpu_acceptance.launch.rank import LaunchError, Rank
+
+# Each would run a validation again until it passes: seen with torchrun, which restarts all ranks after one failed.
+_RESTARTS = {
+    "TORCHELASTIC_MAX_RESTARTS": "start torchrun with --max-restarts=0",
+    "TORCHELASTIC_RESTART_COUNT": "start a new run",
+    "SLURM_RESTART_COUNT": "submit with --no-requeue and start a new run",
+}
+
+
+def who_am_i(environ: Mapping[str, str] = os.environ) -> Rank:
+    """The rank that torchrun, srun, mpirun, mpiexec or the environment made of this process, or a world of one. Raises LaunchError."""
+    _refuse_restarts(environ)
+    launcher = find_launcher(environ)
+    if "TORCHELASTIC_RUN_ID" in environ:
+        place = torchrun_rank(environ)
+        if launcher and launcher is not BARE:  # its variables are torchrun's own
+            _refuse_other_number(launcher, environ, place)
+        return place
+    if launcher is None:
+        _refuse_part_of_unknown(environ)
+        return Rank()
+    place = rank_of(launcher, environ)
+    if launcher is not BARE:
+        _refuse_other_place(launcher, environ)
+    return place
+
+
+def _refuse_restarts(environ: Mapping[str, str]) -> None:
+    for variable, remedy in _RESTARTS.items():
+        if number(environ, variable, default=0) > 0:
+            raise LaunchError(f"{variable}={environ[variable]}: a restarted job runs until it passes, which proves nothing; {remedy}")
+
+
+def _refuse_part_of_unknown(environ: Mapping[str, str]) -> None:
+    """Who has a number among ranks and takes itself for all there is would judge a part as the whole."""
+    rank, size = number(environ, BARE.rank, default=0), environ.get(BARE.world_size)
+    if rank > 0 or (BARE.rank in environ and not size):
+        says = f"{BARE.world_size}={size}" if size else f"{BARE.world_size} is not in the environment"
+        raise LaunchError(f"{BARE.rank}={rank}, and {says}: say how many ranks there are, or unset {BARE.rank} for a run of one")
+
+
+def _refuse_other_number(launcher: Launcher, environ: Mapping[str, str], place: Rank) -> None:
+    """Each task of an outer launcher is one torchrun, all of one job: several jobs would each judge a part, and none the whole."""
+    tasks = number(environ, launcher.world_size)
+    if tasks != place.num_nodes:
+        raise LaunchError(
+            f"{launcher.name} started {tasks} tasks ({launcher.world_size}={tasks}), but torchrun's job has {place.num_nodes} nodes "
+            f"(GROUP_WORLD_SIZE={place.num_nodes}): start one torchrun per task, with --nnodes={tasks}; or {tasks} ranks without torchrun"
+        )
+
+
+def _refuse_other_place(launcher: Launcher, environ: Mapping[str, str]) -> None:
+    for own, theirs in ((BARE.rank, launcher.rank), (BARE.local_rank, launcher.local_rank), (BARE.world_size, launcher.world_size)):
+        if own in environ and environ[own] != environ[theirs]:
+            raise LaunchError(f"{launcher.name} says {theirs}={environ[theirs]}, and the environment {own}={environ[own]}: unset {own}")

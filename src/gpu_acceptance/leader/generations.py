@@ -1,0 +1,158 @@
+"""Generations of workers, as rank 0 leads them: when a new one is needed, how it forms, who spoiled it, how it ends."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpu_acceptance.record.record import WORKER_END, Attempt, Outcome, RankRecord
+from gpu_acceptance.supervisor.supervisor import Supervisor
+from gpu_acceptance.verdict.attempts import is_poison
+from gpu_acceptance.verdict.objections import FORMATION
+
+_END_S = 15.0  # for a healthy worker to tear down what is still up and to leave
+_MOST_FAILED_FORMATIONS = 2  # in a row; then validations that need a group are not run
+MOST_SPOILED = 3  # generations by one rank
+
+
+@dataclass(frozen=True)
+class Validation:
+    """One item of the run and what it asked for with its markers."""
+
+    nodeid: str
+    deadline_s: float  # with what it lasts
+    needs_group: bool = True
+    min_ranks: int = 1
+    min_ranks_per_node: int = 1
+    min_nodes: int = 1
+    fresh: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    lasts_s: float = 0.0  # that it was asked to take, beside what validations of its subject take
+
+    def expected_s(self, of_subject_s: float | None) -> float | None:
+        """Seconds it takes, where one of its subject takes `of_subject_s`; None where nobody knows that."""
+        return None if of_subject_s is None else of_subject_s + self.lasts_s
+
+    @property
+    def wants_own_worker(self) -> bool:
+        return self.fresh or bool(self.env)
+
+
+class Generations:
+    """The workers of all ranks, one generation at a time. Its methods are collective: the other ranks follow what is announced.
+
+    `learn` takes what workers told of their devices, by rank.
+    """
+
+    def __init__(self, supervisor: Supervisor, deadline_s: float, learn: Callable[[dict[int, dict[str, str]]], None]) -> None:
+        self.formations: list[Attempt] = []
+        self.endings: list[Attempt] = []
+        self.usable = False  # the workers are up and nobody spoiled them
+        self._supervisor = supervisor
+        self._formation = Validation(FORMATION, deadline_s)
+        self._learn = learn
+        self._number = 0
+        self._sequence = 0
+        self._env: Mapping[str, str] = {}
+        self._single_use = False  # made for one validation
+        self._previous: str | None = None  # what it ran last
+        self._failed_in_a_row = 0
+        self._absent: list[int] = []  # ranks that go on without a worker; known once workers came up without a group
+        self._spoiled_by: Counter[int] = Counter()
+
+    def run(self, validation: Validation, attempt: int, following: str | None) -> tuple[RankRecord, ...]:
+        """One attempt of a validation on all ranks."""
+        records = self._attempt(validation, "run", attempt=attempt, next=following, previous=self._previous)
+        spoilers = _spoilers(records, "run")
+        self._spoiled_by.update(spoilers)
+        self.usable = not spoilers
+        self._previous = validation.nodeid
+        return records
+
+    def make_ready(self, validation: Validation) -> str | None:
+        """Usable workers for this validation; else why there are none."""
+        while not self.suits(validation) and self._failed_in_a_row < _MOST_FAILED_FORMATIONS:
+            self.form(validation.env)
+            if self._supervisor.stopping:
+                return f"interrupted by {self._supervisor.stopping}"
+            if self.spoiled_too_often:
+                return f"no workers: they could not be started (see {FORMATION})"
+        if self._failed_in_a_row >= _MOST_FAILED_FORMATIONS:
+            if validation.needs_group:
+                return f"no process group: {_MOST_FAILED_FORMATIONS} formations in a row failed (see {FORMATION})"
+            if not self.suits(validation) and not self.form(validation.env):
+                return f"no workers: they could not be started (see {FORMATION})"
+        self._single_use = validation.wants_own_worker
+        return None
+
+    def suits(self, validation: Validation) -> bool:
+        """Whether these workers can run it as they are."""
+        untouched = self._previous is None or not (validation.fresh or self._single_use)
+        return self.usable and untouched and dict(validation.env) == dict(self._env)
+
+    def will_run(self, validation: Validation) -> bool:
+        """Whether these workers, if nothing happens to them, will also run this later one."""
+        return not self._single_use and not validation.fresh and dict(validation.env) == dict(self._env)
+
+    def renew(self, validation: Validation) -> bool:
+        """New workers for another attempt of the same validation."""
+        formed = self.form(validation.env)
+        self._single_use = validation.wants_own_worker
+        return formed
+
+    def form(self, env: Mapping[str, str]) -> bool:
+        """New workers on all ranks, with a group as long as groups could be formed; whether they are usable.
+
+        Without a group one rank needs no other: who has no worker then is left out from there on, and the others go on.
+        """
+        self.end()
+        group = self._failed_in_a_row < _MOST_FAILED_FORMATIONS
+        self._number += 1
+        self._env, self._single_use, self._previous = env, False, None
+        number = len(self.formations) + 1
+        records = self._attempt(self._formation, "form", attempt=number, group=group, env=dict(env))
+        self._supervisor.control.forget(self._number - 1)  # its workers are gone on all ranks
+        self.formations.append(Attempt(number=number, ranks=records))
+        without = [record.rank for record in records if record.outcome is not Outcome.PASSED]
+        if group:
+            self.usable = not without
+            self._failed_in_a_row = 0 if self.usable else self._failed_in_a_row + 1
+        else:
+            self.usable = len(without) < len(records)
+            self._absent = without if self.usable else []
+        if not self.usable:
+            self._spoiled_by.update(_spoilers(records, "form"))
+        return self.usable
+
+    def end(self) -> None:
+        """Ends healthy workers, and keeps how that went."""
+        if self.usable and not self._supervisor.stopping:
+            number = len(self.endings) + 1
+            records = self._attempt(Validation(WORKER_END, _END_S), "end", attempt=number)
+            self._spoiled_by.update(_spoilers(records, "end"))
+            self.endings.append(Attempt(number=number, ranks=records))
+        self.usable = False
+
+    @property
+    def spoiled_too_often(self) -> list[int]:
+        """Ranks that spoiled so many generations that the run ends."""
+        return [rank for rank, times in sorted(self._spoiled_by.items()) if times >= MOST_SPOILED]
+
+    def _attempt(self, validation: Validation, kind: str, **more: object) -> tuple[RankRecord, ...]:
+        self._sequence += 1
+        go = {"type": "go", "seq": self._sequence, "kind": kind, "nodeid": validation.nodeid}
+        go |= {"deadline_s": validation.deadline_s, "lasts_s": validation.lasts_s}
+        self.usable = False  # where this raises, the workers are left in the middle of something
+        board = self._supervisor.lead_attempt({**go, "generation": self._number, "absent": self._absent, **more})
+        self._learn(board.facts)
+        return board.records()
+
+
+def _spoilers(records: Iterable[RankRecord], kind: str) -> list[int]:
+    return [record.rank for record in records if _spoils(record, kind)]
+
+
+def _spoils(record: RankRecord, kind: str) -> bool:
+    """Whether this rank is why a generation cannot go on. A victim is not; in forming and ending, whoever tried and did not pass is."""
+    if kind == "run":
+        return is_poison(record) and record.outcome is not Outcome.VICTIM
+    return record.outcome not in {Outcome.PASSED, Outcome.VICTIM, Outcome.NOT_RUN}

@@ -1,0 +1,123 @@
+"""What pytest collected, and what was left out: a run that is silent about the second looks like a whole one."""
+
+import os
+import sys
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpu_acceptance.launch.refused import RefusedError
+from gpu_acceptance.processes.stop_signals import StopSignals
+from gpu_acceptance.record.record import WORKER_END
+from gpu_acceptance.text.visible import one_line
+from gpu_acceptance.thresholds.limit import COUNTERS
+from gpu_acceptance.thresholds.values import first_of, plural
+from gpu_acceptance.verdict.objections import FORMATION
+
+FOLDER = "acceptance"  # of the suite: one file is one subject
+RESERVED = (FORMATION, WORKER_END, COUNTERS)  # what the run itself finds
+_MOST_NAMES = 3
+
+
+@dataclass(frozen=True)
+class Collected:
+    """One collection: what will run, what speaks against running, and what the verdict must say is missing."""
+
+    items: Sequence[pytest.Item] = ()
+    problems: Sequence[RefusedError] = ()
+    not_collected: Sequence[str] = ()  # a sentence for each file that was skipped as a whole
+    num_deselected: int = 0
+    selection: str = ""
+
+
+class Collection:
+    """Watches one collection. A pytest plugin."""
+
+    def __init__(self, config: pytest.Config, stop: StopSignals) -> None:
+        self._config = config
+        self._stop = stop
+        self._errors: list[str] = []
+        self._skipped: list[str] = []
+        self._seen: dict[str, Path] = {}
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        try:
+            self._stop.raise_in_foreign_code()
+            return (yield)
+        finally:
+            self._stop.raise_no_more()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """A module that ends the process when it is imported is a module that cannot be collected."""
+        try:
+            return (yield)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if self._stop.reason:
+                raise
+            text = f"{collector.nodeid}: {error!r} while it was imported: a test module may not end the process"
+            return pytest.CollectReport(collector.nodeid, "failed", text, [])
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._errors.append(report.longreprtext)
+        elif report.skipped:
+            said = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+            self._skipped.append(f"{report.nodeid} was skipped as a whole: {said.removeprefix('Skipped: ')}")
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        self._seen[item.nodeid] = item.path
+
+    def result(self, items: Sequence[pytest.Item]) -> Collected:
+        """To be asked from pytest_collection_finish, which pytest calls even where the collection was broken off."""
+        kept = {item.nodeid for item in items}
+        return Collected(
+            items=items,
+            problems=[RefusedError(f"could not collect: {text}") for text in [*self._errors, *_broken_off()]] + self._reserved(items),
+            not_collected=self._skipped,
+            num_deselected=len(self._seen.keys() - kept),
+            selection=self._selection(nothing=not items),
+        )
+
+    def _reserved(self, items: Sequence[pytest.Item]) -> list[RefusedError]:
+        paths = sorted({item.path for item in items if item.path.stem.removeprefix("test_") in RESERVED})
+        return [RefusedError(f"{path}: its name is reserved for what the run itself finds; rename it") for path in paths]
+
+    def _selection(self, *, nothing: bool) -> str:
+        """Where less than the whole suite was asked for: what was asked for, or which files gave nothing."""
+        parts = ["nothing was selected"] if nothing else []
+        folder = self._config.rootpath / FOLDER
+        asked = [self._config.invocation_params.dir / argument for argument in self._config.args]
+        if not any(_resolved(path) in {_resolved(folder), *_resolved(folder).parents} for path in asked):
+            names = list(dict.fromkeys(self._config.args))
+            parts.append(f"only {_named(names)} {'was' if len(names) == 1 else 'were'} asked for")
+        elif files := self._silent_files(folder):
+            parts.append(f"{plural(len(files), 'file')} left out: {_named(files)}")
+        return ", ".join(parts)
+
+    def _silent_files(self, folder: Path) -> list[str]:
+        """Files of the suite in which no validation was found; those that were skipped as a whole are told apart."""
+        seen = {_resolved(path) for path in self._seen.values()}
+        own = {"conftest.py", "__init__.py"}
+        files = [path for path in sorted(folder.rglob("*.py")) if path.name not in own and _resolved(path) not in seen]
+        names = [str(path.relative_to(self._config.rootpath)) for path in files]
+        return [name for name in names if not any(said.startswith(f"{name} ") for said in self._skipped)]
+
+
+def _broken_off() -> list[str]:
+    """Why pytest ended the collection before its end, as it is about to say itself."""
+    error = sys.exception()
+    if error is None:
+        return []
+    return ["\n".join(map(str, error.args)) if isinstance(error, pytest.UsageError) else repr(error)]
+
+
+def _resolved(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _named(names: Sequence[str]) -> str:
+    return first_of(list(map(one_line, names)), _MOST_NAMES)

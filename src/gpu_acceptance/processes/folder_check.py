@@ -1,0 +1,67 @@
+"""Whether what somebody named is there, asked by a process of its own: a file system whose server is dead holds whoever asks it something.
+
+A thread would not do: held in the kernel it keeps its process from ending. Standard library only.
+"""
+
+import contextlib
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+PATIENCE_S = 20.0  # an automounter may have to ask a server first; ranks are awaited for 60 s (run/joining.py)
+
+
+def find_wrong(folder: Path, patience_s: float = PATIENCE_S) -> str:
+    """Why nobody can write into this folder, or that it does not answer; nothing where it can be used."""
+    return _ask("folder", folder, patience_s)
+
+
+def find_silent(path: Path, patience_s: float = PATIENCE_S) -> str:
+    """That this path does not answer, where it does not; whether anything is there is for others to find out."""
+    return _ask("answer", path, patience_s)
+
+
+def _ask(what: str, path: Path, patience_s: float) -> str:
+    asker = subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, what, str(path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # torchrun kills the sessions of its ranks
+        text=True,
+        errors="backslashreplace",
+    )
+    try:
+        said, _ = asker.communicate(timeout=patience_s)
+    except subprocess.TimeoutExpired:
+        asker.kill()
+        asker.returncode = 0  # it is left alone: a kill may not reach it
+        assert asker.stdout
+        asker.stdout.close()
+        return f"no answer within {patience_s:g} s: is its server there? (findmnt -T DIR)"
+    return said.strip()
+
+
+def _wrong_with(folder: Path) -> str:
+    try:
+        mode = folder.stat().st_mode
+        os.statvfs(folder)  # a mode may be remembered; this asks the server
+    except OSError as error:
+        return f"{error.strerror}; name a folder that is there on every node"
+    if not stat.S_ISDIR(mode):
+        return "not a folder; name one that is there on every node"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "not writable; name a folder that is, on every node"
+    return ""
+
+
+def _asked(path: Path) -> str:
+    with contextlib.suppress(OSError):  # an answer as well
+        os.statvfs(path)
+    return ""
+
+
+if __name__ == "__main__":
+    print({"folder": _wrong_with, "answer": _asked}[sys.argv[1]](Path(sys.argv[2])))

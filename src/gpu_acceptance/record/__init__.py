@@ -1,0 +1,1 @@
+"""What a run leaves behind, to and from JSON: what other rooms hand to each other and what a report is built from."""

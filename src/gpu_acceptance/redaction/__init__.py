@@ -1,0 +1,1 @@
+"""A copy of a run that names no machine."""

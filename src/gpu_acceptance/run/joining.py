@@ -1,0 +1,175 @@
+"""Before anything runs: every rank says hello, and all agree on what will run. What speaks against it is said on every rank alike."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+from gpu_acceptance.control.control import Message, UnreachableError
+from gpu_acceptance.folder.files import encode
+from gpu_acceptance.launch.patience import Patience
+from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.launch.refused import INCOMPLETE, RefusedError, UnmetError, interrupted
+from gpu_acceptance.record.clocks import ahead
+from gpu_acceptance.record.record import Bounds, RankIdentity
+from gpu_acceptance.supervisor.supervisor import Supervisor
+from gpu_acceptance.text.clip import clip
+from gpu_acceptance.text.ranges import named
+from gpu_acceptance.thresholds.values import first_of
+
+COLLECT_S = 120.0  # for all ranks to collect: imports of one file system by all at once
+_EVERY_S = 15.0  # a line for people who wait
+_CLOCK_S = 5.0  # for an answer that takes milliseconds; without one the run goes on
+_MOST_LINES = 20
+
+
+def join(
+    supervisor: Supervisor,
+    identity: RankIdentity,
+    refusal: RefusedError | None,
+    welcome: Callable[[list[RankIdentity]], Message],
+    unmet_id: str,
+    patience: Patience,
+) -> Message:
+    """Says hello, and returns rank 0's welcome once every rank has. Collective. Raises RefusedError with one text for all.
+
+    `unmet_id`: rank 0's, the run id of a refusal because of ranks that never said hello.
+    """
+    supervisor.tell_leader({"type": "hello", "identity": encode(identity), "refusal": refusal and _refused(refusal)})
+    with _refused_where_unmet(supervisor):
+        if supervisor.is_leader:
+            supervisor.control.cast(_answer_hellos(supervisor, welcome, unmet_id, patience))
+        answer = _answer_of_leader(supervisor, "welcome", patience.join_s)
+    everybody = range(supervisor.place.world_size)
+    supervisor.lookout.watch(everybody if supervisor.is_leader else [supervisor.leader], supervisor.leader)
+    return answer
+
+
+def agree(supervisor: Supervisor, nodeids: list[str], problems: list[RefusedError], answer: Callable[[], Message]) -> Message:
+    """Rank 0's `answer`, where all ranks collected the same and none has a problem. Collective. Raises RefusedError."""
+    told = [{"message": clip(str(problem), 4000), "exit_code": problem.exit_code} for problem in problems[:3]]
+    supervisor.tell_leader({"type": "collected", "nodeids": nodeids, "problems": told})
+    with _refused_where_unmet(supervisor):
+        if supervisor.is_leader:
+            answers = supervisor.await_mail("collected", COLLECT_S, until_stopped=True)
+            stopped = interrupted(supervisor.stopping) if supervisor.stopping else None
+            problem = stopped or find_collection_problem(answers, supervisor.place.world_size)
+            supervisor.control.cast(_refused(problem) if problem else {"type": "agreed", **answer()})
+        return _answer_of_leader(supervisor, "agreed", COLLECT_S)
+
+
+@contextmanager
+def _refused_where_unmet(supervisor: Supervisor) -> Iterator[None]:
+    """Nobody can be asked any more, and nobody will answer: this rank refuses by itself."""
+    try:
+        yield
+    except UnreachableError as error:
+        reason = supervisor.stop_signals.reason
+        supervisor.hang_up()
+        raise interrupted(reason) if reason else UnmetError(str(error), is_cut_off=supervisor.is_cut_off) from None
+
+
+def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]], Message], unmet_id: str, patience: Patience) -> Message:
+    hellos = _await_hellos(supervisor, patience)
+    if supervisor.stopping:
+        return _refused(interrupted(supervisor.stopping))
+    place, identities = supervisor.place, _identities(hellos)
+    if other := _other_job(place, identities):
+        refused = _refused(RefusedError(other))
+        for rank in hellos.keys() - set(range(place.world_size)):
+            supervisor.control.send(rank, refused)
+        return refused
+    absent = _absent(place, hellos)
+    if absent:
+        text = f"{absent} did not arrive within {patience.join_s:g} s; see what {place.launcher or 'its shell'} said there"
+        return _refused(RefusedError(text, INCOMPLETE, unmet_id))
+    refusals = [hello["refusal"] for _, hello in sorted(hellos.items()) if hello["refusal"]]
+    if refusals:
+        first: Message = refusals[0]
+        return first
+    try:
+        return {"type": "welcome", **welcome(identities), "clocks": _ask_clocks(supervisor, identities)}
+    except RefusedError as error:
+        return _refused(error)
+
+
+def _await_hellos(supervisor: Supervisor, patience: Patience) -> dict[int, Message]:
+    end = time.monotonic() + patience.join_s
+    while True:
+        left_s = max(0.0, end - time.monotonic())
+        hellos = supervisor.await_mail("hello", min(_EVERY_S, left_s), until_stopped=True)
+        absent = _absent(supervisor.place, hellos)
+        if not absent or supervisor.stopping or left_s <= _EVERY_S or _other_job(supervisor.place, _identities(hellos)):
+            return hellos
+        patience.say(f"waiting for {absent}, {left_s - _EVERY_S:.0f} s more at most (--join-timeout)")
+
+
+def _identities(hellos: dict[int, Message]) -> list[RankIdentity]:
+    return [RankIdentity.model_validate_json(hello["identity"]) for _, hello in sorted(hellos.items())]
+
+
+def _other_job(place: Rank, identities: list[RankIdentity]) -> str:
+    """Who was told other numbers of ranks than this one, which a torchrun cannot do; or nothing."""
+    for other in identities:
+        if (other.world_size, other.local_world_size) != (place.world_size, place.local_world_size):
+            theirs = f"rank {other.rank} ({other.host}) is one of {other.world_size} ranks, {other.local_world_size} on its node"
+            ours = f"rank {place.rank} ({place.host}) one of {place.world_size}, {place.local_world_size} on its node"
+            return f"{theirs}, and {ours}: start all ranks with the same numbers"
+    return ""
+
+
+def _absent(place: Rank, hellos: Collection[int]) -> str:
+    """`ranks 8-15 (node 1)`, or nothing."""
+    absent = [rank for rank in range(place.world_size) if rank not in hellos]
+    return f"{named('rank', absent)} ({named('node', {rank // place.local_world_size for rank in absent})})" if absent else ""
+
+
+def _ask_clocks(supervisor: Supervisor, identities: list[RankIdentity]) -> list[tuple[int, Bounds]]:
+    """Of each other node, how far its clock is ahead of ours; its lowest local rank answers for it."""
+    node_of = {identity.rank: identity.node for identity in identities if identity.local_rank == 0 and identity.node}
+    asked_s = time.time()
+    for rank in node_of:
+        supervisor.control.send(rank, {"type": "clock?"})
+    answers = supervisor.await_mail("clock", _CLOCK_S, node_of) if node_of else {}
+    return [(node_of[rank], ahead(asked_s, answer["heard_s"], answer["clock_s"])) for rank, answer in sorted(answers.items())]
+
+
+def _refused(error: RefusedError) -> Message:
+    return {"type": "refused", "message": str(error), "exit_code": error.exit_code, "run_id": error.run_id}
+
+
+def _answer_of_leader(supervisor: Supervisor, kind: str, leader_waits_s: float) -> Message:
+    message = supervisor.await_cast(kind, leader_waits_s + 30)
+    if message["type"] == "refused":
+        supervisor.say_bye()
+        raise RefusedError(message["message"], message["exit_code"], message["run_id"])
+    return message
+
+
+def find_collection_problem(answers: dict[int, Message], world_size: int) -> RefusedError | None:
+    """None where all ranks collected the same set; else who cannot take part, or who lacks or adds what against rank 0."""
+    absent = [rank for rank in range(world_size) if rank not in answers]
+    if absent:
+        return RefusedError(f"{named('rank', absent)} did not finish collecting within {COLLECT_S:g} s", INCOMPLETE)
+    for rank, answer in sorted(answers.items()):
+        for problem in answer["problems"]:
+            return RefusedError(f"rank {rank} cannot take part: {problem['message']}", problem["exit_code"])
+    for rank, answer in sorted(answers.items()):
+        times: Counter[str] = Counter(answer["nodeids"])
+        if twice := [nodeid for nodeid, number in times.items() if number > 1]:
+            again = first_of(twice, _MOST_LINES)
+            return RefusedError(f"rank {rank} collected more than once, so that one would answer for the other: {again}")
+    difference = _difference({rank: answers[rank]["nodeids"] for rank in sorted(answers)})
+    return RefusedError(difference) if difference else None
+
+
+def _difference(nodeids: dict[int, list[str]]) -> str:
+    reference = set(nodeids[0])
+    lines = []
+    for rank, ids in nodeids.items():
+        lines += [f"  - rank {rank} lacks {nodeid}" for nodeid in sorted(reference - set(ids))]
+        lines += [f"  + rank {rank} adds  {nodeid}" for nodeid in sorted(set(ids) - reference)]
+    if not lines:
+        return ""
+    shown = lines[:_MOST_LINES] + ([f"  ... and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else [])
+    return "\n".join(["ranks collected different validations (rank 0 is the reference); is the checkout the same everywhere?", *shown])

@@ -1,0 +1,116 @@
+"""Ways to start a run that would make its verdict worth nothing. Each is a usage error that says what to do instead."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from gpu_acceptance.record.record import RankIdentity
+from gpu_acceptance.thresholds.values import first_of
+
+_IN_A_WORKER = "GPU_ACCEPTANCE_SUPERVISOR"  # which worker/worker.py puts into the environment of a worker and of all that it starts
+
+
+def refuse_inside_a_worker(environ: Mapping[str, str] = os.environ) -> None:
+    """A run that a validation starts would speak for its own rank on the control plane. Raises pytest.UsageError."""
+    if _IN_A_WORKER in environ:
+        raise pytest.UsageError(
+            f"this pytest was started by a validation ({_IN_A_WORKER} is set): an acceptance run inside an acceptance run "
+            "would answer in its place; start it from a shell of its own"
+        )
+
+
+_MOST_HOSTS = 8  # in one line
+_NOT_TO_OVERRIDE = {
+    *("python_files", "python_functions", "python_classes", "testpaths", "norecursedirs", "addopts"),
+    *("filterwarnings", "pythonpath", "usefixtures"),
+}
+
+
+def find_refusal(config: pytest.Config, world_size: int) -> str | None:
+    """The first reason why this pytest may not run the acceptance, or None."""
+    return next(_reasons(config, world_size), None)
+
+
+def _reasons(config: pytest.Config, world_size: int) -> Iterator[str]:
+    option: Callable[[str], object] = lambda name: getattr(config.option, name, None)  # noqa: E731
+    has = config.pluginmanager.hasplugin
+    if _moved(config):
+        yield (
+            f"pytest took {config.rootpath} ({config.inipath or 'no configuration file'}) for the suite's root, not {_suite_root(config)}: "
+            "write options as --option=VALUE (a path after a blank moves the root) and name acceptance/"
+        )
+    if option("numprocesses") or option("dist") not in {None, "no"}:
+        yield "pytest-xdist may not share out an acceptance run, every rank runs every validation: leave out -n and --dist"
+    if has("randomly") or option("random_order_bucket") not in {None, ""} or option("random_order"):
+        yield "a random order differs between ranks: add -p no:randomly (or -p no:random_order)"
+    overridden = sorted({str(text).split("=")[0] for text in getattr(config.option, "override_ini", None) or ()} & _NOT_TO_OVERRIDE)
+    if overridden:
+        yield f"-o {overridden[0]}=... would change what is collected or how: leave it out; the suite's own settings hold"
+    if option("reruns"):
+        yield "--reruns would run a validation until it passes: leave it out; repeats are announced and recorded by the suite itself"
+    if option("timeout") and world_size > 1:
+        yield "pytest-timeout would end one rank alone: leave out --timeout; use the deadline marker or deadline_s of the profile"
+    for name in ("setupplan", "setuponly", "setupshow"):
+        if option(name):
+            option_name = name.replace("setup", "--setup-")
+            yield f"{option_name} shows fixtures, and none runs in this process: leave it out; --plan shows what would run"
+    if option("usepdb") and world_size > 1:
+        yield "--pdb would stop one rank alone: use it in a world of one"
+
+
+def _suite_root(config: pytest.Config) -> Path:
+    conftest = next(
+        Path(str(plugin.__file__))
+        for plugin in config.pluginmanager.get_plugins()
+        if "gpu_acceptance.plugin" in (getattr(plugin, "pytest_plugins", None) or [])
+    )
+    return conftest.parent
+
+
+def _moved(config: pytest.Config) -> bool:
+    """Whether pytest's root is not the folder of the conftest that named the plugin, where the suite's own settings are."""
+    return config.rootpath != _suite_root(config) or config.inipath is None
+
+
+def find_mismatch(identities: list[RankIdentity], declared_gpus: int | None) -> str | None:
+    """Why these ranks cannot be a job: nodes of different sizes, two ranks for one GPU, or not what `--gpus` declared."""
+    for identity in identities:
+        if identity.num_gpus and identity.local_world_size > identity.num_gpus:
+            return (
+                f"{identity.local_world_size} ranks on {identity.host}, which has {identity.num_gpus} GPUs: start one rank per GPU "
+                "(--nproc-per-node gpu)"
+            )
+        if declared_gpus is not None and identity.local_world_size != declared_gpus:
+            return f"--gpus={declared_gpus} declares that many GPUs of each node, but {identity.host} has {identity.local_world_size} ranks"
+        if declared_gpus is not None and declared_gpus > identity.num_gpus:
+            return f"--gpus={declared_gpus}, but {identity.host} has {identity.num_gpus} GPUs"
+    return None
+
+
+def find_surplus(identities: list[RankIdentity], expected_nodes: int | None) -> str | None:
+    """Why there are more nodes than somebody counted: one of them is a stranger. Fewer are judged, and the run is incomplete."""
+    hosts = list(dict.fromkeys(identity.host for identity in identities))
+    num_nodes = len({identity.node for identity in identities})
+    if expected_nodes is None or num_nodes <= expected_nodes:
+        return None
+    return f"--expect-nodes={expected_nodes}, and {num_nodes} nodes take part: {first_of(hosts, _MOST_HOSTS)}"
+
+
+def find_lone_node(identities: list[RankIdentity], *, is_localising: bool) -> str | None:
+    """Why `--localise` has nothing to compare."""
+    num_nodes = len({identity.node for identity in identities})
+    return f"--localise compares nodes, and this job has {num_nodes}; it wants at least 2" if is_localising and num_nodes < 2 else None
+
+
+def find_wrong_hardware(profile: str, first: RankIdentity, device_name: str | None, *, named: bool) -> str | None:
+    """Why the profile is not for the machine of rank 0: a GPU on the bus is never judged as a CPU, nor as another GPU."""
+    seen = first.gpu.name if first.gpu else None
+    if profile == "cpu" and first.num_gpus:
+        hint = "leave --hardware out" if first.gpus else f"is its driver loaded? NVML shows none of them ({first.nvml_problem})"
+        return f"the cpu profile is for machines without GPUs; the PCI bus or NVML shows {first.num_gpus} on {first.host}: {hint}"
+    if named and profile != "cpu" and device_name != seen:
+        found = f"has {seen!r}" if seen else "has no GPU that NVML shows"
+        return f"--hardware={profile} is for {device_name!r}, but rank 0's machine ({first.host}) {found}"
+    return None

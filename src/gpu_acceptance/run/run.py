@@ -1,0 +1,389 @@
+"""One acceptance run on one rank, from the agreement on what runs to the last bye. The pytest hooks are in plugin.py."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_acceptance.checkpoints.folder import folder_of
+from gpu_acceptance.checkpoints.kept import are_evidence
+from gpu_acceptance.checkpoints.removal import remove_within
+from gpu_acceptance.control.control import ControlError, Message
+from gpu_acceptance.folder.files import RESULTS, encode, read_results
+from gpu_acceptance.folder.manifest import MANIFEST, write_manifest
+from gpu_acceptance.folder.run_files import RunFiles, utc_now
+from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.launch.refused import USAGE, RefusedError, UnmetError, interrupted
+from gpu_acceptance.leader.generations import Validation
+from gpu_acceptance.leader.leader import Leader, LeaderOptions
+from gpu_acceptance.leader.standby import await_listeners, elect, rebuild_run, send_journal
+from gpu_acceptance.options.digests import suite_digest
+from gpu_acceptance.options.own_files import NO_FILES, OwnFiles
+from gpu_acceptance.options.settings import Settings, own_digest
+from gpu_acceptance.plan.collecting import Collected
+from gpu_acceptance.plan.run_plan import make_plan
+from gpu_acceptance.plan.validations import read_validations
+from gpu_acceptance.processes.deaf_launcher import end_launcher_later
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import Outcome, RankIdentity, Row, RunPlan, RunRecord
+from gpu_acceptance.report.ending import INTERNAL_ERROR, Ending, broken, complete_ending, describe, spoil, write_ending
+from gpu_acceptance.report.event_files import write_event_files
+from gpu_acceptance.report.github import tell_github
+from gpu_acceptance.report.junit import JUNIT
+from gpu_acceptance.run.error_file import write_error_file
+from gpu_acceptance.run.joining import agree
+from gpu_acceptance.run.outputs import empty
+from gpu_acceptance.run.unmet import note_refusal
+from gpu_acceptance.supervisor.supervisor import LeaderLostError, Supervisor
+from gpu_acceptance.supervisor.worker_hold import Suite
+from gpu_acceptance.thresholds.levels import runs
+from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, matching_reason, subject_of
+from gpu_acceptance.verdict.counter_alarm import most_risen
+from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.run_record import make_run_record
+
+_REMOVING_S = 20.0  # torchrun ends a rank 30 s after one of its peers has failed
+BACKSTOP_S = 60.0  # the process group's own timeout lies this far behind the longest deadline: the supervisor's always fires first
+
+
+@dataclass
+class Run:
+    """The state of the run on this rank. Rank 0 has a leader, which holds the rows; all have the plan."""
+
+    settings: Settings
+    place: Rank
+    supervisor: Supervisor
+    identity: RankIdentity
+    files: RunFiles
+    default_deadline_s: float
+    profile: Profile | None  # rank 0, until the plan tells all
+    obstacles: list[RefusedError]  # why this rank cannot take part
+    leader: Leader | None = None  # rank 0, once the validations are agreed on
+    job: Job | None = None
+    validations: dict[str, Validation] = field(default_factory=dict)
+    started_at: str = field(default_factory=utc_now)
+    plan: RunPlan | None = None  # once agreed, the same on all ranks
+    refused: RefusedError | None = None  # instead of a plan
+    problem: str | None = None  # what went wrong on this rank beside its validations
+    record: RunRecord | None = None  # of the rank that reports
+    finished: bool = False
+    ending: Ending | None = None
+    alive: list[int] | None = None  # after the leading rank was lost: who is left
+    stopped: str | None = None  # what had stopped the run before that
+    own_files: OwnFiles = NO_FILES
+    checkpoints: Path | None = None  # this run's folder for them
+
+    # --- what runs -----------------------------------------------------------------------------------------------------------
+
+    def agree(self, collected: Collected, rootdir: Path, ini: Path) -> list[str]:
+        """The validations in one order for all ranks. Collective. Raises RefusedError."""
+        parameters = self.profile.parameters if self.profile else None
+        self.validations, wrong = read_validations(collected.items, self.default_deadline_s, parameters)
+        stopped = self.supervisor.stop_signals.reason
+        problems = [interrupted(stopped)] if stopped else [*self.obstacles, *collected.problems, *wrong, *self._none_at_level()]
+
+        def answer() -> Message:
+            plan = self._make_plan(collected)
+            longest_s = max((planned.deadline_s for planned in plan.validations), default=self.default_deadline_s)
+            return {"plan": encode(plan), "group_timeout_s": longest_s + BACKSTOP_S}
+
+        agreed = self._agree([item.nodeid for item in collected.items], problems, answer)
+        plan = RunPlan.model_validate_json(agreed["plan"])
+        assert self.supervisor.journal
+        assert self.supervisor.hold
+        self.supervisor.journal.append(plan)
+        self.validations = {planned.nodeid: self.validations[planned.nodeid] for planned in plan.validations}
+        files = sorted({str(item.path) for item in collected.items if item.nodeid in self.validations and item.nodeid != FORMATION})
+        counters = frozenset(limit.metric for limit in plan.profile.limits.values() if _counts(limit, plan.profile))
+        most = most_risen(plan, self.place.local_world_size, self.place.num_nodes)
+        digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name, self.own_files)}
+        settings, num_nodes = self.settings, self.place.num_nodes
+        named, beside = settings.checkpoint_dir, settings.report_dir
+        folder = self.checkpoints = folder_of(self.files.folder.name, named, beside, num_nodes)
+        parameters = dict(plan.profile.parameters)
+        timeout_s, nodes, data_dir = agreed["group_timeout_s"], plan.declared_nodes, settings.data_dir
+        named_too = data_dir, settings.shared_dir, settings.lora_model, settings.lora_data
+        suite = Suite(rootdir, ini, files, parameters, timeout_s, counters, most, digests, nodes, folder, *named_too)
+        self.supervisor.hold.collect_with(suite)
+        self.plan = plan
+        return [validation.nodeid for validation in plan.validations]
+
+    def _none_at_level(self) -> list[RefusedError]:
+        """Workers without a file to collect would collect all."""
+        profile = self.profile
+        collected = [nodeid for nodeid in self.validations if nodeid != FORMATION]
+        if profile is None or not collected or any(runs(profile, nodeid) for nodeid in collected):
+            return []
+        subjects = ", ".join(sorted({subject_of(nodeid) for nodeid in collected}))
+        return [RefusedError(f"--level={profile.level}: nothing of what was asked for belongs to it: {subjects}")]
+
+    def withdraw(self, problem: RefusedError) -> None:
+        """Tells all ranks that one cannot go on before anything was agreed."""
+        if self.refused:
+            return
+        try:
+            self._agree([], [problem], dict)
+        except UnmetError:
+            self.refused = problem
+        except RefusedError:
+            return
+
+    def _agree(self, nodeids: list[str], problems: list[RefusedError], answer: Callable[[], Message]) -> Message:
+        try:
+            return agree(self.supervisor, nodeids, problems, answer)
+        except RefusedError as error:
+            self.refused = error
+            note_refusal(error, self.supervisor.journal, self.obstacles)
+            raise
+
+    def _make_plan(self, collected: Collected) -> RunPlan:
+        assert self.profile
+        run_id, validations = self.files.folder.name, self.validations.values()
+        return make_plan(run_id, self.started_at, self.place, self.settings, self.profile, collected, validations, self.own_files)
+
+    def lead_with(self, note: Callable[[str], None]) -> None:
+        """Rank 0 becomes the leader once the validations are agreed on."""
+        assert self.profile is not None
+        assert self.job is not None
+        settings = self.settings
+        options = LeaderOptions(settings.measure_only, settings.confirm, settings.budget)
+        self.leader = Leader(self.supervisor, self.profile, self.job, settings.waivers, note, options, self.validations)
+
+    def run(self, nodeid: str) -> tuple[Outcome, str, float, Row | None]:
+        """One validation on all ranks: outcome, message, duration; on rank 0 also the row. Collective."""
+        if self.supervisor.ended:
+            row = self.leader.not_run(self.validations[nodeid], self.supervisor.ended) if self.leader else None
+            return Outcome.NOT_RUN, self.supervisor.ended, 0.0, row
+        try:
+            return self._lead(nodeid, self.leader) if self.leader else self._follow(nodeid)
+        except LeaderLostError as error:
+            self._elect(error)
+            return Outcome.INTERRUPTED, str(error), 0.0, None
+        except ControlError as error:  # nobody is left to agree with; what was in flight is in this rank's journal at least
+            self.supervisor.interrupt(f"a loss: {error}")
+            raise
+
+    def _lead(self, nodeid: str, leader: Leader) -> tuple[Outcome, str, float, Row]:
+        row = leader.run(self.validations[nodeid])
+        return row.outcome, row.message, row.duration_s, row
+
+    def _follow(self, nodeid: str) -> tuple[Outcome, str, float, None]:
+        verdict = self.supervisor.follow()
+        if verdict["type"] == "final":
+            return Outcome.NOT_RUN, self.supervisor.ended or "", 0.0, None
+        if verdict["nodeid"] != nodeid:
+            raise ControlError(f"rank 0 judged {verdict['nodeid']} where this rank was at {nodeid}")
+        return Outcome(verdict["outcome"]), verdict["message"], verdict["duration_s"], None
+
+    def _elect(self, error: LeaderLostError) -> None:
+        """From here on another rank leads, or this one as a standby."""
+        if self.alive is None:
+            self.stopped = self._interruption or error.loss.signal or None
+        self.alive = elect(self.supervisor, error.loss)
+        self.leader = None
+
+    @property
+    def _interruption(self) -> str | None:
+        """A budget that is spent is none."""
+        stopped, budget = self.supervisor.stopping, self.settings.budget
+        return None if budget and stopped == budget.text else stopped
+
+    # --- the end -------------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """The leader ends the workers, judges the run, writes its record and tells all how it ended. Collective, once."""
+        if self.plan is None or self.finished:
+            return
+        self.finished = True
+        try:
+            self._finish_together()
+        except ControlError as error:
+            self._finish_alone(str(error))
+
+    def go_wrong(self, problem: str) -> None:
+        """Something beside the validations went wrong on this rank. What the leader wrote before that holds no more."""
+        if self.ending is None:
+            self.problem = self.problem or problem
+        elif self.leader:
+            self._finish_alone(problem)
+
+    def exit_code(self, said: int) -> int:
+        """That of the run. Never 0 without an ending that says so; of what pytest says itself, only a usage error counts."""
+        if self.refused:
+            return self.refused.exit_code
+        if self.ending is None:
+            return USAGE if said == USAGE else INTERNAL_ERROR
+        return INTERNAL_ERROR if self.problem else self.ending.exit_code
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        """For people: the verdict and its reasons, or why there is none."""
+        if self.ending:
+            return self.ending.lines
+        stopped = self.supervisor.stop_signals.reason
+        early = interrupted(stopped) if stopped else "pytest ended before the run did"
+        return (f"no verdict: {self.refused or self.problem or early}",)
+
+    @property
+    def speaks_for_rank_0(self) -> bool:
+        """Whether the rank that owns the terminal is gone, or cannot be heard on this node."""
+        standby = bool(self.alive) and self.supervisor.is_leader
+        return standby or (self.supervisor.is_cut_off and self.place.rank > 0 and self.place.local_rank == 0)
+
+    def leave(self) -> None:
+        """The last handshake, torchrun's error file, and no process left behind."""
+        if self.ending is None or self.ending.exit_code:
+            write_error_file(self.ending.verdict if self.ending else self.last_lines[0], self.last_lines)
+        self.files.flush_terminal()
+        if self.refused is None:  # a refusal has said bye
+            self.supervisor.say_bye(self.alive)
+        if self.supervisor.hold:
+            self.supervisor.hold.kill_everything()
+        self._end_deaf_launcher()
+
+    def remove_checkpoints(self) -> None:
+        """Once they are judged, by the rank that made their folder; last of all, since what they lie on may be slow. A later run removes
+        what is left.
+        """
+        if not (self.leader and self.record and self.plan and self.checkpoints):
+            return
+        if not are_evidence(self.record.rows, self.plan.profile, self.leader.job):
+            remove_within(self.checkpoints, _REMOVING_S)
+
+    def write_event_files(self) -> str:
+        """The rank that reports, where they were asked for; returns a line to say. The last thing of all: it costs nobody a verdict."""
+        if not self.settings.tensorboard or self.record is None:
+            return ""
+        try:
+            return write_event_files(self.files.folder, self.record)
+        except Exception as error:  # whatever a package or a disk can come up with
+            return f"tensorboard: no event files in {self.files.folder}: {describe(error)}"
+
+    def copy_junit(self, path: Path) -> str:
+        """The rank that reports, once the verdict is there; returns why it could not be done, or nothing."""
+        if self.record is None:
+            return ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            empty(path)
+            path.write_bytes((self.files.folder / JUNIT).read_bytes())
+        except OSError as error:
+            return f"--junitxml={path} could not be written: {error.strerror or describe(error)}"
+        return ""
+
+    def tell_github(self) -> list[str]:
+        """The rank that reports, where GitHub Actions runs it; returns lines to say. It costs nobody a verdict."""
+        if self.record is None:
+            return []
+        try:
+            return list(tell_github(self.record, os.environ))
+        except Exception as error:  # whatever a disk can come up with
+            return [f"github: no summary of the job: {describe(error)}"]
+
+    def write_manifest(self) -> str:
+        """The rank that reports, after all else is written; returns a line to say. It costs nobody a verdict."""
+        if self.record is None:
+            return ""
+        try:
+            return f"manifest: {self.files.folder / MANIFEST}, sha256 {write_manifest(self.files.folder).sha256}"
+        except Exception as error:  # whatever a disk can come up with
+            return f"manifest: none of {self.files.folder}: {describe(error)}"
+
+    def _end_deaf_launcher(self) -> None:
+        """One rank of a node that is cut off sees to it."""
+        launcher = self.supervisor.stop_signals.launcher
+        if self.supervisor.is_cut_off and self.place.local_rank == 0 and self.place.has_agent and launcher:
+            end_launcher_later(launcher)
+
+    def _finish_together(self) -> None:
+        if self.leader is None and self.problem:
+            self.supervisor.tell_leader({"type": "stop_request", "reason": f"rank {self.place.rank}: {self.problem}"})
+        while self.ending is None:
+            try:
+                if self.leader:
+                    self._end_workers_and_report(self.leader)
+                self._follow_to_the_end()
+            except LeaderLostError as error:  # a standby can be lost as well
+                self._elect(error)
+
+    def _end_workers_and_report(self, leader: Leader) -> None:
+        leader.end_workers()
+        self.supervisor.refuse_a_leader_that_was_given_up()  # another rank writes
+        self._tell(self._end_as_leader())
+
+    def _finish_alone(self, problem: str) -> None:
+        """The leader, where nobody can be told any more: what it has is written, with exit code 3."""
+        self.problem = self.problem or problem
+        if self.leader and self.record:
+            self.ending = spoil(self.files.folder, self.record, problem)
+        elif self.leader:
+            self.ending = self._end_as_leader()
+
+    def _follow_to_the_end(self) -> None:
+        if self.alive:
+            send_journal(self.supervisor)
+            if self.supervisor.is_leader:
+                self.alive = await_listeners(self.supervisor, self.alive)
+                self._tell(self._end_as_standby())
+        self.supervisor.leader_writes = True
+        final = self._told_before() or self.supervisor.await_cast("final", silence_s=60 if self.alive is None else 20)
+        self.ending = Ending(int(final["exit_code"]), final["verdict"], tuple(final["lines"]))
+
+    def _told_before(self) -> Message | None:
+        """Of a leader that ended the run before we had elected it."""
+        return self.supervisor.mail.get("final", {}).get(self.supervisor.leader)
+
+    def _tell(self, ending: Ending) -> None:
+        final = {"exit_code": ending.exit_code, "verdict": ending.verdict, "lines": list(ending.lines)}
+        self.supervisor.control.cast({"type": "final", **final})
+
+    def _end_as_standby(self) -> Ending:
+        """Writes what the lost leader can no longer write; where it did so at the last moment, that counts."""
+        folder = self.files.folder
+        try:
+            if (folder / RESULTS).exists():
+                record = read_results(folder)
+                if not (folder / MANIFEST).exists():  # else the lost one has told its digest, and all is written
+                    self.record = record
+                return complete_ending(folder, record)
+            why = self.supervisor.ended or "the leading rank was lost"
+            self.record = rebuild_run(self.supervisor, self.files, why, self.stopped)
+            return write_ending(folder, self.record)
+        except Exception as error:
+            return broken(error)
+
+    def _end_as_leader(self) -> Ending:
+        """Judges and writes. Whatever breaks here is told to all ranks: no verdict is better than none said."""
+        self.problem = self.problem or self.supervisor.journal_problem
+        try:
+            self._add_unreached()
+            self.record = self._conclude()
+            return write_ending(self.files.folder, self.record)
+        except Exception as error:
+            return broken(error)
+
+    def _add_unreached(self) -> None:
+        """Validations that pytest never came to (-x, --maxfail) are rows too."""
+        assert self.leader
+        reached = {row.nodeid for row in self.leader.rows}
+        reason = self.supervisor.ended or self.problem or "the run stopped before it (-x or --maxfail)"
+        for nodeid, validation in self.validations.items():
+            if nodeid not in reached:
+                self.leader.not_run(validation, reason)
+
+    def _conclude(self) -> RunRecord:
+        assert self.leader
+        assert self.plan
+        return make_run_record(
+            self.plan,
+            self.leader.job,
+            self.leader.finished_rows(),
+            ended_at=utc_now(),
+            too_small=self.leader.too_small,
+            interrupted=self._interruption,
+            internal_error=self.problem,
+        )
+
+
+def _counts(limit: Limit, profile: Profile) -> bool:
+    return limit.subject == COUNTERS and matching_reason(limit.metric, profile.not_applicable) is None

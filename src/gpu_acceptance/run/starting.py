@@ -1,0 +1,153 @@
+"""The start of a run: all ranks join, one profile, one name, one folder; or one refusal for all."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from gpu_acceptance.checkpoints import folder as checkpoint_folder
+from gpu_acceptance.control.control import CONNECT_S, Control, Message, UnreachableError, control_prefix
+from gpu_acceptance.control.store_host import host_store
+from gpu_acceptance.folder.files import Journal, RecordError
+from gpu_acceptance.folder.run_files import RunFiles, new_run_id
+from gpu_acceptance.launch.identity import read_identity
+from gpu_acceptance.launch.patience import Patience
+from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.launch.refused import NOT_WRITABLE, RefusedError, UnmetError, interrupted
+from gpu_acceptance.options import data_dir, lora_files
+from gpu_acceptance.options.own_files import NO_FILES, OwnFiles, read_own_files
+from gpu_acceptance.options.settings import Settings, choose_profile
+from gpu_acceptance.processes.facts import become_subreaper
+from gpu_acceptance.processes.stop_signals import StopSignals
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import RankIdentity
+from gpu_acceptance.run.joining import join
+from gpu_acceptance.run.refusals import find_lone_node, find_mismatch, find_surplus, find_wrong_hardware
+from gpu_acceptance.run.run import Run
+from gpu_acceptance.run.unmet import refuse_start
+from gpu_acceptance.supervisor.supervisor import Supervisor
+from gpu_acceptance.supervisor.worker_hold import WorkerHold
+from gpu_acceptance.thresholds.limit import LOCALISE_ASKED, Profile
+from gpu_acceptance.thresholds.parameter_relations import drill_on_nobody
+from gpu_acceptance.verdict.busy import find_busy
+
+
+def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say: Callable[[str], None]) -> Run:
+    """Joins all ranks; `say` tells people of those that are awaited. Collective.
+
+    Raises RefusedError, with one text on all ranks that hear rank 0, and LaunchError where the store cannot be hosted.
+    """
+    if place.hosts_store:
+        host_store(place, control_prefix(place))  # before this process takes in orphans
+    stop = StopSignals(place.node_name, has_launcher=bool(place.launcher))
+    become_subreaper()
+    identity = read_identity(place)
+    own, refusal = _own_files(settings, place, refusal)
+    chosen: dict[str, Profile] = {}
+    joined: list[RankIdentity] = []
+
+    def welcome(identities: list[RankIdentity]) -> Message:
+        joined.extend(identities)
+        chosen["profile"] = profile = _profile_for(settings, identities, own)
+        return {"run_id": _fresh_run_id(settings), "deadline_s": profile.deadline_s}
+
+    try:
+        supervisor = _connect(place, stop, settings.join_s)
+        answer = join(supervisor, identity, refusal, welcome, _unused_run_id(settings), Patience(settings.join_s, say))
+    except RefusedError as error:
+        raise refuse_start(error, refusal, settings.report_dir, identity, stop.launcher) from None
+    run_id = answer["run_id"]
+    clocks = {node: tuple(bounds) for node, bounds in answer["clocks"]}
+
+    def known(one: RankIdentity) -> RankIdentity:
+        return one.model_copy(update={"run_id": run_id, "clock_ahead_s": clocks.get(one.node), "rack": own.rack_of(one.host)})
+
+    identity = known(identity)
+    files = RunFiles(settings.report_dir / run_id, place.rank)
+    supervisor.hold = WorkerHold(supervisor.control, supervisor.events, files, identity)
+    obstacles = _open_journal(supervisor, files, identity)
+    job = Job(tuple(map(known, joined))) if joined else None
+    profile = chosen.get("profile")
+    return Run(settings, place, supervisor, identity, files, answer["deadline_s"], profile, obstacles, job=job, own_files=own)
+
+
+def _connect(place: Rank, stop: StopSignals, join_s: float) -> Supervisor:
+    """To the store. Raises RefusedError where that cannot be reached; a launcher's own is there before its ranks are."""
+    try:
+        control = Control(place, CONNECT_S if place.has_agent else join_s, stop.poll)
+        try:
+            return Supervisor(place, control, stop)
+        except UnreachableError:
+            control.close(timeout_s=5)
+            raise
+    except UnreachableError as error:
+        raise interrupted(stop.reason) if stop.reason else UnmetError(str(error), is_cut_off=True) from None
+
+
+def _open_journal(supervisor: Supervisor, files: RunFiles, identity: RankIdentity) -> list[RefusedError]:
+    """Opens this rank's journal; where that fails, says why this rank cannot take part, when the ranks next speak."""
+    try:
+        files.make_folders()
+        files.refuse_full_disk()
+        supervisor.journal = Journal(files.journal)
+        supervisor.journal.append(identity)
+    except (OSError, RecordError) as error:
+        return [RefusedError(f"cannot write to {files.folder}: {error}", NOT_WRITABLE)]
+    return []
+
+
+def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[OwnFiles, RefusedError | None]:
+    """This rank's copies; where one of them, or what else was named, cannot be used, all ranks hear on which node."""
+    try:
+        checkpoint_folder.refuse_unusable("--checkpoint-dir", settings.checkpoint_dir)
+        checkpoint_folder.refuse_unusable("--shared-dir", settings.shared_dir)
+        data_dir.refuse_unusable(settings.data_dir)
+        lora_files.refuse_unusable(settings.lora_model, settings.lora_data)
+        return read_own_files(settings.site, settings.contract), refusal
+    except RefusedError as error:
+        return NO_FILES, refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)
+
+
+def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFiles) -> Profile:
+    """The profile of rank 0's machine rules; a node that is not like it fails by name."""
+    first = identities[0]
+    mismatch = find_mismatch(identities, settings.declared_gpus)
+    if mismatch:
+        raise RefusedError(mismatch)
+    profile = choose_profile(settings, first.gpu.name if first.gpu else None, own)
+    wrong = find_surplus(identities, settings.expected_nodes)
+    wrong = wrong or find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
+    wrong = wrong or drill_on_nobody(profile.parameters, len(identities))
+    wrong = wrong or find_lone_node(identities, is_localising=profile.parameters.get(LOCALISE_ASKED) is True)  # by option or by a file
+    wrong = wrong or lora_files.find_too_long(settings.lora_model, profile.parameters)
+    if wrong:
+        raise RefusedError(wrong)
+    in_use = None if settings.allow_busy else find_busy(identities, profile)
+    if in_use:
+        raise RefusedError(in_use)
+    return profile
+
+
+def _fresh_run_id(settings: Settings) -> str:
+    """An id that no earlier run in this folder has, checked where the report is written."""
+    run_id = settings.run_id or new_run_id()
+    _refuse_unwritable(settings.report_dir)
+    folder = settings.report_dir / run_id
+    if os.path.lexists(folder):
+        raise RefusedError(f"--run-id={run_id}: {folder} exists; a run never overwrites another")
+    return run_id
+
+
+def _unused_run_id(settings: Settings) -> str:
+    """For what ranks leave that were refused because others are missing: no reason to ask for another name."""
+    named = settings.run_id
+    return named if named and not os.path.lexists(settings.report_dir / named) else new_run_id()
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        text = f"--report-dir={folder}: cannot be made: {error.strerror}; name a folder that can be written"
+        raise RefusedError(text, NOT_WRITABLE) from None
+    if not os.access(folder, os.W_OK):
+        raise RefusedError(f"--report-dir={folder}: not writable; name a folder that is", NOT_WRITABLE)

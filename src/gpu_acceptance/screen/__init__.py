@@ -1,0 +1,1 @@
+"""What a node says of itself, as lines for people."""

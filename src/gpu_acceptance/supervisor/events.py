@@ -1,0 +1,106 @@
+"""All that can happen to a supervisor, in one place to wait for: control messages, its worker, signals, a vanished launcher."""
+
+import contextlib
+import queue
+import selectors
+from dataclasses import dataclass
+from typing import Literal
+
+from gpu_acceptance.control.control import Control, Message
+from gpu_acceptance.processes.stop_signals import StopSignals
+from gpu_acceptance.supervisor.worker_process import WorkerProcess
+from gpu_acceptance.worker.channel import ChannelError
+
+_MOST_READS = 32  # of 64 KiB in one wait; a pipe that its worker left behind holds 1 MiB at most
+_MOST_MESSAGES = 100  # in one wait: the two sides take turns, an honest worker is a few messages ahead
+
+
+@dataclass(frozen=True)
+class Event:
+    """`control`: message from `sender`. `worker`: message of our worker. `exit`: our worker is gone. `stop`: end the run."""
+
+    kind: Literal["control", "worker", "exit", "stop"]
+    message: Message
+    sender: int = 0
+
+
+class Events:
+    """Waits for the next events, at most half a second."""
+
+    LONGEST_WAIT_S = 0.5
+
+    def __init__(self, control: Control, stop: StopSignals) -> None:
+        self._control = control
+        self._stop = stop
+        self._stop_told = False
+        self._worker: WorkerProcess | None = None
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control.wake_fd, selectors.EVENT_READ, "control")
+        self._selector.register(stop.wake, selectors.EVENT_READ, "stop")
+
+    def listen(self, wake_fd: int) -> None:
+        """Wakes up, with no event, while this can be read: whoever is called after each wait reads it."""
+        self._selector.register(wake_fd, selectors.EVENT_READ, "other")
+
+    def unlisten(self, wake_fd: int) -> None:
+        """Wakes up for it no more."""
+        self._selector.unregister(wake_fd)
+
+    def watch(self, worker: WorkerProcess) -> None:
+        assert self._worker is None
+        self._worker = worker
+        self._selector.register(worker.reader.fd, selectors.EVENT_READ, "worker")
+        self._selector.register(worker.pidfd, selectors.EVENT_READ, "exit")
+
+    def unwatch(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(worker.reader.fd)
+            self._selector.unregister(worker.pidfd)
+
+    def wait(self, timeout_s: float = LONGEST_WAIT_S) -> list[Event]:
+        """What happened, in the order worker messages, worker exit, control, stop; empty after `timeout_s`."""
+        ready = {key.data for key, _ in self._selector.select(min(timeout_s, self.LONGEST_WAIT_S))}
+        events: list[Event] = []
+        if ready & {"worker", "exit"}:
+            events += self._from_worker(exited="exit" in ready)
+        if "control" in ready:
+            events += self._from_control()
+        reason = self._stop.poll()  # each time: what is not taken from it would wake us for ever
+        if reason and not self._stop_told:
+            self._stop_told = True
+            events.append(Event("stop", {"type": "stop", "reason": reason}))
+        return events
+
+    def _from_worker(self, *, exited: bool) -> list[Event]:
+        worker = self._worker
+        assert worker is not None
+        events: list[Event] = []
+        try:
+            for _ in range(_MOST_READS):  # one that writes faster than we read must not keep us here
+                messages = worker.reader.read()
+                if not messages:
+                    break
+                events += [Event("worker", message) for message in messages]
+                if (number := len(events)) > _MOST_MESSAGES:
+                    events.clear()  # whoever handled them all would be away for that long
+                    raise ChannelError(f"a flood of {number} messages at once; allowed: {_MOST_MESSAGES}")
+        except ChannelError as error:  # nothing after it can be trusted: as at the end of the stream
+            events.append(Event("worker", {"type": "garbled", "message": str(error)}))
+            messages = None
+        if messages is None:
+            with contextlib.suppress(KeyError):  # end of the stream: would be readable for ever
+                self._selector.unregister(worker.reader.fd)
+        if exited:
+            events.append(Event("exit", {"type": "exit", "text": worker.exit_text() or "unknown exit"}))
+        return events
+
+    def _from_control(self) -> list[Event]:
+        self._control.drain_wake()
+        events = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                sender, message = self._control.incoming.get_nowait()
+                events.append(Event("control", message, sender))
+        return events

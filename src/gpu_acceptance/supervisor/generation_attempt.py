@@ -1,0 +1,100 @@
+"""The other attempts: a new generation of workers comes, a healthy one goes."""
+
+import time
+
+from gpu_acceptance.control.control import Message
+from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.supervisor.rank_attempt import Host, RankAttempt
+from gpu_acceptance.text.clip import clip
+from gpu_acceptance.verdict.attempts import NO_WORKER
+
+_FREE_S = 15.0  # NVML showed 23 GB of a SIGKILLed worker free within 0.9 s
+
+
+class FormAttempt(RankAttempt):
+    """A new generation: the old worker gone, its GPU memory free, a new worker up, the world formed."""
+
+    def __init__(self, host: Host, go: Message) -> None:
+        super().__init__(host, go)
+        self.phase = "ending the last worker"
+        self._waits_for_memory_since: float | None = None
+        self._has_started = False  # the new worker
+        if self._hold.worker:
+            self._hold.worker.kill()  # a healthy one has been ended before, by an attempt of its own
+        if self._is_absent:
+            self._finish(Outcome.NOT_RUN, NO_WORKER, phase="")
+        self.tick()
+
+    def on_worker(self, message: Message) -> None:
+        if self._has_started:  # before that it is the old one that speaks
+            super().on_worker(message)
+
+    def _on_message(self, message: Message) -> None:
+        assert self._hold.worker
+        match message["type"]:
+            case "ready":
+                command = self._hold.form_command(self.go["generation"], group=self.go["group"])
+                self._hold.worker.send({**command, "seq": self.go["seq"]})
+            case "step":
+                self.phase = clip(str(message["name"]), 100)
+            case "formed":
+                self._finish(Outcome.PASSED, "", facts={str(name): clip(str(value)) for name, value in message["facts"].items()})
+            case "form_failed":
+                outcome = Outcome.FAILED if message["failed"] else Outcome.ERROR
+                self._finish_told(outcome, message["message"], log_tail=self._hold.worker.log_tail())
+
+    def on_exit(self, text: str, log_tail: str) -> None:
+        if self._has_started:
+            super().on_exit(text, log_tail)
+
+    def tick(self) -> None:
+        super().tick()
+        if self.record is None and not self._has_started and self._hold.worker is None:
+            self._start_when_memory_is_free()
+
+    def _start_when_memory_is_free(self) -> None:
+        if self._waits_for_memory_since is None:
+            self.phase, self._waits_for_memory_since = "waiting for GPU memory", time.monotonic()
+            self._hold.kill_strays()
+        held = self._hold.memory_held_bytes()
+        if held == 0:
+            self.phase, self._has_started = "starting the worker", True
+            self._hold.start(self.go["env"], self.go["generation"])
+        elif time.monotonic() - self._waits_for_memory_since > _FREE_S:
+            amount = "an unknown amount" if held is None else f"{held / 2**30:.1f} GiB"
+            self._finish(Outcome.ERROR, f"{amount} of GPU memory still in use {_FREE_S:g} s after the last worker ended")
+
+
+class EndAttempt(RankAttempt):
+    """The end of a healthy worker: its last fixtures torn down, its process gone without a crash. What goes wrong there counts."""
+
+    def __init__(self, host: Host, go: Message) -> None:
+        super().__init__(host, go)
+        self.phase = "teardown"
+        self._errors: list[str] | None = None  # what it told before it left; None: it has not said goodbye
+        if self._is_absent:
+            self._finish(Outcome.PASSED, "")  # there is nothing to end
+        elif self._hold.distrusted:
+            self._distrust(self._hold.distrusted)
+        elif self._hold.worker is None:
+            self._finish(Outcome.DIED, "the worker was gone before it was asked to end")
+        else:
+            self._hold.worker.send({"type": "quit", "seq": go["seq"]})
+
+    def on_control(self, message: Message) -> None:
+        """Nobody waits for a peer here."""
+
+    def _on_message(self, message: Message) -> None:
+        match message["type"]:
+            case "telemetry":  # a fixture that ends with the session
+                self._tell_telemetry(message)
+            case "bye":
+                self._errors = [str(text) for text in (*message["errors"], *message["late"])]
+
+    def on_exit(self, text: str, log_tail: str) -> None:
+        if text != "exit code 0" or self._errors is None:
+            super().on_exit(f"{text} after its last validation", log_tail)
+        elif self._errors:
+            self._finish(Outcome.ERROR, "\n".join(self._errors), log_tail=log_tail)
+        else:
+            self._finish(Outcome.PASSED, "")

@@ -1,0 +1,349 @@
+"""One attempt of one validation on one rank, seen from its supervisor: a small state machine that always ends in a record.
+
+Deadlines are durations: each supervisor counts on its own clock, because the clocks of nodes differ.
+"""
+
+import reprlib
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpu_acceptance.control.control import Message
+from gpu_acceptance.record.curve import curve_from_json
+from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
+from gpu_acceptance.record.record import Outcome, RankRecord, figure_from_json
+from gpu_acceptance.supervisor.board import GRACE_S
+from gpu_acceptance.supervisor.inquiry import Inquiry
+from gpu_acceptance.supervisor.worker_process import WorkerProcess
+from gpu_acceptance.text.clip import clip
+from gpu_acceptance.thresholds.values import plural
+from gpu_acceptance.verdict.attempts import CHANNEL, NO_WORKER, may_echo
+from gpu_acceptance.worker.session import check_gathered
+
+_TICK_S = 1.0  # supervisors do not tick together
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)  # what a field that is missing or odd raises
+_SHORT = reprlib.Repr()  # of a message, however deep it is nested
+_SHORT.maxdict = 12
+
+
+class Hold(Protocol):
+    """The hold on a worker, as an attempt uses it (worker_hold.py)."""
+
+    @property
+    def worker(self) -> WorkerProcess | None: ...
+
+    distrusted: str
+
+    def start(self, env: dict[str, str], generation: int) -> None: ...
+    def form_command(self, generation: int, *, group: bool) -> Message: ...
+    def memory_held_bytes(self) -> int | None: ...
+    def kill_strays(self) -> None: ...
+    def glance_at_counters(self) -> None: ...
+    def alarm(self) -> str | None: ...
+    def telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None: ...
+    def telemetry_series(self, begin_s: float, end_s: float) -> GpuSeries | None: ...
+
+
+class Host(Protocol):
+    """What a supervisor offers to an attempt."""
+
+    @property
+    def hold(self) -> Hold | None: ...
+    def tell_leader(self, message: Message) -> None: ...
+    def post(self, message: Message) -> None: ...
+    def describe_network(self, since: float) -> str: ...
+    def publish(self, record: RankRecord, facts: dict[str, str]) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Sentence:
+    """What a worker will be killed for, once it has told where it is."""
+
+    outcome: Outcome
+    message: str
+    inquiry: Inquiry
+
+
+class RankAttempt:
+    """Base of both kinds: deadline, death, interruption. `record` is set once, and published at that moment."""
+
+    def __init__(self, host: Host, go: Message) -> None:
+        self.go = go
+        self.record: RankRecord | None = None
+        self.phase = "setup"
+        assert host.hold
+        self._host = host
+        self._hold: Hold = host.hold
+        self._started = time.monotonic()
+        self._sentence: _Sentence | None = None
+        self._peer_bad: tuple[float, Message] | None = None
+        self._has_told = False  # telemetry, since the last tick
+        self._progress = ""  # what a rank that is stuck had done, where its stack does not tell
+
+    @property
+    def _is_absent(self) -> bool:
+        """Whether this rank goes on without a worker, so that the others can."""
+        return self.go["rank"] in self.go["absent"]
+
+    def on_worker(self, message: Message) -> None:
+        """Takes a message of the worker: of this attempt, and from the process we started, not from a forked copy of a test."""
+        if self._sentence:
+            return
+        record = self.record
+        try:
+            self._read(message)
+        except _UNREADABLE as error:
+            if self.record is not record:
+                raise  # no field is read after it was made: the defect is our own
+            what = clip(f"{type(error).__name__}: {error}", 500)
+            self._distrust(f"the worker sent a message that cannot be read: {_SHORT.repr(message)} ({what})")
+
+    def _read(self, message: Message) -> None:
+        if message["type"] == "garbled":
+            self._distrust(f"the worker sent something that is no message: {message.get('message')}")
+        elif self._hold.worker and message.get("pid") != self._hold.worker.pid:
+            self._distrust(f"process {message.get('pid')} spoke for the worker ({self._hold.worker.pid})")
+        elif self.record is None and message.get("seq") in {self.go["seq"], 0}:
+            self._on_message(message)
+
+    def _on_message(self, message: Message) -> None:
+        """What this kind of attempt makes of a message."""
+
+    def on_exit(self, text: str, log_tail: str) -> None:
+        if self._sentence:
+            self._execute(log_tail, f"while it was asked where it is, it ended with {text}")
+        else:
+            self._finish(Outcome.DIED, f"the worker ended with {text}", log_tail=log_tail)
+
+    def on_control(self, message: Message) -> None:
+        """A cast of rank 0 about this attempt."""
+        if message["type"] == "peer_bad" and self._peer_bad is None and message["rank"] != self.go["rank"]:
+            self._peer_bad = (time.monotonic(), message)
+
+    def interrupt(self, reason: str, *, lost: bool = False) -> None:
+        """`lost`: its launcher is gone, and its node perhaps with it."""
+        if self._sentence:
+            self._execute(ended=f"while it was asked where it is, {reason} came")
+        elif lost:
+            self._kill(Outcome.LOST, reason)
+        else:
+            self._kill(Outcome.INTERRUPTED, f"interrupted by {reason}")
+
+    def tick(self) -> None:
+        """Called at least twice a second, and after each batch of messages."""
+        self._has_told = False
+        if self.record is not None:
+            return
+        if self._sentence is None and self._peer_bad and self._peer_bad_for_s() > GRACE_S:
+            peer = self._peer_bad[1]
+            self._judge(Outcome.VICTIM, f"rank {peer['rank']} went bad first ({peer['outcome']})")
+        if self.record is None and self._sentence is None and self._elapsed() > self._longest_s():
+            self._judge(Outcome.STUCK, f"{self._overdue()}{self._progress}{self._host.describe_network(self._started)}")
+        if self._sentence and self._sentence.inquiry.poll():
+            self._execute()
+
+    def _peer_bad_for_s(self) -> float:
+        return time.monotonic() - self._peer_bad[0] if self._peer_bad else 0.0
+
+    def _finish_told(self, outcome: Outcome, message: str, **fields: Any) -> None:
+        """What a collective says while other supervisors end their workers, whose grace is over as well, is their echo."""
+        echo = may_echo(outcome, fields.get("phase", self.phase)) and self._peer_bad_for_s() > GRACE_S - _TICK_S
+        self._finish(Outcome.VICTIM if echo else outcome, message, **fields)
+
+    def _longest_s(self) -> float:
+        """Seconds after which this rank counts as stuck."""
+        return float(self.go["deadline_s"])
+
+    def _overdue(self) -> str:
+        """What has passed where this rank counts as stuck."""
+        return f"deadline of {self.go['deadline_s']:g} s passed"
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def _judge(self, outcome: Outcome, message: str) -> None:
+        """Asks the worker where it is, and kills it then; until then it is listened to no more."""
+        worker = self._hold.worker
+        if worker is None:
+            self._finish(outcome, message)
+            return
+        self._sentence = _Sentence(outcome, message, worker.inquire())
+
+    def _execute(self, log_tail: str = "", ended: str = "") -> None:
+        assert self._sentence
+        sentence, self._sentence = self._sentence, None
+        inquiry = sentence.inquiry
+        inquiry.close()
+        state, stack, collectives = inquiry.state, inquiry.stack, inquiry.collectives
+        told = [ended or (f"its process is {state}" if state else ""), *map(str, collectives)]
+        if not any([*told, stack]):
+            told = ["asked where it is, it did not answer"]
+        message = "; ".join(filter(None, [sentence.message, *told]))
+        self._kill(sentence.outcome, message, stack=stack, collectives=collectives, ras=inquiry.ras, log_tail=log_tail)
+
+    def _distrust(self, message: str) -> None:
+        """Kills a worker that says what cannot be; its generation is spoilt, whatever the phase was.
+
+        Where this attempt has its record already, the next one of the same worker ends with what is left here.
+        """
+        if self.record is None:
+            self.phase = CHANNEL
+            self._kill(Outcome.ERROR, message)
+        elif self._hold.worker:
+            self._hold.worker.kill()
+            self._hold.distrusted = self._hold.distrusted or f"before it, after the end of {self.go['nodeid']}: {message}"
+
+    def _kill(self, outcome: Outcome, message: str, **fields: Any) -> None:
+        if self.record is not None:
+            return
+        if worker := self._hold.worker:
+            worker.kill()
+            fields["log_tail"] = worker.log_tail()
+        self._finish(outcome, message, **fields)
+
+    def _finish(self, outcome: Outcome, message: str, facts: dict[str, str] | None = None, **fields: Any) -> None:
+        if self.record is not None:
+            return
+        self.record = RankRecord(
+            nodeid=self.go["nodeid"],
+            attempt=self.go["attempt"],
+            generation=self.go["generation"],
+            rank=self.go["rank"],
+            outcome=outcome,
+            message=clip(message),
+            telemetry=self._hold.telemetry(self._started, time.monotonic()),
+            series=self._hold.telemetry_series(self._started, time.monotonic()),
+            **{"phase": self.phase if outcome is not Outcome.PASSED else "", "duration_s": self._elapsed(), **fields},
+        )
+        self._host.publish(self.record, facts or {})
+
+    def _tell_telemetry(self, asked: Message) -> None:
+        """One answer at a time: to make one takes a while."""
+        if self._has_told:
+            raise ValueError("it asked again before it can have read the answer")
+        self._has_told = True
+        found = self._hold.telemetry(asked["begin_s"], asked["end_s"])
+        assert self._hold.worker  # it has just asked
+        self._hold.worker.send({"type": "telemetry", "found": found.model_dump() if found else None})
+
+
+class RunAttempt(RankAttempt):
+    """A validation: set-up, vote, call, teardown in the worker."""
+
+    def __init__(self, host: Host, go: Message) -> None:
+        super().__init__(host, go)
+        self._kept_out: Message | None = None
+        self._waits_to_enter = False  # a worker whose set-up did not succeed asks for no entry
+        self._num_rounds = 0  # that it told the end of
+        self._alive_s = 0.0  # elapsed when the call or the last round began
+        self._awaits_alarm = False
+        if self._is_absent:
+            self._finish(Outcome.NOT_RUN, NO_WORKER, phase="")
+        elif self._hold.distrusted:
+            super()._distrust(self._hold.distrusted)
+        elif self._hold.worker is None:
+            self._finish(Outcome.DIED, "the worker was gone before the set-up")
+        else:
+            self._hold.worker.send({"type": "run", "seq": go["seq"], "nodeid": go["nodeid"], "next": go["next"]})
+
+    def on_exit(self, text: str, log_tail: str) -> None:
+        super().on_exit(self._naming_both(text), log_tail)
+
+    def _distrust(self, message: str) -> None:
+        super()._distrust(self._naming_both(message) if self.record is None else message)
+
+    def _naming_both(self, text: str) -> str:
+        """What goes bad before its first word may have been hurt by the validation before."""
+        before = self.go.get("previous") if self.phase == "setup" and not self._waits_to_enter else None
+        return f"{text}; the validation before was {before}" if before else text
+
+    def _on_message(self, message: Message) -> None:
+        match message["type"]:
+            case "setup":
+                vote = {"outcome": Outcome(message["outcome"]), "reason": clip(message.get("reason", ""))}
+                self._waits_to_enter = vote["outcome"] == Outcome.PASSED
+                self._host.post({"type": "vote", "seq": self.go["seq"], **vote})
+            case "passed":
+                self._progress = "; it was through with its call and waited for its peers"
+                self._host.post({"type": "sealable", "seq": self.go["seq"]})
+            case "gather":
+                check_gathered(message["key"], message["value"], self.go["world_size"])
+                gathered = {"key": message["key"], "value": message["value"]}
+                self._host.tell_leader({"type": "gather", "seq": self.go["seq"], **gathered})
+            case "round":
+                self._end_round()
+            case "telemetry":
+                self._tell_telemetry(message)
+            case "done":
+                self._finish_done(message)
+
+    def on_control(self, message: Message) -> None:
+        match message["type"]:
+            case "enter":
+                self._enter(message)
+            case "seal" if self._hold.worker:
+                self._hold.worker.send({"type": "seal", "ok": message["ok"], "seq": self.go["seq"]})
+            case "gathered" if self._hold.worker:
+                self._hold.worker.send({"type": "gathered", "values": message["values"], "absent": message["absent"]})
+            case _:
+                super().on_control(message)
+
+    def _longest_s(self) -> float:
+        # One that waits for the vote is not the one that is stuck: the answer comes when that one's deadline has passed.
+        waits = self._waits_to_enter and self.phase == "setup" and self._kept_out is None
+        return min(super()._longest_s(), self._alive_s + self._longest_round_s) + (2 * GRACE_S if waits else 0)
+
+    @property
+    def _longest_round_s(self) -> float:
+        """What lasts for hours may be silent for no longer than any other validation may take."""
+        return float(self.go["deadline_s"] - self.go["lasts_s"])
+
+    def _overdue(self) -> str:
+        if not self.go["lasts_s"] or self._elapsed() > super()._longest_s():
+            return super()._overdue()
+        if self.phase == "setup":
+            return f"deadline of {self._longest_round_s:g} s passed"
+        return f"no round has ended for {self._longest_round_s:g} s, after {plural(self._num_rounds, 'round')}"
+
+    def tick(self) -> None:
+        super().tick()
+        if self.record is None and self._sentence is None and self._awaits_alarm:
+            self._tell_alarm()
+
+    def _end_round(self) -> None:
+        if self._awaits_alarm:
+            raise ValueError("it told the end of a round before it can have read the answer to the last one")
+        self._num_rounds, self._alive_s, self._awaits_alarm = self._num_rounds + 1, self._elapsed(), True
+        self._hold.glance_at_counters()
+
+    def _tell_alarm(self) -> None:
+        alarm = self._hold.alarm()
+        if alarm is not None and self._hold.worker:
+            self._awaits_alarm = False
+            self._hold.worker.send({"type": "round", "alarm": alarm})
+
+    def _enter(self, message: Message) -> None:
+        if message["ok"]:
+            self.phase, self._alive_s = "call", self._elapsed()
+        else:
+            self._kept_out = message
+        if self._hold.worker and self._waits_to_enter:
+            self._hold.worker.send({"type": "enter", "ok": message["ok"]})
+
+    def _finish_done(self, message: Message) -> None:
+        if message["outcome"] == Outcome.PASSED and self.phase != "call":
+            if self._kept_out:
+                self._finish(Outcome(self._kept_out["outcome"]), self._kept_out["reason"])
+            else:
+                self._distrust("the worker says that it passed, but it was never let into the call")
+            return
+        bad = message["outcome"] not in {Outcome.PASSED, Outcome.SKIPPED}
+        self._finish_told(
+            Outcome(message["outcome"]),
+            message["message"],
+            phase=message["phase"],
+            duration_s=message["duration_s"],
+            figures=tuple(map(figure_from_json, message.get("figures", ()))),
+            curves=tuple(map(curve_from_json, message.get("curves", ()))),
+            log_tail=self._hold.worker.log_tail() if bad and self._hold.worker else "",
+        )

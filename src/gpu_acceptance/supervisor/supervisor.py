@@ -1,0 +1,340 @@
+"""One rank's supervisor: keeps step with the other ranks and holds the rank worker; never touches CUDA, never blocks for long.
+
+One rank leads (leader/leader.py): it says what runs, collects and judges; rank 0, or after its loss the lowest rank alive, which only
+finishes the run (leader/standby.py). All others follow.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from gpu_acceptance.control.control import Control, ControlError, Message, UnreachableError
+from gpu_acceptance.control.lookout import LOST_S, Lookout, Loss
+from gpu_acceptance.folder.files import Journal, encode
+from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.processes.gc_pause import gc_paused
+from gpu_acceptance.processes.stop_signals import StopSignals, asked_as_well
+from gpu_acceptance.record.record import Figure, Outcome, RankFacts, RankRecord
+from gpu_acceptance.supervisor.board import GRACE_S, Board
+from gpu_acceptance.supervisor.events import Event, Events
+from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
+from gpu_acceptance.supervisor.rank_attempt import RankAttempt, RunAttempt
+from gpu_acceptance.supervisor.worker_hold import WorkerHold
+
+IDLE_S = 120.0  # for the leader to say what is next
+_STOP_S = 3.0  # for a leader without a heartbeat to react to a signal, and for the ranks to answer: torchrun kills 30 s after its SIGTERM
+_BUSY_S = 10.0  # for one whose heart beats: it may be inside a hook, or judge a thousand records
+_BYE_S = 5.0
+
+
+_ATTEMPTS: dict[str, type[RankAttempt]] = {"form": FormAttempt, "run": RunAttempt, "end": EndAttempt}
+
+
+class LeaderLostError(UnreachableError):
+    """The leading rank is gone: its heart stopped, or it did not react. Raised on that rank too, once it is given up."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(loss.reason)
+        self.loss = loss
+
+
+class Supervisor:
+    """The event loop and the state of one rank. Its methods are called from pytest's main thread only."""
+
+    def __init__(self, place: Rank, control: Control, stop: StopSignals) -> None:
+        self.place = place
+        self.control = control
+        self.stop_signals = stop
+        self.lookout = Lookout(control.client(), place.rank)
+        self.events = Events(control, stop)
+        self.hold: WorkerHold | None = None
+        self.journal: Journal | None = None
+        self.journal_problem: str | None = None  # records that did not reach the disk
+        self.leader = 0
+        self.ended: str | None = None  # why no further validation runs; the same on every rank
+        self.stopping: str | None = None  # a stop is under way
+        self.board: Board | None = None
+        self.mail: dict[str, dict[int, Message]] = {}  # the leader's: answers to questions outside attempts
+        self.on_tick: Callable[[], None] = lambda: None
+        self._attempt: RankAttempt | None = None
+        self._seq = 0  # of the attempt in progress
+        self._unpublished: tuple[RankRecord, dict[str, str]] | None = None  # waits for the counters
+        self._casts: deque[Message] = deque()
+        self._heard_leader = time.monotonic()
+        self.leader_writes = False  # files, for as long as that takes: it cannot react to a signal
+        self._stop_asked: float | None = None
+        self.is_cut_off = False  # from the store, and the launcher is perhaps as well
+        self.given_up: set[int] = set()  # leaders that were followed by another one
+        self._store_lost = ""  # why; nothing can be awaited any more
+
+    @property
+    def _store(self) -> str:
+        return f"{self.place.store_host}:{self.control.port}"
+
+    @property
+    def is_leader(self) -> bool:
+        return self.place.rank == self.leader
+
+    def tell_leader(self, message: Message) -> None:
+        self.control.send(self.leader, message)
+
+    def post(self, message: Message) -> None:
+        """Tells rank 0 something of the attempt in progress. Who leads after its loss collects no attempts."""
+        self.control.post(message)
+
+    # --- waiting -------------------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Handles what happens next; returns within half a second. Raises UnreachableError when the store or the leader is gone."""
+        events = self.events.wait()
+        with gc_paused():  # they may be the records of a thousand ranks
+            for event in events:
+                self._dispatch(event)
+        if self.hold:
+            self.hold.attend()
+        if self._attempt:
+            self._attempt.tick()
+        self._publish_with_counters()
+        if self.board:
+            for rank in self.lookout.lost():
+                self.board.lose(rank, f"no heartbeat for {LOST_S:g} s: its supervisor or node is gone")
+            self.board.advance()
+        self.on_tick()
+        self._refuse_to_wait_for_nobody()
+
+    def _refuse_to_wait_for_nobody(self) -> None:
+        if self._store_lost:
+            raise UnreachableError(self._store_lost)
+        if self.lookout.is_cut_off:
+            self.is_cut_off = True
+            raise UnreachableError(f"the control store at {self._store} does not answer: {self.place.node_name} is cut off from it")
+        self.refuse_a_leader_that_was_given_up()
+        if self.is_leader:
+            return
+        if self.leader in self.lookout.lost():
+            raise self._lost(f"no heartbeat for {LOST_S:g} s")
+        if self._stop_asked and not self.stopping and not self.leader_writes:
+            self._refuse_to_be_ignored(self._stop_asked)
+
+    def refuse_a_leader_that_was_given_up(self) -> None:
+        """Raises LeaderLostError where anybody gave up the leader; that may be this rank."""
+        loss = self.lookout.loss_of(self.leader)
+        if loss and self.leader not in self.given_up:
+            raise LeaderLostError(loss)
+
+    def _refuse_to_be_ignored(self, asked: float) -> None:
+        beats, reason = self.lookout.beats(self.leader), str(self.stop_signals.reason)
+        patience_s = _BUSY_S if beats else _STOP_S
+        if self._waited_s(asked) > patience_s:
+            raise self._lost(f"it did not react to {reason} within {patience_s:g} s", signal=reason if beats else "")
+
+    def _waited_s(self, since: float) -> float:
+        """While our own way to the store is not open, nobody else is late."""
+        return time.monotonic() - max(since, self.lookout.open_since)
+
+    def _lost(self, why: str, signal: str = "") -> LeaderLostError:
+        return LeaderLostError(Loss(f"rank {self.leader} lost: {why}", signal))
+
+    def await_cast(self, kind: str, silence_s: float) -> Message:
+        """The next cast of this kind (or `refused`). Raises LeaderLostError when the leader stays silent for `silence_s`."""
+        self._heard_leader = time.monotonic()
+        while True:
+            message = self._take_casts(kind)
+            if message:
+                return message
+            limit = silence_s + (self._attempt.go["deadline_s"] if self._attempt else 0)
+            if self._waited_s(self._heard_leader) > limit:
+                raise self._lost(f"silent for {limit:.0f} s where a {kind} message was due")
+            self.pump()
+
+    def _take_casts(self, wanted: str) -> Message | None:
+        """Does what the casts say, in their order, up to one of the wanted kind (or `refused`, or the `final` one)."""
+        while self._casts:
+            message = self._casts.popleft()
+            match message["type"]:
+                case "go":
+                    self._begin(message)
+                case "enter" | "seal" | "gathered" | "peer_bad":
+                    if self._attempt and message["seq"] == self._seq:
+                        self._attempt.on_control(message)
+                case kind if kind in {wanted, "refused"} or (kind == "final" and wanted == "verdict"):
+                    return message
+        return None
+
+    def await_mail(
+        self, kind: str, timeout_s: float, ranks: Iterable[int] | None = None, *, until_stopped: bool = False
+    ) -> dict[int, Message]:
+        """The leader: what these ranks (default: all) answered so far, when all did, time ran out or (where asked) the run is to stop."""
+        expected = set(ranks if ranks is not None else range(self.place.world_size))
+        end = time.monotonic() + timeout_s
+        while not expected <= self.mail.setdefault(kind, {}).keys() and time.monotonic() < end and not (until_stopped and self.stopping):
+            self.pump()
+        return self.mail[kind]
+
+    # --- attempts ------------------------------------------------------------------------------------------------------------
+
+    def follow(self) -> Message:
+        """Takes part in whatever attempts the leader announces, until it announces a verdict, or ends the run early with `final`."""
+        verdict = self.await_cast("verdict", IDLE_S + 2 * GRACE_S + LOST_S)
+        if verdict["type"] == "final":
+            self._casts.appendleft(verdict)
+            self.ended = f"rank {self.leader} ended the run before this"
+        else:
+            self.ended = verdict["ended"]
+        return verdict
+
+    def lead_attempt(self, go: Message) -> Board:
+        """The leader: announces an attempt and collects it."""
+        self.board = board = Board(go, self.place.world_size, self.control.cast)
+        self.control.cast(go)
+        try:
+            while not board.done:
+                self.pump()
+                self._take_casts("")
+        finally:
+            self.board = None
+        return board
+
+    def publish(self, record: RankRecord, facts: dict[str, str]) -> None:
+        """Keeps the record in this rank's journal and tells the leader, once it is known what rose on the GPU meanwhile."""
+        assert self.hold
+        if "gpu_uuid" in facts:
+            self.hold.opened(facts["gpu_uuid"])
+        self._unpublished = record, facts
+        self.hold.read_counters(each_link="::" not in record.nodeid)  # at both ends of the workers
+        self._publish_with_counters()
+
+    def _publish_with_counters(self) -> None:
+        counters = self.hold.counters() if self.hold and self._unpublished else None
+        if counters is not None:
+            self._publish_now(counters)
+
+    def _publish_now(self, counters: tuple[Figure, ...] = ()) -> None:
+        """What still waits for its counters. Without them a limit on one counts as not measured."""
+        if self._unpublished:
+            (record, facts), self._unpublished = self._unpublished, None
+            self._keep_and_tell(record.model_copy(update={"counters": counters}), facts)
+
+    def _keep_and_tell(self, record: RankRecord, facts: dict[str, str]) -> None:
+        """A full disk costs the line, not the run."""
+        assert self.journal
+        try:
+            self.journal.append(record)
+            if "torch" in facts:  # of a worker that opened its device
+                self.journal.append(RankFacts(rank=self.place.rank, facts=facts))
+        except OSError as error:
+            self.journal_problem = self.journal_problem or f"{self.journal.path} could not be written: {error.strerror}"
+        message = {"type": "published", "seq": self._seq, "record": encode(record), "facts": facts, "problem": self.journal_problem}
+        try:
+            self.post(message)
+        except ControlError as error:
+            short = record.model_copy(update={"outcome": Outcome.ERROR, "message": f"record not sent: {error}", "figures": ()})
+            self.post({**message, "record": encode(short), "facts": {}})
+
+    def describe_network(self, since: float) -> str:
+        """What to add to the report of a rank that is stuck, where its node did not reach the store meanwhile."""
+        silent_s = self.lookout.silent_s(since)
+        return f"; {self.place.node_name} did not reach the store at {self._store} for {silent_s:.0f} s meanwhile" if silent_s else ""
+
+    def interrupt(self, reason: str) -> None:
+        """Ends the attempt in progress, here and (on the leader) everywhere within seconds."""
+        self.stopping = self.stopping or reason
+        if self._attempt:
+            self._attempt.interrupt(reason, lost=self.stop_signals.has_lost_launcher)
+        self._publish_now()
+        if self.board:
+            self.board.hurry(_STOP_S)
+
+    # --- the end -------------------------------------------------------------------------------------------------------------
+
+    def say_bye(self, ranks: Iterable[int] | None = None) -> None:
+        """The exit handshake: nobody leaves while another still needs the store. Collective; bounded; signals are ignored from here.
+
+        torchrun SIGTERMs all ranks of a node when the first one fails, and the node that hosts the store takes it along.
+        """
+        self.stop_signals.ignore()
+        self._stop_asked = None
+        self.tell_leader({"type": "bye"})
+        try:
+            if self.is_leader:
+                self.await_mail("bye", _BYE_S, ranks)
+                self.control.cast({"type": "leave"})
+            else:
+                self.await_cast("leave", silence_s=_BYE_S + 5)
+        except ControlError:
+            return
+        finally:
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Leaves without the handshake, where nobody is there to say bye to."""
+        self.stop_signals.ignore()
+        self.lookout.end()
+        self.control.close(timeout_s=5)
+
+    # --- events --------------------------------------------------------------------------------------------------------------
+
+    def _dispatch(self, event: Event) -> None:
+        match event.kind:
+            case "worker" if self._attempt:
+                self._attempt.on_worker(event.message)
+            case "exit":
+                assert self.hold
+                log_tail = self.hold.reap()
+                stopped = asked_as_well(self.stop_signals, event.message["text"])
+                if self._attempt and stopped:
+                    self._attempt.interrupt(stopped, lost=self.stop_signals.has_lost_launcher)
+                elif self._attempt:
+                    self._attempt.on_exit(event.message["text"], log_tail)
+            case "stop":
+                self._stop_asked = time.monotonic()
+                self.tell_leader({"type": "stop_request", "reason": event.message["reason"]})
+            case "control":
+                self._on_control(event.sender, event.message)
+
+    def _on_control(self, sender: int, message: Message) -> None:
+        match message["type"]:
+            case "store_lost":
+                self._store_lost = f"the control store at {self._store} is gone: {message['reason']}"
+            case "hello" if sender in self.mail.get("hello", {}):
+                self.control.cast({"type": "stop", "reason": f"a second process that says it is rank {sender}"})
+            case "hello" | "collected" | "resend" | "bye":
+                self.mail.setdefault(message["type"], {})[sender] = message
+            case "clock?":
+                self.tell_leader({"type": "clock", "clock_s": time.time()})
+            case "clock":
+                self.mail.setdefault("clock", {})[sender] = {**message, "heard_s": time.time()}
+            case "vote" | "published" | "gather" | "sealable":
+                self._to_board(sender, message)
+            case "stop_request":
+                if not self.stopping:
+                    self.control.cast({"type": "stop", "reason": message["reason"]})
+            case _ if sender == self.leader:
+                self._heard_leader = time.monotonic()
+                if message["type"] == "stop":
+                    self.interrupt(message["reason"])
+                else:
+                    self._casts.append(message)
+            case "final" if sender not in self.given_up:  # of a leader that others elected before us
+                self.mail.setdefault("final", {})[sender] = message
+
+    def _to_board(self, sender: int, message: Message) -> None:
+        if self.board is None or message["seq"] != self.board.go["seq"]:
+            return
+        match message["type"]:
+            case "vote":
+                self.board.vote(sender, message)
+            case "sealable":
+                self.board.sealable(sender)
+            case "published":
+                self.journal_problem = self.journal_problem or message["problem"]
+                self.board.publish(sender, message)
+            case _:
+                self.board.gather(sender, message)
+
+    def _begin(self, go: Message) -> None:
+        self._publish_now()
+        self._seq = go["seq"]
+        self._attempt = _ATTEMPTS[go["kind"]](self, {**go, "rank": self.place.rank, "world_size": self.place.world_size})
+        if self.stopping:
+            self._attempt.interrupt(self.stopping)

@@ -1,0 +1,245 @@
+"""Where a supervisor keeps its rank worker: generations come and go here, and so does the GPU memory they held."""
+
+import os
+import secrets
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from gpu_acceptance.control.control import Control, Message, generation_prefix
+from gpu_acceptance.figures.log_warnings import LogWarnings
+from gpu_acceptance.folder.run_files import RunFiles
+from gpu_acceptance.inventory import nvml
+from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.inventory.declared import DeclaredNode
+from gpu_acceptance.processes.facts import descendants, kill_descendants
+from gpu_acceptance.processes.janitor import MARK, kill_marked, start_janitor
+from gpu_acceptance.processes.scratch import SCRATCH, Scratch
+from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
+from gpu_acceptance.record.record import Figure, RankIdentity
+from gpu_acceptance.supervisor.counter_watch import CounterWatch
+from gpu_acceptance.supervisor.events import Events
+from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess, start_fork_server
+from gpu_acceptance.supervisor.telemetry_watch import TelemetryWatch
+from gpu_acceptance.supervisor.worker_process import WorkerProcess
+from gpu_acceptance.thresholds.limit import Value
+from gpu_acceptance.verdict.counter_alarm import alarm
+from gpu_acceptance.worker.worker import worker_command
+
+_REMOVING_S = 1.0  # what is not gone by then the janitor removes
+_MEMORY_SLACK_BYTES = 1 << 30  # an idle driver was seen to hold 618 MiB
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What the workers need to collect the same validations as their supervisor, and to run them alike."""
+
+    rootdir: Path
+    ini: Path
+    files: list[str]
+    parameters: dict[str, Value]
+    group_timeout_s: float
+    counters: frozenset[str]  # the metrics of counters that are judged here
+    most_risen: dict[str, float]  # how far each of them may rise, where a number says so
+    digests: dict[str, str]
+    declared_nodes: tuple[DeclaredNode, ...]
+    checkpoints: Path | None
+    data_dir: Path | None
+    shared_dir: Path | None
+    lora_model: Path | None
+    lora_data: Path | None
+
+
+class WorkerHold:
+    """The worker of one rank, if there is one now."""
+
+    def __init__(self, control: Control, events: Events, files: RunFiles, identity: RankIdentity) -> None:
+        self.worker: WorkerProcess | None = None
+        self.distrusted = ""  # why, where it was killed between two attempts
+        self._control = control
+        self._events = events
+        self._files = files
+        self._suite: Suite | None = None
+        self._coming: WorkerProcess | None = None  # which the fork server has been asked for
+        self._fork_server: ForkServerProcess | None = None  # started with the first worker
+        self._known: list[psutil.Process] | None = None  # what was here before the first worker: the user's own, from a conftest
+        # As they are before the validations are collected here: an import must not reach the workers by this way.
+        self._environment, self._folder = dict(os.environ), Path.cwd()
+        self._mark = f"{control.prefix}-{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._host, self._num_gpus = identity.host, identity.num_gpus
+        self._expects_gpu = identity.num_gpus > 0
+        self._gpus = identity.gpus  # as they were before the first worker
+        self._indexes = {gpu.uuid: gpu.index for gpu in identity.gpus}
+        self._gpu_index = identity.gpu.index if identity.gpu else None
+        self._gpu_uuid = ""  # of the GPU that the worker opened
+        self._counters = CounterWatch(reads_ports=identity.local_rank == 0)
+        events.listen(self._counters.wake_fd)
+        self._log = LogWarnings()
+        self._warnings: tuple[Figure, ...] = ()
+        self._telemetry = TelemetryWatch()
+        self._scratch = Scratch()
+        self._janitor = start_janitor(self._mark, self._scratch.stem)
+        self._memory_before = {gpu.index: gpu.use.used_bytes for gpu in identity.gpus if gpu.use}
+
+    def collect_with(self, suite: Suite) -> None:
+        self._suite = suite
+
+    def start(self, env: dict[str, str], generation: int) -> None:
+        """Asks for a worker; `attend` sees it come."""
+        assert self._suite
+        assert self.worker is None
+        assert self._coming is None
+        if self._known is None:
+            self._fork_server = start_fork_server({**self._environment, MARK: self._mark}, self._folder, self._files.worker_log)
+            self._known = descendants()  # with that one
+        self.distrusted = ""
+        with self._files.worker_log.open("a") as log:
+            log.write(f"=== generation {generation} ===\n")
+        command = worker_command(sys.executable, self._suite.rootdir, self._suite.ini, self._suite.files)
+        environment = {**self._environment, **env, MARK: self._mark, SCRATCH: str(self._scratch.name_next())}
+        asks_nccl = self._expects_gpu and self._control.place.local_rank == 0
+        files = self._folder, self._files.worker_log, self._files.stacks
+        self._coming = WorkerProcess(command, environment, *files, asks_nccl=asks_nccl, fork_server=self._fork_server)
+        if self._fork_server:
+            self._events.listen(self._fork_server.fd)
+        self.attend()
+
+    def attend(self) -> None:
+        """To be called after each wait: a worker that was asked for may have come, and one that is there may read on."""
+        if self._coming and self._coming.is_up():
+            self.worker = self._let_come()
+            self._events.watch(self.worker)
+        elif self.worker:
+            self.worker.flush()
+
+    def _let_come(self) -> WorkerProcess:
+        coming, self._coming = self._coming, None
+        assert coming
+        if self._fork_server:
+            self._events.unlisten(self._fork_server.fd)
+        return coming
+
+    def _abandon(self) -> None:
+        """What was asked for and has not come: nobody waits for it any more."""
+        if self._coming:
+            self._let_come().abandon()
+
+    def reap(self) -> str:
+        """Lets go of a worker that has ended; returns the end of its log."""
+        worker, self.worker = self.worker, None
+        assert worker is not None
+        self._events.unwatch()
+        log_tail = worker.log_tail()
+        worker.close()
+        return log_tail
+
+    def form_command(self, generation: int, *, group: bool) -> Message:
+        """What the worker must know to open its device and to meet the others of its generation."""
+        assert self._suite
+        place = self._control.place
+        shape = {
+            "rank": place.rank,
+            "local_rank": place.local_rank,
+            "world_size": place.world_size,
+            "local_world_size": place.local_world_size,
+            "num_nodes": place.num_nodes,
+        }
+        world = {
+            "store_host": place.store_host,
+            "store_port": self._control.port,
+            "prefix": f"{self._control.prefix}/{generation_prefix(generation)}",
+            "rank": place.rank,
+            "world_size": place.world_size,
+            "timeout_s": self._suite.group_timeout_s,
+        }
+        return {
+            "type": "form",
+            "group": group,
+            "expects_gpu": self._expects_gpu,
+            "place": {**shape, "node": place.node, "host": self._host, "num_gpus": self._num_gpus, "launcher": shape},
+            "world": world,
+            "parameters": self._suite.parameters,
+            "gpus": [gpu.model_dump(mode="json") for gpu in self._gpus],
+            "digests": self._suite.digests,
+            "declared_nodes": [node.model_dump() for node in self._suite.declared_nodes],
+            "checkpoints": self._suite.checkpoints and str(self._suite.checkpoints),
+            "data_dir": self._suite.data_dir and str(self._suite.data_dir),
+            "shared_dir": self._suite.shared_dir and str(self._suite.shared_dir),
+            "lora_model": self._suite.lora_model and str(self._suite.lora_model),
+            "lora_data": self._suite.lora_data and str(self._suite.lora_data),
+        }
+
+    def opened(self, gpu_uuid: str) -> None:
+        """The worker told which GPU it opened: the one whose memory, counters and telemetry are watched from now on."""
+        self._gpu_index = self._indexes.get(gpu_uuid, self._gpu_index)
+        self._gpu_uuid = gpu_uuid
+        self._telemetry.watch(gpu_uuid)
+
+    def read_counters(self, *, each_link: bool) -> None:
+        """Asks what rose on the GPU, and which warnings came, since it was asked last; `counters` has the answer."""
+        assert self._suite
+        self._warnings = self._log.figures(self._files.worker_log, self._suite.counters)
+        self._ask_counters(each_link=each_link)
+
+    def counters(self) -> tuple[Figure, ...] | None:
+        """What rose, and warnings; None while NVML has not answered, which does not take long. Without a GPU nothing rises."""
+        risen = self._counters.figures()
+        return None if risen is None else (*risen, *self._warnings)
+
+    def glance_at_counters(self) -> None:
+        """Asks what rose so far, while a validation runs; `alarm` has the answer, and the next `counters` tells it all the same."""
+        self._ask_counters(is_glance=True)
+
+    def alarm(self) -> str | None:
+        """Which counters rose further than they may, by the last glance; None while NVML has not answered."""
+        assert self._suite
+        risen = self._counters.figures()
+        return None if risen is None else alarm(risen, self._suite.most_risen)
+
+    def _ask_counters(self, *, each_link: bool = False, is_glance: bool = False) -> None:
+        assert self._suite
+        devices = str(self._suite.parameters.get("infiniband.devices", "*"))
+        self._counters.ask(self._gpu_uuid, self._suite.counters, devices=devices, each_link=each_link, is_glance=is_glance)
+
+    def telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None:
+        """What the GPU that the worker opened did between two moments; see TelemetryWatch.during."""
+        return self._telemetry.during(begin_s, end_s)
+
+    def telemetry_series(self, begin_s: float, end_s: float) -> GpuSeries | None:
+        """The same as a series; see TelemetryWatch.series."""
+        return self._telemetry.series(begin_s, end_s)
+
+    def memory_held_bytes(self) -> int | None:
+        """GPU memory in use beyond what was in use before the first worker; 0 where that is nothing to speak of; None: unknown."""
+        if self._gpu_index is None:
+            return 0
+        used, before = nvml.memory_used_bytes(self._gpu_index), self._memory_before.get(self._gpu_index)
+        if used is None or before is None or isinstance(before, Missing):
+            return None
+        return used - before if used - before > _MEMORY_SLACK_BYTES else 0
+
+    def kill_strays(self) -> None:
+        """Ends what the last worker left behind: by its mark, and as our child, which orphans of our descendants become."""
+        if self._known is None:  # there was no worker
+            return
+        self._abandon()
+        kill_marked(self._mark, rounds=2, spare=self._fork_server.pid if self._fork_server else 0)
+        kill_descendants(timeout_s=0.2, spare=self._janitor, known=self._known)
+        self._scratch.remove(within_s=0)
+
+    def kill_everything(self) -> None:
+        """SIGKILLs the worker and everything that it ever started, and removes its folder.
+
+        The sampler ends, so that none of it is inside NVML when Python ends.
+        """
+        self._telemetry.end()
+        self._abandon()
+        if self._fork_server:
+            self._fork_server.close()
+        if self.worker:
+            self.worker.kill()
+        kill_marked(self._mark, rounds=20)
+        kill_descendants(spare=self._janitor)
+        self._scratch.remove(within_s=_REMOVING_S)

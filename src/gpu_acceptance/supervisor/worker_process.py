@@ -1,0 +1,109 @@
+"""A supervisor's hold on its rank worker: start, talk, watch, kill. Never blocks for more than half a second."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from gpu_acceptance.processes.facts import count_oom_kills
+from gpu_acceptance.supervisor.fork_server_process import ForkedProcess, ForkServerProcess
+from gpu_acceptance.supervisor.inquiry import Inquiry, tail
+from gpu_acceptance.supervisor.nccl_ras import ras_address
+from gpu_acceptance.supervisor.worker_start import WorkerStart
+from gpu_acceptance.worker.channel import LineReader, Message, encode_message
+from gpu_acceptance.worker.worker import worker_environment
+
+
+class WorkerProcess:
+    """One worker of one generation. Exit is seen through a pidfd: a grandchild can hold the pipe open after the worker is gone.
+
+    `asks_nccl`: whether an inquiry also asks NCCL's RAS service, which gathers from the whole job.
+    With a fork server its process may come later (`is_up`).
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        folder: Path,
+        log_file: Path,
+        stack_file: Path,
+        *,
+        asks_nccl: bool = False,
+        fork_server: ForkServerProcess | None = None,
+    ) -> None:
+        self._ras_address = ras_address(environment) if asks_nccl else None
+        self._log_file = log_file
+        self._stack_file = stack_file
+        self._collectives_file = stack_file.with_suffix(".collectives")
+        self._collectives_file.unlink(missing_ok=True)  # of the worker before
+        child_bell, self._bell_fd = os.pipe()
+        child_read, self._write_fd = os.pipe()
+        event_read, child_write = os.pipe()
+        os.set_blocking(event_read, False)
+        os.set_blocking(self._write_fd, False)
+        self._unsent = b""
+        self.reader = LineReader(event_read)
+        ends = worker_environment(environment, (child_read, child_write), stack_file, (child_bell, self._collectives_file))
+        self._log_start = log_file.stat().st_size if log_file.exists() else 0
+        self._start = WorkerStart(command, ends, folder, log_file, [child_read, child_write, child_bell], fork_server)
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
+        self.is_up()
+
+    def is_up(self) -> bool:
+        """Whether its process is there. Until then it can only be asked this again, or be abandoned."""
+        if self._process is None and (process := self._start.poll()):
+            self._process = process
+            self.pid = process.pid
+            self.pidfd = os.pidfd_open(self.pid)
+            self._oom_kills = count_oom_kills()
+        return self._process is not None
+
+    def abandon(self) -> None:
+        """Lets go of a worker whose process is not there; it will not come."""
+        self._start.abandon()
+        for fd in (self._write_fd, self._bell_fd, self.reader.fd):
+            os.close(fd)
+
+    def send(self, message: Message) -> None:
+        """Tells the worker, now or when it reads again; one that is gone is noticed through its pidfd, not here."""
+        self._unsent += encode_message(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes what the pipe takes without blocking: a stopped worker reads nothing. Call it often."""
+        with contextlib.suppress(BrokenPipeError, BlockingIOError):
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self._write_fd, self._unsent) :]
+
+    def exit_text(self) -> str | None:
+        """`exit code 7` or `signal SIGSEGV` once the worker is gone, else None."""
+        assert self._process
+        code = self._process.poll()
+        if code is None:
+            return None
+        if code >= 0:
+            return f"exit code {code}"
+        if code == -signal.SIGKILL and (kills := count_oom_kills() - self._oom_kills):
+            return f"signal SIGKILL; since it started the kernel has killed {kills} processes of this machine for want of memory"
+        with contextlib.suppress(ValueError):
+            return f"signal {signal.Signals(-code).name}"
+        return f"signal {-code}"
+
+    def inquire(self) -> Inquiry:
+        """Asks a stuck worker where it is. Only just before a kill: the signal may disturb it."""
+        return Inquiry(self.pid, self._stack_file, self._collectives_file, self._bell_fd, self._ras_address)
+
+    def kill(self) -> None:
+        """SIGKILLs the worker and its whole process group; the exit is seen through the pidfd."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def log_tail(self) -> str:
+        """The end of what this worker wrote to stdout and stderr."""
+        return tail(self._log_file, self._log_start)
+
+    def close(self) -> None:
+        for fd in (self._write_fd, self._bell_fd, self.reader.fd, self.pidfd):
+            os.close(fd)

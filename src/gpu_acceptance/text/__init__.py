@@ -1,0 +1,1 @@
+"""Text and data from files and machines: read strictly, written safely. Knows nothing of a run."""

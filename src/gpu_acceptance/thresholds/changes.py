@@ -1,0 +1,176 @@
+"""What an overlay changed: every bound it loosened, tightened, added or altered, with the old and the new value.
+
+Bounds are compared where they are asked for, size by size: an overlay that names fewer sizes asks for less, and that is loosening.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_acceptance.thresholds.limit import Change, ChangeKind, FileDigest, Limit, Profile, bound_at
+
+_Difference = tuple[ChangeKind, str, str, str]  # kind, key, old, new
+
+_OTHER = 0  # stands for all sizes that no key names: sizes begin at 1
+_NUMBERS = ("at_least", "at_most", "peers.deficit_at_most", "peers.sigma")
+_ASKS = (*_NUMBERS, "equals", "uniform")
+_FACTS = ("unit", "scope")
+_SMALLEST = ("min_ranks", "min_ranks_per_node")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What one limit asks for at one size: bound by name; empty where it does not apply."""
+
+    bounds: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, limit: Limit, size: int) -> "_Asked":
+        if not limit.covers(size):
+            return cls({})
+        values = {
+            "at_least": bound_at(limit.at_least, size),
+            "at_most": bound_at(limit.at_most, size),
+            "peers.deficit_at_most": limit.peers and limit.peers.deficit_at_most,
+            "peers.sigma": limit.peers and limit.peers.sigma,
+            "equals": limit.equals,
+            "uniform": limit.uniform or None,
+        }
+        return cls({name: value for name, value in values.items() if value is not None})
+
+
+def changes_between(before: Profile, after: Profile, file: FileDigest) -> tuple[Change, ...]:
+    """All that `file` made different, in the order of its kinds and keys."""
+    found = [*_limits(before, after), *_settings(before, after), *_requires(before, after), *_not_applicable(before, after)]
+    return tuple(Change(kind, key, old, new, file.file, file.sha256) for kind, key, old, new in found)
+
+
+def _limits(before: Profile, after: Profile) -> Iterator[_Difference]:
+    for metric in sorted(after.limits):
+        new = after.limits[metric]
+        if metric not in before.limits:
+            yield "added", metric, "", summary(new)
+        elif before.limits[metric] != new:
+            yield from limit_differences(before.limits[metric], new)
+
+
+def limit_differences(old: Limit, new: Limit) -> Iterator[_Difference]:
+    """How `new` differs from `old` in what it asks for; both are of one metric."""
+    yield from _bounds(old, new)
+    yield from _cap(f"{new.metric} ceiling", old.ceiling, new.ceiling)
+    yield from _spreads(old, new)
+    if old.floor != new.floor:
+        yield "loosened" if new.floor < old.floor else "tightened", f"{new.metric} floor", _text(old.floor), _text(new.floor)
+    for name in _FACTS:
+        if getattr(old, name) != getattr(new, name):
+            yield "changed", f"{new.metric} {name}", _text(getattr(old, name)), _text(getattr(new, name))
+    if old.nodes != new.nodes:
+        kind: ChangeKind = "loosened" if old.nodes == "any" else "tightened" if new.nodes == "any" else "changed"
+        yield kind, f"{new.metric} nodes", old.nodes, new.nodes
+    for name in _SMALLEST:
+        was, now = getattr(old, name), getattr(new, name)
+        if was != now:
+            yield "loosened" if now > was else "tightened", f"{new.metric} {name}", _text(was), _text(now)
+
+
+def _bounds(old: Limit, new: Limit) -> Iterator[_Difference]:
+    sizes = _all_sizes(old, new)
+    asked = {size: (_Asked.of(old, size).bounds, _Asked.of(new, size).bounds) for size in sizes}
+    for name in _ASKS:
+        values = {size: (was.get(name), now.get(name)) for size, (was, now) in asked.items()}
+        for key, was, now in _where_alike(f"{new.metric} {name}", values):
+            if not _same(was, now):
+                yield _kind(name, was, now), key, _text(was), _text(now)
+
+
+def _spreads(old: Limit, new: Limit) -> Iterator[_Difference]:
+    """Where both ask for something: elsewhere the bound itself is said to be gone or added."""
+    sizes = [size for size in _all_sizes(old, new) if _Asked.of(old, size).bounds and _Asked.of(new, size).bounds]
+    values = {size: (bound_at(old.spread_at_most, size), bound_at(new.spread_at_most, size)) for size in sizes}
+    for key, was, now in _where_alike(f"{new.metric} spread_at_most", values):
+        yield from _cap(key, was, now)
+
+
+def _where_alike(key: str, values: Mapping[int, tuple[Any, Any]]) -> Iterator[tuple[str, Any, Any]]:
+    """Each pair of an old and a new value once, and the sizes it holds for, unless it holds for all."""
+    where: dict[tuple[Any, Any], list[int]] = {}
+    for size, pair in values.items():
+        where.setdefault(pair, []).append(size)
+    for (was, now), at in where.items():
+        yield key + ("" if at == list(values) else f" at {_sizes(at)}"), was, now
+
+
+def _all_sizes(old: Limit, new: Limit) -> list[int]:
+    return sorted({_OTHER, *old.listed_sizes(), *new.listed_sizes()})
+
+
+def _kind(name: str, old: Any, new: Any) -> ChangeKind:
+    if new is None:
+        return "loosened"
+    if old is None:
+        return "added"
+    if name not in _NUMBERS:
+        return "changed"
+    return "loosened" if (new < old) == (name == "at_least") else "tightened"
+
+
+def _cap(key: str, old: float | None, new: float | None) -> Iterator[_Difference]:
+    """A ceiling or a spread: none at all allows most."""
+    if old != new:
+        loosened = new is None or (old is not None and new > old)
+        yield "loosened" if loosened else "tightened", key, _text(old), _text(new)
+
+
+def _settings(before: Profile, after: Profile) -> Iterator[_Difference]:
+    yield from _mapping("parameter ", before.parameters, after.parameters)
+    for level, seconds in after.levels.items():
+        yield from _mapping(f"level {level} ", before.levels.get(level, {}), seconds)
+    if before.deadline_s != after.deadline_s:
+        yield "changed", "deadline_s", _text(before.deadline_s), _text(after.deadline_s)
+
+
+def _mapping(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[_Difference]:
+    for key in sorted(after):
+        if key not in before:
+            yield "added", prefix + key, "", _text(after[key])
+        elif not _same(before[key], after[key]):
+            yield "changed", prefix + key, _text(before[key]), _text(after[key])
+
+
+def _requires(before: Profile, after: Profile) -> Iterator[_Difference]:
+    for subject in sorted(after.requires - before.requires):
+        yield "added", f"requires {subject}", "", subject
+
+
+def _not_applicable(before: Profile, after: Profile) -> Iterator[_Difference]:
+    for glob, reason in after.not_applicable.items():
+        if before.not_applicable.get(glob) != reason:
+            yield "not applicable", glob, before.not_applicable.get(glob, ""), reason
+
+
+def summary(limit: Limit) -> str:
+    """A limit on one line: `at_least 8: 337 GB/s`."""
+    bounds = {name: getattr(limit, name) for name in ("at_least", "at_most", "equals")}
+    parts = [f"{name} {_text(bound)}" for name, bound in bounds.items() if bound is not None]
+    parts += ["uniform"] * limit.uniform
+    parts += [f"peers within {_text(limit.peers.deficit_at_most)}"] if limit.peers else []
+    return f"{', '.join(parts)} {limit.unit}"
+
+
+def _same(old: Any, new: Any) -> bool:
+    return bool(old == new) and isinstance(old, bool) == isinstance(new, bool)
+
+
+def _sizes(sizes: list[int]) -> str:
+    named = [str(size) for size in sizes if size != _OTHER]
+    return " and ".join([", ".join(named)] * bool(named) + ["other sizes"] * (_OTHER in sizes))
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{size}: {_text(bound)}" for size, bound in sorted(value.items()))
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.15g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,162 @@
+"""One YAML file of limits, read: a profile or an overlay, or an error that names file, key, value and what is allowed."""
+
+import difflib
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from gpu_acceptance.text.strict_yaml import MAX_BYTES, Document, Key, StrictYamlError, parse, shown
+from gpu_acceptance.thresholds.limit import BY_SIZE, FileDigest, subject_of_metric
+from gpu_acceptance.thresholds.parameters import PARAMETERS
+from gpu_acceptance.thresholds.schema import Content, Entry, Match, PeersEntry, number_hint
+
+M = TypeVar("M", bound=BaseModel)
+
+MAX_PROBLEMS = 10
+MAX_PATH = 500  # characters of a path in a message
+
+
+class LimitsError(ValueError):
+    """What a user wrote into a limits file, or asked of the profiles, and what is allowed. One line for each problem."""
+
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        lines = [problems] if isinstance(problems, str) else list(problems)
+        more = [f"and {len(lines) - MAX_PROBLEMS} more"] if len(lines) > MAX_PROBLEMS else []
+        super().__init__("\n".join(lines[:MAX_PROBLEMS] + more))
+
+
+@dataclass(frozen=True)
+class LimitsFile:
+    digest: FileDigest
+    content: Content
+
+    @property
+    def name(self) -> str:
+        return self.digest.file
+
+
+def read_file(path: Path) -> LimitsFile:
+    """The file at `path`, every entry found right by itself; what only holds after merging is not looked at."""
+    return LimitsFile(*read_validated(path, Content, _problems))
+
+
+def read_validated(path: Path, model: type[M], problems: Callable[[str, Document, ValidationError], list[str]]) -> tuple[FileDigest, M]:
+    """A YAML file as `model` has it. LimitsError, with what `problems` makes of what is wrong."""
+    name = file_name(path)
+    content = _read_bytes(path, name)
+    try:
+        document = parse(content)
+    except StrictYamlError as error:
+        raise LimitsError(f"{name}: {error}") from None
+    try:
+        found = model.model_validate(document.data)
+    except ValidationError as error:
+        raise LimitsError(problems(name, document, error)) from None
+    return FileDigest(name, hashlib.sha256(content).hexdigest()), found
+
+
+def file_name(path: Path) -> str:
+    return path.name if path.name.isprintable() and len(path.name) < 100 else shown(path.name)
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(name)[:100], list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _read_bytes(path: Path, name: str) -> bytes:
+    try:
+        if not path.is_file():  # a pipe would wait for ever
+            problem = "is not a regular file" if path.exists() else "there is no such file"
+            raise LimitsError(f"{name}: {problem}: {shown(str(path), MAX_PATH)}")
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise LimitsError(f"{name}: cannot be read: {error.strerror}") from None
+
+
+_FIELDS = {name: info for model in (Content, Entry, PeersEntry, Match) for name, info in model.model_fields.items()}
+_KEYS = {
+    "limits": "a metric named <subject>.<operation>.<quantity>, lower-case letters, digits and _",
+    "levels": "health, quick or full, and in each of them the name of a subject",
+    "not_applicable": "a glob that names its subject first, as in 'infiniband.*'",
+    **dict.fromkeys(BY_SIZE, "GPUs per node, a whole number from 1"),
+}
+
+
+def _problems(file: str, document: Document, error: ValidationError) -> list[str]:
+    lines: dict[tuple[Key, ...], str] = {}
+    for detail in error.errors(include_url=False):
+        path = _path(detail["loc"])
+        if path not in lines or detail["type"] == "value_error":  # of the branches of a union, the one that says why
+            lines[path] = f"{file}: {dotted(path)}{line_of(document, path)}: {_what(detail, path)}"
+    return list(lines.values())
+
+
+def _path(loc: tuple[Key, ...]) -> tuple[Key, ...]:
+    """The keys as they stand in the file: without the names pydantic gives to the branches of a union."""
+    if "equals" in loc[2:3]:
+        loc = loc[:3]
+    elif len(loc) > 3 and loc[2] in BY_SIZE:
+        loc = loc[:3] + loc[4:]
+    return loc[:-1] if loc and loc[-1] == "[key]" else loc
+
+
+def dotted(path: tuple[Key, ...]) -> str:
+    """`limits.gemm.bf16.sustained.unit`: where in the file."""
+    return ".".join(str(key) if re.fullmatch(r"[\w.*/-]{1,80}", str(key), re.ASCII) else shown(key) for key in path) or "the file"
+
+
+def line_of(document: Document, path: tuple[Key, ...]) -> str:
+    """` (line 7)`, of the key itself or of what it belongs into; nothing where no line is known."""
+    known = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in document.lines), ())
+    return f" (line {document.lines[known]})" if known else ""
+
+
+def _what(detail: Any, path: tuple[Key, ...]) -> str:
+    kind, value = detail["type"], detail["input"]
+    if path[:1] == ("parameters",) and kind in ("extra_forbidden", "invalid_key"):
+        return _unknown_parameter(str(path[1]))
+    if kind == "extra_forbidden":
+        return f"unknown key; known: {', '.join(known := _known_keys(path))}{did_you_mean(path[-1], known)}"
+    if kind == "value_error":
+        return str(detail["ctx"]["error"])
+    if kind == "invalid_key":
+        return f"not a key that is allowed here; known: {', '.join(_known_keys(path))}"
+    if detail["loc"][-1] == "[key]":
+        allowed = next(_KEYS[str(key)] for key in reversed(path[:-1]) if str(key) in _KEYS)
+        return f"not a key that is allowed here; allowed: {allowed}"
+    allowed = _allowed(path)
+    if kind == "missing":
+        return f"is missing; needed: {allowed}"
+    hint = "" if allowed.startswith("a whole number") else number_hint(value)
+    return f"{shown(value)} is not allowed; allowed: {allowed}{'; ' * bool(hint)}{hint}"
+
+
+def _unknown_parameter(name: str) -> str:
+    """The others of its subject; where there is no such subject, those that have any."""
+    subject = name.split(".", 1)[0]
+    of_subject = [known for known in PARAMETERS if subject_of_metric(known) == subject]
+    known = f"of {subject}: {', '.join(of_subject)}" if of_subject else f"of {', '.join(dict.fromkeys(map(subject_of_metric, PARAMETERS)))}"
+    return f"unknown parameter; there are those {known}{did_you_mean(name, PARAMETERS)}"
+
+
+def _allowed(path: tuple[Key, ...]) -> str:
+    if len(path) == 2 and path[0] == "parameters":
+        return PARAMETERS[str(path[1])].allowed
+    if len(path) == 2 and path[0] == "limits":
+        return f"a mapping of {', '.join(Entry.model_fields)}"
+    keys = reversed(path) if path[:1] in (("limits",), ("match",)) else path[:1]
+    return next((str(_FIELDS[str(key)].description) for key in keys if key in _FIELDS), "a mapping of keys")
+
+
+def _known_keys(path: tuple[Key, ...]) -> list[str]:
+    if path[0] == "match":
+        return list(Match.model_fields)
+    models: dict[int, type[BaseModel]] = {1: Content, 4: PeersEntry}
+    return list(models.get(len(path), Entry).model_fields)

@@ -1,0 +1,147 @@
+"""What a limit is, once it has been read and found right: plain values, no YAML, no judgement.
+
+Sizes are GPUs per node (on a machine without GPUs: ranks per node), because that is what fixes the fabric inside a node.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Literal, get_args
+
+Value = bool | int | float | str
+Scope = Literal["rank", "node", "job"]
+Nodes = Literal["any", "one", "several"]
+COUNTERS = "counters"  # the subject of what supervisors read round every validation
+RESERVED_SUBJECTS = frozenset({"world_formation", "worker_end"})  # rows of the suite itself, of no acceptance file
+
+BY_SIZE = ("at_least", "at_most", "spread_at_most")  # keys that hold one number, or one for each size
+
+Level = Literal["health", "quick", "full", "soak"]  # how much of the suite runs; a profile says which of them it has
+LEVELS: tuple[Level, ...] = get_args(Level)
+DEFAULT_LEVEL = "full"
+SOAK = "soak"  # the level, and the subject that it alone runs
+LOCALISE_ASKED = "localise.asked"  # a parameter
+SOAK_DURATION = "soak.duration_s"  # the parameter: for how long
+
+ChangeKind = Literal["loosened", "tightened", "added", "changed", "not applicable"]
+
+
+@dataclass(frozen=True)
+class Peers:
+    """A unit is compared with the median of the others (all of one job, same GPU model).
+
+    `deficit_at_most` and `sigma` are fractions: 0.03 is 3 %. `sigma` is the healthy spread of one unit, blocks included.
+    """
+
+    deficit_at_most: float
+    sigma: float
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A bound on one metric: what is enough, in which unit, for whom, and why anyone should believe it.
+
+    Several bounds may stand in one limit; each is judged. At least one is set.
+    """
+
+    metric: str
+    unit: str
+    scope: Scope
+    source: str
+    file: str  # base name of the YAML file that this entry comes from
+    at_least: float | Mapping[int, float] | None = None  # one number, or one by GPUs per node
+    at_most: float | Mapping[int, float] | None = None
+    equals: Value | None = None
+    uniform: bool = False
+    peers: Peers | None = None
+    world: tuple[int, ...] | None = None  # GPUs per node it applies to; None: all
+    nodes: Nodes = "any"
+    min_ranks: int = 1  # of the job, over all its nodes; it applies to no smaller one. As the marker of a validation
+    min_ranks_per_node: int = 1
+    floor: float = 0.0  # physically possible: a reading below it is a measuring error
+    ceiling: float | None = None  # physically possible: a reading above it is a measuring error
+    spread_at_most: float | Mapping[int, float] | None = None  # percent; above it a figure is unstable and is not judged
+    remedy: str = ""  # what to do about a miss, where the limit knows
+
+    @property
+    def subject(self) -> str:
+        return subject_of_metric(self.metric)
+
+    def applies(self, gpus_per_node: int, num_nodes: int) -> bool:
+        """Whether this limit is expected to be judged in a job of this shape, of nodes that are all as large."""
+        if self.nodes != "any" and (self.nodes == "one") != (num_nodes == 1):
+            return False
+        if gpus_per_node < self.min_ranks_per_node or gpus_per_node * num_nodes < self.min_ranks:
+            return False
+        return self.covers(gpus_per_node)
+
+    def covers(self, gpus_per_node: int) -> bool:
+        """Whether this size is listed wherever sizes are: what nobody listed has no limit, and nothing is interpolated."""
+        return (self.world is None or gpus_per_node in self.world) and all(gpus_per_node in bound for bound in self._by_size())
+
+    def listed_sizes(self) -> tuple[int, ...]:
+        """The GPUs per node that this limit names anywhere; empty: it holds for all."""
+        return tuple(sorted({*(self.world or ()), *(size for bound in self._by_size() for size in bound)}))
+
+    def _by_size(self) -> list[Mapping[int, float]]:
+        return [bound for name in BY_SIZE if isinstance(bound := getattr(self, name), Mapping)]
+
+
+def subject_of_metric(metric: str) -> str:
+    """`nccl` of `nccl.all_reduce.busbw`: the metric may be checked in acceptance/test_nccl.py alone."""
+    return metric.split(".", 1)[0]
+
+
+def subject_of(nodeid: str) -> str:
+    """`nccl` of `acceptance/test_nccl.py::test_large[all_gather]`."""
+    return PurePosixPath(nodeid.split("::", 1)[0]).stem.removeprefix("test_")
+
+
+def bound_at(bound: float | Mapping[int, float] | None, gpus_per_node: int) -> float | None:
+    """The number that a bound asks for at this size, or None where it asks for none."""
+    if isinstance(bound, Mapping):
+        return bound.get(gpus_per_node)
+    return bound
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that an overlay (`--limits=FILE`) made different from the profile it lies on."""
+
+    kind: ChangeKind
+    key: str  # "nccl.all_reduce.busbw at_least", "parameter gemm.size", ...
+    old: str
+    new: str
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The limits for one kind of hardware, everything inherited and all overlays merged."""
+
+    name: str
+    device_name: str | None  # what NVML calls the GPU; None: the profile of a machine without GPUs, or no one GPU (base)
+    requires: frozenset[str]
+    limits: Mapping[str, Limit]
+    parameters: Mapping[str, Value]
+    deadline_s: float  # of one validation, unless its `deadline` marker says otherwise
+    expected_s: Mapping[str, float] = field(default_factory=dict)  # by subject: one validation of it, at the chosen level
+    not_applicable: Mapping[str, str] = field(default_factory=dict)  # glob over metrics and `subject.validation` -> reason
+    changes: tuple[Change, ...] = ()
+    files: tuple[FileDigest, ...] = ()
+    digest: str = ""  # sha256 over all files read, in order
+    levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what each runs: subject -> seconds of one validation of it
+    level: str = DEFAULT_LEVEL  # the chosen one
+
+
+def matching_reason(name: str, reasons: Mapping[str, str]) -> str | None:
+    """The reason of the first glob that matches, or None. Waivers name metrics; `not_applicable` also names `subject.validation`."""
+    return next((reason for glob, reason in reasons.items() if fnmatchcase(name, glob)), None)

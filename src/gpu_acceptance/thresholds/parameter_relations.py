@@ -1,0 +1,145 @@
+"""What must hold between the parameters of a profile, or a run could not come to its end. Pure.
+
+The seconds that a validation takes by its parameters alone are a bound from below: blocks, rests and holds, none of the work between them.
+Calibrating a block takes two blocks more. At most half of the deadline may go into them: loading kernels, making data and comparing them
+take the rest.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpu_acceptance.thresholds.limit import Value
+from gpu_acceptance.thresholds.loss_reference import reference_of
+from gpu_acceptance.thresholds.parameters import DRILLS
+from gpu_acceptance.thresholds.size_reference import size_reference
+from gpu_acceptance.thresholds.values import show
+
+KERNEL_SHAPES = 42  # 14 kernels at 3 shapes
+MEMORY_PATTERNS = 6
+NUM_BURSTS = 15
+LATENCY_SIZES = 3
+MOST_CURVE_SIZES = 7  # from 8 B to 128 GiB
+_CALIBRATION = 2  # blocks: to warm up, and to find their length
+_SINGLES = 1  # a block more, of operations that are timed one by one
+_WAYS = 2  # on a CPU, to send and to receive are waited for one after the other
+_OF_DEADLINE = 0.5
+
+_NOT_ABOVE = (
+    ("nccl.medium_bytes", "nccl.large_bytes", "the second size is the smaller one"),
+    ("soak.pulse_s", "soak.corruption_s", "there would be no pulse in the time of a work"),
+)
+_BELOW = (
+    ("lora.warmup_steps", "lora.num_steps", "a warm-up comes to an end"),
+    ("lora_modes.warmup_steps", "lora_modes.num_steps", "a warm-up comes to an end"),
+    ("lora_model.warmup_steps", "lora_model.num_steps", "a warm-up comes to an end"),
+)
+
+
+@dataclass(frozen=True)
+class _Lasting:
+    """What one validation does, and the seconds of it that follow from these parameters."""
+
+    what: str
+    names: tuple[str, ...]
+    seconds: Callable[..., float]
+
+
+RESNET_DEPTHS = (18, 34, 50, 101, 152)  # He et al. 2015, table 1
+_DIVIDES = (
+    ("train.gpt2.num_heads", "train.gpt2.width", "heads share the width evenly"),
+    ("train.llama.num_heads", "train.llama.width", "heads share the width evenly"),
+    ("train.llama.num_kv_heads", "train.llama.num_heads", "as many heads share each key"),
+    ("lora.num_heads", "lora.width", "heads share the width evenly"),
+    ("lora.num_kv_heads", "lora.num_heads", "as many heads share each key"),
+)
+_LASTING = (
+    _Lasting(
+        "a sustained GEMM",
+        ("gemm.preheat_s", "gemm.block_s", "gemm.num_blocks"),
+        lambda preheat_s, block_s, num_blocks: preheat_s + block_s * (num_blocks + _CALIBRATION),
+    ),
+    _Lasting("a GEMM in bursts", ("gemm.idle_s",), lambda idle_s: NUM_BURSTS * idle_s),
+    _Lasting("the bandwidth of a memory", ("hbm.block_s", "timing.num_blocks"), lambda block_s, number: block_s * (number + _CALIBRATION)),
+    _Lasting("a test of memory", ("memory.hold_s",), lambda hold_s: MEMORY_PATTERNS * hold_s),
+    _Lasting("a survey of corruption", ("corruption.seconds",), lambda seconds: KERNEL_SHAPES * seconds),
+    _Lasting("the survey after a soak", ("soak.corruption_s",), lambda seconds: KERNEL_SHAPES * seconds),
+    _Lasting(
+        "a validation of nccl_scaling",
+        ("nccl.block_s", "timing.num_blocks"),
+        lambda block_s, number: 9 * block_s * (number + _CALIBRATION + _SINGLES),
+    ),
+    _Lasting(
+        "a latency of nccl",
+        ("nccl.latency_block_s", "timing.num_blocks"),
+        lambda block_s, number: LATENCY_SIZES * block_s * (number + _CALIBRATION),
+    ),
+    _Lasting(
+        "a curve of nccl_sizes",
+        ("nccl_sizes.block_s", "nccl_sizes.num_blocks"),
+        lambda block_s, number: MOST_CURVE_SIZES * block_s * (number + _CALIBRATION + _SINGLES),
+    ),
+    _Lasting("a missing peer of nic", ("nic.contact_s",), lambda contact_s: _WAYS * contact_s),
+    _Lasting("a missing peer of localise", ("localise.contact_s",), lambda contact_s: _WAYS * contact_s),
+    _Lasting(
+        "a training by turns with reduction and without",
+        ("train.warmup_s", "train.block_s", "train.num_blocks"),
+        lambda warmup_s, block_s, number: warmup_s + 2 * block_s * number,
+    ),
+    _Lasting("a round of a soak", ("soak.gemm_s", "soak.hbm_s", "soak.nccl_s"), lambda *shares_s: sum(shares_s)),
+)
+
+
+def contradictions(parameters: Mapping[str, Value], deadline_s: float) -> Iterator[str]:
+    """What is wrong, one line each: which parameters, what they are, and what is allowed. Parameters that are not there say nothing."""
+    for smaller, larger, why in _NOT_ABOVE:
+        if (named := _named((smaller, larger), parameters)) and named[smaller] > named[larger]:
+            yield f"parameters.{smaller} is {show(named[smaller])}, above {larger}, {show(named[larger])}: {why}"
+    for smaller, larger, why in _BELOW:
+        if (named := _named((smaller, larger), parameters)) and named[smaller] >= named[larger]:
+            yield f"parameters.{smaller} is {show(named[smaller])}, not below {larger}, {show(named[larger])}: {why}"
+    yield from _of_references(parameters)
+    for part, whole, why in _DIVIDES:
+        if (named := _named((part, whole), parameters)) and named[whole] % named[part]:
+            yield f"parameters.{whole} is {show(named[whole])}, which {part}, {show(named[part])}, does not divide: {why}"
+    if parameters.get("train.resnet.depth", RESNET_DEPTHS[0]) not in RESNET_DEPTHS:
+        depths = ", ".join(map(str, RESNET_DEPTHS))
+        yield f"parameters.train.resnet.depth is {show(parameters['train.resnet.depth'])}; allowed: {depths}"
+    for lasting in _LASTING:
+        named = _named(lasting.names, parameters)
+        seconds = lasting.seconds(*named.values()) if named else 0.0
+        if seconds > deadline_s * _OF_DEADLINE:
+            said = ", ".join(f"{name} {show(value)}" for name, value in named.items())
+            most = f"half of deadline_s, {show(deadline_s * _OF_DEADLINE)} s"
+            yield f"parameters: {lasting.what} takes {show(seconds)} s by these alone ({said}); allowed: {most}"
+
+
+def _of_references(parameters: Mapping[str, Value]) -> Iterator[str]:
+    words, num_steps = parameters.get("lora.reference"), parameters.get("lora.num_steps")
+    if isinstance(words, str) and isinstance(num_steps, int):
+        try:
+            reference_of(words, num_steps)
+        except ValueError as error:
+            yield f"parameters.lora.reference: {error} (lora.num_steps)"
+    for name in ("nccl_sizes.reference", "nccl.latency_reference"):
+        if isinstance(words := parameters.get(name), str):
+            try:
+                size_reference(words)
+            except ValueError as error:
+                yield f"parameters.{name}: {error}"
+
+
+def drill_on_nobody(parameters: Mapping[str, Value], world_size: int) -> str | None:
+    """Why a fault that is asked for would be planted on no rank."""
+    for name, rank_name in DRILLS.items():
+        rank = parameters.get(rank_name)
+        if parameters.get(name) and isinstance(rank, int) and rank >= world_size:
+            asked = f"{name}={show(parameters[name])}"
+            return f"parameter {rank_name}={rank}: allowed: a rank of this job, 0 to {world_size - 1}; {asked} would be planted on nobody"
+    return None
+
+
+def _named(names: tuple[str, ...], parameters: Mapping[str, Value]) -> dict[str, float]:
+    """These numbers by name; none where one of them is not there."""
+    values = {name: parameters.get(name) for name in names}
+    numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+    return numbers if len(numbers) == len(names) else {}

@@ -1,0 +1,212 @@
+"""From YAML files to the Profile of Limits that a run is judged by: which profile, its parents, the overlays on it.
+
+Whatever is wrong with a file or a name is a LimitsError, raised before any GPU is touched. Slack lives in the YAML, never here.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from gpu_acceptance.text.strict_yaml import shown
+from gpu_acceptance.thresholds.changes import changes_between
+from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, did_you_mean, file_name, read_file
+from gpu_acceptance.thresholds.limit import COUNTERS, LEVELS, FileDigest, Profile
+from gpu_acceptance.thresholds.parameter_relations import contradictions
+from gpu_acceptance.thresholds.schema import json_schema
+
+__all__ = ["LimitsError", "json_schema", "load_profile", "profile_names", "select_profile", "shipped_dir", "with_file", "with_site"]
+
+CPU = "cpu"  # the profile of a machine without GPUs
+BASE = "base"  # what is true of any GPU: no machine's profile, but what --measure-only loads where no profile matches
+_NO_GPU = (CPU, BASE)
+_OVERLAY = "site-"
+_NO_SITE = "environment.site*"  # what base.yaml declares not applicable for as long as no file says which nodes there must be
+
+
+def shipped_dir() -> Path:
+    """The profiles of this checkout, or those inside the installed package."""
+    checkout = Path(__file__).parents[3] / "thresholds"
+    return checkout if (checkout / "base.yaml").is_file() else Path(__file__).parents[1] / "profiles"
+
+
+def profile_names(directory: Path) -> list[str]:
+    """The profiles a machine can be judged by: those that name a GPU, and cpu. Parents and overlays are none."""
+    return [name for name, device_name in _devices(directory).items() if device_name is not None or name == CPU]
+
+
+def select_profile(device_name: str | None, directory: Path) -> str:
+    """The profile whose match.device_name is exactly this; cpu on a machine without GPUs."""
+    if device_name is None:
+        return CPU
+    devices = _devices(directory)
+    found = [name for name, known in devices.items() if known == device_name]
+    if len(found) > 1:
+        raise LimitsError(f"the GPU {shown(device_name)} is matched by two profiles, {' and '.join(found)}; name one with --hardware=NAME")
+    if not found:
+        known = ", ".join(f"{name} ({device})" for name, device in devices.items() if device is not None)
+        raise LimitsError(
+            f"no profile for the GPU {shown(device_name)}; profiles: {known or 'none'}; --measure-only records without judging"
+        )
+    return found[0]
+
+
+def load_profile(name: str, directory: Path, overlays: Sequence[Path] = ()) -> Profile:
+    """The profile `name` with all it inherits, and the overlays laid on it in their order."""
+    chain = _chain(name, directory)
+    profile = Profile(name, None, frozenset(), {}, {}, deadline_s=0)
+    for file in reversed(chain):
+        profile = _laid(profile, file)
+    own, match = chain[0], chain[0].content.match
+    profile = replace(profile, device_name=match.device_name if match else None)
+    if profile.device_name is None and name not in _NO_GPU:
+        raise LimitsError(f"{shown(name)} is a parent of other profiles, not a machine's; profiles: {', '.join(profile_names(directory))}")
+    _refuse_incomplete(profile, own.name)
+    for overlay in overlays:
+        profile = _overlaid(profile, read_file(_overlay_path(overlay, directory)))
+    return replace(profile, digest=_digest(profile.files))
+
+
+def with_site(profile: Profile, site: FileDigest) -> Profile:
+    """The profile of a run whose nodes are declared: the file counts into its digest, and what it declares is judged."""
+    return with_file(with_declared_nodes(profile), site)
+
+
+def with_file(profile: Profile, file: FileDigest) -> Profile:
+    """The profile of a run that one more file decides: it counts into the digest."""
+    files = (*profile.files, file)
+    return replace(profile, files=files, digest=_digest(files))
+
+
+def with_declared_nodes(profile: Profile) -> Profile:
+    """The profile where it is known which nodes there must be."""
+    return replace(profile, not_applicable={glob: why for glob, why in profile.not_applicable.items() if glob != _NO_SITE})
+
+
+def _profile_paths(directory: Path) -> dict[str, Path]:
+    try:
+        paths = sorted(path for path in directory.glob("*.yaml") if not path.name.startswith(_OVERLAY))
+    except OSError as error:
+        raise LimitsError(f"the profiles in {shown(str(directory), MAX_PATH)} cannot be read: {error.strerror}") from None
+    if not paths:
+        raise LimitsError(f"there are no profiles in {shown(str(directory), MAX_PATH)}")
+    return {path.stem: path for path in paths}
+
+
+def _devices(directory: Path) -> dict[str, str | None]:
+    matches = {name: read_file(path).content.match for name, path in _profile_paths(directory).items()}
+    return {name: match.device_name if match else None for name, match in matches.items()}
+
+
+def _chain(name: str, directory: Path) -> list[LimitsFile]:
+    """The profile, its parent, its parent's parent, ..."""
+    paths, names, files = _profile_paths(directory), [name], list[LimitsFile]()
+    if name not in paths:
+        raise LimitsError(_unknown(f"no profile {shown(name)}", name, profile_names(directory)))
+    while True:
+        file = _read_profile(paths[names[-1]])
+        files.append(file)
+        parent = file.content.extends
+        if parent is None:
+            return files
+        if parent in names:
+            raise LimitsError(f"{file.name}: extends: profiles go round in a circle: {' -> '.join([*names, parent])}")
+        if parent not in paths:
+            raise LimitsError(_unknown(f"{file.name}: extends: no profile {shown(parent)}", parent, list(paths)))
+        names.append(parent)
+
+
+def _unknown(problem: str, name: str, known: list[str]) -> str:
+    return f"{problem}; profiles: {', '.join(known)}{did_you_mean(name, known)}"
+
+
+def _read_profile(path: Path) -> LimitsFile:
+    file = read_file(path)
+    if file.content.reason is not None:
+        raise LimitsError(f"{file.name}: reason: belongs into an overlay; a profile says why in the source of each limit")
+    return file
+
+
+def _laid(profile: Profile, file: LimitsFile) -> Profile:
+    """The profile with all that `file` says laid over it; a limit replaces the whole limit of the same metric.
+
+    Whoever requires a subject takes back that a parent declared the whole of it not applicable (`subject.*`), and its counters;
+    whoever has a limit for a metric, that a parent declared this very one so.
+    """
+    content = file.content
+    taken_back = {glob for subject in content.requires for glob in (f"{subject}.*", f"{COUNTERS}.{subject}.*")} | set(content.limits)
+    inherited = {glob: reason for glob, reason in profile.not_applicable.items() if glob not in taken_back}
+    return replace(
+        profile,
+        requires=profile.requires | frozenset(content.requires),
+        limits={**profile.limits, **{metric: entry.limit(metric, file.name) for metric, entry in content.limits.items()}},
+        parameters={**profile.parameters, **content.parameters},
+        deadline_s=content.deadline_s or profile.deadline_s,
+        levels=_merged(profile.levels, content.levels),
+        not_applicable={**inherited, **content.not_applicable},
+        files=(*profile.files, file.digest),
+    )
+
+
+def _merged(before: Mapping[str, Mapping[str, float]], after: Mapping[Any, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+    return {level: {**before.get(level, {}), **after.get(level, {})} for level in LEVELS if level in before or level in after}
+
+
+def _overlaid(profile: Profile, file: LimitsFile) -> Profile:
+    if file.content.extends is not None:
+        raise LimitsError(f"{file.name}: extends: not allowed in an overlay; it lies on the profile of the machine")
+    match = file.content.match
+    if match and match.device_name != profile.device_name:
+        device = "no GPU" if profile.device_name is None else shown(profile.device_name)
+        raise LimitsError(
+            f"{file.name}: match.device_name: this overlay is for {shown(match.device_name)}, and profile {profile.name} is for {device}"
+        )
+    for subject in file.content.requires:
+        if f"{subject}.*" in file.content.not_applicable:
+            raise LimitsError(f"{file.name}: requires {subject}, and declares {subject}.* not applicable: it can ask for one of both")
+    after = _laid(profile, file)
+    _refuse_incomplete(after, file.name)
+    return replace(after, changes=profile.changes + changes_between(profile, after, file.digest))
+
+
+def _refuse_incomplete(profile: Profile, file: str) -> None:
+    problems = [f"{file}: {problem}" for problem in _incomplete(profile)]
+    if problems:
+        raise LimitsError(problems)
+
+
+def _incomplete(profile: Profile) -> Iterator[str]:
+    """What must hold once everything is merged."""
+    subjects = {limit.subject for limit in profile.limits.values()}
+    if not profile.deadline_s:
+        yield "deadline_s is missing, here and in all parents"
+    else:
+        yield from contradictions(profile.parameters, profile.deadline_s)
+    for subject in sorted(profile.requires - subjects):
+        yield f"requires {shown(subject)}, but there is no limit of it; subjects with limits: {', '.join(sorted(subjects)) or 'none'}"
+    for (lower, some), (higher, more) in pairwise(profile.levels.items()):
+        for subject in sorted(some.keys() - more.keys()):
+            yield f"levels.{higher}: lacks {shown(subject)}, which {lower} runs; a level runs all that the ones before it run"
+    for glob in profile.not_applicable:
+        if glob.split(".", 1)[0] not in subjects:
+            yield f"not_applicable.{glob}: matches nothing; subjects with limits: {', '.join(sorted(subjects)) or 'none'}"
+
+
+def _overlay_path(overlay: Path, directory: Path) -> Path:
+    """The file itself, or the shipped overlay of that name: `site-nvls-off`."""
+    shipped = {path.stem: path for path in sorted(directory.glob(f"{_OVERLAY}*.yaml"))}
+    if overlay.name in shipped and overlay == Path(overlay.name) and not overlay.exists():
+        return shipped[overlay.name]
+    if overlay.suffix or overlay.parent != Path() or overlay.exists():
+        return overlay
+    raise LimitsError(
+        f"no overlay {file_name(overlay)}: neither a file nor one of {', '.join(shipped) or 'none'}{did_you_mean(overlay.name, shipped)}"
+    )
+
+
+def _digest(files: tuple[FileDigest, ...]) -> str:
+    """What `sha256sum FILE... | sha256sum` prints in the folder of the files."""
+    listing = "".join(f"{file.sha256}  {file.file}\n" for file in files)
+    return hashlib.sha256(listing.encode("utf-8", "backslashreplace")).hexdigest()

@@ -1,0 +1,246 @@
+"""What may stand in one YAML file of limits: its keys, their values, and what must agree inside one limit.
+
+The texts of `description` are shown to whoever got a key wrong, and stand in thresholds/schema.json.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from gpu_acceptance.text.strict_yaml import shown
+from gpu_acceptance.thresholds.limit import BY_SIZE, COUNTERS, RESERVED_SUBJECTS, Level, Limit, Nodes, Peers, Scope, subject_of_metric
+from gpu_acceptance.thresholds.parameters import ParameterValues
+
+_METRIC = r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+){1,3}$"
+_SUBJECT = r"^[a-z][a-z0-9_]*$"
+_GLOB = r"^[a-z][a-z0-9_]*\.[^ ]+$"
+_PROFILE = r"^[a-z0-9][a-z0-9-]*$"
+_EXPONENT = re.compile(r"([-+]?[0-9]+)(?:\.)?[eE]([-+]?)([0-9]+)")
+_SOURCE = r"^(measured|datasheet|derived|published|policy)[: ] *[^ :].*$"
+
+
+def printable(text: str) -> str:
+    """The text itself; ValueError where it holds what is no plain text on one line."""
+    if not text.isprintable():
+        raise ValueError(f"{shown(text)} holds a line break, a control character or an invisible one; write plain text on one line")
+    return text
+
+
+def number_hint(value: object) -> str:
+    """What to write instead of `1e3`, which YAML takes for a text; empty for anything else."""
+    match = _EXPONENT.fullmatch(value[:40]) if isinstance(value, str) else None
+    return f"{match[0]} is text in YAML, write {match[1]}.0e{match[2] or '+'}{match[3]}" if match else ""
+
+
+def _no_number_in_disguise(text: str) -> str:
+    if hint := number_hint(text):
+        raise ValueError(hint)
+    return text
+
+
+def _not_reserved(name: str) -> str:
+    if subject_of_metric(name) in RESERVED_SUBJECTS:
+        raise ValueError(f"{shown(name)} is not allowed; {' and '.join(sorted(RESERVED_SUBJECTS))} are rows of the suite itself")
+    return name
+
+
+def _not_counters(name: str) -> str:
+    if name == COUNTERS:
+        raise ValueError(f"{shown(name)} is not allowed; counters are read at each level")
+    return name
+
+
+def unique(items: list[Any]) -> list[Any]:
+    """The list itself; ValueError where something is in it twice."""
+    if len(set(items)) < len(items):
+        raise ValueError(f"{shown(items)} names one of them twice")
+    return items
+
+
+def _number_or_sizes(value: object) -> str:
+    return "sizes" if isinstance(value, Mapping) else "number"
+
+
+Text = Annotated[str, Field(min_length=1), AfterValidator(printable)]
+Size = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+BySize = Annotated[dict[Size, float], Field(min_length=1)]
+Bound = Annotated[Annotated[float, Tag("number")] | Annotated[BySize, Tag("sizes")], Discriminator(_number_or_sizes)]
+Spread = Annotated[
+    Annotated[Positive, Tag("number")] | Annotated[Annotated[dict[Size, Positive], Field(min_length=1)], Tag("sizes")],
+    Discriminator(_number_or_sizes),
+]
+SettingValue = bool | int | float | Annotated[Text, AfterValidator(_no_number_in_disguise)]
+Metric = Annotated[str, Field(pattern=_METRIC), AfterValidator(_not_reserved)]
+Subject = Annotated[str, Field(pattern=_SUBJECT), AfterValidator(_not_reserved)]
+
+_BOUND = "a finite number, or a mapping from GPUs per node (a whole number from 1) to finite numbers"
+_FRACTION = "a fraction between 0 and 1; 0.03 is 3 %"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class PeersEntry(_Model):
+    """How far a unit may stay behind the median of its peers."""
+
+    deficit_at_most: Fraction = Field(description=_FRACTION)
+    sigma: Fraction = Field(description=_FRACTION)
+
+
+class Match(_Model):
+    """The hardware that a profile is for."""
+
+    device_name: Text = Field(description="the GPU's name exactly as NVML gives it")
+
+
+class Entry(_Model):
+    """One limit. At least one of at_least, at_most, equals, uniform, peers."""
+
+    at_least: Bound | None = Field(None, description=_BOUND)
+    at_most: Bound | None = Field(None, description=_BOUND)
+    equals: SettingValue | None = Field(None, description="a finite number, a text, true or false")
+    uniform: Literal[True] | None = Field(None, description="true, or leave the key out")
+    peers: PeersEntry | None = Field(None, description="a mapping of deficit_at_most and sigma")
+    unit: Text = Field(description="the unit that the test passes, as in GB/s; 'text' or 'bool' where the figure is none")
+    scope: Scope = Field(description="whose figure it is: rank, node or job")
+    world: Annotated[list[Size], Field(min_length=1), AfterValidator(unique)] | None = Field(
+        None, description="the GPUs per node it applies to, a list of whole numbers from 1; without the key: all"
+    )
+    nodes: Nodes = Field("any", description="any, one or several")
+    min_ranks: Size = Field(1, description="the ranks that a job has at least to which it applies, over all nodes, a whole number from 1")
+    min_ranks_per_node: Size = Field(1, description="the ranks that its largest node has at least, a whole number from 1")
+    floor: float = Field(0.0, description="the finite number below which a reading is a measuring error; without the key: 0")
+    ceiling: float | None = Field(None, description="the finite number above which a reading is a measuring error")
+    spread_at_most: Spread | None = Field(
+        None, description="percent, above 0, or a mapping from GPUs per node to percent; a figure that spreads more is not judged"
+    )
+    source: Annotated[Text, Field(min_length=20, pattern=_SOURCE)] = Field(
+        description="a sentence of 20 characters or more that begins with measured, datasheet, derived, published or policy and a colon"
+    )
+
+    remedy: Annotated[Text, Field(min_length=10)] | Literal[""] = Field("", description="what to do about a miss, in a sentence")
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        problems = [*_bound_problems(self), *_unit_problems(self), *_order_problems(self), *_size_problems(self)]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def limit(self, metric: str, file: str) -> Limit:
+        """The limit this entry states for `metric`."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return Limit(
+            **fields
+            | {
+                "metric": metric,
+                "file": file,
+                "uniform": bool(self.uniform),
+                "peers": self.peers and Peers(self.peers.deficit_at_most, self.peers.sigma),
+                "world": self.world and tuple(self.world),
+            }
+        )
+
+
+def _bound_problems(entry: Entry) -> Iterator[str]:
+    if all(bound is None for bound in (entry.at_least, entry.at_most, entry.equals, entry.uniform, entry.peers)):
+        yield "no bound; one of at_least, at_most, equals, uniform, peers is needed"
+    if entry.scope == "job" and (entry.peers or entry.uniform):
+        yield "peers and uniform compare members, and a job is only one; scope must be rank or node"
+
+
+def _unit_problems(entry: Entry) -> Iterator[str]:
+    kind = "bool" if isinstance(entry.equals, bool) else "text" if isinstance(entry.equals, str) else "number"
+    if entry.unit not in ("text", "bool"):
+        if entry.equals is not None and kind != "number":
+            yield f"equals is {shown(entry.equals)}, so the unit must be {kind}, not {shown(entry.unit)}"
+        return
+    if entry.equals is not None and kind != entry.unit:
+        yield f"equals is {shown(entry.equals)}, and the unit {entry.unit} wants {'a text' if entry.unit == 'text' else 'true or false'}"
+    for name in ("at_least", "at_most", "peers", "floor", "ceiling", "spread_at_most"):
+        if name in entry.model_fields_set:
+            yield f"{name} needs a number, and the unit is {entry.unit}; {entry.unit} takes equals or uniform"
+
+
+def _order_problems(entry: Entry) -> Iterator[str]:
+    numbers = {name: _by_size(getattr(entry, name)) for name in ("at_least", "at_most")}
+    if isinstance(entry.equals, int | float) and not isinstance(entry.equals, bool):
+        numbers["equals"] = {None: float(entry.equals)}
+    numbers["floor"] = {None: entry.floor}
+    for name, bounds in numbers.items():
+        for size, value in bounds.items():
+            yield from _impossible(f"{name}{_at(size)} is {value:.10g}", value, entry)
+    low, high = numbers["at_least"], numbers["at_most"]
+    for size in low | high:
+        least, most = low.get(size, low.get(None)), high.get(size, high.get(None))
+        if least is not None and most is not None and least > most:
+            yield f"at_least{_at(size)} is {least:.10g}, above at_most {most:.10g}"
+
+
+def _impossible(said: str, value: float, entry: Entry) -> Iterator[str]:
+    if entry.ceiling is not None and value > entry.ceiling:
+        yield f"{said}, above the ceiling {entry.ceiling:.10g}"
+    if value < entry.floor:
+        named = "floor" in entry.model_fields_set
+        yield f"{said}, below the floor {entry.floor:.10g}" if named else f"{said}, below 0; where that is possible, give a floor"
+
+
+def _size_problems(entry: Entry) -> Iterator[str]:
+    """A size that one key names and another does not would never be judged, and nobody would notice."""
+    named = {name: set(bound) for name in BY_SIZE if isinstance(bound := getattr(entry, name), dict)}
+    for (name, sizes), (other, others) in pairwise(named.items()):
+        if sizes != others:
+            yield f"{name} names the sizes {_sizes(sizes)}, {other} {_sizes(others)}; they must be the same"
+    for name, sizes in named.items():
+        if entry.world is not None and sizes != set(entry.world):
+            yield f"{name} names the sizes {_sizes(sizes)}, world {_sizes(entry.world)}; they must be the same, or leave world out"
+    smallest = max(entry.min_ranks_per_node, entry.min_ranks if entry.nodes == "one" else 1)
+    for name, sizes in (named | ({"world": set(entry.world)} if entry.world else {})).items():
+        if too_small := [size for size in sizes if size < smallest]:
+            yield f"{name} names the sizes {_sizes(too_small)}, and it applies to no node of less than {smallest} ranks"
+
+
+def _by_size(bound: float | Mapping[int, float] | None) -> dict[int | None, float]:
+    """A bound as a mapping; the size None stands for all sizes that it does not name."""
+    if bound is None:
+        return {}
+    return dict[int | None, float](bound.items()) if isinstance(bound, Mapping) else {None: bound}
+
+
+def _at(size: int | None) -> str:
+    return "" if size is None else f" at {size}"
+
+
+def _sizes(sizes: Iterable[int]) -> str:
+    return shown(sorted(sizes))
+
+
+class Content(_Model):
+    """A profile or an overlay. Only overlays have a `reason`; only profiles have `extends`."""
+
+    model_config = ConfigDict(title="gpu-acceptance limits file")
+
+    extends: Annotated[str, Field(pattern=_PROFILE)] | None = Field(None, description="the name of one parent profile, as in hopper-sxm")
+    match: Match | None = Field(None, description="a mapping of device_name")
+    reason: Text | None = Field(None, description="a text on one line: why this overlay exists")
+    requires: Annotated[list[Subject], AfterValidator(unique)] = Field([], description="a list of subjects, as in [gemm, hbm]")
+    limits: dict[Metric, Entry] = Field({}, description="a mapping from metrics to limits")
+    parameters: ParameterValues = Field({}, description="a mapping from parameters to values")
+    deadline_s: Positive | None = Field(None, description="seconds, above 0")
+    levels: dict[Level, dict[Annotated[Subject, AfterValidator(_not_counters)], Positive]] = Field(
+        {}, description="a mapping from levels (health, quick, full, soak) to mappings from subjects to seconds, above 0"
+    )
+    not_applicable: dict[Annotated[str, Field(pattern=_GLOB), AfterValidator(printable)], Text] = Field(
+        {}, description="a mapping from globs to a reason, a text on one line"
+    )
+
+
+def json_schema() -> dict[str, Any]:
+    """The format as a JSON schema, for editors. It knows single keys; what must agree between keys only loading knows."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Content.model_json_schema()}

@@ -1,0 +1,1 @@
+"""Figures and limits -> judgements, rows, and one verdict. Pure: neither torch nor pytest."""

@@ -1,0 +1,111 @@
+"""One bound against the figures that may be judged: who is worst, who missed, by how much.
+
+A unit is a rank, a node or the job, as the scope says. Nothing here knows attempts that failed, waivers or profiles.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_acceptance.text.ranges import named
+from gpu_acceptance.thresholds.limit import Limit, Scope, Value
+from gpu_acceptance.thresholds.values import is_number, show, show_apart, typed
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One figure that may be judged: the value, and whose it is."""
+
+    unit: int  # rank, node or 0 for the job
+    rank: int
+    attempt: int
+    value: Value
+    detail: str = ""  # which part of the unit it is of, where that is known
+
+    @property
+    def number(self) -> int | float:
+        assert isinstance(self.value, int | float), self.value
+        assert is_number(self.value), self.value
+        return self.value
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one bound made of its samples. `missed` starts with the worst; it is empty where the bound held."""
+
+    need: str  # ">= 337", "equal on all"
+    need_has_unit: bool = False
+    worst: Sample | None = None
+    missed: tuple[Sample, ...] = ()
+    shown: str = ""  # the worst value
+    detail: str = ""  # what else to say of it
+    margin: float | None = None
+    fault: str = ""  # what is wrong with the samples in `unfit`, which cannot be compared with the others
+    unfit: tuple[Sample, ...] = ()
+
+
+def bounds_of(limit: Limit) -> tuple[str, ...]:
+    """The names of the bounds that a limit sets, in the order of their judgements."""
+    given = {
+        "at_least": limit.at_least is not None,
+        "at_most": limit.at_most is not None,
+        "equals": limit.equals is not None,
+        "uniform": limit.uniform,
+        "peers": limit.peers is not None,
+    }
+    return tuple(name for name, is_set in given.items() if is_set)
+
+
+def find_beyond(samples: Sequence[Sample], asked: float, sign: int) -> Finding:
+    """at_least (sign 1) and at_most (sign -1) are one rule and its mirror image."""
+    ordered = sorted(samples, key=lambda sample: sign * sample.number)
+    symbol = ">=" if sign == 1 else "<="
+    if not ordered:
+        return Finding(need=f"{symbol} {show(asked)}", need_has_unit=True)
+    worst = ordered[0]
+    shown, shown_bound = show_apart(worst.value, asked)
+    missed = tuple(sample for sample in ordered if sign * sample.number < sign * asked)
+    margin = relative(sign * (worst.number - asked), asked)
+    return Finding(f"{symbol} {shown_bound}", need_has_unit=True, worst=worst, missed=missed, shown=shown, margin=margin)
+
+
+def relative(distance: float, bound: float) -> float | None:
+    """`distance` as a part of the bound; None where the bound is zero or the quotient is no finite number."""
+    try:
+        part = float(distance / abs(bound))
+    except (ZeroDivisionError, OverflowError):
+        return None
+    return part if math.isfinite(part) else None
+
+
+def find_other_than(samples: Sequence[Sample], wanted: Value) -> Finding:
+    """Exactly the wanted value, and of its type."""
+    missed = tuple(sample for sample in samples if typed(sample.value) != typed(wanted))
+    worst = (missed or tuple(samples) or (None,))[0]
+    shown, shown_bound = show_apart(worst.value, wanted) if worst else ("", show(wanted))
+    return Finding(f"== {shown_bound}", need_has_unit=True, worst=worst, missed=missed, shown=shown)
+
+
+def find_odd(samples: Sequence[Sample], scope: Scope) -> Finding:
+    """The most common value is the reference. Where two are equally common nobody is, and all are named."""
+    need = "equal on all"
+    units_of: dict[tuple[str, Value], set[int]] = {}
+    for sample in samples:
+        units_of.setdefault(typed(sample.value), set()).add(sample.unit)
+    if len(units_of) < 2:
+        worst = samples[0] if samples else None
+        return Finding(need, worst=worst, shown=show(worst.value) if worst else "")
+    reference = _most_common(units_of)
+    missed = tuple(sample for sample in samples if typed(sample.value) != reference)
+    shown = dict(zip(units_of, show_apart(*(value for _, value in units_of)), strict=True))
+    camps = sorted((sorted(units), shown[key]) for key, units in units_of.items() if reference in (None, key))
+    listed = ", ".join(f"{value} on {named(scope, units)}" for units, value in camps)
+    detail = f" where most have {listed}" if reference else f" without a majority ({listed})"
+    return Finding(need, worst=missed[0], missed=missed, shown=shown[typed(missed[0].value)], detail=detail)
+
+
+def _most_common(units_of: Mapping[tuple[str, Value], set[int]]) -> tuple[str, Value] | None:
+    """The value of most units; None where it has no more of them than another."""
+    ordered = sorted(units_of, key=lambda key: len(units_of[key]), reverse=True)
+    first, second = ordered[:2]
+    return first if len(units_of[first]) > len(units_of[second]) else None

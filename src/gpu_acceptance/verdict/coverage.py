@@ -1,0 +1,159 @@
+"""What a run had to judge and what it did: every expected bound over all rows, and every GPU that exists. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import Coverage, Judgement, Outcome, Row, Status
+from gpu_acceptance.text.ranges import named
+from gpu_acceptance.thresholds.limit import Limit, Profile, matching_reason, subject_of_metric
+from gpu_acceptance.thresholds.values import plural
+from gpu_acceptance.verdict.bounds import bounds_of
+from gpu_acceptance.verdict.judge import blank, num_peer_metrics, waived, why_no_limit
+
+_WORST_FIRST = (
+    Status.MISSED,
+    Status.INVALID,
+    Status.UNSTABLE,
+    Status.NO_LIMIT,
+    Status.NOT_MEASURED,
+    Status.WAIVED,
+    Status.HELD,
+    Status.NOT_APPLICABLE,
+)
+DECLARED = {Status.NOT_APPLICABLE, Status.WAIVED}
+
+
+def judge_run(rows: Sequence[Row], profile: Profile, job: Job, waivers: Mapping[str, str]) -> tuple[Judgement, ...]:
+    """Every bound that applies to this job and is required or was judged: the worst judgement of all rows.
+
+    What a test says of the job it needs excuses none of them: the profile asks for the limit at this size.
+    """
+    judged: dict[tuple[str, str], list[Judgement]] = {}
+    for row in rows:
+        for judgement in row.judgements:
+            judged.setdefault((judgement.metric, judgement.bound), []).append(judgement)
+    found, num_metrics = [], num_peer_metrics(profile)
+    for limit in applying_limits(profile, job):
+        aside = declared_aside(limit.metric, profile, waivers)
+        for bound in bounds_of(limit):
+            if results := judged.get((limit.metric, bound)):
+                found.append(min(results, key=_badness))
+            elif limit.subject in profile.requires:
+                found.append(_never_judged(bound, limit, job, num_metrics, aside))
+    return tuple(found)
+
+
+def applying_limits(profile: Profile, job: Job) -> list[Limit]:
+    return [limit for _, limit in sorted(profile.limits.items()) if limit.applies(job.gpus_per_node, job.num_nodes)]
+
+
+def declared_aside(name: str, profile: Profile, waivers: Mapping[str, str]) -> tuple[Status, str] | None:
+    """Whether somebody said beforehand that a metric or a subject does not count here, and why."""
+    waiver = matching_reason(name, waivers)
+    if waiver is not None:
+        return Status.WAIVED, waiver
+    reason = matching_reason(name, profile.not_applicable)
+    return None if reason is None else (Status.NOT_APPLICABLE, reason)
+
+
+def left_out(rows: Iterable[Row], profile: Profile, not_applicable_subjects: Mapping[str, str]) -> dict[str, str]:
+    """Required subjects of which nothing ran because this job is too small for them, and why; each of their rows must say so."""
+    outcomes: dict[str, set[Outcome]] = {}
+    for row in rows:
+        outcomes.setdefault(row.subject, set()).add(row.outcome)
+    small = {subject for subject, found in outcomes.items() if found == {Outcome.NOT_APPLICABLE}}
+    return {subject: not_applicable_subjects[subject] for subject in sorted(profile.requires & small & not_applicable_subjects.keys())}
+
+
+def _badness(judgement: Judgement) -> tuple[int, bool, float, str]:
+    margin = judgement.margin
+    return _WORST_FIRST.index(judgement.status), margin is None, margin or 0.0, judgement.message
+
+
+def _never_judged(bound: str, limit: Limit, job: Job, num_metrics: int, aside: tuple[Status, str] | None) -> Judgement:
+    never = blank(bound, limit, job, num_metrics, Status.NOT_MEASURED, f"{limit.metric}: never measured")
+    if aside is None:
+        return never
+    status, reason = aside
+    if status is Status.WAIVED:
+        return waived(never, reason)
+    return blank(bound, limit, job, num_metrics, status, f"{limit.metric}: not applicable: {reason}")
+
+
+def subjects_without_limit(
+    rows: Iterable[Row], profile: Profile, job: Job, waivers: Mapping[str, str], not_applicable_subjects: Mapping[str, str]
+) -> list[str]:
+    """One text per required subject of which nothing is asked in a job of this shape, and nobody said that this is right."""
+    small = left_out(rows, profile, not_applicable_subjects)
+    covered = {limit.subject for limit in applying_limits(profile, job)}
+    texts = []
+    for subject in sorted(profile.requires - covered):
+        limits = [limit for _, limit in sorted(profile.limits.items()) if limit.subject == subject]
+        names = [limit.metric for limit in limits] or [f"{subject}.*"]
+        if subject in small or all(declared_aside(name, profile, waivers) for name in names):
+            continue
+        texts.append(_nothing_asked(subject, limits, profile, job))
+    return texts
+
+
+def _nothing_asked(subject: str, limits: Sequence[Limit], profile: Profile, job: Job) -> str:
+    if not limits:
+        return f"no limit of {subject} in profile {profile.name}"
+    sizes = sorted({size for limit in limits for size in limit.listed_sizes()})
+    if sizes and job.gpus_per_node not in sizes:
+        return f"no limit of {subject} at {job.gpus_per_node} GPUs per node; listed: {', '.join(map(str, sizes))}"
+    return f"no limit of {subject} on {plural(job.num_nodes, 'node')} of {job.gpus_per_node} GPUs: {why_no_limit(limits[0], job)}"
+
+
+@dataclass(frozen=True)
+class NodeGpus:
+    """The GPUs of one node by key: UUID, else index. `existing` also counts those that only the PCI bus shows."""
+
+    host: str
+    existing: int
+    shown: Mapping[str, Gpu]
+    tested: frozenset[str]
+
+    @property
+    def untested(self) -> str | None:
+        """`no rank opened GPUs 4-7 of node-01`, or None where each was opened."""
+        if len(self.tested) >= self.existing:
+            return None
+        indexes = {gpu.index for key, gpu in self.shown.items() if key not in self.tested}
+        hidden = self.existing - len(self.tested) - len(indexes)
+        if not indexes:
+            return f"no rank opened {plural(hidden, 'GPU')} of {self.host}, unseen by NVML"
+        also = f" and {hidden} unseen by NVML" if hidden > 0 else ""
+        return f"no rank opened {named('GPU', indexes)} of {self.host}{also}"
+
+
+def gpus_by_node(job: Job) -> list[NodeGpus]:
+    """What exists and what a worker of some rank opened, on each node. Two ranks on one GPU test one GPU."""
+    nodes = []
+    for node, identities in job.by_node.items():
+        shown = {_key(gpu): gpu for identity in identities for gpu in identity.gpus}
+        opened = {_key(identity.gpu) if identity.gpu else identity.gpu_uuid for identity in identities if identity.gpu_uuid}
+        existing = max(len(shown), len(opened), *(identity.num_gpus for identity in identities))
+        nodes.append(NodeGpus(job.host(node), existing, shown, frozenset(opened)))
+    return nodes
+
+
+def _key(gpu: Gpu) -> str:
+    return gpu.uuid or f"index {gpu.index}"
+
+
+def make_coverage(limits: Iterable[Judgement], required: frozenset[str], job: Job) -> Coverage:
+    """Counts. A bound that was declared away was not expected."""
+    expected = [limit for limit in limits if subject_of_metric(limit.metric) in required and limit.status not in DECLARED]
+    gpus = gpus_by_node(job)
+    return Coverage(
+        nodes=job.num_nodes,
+        ranks=len(job.by_rank),
+        gpus_existing=sum(node.existing for node in gpus),
+        gpus_tested=sum(len(node.tested) for node in gpus),
+        limits_expected=len(expected),
+        limits_judged=sum(limit.status in (Status.HELD, Status.MISSED) for limit in expected),
+        limits_held=sum(limit.status is Status.HELD for limit in expected),
+    )

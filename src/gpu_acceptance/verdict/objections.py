@@ -1,0 +1,201 @@
+"""What speaks against ACCEPTED: rows that went wrong, bounds that were not proved, GPUs that nobody tested. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import Coverage, Judgement, Outcome, Row, Status
+from gpu_acceptance.text.ranges import named
+from gpu_acceptance.thresholds.contract import JudgedContract, LineState
+from gpu_acceptance.thresholds.limit import Profile
+from gpu_acceptance.thresholds.values import plural
+from gpu_acceptance.verdict.coverage import DECLARED, gpus_by_node
+
+FORMATION = "world_formation"  # row 0
+REJECTING = {Outcome.DIED: "died", Outcome.STUCK: "stuck", Outcome.FAILED: "failed"}
+_INCOMPLETE = {
+    Outcome.LOST: "lost",
+    Outcome.INTERRUPTED: "interrupted",
+    Outcome.ERROR: "in error",
+    Outcome.UNSTABLE: "unstable",
+    Outcome.NO_LIMIT: "without a limit",
+    Outcome.NOT_MEASURED: "not measured on every member",
+    Outcome.SKIPPED: "skipped without declaration",
+    Outcome.NOT_RUN: "not run",
+    Outcome.VICTIM: "victim of a peer",
+}
+
+
+@dataclass(frozen=True)
+class Objection:
+    """One thing against ACCEPTED: how the verdict line says it, and in full. The line says the same part only once."""
+
+    part: str
+    sentence: str
+
+
+def same(text: str) -> Objection:
+    return Objection(text, text)
+
+
+def validations(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if is_validation(row.nodeid)]
+
+
+def is_validation(nodeid: str) -> bool:
+    """A row may also be of the suite itself (world_formation, worker_end): what it finds counts, but it is no validation."""
+    return "::" in nodeid
+
+
+def _missed(row: Row) -> list[Judgement]:
+    return [judgement for judgement in row.judgements if judgement.status is Status.MISSED]
+
+
+def rejecting_rows(rows: Sequence[Row]) -> Iterator[Objection]:
+    """Failed, died, stuck, missed. A missed limit rejects whatever its row says."""
+    missed = {judgement.metric for row in rows for judgement in _missed(row)}
+    num_rows = sum(bool(_missed(row)) for row in rows)
+    part = f"{plural(len(missed), 'limit')} missed in {_of_all(num_rows, rows)}"
+    for row in _by_severity(rows, REJECTING):
+        if not _only_missed(row):
+            yield Objection(_part_of(row, rows, REJECTING), _sentence(row))
+    for row in rows:
+        for judgement in _missed(row):
+            yield Objection(part, f"{_name(row)}: {judgement.message}")
+
+
+def _only_missed(row: Row) -> bool:
+    """Whether a row failed by its limits and by nothing else."""
+    return row.outcome is Outcome.FAILED and _first_line(row) in {_first_line(judgement) for judgement in _missed(row)}
+
+
+def incomplete_rows(rows: Sequence[Row]) -> Iterator[Objection]:
+    """One sentence for all that say the same: a counter that a machine does not have is missing from every validation."""
+    alike: dict[tuple[Outcome, str], list[Row]] = {}
+    for row in _by_severity(rows, _INCOMPLETE):
+        alike.setdefault((row.outcome, _first_line(row)), []).append(row)
+    for first, *others in alike.values():
+        more = f" and {plural(len(others), 'other')}" if others else ""
+        yield Objection(_part_of(first, rows, _INCOMPLETE), f"{_name(first)}{more}: {_first_line(first) or first.outcome}")
+
+
+def _by_severity(rows: Sequence[Row], words: Mapping[Outcome, str]) -> list[Row]:
+    return [row for outcome in words for row in rows if row.outcome is outcome]
+
+
+def _part_of(row: Row, rows: Sequence[Row], words: Mapping[Outcome, str]) -> str:
+    word = words[row.outcome]
+    if not is_validation(row.nodeid):
+        return f"{row.nodeid.replace('_', ' ')} {word}"
+    alike = sum(other.outcome is row.outcome and not _only_missed(other) for other in validations(rows))
+    return f"{_of_all(alike, rows)} {word}"
+
+
+def _of_all(count: int, rows: Sequence[Row]) -> str:
+    return f"{count} of {plural(len(validations(rows)), 'validation')}"
+
+
+def _sentence(row: Row) -> str:
+    return f"{_name(row)}: {_first_line(row) or row.outcome}"
+
+
+def _first_line(said: Row | Judgement) -> str:
+    return said.message.split("\n", 1)[0]
+
+
+def _name(row: Row) -> str:
+    """`test_nccl.py::test_large[all_gather]`: folders left out, parameters kept."""
+    path, colons, test = row.nodeid.partition("::")
+    return f"{path.rsplit('/', 1)[-1]}{colons}{test}"
+
+
+def broken_off(
+    measure_only: bool, interrupted: str | None, internal_error: str | None, not_concluded: Sequence[str] = ()
+) -> Iterator[Objection]:
+    if internal_error is not None:
+        yield Objection("internal error", f"internal error: {internal_error}")
+    if interrupted is not None:
+        yield Objection("interrupted", f"interrupted: {interrupted}")
+    yield from (Objection(not_concluded[0], sentence) for sentence in not_concluded)
+    if measure_only:
+        yield Objection("measured only, not judged", "measured only: no figure was judged")
+
+
+def uncollected(sentences: Sequence[str]) -> Iterator[Objection]:
+    """Test files that gave no validations: nobody knows what they would have asked."""
+    part = f"{plural(len(sentences), 'file')} not collected"
+    yield from (Objection(part, sentence) for sentence in sentences)
+
+
+def unproved(rows: Sequence[Row], limits: Sequence[Judgement], coverage: Coverage, profile: Profile) -> Iterator[Objection]:
+    """Expected bounds that did not hold, and that nobody declared away."""
+    open_limits = [limit for limit in limits if limit.status not in DECLARED | {Status.HELD, Status.MISSED}]
+    consulted = {(judgement.metric, judgement.bound) for row in rows for judgement in row.judgements}
+    never = sorted({limit.metric for limit in open_limits if (limit.metric, limit.bound) not in consulted})
+    if never:
+        yield Objection(f"{plural(len(never), 'limit')} never measured", f"never measured: {', '.join(never)}")
+    unjudged = sorted({limit.metric for limit in open_limits} - set(never))
+    if unjudged:
+        yield Objection(f"{plural(len(unjudged), 'limit')} not judged", f"measured but not judged: {', '.join(unjudged)}")
+    if not coverage.limits_judged:
+        yield Objection("no limit held", f"no limit of profile {profile.name} held: nothing was proved")
+
+
+def contract_missed(contract: JudgedContract | None) -> Iterator[Objection]:
+    yield from _of_contract(contract, LineState.MISSED)
+
+
+def contract_not_tested(contract: JudgedContract | None) -> Iterator[Objection]:
+    """Lines that the contract's own file does not excuse."""
+    yield from _of_contract(contract, LineState.NOT_TESTED)
+
+
+def _of_contract(contract: JudgedContract | None, state: LineState) -> Iterator[Objection]:
+    lines = [one for one in contract.unanswered if one.state is state] if contract else []
+    for one in lines:
+        part = f"{plural(len(lines), 'contract line')} {one.state}"
+        yield Objection(part, f"contract line {one.line.number} ({one.line.text}) {one.state}: {'; '.join(one.reasons)}")
+
+
+def untested(job: Job, profile: Profile, coverage: Coverage, declared_gpus: int | None, expected_nodes: int | None) -> Iterator[Objection]:
+    """Nodes that were expected, ranks that never spoke, and GPUs that exist and were not tested."""
+    yield from absent(job, declared_gpus, expected_nodes)
+    if profile.device_name is None and coverage.gpus_existing:
+        yield same(f"profile {profile.name} is for no GPU, and {plural(coverage.gpus_existing, 'GPU')} can be seen")
+    elif profile.device_name is not None and not coverage.gpus_tested:
+        yield same(f"profile {profile.name} is for {profile.device_name}, and no rank opened a GPU")
+    else:
+        yield from map(same, _other_gpus(job, profile))
+
+
+def absent(job: Job, declared_gpus: int | None, expected_nodes: int | None) -> Iterator[Objection]:
+    """Nodes that never came, ranks that never spoke, nodes with fewer of them, GPUs without one."""
+    if expected_nodes not in {None, job.num_nodes}:
+        yield same(f"{plural(job.num_nodes, 'node')} took part, and --expect-nodes wants {expected_nodes}")
+    if job.silent_ranks or not job.ranks:
+        yield same(f"no answer from {named('rank', job.silent_ranks)}" if job.ranks else "no rank said who it is")
+    sizes = sorted({identity.local_world_size for identity in job.ranks})
+    if len(sizes) > 1:
+        yield same(f"nodes differ in their number of ranks: {', '.join(map(str, sizes))}")
+    yield from _gpus_without_rank(job, declared_gpus)
+
+
+def _gpus_without_rank(job: Job, declared_gpus: int | None) -> Iterator[Objection]:
+    wanted = [(node, node.existing if declared_gpus is None else declared_gpus) for node in gpus_by_node(job)]
+    short = [(node, number) for node, number in wanted if len(node.tested) < number]
+    num_missing = sum(number - len(node.tested) for node, number in short)
+    for node, _ in short:
+        tested = f"{len(node.tested)} of {declared_gpus} declared GPUs of {node.host}"
+        text = node.untested if declared_gpus is None else f"ranks opened {tested}"
+        assert text is not None, node.host
+        yield Objection(text if len(short) == 1 else f"no rank opened {plural(num_missing, 'GPU')} of {len(short)} nodes", text)
+
+
+def _other_gpus(job: Job, profile: Profile) -> Iterator[str]:
+    """GPUs that the profile is not made for."""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, identity in job.by_rank.items():
+        if identity.gpu and identity.gpu.name != profile.device_name:
+            ranks_of.setdefault(identity.gpu.name, []).append(rank)
+    for name, ranks in sorted(ranks_of.items()):
+        yield f"profile {profile.name} is for {profile.device_name}, and there is {name} on {job.who(ranks)}"

@@ -1,0 +1,195 @@
+"""Rank records + judgements -> one row of the report: the outcome over all ranks, causes before victims. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import FORMING, Attempt, Judgement, Outcome, RankRecord, Row, Status
+from gpu_acceptance.text.clip import clip
+from gpu_acceptance.thresholds.limit import COUNTERS, Profile, matching_reason, subject_of, subject_of_metric
+from gpu_acceptance.verdict.judge import judge
+from gpu_acceptance.verdict.objections import FORMATION, is_validation
+from gpu_acceptance.verdict.sift import JUDGED_OUTCOMES, quantity
+from gpu_acceptance.verdict.stacks import where
+from gpu_acceptance.verdict.unlike_variables import unlike_variables
+
+# The first of these that some rank or some limit gives is the row's. What rejects comes first: nothing may hide it.
+_ORDER = (
+    Outcome.DIED,
+    Outcome.STUCK,
+    Outcome.FAILED,
+    Outcome.LOST,
+    Outcome.INTERRUPTED,
+    Outcome.ERROR,
+    Outcome.UNSTABLE,
+    Outcome.NO_LIMIT,
+    Outcome.NOT_MEASURED,
+    Outcome.SKIPPED,
+    Outcome.NOT_RUN,
+    Outcome.VICTIM,
+    Outcome.NOT_APPLICABLE,
+    Outcome.PASSED,
+)
+_OUTCOME_OF = {
+    Status.MISSED: Outcome.FAILED,
+    Status.INVALID: Outcome.ERROR,
+    Status.UNSTABLE: Outcome.UNSTABLE,
+    Status.NO_LIMIT: Outcome.NO_LIMIT,
+    Status.NOT_MEASURED: Outcome.NOT_MEASURED,
+}
+_NO_CAUSE = {Outcome.PASSED, Outcome.VICTIM}
+_MOST_LINES = 6
+
+
+@dataclass(frozen=True)
+class _Cause:
+    outcome: Outcome
+    text: str
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What one rank said in one attempt; silence is an answer too."""
+
+    rank: int
+    outcome: Outcome
+    text: str  # without who said it
+
+
+def make_row(
+    nodeid: str,
+    attempts: Sequence[Attempt],
+    profile: Profile,
+    job: Job,
+    waivers: Mapping[str, str],
+    deadline_s: float,
+    *,
+    measure_only: bool = False,
+) -> Row:
+    """The row of one validation. Without any attempt it did not run. `measure_only` judges nothing."""
+    judgements = () if measure_only else judge(attempts, profile, job, waivers, subject_of(nodeid))
+    answers = list(_answers(attempts, job, declared_reason(nodeid, profile.not_applicable)))
+    causes = [*_causes_of_ranks(answers, job), *_causes_of_limits(judgements), *_causes_of_silence(nodeid, attempts)]
+    outcome = min((cause.outcome for cause in causes), key=_ORDER.index, default=Outcome.NOT_RUN)
+    own = [judgement for judgement in judgements if subject_of_metric(judgement.metric) != COUNTERS]
+    if outcome is Outcome.PASSED and own and all(judgement.status is not Status.HELD for judgement in own):
+        outcome = Outcome.NOT_APPLICABLE  # nothing was left to hold
+    return Row(
+        nodeid=nodeid,
+        subject=subject_of(nodeid),
+        outcome=outcome,
+        message=clip("\n".join([*_why(nodeid, attempts, job), *_lines(causes, judgements, outcome), *_ras(attempts)])),
+        duration_s=sum(max((record.duration_s for record in attempt.ranks), default=0.0) for attempt in attempts),
+        deadline_s=deadline_s,
+        attempts=tuple(attempts),
+        judgements=judgements,
+    )
+
+
+def validation_of(nodeid: str) -> str:
+    """`nccl.large` of `acceptance/test_nccl.py::test_large[all_gather]`: what a declaration of it must match."""
+    function = nodeid.split("[", 1)[0].rsplit("::", 1)[-1]
+    return f"{subject_of(nodeid)}.{function.removeprefix('test_')}"
+
+
+def declared_reason(nodeid: str, not_applicable: Mapping[str, str]) -> str | None:
+    """Why this validation may be skipped, or None where no profile or overlay said so beforehand. A waiver is of metrics alone."""
+    return matching_reason(validation_of(nodeid), not_applicable)
+
+
+def _answers(attempts: Sequence[Attempt], job: Job, declared: str | None) -> Iterator[_Answer]:
+    for attempt in attempts:
+        again = f" of attempt {attempt.number}" if len(attempts) > 1 else ""
+        silent = set(range(job.world_size)) - {record.rank for record in attempt.ranks}
+        for rank in sorted(silent):
+            yield _Answer(rank, Outcome.LOST, f"lost{again}: no answer")
+        for record in sorted(attempt.ranks, key=lambda record: (record.rank, record.outcome)):
+            if record.rank >= job.world_size:
+                yield _Answer(record.rank, Outcome.ERROR, f"error: answers in a job of {job.world_size} ranks")
+            elif record.outcome is Outcome.SKIPPED and declared is not None:
+                told = f" ({record.message})" if record.message else ""
+                yield _Answer(record.rank, Outcome.NOT_APPLICABLE, f"not applicable: {declared}{told}")
+            else:
+                yield _Answer(record.rank, record.outcome, _describe(record, again))
+
+
+def _describe(record: RankRecord, again: str) -> str:
+    """`died in call: exit code -11`; of a stuck rank also where it stands."""
+    if record.outcome is Outcome.VICTIM:
+        said = _essence(record.message) if record.stack else "a peer failed first"  # an exception of its own is an echo
+        return f"{said}{_risen(record)}"  # what its GPU reports may be why the peer failed
+    phase = f" in {record.phase}{again}" if record.phase else again
+    place = where(record.stack) if record.outcome is Outcome.STUCK else ""
+    frames = f"; inside {place}" if place else ""
+    message = f": {_essence(record.message)}" if record.message else ""
+    return f"{record.outcome}{phase}{message}{frames}{_risen(record)}"
+
+
+def _risen(record: RankRecord) -> str:
+    """What rose on the GPU of a rank that did not come to its end; of the others the limits speak."""
+    if record.outcome in JUDGED_OUTCOMES:
+        return ""
+    risen = [one for one in record.counters if one.judged and one.value]
+    named = "; ".join(f"{one.metric} = {quantity(one)}{f' ({one.detail})' if one.detail else ''}" for one in risen)
+    return f"; on its GPU meanwhile: {named}" if named else ""
+
+
+def _essence(message: str) -> str:
+    """Of a traceback by pytest the lines that say what is wrong and where; of anything else the first lines."""
+    lines = message.strip().splitlines()
+    errors = [line[1:].strip() for line in lines if line.startswith("E  ")]
+    if errors:
+        return "\n".join([*errors[:_MOST_LINES], lines[-1].strip()])
+    return "\n".join([*lines[:_MOST_LINES], *(["..."] if len(lines) > _MOST_LINES else [])])
+
+
+def _causes_of_ranks(answers: Sequence[_Answer], job: Job) -> Iterator[_Cause]:
+    """One cause for all ranks that say the same. Passed ranks have nothing to say."""
+    ranks_of: dict[tuple[Outcome, str], list[int]] = defaultdict(list)
+    for answer in answers:
+        text = "" if answer.outcome is Outcome.PASSED else answer.text
+        ranks_of[answer.outcome, text].append(answer.rank)
+    for (outcome, text), ranks in sorted(ranks_of.items(), key=lambda item: (_ORDER.index(item[0][0]), item[1], item[0][1])):
+        yield _Cause(outcome, f"{job.who(ranks)}: {'victim: ' if outcome is Outcome.VICTIM else ''}{text}" if text else "")
+    by_outcome = {outcome: [answer.rank for answer in answers if answer.outcome is outcome] for outcome in _ORDER}
+    passed, aside = by_outcome[Outcome.PASSED], by_outcome[Outcome.NOT_APPLICABLE]
+    if passed and aside:
+        yield _Cause(Outcome.ERROR, f"ranks disagree: passed on {job.who(passed)}, not applicable on {job.who(aside)}")
+
+
+def _causes_of_silence(nodeid: str, attempts: Sequence[Attempt]) -> Iterator[_Cause]:
+    """A pass without a figure would say that something was measured. What supervisors read of counters is none of a validation's."""
+    silent = [attempt for attempt in attempts if all(one.outcome is Outcome.PASSED and not one.figures for one in attempt.ranks)]
+    if silent and is_validation(nodeid):
+        yield _Cause(Outcome.ERROR, "no figure: it passed on all ranks, and none checked or recorded anything")
+
+
+def _causes_of_limits(judgements: Iterable[Judgement]) -> Iterator[_Cause]:
+    for judgement in judgements:
+        if judgement.status in _OUTCOME_OF:
+            yield _Cause(_OUTCOME_OF[judgement.status], judgement.message)
+
+
+def _lines(causes: Iterable[_Cause], judgements: Iterable[Judgement], outcome: Outcome) -> list[str]:
+    """What decided, worst first; then victims; then what was waived; what does not apply only where that is all there is to say."""
+    shown = {cause.text: None for cause in sorted(causes, key=lambda cause: _ORDER.index(cause.outcome)) if _is_said(cause, outcome)}
+    aside = {Status.WAIVED} | ({Status.NOT_APPLICABLE} if outcome is Outcome.NOT_APPLICABLE else set())
+    return [*shown, *(judgement.message for judgement in judgements if judgement.status in aside)]
+
+
+def _why(nodeid: str, attempts: Sequence[Attempt], job: Job) -> list[str]:
+    """First where the group did not form: who crashed in it is as a rule not who was set up otherwise. What came before asked no NCCL."""
+    in_group = any(record.phase == FORMING for attempt in attempts for record in attempt.ranks if record.outcome not in _NO_CAUSE)
+    unlike = unlike_variables(job) if nodeid == FORMATION and in_group else ""
+    return [f"ranks of one node differ in what NCCL is told: {unlike}"] if unlike else []
+
+
+def _ras(attempts: Sequence[Attempt]) -> list[str]:
+    """What NCCL said of the first hang: asked by one rank of each node, it speaks of the whole job."""
+    told = [(attempt.number, record.rank, record.ras) for attempt in attempts for record in attempt.ranks if record.ras]
+    return [f"NCCL RAS, asked by rank {rank}: {text}" for _, rank, text in sorted(told)[:1]]
+
+
+def _is_said(cause: _Cause, outcome: Outcome) -> bool:
+    return bool(cause.text) and (cause.outcome is not Outcome.NOT_APPLICABLE or outcome is Outcome.NOT_APPLICABLE)

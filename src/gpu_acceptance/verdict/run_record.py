@@ -1,0 +1,81 @@
+"""Plan, job and rows -> the run record, whoever reports. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import ChangeRecord, Header, Row, RunPlan, RunRecord
+from gpu_acceptance.thresholds.values import plural
+from gpu_acceptance.verdict import busy
+from gpu_acceptance.verdict.verdict import conclude
+
+
+def make_run_record(
+    plan: RunPlan,
+    job: Job,
+    rows: Sequence[Row],
+    *,
+    ended_at: str,
+    too_small: Mapping[str, str],
+    interrupted: str | None = None,
+    internal_error: str | None = None,
+    not_concluded: Sequence[str] = (),
+) -> RunRecord:
+    """All that a run knows, judged. `too_small`: subject -> why it needs a larger job. The other keywords as for `conclude`."""
+    conclusion = conclude(
+        rows,
+        plan.profile,
+        job,
+        plan.waivers,
+        declared_gpus=plan.declared_gpus,
+        expected_nodes=plan.expected_nodes,
+        measure_only=plan.measure_only,
+        interrupted=interrupted,
+        internal_error=internal_error,
+        not_concluded=not_concluded,
+        not_collected=plan.not_collected,
+        not_applicable_subjects=too_small,
+        contract=plan.contract,
+        notes=list(_notes(plan)),
+    )
+    return RunRecord(
+        header=_header(plan, job, ended_at, rebuilt=not_concluded[0] if not_concluded else ""),
+        conclusion=conclusion,
+        rows=tuple(rows),
+        changes=tuple(ChangeRecord(**vars(change)) for change in plan.profile.changes),
+        not_applicable=dict(plan.profile.not_applicable),
+        waivers=plan.waivers,
+    )
+
+
+def _notes(plan: RunPlan) -> Iterator[str]:
+    if plan.allow_busy:
+        yield busy.NOTE
+    if plan.selection:
+        yield plan.selection
+    if plan.num_deselected:
+        yield f"{plural(plan.num_deselected, 'validation')} deselected"
+
+
+def _header(plan: RunPlan, job: Job, ended_at: str, *, rebuilt: str) -> Header:
+    profile = plan.profile
+    return Header(
+        run_id=plan.run_id,
+        started_at=plan.started_at,
+        ended_at=ended_at,
+        command=plan.command,
+        profile=profile.name,
+        profile_digest=profile.digest,
+        profile_files={file.file: file.sha256 for file in profile.files},
+        required=tuple(sorted(profile.requires)),
+        parameters=dict(profile.parameters),
+        declared_gpus=plan.declared_gpus,
+        expected_nodes=plan.expected_nodes,
+        declared_nodes=plan.declared_nodes,
+        measure_only=plan.measure_only,
+        allow_busy=plan.allow_busy,
+        level=profile.level,
+        not_at_level=plan.not_at_level,
+        gpu_acceptance_version=plan.gpu_acceptance_version,
+        ranks=tuple(job.by_rank.values()),
+        rebuilt=rebuilt,
+    )

@@ -1,0 +1,121 @@
+"""Which figures may be judged at all: whose rank came to its end, in the right unit, of the right type, possible, and stable."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.record import Attempt, Figure, Outcome
+from gpu_acceptance.thresholds.limit import Limit, bound_at
+from gpu_acceptance.thresholds.values import is_number, show, show_apart, typed, with_unit
+
+JUDGED_OUTCOMES = {Outcome.PASSED, Outcome.FAILED}  # what any other rank measured is thrown away with it
+_COUNTED_OUTCOMES = {*JUDGED_OUTCOMES, Outcome.SKIPPED}  # a declared skip is no objection: what rose until then is judged nowhere else
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A figure that asks for judgement, and where it comes from."""
+
+    rank: int
+    attempt: int
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class Sifted:
+    """The readings of one metric, for one bound. What is wrong is said as it follows the metric's name."""
+
+    usable: tuple[Reading, ...]
+    unstable: tuple[tuple[Reading, str], ...]
+    faulty: tuple[tuple[Reading, str], ...]
+
+
+def readings_by_metric(attempts: Iterable[Attempt], job: Job) -> dict[str, list[Reading]]:
+    """Checked figures of ranks of this job that came to their end, and counters of those that skipped; by rank, whatever order they had."""
+    readings: dict[str, list[Reading]] = {}
+    for attempt in attempts:
+        for record in attempt.ranks:
+            if record.rank not in job.by_rank:
+                continue
+            figures = record.figures if record.outcome in JUDGED_OUTCOMES else ()
+            counters = record.counters if record.outcome in _COUNTED_OUTCOMES else ()
+            for figure in (*figures, *counters):
+                if figure.judged:
+                    readings.setdefault(figure.metric, []).append(Reading(record.rank, attempt.number, figure))
+    return {metric: sorted(found, key=_order) for metric, found in readings.items()}
+
+
+def _order(reading: Reading) -> tuple[int, int, str]:
+    return reading.rank, reading.attempt, repr(reading.figure.value)
+
+
+def sift(readings: Sequence[Reading], bound: str, limit: Limit, gpus_per_node: int) -> Sifted:
+    """Sort readings by what can be done with them. An unstable one is replaced by whatever its rank measured in a later attempt."""
+    last_attempt = {reading.rank: reading.attempt for reading in sorted(readings, key=lambda reading: reading.attempt)}
+    spread_at_most = bound_at(limit.spread_at_most, gpus_per_node)
+    usable, unstable, faulty = [], [], []
+    for reading in readings:
+        fault = _fault(reading.figure, bound, limit, spread_at_most)
+        if fault:
+            faulty.append((reading, fault))
+        elif unsteady := _unsteady(reading.figure, spread_at_most):
+            unstable.append((reading, unsteady))
+        elif impossible := _impossible(reading.figure, limit):
+            faulty.append((reading, impossible))
+        else:
+            usable.append(reading)
+    final = tuple((reading, fault) for reading, fault in unstable if reading.attempt == last_attempt[reading.rank])
+    return Sifted(tuple(usable), final, tuple(faulty))
+
+
+def _fault(figure: Figure, bound: str, limit: Limit, spread_at_most: float | None) -> str | None:
+    """Why a figure cannot be compared with this bound."""
+    if figure.value is None or figure.anomaly:
+        return f"is no value but {figure.anomaly or 'nothing'}"
+    if figure.unit != limit.unit:
+        return f"= {quantity(figure)}: its unit is {figure.unit!r}, the limit's is {limit.unit!r}"
+    if (kind := typed(figure.value)[0]) != (wanted := _wanted_kind(bound, limit) or kind):
+        return f"= {quantity(figure)}: a {kind} cannot be compared with a {wanted}"
+    if kind == "number" and not is_number(figure.value):
+        return f"= {quantity(figure)}: not a finite number"
+    if figure.spread_percent is not None and figure.spread_percent < 0:
+        return f"= {quantity(figure)} with a spread of {show(figure.spread_percent)} %, below what is possible (0): a measuring error"
+    if spread_at_most is not None and figure.spread_percent is None:
+        return f"= {quantity(figure)} without a spread, which may be at most {show(spread_at_most)} %"
+    return None
+
+
+def _wanted_kind(bound: str, limit: Limit) -> str | None:
+    """The type that a bound asks for; None: any, as long as all are equal."""
+    if bound == "equals" and limit.equals is not None:
+        return typed(limit.equals)[0]
+    return None if bound == "uniform" else "number"
+
+
+def _unsteady(figure: Figure, spread_at_most: float | None) -> str | None:
+    if spread_at_most is None:
+        return None
+    assert figure.spread_percent is not None, figure.metric
+    if figure.spread_percent <= spread_at_most:
+        return None
+    shown, allowed = show_apart(figure.spread_percent, spread_at_most)
+    return f"= {quantity(figure)} with a spread of {shown} %, above {allowed} %: too unstable to judge"
+
+
+def _impossible(figure: Figure, limit: Limit) -> str | None:
+    value = figure.value
+    if isinstance(value, str | bool) or value is None:
+        return None
+    if value < limit.floor:
+        side, end = "below", limit.floor
+    elif limit.ceiling is not None and value > limit.ceiling:
+        side, end = "above", limit.ceiling
+    else:
+        return None
+    shown, possible = show_apart(value, end)
+    return f"= {with_unit(shown, figure.unit)}, {side} what is physically possible ({possible}): a measuring error"
+
+
+def quantity(figure: Figure) -> str:
+    """`262.5 GB/s`; what is no value is named."""
+    return with_unit(figure.anomaly or "nothing" if figure.value is None else show(figure.value), figure.unit)

@@ -1,0 +1,54 @@
+"""What a reader of ACCEPTED must know, and therefore stands in the verdict line. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from gpu_acceptance.record.record import Coverage, Judgement, Row, Status
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, ChangeKind, Value, subject_of_metric
+from gpu_acceptance.thresholds.values import level_text, plural
+
+UNTESTED_NODES = "slurm.partition.untested"  # recorded by the validation of this subject
+NODES_ELSEWHERE = "kubernetes.nodes.untested"
+_LEFT_OUT = {UNTESTED_NODES: "of the partition drained or down", NODES_ELSEWHERE: "of the cluster without a pod of this run"}
+_KINDS = ("loosened", "added", "changed", "not applicable", "tightened")
+
+
+def find_weaknesses(
+    profile: str,
+    level: str,
+    parameters: Mapping[str, Value],
+    coverage: Coverage,
+    limits: Sequence[Judgement],
+    rows: Sequence[Row],
+    changes: Iterable[tuple[ChangeKind, str]],
+) -> Iterator[str]:
+    """`changes` are the kind and the file of each that an overlay made."""
+    if level != DEFAULT_LEVEL:
+        yield level_text(level, parameters)
+    if not coverage.gpus_tested:
+        yield f"{profile} profile: no GPU was tested"
+    yield from _nodes_left_out(rows)
+    judgements = [*limits, *(judgement for row in rows for judgement in row.judgements)]
+    if waived := {judgement.metric for judgement in judgements if judgement.status is Status.WAIVED}:
+        yield f"{len(waived)} waived"
+    changes = tuple(changes)
+    for kind in _KINDS:
+        if number := sum(one == kind for one, _ in changes):
+            yield f"{number} {'declared ' if kind == 'not applicable' else ''}{kind}"
+    if overlays := sorted({file for _, file in changes}):
+        yield f"{'overlay' if len(overlays) == 1 else 'overlays'} {', '.join(overlays)}"
+
+
+def _nodes_left_out(rows: Sequence[Row]) -> Iterator[str]:
+    """Nodes of the same kind on which no job starts, or this one did not: whoever buys them has not seen them tested."""
+    for metric, which in _LEFT_OUT.items():
+        last = [row.attempts[-1] for row in rows if row.attempts and row.subject == subject_of_metric(metric)]
+        for figure in (figure for attempt in last for rank in attempt.ranks for figure in rank.figures):
+            if figure.metric == metric and figure.value != 0:
+                number = plural(figure.value, "node") if isinstance(figure.value, int) else "an unknown number of nodes"
+                yield f"{number} {which}: not tested"
+
+
+def tested_part(coverage: Coverage) -> str:
+    """`4 of 8 GPUs`, or nothing where all were tested."""
+    partly = coverage.gpus_tested < coverage.gpus_existing
+    return f"{coverage.gpus_tested} of {coverage.gpus_existing} GPUs" if partly else ""

@@ -1,0 +1,148 @@
+"""What a rank worker knows while it runs: the state that fixtures hand to a validation."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from gpu_acceptance.control.control import MAX_MESSAGE_BYTES
+from gpu_acceptance.figures.answered import figure_of
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.declared import DeclaredNode
+from gpu_acceptance.inventory.gpu import GpuUse
+from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.record.curve import MOST_CURVES, Curve, curve_of
+from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
+from gpu_acceptance.record.record import Figure
+from gpu_acceptance.thresholds.limit import COUNTERS, Value, subject_of_metric
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_GATHERED = 2_000  # characters of a value that one rank gives to all
+_ROOM_BYTES = 1 << 16  # in the message that takes one value of every rank to all, for all else
+MOST_FIGURES = 2_000  # a curve of seven collectives over 31 sizes is 434; the record must fit into one message
+
+
+class Gather(Protocol):
+    """Collects one small value from every rank, in rank order. Collective."""
+
+    def __call__(self, key: str, value: Value) -> list[Value]: ...
+
+
+class Telemetry(Protocol):
+    """What this rank's GPU did between two moments of time.monotonic(), at least 1 s apart. None: no GPU. Not collective."""
+
+    def __call__(self, begin_s: float, end_s: float) -> GpuTelemetry | None: ...
+
+
+class EndRound(Protocol):
+    """Tells this rank's supervisor that it is alive: from here on the time of the next round counts. Not collective.
+
+    Returns which counters of this rank rose further than they may since the validation began; empty where none did.
+    """
+
+    def __call__(self) -> str: ...
+
+
+class Figures:
+    """The figures of one validation. After its end nothing is taken any more, only noted: it would be booked on another."""
+
+    def __init__(self, nodeid: str, late: list[str]) -> None:
+        self._nodeid = nodeid
+        self._late = late
+        self._taken: list[Figure] | None = []
+        self.curves: list[Curve] = []
+
+    def add(self, metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None, detail: str = "") -> None:
+        """Notes a figure. Never raises over a value, never communicates. `detail`: which part of the machine it is of."""
+        if subject_of_metric(str(metric)) == COUNTERS:
+            raise ValueError(f"{metric}: what rises on a GPU is read by its supervisor; a validation measures under its own subject")
+        figure = figure_of(metric, value, unit, judged=judged, spread_percent=spread_percent, detail=detail)
+        if self._taken is None:
+            self._late.append(f"{self._nodeid} gave {metric} after it had ended")
+        elif len(self._taken) >= MOST_FIGURES:
+            raise ValueError(f"more than {MOST_FIGURES} figures in one validation")
+        else:
+            self._taken.append(figure)
+
+    def add_curve(self, name: str, values: Sequence[float], unit: str) -> None:
+        """Notes what was seen over the steps. Raises ValueError over a name or a unit that cannot be one, and over one that is there."""
+        curve = curve_of(name, values, unit)
+        if self._taken is None:
+            self._late.append(f"{self._nodeid} gave {name} after it had ended")
+        elif len(self.curves) >= MOST_CURVES or name in {one.name for one in self.curves}:
+            raise ValueError(f"curve {name!r:.100}: at most {MOST_CURVES} in one validation, each once")
+        else:
+            self.curves.append(curve)
+
+    def close(self) -> list[Figure]:
+        """All that was taken; whatever comes now is late."""
+        taken, self._taken = self._taken or [], None
+        return taken
+
+
+@dataclass(frozen=True)
+class WorkerSession:
+    """One worker of one generation. `has_group` is False where no process group could be formed."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node: int
+    num_nodes: int
+    host: str
+    num_gpus: int  # that exist on this node, whatever this process may see
+    launcher: Mapping[str, int]  # what the launcher promised, by the names of its variables
+    device: "torch.device"
+    gpu_uuid: str  # empty on a CPU
+    has_group: bool
+    parameters: Mapping[str, Value] = field(repr=False)
+    use_before: GpuUse  # who was on this GPU before the first worker of the run
+    digests: Mapping[str, str] = field(repr=False)  # of the suite and the profile, as this rank has them
+    declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
+    checkpoints: Path | None  # this run's folder for them; None on several nodes without --checkpoint-dir
+    data_dir: Path | None  # a site's own training data; None: synthetic
+    shared_dir: Path | None  # a folder that all nodes should share
+    lora_model: Path | None  # a checkpoint to fine-tune, and
+    lora_data: Path | None  # the file of dialogues to do it on; both or none
+    gather: Gather = field(repr=False)
+    telemetry: Telemetry = field(repr=False)
+    end_round: EndRound = field(repr=False)
+
+
+def use_before(told: Sequence[Mapping[str, object]], gpu_uuid: str) -> GpuUse:
+    """Of one GPU, among all that the supervisor tells of."""
+    gpus = [Gpu.model_validate_json(json.dumps(one)) for one in told]
+    unknown = Missing(Why.NOT_THERE, "NVML did not show this GPU before the run began")
+    return next((gpu.use for gpu in gpus if gpu.uuid == gpu_uuid and gpu.use), GpuUse(unknown, unknown))
+
+
+WORKER_SESSION = pytest.StashKey[WorkerSession]()
+FIGURES = pytest.StashKey[Figures]()  # of the validation in progress
+
+
+def worker_session(config: pytest.Config) -> WorkerSession:
+    """The session of this worker. Refuses where no supervisor started the process: such a run would prove nothing."""
+    session = config.stash.get(WORKER_SESSION, None)
+    if session is None:
+        raise pytest.UsageError(
+            "no supervisor started this process, so nothing here would be judged: run it through the plugin gpu_acceptance.plugin "
+            "(`torchrun --nproc-per-node gpu -m pytest acceptance/`), without -p no:gpu_acceptance.plugin"
+        )
+    return session
+
+
+def check_gathered(key: object, value: object, world_size: int) -> None:
+    """Refuses what is too large to pass between ranks, where each of them gives as much."""
+    if not isinstance(key, str) or not 0 < len(key) <= 100:
+        raise ValueError(f"gather wants a key of 1 to 100 characters, got {key!r:.120}")
+    if not isinstance(value, bool | int | float | str) or len(str(value)) > MOST_GATHERED:
+        raise ValueError(f"gather wants a number, a bool or a text of at most {MOST_GATHERED} characters, got {value!r:.120}")
+    num_bytes, most = len(json.dumps(value)), (MAX_MESSAGE_BYTES - _ROOM_BYTES) // world_size - len(", ")
+    if num_bytes > most:
+        raise ValueError(f"gather wants at most {most} bytes of JSON from each of {world_size} ranks, got {num_bytes}: {value!r:.120}")

@@ -1,0 +1,36 @@
+"""What ranks of one host do one after the other, and what one of them does for all."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from gpu_acceptance.worker.session import Gather
+
+T = TypeVar("T")
+PIECE = 400  # characters of a text that every rank may give at once, in a job of 1,000 ranks too
+
+
+def take_turns(work: Callable[[], T], *, rank: int, host: str, gather: Gather) -> T:
+    """Runs `work` while no other rank of this host runs its own, and returns what it returns. Collective.
+
+    Nobody begins before all have come, and nobody leaves before all are done: what one rank does before and after cannot disturb
+    another's turn. One rank of each host works at a time.
+    """
+    hosts = gather("turns: host", host)
+    own = hosts[:rank].count(host)
+    results = []
+    for turn in range(max(Counter(hosts).values())):
+        if turn == own:
+            results.append(work())
+        gather("turns: done", turn)
+    (result,) = results
+    return result
+
+
+def once_per_host(work: Callable[[], str], *, rank: int, host: str, gather: Gather) -> str:
+    """Runs `work` on the first rank of each host while the others wait, and returns its text on all ranks of that host. Collective."""
+    first = gather("once per host: host", host).index(host)
+    text = work() if rank == first else ""
+    num_pieces = max(map(int, gather("once per host: pieces", -(-len(text) // PIECE))))
+    pieces = (gather("once per host: text", text[start : start + PIECE])[first] for start in range(0, num_pieces * PIECE, PIECE))
+    return "".join(map(str, pieces))

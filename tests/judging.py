@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpu_acceptance.inventory.named_gpu import Gpu
-
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.record import Attempt, Figure, Outcome, RankIdentity, RankRecord, Value, make_figure
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, subject_of_metric

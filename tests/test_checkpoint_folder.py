@@ -6,11 +6,11 @@ import resource
 import subprocess
 
 import pytest
-from gpu_acceptance.launch.refused import RefusedError
 from waiting import wait_until
 
 from gpu_acceptance.checkpoints.folder import OLD_S, folder_of, make, make_anew, refuse_unusable, remove_old, sees
 from gpu_acceptance.checkpoints.removal import remove, remove_within
+from gpu_acceptance.launch.refused import RefusedError
 
 WRITTEN = ("ddp/__0_0.distcp", "ddp/.metadata", "ddp/.metadata.tmp", "ddp/part-0.json", "ddp/manifest.json.tmp", "fsdp/losses.json")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from gpu_acceptance.launch.refused import RefusedError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_acceptance.launch.refused import RefusedError
 from gpu_acceptance.options.own_files import read_own_files
 from gpu_acceptance.report.contract import BRING_UP_FILE
 from gpu_acceptance.thresholds.contract import ContractLine

@@ -4,9 +4,9 @@ import sys
 
 import numpy as np
 import pytest
-from gpu_acceptance.launch.refused import RefusedError
 
 from fixtures.training import refuse_unlike
+from gpu_acceptance.launch.refused import RefusedError
 from gpu_acceptance.options.data_dir import refuse_unusable
 
 WANTED = "wanted on every node: tokens.npy (an array of token ids), images/CLASS/FILE, or both"

@@ -5,10 +5,10 @@ from importlib import metadata
 
 import pytest
 from checkpoints import make_checkpoint
-from gpu_acceptance.launch.refused import RefusedError
 
 from fixtures.training import refuse_unlike
 from gpu_acceptance.dialogues.made import made
+from gpu_acceptance.launch.refused import RefusedError
 from gpu_acceptance.options.lora_files import look, refuse_unusable, source_of
 
 

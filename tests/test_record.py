@@ -7,12 +7,11 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from gpu_acceptance.inventory.named_gpu import Gpu
-from gpu_acceptance.text.clip import MAX_TEXT, clip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.record.record import (
     Attempt,
     ChangeRecord,
@@ -32,6 +31,7 @@ from gpu_acceptance.record.record import (
     make_figure,
 )
 from gpu_acceptance.report.schema import SCHEMA_FILE, schema_text
+from gpu_acceptance.text.clip import MAX_TEXT, clip
 from gpu_acceptance.thresholds.limit import COUNTERS, Change, FileDigest, Limit, Peers, Profile
 from tests.journals import make_plan
 from tests.judging import make_limit, make_profile

@@ -3,8 +3,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from gpu_acceptance.launch.refused import RefusedError
 
+from gpu_acceptance.launch.refused import RefusedError
 from gpu_acceptance.options.own_files import NO_FILES, read_own_files
 from gpu_acceptance.options.settings import choose_profile, own_digest, read_settings
 from gpu_acceptance.thresholds.profile import shipped_dir

@@ -1,7 +1,6 @@
 """Run records as real runs leave them; hosts, serials and UUIDs are invented."""
 
 from gpu_acceptance.inventory.named_gpu import Gpu
-
 from gpu_acceptance.record.curve import curve_of
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.record.record import (

@@ -1,0 +1,173 @@
+"""`report sign` and `report verify --allowed-signers`, with keys of OpenSSH made here."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from gpu_acceptance.folder.manifest import read_manifest, write_manifest
+from tests.cli.test_verbs import leave_run, run
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    """A folder with the keys of a buyer and of a stranger, one that needs a passphrase, and files that name them."""
+    folder = tmp_path_factory.mktemp("keys")
+    for name, passphrase in (("buyer", ""), ("stranger", ""), ("locked", "not given")):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "", "-f", folder / name], check=True)
+    public = {name: (folder / f"{name}.pub").read_text().strip() for name in ("buyer", "stranger")}
+    (folder / "allowed").write_text(f"# who signs\nvendor@example.org {public['stranger']}\nbuyer@example.org {public['buyer']}\n")
+    (folder / "stranger-alone").write_text(f"vendor@example.org {public['stranger']}\n")
+    (folder / "for-commits").write_text(f'buyer@example.org namespaces="git" {public["buyer"]}\n')
+    (folder / "two-names").write_text(f"other@example.com,*@example.org {public['buyer']}\n")
+    (folder / "broken").write_text("\x1b[2Jno key\n")
+    return folder
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    folder = leave_run(tmp_path)
+    write_manifest(folder)
+    return folder
+
+
+@pytest.fixture
+def signed(run_dir, keys, capsys):
+    assert run(capsys, "report", "sign", run_dir, f"--key={keys / 'buyer'}")[0] == 0
+    return run_dir
+
+
+def verify(capsys, folder, allowed):
+    code, out, err = run(capsys, "report", "verify", f"--allowed-signers={allowed}", folder)
+    return code, out + err
+
+
+def test_a_signature_says_who_vouches_for_all_files(run_dir, keys, capsys):
+    tail = f" | SHA256SUMS sha256 {read_manifest(run_dir).sha256} | {run_dir}\n"
+    assert run(capsys, "report", "sign", run_dir, f"--key={keys / 'buyer'}") == (0, f"SIGNED: SHA256SUMS.sig{tail}", "")
+    code, out = verify(capsys, run_dir, keys / "allowed")
+    assert code == 0
+    assert out.startswith("VERIFIED by the signature of buyer@example.org (ED25519 key SHA256:")
+    assert out.endswith(f"): 1 file as SHA256SUMS names them{tail}")
+    code, out, _ = run(capsys, "report", "verify", run_dir)
+    assert code == 0
+    assert out.startswith("CONSISTENT: ")
+    assert "whether it is the run's own, SHA256SUMS.sig counts with --allowed-signers" in out
+
+
+def test_openssh_itself_takes_the_signature(signed, keys):
+    with (signed / "SHA256SUMS").open("rb") as file:
+        command = ["ssh-keygen", "-Y", "verify", "-f", keys / "allowed", "-I", "buyer@example.org", "-n", "gpu-acceptance"]
+        subprocess.run([*command, "-s", signed / "SHA256SUMS.sig"], stdin=file, check=True)
+
+
+def test_one_of_several_names_of_a_key_is_enough(signed, keys, capsys):
+    code, out = verify(capsys, signed, keys / "two-names")
+    assert code == 0, out
+
+
+def test_a_changed_file_is_changed_whoever_signed(signed, keys, capsys):
+    (signed / "junit.xml").touch()
+    code, out = verify(capsys, signed, keys / "allowed")
+    assert code == 1
+    assert out.startswith("EXTRA junit.xml\nCHANGED: 1 extra | ")
+
+
+def test_a_signature_of_another_manifest(signed, keys, capsys):
+    (signed / "junit.xml").touch()
+    write_manifest(signed)
+    code, out = verify(capsys, signed, keys / "allowed")
+    assert code == 1
+    assert out.startswith("DIFFERS SHA256SUMS.sig: not a signature of this SHA256SUMS: Signature verification failed: incorrect signature")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "said"),
+    [
+        ("stranger-alone", "SHA256SUMS.sig: not by a key that {allowed} names: No principal matched."),
+        ("for-commits", "SHA256SUMS.sig: not a signature of this SHA256SUMS: "),
+        ("broken", "SHA256SUMS.sig: not by a key that {allowed} names: "),
+    ],
+)
+def test_who_is_not_allowed_does_not_count(signed, keys, capsys, allowed, said):
+    code, out = verify(capsys, signed, keys / allowed)
+    assert code == 1
+    assert out.startswith(f"DIFFERS {said.format(allowed=keys / allowed)}")
+    assert all(line.isprintable() for line in out.splitlines())
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "-----BEGIN SSH SIGNATURE-----\nAAAA\n-----END SSH SIGNATURE-----\n", "\x1b[2J\0"])
+def test_what_is_no_signature_is_none(signed, keys, capsys, text):
+    (signed / "SHA256SUMS.sig").write_text(text)
+    code, out = verify(capsys, signed, keys / "allowed")
+    assert code == 1
+    assert out.startswith(f"DIFFERS SHA256SUMS.sig: not by a key that {keys / 'allowed'} names: ")
+
+
+def test_a_link_is_no_signature(signed, keys, capsys, tmp_path):
+    (signed / "SHA256SUMS.sig").rename(tmp_path / "elsewhere")
+    (signed / "SHA256SUMS.sig").symlink_to(tmp_path / "elsewhere")
+    code, out = verify(capsys, signed, keys / "allowed")
+    assert code == 1
+    assert out.startswith("DIFFERS SHA256SUMS.sig: is a link\n")
+
+
+def test_a_run_that_nobody_signed(run_dir, keys, capsys):
+    code, out = verify(capsys, run_dir, keys / "allowed")
+    assert code == 1
+    assert out.startswith("MISSING SHA256SUMS.sig: nobody signed this run\nCHANGED: 1 missing | ")
+
+
+def test_nothing_changed_is_signed(run_dir, keys, capsys):
+    (run_dir / "junit.xml").touch()
+    code, out, _ = run(capsys, "report", "sign", run_dir, f"--key={keys / 'buyer'}")
+    assert code == 1
+    assert out.startswith("EXTRA junit.xml\nCHANGED: 1 extra | ")
+    assert not (run_dir / "SHA256SUMS.sig").exists()
+
+
+def test_nor_what_has_no_manifest(run_dir, keys, capsys):
+    (run_dir / "SHA256SUMS").unlink()
+    code, _, err = run(capsys, "report", "sign", run_dir, f"--key={keys / 'buyer'}")
+    assert code == 3
+    assert "no SHA256SUMS: nothing says what this run left" in err
+
+
+def test_a_signature_is_never_replaced(signed, keys, capsys):
+    before = (signed / "SHA256SUMS.sig").read_bytes()
+    line = f"{signed}/SHA256SUMS.sig: is there already; a signature is never replaced: move it away to sign again"
+    assert run(capsys, "report", "sign", signed, f"--key={keys / 'stranger'}") == (4, "", f"gpu-acceptance: {line}\n")
+    assert (signed / "SHA256SUMS.sig").read_bytes() == before
+
+
+@pytest.mark.parametrize(("key", "said"), [("nobody", "No such file or directory"), ("allowed", ""), ("locked", "")])
+def test_a_key_that_cannot_be_used(run_dir, keys, capsys, monkeypatch, key, said):
+    monkeypatch.setenv("SSH_ASKPASS", "/bin/false")
+    monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
+    code, out, err = run(capsys, "report", "sign", run_dir, f"--key={keys / key}")
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert err.startswith(f"gpu-acceptance: {keys / key}: ssh-keygen made no signature with it: ")
+    assert said in err
+    assert not (run_dir / "SHA256SUMS.sig").exists()
+
+
+def test_a_file_of_signers_that_is_not_there(signed, capsys, tmp_path):
+    code, out = verify(capsys, signed, tmp_path / "nobody")
+    assert (code, out) == (3, f"gpu-acceptance: {tmp_path}/nobody: no such file\n")
+
+
+def test_without_openssh(signed, keys, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert shutil.which("ssh-keygen") is None
+    line = "gpu-acceptance: ssh-keygen is not in the PATH of this machine; it comes with OpenSSH (Debian, Ubuntu: openssh-client)\n"
+    assert verify(capsys, signed, keys / "allowed") == (3, line)
+    (signed / "SHA256SUMS.sig").unlink()
+    assert run(capsys, "report", "sign", signed, f"--key={keys / 'buyer'}") == (3, "", line)
+
+
+def test_an_openssh_that_does_not_answer_holds_nobody_up(signed, keys, capsys, monkeypatch, tmp_path):
+    (tmp_path / "ssh-keygen").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "ssh-keygen").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("gpu_acceptance.folder.signature._ANSWERS_WITHIN_S", 0.2)
+    assert verify(capsys, signed, keys / "allowed") == (3, f"gpu-acceptance: {tmp_path}/ssh-keygen did not answer within 0.2 s\n")

@@ -1,0 +1,360 @@
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpu_acceptance.launch.refused import RefusedError
+from gpu_acceptance.options.own_files import NO_FILES, read_own_files
+from gpu_acceptance.options.settings import choose_profile, own_digest, read_settings
+from gpu_acceptance.thresholds.profile import shipped_dir
+
+LIMIT = """\
+  hbm.copy.bandwidth:
+    at_least: 1
+    unit: GB/s
+    scope: rank
+    source: "policy: an example for these tests"
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """A suite's root with profiles of its own."""
+    folder = tmp_path / "suite"
+    (folder / "thresholds").mkdir(parents=True)
+    (folder / "thresholds" / "base.yaml").write_text("deadline_s: 60\n")
+    (folder / "thresholds" / "cpu.yaml").write_text(f"extends: base\nrequires: [hbm]\nlimits:\n{LIMIT}")
+    (folder / "thresholds" / "h200-sxm.yaml").write_text(f"extends: base\nmatch: {{device_name: NVIDIA H200}}\nlimits:\n{LIMIT}")
+    return folder
+
+
+def settings(suite, started_in=None, **options):
+    paths = ("join_timeout", "report_dir", "site", "contract", "checkpoint_dir", "data_dir", "shared_dir", "lora_model", "lora_data")
+    defaults = dict.fromkeys(
+        (*paths, "hardware", "gpus", "expect_nodes", "run_id", "confirm", "budget", "level", "soak", "join_timeout")
+    ) | {
+        "limits": [],
+        "waive": [],
+        "measure_only": False,
+        "allow_busy": False,
+        "plan": False,
+        "localise": False,
+        "tensorboard": False,
+    }
+    invocation = SimpleNamespace(dir=started_in or suite)
+    return read_settings(SimpleNamespace(rootpath=suite, invocation_params=invocation, option=SimpleNamespace(**defaults | options)))
+
+
+def refusal(suite, device_name=None, **options):
+    with pytest.raises(RefusedError) as caught:
+        choose_profile(settings(suite, **options), device_name)
+    return str(caught.value)
+
+
+def test_what_holds_when_nothing_is_asked_for(suite):
+    found = settings(suite)
+    assert (found.limits, found.hardware, found.waivers, found.declared_gpus, found.run_id) == ((), None, {}, None, None)
+    assert found.report_dir == suite / "reports"
+    assert found.profiles == suite / "thresholds"
+
+
+def test_without_profiles_of_its_own_the_shipped_ones_hold(tmp_path):
+    assert settings(tmp_path).profiles == shipped_dir()
+
+
+def test_paths_are_meant_from_where_pytest_was_started(suite, tmp_path):
+    (tmp_path / "agreed limits.yaml").touch()
+    found = settings(suite, tmp_path, limits=["agreed limits.yaml", "no.yaml", "a/b", "site-nvls-off"], report_dir="all my runs")
+    assert found.limits == (tmp_path / "agreed limits.yaml", tmp_path / "no.yaml", tmp_path / "a/b", Path("site-nvls-off"))
+    assert found.report_dir == tmp_path / "all my runs"
+
+
+def test_the_sites_file_is_meant_from_where_pytest_was_started(suite, tmp_path):
+    assert settings(suite).site is None
+    assert settings(suite, tmp_path, site="ours.yaml").site == tmp_path / "ours.yaml"
+    with pytest.raises(pytest.UsageError, match=r"^--site= : wants the file that says which nodes there must be$"):
+        settings(suite, site=" ")
+
+
+def test_a_sites_file_that_is_wrong_is_refused(suite, tmp_path):
+    (tmp_path / "ours.yaml").write_text("nodes: {a: {}}")
+    with pytest.raises(RefusedError, match=r"^--site: ours\.yaml: the file: nodes\.a has no gpus, and there is no gpus_per_node"):
+        read_own_files(settings(suite, tmp_path, site="ours.yaml").site, None)
+
+
+def test_a_site_counts_into_the_digest_of_the_own_profile(suite, tmp_path):
+    (tmp_path / "ours.yaml").write_text("gpus_per_node: 8\nnodes: {a: {}}")
+    found = settings(suite, tmp_path, site="ours.yaml")
+    own = read_own_files(found.site, None)
+    assert choose_profile(found, None, own).files[-1] == own.site.digest
+    assert own_digest(found, "cpu", own).endswith(f", ours.yaml {own.site.digest.sha256[:8]}")
+    assert own_digest(found, "cpu", NO_FILES) != own_digest(found, "cpu", own)
+    assert own_digest(found, "no-such", NO_FILES).startswith("cannot be read: no profile 'no-such'")
+
+
+CONTRACT = "lines: {8.2: {text: copies, metrics: [hbm.copy.bandwidth], at_least: 2, unit: GB/s}}"
+
+
+def test_a_contract_is_meant_from_where_pytest_was_started_and_counts_into_the_digest(suite, tmp_path):
+    (tmp_path / "ours.yaml").write_text(CONTRACT)
+    found = settings(suite, tmp_path, contract="ours.yaml")
+    own, other = (read_own_files(None, path) for path in (found.contract, None))
+    assert [line.number for line in own.contract.lines] == ["8.2"]
+    assert choose_profile(found, None, own).files[-1].file == "ours.yaml"
+    assert own_digest(found, "cpu", own).endswith(f", ours.yaml {own.contract.sha256[:8]}")
+    (tmp_path / "ours.yaml").write_text(CONTRACT.replace("at_least: 2", "at_least: 1"))
+    digests = {own_digest(found, "cpu", one) for one in (own, other, read_own_files(None, found.contract))}
+    assert len(digests) == 3
+    with pytest.raises(pytest.UsageError, match=r"^--contract= : wants the file that says which metrics answer which line of a contract$"):
+        settings(suite, contract=" ")
+
+
+def test_a_contract_that_the_profile_cannot_answer_is_refused(suite, tmp_path):
+    (tmp_path / "ours.yaml").write_text(CONTRACT.replace("hbm.copy", "hbm.cpy"))
+    own = read_own_files(None, tmp_path / "ours.yaml")
+    with pytest.raises(
+        RefusedError, match=r"^--contract: ours\.yaml: lines\.8\.2\.metrics: hbm\.cpy\.bandwidth matches no limit of profile cpu;"
+    ):
+        choose_profile(settings(suite), None, own)
+
+
+def test_an_absolute_report_folder_stays(suite, tmp_path):
+    assert settings(suite, report_dir=str(tmp_path / "runs")).report_dir == tmp_path / "runs"
+
+
+def test_the_folder_for_checkpoints_is_meant_from_where_pytest_was_started(suite, tmp_path):
+    assert settings(suite).checkpoint_dir is None
+    assert settings(suite, tmp_path, checkpoint_dir="shared").checkpoint_dir == tmp_path / "shared"
+
+
+def test_the_folder_of_training_data_is_meant_from_where_pytest_was_started(suite, tmp_path):
+    assert settings(suite).data_dir is None
+    assert settings(suite, tmp_path, data_dir="data").data_dir == tmp_path / "data"
+
+
+def test_what_is_fine_tuned_is_meant_from_where_pytest_was_started(suite, tmp_path):
+    assert (settings(suite).lora_model, settings(suite).lora_data) == (None, None)
+    found = settings(suite, tmp_path, lora_model="model", lora_data="calls.jsonl")
+    assert (found.lora_model, found.lora_data) == (tmp_path / "model", tmp_path / "calls.jsonl")
+
+
+def test_waivers_and_gpus(suite):
+    found = settings(suite, waive=["hbm.*= agreed = on Monday "], gpus="4")
+    assert found.waivers == {"hbm.*": "agreed = on Monday"}
+    assert found.declared_gpus == 4
+
+
+def test_nodes_that_are_expected(suite):
+    assert settings(suite).expected_nodes is None
+    assert settings(suite, expect_nodes="16").expected_nodes == 16
+    with pytest.raises(pytest.UsageError, match=r"^--expect-nodes=0: wants the number of nodes that there must be, from 1 up$"):
+        settings(suite, expect_nodes="0")
+
+
+def test_busy_gpus_are_allowed_by_a_waiver_of_their_limits_that_every_profile_takes(suite):
+    found = settings(suite, allow_busy=True, waive=["hbm.*=agreed"])
+    assert found.allow_busy
+    assert found.waivers == {"gpu_health.processes.*": "GPUs that somebody else uses are allowed (--allow-busy)", "hbm.*": "agreed"}
+    assert choose_profile(found, None).name == "cpu"
+    assert not settings(suite).allow_busy
+
+
+@pytest.mark.parametrize("text", ["hbm.*", "hbm.*=", "hbm.*= ", "=agreed", ""])
+def test_a_waiver_needs_a_glob_and_a_reason(suite, text):
+    with pytest.raises(pytest.UsageError) as caught:
+        settings(suite, waive=[text])
+    assert str(caught.value).startswith(f"--waive={text}: wants METRIC-GLOB=reason, for example --waive='hbm.read.*=agreed with ")
+
+
+@pytest.mark.parametrize("text", ["bogus", "", "Full"])
+def test_a_level_that_no_profile_has(suite, text):
+    with pytest.raises(pytest.UsageError, match=rf"^--level={text}: wants one of health, quick, full, soak$"):
+        settings(suite, level=text)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "all", "", "4.0", "1e3"])
+def test_a_number_of_gpus(suite, text):
+    with pytest.raises(pytest.UsageError, match=rf"--gpus={text}: wants the number of GPUs of each node that are under test, from 1 up"):
+        settings(suite, gpus=text)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"hardware": ""}, "--hardware=: wants the name of a profile"),
+        ({"limits": [""]}, "--limits=: wants a file, or the name of an overlay of ours"),
+        ({"limits": ["x" * 300]}, f"--limits={'x' * 300}: cannot be read: File name too long"),
+        ({"report_dir": ""}, "--report-dir=: wants a folder"),
+        ({"checkpoint_dir": " "}, "--checkpoint-dir= : wants a folder that all nodes share"),
+        ({"data_dir": ""}, "--data-dir=: wants a folder with training data"),
+        ({"lora_model": "", "lora_data": "a"}, "--lora-model=: wants a folder with a checkpoint in Hugging Face format"),
+        ({"lora_model": "a", "lora_data": " "}, "--lora-data= : wants a file with dialogues in JSON lines"),
+        ({"lora_model": "a"}, "--lora-model=a: a model is fine-tuned on data; name the other as well: --lora-data=FILE"),
+        ({"lora_data": "a"}, "--lora-data=a: a model is fine-tuned on data; name the other as well: --lora-model=DIR"),
+    ],
+)
+def test_a_name_that_cannot_be_one(suite, options, text):
+    with pytest.raises(pytest.UsageError) as caught:
+        settings(suite, **options)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("text", ["", "../elsewhere", "a/b", ".hidden", "two words", "x" * 101, "new\nline"])
+def test_a_run_id_is_a_plain_name(suite, text):
+    with pytest.raises(pytest.UsageError, match=r"wants letters, digits, '\.', '_' and '-' alone, at most 100"):
+        settings(suite, run_id=text)
+
+
+def test_the_machine_chooses_its_profile(suite):
+    assert choose_profile(settings(suite), None).name == "cpu"
+    assert choose_profile(settings(suite), "NVIDIA H200").name == "h200-sxm"
+    assert choose_profile(settings(suite, hardware="h200-sxm"), None).name == "h200-sxm"
+
+
+def test_an_unknown_gpu_is_refused_with_the_list(suite):
+    text = "no profile for the GPU 'NVIDIA H300'; profiles: h200-sxm (NVIDIA H200); --measure-only records without judging"
+    assert refusal(suite, "NVIDIA H300") == text
+
+
+def test_an_unknown_gpu_can_be_measured(suite):
+    assert choose_profile(settings(suite, measure_only=True), "NVIDIA H300").name == "base"
+
+
+def test_confirmations_and_time(suite, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
+    asked = settings(suite, confirm="2", budget="30m")
+    assert (asked.confirm, asked.budget.text) == (2, "out of time: --budget=30m")
+    nothing = settings(suite)
+    assert (nothing.confirm, nothing.budget) == (0, None)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1e3", "", "two", "٣"])
+def test_a_count_that_is_none(suite, text):
+    with pytest.raises(pytest.UsageError, match=f"--confirm={text}: wants how often a missed limit is measured again, from 1 up"):
+        settings(suite, confirm=text)
+    with pytest.raises(pytest.UsageError, match=f"--gpus={text}: wants the number of GPUs of each node that are under test, from 1 up"):
+        settings(suite, gpus=text)
+
+
+def test_a_budget_that_is_none(suite):
+    with pytest.raises(
+        pytest.UsageError, match="--budget=1d: wants seconds, or a number with s, m or h, above the 30 s kept for the report"
+    ):
+        settings(suite, budget="1d")
+
+
+@pytest.mark.parametrize("name", ["base", "h300"])
+def test_a_name_that_is_no_profile_is_refused(suite, name):
+    assert refusal(suite, hardware=name) == f"--hardware={name}: no such profile; profiles: cpu, h200-sxm"
+
+
+def test_a_waiver_of_nothing_is_refused(suite):
+    assert (
+        refusal(suite, waive=["hbm.raed.*=slow"]) == "--waive=hbm.raed.*=...: matches no limit of profile cpu; see --plan for their names"
+    )
+
+
+# --- every way a file can be wrong is one readable error -----------------------------------------------------------------------
+
+TYPOS = {
+    "unknown key": (
+        LIMIT.replace("at_least", "at_laest"),
+        r"cpu\.yaml: limits\.hbm\.copy\.bandwidth\.at_laest \(line \d+\): unknown key; .*at_least\?",
+    ),
+    "duplicate key": (LIMIT + LIMIT, r"cpu\.yaml: line \d+: key 'hbm\.copy\.bandwidth' is given twice; first in line 4"),
+    "text as number": (LIMIT.replace("at_least: 1", "at_least: 1e3"), r"cpu\.yaml: .*at_least.*: .*1e3 is text in YAML, write 1\.0e\+3"),
+    "nan": (LIMIT.replace("at_least: 1", "at_least: .nan"), r"cpu\.yaml: line \d+, column \d+: '\.nan' is not a finite number"),
+    "infinity": (LIMIT.replace("at_least: 1", "at_least: .inf"), r"cpu\.yaml: line \d+, column \d+: '\.inf' is not a finite number"),
+    "wrong unit": (LIMIT.replace("at_least: 1", "equals: NVLS"), r"cpu\.yaml: .*equals is 'NVLS', so the unit must be text, not 'GB/s'"),
+    "above ceiling": (LIMIT + "    ceiling: 0.5\n", r"cpu\.yaml: .*at_least is 1, above the ceiling 0\.5"),
+    "no source": (LIMIT[: LIMIT.index("    source")], r"cpu\.yaml: limits\.hbm\.copy\.bandwidth\.source .*: .*missing.*"),
+    "vague source": (LIMIT.replace("policy: an example", "somebody said an example"), r"cpu\.yaml: .*\.source .*measured, datasheet, .*"),
+    "no bound": (
+        LIMIT.replace("    at_least: 1\n", ""),
+        r"cpu\.yaml: .*no bound; one of at_least, at_most, equals, uniform, peers is needed",
+    ),
+}
+
+
+@pytest.mark.parametrize(("limits", "text"), TYPOS.values(), ids=TYPOS)
+def test_a_typo_in_a_profile(suite, limits, text):
+    (suite / "thresholds" / "cpu.yaml").write_text(f"extends: base\nrequires: [hbm]\nlimits:\n{limits}")
+    said = refusal(suite)
+    assert "\n" not in said
+    assert re.match(text, said), said
+
+
+@pytest.mark.parametrize(
+    ("profile", "text"),
+    [
+        ("extends: cpu\n", "cpu.yaml: extends: profiles go round in a circle: cpu -> cpu"),
+        ("extends: bsae\n", "cpu.yaml: extends: no profile 'bsae'; profiles: base, cpu, h200-sxm; did you mean base?"),
+        ("extends: base\nrequires: [gemm]\n", "cpu.yaml: requires 'gemm', but there is no limit of it; subjects with limits: none"),
+        (f"limits:\n{LIMIT}", "cpu.yaml: deadline_s is missing, here and in all parents"),
+        (
+            f"extends: base\nlevels: {{quick: {{hbm: 1, gemm: 2}}, full: {{hbm: 1}}}}\nlimits:\n{LIMIT}",
+            "cpu.yaml: levels.full: lacks 'gemm', which quick runs; a level runs all that the ones before it run",
+        ),
+    ],
+)
+def test_a_profile_that_does_not_fit_the_others(suite, profile, text):
+    (suite / "thresholds" / "cpu.yaml").write_text(profile)
+    assert refusal(suite) == text
+
+
+def test_an_overlay_that_is_not_there(suite):
+    assert refusal(suite, limits=["agreed.yaml"]).startswith("agreed.yaml: there is no such file: ")
+    assert refusal(suite, limits=["site-nvls"]).startswith("no overlay site-nvls: neither a file nor one of none")
+
+
+def test_how_long_ranks_wait_for_each_other(suite):
+    assert settings(suite).join_s == 60
+    assert settings(suite, join_timeout="15m").join_s == 900
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "1d", "", "1.5h"])
+def test_a_join_timeout_that_is_no_time(suite, text):
+    with pytest.raises(pytest.UsageError, match=rf"^--join-timeout={re.escape(text)}: wants seconds, or a number with s, m or h, above 0$"):
+        settings(suite, join_timeout=text)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("4h", 14_400)])
+def test_a_soak_is_a_level_with_its_time(suite, text, seconds):
+    for level in (None, "soak"):
+        found = settings(suite, soak=text, level=level)
+        assert (found.level, found.soak_s) == ("soak", seconds)
+    assert (settings(suite, level="soak").level, settings(suite, level="soak").soak_s) == ("soak", None)
+    assert (settings(suite).level, settings(suite).soak_s) == ("full", None)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0h", "-1", "1d", "1.5h", "4 h", "12345678"])
+def test_a_soak_that_is_no_time(suite, text):
+    with pytest.raises(pytest.UsageError, match=rf"^--soak={re.escape(text)}: wants seconds, or a number with s, m or h, above 0$"):
+        settings(suite, soak=text)
+
+
+def test_a_soak_at_another_level(suite):
+    with pytest.raises(pytest.UsageError, match=r"^--soak=4h --level=full: --soak is level soak; leave one of them out$"):
+        settings(suite, soak="4h", level="full")
+
+
+def test_a_soak_that_the_profile_finds_too_short_is_refused(suite):
+    parameters = "parameters: {soak.duration_s: 3600, soak.min_duration_s: 300}\nlevels: {soak: {hbm: 2}}\n"
+    (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\n" + parameters)
+    assert refusal(suite, soak="60") == "--soak: 60 s: profile cpu wants at least 300 s (its parameter soak.min_duration_s)"
+    assert choose_profile(settings(suite, soak="4h"), None).parameters["soak.duration_s"] == 14_400
+
+
+def test_who_asks_to_localise_requires_it(suite):
+    parameters = 'parameters: {localise.asked: false, localise.expected_s: 5}\nnot_applicable: {"localise.*": nobody asked}\n'
+    limit = 'localise.node.deficit: {at_most: 3, unit: "%", scope: node, source: "policy: what this test asks for"}\n'
+    (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: 60\n{parameters}limits:\n  {limit}")
+    asked, unasked = (choose_profile(settings(suite, localise=one), None) for one in (True, False))
+    assert (unasked.requires, unasked.parameters["localise.asked"], list(unasked.not_applicable)) == ({"hbm"}, False, ["localise.*"])
+    assert (asked.requires, asked.parameters["localise.asked"], asked.not_applicable) == ({"hbm", "localise"}, True, {})
+    assert asked.expected_s["localise"] == 5
+
+
+def test_what_nothing_would_judge_is_not_localised(suite):
+    assert refusal(suite, localise=True) == "--localise: profile cpu has no limit localise.node.deficit: nothing would judge it"

@@ -1,0 +1,164 @@
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.run.refusals import (
+    find_lone_node,
+    find_mismatch,
+    find_refusal,
+    find_surplus,
+    find_wrong_hardware,
+    refuse_inside_a_worker,
+)
+from tests.judging import make_identity, make_job
+
+ROOT = Path("/suite")
+INI = ROOT / "pyproject.toml"
+
+
+def make_config(root=ROOT, ini=INI, plugins=(), **options):
+    """As much of pytest's config as a refusal looks at."""
+    conftest = SimpleNamespace(__file__=str(ROOT / "conftest.py"), pytest_plugins=["gpu_acceptance.plugin"])
+    manager = SimpleNamespace(get_plugins=lambda: [object(), conftest], hasplugin=lambda name: name in plugins)
+    return SimpleNamespace(rootpath=root, inipath=ini, pluginmanager=manager, option=SimpleNamespace(**options))
+
+
+def test_a_plain_run_is_not_refused():
+    assert find_refusal(make_config(), world_size=8) is None
+    assert find_refusal(make_config(dist="no", numprocesses=None, timeout=None, usepdb=False, reruns=0), world_size=8) is None
+
+
+@pytest.mark.parametrize("options", [{"numprocesses": 2}, {"dist": "load"}])
+def test_xdist(options):
+    text = "pytest-xdist may not share out an acceptance run, every rank runs every validation: leave out -n and --dist"
+    assert find_refusal(make_config(**options), world_size=1) == text
+
+
+@pytest.mark.parametrize("changes", [{"plugins": ["randomly"]}, {"random_order_bucket": "module"}, {"random_order": True}])
+def test_random_order(changes):
+    text = "a random order differs between ranks: add -p no:randomly (or -p no:random_order)"
+    assert find_refusal(make_config(**changes), world_size=1) == text
+
+
+def test_reruns():
+    assert find_refusal(make_config(reruns=1), world_size=1).startswith("--reruns would run a validation until it passes: leave it out")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"), [({"timeout": 60}, "pytest-timeout would end one rank alone"), ({"usepdb": True}, "--pdb would")]
+)
+def test_what_stops_one_rank_alone_is_refused_above_one_rank(options, text):
+    assert find_refusal(make_config(**options), world_size=2).startswith(text)
+    assert find_refusal(make_config(**options), world_size=1) is None
+
+
+@pytest.mark.parametrize(("option", "name"), [("setupplan", "plan"), ("setuponly", "only"), ("setupshow", "show")])
+def test_fixtures_of_a_process_that_runs_none_are_not_shown(option, name):
+    text = f"--setup-{name} shows fixtures, and none runs in this process: leave it out; --plan shows what would run"
+    assert find_refusal(make_config(**{option: True}), world_size=1) == text
+
+
+def test_a_run_inside_a_validation():
+    refuse_inside_a_worker({})
+    with pytest.raises(pytest.UsageError) as caught:
+        refuse_inside_a_worker({"GPU_ACCEPTANCE_SUPERVISOR": "17"})
+    assert str(caught.value) == (
+        "this pytest was started by a validation (GPU_ACCEPTANCE_SUPERVISOR is set): an acceptance run inside an acceptance run "
+        "would answer in its place; start it from a shell of its own"
+    )
+
+
+@pytest.mark.parametrize("changes", [{"root": Path("/elsewhere"), "ini": Path("/elsewhere/pytest.ini")}, {"ini": None}])
+def test_a_moved_root(changes):
+    text = find_refusal(make_config(**changes), world_size=1)
+    assert text.startswith(
+        f"pytest took {changes.get('root', ROOT)} ({changes['ini'] or 'no configuration file'}) for the suite's root, not /suite: "
+    )
+    assert text.endswith("write options as --option=VALUE (a path after a blank moves the root) and name acceptance/")
+
+
+# --- the machines --------------------------------------------------------------------------------------------------------------
+
+
+def identities(num_ranks, num_gpus, on_bus=0):
+    gpus = tuple(Gpu(index=index, name="NVIDIA H200", uuid=f"GPU-{index}") for index in range(num_gpus))
+    update = {"gpus": gpus, "num_gpus_on_bus": on_bus}
+    return [make_identity(rank, num_ranks, num_ranks, has_gpus=False).model_copy(update=update) for rank in range(num_ranks)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "declared"), [(identities(8, 8), None), (identities(4, 8), None), (identities(4, 8), 4), (identities(2, 0), None)]
+)
+def test_ranks_that_can_be_a_job(ranks, declared):
+    assert find_mismatch(ranks, declared) is None
+
+
+@pytest.mark.parametrize(
+    ("ranks", "declared", "text"),
+    [
+        (identities(2, 1), None, "2 ranks on node-00, which has 1 GPUs: start one rank per GPU (--nproc-per-node gpu)"),
+        (identities(2, 0, on_bus=1), None, "2 ranks on node-00, which has 1 GPUs: start one rank per GPU (--nproc-per-node gpu)"),
+        (identities(2, 8), 4, "--gpus=4 declares that many GPUs of each node, but node-00 has 2 ranks"),
+        (identities(2, 0), 2, "--gpus=2, but node-00 has 0 GPUs"),
+    ],
+)
+def test_ranks_that_cannot_be_a_job(ranks, declared, text):
+    assert find_mismatch(ranks, declared) == text
+
+
+@pytest.mark.parametrize(("expected", "num_nodes"), [(None, 3), (3, 3), (4, 3)])
+def test_no_more_nodes_than_were_expected(expected, num_nodes):
+    assert find_surplus(list(make_job(num_nodes, 1).ranks), expected) is None
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "text"),
+    [
+        (3, "--expect-nodes=2, and 3 nodes take part: node-00, node-01, node-02"),
+        (20, f"--expect-nodes=2, and 20 nodes take part: {', '.join(f'node-{node:02d}' for node in range(8))} and 12 more"),
+    ],
+)
+def test_more_nodes_than_were_expected(num_nodes, text):
+    assert find_surplus(list(make_job(num_nodes, 1).ranks), 2) == text
+
+
+def test_one_node_has_nothing_to_be_compared_with():
+    lone = identities(2, 8)
+    assert find_lone_node(lone, is_localising=True) == "--localise compares nodes, and this job has 1; it wants at least 2"
+    assert find_lone_node(lone, is_localising=False) is None
+    assert find_lone_node([lone[0], lone[1].model_copy(update={"node": 1})], is_localising=True) is None
+
+
+def test_the_cpu_profile_where_nvml_shows_gpus():
+    text = find_wrong_hardware("cpu", identities(2, 2)[0], None, named=True)
+    assert text == "the cpu profile is for machines without GPUs; the PCI bus or NVML shows 2 on node-00: leave --hardware out"
+
+
+def test_the_cpu_profile_where_only_the_bus_shows_gpus():
+    first = identities(2, 0, on_bus=2)[0].model_copy(update={"nvml_problem": "no driver"})
+    text = find_wrong_hardware("cpu", first, None, named=False)
+    assert text.endswith("shows 2 on node-00: is its driver loaded? NVML shows none of them (no driver)")
+
+
+@pytest.mark.parametrize(
+    ("first", "found"),
+    [(identities(1, 1)[0], "(node-00) has 'NVIDIA H200'"), (identities(1, 0)[0], "(node-00) has no GPU that NVML shows")],
+)
+def test_a_profile_of_other_hardware(first, found):
+    text = find_wrong_hardware("b200", first, "NVIDIA B200", named=True)
+    assert text == f"--hardware=b200 is for 'NVIDIA B200', but rank 0's machine {found}"
+
+
+def test_the_right_hardware():
+    assert find_wrong_hardware("h200-sxm", identities(8, 8)[0], "NVIDIA H200", named=True) is None
+    assert find_wrong_hardware("h200-sxm", identities(8, 8)[0], "NVIDIA H200", named=False) is None
+    assert find_wrong_hardware("cpu", identities(2, 0)[0], None, named=True) is None
+
+
+@pytest.mark.parametrize("name", ["python_functions", "python_files", "addopts", "filterwarnings"])
+def test_settings_that_decide_what_runs_are_not_overridden(name):
+    text = f"-o {name}=... would change what is collected or how: leave it out; the suite's own settings hold"
+    assert find_refusal(make_config(override_ini=["log_level=INFO", f"{name}=test_1*"]), 2) == text
+    assert find_refusal(make_config(override_ini=["log_level=INFO"]), 2) is None

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from checkpoints import make_checkpoint
+from made_checkpoints import make_checkpoint
 from suite import EXAMPLES, make_suite, plain_pytest
 
 from gpu_acceptance.dialogues.made import made

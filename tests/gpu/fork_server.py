@@ -21,6 +21,7 @@ import psutil
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "worker"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
 from clean_environment import clean_environment

@@ -1,7 +1,7 @@
 """Which tokens of a dialogue its assistant says, by the template of a checkpoint; each byte is a token here."""
 
 import pytest
-from checkpoints import TEMPLATE
+from made_checkpoints import TEMPLATE
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 

@@ -17,7 +17,7 @@ from gpu_acceptance.redaction.redaction import Redactor
 from gpu_acceptance.redaction.stand_ins import StandIns
 from gpu_acceptance.report import write_page
 from gpu_acceptance.report.exports import EXPORTS
-from tests.test_cli import run
+from tests.cli.test_verbs import run
 
 HOME = "/ho" + "me"
 

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from gpu_acceptance.folder.manifest import read_manifest, write_manifest
-from tests.test_cli import leave_run, run
+from tests.cli.test_verbs import leave_run, run
 
 
 @pytest.fixture(scope="module")

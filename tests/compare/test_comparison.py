@@ -14,12 +14,12 @@ from gpu_acceptance.record.record import Outcome, Status
 from gpu_acceptance.report.compare_page import build_compare_page
 from gpu_acceptance.thresholds.contract import ContractLine
 from gpu_acceptance.verdict.contract import judge_contract
+from tests.cli.test_verbs import run
 from tests.report import samples
 from tests.report.pages import parse
 from tests.report.test_hostile import PIECES, construct, tainted
-from tests.test_cli import run
 
-REPORTS = Path(__file__).parents[1] / "reports"
+REPORTS = Path(__file__).parents[2] / "reports"
 LATER = "20261121-090000-cd34"
 HBM = "acceptance/test_hbm.py::test_hbm_triad"
 GEMM = "acceptance/test_gemm.py::test_gemm[bf16]"

@@ -12,7 +12,7 @@ _ASKS = "import os; from gpu_acceptance.folder.run_files import node_run_id; pri
 
 
 def ids_of_children(number):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     return {subprocess.check_output([sys.executable, "-c", _ASKS], env=environment, text=True).strip() for _ in range(number)}
 
 

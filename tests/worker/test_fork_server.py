@@ -25,7 +25,7 @@ from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.worker.worker import worker_command
 
-SRC = Path(__file__).parents[1] / "src"
+SRC = Path(__file__).parents[2] / "src"
 # What a worker finds when it collects: a conftest of a stranger.
 CONFTEST = """
 import atexit, ctypes, gc, hashlib, json, locale, multiprocessing, os, random, resource, signal, sys, tempfile, threading, time, warnings
@@ -553,7 +553,7 @@ print(files.worker_log.read_text(), end="")
 def held(folder: Path, code: str, fault: str = "") -> list[str]:
     """What a supervisor of its own said, and then the log of its workers."""
     (folder / "sitecustomize.py").write_text(QUICK + f"    {fault}\n")
-    paths = [str(path) for path in (SRC, Path(__file__).parent, folder)]
+    paths = [str(path) for path in (SRC, Path(__file__).parents[1], folder)]
     command, environment = [sys.executable, "-c", HOLD + code + ENDS], {**clean_environment(), "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stderr) == (0, "")

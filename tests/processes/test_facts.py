@@ -10,7 +10,7 @@ import pytest
 
 from gpu_acceptance.processes.facts import signal_main_thread
 
-SRC = Path(__file__).parents[1] / "src"
+SRC = Path(__file__).parents[2] / "src"
 SUPERVISOR = f"""
 import subprocess, sys
 sys.path.insert(0, {str(SRC)!r})

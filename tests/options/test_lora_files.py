@@ -4,7 +4,7 @@ import json
 from importlib import metadata
 
 import pytest
-from checkpoints import make_checkpoint
+from made_checkpoints import make_checkpoint
 
 from fixtures.training import refuse_unlike
 from gpu_acceptance.dialogues.made import made

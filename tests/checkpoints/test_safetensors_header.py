@@ -1,8 +1,8 @@
 import pytest
 import torch
-from checkpoints import write_header, write_tensors
 from hypothesis import given
 from hypothesis import strategies as st
+from made_checkpoints import write_header, write_tensors
 from safetensors.torch import save_file
 
 from gpu_acceptance.checkpoints import safetensors_header

@@ -19,7 +19,7 @@ from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from tests.judging import make_limit, make_profile
 
-EXAMPLE = Path(__file__).parents[1] / "docs" / "contract.yaml"
+EXAMPLE = Path(__file__).parents[2] / "docs" / "contract.yaml"
 SCHEMA = shipped_dir() / "contract.schema.json"
 WORDS = "at most 300 characters on one line"
 METRICS = "a list of 1 to 20 metrics or globs of them, as in nccl.all_reduce.busbw or 'gpu_health.*'"

@@ -23,7 +23,7 @@ from gpu_acceptance.thresholds.parameters import DRILLS, PARAMETERS
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 from gpu_acceptance.thresholds.values import show
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BASE = load_profile("base", shipped_dir()).parameters
 BLOCK_S = "a number from 0.001 to 60 s (starting a block must not count, and all of them must end before the deadline)"
 DEVICES = "words with a blank between them: globs of RDMA devices, without the `,`, `=`, `^` and `:` of NCCL_IB_HCA"

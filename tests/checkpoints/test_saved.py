@@ -3,7 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
-from checkpoints import CONFIG, LAYER, PROJECTIONS, TEMPLATE, make_checkpoint, write_json, write_tensors
+from made_checkpoints import CONFIG, LAYER, PROJECTIONS, TEMPLATE, make_checkpoint, write_json, write_tensors
 
 from gpu_acceptance.checkpoints import reader as checkpoint_reader
 from gpu_acceptance.checkpoints import saved as checkpoint_dir

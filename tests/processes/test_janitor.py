@@ -51,7 +51,7 @@ def test_others_are_left_alone(mark):
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_daemon_and_folders_go_with_the_supervisor_however_that_ends(mark, end, tmp_path):
-    src = str(Path(__file__).parents[1] / "src")
+    src = str(Path(__file__).parents[2] / "src")
     (tmp_path / "ours-1" / "inside").mkdir(parents=True)
     (tmp_path / "our-other").mkdir()
     (tmp_path / "ours-2").symlink_to(tmp_path / "our-other")

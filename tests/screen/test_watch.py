@@ -20,7 +20,7 @@ from gpu_acceptance.inventory.patience import Patience
 from gpu_acceptance.screen import watch as watch_module
 from gpu_acceptance.screen.watch import watch
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 FAKE = f"""
 import ctypes, sys, threading, time
 from types import SimpleNamespace

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SRC = Path(__file__).parents[1] / "src"
+SRC = Path(__file__).parents[2] / "src"
 FLOODS = """
 import os
 

@@ -54,7 +54,7 @@ def test_where_all_launched_the_same_it_says_what():
 
 
 def test_what_nccl_answered_on_two_gpus_is_read():
-    text = (Path(__file__).parents[1] / "reports" / "evidence" / "nccl-ras.txt").read_bytes()
+    text = (Path(__file__).parents[2] / "reports" / "evidence" / "nccl-ras.txt").read_bytes()
     real = text[text.index(b"'TIMEOUT 3") : text.index(b"\nFR ")]
     assert describe(real, 2731) == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).parents[1] / "src"
+SRC = Path(__file__).parents[2] / "src"
 HEAD = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(SRC)!r})

@@ -83,9 +83,9 @@ def test_a_folder_that_is_searched_twice_is_no_difference_and_another_order_is()
 
 
 def test_variables_are_shown_and_their_whole_is_compared():
-    few = facts_of(HEALTHY, NCCL_DEBUG="WARN", CUDA_VISIBLE_DEVICES="0")["variables"]
+    few = facts_of(HEALTHY, NCCL_DEBUG="WARN", CUDA_VISIBLE_DEVICES="0", NCCL_HOSTID="a")["variables"]
     assert few.endswith(": NCCL_DEBUG=WARN")
-    assert few == facts_of(HEALTHY, NCCL_DEBUG="WARN", CUDA_VISIBLE_DEVICES="7")["variables"]
+    assert few == facts_of(HEALTHY, NCCL_DEBUG="WARN", CUDA_VISIBLE_DEVICES="7", NCCL_HOSTID="b")["variables"]
     many = {f"NCCL_{number:03d}": "x" * 50 for number in range(100)}
     assert facts_of(HEALTHY, **many)["variables"] != facts_of(HEALTHY, **{**many, "NCCL_099": "y"})["variables"]
 

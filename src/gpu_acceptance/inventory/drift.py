@@ -49,7 +49,7 @@ class Host(Protocol):
 
 
 _UNTOLD = {Why.NOT_PERMITTED, Why.UNREADABLE}
-_OF_A_RANK = {"CUDA_VISIBLE_DEVICES"}
+_OWN = {"CUDA_VISIBLE_DEVICES", "NCCL_HOSTID"}  # of a rank; of a host, which it names for NCCL
 _SEARCHED = "LD_LIBRARY_PATH"  # in order: a folder named again changes nothing, and Open MPI 4 names its own once more on other nodes
 OF_GPUS = ("driver", "gpus", "topology")  # facts for which NVML is asked
 
@@ -226,8 +226,8 @@ def _peer(link: PeerLink) -> Answer[str]:
 
 
 def _variables(variables: Mapping[str, str]) -> str:
-    """All of them, as far as they fit, behind a digest of all. Which GPUs a rank may see is its own."""
-    kept = {name: value for name, value in sorted(variables.items()) if name not in _OF_A_RANK}
+    """All of them, as far as they fit, behind a digest of all, but for those that are each rank's or host's own."""
+    kept = {name: value for name, value in sorted(variables.items()) if name not in _OWN}
     if folders := kept.get(_SEARCHED):
         kept[_SEARCHED] = ":".join(dict.fromkeys(folders.split(":")))
     return _digested(json.dumps(kept), "; ".join(f"{name}={value}" for name, value in kept.items()) or "none")

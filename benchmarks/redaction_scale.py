@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from gpu_acceptance.folder.files import encode, write_results
-from gpu_acceptance.record.record import RankIdentity
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.redaction.redaction import redact_run
 from tests.report.large import large
 

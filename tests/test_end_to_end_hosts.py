@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from faults import Fault
-from gpu_acceptance.launch.refused import INCOMPLETE
 from hosts import ADDRESSES, PORT, Hosts, faketime, needs_faketime, needs_hosts, two_hosts
 from suite import Finished, extend_conftest
 
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.control.lookout import _UNREACHABLE_S, LOST_S
 from gpu_acceptance.folder.files import read_journal, read_results
+from gpu_acceptance.launch.refused import INCOMPLETE
 from gpu_acceptance.processes.deaf_launcher import PATIENCE_S
 
 # The first test that asks may wait for all scenarios.

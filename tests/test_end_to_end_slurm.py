@@ -20,7 +20,7 @@ from waiting import wait_until
 
 from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.inventory import slurm_leftovers
-from gpu_acceptance.record.record import Outcome, Status
+from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 pytestmark = [pytest.mark.launcher, needs_slurm]

@@ -14,7 +14,7 @@ from tensorboard_runs import read_runs, with_curve, with_curves
 from gpu_acceptance import __version__
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.folder.files import Journal, read_results, write_results
-from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.refusal import Refusal
 from gpu_acceptance.thresholds.profile import profile_names, shipped_dir
 from gpu_acceptance.verdict.run_record import make_run_record

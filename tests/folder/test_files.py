@@ -17,8 +17,11 @@ from gpu_acceptance.folder.files import (
     write_atomically,
     write_results,
 )
-from gpu_acceptance.record.record import Outcome, RankFacts, RankRecord, RunPlan
+from gpu_acceptance.record.identity import RankFacts
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.refusal import Refusal
+from gpu_acceptance.record.run_plan import RunPlan
 from tests.journals import make_plan
 from tests.report import samples
 

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gpu_acceptance.launch.refused import USAGE, RefusedError, interrupted
 from judging import make_identity, make_limit, make_profile
 from virtual.outside import VirtualSignals, VirtualStore, virtual_queue, virtual_selectors, virtual_threading
 from virtual.schedule import Schedule
@@ -23,6 +22,7 @@ from virtual.worker import Group, VirtualWorker
 from gpu_acceptance.control import control, letters, lookout
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.launch.rank import TORCHRUN, Rank
+from gpu_acceptance.launch.refused import USAGE, RefusedError, interrupted
 from gpu_acceptance.leader import leader, standby
 from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.options import budget

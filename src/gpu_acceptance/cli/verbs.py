@@ -19,7 +19,8 @@ from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest,
 from gpu_acceptance.folder.merge import copy_journals, find_journals, only_copies
 from gpu_acceptance.folder.never_began import NothingRanError, find_why_it_never_began
 from gpu_acceptance.folder.rebuild import journal_paths, last_written, read_run_folder, rebuild
-from gpu_acceptance.record.record import Outcome, RunRecord
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import write_page
 from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.report.ending import INTERNAL_ERROR, describe

@@ -19,8 +19,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from gpu_acceptance.processes.gc_pause import gc_paused
-from gpu_acceptance.record.record import SCHEMA_VERSION, RankFacts, RankIdentity, RankRecord, RunPlan, RunRecord
+from gpu_acceptance.record.identity import RankFacts, RankIdentity
+from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.refusal import Refusal
+from gpu_acceptance.record.run_plan import RunPlan
+from gpu_acceptance.record.run_record import SCHEMA_VERSION, RunRecord
 from gpu_acceptance.text.model import Model
 from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.verdict.contradictions import find_contradiction

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_acceptance.folder.files import JournalContent, RecordError
-from gpu_acceptance.record.record import RankIdentity
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.refusal import Refusal
 from gpu_acceptance.text.ranges import named
 

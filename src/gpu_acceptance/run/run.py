@@ -24,8 +24,12 @@ from gpu_acceptance.plan.collecting import Collected
 from gpu_acceptance.plan.run_plan import make_plan
 from gpu_acceptance.plan.validations import read_validations
 from gpu_acceptance.processes.deaf_launcher import end_launcher_later
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Outcome, RankIdentity, Row, RunPlan, RunRecord
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.row import Row
+from gpu_acceptance.record.run_plan import RunPlan
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.ending import INTERNAL_ERROR, Ending, broken, complete_ending, describe, spoil, write_ending
 from gpu_acceptance.report.event_files import write_event_files
 from gpu_acceptance.report.github import tell_github

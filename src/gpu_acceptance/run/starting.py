@@ -18,8 +18,8 @@ from gpu_acceptance.options.own_files import NO_FILES, OwnFiles, read_own_files
 from gpu_acceptance.options.settings import Settings, choose_profile
 from gpu_acceptance.processes.facts import become_subreaper
 from gpu_acceptance.processes.stop_signals import StopSignals
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import RankIdentity
 from gpu_acceptance.run.joining import join
 from gpu_acceptance.run.refusals import find_lone_node, find_mismatch, find_surplus, find_wrong_hardware
 from gpu_acceptance.run.run import Run

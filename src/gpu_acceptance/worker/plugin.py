@@ -14,7 +14,8 @@ import pytest
 
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
-from gpu_acceptance.record.record import FORMING, Outcome
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import FORMING
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.limit import Value

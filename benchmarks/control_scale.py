@@ -21,7 +21,7 @@ from torch.distributed import TCPStore
 
 from gpu_acceptance.control.control import Control, Message
 from gpu_acceptance.control.lookout import Lookout
-from gpu_acceptance.folder.files import encode
+from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.processes.gc_pause import gc_paused
 from gpu_acceptance.processes.stop_signals import StopSignals

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_acceptance.folder.files import Journal, JournalContent
+from gpu_acceptance.folder.journal import Journal, JournalContent
 from gpu_acceptance.record.figure import Figure, make_figure
 from gpu_acceptance.record.identity import RankFacts
 from gpu_acceptance.record.job import Job

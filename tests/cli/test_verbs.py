@@ -13,7 +13,8 @@ from tensorboard_runs import read_runs, with_curve, with_curves
 
 from gpu_acceptance import __version__
 from gpu_acceptance.cli import verbs as cli
-from gpu_acceptance.folder.files import Journal, read_results, write_results
+from gpu_acceptance.folder.journal import Journal
+from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.refusal import Refusal
 from gpu_acceptance.thresholds.profile import profile_names, shipped_dir

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.folder.files import read_results
+from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt, Judgement, Row

@@ -10,7 +10,8 @@ from itertools import pairwise
 from virtual.world import Fired, World
 
 from gpu_acceptance.control.lookout import BEAT_S, LOST_S
-from gpu_acceptance.folder.files import RESULTS, read_journal, read_results
+from gpu_acceptance.folder.journal import read_journal
+from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.folder.run_files import RunFiles
 from gpu_acceptance.launch.patience import JOIN_S
 from gpu_acceptance.leader.generations import MOST_SPOILED

@@ -14,11 +14,13 @@ from typing import NoReturn
 from gpu_acceptance import __version__
 from gpu_acceptance.cli import compare, evidence, machine, pods, remedies
 from gpu_acceptance.cli.run_folder import UsageError, find_run, read_run, refuse_another_run
-from gpu_acceptance.folder.files import RESULTS, RecordError, read_journal, read_results, write_results
+from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.journal import read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest, refuse_changed, write_manifest
 from gpu_acceptance.folder.merge import copy_journals, find_journals, only_copies
 from gpu_acceptance.folder.never_began import NothingRanError, find_why_it_never_began
 from gpu_acceptance.folder.rebuild import journal_paths, last_written, read_run_folder, rebuild
+from gpu_acceptance.folder.results import RESULTS, read_results, write_results
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import write_page

@@ -9,7 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_acceptance.folder.files import JournalContent, RecordError, read_journal
+from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.journal import JournalContent, read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest
 from gpu_acceptance.folder.never_began import NothingRanError, find_why_it_never_began
 from gpu_acceptance.folder.run_files import journal_name

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from gpu_acceptance.control.control import Message, UnreachableError
-from gpu_acceptance.folder.files import encode
+from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.launch.patience import Patience
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.refused import INCOMPLETE, RefusedError, UnmetError, interrupted

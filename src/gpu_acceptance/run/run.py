@@ -9,8 +9,9 @@ from gpu_acceptance.checkpoints.folder import folder_of
 from gpu_acceptance.checkpoints.kept import are_evidence
 from gpu_acceptance.checkpoints.removal import remove_within
 from gpu_acceptance.control.control import ControlError, Message
-from gpu_acceptance.folder.files import RESULTS, encode, read_results
+from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.manifest import MANIFEST, write_manifest
+from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.folder.run_files import RunFiles, utc_now
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.refused import USAGE, RefusedError, UnmetError, interrupted

@@ -7,7 +7,8 @@ from pathlib import Path
 from gpu_acceptance.checkpoints import folder as checkpoint_folder
 from gpu_acceptance.control.control import CONNECT_S, Control, Message, UnreachableError, control_prefix
 from gpu_acceptance.control.store_host import host_store
-from gpu_acceptance.folder.files import Journal, RecordError
+from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.run_files import RunFiles, new_run_id
 from gpu_acceptance.launch.identity import read_identity
 from gpu_acceptance.launch.patience import Patience

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 
 from gpu_acceptance.control.control import Control, ControlError, Message, UnreachableError
 from gpu_acceptance.control.lookout import LOST_S, Lookout, Loss
-from gpu_acceptance.folder.files import Journal, encode
+from gpu_acceptance.folder.encoding import encode
+from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.processes.gc_pause import gc_paused
 from gpu_acceptance.processes.stop_signals import StopSignals, asked_as_well

@@ -18,9 +18,10 @@ from gpu_acceptance.launch.refused import USAGE, RefusedError, UnmetError, inter
 from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.leader.leader import Leader, LeaderOptions
 from gpu_acceptance.leader.standby import await_listeners, elect, rebuild_run, send_journal
+from gpu_acceptance.options.chosen_profile import own_digest
 from gpu_acceptance.options.digests import suite_digest
 from gpu_acceptance.options.own_files import NO_FILES, OwnFiles
-from gpu_acceptance.options.settings import Settings, own_digest
+from gpu_acceptance.options.settings import Settings
 from gpu_acceptance.plan.collecting import Collected
 from gpu_acceptance.plan.run_plan import make_plan
 from gpu_acceptance.plan.validations import read_validations

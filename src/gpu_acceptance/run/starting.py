@@ -15,8 +15,9 @@ from gpu_acceptance.launch.patience import Patience
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.refused import NOT_WRITABLE, RefusedError, UnmetError, interrupted
 from gpu_acceptance.options import data_dir, lora_files
+from gpu_acceptance.options.chosen_profile import choose_profile
 from gpu_acceptance.options.own_files import NO_FILES, OwnFiles, read_own_files
-from gpu_acceptance.options.settings import Settings, choose_profile
+from gpu_acceptance.options.settings import Settings
 from gpu_acceptance.processes.facts import become_subreaper
 from gpu_acceptance.processes.stop_signals import StopSignals
 from gpu_acceptance.record.identity import RankIdentity

@@ -2,8 +2,8 @@
 
 There are no workers. Each other rank is a `Control` and a `Lookout`, as in a run, that answers at once; many of them share a process.
 So what is left is messages, heartbeats, and the judgement of ten limits. Wall time is that of all ranks on this one machine, and too
-long by what they do on its cores; CPU time of the leader and of the store is what one machine of a cluster would have to give, one
-after the other. Needs the root of the checkout on PYTHONPATH.
+long by what they do on its cores; CPU time of the leader and of the store is what one machine of a cluster would have to give, and that
+of all other ranks, over the cores of this machine, is what each would do on its own. Needs the root of the checkout on PYTHONPATH.
 """
 
 import argparse
@@ -144,6 +144,11 @@ def follow(first: int, number: int, world_size: int, port: int) -> None:
                 rank.hear(message)
 
 
+def cpu_s(processes: list[psutil.Process]) -> float:
+    """Seconds of CPU that they have had so far."""
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
 def lead(world_size: int, port: int, store_pid: int) -> None:
     gc.freeze()  # as the plugin does once all is imported
     control = Control(place_of(0, world_size, port))
@@ -153,10 +158,11 @@ def lead(world_size: int, port: int, store_pid: int) -> None:
     leader.lookout.watch(range(world_size), 0)
     profile = make_profile(*(make_limit(metric, at_least=900) for metric in METRICS))
     job = Job(tuple(make_identity(rank, world_size, min(GPUS_PER_NODE, world_size)) for rank in range(world_size)))
-    store, took = psutil.Process(store_pid), []
+    others = [process for process in psutil.Process(os.getppid()).children() if process.pid not in {os.getpid(), store_pid}]
+    groups, took = ([psutil.Process()], [psutil.Process(store_pid)], others), []
     for number in range(1, NUM_VALIDATIONS + 1):
         if number == 2:  # the first one warms up
-            before = time.process_time(), sum(store.cpu_times()[:2])
+            before = [cpu_s(group) for group in groups]
         begin_s = time.monotonic()
         board = leader.lead_attempt(
             {"type": "go", "seq": number, "nodeid": NODEID, "deadline_s": 600, "generation": 1, "attempt": 1, "absent": []}
@@ -170,12 +176,13 @@ def lead(world_size: int, port: int, store_pid: int) -> None:
         while leader._take_casts("verdict") is None:
             leader.pump()
         took.append(time.monotonic() - begin_s)
-    after = time.process_time(), sum(store.cpu_times()[:2])
-    own_s, store_s = ((end - begin) / (NUM_VALIDATIONS - 1) for begin, end in zip(before, after, strict=True))
+    after = [cpu_s(group) for group in groups]
+    own_s, store_s, others_s = ((end - begin) / (NUM_VALIDATIONS - 1) for begin, end in zip(before, after, strict=True))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
         f"{world_size:5,} ranks: {1e3 * statistics.median(took[1:]):7.1f} ms per validation with all ranks on this machine; "
-        f"CPU of the leader {1e3 * own_s:6.1f} ms, of the store {1e3 * store_s:6.1f} ms; leader {peak:.2f} GiB",
+        f"CPU of the leader {1e3 * own_s:6.1f} ms, of the store {1e3 * store_s:6.1f} ms, "
+        f"of the others {1e3 * others_s:7.1f} ms on {os.cpu_count()} cores; leader {peak:.2f} GiB",
         flush=True,
     )
     control.cast({"type": "leave"})

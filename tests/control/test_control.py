@@ -48,6 +48,13 @@ def pair(connect):
     return [connect(0), connect(1)]
 
 
+def announce(pair, seq):
+    """As rank 0 does with an attempt."""
+    pair[0].collect(seq)
+    pair[0].cast({"type": "go", "seq": seq})
+    assert [received(end) for end in pair] == [(0, {"type": "go", "seq": seq})] * 2
+
+
 def received(control):
     sender, message = control.incoming.get(timeout=30)
     return sender, message
@@ -93,6 +100,7 @@ def test_too_large_a_message_is_an_error_of_its_sender(pair):
 
 def test_what_is_posted_comes_to_rank_0_in_order(pair):
     first, second = pair
+    announce(pair, 1)
     for number in range(20):
         second.post({"type": "vote", "seq": 1, "number": number})
     assert [received(first) for _ in range(20)] == [(1, {"type": "vote", "seq": 1, "number": number}) for number in range(20)]
@@ -103,6 +111,7 @@ def test_what_is_posted_comes_to_rank_0_in_order(pair):
 def test_a_post_that_is_too_large_leaves_room_for_a_shorter_one(pair):
     with pytest.raises(ControlError, match=rf"a published message of \d+ bytes; allowed: {MAX_MESSAGE_BYTES}"):
         pair[1].post({"type": "published", "seq": 1, "record": "x" * MAX_MESSAGE_BYTES})
+    announce(pair, 1)
     pair[1].post({"type": "published", "seq": 1, "record": "short"})
     assert received(pair[0]) == (1, {"type": "published", "seq": 1, "record": "short"})
 
@@ -123,7 +132,7 @@ def test_closing_sends_what_is_queued_and_ends_all_threads(pair):
     assert [received(second)[1]["seq"] for _ in range(20)] == list(range(20))
     second.close(timeout_s=5)
     threads = [thread for end in pair for thread in (end._sender, *end._waiting)]
-    assert len(threads) == 5  # rank 0 reads letters as well
+    assert len(threads) == 5  # rank 0 reads what is posted as well
     assert [thread.name for thread in threads if thread.is_alive()] == []
     assert first.incoming.empty()
 

@@ -1,13 +1,14 @@
-"""Letters of several ranks over one real store on 127.0.0.1."""
+"""Words of several ranks over one real store on 127.0.0.1."""
 
 import threading
 
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from gpu_acceptance.control.letters import Letter, Letters, lay_out, ring
+from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
 
 RANKS = range(1, 4)
+LONG = "long " * 1000
 
 
 @pytest.fixture(scope="module")
@@ -23,69 +24,96 @@ def connect(server, request):
 
 @pytest.fixture
 def store(connect):
-    store = connect()
-    lay_out(store, RANKS)
-    return store
+    return connect()
 
 
-def say(letter, store, attempt, word):
-    letter.send(store, *letter.add(attempt, word))
+@pytest.fixture
+def reader(store):
+    """Rank 0's, of attempt 1."""
+    reader = Reader()
+    lay_out(store, 1)
+    reader.open(1)
+    return reader
 
 
-def test_words_of_all_ranks_come_at_once_and_each_once(store):
-    ends, letters = {rank: Letter(rank) for rank in RANKS}, Letters(RANKS)
+def heard(reader, store):
+    return [word for words in reader.await_words(store) for word in words]
+
+
+def test_words_of_all_ranks_come_at_once_in_their_order_and_each_once(store, reader):
+    ends = {rank: Speaker(rank) for rank in RANKS}
     for rank in RANKS:
-        say(ends[rank], store, 1, f"vote of {rank}")
-    assert list(letters.await_words(store)) == ["vote of 1", "vote of 2", "vote of 3"]
-    say(ends[2], store, 1, "ready")
-    say(ends[2], store, 1, "published")
-    assert list(letters.await_words(store)) == ["ready", "published"]
+        ends[rank].say(1, f"vote of {rank}")(store)
+    assert heard(reader, store) == ["vote of 1", "vote of 2", "vote of 3"]
+    ends[2].say(1, "ready")(store)
+    ends[3].say(1, LONG)(store)
+    ends[2].say(1, "published")(store)
+    assert heard(reader, store) == ["ready", LONG, "published"]
 
 
-def test_words_of_the_next_attempt_take_the_place_of_those_before(store):
-    letter, letters = Letter(1), Letters(RANKS)
-    say(letter, store, 1, "read")
-    assert list(letters.await_words(store)) == ["read"]
-    say(letter, store, 1, "never read")
-    say(letter, store, 2, "of the second")
-    assert list(letters.await_words(store)) == ["of the second"]
-    say(letter, store, 2, "more")
-    assert list(letters.await_words(store)) == ["more"]
+def test_two_long_words_of_one_rank_are_both_heard(store, reader):
+    speaker, words = Speaker(1), [f"{LONG}{number}" for number in range(3)]
+    for word in words:
+        speaker.say(1, word)(store)
+    assert heard(reader, store) == words
 
 
-def test_a_bell_that_rings_for_nothing_new_tells_nothing(store):
-    letters = Letters(RANKS)
+def test_long_words_of_more_ranks_than_are_read_at_once(store, reader):
+    for rank in range(1, 200):
+        Speaker(rank).say(1, f"{LONG}{rank}")(store)
+    assert heard(reader, store) == [f"{LONG}{rank}" for rank in range(1, 200)]
+
+
+def test_what_is_said_of_an_attempt_that_is_over_is_not_heard(store, reader):
+    speaker, late = Speaker(1), Speaker(2)
+    speaker.say(1, "read")(store)
+    assert heard(reader, store) == ["read"]
+    late.say(1, "late")(store)
+    lay_out(store, 2)
+    reader.open(2)
+    late.say(1, "later")(store)
+    speaker.say(2, "of the second")(store)
+    speaker.say(2, LONG)(store)
+    assert heard(reader, store) == ["of the second", LONG]
+
+
+def test_the_box_of_an_attempt_that_is_over_is_not_kept(store, reader):
+    speaker = Speaker(1)
+    for attempt in range(1, 5):
+        lay_out(store, attempt)
+        reader.open(attempt)
+        speaker.say(attempt, LONG)(store)
+        assert heard(reader, store) == [LONG]
+    assert [key for key in ("box/1", "box/2", "box/3", "box/4") if store.check([key])] == ["box/4"]
+
+
+def test_a_bell_that_rings_for_nothing_new_tells_nothing(store, reader):
     ring(store)
-    assert list(letters.await_words(store)) == []
+    assert heard(reader, store) == []
 
 
-def test_a_letter_that_grew_after_its_number_was_read_is_read_once(store):
-    letter, letters = Letter(3), Letters(RANKS)
-    number, _ = letter.add(1, "vote")
-    _, grown = letter.add(1, "ready")
-    letter.send(store, number, grown)  # as the reader sees it that reads the number between the two
-    assert list(letters.await_words(store)) == ["vote", "ready"]
-    letter.send(store, number + 1, grown)
-    assert list(letters.await_words(store)) == []
+def test_a_bell_before_any_attempt_tells_nothing(store):
+    Speaker(1).say(0, "of an attempt that nobody announced")(store)
+    assert heard(Reader(), store) == []
 
 
-def test_no_word_is_lost_while_the_reader_looks(connect, store):
+def test_no_word_is_lost_while_the_reader_looks(connect, store, reader):
     """Each rank goes on as fast as the store takes it: the bell rings before, while and after rank 0 looks."""
     number = 300
 
     def speak(rank):
-        own, letter = connect(), Letter(rank)
+        own, speaker = connect(), Speaker(rank)
         for word in range(number):
-            say(letter, own, 1, f"{rank} {word}")
+            speaker.say(1, f"{rank} {word} {LONG * (word % 2)}")(own)
 
     threads = [threading.Thread(target=speak, args=(rank,)) for rank in RANKS]
     for thread in threads:
         thread.start()
-    letters, heard = Letters(RANKS), {rank: [] for rank in RANKS}
-    while sum(map(len, heard.values())) < number * len(RANKS):
-        for text in letters.await_words(store):
-            rank, word = map(int, text.split())
-            heard[rank].append(word)
+    said = {rank: [] for rank in RANKS}
+    while sum(map(len, said.values())) < number * len(RANKS):
+        for text in heard(reader, store):
+            rank, word = map(int, text.split()[:2])
+            said[rank].append(word)
     for thread in threads:
         thread.join()
-    assert heard == {rank: list(range(number)) for rank in RANKS}
+    assert said == {rank: list(range(number)) for rank in RANKS}

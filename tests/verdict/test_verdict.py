@@ -277,11 +277,29 @@ def test_another_number_of_nodes_than_expected_makes_the_run_incomplete():
 
 def test_gpus_of_several_nodes_without_rank():
     job = make_job(4, 2)
-    ranks = tuple(identity.model_copy(update={"gpus": make_identity(0, 4, 4).gpus}) for identity in job.ranks)
+    ranks = tuple(identity.model_copy(update={"gpus": make_identity(4 * identity.node, 8, 4).gpus}) for identity in job.ranks)
     ranks = tuple(identity.model_copy(update={"gpu_uuid": identity.gpus[identity.local_rank].uuid}) for identity in ranks)
     conclusion = verdict_of(job=Job(ranks))
     assert conclusion.line == "INCOMPLETE: no rank opened 4 GPUs of 2 nodes (4 of 8 GPUs)"
     assert conclusion.reasons == ("no rank opened GPUs 2-3 of node-00", "no rank opened GPUs 2-3 of node-01")
+
+
+def test_nodes_that_opened_the_same_gpus_make_the_run_incomplete():
+    gpus = make_identity(0, 2, 2).gpus
+    same = [one.model_copy(update={"gpus": gpus, "gpu_uuid": gpus[one.local_rank].uuid}) for one in make_job(4, 2).ranks]
+    conclusion = verdict_of(job=Job(tuple(same)))
+    assert conclusion.line == "INCOMPLETE: node-00 and node-01 opened the same GPUs 0-1"
+    assert conclusion.reasons == ("node-00 and node-01 opened the same GPUs 0-1",)
+    nameless = [one.model_copy(update={"gpus": tuple(gpu.model_copy(update={"uuid": ""}) for gpu in gpus)}) for one in same]
+    assert "opened the same" not in verdict_of(job=Job(tuple(nameless))).line  # nobody can tell
+
+
+def test_one_gpu_that_two_nodes_opened_is_named():
+    first, *others = make_job(4, 2).ranks
+    twice = [one.model_copy(update={"gpus": (first.gpus[0], one.gpus[1])}) for one in others[1:]]
+    twice[0] = twice[0].model_copy(update={"gpu_uuid": first.gpu_uuid})
+    conclusion = verdict_of(job=Job((first, others[0], *twice)))
+    assert conclusion.reasons == ("node-00 and node-01 opened the same GPU 0",)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ class VirtualStore:
         self.schedule = schedule
         self.gone = False
         self.cut_off: set[int | None] = set()
-        self._unsent: dict[int | None, dict[str, bytes]] = defaultdict(dict)  # what a rank set while it was cut off
+        self._unsent: dict[int | None, list[tuple[str, bytes, bool]]] = defaultdict(list)  # what a rank wrote while it was cut off
         self.latency_s = 0.001
         self.queues: dict[str, deque[bytes]] = defaultdict(deque)
         self.values: dict[str, bytes] = {}
@@ -129,10 +129,14 @@ class VirtualStore:
 
     def heal(self, rank: int) -> None:
         self.cut_off.discard(rank)
-        self.values |= self._unsent.pop(rank, {})
+        for key, value, append in self._unsent.pop(rank, []):
+            self.write(rank, key, value, append=append)
 
-    def set(self, rank: int | None, key: str, value: bytes) -> None:
-        (self._unsent[rank] if rank in self.cut_off else self.values)[key] = value
+    def write(self, rank: int | None, key: str, value: bytes, *, append: bool) -> None:
+        if rank in self.cut_off:
+            self._unsent[rank].append((key, value, append))
+        else:
+            self.values[key] = self.values.get(key, b"") + value if append else value
 
 
 class StoreClient:
@@ -146,10 +150,19 @@ class StoreClient:
         """Nobody here waits that long."""
 
     def set(self, key: str, value: str) -> None:
+        self._write(key, value, append=False)
+
+    def append(self, key: str, value: str) -> None:
+        self._write(key, value, append=True)
+
+    def _write(self, key: str, value: str, *, append: bool) -> None:
         """Waits for no answer, as torch's does not."""
         if self._store.gone:
             raise RuntimeError("Connection reset by peer")
-        self._store.set(self._rank, key, value.encode())
+        self._store.write(self._rank, key, value.encode(), append=append)
+
+    def get(self, key: str) -> bytes:
+        return self.multi_get([key])[0]
 
     def wait(self, keys: list[str]) -> None:
         self._reach(lambda: all(key in self._store.values for key in keys))

@@ -22,7 +22,7 @@ from gpu_acceptance.processes.gc_pause import gc_spared
 with gc_spared():  # hundreds of thousands of objects
     from torch.distributed import PrefixStore, Store, TCPStore
 
-    from gpu_acceptance.control.letters import Letter, Letters, lay_out, ring
+    from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
     from gpu_acceptance.control.store_client import NoStoreError, store_client
     from gpu_acceptance.control.store_host import CLOSED
 
@@ -55,13 +55,11 @@ class Control:
         self._outgoing: queue.SimpleQueue[Callable[[Store], object] | None] = queue.SimpleQueue()  # what the sender does, in order
         self._server = _host_store() if place.store_port == 0 else None
         self.port = self._server.port if self._server else place.store_port
-        self._letter = Letter(place.rank)
-        self._others = range(1, place.world_size) if place.rank == 0 else ()  # whose letters we read
-        if self._others:
-            self._outgoing.put(lambda store: lay_out(store, self._others))
+        self._speaker = Speaker(place.rank)
+        self._reader = Reader() if place.rank == 0 and place.world_size > 1 else None  # of what all others say
         self._closing = False
         self._sender = threading.Thread(target=self._send_all, args=(self.client(),), daemon=True, name="control-send")
-        waits = {"control-listen": self._listen, **({"control-read": self._read_letters} if self._others else {})}
+        waits = {"control-listen": self._listen, **({"control-read": self._read_words} if self._reader else {})}
         self._waiting = [
             threading.Thread(target=self._wait, args=(wait, self.client()), daemon=True, name=name) for name, wait in waits.items()
         ]
@@ -83,8 +81,13 @@ class Control:
         if self.place.rank == 0:
             self._deliver(text)
         else:
-            number, letter = self._letter.add(message["seq"], text)
-            self._outgoing.put(lambda store: self._letter.send(store, number, letter))
+            self._outgoing.put(self._speaker.say(message["seq"], text))
+
+    def collect(self, seq: int) -> None:
+        """Rank 0, before it announces an attempt: what is posted of it comes in from now on, and of no other. Never blocks."""
+        if self._reader:
+            self._outgoing.put(lambda store: lay_out(store, seq))
+            self._reader.open(seq)
 
     def cast(self, message: Message) -> None:
         """Rank 0: sends one message to every rank, itself last."""
@@ -140,7 +143,7 @@ class Control:
                 action(store)
             self._closing = True
             store.queue_push(f"to/{self.place.rank}", _NO_MORE)
-            if self._others:
+            if self._reader:
                 ring(store)
             for thread in self._waiting:
                 thread.join(_LAST_WORD_S)
@@ -159,15 +162,16 @@ class Control:
         while (text := store.queue_pop(f"to/{self.place.rank}")) != _NO_MORE:
             self._deliver(text)
 
-    def _read_letters(self, store: Store) -> None:
-        letters = Letters(self._others)
+    def _read_words(self, store: Store) -> None:
+        assert self._reader
         while not self._closing:
-            for text in letters.await_words(store):
-                self._deliver(text)
+            for words in self._reader.await_words(store):
+                self._deliver(*words)
 
-    def _deliver(self, text: str | bytes) -> None:
-        sender, message = json.loads(text)
-        self.incoming.put((sender, message))
+    def _deliver(self, *texts: str | bytes) -> None:
+        for text in texts:
+            sender, message = json.loads(text)
+            self.incoming.put((sender, message))
         os.eventfd_write(self.wake_fd, 1)
 
     def _tell_store_lost(self, error: Exception) -> None:

@@ -190,6 +190,7 @@ class Supervisor:
     def lead_attempt(self, go: Message) -> Board:
         """The leader: announces an attempt and collects it."""
         self.board = board = Board(go, self.place.world_size, self.control.cast)
+        self.control.collect(go["seq"])
         self.control.cast(go)
         try:
             while not board.done:

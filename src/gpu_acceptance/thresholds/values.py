@@ -44,7 +44,7 @@ def show_apart(*values: Value) -> tuple[str, ...]:
 
 def is_number(value: object) -> bool:
     """Whether a value can be compared with a number: an int or float, finite, and not a bool."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     try:
         return math.isfinite(value)

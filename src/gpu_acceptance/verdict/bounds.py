@@ -6,15 +6,16 @@ A unit is a rank, a node or the job, as the scope says. Nothing here knows attem
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
 
 from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.limit import Limit, Scope, Value
 from gpu_acceptance.thresholds.values import is_number, show, show_apart, typed
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One figure that may be judged: the value, and whose it is."""
+class Sample(NamedTuple):
+    """One figure that may be judged: the value, and whose it is. As many as `Reading`s."""
 
     unit: int  # rank, node or 0 for the job
     rank: int
@@ -24,7 +25,7 @@ class Sample:
 
     @property
     def number(self) -> int | float:
-        assert isinstance(self.value, int | float), self.value
+        assert isinstance(self.value, (int, float)), self.value
         assert is_number(self.value), self.value
         return self.value
 
@@ -58,13 +59,13 @@ def bounds_of(limit: Limit) -> tuple[str, ...]:
 
 def find_beyond(samples: Sequence[Sample], asked: float, sign: int) -> Finding:
     """at_least (sign 1) and at_most (sign -1) are one rule and its mirror image."""
-    ordered = sorted(samples, key=lambda sample: sign * sample.number)
+    ordered = sorted(((sign * sample.number, sample) for sample in samples), key=itemgetter(0))
     symbol = ">=" if sign == 1 else "<="
     if not ordered:
         return Finding(need=f"{symbol} {show(asked)}", need_has_unit=True)
-    worst = ordered[0]
+    worst = ordered[0][1]
     shown, shown_bound = show_apart(worst.value, asked)
-    missed = tuple(sample for sample in ordered if sign * sample.number < sign * asked)
+    missed = tuple(sample for number, sample in ordered if number < sign * asked)
     margin = relative(sign * (worst.number - asked), asked)
     return Finding(f"{symbol} {shown_bound}", need_has_unit=True, worst=worst, missed=missed, shown=shown, margin=margin)
 

@@ -1,6 +1,6 @@
 """What a run had to judge and what it did: every expected bound over all rows, and every GPU that exists. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.inventory.named_gpu import Gpu
@@ -119,6 +119,11 @@ class NodeGpus:
     tested: frozenset[str]
 
     @property
+    def identified(self) -> frozenset[str]:
+        """Keys under which a GPU is the same one on whichever node."""
+        return frozenset(key for key, gpu in self.shown.items() if gpu.uuid)
+
+    @property
     def untested(self) -> str | None:
         """`no rank opened GPUs 4-7 of node-01`, or None where each was opened."""
         if len(self.tested) >= self.existing:
@@ -140,6 +145,20 @@ def gpus_by_node(job: Job) -> list[NodeGpus]:
         existing = max(len(shown), len(opened), *(identity.num_gpus for identity in identities))
         nodes.append(NodeGpus(job.host(node), existing, shown, frozenset(opened)))
     return nodes
+
+
+def gpus_of_several_nodes(nodes: Iterable[NodeGpus]) -> Iterator[str]:
+    """`node-00 and node-01 opened the same GPU 3`: nodes that are one machine, or pods that were given one GPU, prove half of it."""
+    hosts_of: dict[str, list[NodeGpus]] = {}
+    for node in nodes:
+        for uuid in node.tested & node.identified:
+            hosts_of.setdefault(uuid, []).append(node)
+    uuids_of: dict[tuple[str, ...], list[int]] = {}
+    for uuid, sharing in sorted(hosts_of.items()):
+        if len(sharing) > 1:
+            uuids_of.setdefault(tuple(node.host for node in sharing), []).append(sharing[0].shown[uuid].index)
+    for hosts, indexes in sorted(uuids_of.items()):
+        yield f"{' and '.join(hosts)} opened the same {named('GPU', indexes)}"
 
 
 def _key(gpu: Gpu) -> str:

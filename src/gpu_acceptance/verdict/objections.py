@@ -11,7 +11,7 @@ from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.contract import JudgedContract, LineState
 from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.thresholds.values import plural
-from gpu_acceptance.verdict.coverage import DECLARED, gpus_by_node
+from gpu_acceptance.verdict.coverage import DECLARED, gpus_by_node, gpus_of_several_nodes
 
 FORMATION = "world_formation"  # row 0
 REJECTING = {Outcome.DIED: "died", Outcome.STUCK: "stuck", Outcome.FAILED: "failed"}
@@ -171,7 +171,7 @@ def untested(job: Job, profile: Profile, coverage: Coverage, declared_gpus: int 
 
 
 def absent(job: Job, declared_gpus: int | None, expected_nodes: int | None) -> Iterator[Objection]:
-    """Nodes that never came, ranks that never spoke, nodes with fewer of them, GPUs without one."""
+    """Nodes that never came, ranks that never spoke, nodes with fewer of them, GPUs without one, GPUs that are another node's as well."""
     if expected_nodes not in {None, job.num_nodes}:
         yield same(f"{plural(job.num_nodes, 'node')} took part, and --expect-nodes wants {expected_nodes}")
     if job.silent_ranks or not job.ranks:
@@ -180,6 +180,7 @@ def absent(job: Job, declared_gpus: int | None, expected_nodes: int | None) -> I
     if len(sizes) > 1:
         yield same(f"nodes differ in their number of ranks: {', '.join(map(str, sizes))}")
     yield from _gpus_without_rank(job, declared_gpus)
+    yield from map(same, gpus_of_several_nodes(gpus_by_node(job)))
 
 
 def _gpus_without_rank(job: Job, declared_gpus: int | None) -> Iterator[Objection]:

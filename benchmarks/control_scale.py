@@ -21,12 +21,15 @@ from torch.distributed import TCPStore
 
 from gpu_acceptance.control.control import Control, Message
 from gpu_acceptance.control.lookout import Lookout
-from gpu_acceptance.folder.files import encode
+from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.processes.gc_pause import gc_paused
 from gpu_acceptance.processes.stop_signals import StopSignals
+from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Attempt, Outcome, RankRecord, make_figure
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.verdict.rows import make_row
 from tests.judging import make_identity, make_limit, make_profile

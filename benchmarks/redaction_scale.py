@@ -11,8 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpu_acceptance.folder.files import encode, write_results
-from gpu_acceptance.record.record import RankIdentity
+from gpu_acceptance.folder.encoding import encode
+from gpu_acceptance.folder.results import write_results
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.redaction.redaction import redact_run
 from tests.report.large import large
 

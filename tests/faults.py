@@ -15,7 +15,8 @@ import psutil
 from suite import Finished, processes_in
 from waiting import wait_until
 
-from gpu_acceptance.record.record import Figure, Row, figure_from_json
+from gpu_acceptance.record.figure import Figure, figure_from_json
+from gpu_acceptance.record.row import Row
 from gpu_acceptance.text.visible import visible
 
 BEYOND_DEADLINE_S = 25.0

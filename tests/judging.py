@@ -4,9 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.record.figure import Figure, make_figure
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Attempt, Figure, Outcome, RankIdentity, RankRecord, Value, make_figure
-from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, subject_of_metric
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import Attempt
+from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Value, subject_of_metric
 
 NODEID = "acceptance/test_hbm.py::test_triad"
 METRIC = "hbm.triad.bandwidth"

@@ -18,9 +18,10 @@ import yaml
 from clean_environment import clean_environment
 from warm import Forked, fork
 
-from gpu_acceptance.folder.files import read_results
+from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Conclusion, Row, RunRecord
+from gpu_acceptance.record.row import Row
+from gpu_acceptance.record.run_record import Conclusion, RunRecord
 from gpu_acceptance.thresholds.profile import load_profile
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.verdict import conclude

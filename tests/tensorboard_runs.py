@@ -6,7 +6,8 @@ from pathlib import Path
 from tensorboardX.proto.event_pb2 import Event
 
 from gpu_acceptance.record.curve import curve_of
-from gpu_acceptance.record.record import Attempt, RunRecord
+from gpu_acceptance.record.row import Attempt
+from gpu_acceptance.record.run_record import RunRecord
 
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C (RFC 3720, appendix B.4), reflected
 

@@ -11,7 +11,7 @@ import pytest
 from report.pages import parse
 
 from gpu_acceptance.cli.verbs import main
-from gpu_acceptance.folder.files import read_results
+from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.report.formatting import rounded

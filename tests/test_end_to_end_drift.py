@@ -5,7 +5,7 @@ import platform
 import pytest
 from suite import environment_suite, torchrun, two_nodes
 
-from gpu_acceptance.folder.files import read_journal
+from gpu_acceptance.folder.journal import read_journal
 
 pytestmark = pytest.mark.launcher
 

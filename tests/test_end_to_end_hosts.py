@@ -16,7 +16,8 @@ from suite import Finished, extend_conftest
 
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.control.lookout import _UNREACHABLE_S, LOST_S
-from gpu_acceptance.folder.files import read_journal, read_results
+from gpu_acceptance.folder.journal import read_journal
+from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.launch.refused import INCOMPLETE
 from gpu_acceptance.processes.deaf_launcher import PATIENCE_S
 

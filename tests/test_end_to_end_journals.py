@@ -10,7 +10,7 @@ import pytest
 from faults import Fault
 from suite import PYTHON, ROOT, make_suite, plain_pytest
 
-from gpu_acceptance.folder.files import read_results
+from gpu_acceptance.folder.results import read_results
 
 pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
 

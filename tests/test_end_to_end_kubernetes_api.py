@@ -8,7 +8,7 @@ from api_server import cluster, needs_openssl
 from pods import suite_in_pod
 from suite import plain_pytest, shipped_suite, torchrun
 
-from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 
 pytestmark = pytest.mark.launcher

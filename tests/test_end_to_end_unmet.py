@@ -7,7 +7,7 @@ from launching import Ranks
 from suite import make_suite, plain_pytest
 
 from gpu_acceptance.cli import verbs as cli
-from gpu_acceptance.folder.files import read_journal
+from gpu_acceptance.folder.journal import read_journal
 
 pytestmark = pytest.mark.launcher
 

@@ -12,8 +12,10 @@ from functools import cache, cached_property
 
 import pytest
 
+from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Attempt, Conclusion, Row, make_figure
+from gpu_acceptance.record.row import Attempt, Row
+from gpu_acceptance.record.run_record import Conclusion
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Value, bound_at, matching_reason
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 from gpu_acceptance.verdict.bounds import bounds_of

@@ -13,7 +13,8 @@ from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.measure.gemm import best_shape
 from gpu_acceptance.measure.gemm.shape import square
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
-from gpu_acceptance.record.record import Attempt, Outcome, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
 from tests.judging import make_job, make_record

@@ -8,7 +8,7 @@ from networks import GOOD_ROCE_PORT, healthy_network
 from snapshots import changed, healthy_h200, leaves, snapshot_of
 
 from gpu_acceptance.inventory import infiniband_health
-from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.snapshot.judge import judge_snapshot
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 

@@ -11,7 +11,8 @@ from inventory.test_nccl_log import log
 from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory import infiniband, infiniband_health, nic, port_counters
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.record.record import Attempt, Status
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.judge import judge

@@ -7,7 +7,9 @@ from snapshots import changed, real, snapshot_of
 from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory import drift
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Attempt, Outcome, RankRecord, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
 

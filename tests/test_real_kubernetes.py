@@ -25,7 +25,7 @@ from waiting import wait_until
 from gpu_acceptance.cli import pod_wait
 from gpu_acceptance.inventory import kubernetes_api, kubernetes_pods
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.record.outcome import Outcome
 
 pytestmark = [needs_cluster, pytest.mark.launcher, pytest.mark.timeout(300)]
 

@@ -8,7 +8,8 @@ from telemetry.replay import HW_SLOWDOWN, HW_THERMAL, POWER_CAP, SW_THERMAL, loa
 from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.figures.thermal import findings, steady_findings
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.record.record import Attempt, Status
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.supervisor.telemetry_watch import told
 from gpu_acceptance.thresholds.levels import at_level
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir

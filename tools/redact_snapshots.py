@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from gpu_acceptance.folder.files import write_atomically
+from gpu_acceptance.folder.disk import write_atomically
 from gpu_acceptance.snapshot.file import Snapshot, encode, read_snapshot, redact
 
 _IN_BOTH = {"serial", "uuid", "clusterUuid"}

@@ -19,8 +19,10 @@ from gpu_acceptance.launch.launch import who_am_i
 from gpu_acceptance.launch.rank import LaunchError, Rank
 from gpu_acceptance.launch.refused import NOT_WRITABLE, USAGE, RefusedError
 from gpu_acceptance.options import data_dir, lora_files
+from gpu_acceptance.options.chosen_profile import choose_profile
+from gpu_acceptance.options.offered import add_options
 from gpu_acceptance.options.own_files import read_own_files
-from gpu_acceptance.options.settings import Settings, add_options, choose_profile, read_settings
+from gpu_acceptance.options.settings import Settings, read_settings
 from gpu_acceptance.plan.collecting import Collection
 from gpu_acceptance.plan.contract import contract_lines
 from gpu_acceptance.plan.plan import plan_lines, planned_shape

@@ -12,9 +12,12 @@ import pytest
 from tensorboard_runs import read_runs, with_curve, with_curves
 
 from gpu_acceptance import __version__
+from gpu_acceptance.cli import build
 from gpu_acceptance.cli import verbs as cli
-from gpu_acceptance.folder.files import Journal, read_results, write_results
-from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.cli.verdict import how_long_ago
+from gpu_acceptance.folder.journal import Journal
+from gpu_acceptance.folder.results import read_results, write_results
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.refusal import Refusal
 from gpu_acceptance.thresholds.profile import profile_names, shipped_dir
 from gpu_acceptance.verdict.run_record import make_run_record
@@ -325,13 +328,13 @@ def test_text_of_a_machine_cannot_steer_the_terminal(tmp_path, capsys):
     ],
 )
 def test_how_long_ago(ago, text):
-    assert cli.how_long_ago((NOW - ago).isoformat(), NOW) == text
+    assert how_long_ago((NOW - ago).isoformat(), NOW) == text
 
 
 @pytest.mark.parametrize("ended_at", ["", "yesterday", "2026-11-20T07:00:00"])
 def test_a_time_that_is_none_is_an_error(ended_at):
     with pytest.raises(ValueError, match=r"ended_at is .*, not an ISO 8601 time with a zone"):
-        cli.how_long_ago(ended_at, NOW)
+        how_long_ago(ended_at, NOW)
 
 
 def test_report_build_needs_results_alone(tmp_path, capsys):
@@ -361,7 +364,7 @@ def test_a_report_that_cannot_be_written_is_no_success(tmp_path, capsys, monkeyp
     def refuse(run_dir):
         raise PermissionError(13, "Permission denied", str(run_dir / "report.html"))
 
-    monkeypatch.setattr(cli, "write_page", refuse)
+    monkeypatch.setattr(build, "write_page", refuse)
     run_dir = leave_run(tmp_path)
     assert run(capsys, "report", "build", run_dir) == (3, "", f"gpu-acceptance: {run_dir}/report.html: Permission denied\n")
 

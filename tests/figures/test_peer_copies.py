@@ -11,7 +11,8 @@ from gpu_acceptance.figures.peer_copies import PeerCopies, answer_from_text, ans
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.measure import p2p
 from gpu_acceptance.measure.peer_matrix import Cell, Matrix, pairs
-from gpu_acceptance.record.record import Attempt, Status
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record

@@ -6,19 +6,16 @@ import re
 
 import pytest
 
-from gpu_acceptance.folder import files
-from gpu_acceptance.folder.files import (
-    Journal,
-    JournalContent,
-    RecordError,
-    encode,
-    read_journal,
-    read_results,
-    write_atomically,
-    write_results,
-)
-from gpu_acceptance.record.record import Outcome, RankFacts, RankRecord, RunPlan
+from gpu_acceptance.folder import disk
+from gpu_acceptance.folder.disk import RecordError, write_atomically
+from gpu_acceptance.folder.encoding import encode
+from gpu_acceptance.folder.journal import Journal, JournalContent, read_journal
+from gpu_acceptance.folder.results import read_results, write_results
+from gpu_acceptance.record.identity import RankFacts
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.refusal import Refusal
+from gpu_acceptance.record.run_plan import RunPlan
 from tests.journals import make_plan
 from tests.report import samples
 
@@ -105,14 +102,14 @@ def test_unreadable_results(tmp_path):
 
 
 def test_results_of_the_wrong_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MAX_BYTES", 2**20)
+    monkeypatch.setattr(disk, "MAX_BYTES", 2**20)
     (tmp_path / "results.json").write_bytes(b" " * (2**20 + 1))
     with pytest.raises(RecordError, match="larger than 1 MiB"):
         read_results(tmp_path)
 
 
 def test_the_largest_results_are_2_gib():
-    assert files.MAX_BYTES == 2 * 2**30
+    assert disk.MAX_BYTES == 2 * 2**30
 
 
 @pytest.mark.parametrize(

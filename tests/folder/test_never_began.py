@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.folder.files import JournalContent
+from gpu_acceptance.folder.journal import JournalContent
 from gpu_acceptance.folder.never_began import NeverBegan, find_why_it_never_began
 from gpu_acceptance.record.refusal import Refusal
 from tests.journals import RUN_ID, told

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.folder.files import JournalContent, RecordError, encode, read_journal
+from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.encoding import encode
+from gpu_acceptance.folder.journal import JournalContent, read_journal
 from gpu_acceptance.folder.never_began import NothingRanError
 from gpu_acceptance.folder.rebuild import last_written, read_run_folder, rebuild
-from gpu_acceptance.record.record import Outcome, Status
+from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.refusal import Refusal
 from gpu_acceptance.report import build_page
 from gpu_acceptance.thresholds.limit import Peers

@@ -24,7 +24,7 @@ from faults import Fault, neutral
 from suite import Finished, make_suite, torchrun
 from this_gpu import for_this_gpu
 
-from gpu_acceptance.record.record import Row
+from gpu_acceptance.record.row import Row
 from gpu_acceptance.redaction.naming import learn_record
 from gpu_acceptance.redaction.redaction import Redactor
 from gpu_acceptance.redaction.stand_ins import StandIns

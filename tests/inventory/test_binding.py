@@ -13,7 +13,8 @@ from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.binding import Opened
 from gpu_acceptance.inventory.cpu import NumaNode
 from gpu_acceptance.inventory.pci_topology import Place, place
-from gpu_acceptance.record.record import Attempt, Outcome
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
 from tests.judging import make_job, make_record

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_acceptance.launch.refused import RefusedError
+from gpu_acceptance.options.chosen_profile import choose_profile, own_digest
 from gpu_acceptance.options.own_files import NO_FILES, read_own_files
-from gpu_acceptance.options.settings import choose_profile, own_digest, read_settings
+from gpu_acceptance.options.settings import read_settings
 from gpu_acceptance.thresholds.profile import shipped_dir
 
 LIMIT = """\

@@ -12,24 +12,13 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from gpu_acceptance.inventory.named_gpu import Gpu
-from gpu_acceptance.record.record import (
-    Attempt,
-    ChangeRecord,
-    Conclusion,
-    Coverage,
-    Figure,
-    Header,
-    Judgement,
-    Outcome,
-    PlannedValidation,
-    RankFacts,
-    RankIdentity,
-    RankRecord,
-    Row,
-    RunPlan,
-    RunRecord,
-    make_figure,
-)
+from gpu_acceptance.record.figure import Figure, make_figure
+from gpu_acceptance.record.identity import RankFacts, RankIdentity
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import Attempt, Judgement, Row
+from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
+from gpu_acceptance.record.run_record import ChangeRecord, Conclusion, Coverage, Header, RunRecord
 from gpu_acceptance.report.schema import SCHEMA_FILE, schema_text
 from gpu_acceptance.text.clip import MAX_TEXT, clip
 from gpu_acceptance.thresholds.limit import COUNTERS, Change, FileDigest, Limit, Peers, Profile
@@ -299,7 +288,7 @@ def test_a_clipped_text_fits_into_a_record():
 
 
 def test_the_schema_in_the_package_is_that_of_the_record():
-    """After a change of record/record.py: `python -m gpu_acceptance.report.schema`, and a line in its format history."""
+    """After a change of record/run_record.py: `python -m gpu_acceptance.report.schema`, and a line in its format history."""
     assert SCHEMA_FILE.read_text() == schema_text()
 
 

@@ -8,10 +8,13 @@ import subprocess
 import pytest
 from report import samples
 
-from gpu_acceptance.folder.files import encode, read_results, write_results
+from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.manifest import read_manifest, write_manifest
+from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.inventory.declared import DeclaredNode
-from gpu_acceptance.record.record import Outcome, RankRecord, make_figure
+from gpu_acceptance.record.figure import make_figure
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.redaction.naming import learn_record, learn_texts
 from gpu_acceptance.redaction.redaction import Redactor
 from gpu_acceptance.redaction.stand_ins import StandIns

@@ -2,7 +2,8 @@
 
 import random
 
-from gpu_acceptance.record.record import Outcome, RunRecord, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.run_record import RunRecord
 from tests.report import samples
 
 NUM_VALIDATIONS = 60

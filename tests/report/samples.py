@@ -2,22 +2,13 @@
 
 from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.record.curve import curve_of
+from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
-from gpu_acceptance.record.record import (
-    Attempt,
-    ChangeRecord,
-    Conclusion,
-    Coverage,
-    Figure,
-    Header,
-    Judgement,
-    Outcome,
-    RankIdentity,
-    RankRecord,
-    Row,
-    RunRecord,
-    Status,
-)
+from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import Attempt, Judgement, Row
+from gpu_acceptance.record.run_record import ChangeRecord, Conclusion, Coverage, Header, RunRecord
 from gpu_acceptance.thresholds.contract import Contract, ContractLine
 from gpu_acceptance.verdict.contract import judge_contract
 

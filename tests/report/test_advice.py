@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.folder.files import read_results
-from gpu_acceptance.record.record import Attempt, Judgement, Outcome, RankRecord, Row, Status
+from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import Attempt, Judgement, Row
 from gpu_acceptance.report.advice import advice_on, advice_on_run
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.commands import filled, names_of

@@ -2,7 +2,7 @@
 
 import re
 
-from gpu_acceptance.record.record import Outcome, Status
+from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report import build_page, culprits
 from gpu_acceptance.report.culprits import JOB
 from gpu_acceptance.report.problems import limits_beyond_rows, problems

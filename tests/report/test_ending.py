@@ -3,7 +3,7 @@
 import pytest
 from report import samples
 
-from gpu_acceptance.folder.files import read_results, write_results
+from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.report import ending
 from gpu_acceptance.report.ending import broken, complete_ending, spoil, write_ending
 from gpu_acceptance.report.exports import EXPORTS

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.record.record import RunRecord
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.figures_csv import COLUMNS, build_figures
 from tests.report import samples
 from tests.report.test_hostile import PIECES, construct, hostile, tainted

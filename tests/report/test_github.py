@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.record.record import RunRecord
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.github import MOST_ANNOTATIONS, annotations, job_summary, tell_github
 from gpu_acceptance.report.summary_text import build_summary
 from tests.report import samples

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.folder.files import read_results
-from gpu_acceptance.record.record import Outcome, RunRecord
+from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.figure_properties import figure_properties
 from gpu_acceptance.report.junit import build_junit
 from tests.report import samples

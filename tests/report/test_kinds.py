@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.record.record import Coverage, Judgement, Outcome, RankRecord, Row, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.run_record import Coverage
 from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_rank, kinds_of_reason, kinds_of_row
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
 from gpu_acceptance.verdict import objections

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_prometheus
 
-from gpu_acceptance.record.record import Outcome, RunRecord
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.metrics_prom import build_metrics
 from tests.report import samples
 from tests.report.test_hostile import PIECES, construct, hostile, tainted

@@ -9,11 +9,12 @@ from itertools import pairwise
 
 import pytest
 
-from gpu_acceptance.folder.files import RecordError, sha256_of, write_results
+from gpu_acceptance.folder.disk import RecordError, sha256_of
+from gpu_acceptance.folder.results import write_results
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuUse
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
-from gpu_acceptance.record.record import Outcome, Status
+from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report import build_page, untested, write_page
 from gpu_acceptance.report.problems import ORDER
 from gpu_acceptance.report.validations import BAR_WIDTH, judgement_lines, make_bar, name_ranks

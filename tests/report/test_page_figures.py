@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.folder.files import read_results
+from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.formatting import exact, rounded
 from gpu_acceptance.report.validations import shown_figures

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.report import build_page
 from tests.report import samples
 from tests.report.large import large

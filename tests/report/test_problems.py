@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.record.record import Outcome, Status
+from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.advice import advice_on
 from gpu_acceptance.report.github import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.inventory.xids import MEANINGS
-from gpu_acceptance.record.record import Outcome, Status
+from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report.commands import PLACEHOLDERS
 from gpu_acceptance.report.kinds import XID_METRICS, kinds_of_metric, kinds_of_outcome, kinds_of_status, kinds_of_xid
 from gpu_acceptance.report.remedies import REMEDIES_FILE, read_table, table

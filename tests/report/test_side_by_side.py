@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.grid import MOST_ROWS, make_grid
 from gpu_acceptance.report.notable import MOST_RANKS, notable, note

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_acceptance.record.record import Attempt
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.panel import HEIGHT, WIDTH
 from gpu_acceptance.report.sizes import collectives, size_text

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from report import samples
 
-from gpu_acceptance.record.record import Judgement, Status
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.report.summary import summary_lines
 
 

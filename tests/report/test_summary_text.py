@@ -4,7 +4,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.record.record import RunRecord, Status
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.summary import coverage_line
 from gpu_acceptance.report.summary_text import COLUMNS, MOST_LINES, build_summary
 from gpu_acceptance.report.validations import judgement_lines

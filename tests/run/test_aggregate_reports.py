@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.run.aggregate_reports import reports
 
 NODEID = "acceptance/test_hbm.py::test_triad"

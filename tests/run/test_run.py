@@ -9,7 +9,7 @@ from report import samples
 from tensorboard_runs import with_curves
 
 from gpu_acceptance.control.control import ControlError
-from gpu_acceptance.folder.files import read_results
+from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.folder.run_files import RunFiles
 from gpu_acceptance.launch.rank import TORCHRUN, Rank
 from gpu_acceptance.launch.refused import RefusedError

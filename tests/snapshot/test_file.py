@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snapshots import changed, healthy_h200, leaves, snapshot_of, without
 
-from gpu_acceptance.folder.files import RecordError
+from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.snapshot import file as module
 from gpu_acceptance.snapshot.file import SCHEMA_FILE, decode, encode, read_snapshot, redact, schema_text, take, write_snapshot
 

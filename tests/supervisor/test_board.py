@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.supervisor import board as board_module
 from gpu_acceptance.supervisor.board import Board
 from tests.judging import make_record

@@ -3,7 +3,8 @@
 import pytest
 
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry, check_moments
-from gpu_acceptance.record.record import LastCollective, Outcome
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import LastCollective
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RunAttempt
 

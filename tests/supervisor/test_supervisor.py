@@ -10,7 +10,9 @@ from judging import make_record
 
 from gpu_acceptance.control.control import Control
 from gpu_acceptance.launch.rank import Rank
-from gpu_acceptance.record.record import Figure, Outcome, RankRecord
+from gpu_acceptance.record.figure import Figure
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.supervisor.supervisor import Supervisor
 
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_acceptance.record.record import Judgement, Status
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.thresholds.contract import Contract, ContractLine, LineState
 from gpu_acceptance.verdict.contract import judge_contract
 from gpu_acceptance.verdict.rows import make_row

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from gpu_acceptance.record.record import Outcome, RunRecord, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.contract import ContractLine
 from gpu_acceptance.verdict.contract import judge_contract
 from gpu_acceptance.verdict.contradictions import find_contradiction

@@ -3,7 +3,8 @@
 import pytest
 from judging import make_limit, make_profile
 
-from gpu_acceptance.record.record import RunPlan, make_figure
+from gpu_acceptance.record.figure import make_figure
+from gpu_acceptance.record.run_plan import RunPlan
 from gpu_acceptance.verdict.counter_alarm import alarm, most_risen
 
 REPLAYS = make_limit("counters.nvlink.replays", at_most=2, unit="count")

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.record.record import Attempt, Outcome, Status, make_figure
+from gpu_acceptance.record.figure import make_figure
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.limit import Peers
 from gpu_acceptance.verdict import judge as judging
 from gpu_acceptance.verdict.judge import wants_repeat

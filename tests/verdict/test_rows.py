@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_acceptance.record.record import Attempt, Outcome, Status, make_figure
+from gpu_acceptance.record.figure import make_figure
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.limit import subject_of
 from gpu_acceptance.verdict.rows import make_row, validation_of
 from tests.judging import (

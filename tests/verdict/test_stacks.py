@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpu_acceptance.record.record import LastCollective, Outcome, RankRecord
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import LastCollective, RankRecord
 from gpu_acceptance.verdict.attempts import causes_before_victims
 from gpu_acceptance.verdict.stacks import frames, own_frame, waits, where
 

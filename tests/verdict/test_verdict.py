@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Attempt, Outcome, Row, Status, make_figure
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.thresholds.limit import Change, Peers, subject_of
 from gpu_acceptance.verdict.objections import _INCOMPLETE, FORMATION, REJECTING
 from gpu_acceptance.verdict.rows import make_row

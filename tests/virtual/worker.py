@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from virtual.schedule import Schedule
 
-from gpu_acceptance.record.record import FORMING
+from gpu_acceptance.record.rank_record import FORMING
 from gpu_acceptance.worker.channel import LineReader, write_message
 
 Message = dict[str, Any]

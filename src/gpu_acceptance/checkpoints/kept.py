@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Outcome, Row, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import Row
 from gpu_acceptance.thresholds.limit import Profile, subject_of_metric
 from gpu_acceptance.verdict.judge import judge
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from gpu_acceptance.cli.run_folder import UsageError, find_run, read_run
 from gpu_acceptance.compare.comparison import Comparison, compare
-from gpu_acceptance.folder.files import RESULTS, write_atomically
+from gpu_acceptance.folder.disk import write_atomically
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.folder.rebuild import journal_paths
-from gpu_acceptance.record.record import RunRecord
+from gpu_acceptance.folder.results import RESULTS
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.compare_page import build_compare_page
 from gpu_acceptance.report.formatting import parse_moment
 from gpu_acceptance.report.summary import shortened

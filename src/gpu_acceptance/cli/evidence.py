@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_acceptance.cli.run_folder import UsageError, find_run, refuse_another_run
-from gpu_acceptance.folder.files import RESULTS, RecordError, read_results, write_atomically
+from gpu_acceptance.folder.disk import RecordError, write_atomically
 from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE, Difference, Kind, Manifest, differences, find_manifest
+from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.folder.signature import NAMESPACE, SignatureError, find_signer, make_signature
 from gpu_acceptance.redaction.redaction import redact_run
 from gpu_acceptance.report.formatting import count

@@ -5,10 +5,11 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_acceptance.folder.files import RESULTS, RecordError, read_results
+from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.manifest import refuse_changed
 from gpu_acceptance.folder.rebuild import journal_paths
-from gpu_acceptance.record.record import RunRecord
+from gpu_acceptance.folder.results import RESULTS, read_results
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import parse_moment
 
 RUN_ID = re.compile(r"(\d{8}-\d{6})-\w{4}", re.ASCII)

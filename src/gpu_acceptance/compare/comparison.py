@@ -7,7 +7,7 @@ from gpu_acceptance.compare.failures import Failures, compare_failures, tested
 from gpu_acceptance.compare.figures import Figures, Moved, compare_figures
 from gpu_acceptance.compare.lost import Lost, find_lost
 from gpu_acceptance.compare.settings import Differing, differing
-from gpu_acceptance.record.record import RunRecord
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.values import plural
 
 NOTHING_WORSE, SOMETHING_WORSE, NOT_COMPARABLE = 0, 1, 6

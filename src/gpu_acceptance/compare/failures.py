@@ -9,7 +9,9 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from gpu_acceptance.compare.settings import places, subjects_with_other_parameters
-from gpu_acceptance.record.record import Judgement, Outcome, Row, RunRecord, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.contract import LineState
 from gpu_acceptance.thresholds.limit import subject_of
 from gpu_acceptance.thresholds.need import same_need

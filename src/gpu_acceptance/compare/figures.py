@@ -16,7 +16,8 @@ from typing import Literal
 
 from gpu_acceptance.compare.failures import tested
 from gpu_acceptance.compare.settings import places, subjects_with_other_parameters
-from gpu_acceptance.record.record import Figure, RunRecord
+from gpu_acceptance.record.figure import Figure
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.limit import subject_of
 from gpu_acceptance.thresholds.values import is_number, show
 

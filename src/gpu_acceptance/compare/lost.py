@@ -4,7 +4,9 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from gpu_acceptance.compare.failures import tested
-from gpu_acceptance.record.record import Judgement, Outcome, Row, RunRecord, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.need import same_need
 
 _JUDGED = {Status.HELD, Status.MISSED, Status.UNSTABLE, Status.INVALID}

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.record.record import Header, RankIdentity, RunRecord
+from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.record.run_record import Header, RunRecord
 from gpu_acceptance.thresholds.values import level_text, plural, show
 
 _ABSENT = "none"

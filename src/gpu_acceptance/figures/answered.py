@@ -1,7 +1,7 @@
 """Figures of what a machine answered: a missing answer is a figure without a value, and says why."""
 
 from gpu_acceptance.inventory.answer import Missing
-from gpu_acceptance.record.record import Figure, make_figure
+from gpu_acceptance.record.figure import Figure, make_figure
 
 
 def figure_of(metric: str, answer: object, unit: str, *, judged: bool, spread_percent: float | None = None, detail: str = "") -> Figure:

@@ -9,7 +9,7 @@ from gpu_acceptance.inventory import gpu_counters
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.gpu_counters import CountersReading
 from gpu_acceptance.inventory.xids import meaning_of
-from gpu_acceptance.record.record import Figure, make_figure
+from gpu_acceptance.record.figure import Figure, make_figure
 from gpu_acceptance.thresholds.limit import COUNTERS
 
 _MOST_NAMED = 8  # links or XIDs

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from gpu_acceptance.inventory import nccl_warnings
-from gpu_acceptance.record.record import Figure, make_figure
+from gpu_acceptance.record.figure import Figure, make_figure
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import COUNTERS
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpu_acceptance.folder.files import RecordError, read_regular, write_atomically
+from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomically
 from gpu_acceptance.folder.rebuild import journal_paths
 
 

@@ -9,23 +9,18 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_acceptance.folder.files import JournalContent, RecordError, read_journal
+from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.journal import JournalContent, read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest
 from gpu_acceptance.folder.never_began import NothingRanError, find_why_it_never_began
 from gpu_acceptance.folder.run_files import journal_name
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import (
-    Attempt,
-    Judgement,
-    Outcome,
-    PlannedValidation,
-    RankIdentity,
-    RankRecord,
-    Row,
-    RunPlan,
-    RunRecord,
-    Status,
-)
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import Attempt, Judgement, Row
+from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import subject_of
 from gpu_acceptance.verdict.attempts import all_passed, bare_row, causes_before_victims, too_small

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpu_acceptance.inventory import brief, host, nvml, pcie, versions
 from gpu_acceptance.launch.rank import Rank
-from gpu_acceptance.record.record import RankIdentity
+from gpu_acceptance.record.identity import RankIdentity
 
 # For tests: a second /sys. It is read beside the real one, so it can show a GPU that is not there and never hide one that is.
 EXTRA_SYSFS = "GPU_ACCEPTANCE_EXTRA_SYSFS"

@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpu_acceptance.record.record import WORKER_END, Attempt, Outcome, RankRecord
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import WORKER_END, Attempt
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.verdict.attempts import is_poison
 from gpu_acceptance.verdict.objections import FORMATION

@@ -9,7 +9,8 @@ from gpu_acceptance.leader.generations import MOST_SPOILED, Generations, Validat
 from gpu_acceptance.options.budget import Budget
 from gpu_acceptance.processes.gc_pause import gc_paused
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import WORKER_END, Attempt, Outcome, Row
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.row import WORKER_END, Attempt, Row
 from gpu_acceptance.supervisor.board import Board
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.text.clip import clip

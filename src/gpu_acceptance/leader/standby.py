@@ -8,7 +8,7 @@ from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.lookout import BEAT_S, Loss
 from gpu_acceptance.folder.rebuild import read_run_folder, rebuild
 from gpu_acceptance.folder.run_files import RunFiles, utc_now
-from gpu_acceptance.record.record import RunRecord
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.supervisor.supervisor import Supervisor
 
 CANDIDATES = 8  # only these lowest ranks watch all others: a look at 1000 heartbeats took 50 times as long as one at 8

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_acceptance.launch.refused import RefusedError
 from gpu_acceptance.processes.stop_signals import StopSignals
-from gpu_acceptance.record.record import WORKER_END
+from gpu_acceptance.record.row import WORKER_END
 from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.thresholds.limit import COUNTERS
 from gpu_acceptance.thresholds.values import first_of, plural

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 from gpu_acceptance.plan.plan import JobShape
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import RankIdentity, Status
+from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.thresholds.contract import Contract
 from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.thresholds.values import plural

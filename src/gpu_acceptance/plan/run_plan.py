@@ -13,7 +13,7 @@ from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.options.own_files import OwnFiles
 from gpu_acceptance.options.settings import Settings
 from gpu_acceptance.plan.collecting import Collected
-from gpu_acceptance.record.record import PlannedValidation, RunPlan
+from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
 from gpu_acceptance.thresholds.levels import num_left_out, runs
 from gpu_acceptance.thresholds.limit import Profile
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from gpu_acceptance.record.record import Bounds, RankIdentity
+from gpu_acceptance.record.identity import Bounds, RankIdentity
 
 NOTABLE_S = 1.0  # NTP keeps clocks within milliseconds; a node further off than this has none that works
 

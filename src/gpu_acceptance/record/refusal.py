@@ -2,8 +2,7 @@
 
 from typing import Literal
 
-from gpu_acceptance.record.record import Text
-from gpu_acceptance.text.model import Model
+from gpu_acceptance.text.model import Model, Text
 
 
 class Refusal(Model):

@@ -7,7 +7,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from gpu_acceptance.record.record import RankFacts, RankIdentity, RankRecord, RunPlan, RunRecord
+from gpu_acceptance.record.identity import RankFacts, RankIdentity
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.run_plan import RunPlan
+from gpu_acceptance.record.run_record import RunRecord
 
 
 @cache

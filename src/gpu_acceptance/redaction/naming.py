@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpu_acceptance.inventory.answer import Why
-from gpu_acceptance.record.record import RunRecord
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.redaction.stand_ins import EXAMPLES, Kind, StandIns
 
 _UUID = re.compile(r"(?<![0-9a-f])(?!00000000-0000-)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])", re.IGNORECASE)

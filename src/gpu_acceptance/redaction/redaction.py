@@ -13,9 +13,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from gpu_acceptance.folder.files import RESULTS, RecordError, encode, read_regular, read_results, sha256_of, write_atomically
+from gpu_acceptance.folder.disk import RecordError, read_regular, sha256_of, write_atomically
+from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE, Manifest, find_manifest, write_manifest
-from gpu_acceptance.record.record import RunRecord
+from gpu_acceptance.folder.results import RESULTS, read_results
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.redaction.closed_values import closed_values
 from gpu_acceptance.redaction.naming import STEERS, learn_record, learn_texts
 from gpu_acceptance.redaction.stand_ins import StandIns, read_stand_ins, write_stand_ins

@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from gpu_acceptance.folder.files import RecordError, encode, first_problem, read_regular, sha256_of, write_atomically
+from gpu_acceptance.folder.disk import RecordError, read_regular, sha256_of, write_atomically
+from gpu_acceptance.folder.encoding import encode, first_problem
 from gpu_acceptance.text.model import Model
 
 Kind = Literal["host", "gpu serial", "gpu uuid", "uuid", "product serial", "chassis serial", "guid", "wide guid", "mac", "ipv4", "ipv6"]

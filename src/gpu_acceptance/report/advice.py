@@ -3,7 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.record.record import Header, Outcome, RankRecord, Row, RunRecord, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import Row
+from gpu_acceptance.record.run_record import Header, RunRecord
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.commands import filled, names_of
 from gpu_acceptance.report.formatting import ranks_text

@@ -14,10 +14,11 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from gpu_acceptance.folder.files import RESULTS, read_regular, read_results, sha256_of, write_atomically
+from gpu_acceptance.folder.disk import read_regular, sha256_of, write_atomically
+from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.processes.gc_pause import gc_paused
 from gpu_acceptance.record.clocks import clock_sentences
-from gpu_acceptance.record.record import RunRecord
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import (
     advice,
     cluster,

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import by_node
-from gpu_acceptance.record.record import Header, RankIdentity
+from gpu_acceptance.record.run_record import Header
 from gpu_acceptance.report.formatting import count, ranks_text
 
 

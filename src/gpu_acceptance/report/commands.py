@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from gpu_acceptance.record.record import RankIdentity
+from gpu_acceptance.record.identity import RankIdentity
 
 PLACEHOLDERS = ("HOST", "UUID", "BUS", "DEVICE", "PORT", "RUN", "PID", "POD")  # the last two only a person at the machine knows
 _PLACEHOLDER = re.compile(r"<([A-Z]+)>")

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gpu_acceptance.record.record import Judgement, RunRecord, Status
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.row import Judgement
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import exact
 from gpu_acceptance.report.words import STATUS, Mark
 from gpu_acceptance.thresholds.contract import Contract, JudgedLine, LineState

@@ -5,8 +5,9 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.folder.files import RESULTS, results_content, sha256_of, write_atomically, write_results
-from gpu_acceptance.record.record import RunRecord
+from gpu_acceptance.folder.disk import sha256_of, write_atomically
+from gpu_acceptance.folder.results import RESULTS, results_content, write_results
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.report.exports import remove_exports, write_exports

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from gpu_acceptance.folder.files import write_atomically
-from gpu_acceptance.record.record import RunRecord
+from gpu_acceptance.folder.disk import write_atomically
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.figures_csv import FIGURES, build_figures
 from gpu_acceptance.report.junit import JUNIT, build_junit
 from gpu_acceptance.report.metrics_prom import METRICS, build_metrics

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from gpu_acceptance.record.record import Figure, RunRecord
+from gpu_acceptance.record.figure import Figure
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import rounded
 
 _LINKS, _STATE = "gpu_health.nvlink.active", "gpu_health.fabric.state"

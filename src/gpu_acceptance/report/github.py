@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gpu_acceptance.record.record import RunRecord
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.contract import unanswered
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.problems import Problem, problems, reasons_of_the_job

@@ -6,7 +6,7 @@ Drawn where each point of a curve is one step: a mean of neighbours would hide t
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.record.record import Attempt
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.report.axis import Axis
 from gpu_acceptance.report.formatting import count, ranks_text, rounded
 from gpu_acceptance.report.panel import can_be_drawn

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.record.clocks import clock_offset
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import by_node
-from gpu_acceptance.record.record import Header, RankIdentity
+from gpu_acceptance.record.run_record import Header
 
 _OWN = ("product_serial", "chassis_serial")  # each node has its own
 

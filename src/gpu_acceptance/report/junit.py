@@ -7,7 +7,9 @@ nothing in it but what Jenkins allows (junit-10.xsd of its xunit plugin) and wha
 from collections import Counter
 from xml.etree import ElementTree
 
-from gpu_acceptance.record.record import Conclusion, Outcome, Row, RunRecord
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.row import Row
+from gpu_acceptance.record.run_record import Conclusion, RunRecord
 from gpu_acceptance.report.figure_properties import figure_properties
 from gpu_acceptance.text.visible import one_line, visible
 from gpu_acceptance.verdict.objections import REJECTING

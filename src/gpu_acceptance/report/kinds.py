@@ -9,7 +9,9 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from gpu_acceptance.inventory import xids
-from gpu_acceptance.record.record import Judgement, Outcome, RankRecord, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.report.remedies import FoundBy, table
 
 XID_METRICS = frozenset({"counters.xids", "kernel_log.errors.xids"})

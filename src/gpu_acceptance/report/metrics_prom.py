@@ -6,7 +6,9 @@ there), and OpenMetrics 1.0, which demands that last line. As many series as the
 
 from collections.abc import Iterable, Iterator
 
-from gpu_acceptance.record.record import Judgement, Outcome, RunRecord
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.row import Judgement
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import parse_moment
 from gpu_acceptance.report.needed import bound_of
 from gpu_acceptance.report.words import VERDICT

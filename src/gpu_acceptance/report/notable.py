@@ -5,7 +5,9 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 
-from gpu_acceptance.record.record import Attempt, Judgement, Outcome, RankRecord, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import Attempt, Judgement
 from gpu_acceptance.report.formatting import rounded
 
 MOST_RANKS = 64  # with a line each; all others are in results.json and figures.csv

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.record.curve import Curve
-from gpu_acceptance.record.record import Attempt, RankRecord
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.report.axis import Axis, axis_over
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.picked import MOST_RANKS, picked

@@ -4,7 +4,10 @@ import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from gpu_acceptance.record.record import Outcome, RankRecord, Row, RunRecord, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import Row
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.advice import Advice, advice_on, reasons_beyond_rows
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import innermost_frame, reproduce

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpu_acceptance.folder.files import write_atomically
+from gpu_acceptance.folder.disk import write_atomically
 from gpu_acceptance.report.remedies import Reference, Remedy, Severity, table
 
 REMEDIES_PAGE = Path("docs") / "remedies.md"

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from gpu_acceptance.folder.files import write_atomically
-from gpu_acceptance.record.record import RunRecord
+from gpu_acceptance.folder.disk import write_atomically
+from gpu_acceptance.record.run_record import RunRecord
 
 SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
 

@@ -6,8 +6,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import by_node
-from gpu_acceptance.record.record import Attempt, RankIdentity, Row, RunRecord, Status
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.row import Attempt, Row
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.grid import Grid, make_grid, widest
 from gpu_acceptance.report.validations import Line, judgement_lines

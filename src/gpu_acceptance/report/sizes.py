@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import by_node
-from gpu_acceptance.record.record import Figure, RunRecord
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import exact
 from gpu_acceptance.report.needed import bound_of
 from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel

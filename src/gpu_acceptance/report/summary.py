@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_acceptance.record.clocks import clock_sentences
-from gpu_acceptance.record.record import Outcome, RunRecord, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.advice import kinds_of_run
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.visible import visible

@@ -7,7 +7,9 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from gpu_acceptance.record.record import Judgement, RunRecord, Status
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.row import Judgement
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import contract
 from gpu_acceptance.report.advice import Advice
 from gpu_acceptance.report.cluster import gpu_models, nodes

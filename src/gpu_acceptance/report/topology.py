@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import by_node
-from gpu_acceptance.record.record import RankIdentity, RunRecord
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import count, spans
 
 _METRIC = "binding.map.rank"

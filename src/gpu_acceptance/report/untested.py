@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.record.record import Judgement, Outcome, RunRecord, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import Judgement
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.cluster import GpuLine, gpu_lines, hidden_gpus, places
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.validations import Line, judgement_lines

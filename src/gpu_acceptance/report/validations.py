@@ -5,7 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.record.record import Attempt, Figure, Header, Judgement, RankRecord, Row, RunRecord, Status
+from gpu_acceptance.record.figure import Figure
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import Attempt, Judgement, Row
+from gpu_acceptance.record.run_record import Header, RunRecord
 from gpu_acceptance.report import gpu_time, notable
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import duration, exact, percent, ranks_text, reproduce, rounded, whole

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from gpu_acceptance.record.record import Outcome, Status
+from gpu_acceptance.record.outcome import Outcome, Status
 
 Tone = Literal["good", "bad", "open", "quiet"]
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.text.visible import visible
 from gpu_acceptance.verdict.objections import REJECTING
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from gpu_acceptance.control.control import Message, UnreachableError
-from gpu_acceptance.folder.files import encode
+from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.launch.patience import Patience
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.refused import INCOMPLETE, RefusedError, UnmetError, interrupted
 from gpu_acceptance.record.clocks import ahead
-from gpu_acceptance.record.record import Bounds, RankIdentity
+from gpu_acceptance.record.identity import Bounds, RankIdentity
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.ranges import named

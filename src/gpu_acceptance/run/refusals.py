@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.record.record import RankIdentity
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.thresholds.values import first_of
 
 _IN_A_WORKER = "GPU_ACCEPTANCE_SUPERVISOR"  # which worker/worker.py puts into the environment of a worker and of all that it starts

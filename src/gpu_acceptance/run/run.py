@@ -9,23 +9,29 @@ from gpu_acceptance.checkpoints.folder import folder_of
 from gpu_acceptance.checkpoints.kept import are_evidence
 from gpu_acceptance.checkpoints.removal import remove_within
 from gpu_acceptance.control.control import ControlError, Message
-from gpu_acceptance.folder.files import RESULTS, encode, read_results
+from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.manifest import MANIFEST, write_manifest
+from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.folder.run_files import RunFiles, utc_now
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.refused import USAGE, RefusedError, UnmetError, interrupted
 from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.leader.leader import Leader, LeaderOptions
 from gpu_acceptance.leader.standby import await_listeners, elect, rebuild_run, send_journal
+from gpu_acceptance.options.chosen_profile import own_digest
 from gpu_acceptance.options.digests import suite_digest
 from gpu_acceptance.options.own_files import NO_FILES, OwnFiles
-from gpu_acceptance.options.settings import Settings, own_digest
+from gpu_acceptance.options.settings import Settings
 from gpu_acceptance.plan.collecting import Collected
 from gpu_acceptance.plan.run_plan import make_plan
 from gpu_acceptance.plan.validations import read_validations
 from gpu_acceptance.processes.deaf_launcher import end_launcher_later
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Outcome, RankIdentity, Row, RunPlan, RunRecord
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.row import Row
+from gpu_acceptance.record.run_plan import RunPlan
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.ending import INTERNAL_ERROR, Ending, broken, complete_ending, describe, spoil, write_ending
 from gpu_acceptance.report.event_files import write_event_files
 from gpu_acceptance.report.github import tell_github

@@ -7,19 +7,21 @@ from pathlib import Path
 from gpu_acceptance.checkpoints import folder as checkpoint_folder
 from gpu_acceptance.control.control import CONNECT_S, Control, Message, UnreachableError, control_prefix
 from gpu_acceptance.control.store_host import host_store
-from gpu_acceptance.folder.files import Journal, RecordError
+from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.run_files import RunFiles, new_run_id
 from gpu_acceptance.launch.identity import read_identity
 from gpu_acceptance.launch.patience import Patience
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.refused import NOT_WRITABLE, RefusedError, UnmetError, interrupted
 from gpu_acceptance.options import data_dir, lora_files
+from gpu_acceptance.options.chosen_profile import choose_profile
 from gpu_acceptance.options.own_files import NO_FILES, OwnFiles, read_own_files
-from gpu_acceptance.options.settings import Settings, choose_profile
+from gpu_acceptance.options.settings import Settings
 from gpu_acceptance.processes.facts import become_subreaper
 from gpu_acceptance.processes.stop_signals import StopSignals
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import RankIdentity
 from gpu_acceptance.run.joining import join
 from gpu_acceptance.run.refusals import find_lone_node, find_mismatch, find_surplus, find_wrong_hardware
 from gpu_acceptance.run.run import Run

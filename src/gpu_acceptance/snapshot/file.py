@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpu_acceptance.folder.files import RecordError, read_regular, write_atomically
+from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomically
 from gpu_acceptance.inventory import node
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.text.visible import one_line

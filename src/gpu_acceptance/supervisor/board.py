@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Callable
 
 from gpu_acceptance.control.control import Message
-from gpu_acceptance.record.record import Outcome, RankRecord
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.verdict.attempts import causes_before_victims, is_poison
 
 LOST_AFTER_S = 15.0  # beyond deadline and grace: a supervisor answers within a second unless it is gone

@@ -3,7 +3,7 @@
 import time
 
 from gpu_acceptance.control.control import Message
-from gpu_acceptance.record.record import Outcome
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.supervisor.rank_attempt import Host, RankAttempt
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.verdict.attempts import NO_WORKER

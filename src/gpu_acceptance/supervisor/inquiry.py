@@ -17,7 +17,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from gpu_acceptance.processes.facts import process_state, signal_main_thread
-from gpu_acceptance.record.record import MOST_COLLECTIVES, LastCollective
+from gpu_acceptance.record.rank_record import MOST_COLLECTIVES, LastCollective
 from gpu_acceptance.supervisor.nccl_ras import RasQuery
 from gpu_acceptance.text.clip import MAX_TEXT, clip
 

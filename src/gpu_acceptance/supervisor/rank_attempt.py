@@ -10,8 +10,10 @@ from typing import Any, Protocol
 
 from gpu_acceptance.control.control import Message
 from gpu_acceptance.record.curve import curve_from_json
+from gpu_acceptance.record.figure import figure_from_json
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
-from gpu_acceptance.record.record import Outcome, RankRecord, figure_from_json
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.supervisor.board import GRACE_S
 from gpu_acceptance.supervisor.inquiry import Inquiry
 from gpu_acceptance.supervisor.worker_process import WorkerProcess

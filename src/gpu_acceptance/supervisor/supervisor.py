@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterable
 
 from gpu_acceptance.control.control import Control, ControlError, Message, UnreachableError
 from gpu_acceptance.control.lookout import LOST_S, Lookout, Loss
-from gpu_acceptance.folder.files import Journal, encode
+from gpu_acceptance.folder.encoding import encode
+from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.processes.gc_pause import gc_paused
 from gpu_acceptance.processes.stop_signals import StopSignals, asked_as_well
-from gpu_acceptance.record.record import Figure, Outcome, RankFacts, RankRecord
+from gpu_acceptance.record.figure import Figure
+from gpu_acceptance.record.identity import RankFacts
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.supervisor.board import GRACE_S, Board
 from gpu_acceptance.supervisor.events import Event, Events
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt

@@ -17,8 +17,9 @@ from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.processes.facts import descendants, kill_descendants
 from gpu_acceptance.processes.janitor import MARK, kill_marked, start_janitor
 from gpu_acceptance.processes.scratch import SCRATCH, Scratch
+from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
-from gpu_acceptance.record.record import Figure, RankIdentity
+from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.supervisor.counter_watch import CounterWatch
 from gpu_acceptance.supervisor.events import Events
 from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess, start_fork_server

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Coverage, Judgement, Outcome, Row, RunRecord, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.run_record import Coverage, RunRecord
 from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.thresholds.contract import Contract
 from gpu_acceptance.thresholds.limit import COUNTERS, matching_reason, subject_of, subject_of_metric

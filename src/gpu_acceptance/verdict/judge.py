@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Attempt, Judgement, Status
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.row import Attempt, Judgement
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Scope, bound_at, matching_reason, subject_of_metric
 from gpu_acceptance.thresholds.values import plural, with_unit

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Coverage, Judgement, Outcome, Row, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.run_record import Coverage
 from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.contract import JudgedContract, LineState
 from gpu_acceptance.thresholds.limit import Profile

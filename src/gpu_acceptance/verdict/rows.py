@@ -5,7 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import FORMING, Attempt, Judgement, Outcome, RankRecord, Row, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.rank_record import FORMING, RankRecord
+from gpu_acceptance.record.row import Attempt, Judgement, Row
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import COUNTERS, Profile, matching_reason, subject_of, subject_of_metric
 from gpu_acceptance.verdict.judge import judge

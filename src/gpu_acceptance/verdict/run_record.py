@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import ChangeRecord, Header, Row, RunPlan, RunRecord
+from gpu_acceptance.record.row import Row
+from gpu_acceptance.record.run_plan import RunPlan
+from gpu_acceptance.record.run_record import ChangeRecord, Header, RunRecord
 from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict import busy
 from gpu_acceptance.verdict.verdict import conclude

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
+from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Attempt, Figure, Outcome
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.limit import Limit, bound_at
 from gpu_acceptance.thresholds.values import is_number, show, show_apart, typed, with_unit
 

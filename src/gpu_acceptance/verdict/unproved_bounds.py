@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Judgement, Row, Status
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.thresholds.need import asked
 from gpu_acceptance.thresholds.values import is_number, show, typed

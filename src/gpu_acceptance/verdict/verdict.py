@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.record import Conclusion, Coverage, Judgement, Outcome, Row, Status
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.run_record import Conclusion, Coverage
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.contract import Contract
 from gpu_acceptance.thresholds.limit import Profile

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpu_acceptance.record.record import Coverage, Judgement, Row, Status
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.run_record import Coverage
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, ChangeKind, Value, subject_of_metric
 from gpu_acceptance.thresholds.values import level_text, plural
 

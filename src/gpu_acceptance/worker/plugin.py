@@ -1,11 +1,7 @@
-"""The pytest plugin of a rank worker: runs the validations it is told to run, and tells how each phase went.
-
-Every message carries the number of the attempt and our pid: what a forked copy of a test says is not what the worker says.
-"""
+"""The pytest plugin of a rank worker: runs the validations it is told to run, and tells how each phase went."""
 
 import gc
-import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,15 +10,18 @@ import pytest
 
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
-from gpu_acceptance.record.record import FORMING, Outcome
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import FORMING
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.limit import Value
-from gpu_acceptance.worker.channel import LineReader, Message, write_message
+from gpu_acceptance.worker.channel import Message
 from gpu_acceptance.worker.group import World, device_facts, form_group, open_device, release_cached_memory, seal, wait_for_device
 from gpu_acceptance.worker.leftovers import Leftovers
+from gpu_acceptance.worker.phases import phase_outcome
 from gpu_acceptance.worker.session import FIGURES, WORKER_SESSION, Figures, WorkerSession, check_gathered, use_before
 from gpu_acceptance.worker.surroundings import Surroundings
+from gpu_acceptance.worker.to_supervisor import ToSupervisor
 
 
 class NotEnteredError(Exception):
@@ -33,14 +32,10 @@ class WorkerPlugin:
     """Commands come in, phases go out; one validation at a time."""
 
     def __init__(self, read_fd: int, write_fd: int, surroundings: Surroundings) -> None:
-        self._reader = LineReader(read_fd)
-        self._write_fd = write_fd
+        self._supervisor = ToSupervisor(read_fd, write_fd)
         self._surroundings = surroundings
-        self._incoming: list[Message] = []
         self._done: dict[str, Any] = {}  # how the validation in progress ends, worst phase so far
         self.said_bye = False
-        self._seq = 0
-        self._pid = os.getpid()
         self._leftovers: Leftovers | None = None  # of the validation in progress, once it was let in
         self._late: list[str] = []
         self._collected_with: list[str] = []  # what collecting changed
@@ -54,18 +49,18 @@ class WorkerPlugin:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._config = session.config
         items = {item.nodeid: item for item in session.items}
-        self._tell({"type": "ready"})
-        for command in self._commands():
-            self._seq = command["seq"]
+        self._supervisor.tell({"type": "ready"})
+        for command in self._supervisor.commands():
+            self._supervisor.seq = command["seq"]
             match command["type"]:
                 case "form":
                     self._form(command)
                     gc.freeze()  # what torch and pytest made stays; collecting after each validation looks at the rest alone
                 case "run":
                     self._run(items, command)
-                    self._tell({"type": "done", **self._done})
+                    self._supervisor.tell({"type": "done", **self._done})
                 case "quit":
-                    self._tell({"type": "bye", "errors": self._tear_down(session), "late": self._late})
+                    self._supervisor.tell({"type": "bye", "errors": self._tear_down(session), "late": self._late})
                     self.said_bye = True
                     return True
         return True
@@ -73,8 +68,8 @@ class WorkerPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Generator[None]:
         """The vote: nobody enters the call unless every rank's set-up worked."""
-        self._tell({"type": "setup", "outcome": Outcome.PASSED})
-        answer = self._next("enter")
+        self._supervisor.tell({"type": "setup", "outcome": Outcome.PASSED})
+        answer = self._supervisor.next("enter")
         if not answer["ok"]:
             raise NotEnteredError
         around, self._leftovers = Surroundings(), Leftovers()  # after the set-up: what wider fixtures hold is theirs to give back
@@ -88,12 +83,12 @@ class WorkerPlugin:
         report = yield
         if call.excinfo is not None and call.excinfo.errisinstance(NotEnteredError):
             return report
-        outcome, message = _phase_outcome(report, call)
+        outcome, message = phase_outcome(report, call)
         if report.when == "call":
             self._done["duration_s"] = report.duration
         self._note(outcome, report.when, message)
         if report.when == "setup" and outcome is not Outcome.PASSED:
-            self._tell({"type": "setup", "outcome": outcome, "reason": clip(message, 2000)})
+            self._supervisor.tell({"type": "setup", "outcome": outcome, "reason": clip(message, 2000)})
         return report
 
     def _run(self, items: dict[str, pytest.Item], command: Message) -> None:
@@ -102,7 +97,7 @@ class WorkerPlugin:
         item = items.get(command["nodeid"])
         if item is None:
             self._note(Outcome.ERROR, "setup", f"this worker did not collect {command['nodeid']}")
-            self._tell({"type": "setup", "outcome": Outcome.ERROR, "reason": self._done["message"]})
+            self._supervisor.tell({"type": "setup", "outcome": Outcome.ERROR, "reason": self._done["message"]})
             return
         figures, self._leftovers = Figures(item.nodeid, self._late), None
         self._config.stash[FIGURES] = figures
@@ -125,11 +120,11 @@ class WorkerPlugin:
         session = self._config.stash[WORKER_SESSION]
         if not session.has_group:
             return
-        self._tell({"type": "passed"})
-        if not self._next("seal")["ok"]:
+        self._supervisor.tell({"type": "passed"})
+        if not self._supervisor.next("seal")["ok"]:
             return
         try:
-            problem = seal(self._seq, session.device)
+            problem = seal(self._supervisor.seq, session.device)
         except RuntimeError as error:
             problem = f"{type(error).__name__}: {error}"
         if problem:
@@ -160,18 +155,18 @@ class WorkerPlugin:
         """Opens the device and, where asked, forms the group; an exception is told and ends the worker's usefulness, not its life."""
         if self._collected_with:
             text = f"importing the validations changed what all of them run in: {'; '.join(self._collected_with)}"
-            self._tell({"type": "form_failed", "failed": False, "message": clip(text)})
+            self._supervisor.tell({"type": "form_failed", "failed": False, "message": clip(text)})
             return
         place = command["place"]
         try:
-            self._tell({"type": "step", "name": "opening the device"})
+            self._supervisor.tell({"type": "step", "name": "opening the device"})
             device = open_device(place["local_rank"], expects_gpu=command["expects_gpu"])
             if command["group"]:
-                self._tell({"type": "step", "name": FORMING})
+                self._supervisor.tell({"type": "step", "name": FORMING})
                 form_group(World(**command["world"]), device)
             facts = device_facts(device)
         except Exception as error:  # the machine did not keep what the launcher promised
-            self._tell({"type": "form_failed", "failed": True, "message": clip(f"{type(error).__name__}: {error}")})
+            self._supervisor.tell({"type": "form_failed", "failed": True, "message": clip(f"{type(error).__name__}: {error}")})
             return
         session = WorkerSession(
             **place,
@@ -193,13 +188,13 @@ class WorkerPlugin:
         )
         assert self._config is not None
         self._config.stash[WORKER_SESSION] = session
-        self._tell({"type": "formed", "facts": facts})
+        self._supervisor.tell({"type": "formed", "facts": facts})
 
     def _gather(self, key: str, value: Value) -> list[Value]:
         assert self._config is not None
         check_gathered(key, value, self._config.stash[WORKER_SESSION].world_size)
-        self._tell({"type": "gather", "key": key, "value": value})
-        gathered = self._next("gathered")
+        self._supervisor.tell({"type": "gather", "key": key, "value": value})
+        gathered = self._supervisor.next("gathered")
         if gathered["absent"]:
             raise RuntimeError(f"gather of {key!r}: {named('rank', gathered['absent'])} without a worker, see world_formation")
         values: list[Value] = gathered["values"]
@@ -207,51 +202,10 @@ class WorkerPlugin:
 
     def _telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None:
         check_moments(begin_s, end_s)
-        self._tell({"type": "telemetry", "begin_s": begin_s, "end_s": end_s})
-        found = self._next("telemetry")["found"]
+        self._supervisor.tell({"type": "telemetry", "begin_s": begin_s, "end_s": end_s})
+        found = self._supervisor.next("telemetry")["found"]
         return None if found is None else GpuTelemetry.model_validate(found)
 
     def _end_round(self) -> str:
-        self._tell({"type": "round"})
-        return str(self._next("round")["alarm"])
-
-    def _commands(self) -> Iterator[Message]:
-        while True:
-            yield self._receive()
-
-    def _next(self, kind: str) -> Message:
-        message = self._receive()
-        assert message["type"] == kind, f"the supervisor sent {message['type']}, expected {kind}"
-        return message
-
-    def _receive(self) -> Message:
-        self._end_forked_copy()
-        while not self._incoming:
-            messages = self._reader.read()
-            if messages is None:
-                os._exit(1)  # the supervisor is gone; nobody would hear what we measure
-            self._incoming += messages
-        return self._incoming.pop(0)
-
-    def _tell(self, message: Message) -> None:
-        self._end_forked_copy()
-        write_message(self._write_fd, {**message, "seq": self._seq, "pid": self._pid})
-
-    def _end_forked_copy(self) -> None:
-        if os.getpid() != self._pid:
-            os._exit(1)
-
-
-def _phase_outcome(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[Outcome, str]:
-    """What one phase means for the verdict. A phase can pass in ways that prove nothing; those are errors."""
-    if hasattr(report, "wasxfail"):
-        return Outcome.ERROR, f"xfail is not allowed in an acceptance run, it would hide a failure: {report.wasxfail or 'no reason given'}"
-    if report.passed:
-        return Outcome.PASSED, ""
-    if report.skipped:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        if report.when == "setup":
-            return Outcome.SKIPPED, str(reason)
-        return Outcome.ERROR, f"skip raised inside the {report.when} phase, where other ranks may wait: {reason}"
-    failed = report.when == "call" and call.excinfo is not None and call.excinfo.errisinstance((AssertionError, pytest.fail.Exception))
-    return Outcome.FAILED if failed else Outcome.ERROR, report.longreprtext
+        self._supervisor.tell({"type": "round"})
+        return str(self._supervisor.next("round")["alarm"])

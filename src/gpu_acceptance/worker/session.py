@@ -15,8 +15,8 @@ from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.gpu import GpuUse
 from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.record.curve import MOST_CURVES, Curve, curve_of
+from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
-from gpu_acceptance.record.record import Figure
 from gpu_acceptance.thresholds.limit import COUNTERS, Value, subject_of_metric
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.folder.files import read_regular, write_atomically
+from gpu_acceptance.folder.disk import read_regular, write_atomically
 from gpu_acceptance.measure.corruption import golden
 from gpu_acceptance.measure.corruption.compare import Reading, Work
 from gpu_acceptance.measure.corruption.golden import Answer, GoldenFile, GoldenHash, encode, parse

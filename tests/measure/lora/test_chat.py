@@ -10,7 +10,8 @@ from gloo_ranks import ROOT, answers_of
 
 from gpu_acceptance.dialogues.made import made
 from gpu_acceptance.figures.answered import figure_of
-from gpu_acceptance.record.record import Attempt, Status
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.levels import asked_for
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.judge import judge

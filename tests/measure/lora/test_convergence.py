@@ -14,7 +14,8 @@ from gpu_acceptance.measure.lora.curves import departure
 from gpu_acceptance.measure.train.adapters import num_trainable
 from gpu_acceptance.measure.train.pace import Schedule
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
-from gpu_acceptance.record.record import Attempt, Status
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpu_acceptance.measure.collectives import over_ranks
 from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
 from gpu_acceptance.measure.lora import samples
-from gpu_acceptance.measure.lora.course import Tuning
+from gpu_acceptance.measure.lora.course import Course, Tuning
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import SYNTHETIC
 from gpu_acceptance.measure.train.models import build, compile_by_blocks
@@ -61,6 +61,7 @@ def measure(
     """
     shape, adapter = adapted_shape(workload)
     share = samples.Share(num_parts, 0, 1) if alone else samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
+    per_rank = replace(workload, batch_size=len(share.parts) * workload.batch_size)
     with tuned(workload, device):
         begin_s = time.monotonic()
         steps = samples.steps(shape, workload.batch_size, schedule.num_steps, share)
@@ -75,25 +76,9 @@ def measure(
         autocast = adapter.in_bf16 and sharding is None
         tuning = Tuning(wrapped, steps, schedule, divisor=share.divisor, autocast=autocast, device=device)
         course = tuning.rest()
-        end_s = time.monotonic()
-        own = [statistics.median(course.steps_s), 100 * statistics.stdev(course.steps_s) / statistics.mean(course.steps_s)]
-        steps_s, cvs_percent, *of_ranks = over_ranks([*own, *course.losses], device)
-        losses = course.losses if alone else map(statistics.fmean, of_ranks)
         return LoraResult(
             shape=shape,
-            trained=Trained(
-                workload=replace(workload, batch_size=len(share.parts) * workload.batch_size),
-                data=SYNTHETIC,
-                step_s=max(steps_s),
-                block_cv_percent=max(cvs_percent),
-                first_step_s=tuning.first.end_s - begin_s,
-                begin_s=tuning.first.end_s,
-                end_s=end_s,
-                losses=tuple(losses),
-                num_parameters=sum(parameter.numel() for parameter in module.parameters()),
-                optimizer_bytes=tuning.optimizer_bytes,
-                peak_bytes=peak_bytes(device),
-            ),
+            trained=_trained(per_rank, module, tuning, course, begin_s=begin_s, alone=alone, device=device),
             gradient_norms=tuple(course.gradient_norms),
             learning_rates=tuple(map(schedule.rate, range(schedule.num_steps))),
             num_trainable=sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad),
@@ -102,6 +87,29 @@ def measure(
             base_changed=_digest(adapters.frozen(module)) != before,
             digest=_digest(adapters.trained(module)),
         )
+
+
+def _trained(
+    workload: Workload, module: nn.Module, tuning: Tuning, course: Course, *, begin_s: float, alone: bool, device: torch.device
+) -> Trained:
+    """The times of the slowest rank, and the mean loss of all that share the steps. Collective."""
+    end_s = time.monotonic()
+    own = [statistics.median(course.steps_s), 100 * statistics.stdev(course.steps_s) / statistics.mean(course.steps_s)]
+    steps_s, cvs_percent, *of_ranks = over_ranks([*own, *course.losses], device)
+    losses = course.losses if alone else map(statistics.fmean, of_ranks)
+    return Trained(
+        workload=workload,
+        data=SYNTHETIC,
+        step_s=max(steps_s),
+        block_cv_percent=max(cvs_percent),
+        first_step_s=tuning.first.end_s - begin_s,
+        begin_s=tuning.first.end_s,
+        end_s=end_s,
+        losses=tuple(losses),
+        num_parameters=sum(parameter.numel() for parameter in module.parameters()),
+        optimizer_bytes=tuning.optimizer_bytes,
+        peak_bytes=peak_bytes(device),
+    )
 
 
 def adapted_shape(workload: Workload) -> tuple[Decoder, Adapter]:

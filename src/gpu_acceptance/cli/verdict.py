@@ -1,0 +1,71 @@
+"""`verdict`: a run's verdict line, and its exit code."""
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_acceptance.cli.run_folder import find_run, read_run, refuse_another_run
+from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.journal import read_journal
+from gpu_acceptance.folder.never_began import find_why_it_never_began
+from gpu_acceptance.folder.rebuild import journal_paths
+from gpu_acceptance.folder.results import RESULTS
+from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.report.formatting import count, duration, parse_moment
+from gpu_acceptance.text.visible import one_line
+
+if TYPE_CHECKING:
+    from gpu_acceptance.cli.machine import Verbs
+
+
+def add_verb(verbs: "Verbs") -> None:
+    verdict = verbs.add_parser(
+        "verdict",
+        help="print a run's verdict line and return its exit code",
+        description="Print one line: verdict, run, how long ago it ended, file. Returns the run's own exit code; "
+        "6 where its ranks never met, 3 where it left no results or they cannot be used, 4 where there is no run.",
+    )
+    verdict.set_defaults(verb=_verdict)
+    add_run(verdict)
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Lets a verb name its run."""
+    help_text = "a run folder, or a folder of runs: then its newest run (default: %(default)s)"
+    parser.add_argument("dir", metavar="DIR", nargs="?", type=Path, default=Path("reports"), help=help_text)
+
+
+def _verdict(options: argparse.Namespace) -> int:
+    run_dir = find_run(options.dir)
+    if not (run_dir / RESULTS).exists():
+        never = find_why_it_never_began(map(read_journal, journal_paths(run_dir)))
+        if never:
+            refuse_another_run(never.run_id, run_dir, never.path)
+            return _say(f"INCOMPLETE: nothing ran: {never.why}", never.run_id, never.ended_at, never.path, never.exit_code)
+        hint = f"; to judge what its journals prove: gpu-acceptance report build {run_dir}" if journal_paths(run_dir) else ""
+        raise RecordError(f"{run_dir}: this run left no {RESULTS}: it was refused, killed, or is still going on; there is no verdict{hint}")
+    return say_verdict(read_run(run_dir), run_dir)
+
+
+def say_verdict(record: RunRecord, run_dir: Path) -> int:
+    conclusion, header = record.conclusion, record.header
+    return _say(conclusion.line, header.run_id, header.ended_at, run_dir / RESULTS, conclusion.exit_code)
+
+
+def _say(line: str, run_id: str, ended_at: str, path: Path, exit_code: int) -> int:
+    ago = how_long_ago(ended_at, datetime.now(UTC))
+    print(f"{one_line(line)} | run {one_line(run_id)} | {ago} | {one_line(str(path))}")
+    return exit_code
+
+
+def how_long_ago(ended_at: str, now: datetime) -> str:
+    """`ended 3 h 5 min ago`; a time that is none is an error, because a verdict without its age misleads."""
+    ended = parse_moment(ended_at)
+    if ended is None:
+        raise RecordError(f"ended_at is {ended_at!r}, not an ISO 8601 time with a zone")
+    seconds = (now - ended).total_seconds()
+    if seconds < 0:
+        return f"ended {duration(-seconds)} in the future: the clocks differ"
+    days = seconds // 86_400
+    return f"ended {count(int(days), 'day')} ago" if days else f"ended {duration(seconds)} ago"

@@ -1,0 +1,122 @@
+"""The journals of a run folder, one a rank. Whatever is read goes through validation."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Self
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from gpu_acceptance.folder.disk import RecordError, fsync_folder, read_regular
+from gpu_acceptance.folder.encoding import encode, first_problem
+from gpu_acceptance.record.identity import RankFacts, RankIdentity
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.refusal import Refusal
+from gpu_acceptance.record.run_plan import RunPlan
+
+JournalLine = RankIdentity | RunPlan | RankFacts | RankRecord | Refusal
+_LINE: TypeAdapter[JournalLine] = TypeAdapter(Annotated[JournalLine, Field(discriminator="kind")])
+
+
+class Journal:
+    """One rank's journal: JSON lines, one writer, on disk before `append` returns. An existing file is never overwritten."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            raise RecordError(f"{path}: exists already; a journal is never overwritten") from None
+        fsync_folder(path.parent)
+        self._size = 0
+
+    def append(self, model: JournalLine) -> None:
+        """Write one line; if the disk refuses it, the lines before it stay whole and OSError says why."""
+        data = f"{encode(model)}\n".encode()
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._fd, data[written:])
+            os.fsync(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, self._size)
+            raise
+        self._size += len(data)
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class JournalContent:
+    """All that one journal says, and what is wrong with it: each problem names file and line."""
+
+    path: Path
+    identity: RankIdentity | None = None  # with all facts of the rank's workers
+    plan: RunPlan | None = None
+    records: tuple[RankRecord, ...] = ()  # in the order they were written
+    refusal: Refusal | None = None
+    problems: tuple[str, ...] = ()
+
+
+def read_journal(path: Path) -> JournalContent:
+    """The journal of one rank: never raises for what a file contains. Whatever line can be used is."""
+    try:
+        data = read_regular(path)
+    except RecordError as error:
+        return JournalContent(path, problems=(str(error),))
+    identity, plan, refusal, facts = None, None, None, dict[str, str]()
+    records, problems = list[RankRecord](), list[str]()
+    for number, entry in _parse_lines(data):
+        problem = ""
+        match entry:
+            case str():
+                problem = entry
+            case RankIdentity() if number == 1:
+                identity = entry
+            case RankIdentity():
+                problem = "a second identity; only the first line is one"
+            case RunPlan() if plan is None:
+                plan = entry
+            case RunPlan():
+                problem = "a second plan; a journal has one"
+            case Refusal() if refusal is None:
+                refusal = entry
+            case Refusal():
+                problem = "a second refusal; a journal has one"
+            case _ if identity and entry.rank != identity.rank:
+                problem = f"a record of rank {entry.rank} in the journal of rank {identity.rank}"
+            case RankFacts():
+                facts |= entry.facts
+            case RankRecord():
+                records.append(entry)
+        if problem:
+            problems.append(f"{path}: line {number}: {problem}")
+    if identity is None:
+        problems.insert(0, f"{path}: line 1 is not the identity of a rank")
+    return JournalContent(path, identity and identity.with_facts(facts), plan, tuple(records), refusal, tuple(problems))
+
+
+def _parse_lines(data: bytes) -> Iterator[tuple[int, JournalLine | str]]:
+    """Each line as what it says, or as the text of what is wrong with it. A line without an end was cut off while written."""
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line and number == len(lines):
+            return
+        try:
+            yield number, _LINE.validate_json(line)
+        except ValidationError as error:
+            cut_off = number == len(lines) and error.errors()[0]["type"] == "json_invalid"
+            yield number, "cut off: the writer ended in the middle of it" if cut_off else first_problem(error)

@@ -1,0 +1,79 @@
+"""What an option says, read from its text. Each raises pytest.UsageError over one that cannot be right."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_acceptance.folder.run_files import RUN_ID
+from gpu_acceptance.options.budget import Budget, read_budget, seconds_of
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, LEVELS, SOAK
+
+
+def overlay_of(folder: Path, name: str) -> Path:
+    """A path as the user meant it, from where pytest was started; a bare name is left for the profiles' folder."""
+    not_empty("--limits", name, "a file, or the name of an overlay of ours")
+    path = folder / name
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise pytest.UsageError(f"--limits={name}: cannot be read: {error.strerror}") from None
+    return path if is_there or "/" in name or name.endswith(".yaml") else Path(name)
+
+
+def not_empty(option: str, text: str | None, meaning: str) -> str | None:
+    if text is not None and not text.strip():
+        raise pytest.UsageError(f"{option}={text}: wants {meaning}")
+    return text
+
+
+def waiver_of(text: str) -> tuple[str, str]:
+    glob, _, reason = text.partition("=")
+    if not glob.strip() or not reason.strip():
+        raise pytest.UsageError(
+            f"--waive={text}: wants METRIC-GLOB=reason, for example --waive='hbm.read.*=agreed with the vendor on 2026-11-20'"
+        )
+    return glob.strip(), reason.strip()
+
+
+def count_of(name: str, text: str | None, meaning: str) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise pytest.UsageError(f"{name}={text}: wants {meaning}, from 1 up")
+    return int(text)
+
+
+def level_of(text: str | None, soak: str | None) -> str:
+    """Refused before anything is collected: a profile may have fewer, and never more."""
+    if soak is not None and text not in {None, SOAK}:
+        raise pytest.UsageError(f"--soak={soak} --level={text}: --soak is level {SOAK}; leave one of them out")
+    if text is None:
+        return DEFAULT_LEVEL if soak is None else SOAK
+    if text not in LEVELS:
+        raise pytest.UsageError(f"--level={text}: wants one of {', '.join(LEVELS)}")
+    return text
+
+
+def seconds_of_option(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (seconds := seconds_of(text)):
+        raise pytest.UsageError(f"{option}={text}: wants seconds, or a number with s, m or h, above 0")
+    return seconds
+
+
+def budget_of(text: str | None) -> Budget | None:
+    try:
+        return read_budget(text, os.environ, time.time())
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def run_id_of(text: str | None) -> str | None:
+    if text is not None and not RUN_ID.fullmatch(text):
+        raise pytest.UsageError(
+            f"--run-id={text!r}: wants letters, digits, '.', '_' and '-' alone, at most 100, the first a letter or digit"
+        )
+    return text

@@ -1,0 +1,84 @@
+"""One measured value, as a test gave it. What is no value says so, and is never judged as one."""
+
+import json
+import math
+import re
+
+from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
+from pydantic.dataclasses import dataclass
+
+from gpu_acceptance.text.clip import clip
+from gpu_acceptance.text.model import CLOSED
+from gpu_acceptance.thresholds.limit import Value
+
+_OPTIONAL = frozenset({"anomaly", "spread_percent", "detail"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class Figure:
+    """One measured value of a metric on one rank. `value` is None when what was measured is no value; `anomaly` says what it was.
+
+    A dataclass with slots, as the record of a large job has millions: read in half the time of a model (400,000 of them), and smaller.
+    """
+
+    metric: str
+    value: Value | None
+    unit: str
+    judged: bool  # True: `check`, asks for judgement. False: `record`, informs
+    anomaly: str = ""
+    spread_percent: float | None = None  # coefficient of variation of the blocks behind the value
+    detail: str = Field(default="", max_length=1_000)  # which part of the machine it is of: links, ports, XIDs
+
+    @model_serializer(mode="wrap")
+    def _write_what_is_there(self, write: SerializerFunctionWrapHandler) -> dict[str, Value | None]:
+        """Every rank writes a dozen counters in every validation, and most of them have nothing to say but 0."""
+        return {name: value for name, value in write(self).items() if name not in _OPTIONAL or value not in {"", None}}
+
+
+_FIGURE = TypeAdapter(Figure)
+_MOST_TEXT = 1_000  # characters of a text that is a figure
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+_UNIT = re.compile(r"[A-Za-z0-9_%/.*^-]{1,40}")
+
+
+def make_figure(
+    metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None, anomaly: str = "", detail: str = ""
+) -> Figure:
+    """A figure of whatever a test measured; what is no finite number, text or bool becomes an anomaly, never a value.
+
+    `anomaly`: why there is no value, where that is known; `value` counts for nothing then.
+    Raises ValueError over a metric or a unit that cannot be one: that is the test's mistake, not the machine's.
+    """
+    for what, text, pattern in (("metric", metric, _NAME), ("unit", unit, _UNIT)):
+        if not isinstance(text, str) or not pattern.fullmatch(text):
+            raise ValueError(f"{what} {text!r:.100} is none; allowed: {pattern.pattern}")
+    anomaly = anomaly or _anomaly(value) or (_spread_anomaly(spread_percent) if spread_percent is not None else "")
+    detail = clip(detail, _MOST_TEXT)
+    if anomaly:
+        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly, detail=detail)
+    assert isinstance(value, bool | int | float | str)
+    spread = None if spread_percent is None else float(spread_percent)
+    return Figure(metric=metric, value=value, unit=unit, judged=judged, spread_percent=spread, detail=detail)
+
+
+def figure_from_json(told: object) -> Figure:
+    """As it came in a message. Raises ValueError over what is none."""
+    return _FIGURE.validate_json(json.dumps(told))
+
+
+def _anomaly(value: object) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or not isinstance(value, bool | int | float | str):
+        return type(value).__name__
+    if isinstance(value, str) and len(value) > _MOST_TEXT:
+        return f"a text of {len(value)} characters"
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return "an integer beyond 64 bits"
+    return ""
+
+
+def _spread_anomaly(spread_percent: object) -> str:
+    if isinstance(spread_percent, bool) or not isinstance(spread_percent, int | float):
+        return f"spread is a {type(spread_percent).__name__}"
+    return "" if math.isfinite(spread_percent) else f"spread is {spread_percent}"

@@ -1,0 +1,44 @@
+"""One validation of the report: its attempts on all ranks, and what the limits made of them."""
+
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.text.model import Model, Text
+from gpu_acceptance.thresholds.limit import Scope, Value
+
+WORKER_END = "worker_end"  # the row of how healthy workers left
+
+
+class Judgement(Model):
+    """One bound of one limit against the worst of its figures."""
+
+    metric: str
+    status: Status
+    value: Value | None = None  # of the worst member
+    unit: str = ""
+    bound: str = ""  # "at_least", "at_most", "equals", "uniform", "peers"; empty where there is no limit
+    need: str = ""  # ">= 337", "== NVLS", "equal on all"
+    scope: Scope = "job"
+    source: str = ""
+    remedy: str = ""  # what the limit says is to be done about a miss
+    file: str = ""
+    margin: float | None = None  # distance to the bound as a part of it; negative: missed
+    ranks: tuple[int, ...] = ()  # who missed it, or the worst one where it held
+    message: Text = ""  # one line for people; for NOT_APPLICABLE and WAIVED it carries the reason
+
+
+class Attempt(Model):
+    number: int  # 1 is the first; 2 an announced repeat
+    ranks: tuple[RankRecord, ...]
+
+
+class Row(Model):
+    """One validation of the report, over all ranks and attempts."""
+
+    nodeid: str
+    subject: str
+    outcome: Outcome
+    message: Text = ""
+    duration_s: float = 0.0
+    deadline_s: float = 0.0
+    attempts: tuple[Attempt, ...] = ()
+    judgements: tuple[Judgement, ...] = ()

@@ -1,0 +1,87 @@
+"""What a run leaves behind, to and from JSON: `results.json`.
+
+Whatever comes back from disk or from another rank goes through validation. Nothing is pickled.
+Text from machines is kept as it came; whoever shows it escapes it.
+
+Format history: 1 (2026-11) first.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from gpu_acceptance.inventory.declared import DeclaredNode
+from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.text.model import Model, Text
+from gpu_acceptance.thresholds.contract import JudgedContract
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, ChangeKind, Value
+
+SCHEMA_VERSION = 1
+
+
+class ChangeRecord(Model):
+    kind: ChangeKind
+    key: str
+    old: str
+    new: str
+    file: str
+    sha256: str
+
+
+class Coverage(Model):
+    """Nodes x GPUs x limits. `limits_expected` counts the bounds that had to be judged for ACCEPTED."""
+
+    nodes: int
+    ranks: int
+    gpus_existing: int
+    gpus_tested: int
+    limits_expected: int
+    limits_judged: int
+    limits_held: int
+
+
+class Conclusion(Model):
+    """The verdict of a run and everything that weakens it."""
+
+    verdict: Literal["ACCEPTED", "REJECTED", "INCOMPLETE"]
+    line: Text  # the whole verdict line, weaknesses included
+    exit_code: int
+    reasons: tuple[str, ...] = ()  # why not ACCEPTED, causes first
+    coverage: Coverage
+    limits: tuple[Judgement, ...] = ()  # every bound of the profile that applies, judged over the whole run
+    contract: JudgedContract | None = None  # by those bounds, where --contract named one
+
+
+class Header(Model):
+    run_id: str
+    started_at: str  # ISO 8601, UTC
+    ended_at: str
+    command: tuple[str, ...]
+    profile: str
+    profile_digest: str
+    profile_files: dict[str, str]  # file -> sha256
+    required: tuple[str, ...]
+    parameters: dict[str, Value]
+    declared_gpus: int | None = None  # --gpus
+    expected_nodes: int | None = None  # --expect-nodes
+    declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
+    measure_only: bool = False
+    allow_busy: bool = False
+    level: str = DEFAULT_LEVEL  # --level
+    not_at_level: dict[str, int] = Field(default_factory=dict)  # by subject: how many validations it left out
+    gpu_acceptance_version: str
+    ranks: tuple[RankIdentity, ...]
+    rebuilt: str = ""  # from which journals and why, where no reporter finished the run; such a run is never ACCEPTED
+
+
+class RunRecord(Model):
+    """`results.json`: all that a run knows. The report is built from this alone."""
+
+    schema_version: Literal[1] = 1
+    header: Header
+    conclusion: Conclusion
+    rows: tuple[Row, ...]
+    changes: tuple[ChangeRecord, ...] = ()
+    not_applicable: dict[str, str] = Field(default_factory=dict)
+    waivers: dict[str, str] = Field(default_factory=dict)

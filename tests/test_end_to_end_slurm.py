@@ -151,7 +151,7 @@ def test_each_node_by_itself(slurm, tmp_path):
     suite = slurm_suite(tmp_path / "suite", NOT_SHOWN)
     extend_conftest(suite, FEWER_CPUS_ON_NODE_2)
     options = (*WHOLE_NODES_WITHOUT_GPUS, "--requeue")
-    job = slurm.submit(suite, *ASKED, options=options, batch=EACH_NODE)
+    job = slurm.submit(suite, *ASKED, options=options, env={"SLURM_MPI_TYPE": "pmi2"}, batch=EACH_NODE)  # as MpiDefault of a site
     assert slurm.wait(job) == "FAILED 1:0", job.text
     good, bad = job.text.splitlines()[-2:]
     untested = "1 node of the partition drained or down: not tested"

@@ -12,6 +12,7 @@ from gpu_acceptance.identity import read_identity
 from gpu_acceptance.job import Job
 from gpu_acceptance.joining import NOT_WRITABLE, Patience, RefusedError, UnmetError, interrupted, join
 from gpu_acceptance.limit import LOCALISE_ASKED, Profile
+from gpu_acceptance.open_files import let_open
 from gpu_acceptance.own_files import NO_FILES, OwnFiles, read_own_files
 from gpu_acceptance.parameter_relations import drill_on_nobody
 from gpu_acceptance.processes import become_subreaper
@@ -33,6 +34,8 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
 
     Raises RefusedError, with one text on all ranks that hear rank 0, and LaunchError where the store cannot be hosted.
     """
+    if place.has_agent and place.local_rank == 0:
+        let_open(os.getppid(), place.world_size)  # of one of these the store is
     if place.hosts_store:
         host_store(place, control_prefix(place))  # before this process takes in orphans
     stop = StopSignals(place.node_name, has_launcher=bool(place.launcher))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from torch.distributed import PrefixStore, Store, TCPStore
 
+from gpu_acceptance.open_files import let_open
 from gpu_acceptance.rank import LaunchError, Rank
 from gpu_acceptance.store_client import store_client
 
@@ -77,6 +78,7 @@ def main(told_fd: int, port: int, world_size: int, prefix: str, mark: str) -> No
         os._exit(0)  # whoever started us is not our parent any more
     os.setsid()
     os.chdir("/")
+    let_open(0, world_size)
     os.set_inheritable(told_fd, False)
     with os.fdopen(told_fd, "wb", buffering=0) as told:
         try:

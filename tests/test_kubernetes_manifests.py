@@ -15,6 +15,7 @@ RELEASES = ("1.29", kubernetes_validate.latest_version())  # the first that know
 KUBEFLOW = {"TrainJob": TrainerV1alpha1TrainJob, "TrainingRuntime": TrainerV1alpha1TrainingRuntime}
 PYTORCHJOB = {"nprocPerNode", "pytorchReplicaSpecs", "runPolicy"}  # of kubeflow-training 1.9.4, KubeflowOrgV1PyTorchJobSpec
 RUN_POLICY = {"activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "ttlSecondsAfterFinished"}  # and KubeflowOrgV1RunPolicy
+NAME = {"app.kubernetes.io/name": "gpu-acceptance"}
 REPLICA = {"replicas", "restartPolicy", "template"}
 ENGINES = {  # overlay of all nodes -> where its pods are
     "all-nodes": lambda objects: [objects["Job"]["spec"]["template"]],
@@ -123,7 +124,9 @@ def test_a_pod_has_a_node_with_gpus_for_itself():
     (pod,) = ENGINES["all-nodes"](objects)
     spec = pod["spec"]
     (rule,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert rule == {"labelSelector": {"matchLabels": pod["metadata"]["labels"]}, "topologyKey": "kubernetes.io/hostname"}
+    assert rule == {"labelSelector": {"matchLabels": NAME}, "topologyKey": "kubernetes.io/hostname"}
+    assert pod["metadata"]["labels"] == {**NAME, "sidecar.istio.io/inject": "false"}
+    assert pod["metadata"]["annotations"] == {"linkerd.io/inject": "disabled"}
     assert spec["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
     assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     (container,) = spec["containers"]
@@ -141,7 +144,7 @@ def test_the_first_pod_is_found_by_its_name_in_the_service():
     values = {entry["name"]: entry.get("value") for entry in pod["spec"]["containers"][0]["env"]}
     assert values["PET_MASTER_ADDR"] == f"$(JOB_NAME)-0.{service['metadata']['name']}"
     assert pod["spec"]["subdomain"] == service["metadata"]["name"]
-    assert service["spec"]["selector"] == pod["metadata"]["labels"]
+    assert service["spec"]["selector"] == NAME
     assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
 
 

@@ -3,10 +3,11 @@
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.turns import once_per_node, take_turns
+from gpu_acceptance.turns import of_own_node, once_per_node, take_turns
 
 
 def run(hosts, work, together=take_turns, place="host"):
@@ -75,3 +76,9 @@ def test_one_rank_of_each_node_works_and_all_of_that_node_get_its_text(nodes, le
 
 def test_nodes_whose_texts_differ_in_length_each_get_their_own():
     assert run((0, 1, 1), lambda rank: "x" * (5000 if rank else 3), once_per_node, "node") == ["xxx", "x" * 5000, "x" * 5000]
+
+
+@pytest.mark.parametrize(("rank", "local_rank", "own"), [(0, 0, "ab"), (1, 1, "ab"), (2, 0, "cd"), (5, 1, "ef")])
+def test_ranks_are_numbered_node_by_node(rank, local_rank, own):
+    ranks = SimpleNamespace(rank=rank, local_rank=local_rank, local_world_size=2)
+    assert of_own_node(ranks, list("abcdef")) == list(own)

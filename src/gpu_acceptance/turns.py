@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-from gpu_acceptance.worker_session import Gather
+from gpu_acceptance.limit import Value
+from gpu_acceptance.worker_session import Gather, WorkerSession
 
 T = TypeVar("T")
 PIECE = 400  # characters of a text that every rank may give at once, in a job of 1,000 ranks too
@@ -25,6 +26,12 @@ def take_turns(work: Callable[[], T], *, rank: int, host: str, gather: Gather) -
         gather("turns: done", turn)
     (result,) = results
     return result
+
+
+def of_own_node(ranks: WorkerSession, values: list[Value]) -> list[Value]:
+    """Of what every rank gave, what those of this node did: ranks are numbered node by node."""
+    first = ranks.rank - ranks.local_rank
+    return values[first : first + ranks.local_world_size]
 
 
 def once_per_node(work: Callable[[], str], *, rank: int, node: int, gather: Gather) -> str:

@@ -19,6 +19,9 @@ ifneq ($(and $(OFFLINE),$(filter test lint faults soak,$(MAKECMDGOALS))),)
 $(error OFFLINE=1 is for `make accept`, `make plan` and `make bench`: a bundle does not hold the tools of our own tests)
 endif
 
+# In words that every Python knows: what an older one is given to read would end in a traceback.
+NEW_PYTHON = @$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("PYTHON=$(PYTHON) is Python %d.%d: name one of 3.11 or newer, PYTHON=python3.12" % sys.version_info[:2])'
+
 .DEFAULT_GOAL := help
 .PHONY: help accept plan bundle test lint bench faults soak clean whole-bundle
 
@@ -38,6 +41,7 @@ plan: $(VENV)/.ready ## print what would run, judged by what, for how long; touc
 	@$(VENV)/bin/python -m pytest acceptance/ --plan $(ARGS); test $$? -eq 5
 
 bundle: ## pack HEAD and its wheels (not torch) into one archive for machines without a network
+	$(NEW_PYTHON)
 	@$(PYTHON) tools/make_bundle.py dist $(if $(PY),--python=$(PY)) $(if $(PLATFORM),--platform=$(PLATFORM))
 
 test: $(VENV)/.ready-dev ## our own tests, on a CPU
@@ -62,10 +66,12 @@ clean: ## remove the virtual environment; reports stay
 	rm -rf $(VENV)
 
 $(VENV)/.ready: pyproject.toml constraints.txt tools/make_venv.py $(if $(OFFLINE),| whole-bundle)
+	$(NEW_PYTHON)
 	$(PYTHON) tools/make_venv.py $(VENV) $(INSTALLED)
 	@touch $@
 
 whole-bundle:
+	$(NEW_PYTHON)
 	@$(PYTHON) tools/check_bundle.py
 
 $(VENV)/.ready-dev: $(VENV)/.ready

@@ -51,10 +51,13 @@ def make_venv(folder: Path, *, with_own_packages: bool, with_pip: bool) -> None:
 
 
 def install(python: Path, arguments: list[str]) -> None:
-    """By the environment's own pip. Debian's python has none, but can make one; many images have one, and cannot make another."""
+    """By the environment's own pip. Debian's python has none, but can make one; many images have one, and cannot make another.
+
+    Into the environment, where a site has set pip to install into the home of its user (PIP_USER, pip.conf) as well.
+    """
     own = any(python.parents[1].glob("lib/python*/site-packages/pip"))
     pip = [str(python), "-m", "pip"] if own else [sys.executable, "-m", "pip", "--python", str(python)]
-    subprocess.run([*pip, "install", "--quiet", *arguments], check=True)
+    subprocess.run([*pip, "install", "--quiet", *arguments], env={**os.environ, "PIP_USER": "0"}, check=True)
 
 
 def install_offline(python: Path, requirement: str, wheels: Path) -> None:

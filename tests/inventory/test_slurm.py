@@ -371,6 +371,11 @@ def test_a_node_that_does_not_say_the_nonce_is_lost(commands, said):
     assert lost(commands) == (1, "node2")
 
 
+def test_a_prolog_of_the_site_may_say_something_first(commands):
+    commands.print("srun.sh", f"printf '0: Welcome to node1\\n1: \\n'; {ALL_SAY_IT}")
+    assert lost(commands) == (0, "")
+
+
 def test_a_step_that_cannot_be_made_says_why(commands):
     commands.print("srun.sh", f"{ALL_SAY_IT}; echo 'srun: error: Unable to create step for job 7: Requested nodes are busy' >&2; exit 1")
     number, said = lost(commands)

@@ -61,14 +61,17 @@ def test_a_slip_of_the_pen_would_be_seen():
     assert TrainerV1alpha1TrainingRuntime.from_dict(wrong).to_dict() == runtime
 
 
-@pytest.mark.parametrize(("overlay", "nodes", "gpus"), [("one-gpu", 1, 1), ("one-node", 1, 8), ("all-nodes", 2, 8)])
-def test_a_size_is_said_once_and_is_everywhere(overlay, nodes, gpus):
+@pytest.mark.parametrize(
+    ("overlay", "nodes", "gpus", "more"), [("one-gpu", 1, 1, ["--gpus=1"]), ("one-node", 1, 8, []), ("all-nodes", 2, 8, [])]
+)
+def test_a_size_is_said_once_and_is_everywhere(overlay, nodes, gpus, more):
     job = built(overlay)["Job"]["spec"]
     (container,) = job["template"]["spec"]["containers"]
     values = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert (job["completionMode"], job["completions"], job["parallelism"], values["PET_NNODES"]) == ("Indexed", nodes, nodes, str(nodes))
     assert (container["resources"]["limits"]["nvidia.com/gpu"], values["PET_NPROC_PER_NODE"]) == (gpus, str(gpus))
     assert container["resources"]["requests"] == {"cpu": str(4 * gpus), "memory": f"{32 * gpus}Gi"}
+    assert container["args"] == ["--level=quick", *more]
 
 
 def test_kubeflow_is_told_the_same_size(tmp_path):

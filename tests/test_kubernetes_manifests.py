@@ -113,6 +113,8 @@ def test_every_engine_runs_the_same_pod(engine):
     (ours,) = ENGINES["all-nodes"](built("all-nodes"))
     for pod in ENGINES[engine](built(engine)):
         assert same(pod) == same(ours)
+        node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+        assert node in pod["spec"]["containers"][0]["env"]
 
 
 def same(pod):

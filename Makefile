@@ -19,6 +19,12 @@ ifneq ($(and $(OFFLINE),$(filter test lint faults soak,$(MAKECMDGOALS))),)
 $(error OFFLINE=1 is for `make accept`, `make plan` and `make bench`: a bundle does not hold the tools of our own tests)
 endif
 
+# In words that every Python knows: what an older one is given to read would end in a traceback.
+NEW_PYTHON = @$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("PYTHON=$(PYTHON) is Python %d.%d: name one of 3.11 or newer, PYTHON=python3.12" % sys.version_info[:2])'
+
+# Where somebody names one: $(VENV) may be there already, of another one with another torch.
+SAME_PYTHON = $(if $(filter command,$(origin PYTHON)),@$(PYTHON) tools/make_venv.py $(VENV))
+
 .DEFAULT_GOAL := help
 .PHONY: help accept plan bundle test lint bench faults soak clean whole-bundle
 
@@ -29,15 +35,18 @@ help: ## list the targets
 
 accept: $(VENV)/.ready ## judge this machine: one rank per GPU (2 on a CPU), one verdict, one report
 	$(if $(NOT_HERE),$(error $(firstword $(NOT_HERE)) is not for ARGS of `make accept`, which names its run and judges it: REPORTS=DIR is the folder of all runs, `make plan` the plan))
+	$(SAME_PYTHON)
 	@id=$$(date -u +%Y%m%d-%H%M%S)-$$(od -An -N2 -tx1 /dev/urandom | tr -d ' '); \
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m torch.distributed.run --standalone --max-restarts=0 --nproc-per-node=$(RANKS) \
 	    -m pytest acceptance/ --report-dir='$(REPORTS)' --run-id=$$id $(ARGS); \
 	if [ -d '$(REPORTS)'/$$id ]; then $(VENV)/bin/gpu-acceptance verdict '$(REPORTS)'/$$id; else echo 'no run: see the error above' >&2; exit 4; fi
 
 plan: $(VENV)/.ready ## print what would run, judged by what, for how long; touches no GPU
+	$(SAME_PYTHON)
 	@$(VENV)/bin/python -m pytest acceptance/ --plan $(ARGS); test $$? -eq 5
 
 bundle: ## pack HEAD and its wheels (not torch) into one archive for machines without a network
+	$(NEW_PYTHON)
 	@$(PYTHON) tools/make_bundle.py dist $(if $(PY),--python=$(PY)) $(if $(PLATFORM),--platform=$(PLATFORM))
 
 test: $(VENV)/.ready-dev ## our own tests, on a CPU
@@ -62,10 +71,12 @@ clean: ## remove the virtual environment; reports stay
 	rm -rf $(VENV)
 
 $(VENV)/.ready: pyproject.toml constraints.txt tools/make_venv.py $(if $(OFFLINE),| whole-bundle)
+	$(NEW_PYTHON)
 	$(PYTHON) tools/make_venv.py $(VENV) $(INSTALLED)
 	@touch $@
 
 whole-bundle:
+	$(NEW_PYTHON)
 	@$(PYTHON) tools/check_bundle.py
 
 $(VENV)/.ready-dev: $(VENV)/.ready

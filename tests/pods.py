@@ -55,7 +55,10 @@ def environment_of(container: dict[str, Any], labels: dict[str, str], annotation
         if "value" in entry:
             known[entry["name"]] = _VARIABLE.sub(lambda match: known[match[1]], entry["value"])
         else:
-            field = _FIELD.fullmatch(entry["valueFrom"]["fieldRef"]["fieldPath"])
+            path = entry["valueFrom"]["fieldRef"]["fieldPath"]
+            if path == "spec.nodeName":
+                continue  # of hosts here the name is their own
+            field = _FIELD.fullmatch(path)
             assert field, entry
             known[entry["name"]] = {"labels": labels, "annotations": annotations}[field[1]].get(field[2], "")
     return known

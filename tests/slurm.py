@@ -47,14 +47,15 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 ReturnToService=2
 MpiDefault=none
+SlurmdParameters=config_overrides
 MessageTimeout=60
 BatchStartTimeout=120
 KillWait=30
 OverTimeLimit=0
 SlurmctldPort={ports[0]}
-NodeName=node1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} RealMemory=1000 Gres=gpu:2
-NodeName=node2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} RealMemory=1000 Gres=gpu:2
-NodeName=node3 NodeHostname=localhost NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=1000 State=DOWN Reason="no power"
+NodeName=node1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[1]} {cpus} RealMemory=1000 Gres=gpu:2
+NodeName=node2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[2]} {cpus} RealMemory=1000 Gres=gpu:2
+NodeName=node3 NodeHostname=localhost NodeAddr=127.0.0.1 {cpus} RealMemory=1000 State=DOWN Reason="no power"
 PartitionName=main Nodes=node[1-3] Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 """
 _OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
@@ -77,9 +78,9 @@ class Job:
 class Slurm:
     """Two nodes, node1 and node2. What runs on them is killed when it ends."""
 
-    def __init__(self, folder: Path, task_plugin: str) -> None:
+    def __init__(self, folder: Path, task_plugin: str, cpus: str) -> None:
         self.folder = folder
-        self._task_plugin = task_plugin
+        self._task_plugin, self._cpus = task_plugin, cpus
         self._conf = folder / "slurm.conf"
         self._munge = Path(tempfile.mkdtemp(prefix="munge-"))  # its user may not enter a folder of pytest
         self._spool = Path(tempfile.mkdtemp(prefix="spool-"))  # a socket in it may have a path of 108 bytes at most
@@ -94,9 +95,8 @@ class Slurm:
             folder.mkdir()
         self._start_munge()
         ports = _free_ports(3)
-        plugin = self._task_plugin
         places = {"dir": self.folder, "spool": self._spool, "munge": self._munge}
-        self._conf.write_text(CONF.format(**places, ports=ports, cpus=os.cpu_count(), task_plugin=plugin))
+        self._conf.write_text(CONF.format(**places, ports=ports, cpus=self._cpus, task_plugin=self._task_plugin))
         for number in (0, 1):  # a major number for experiments, behind which there is no driver (Linux, devices.txt)
             os.mknod(self.folder / f"gpu{number}", stat.S_IFCHR, os.makedev(240, number))
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-1]\n")
@@ -177,8 +177,9 @@ class Slurm:
 
 
 @contextmanager
-def two_slurm_nodes(folder: Path, task_plugin: str = "task/none") -> Iterator[Slurm]:
-    slurm = Slurm(folder, task_plugin)
+def two_slurm_nodes(folder: Path, task_plugin: str = "task/none", cpus: str = f"CPUs={os.cpu_count()}") -> Iterator[Slurm]:
+    """`cpus`: those of each node, as a line of slurm.conf has them; the machine need not have so many."""
+    slurm = Slurm(folder, task_plugin, cpus)
     try:
         slurm.start()
         yield slurm

@@ -72,6 +72,13 @@ class Hosts:
         )
         return finished(done.returncode, done.stdout, self.checkouts[0])
 
+    def greeting(self):
+        """An ssh as of hosts whose ~/.bashrc says something, and never the same."""
+        script = self.folder / "ssh"
+        script.write_text(f'#!/bin/sh\necho "Welcome, you are number $$"\nexec ssh -F {self.folder}/ssh.conf "$@"\n')
+        script.chmod(0o755)
+        return str(script)
+
     def close(self):
         for daemon in self._daemons:
             daemon.kill()
@@ -86,7 +93,7 @@ def hosts(tmp_path_factory):
 
 
 def test_one_command_accepts_a_list_of_hosts(hosts):
-    run = hosts.accept("--expect-nodes=2", NCCL_DEBUG="INFO")
+    run = hosts.accept("--expect-nodes=2", NCCL_DEBUG="INFO", SSH=hosts.greeting())
     assert run.returncode == 0, run.output
     assert run.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)"
     assert [identity.host for identity in run.record.header.ranks] == list(NAMES)

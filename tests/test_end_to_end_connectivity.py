@@ -19,8 +19,8 @@ parameters: {connectivity.patience_s: 3, connectivity.num_bytes: 33554432}
 
 
 @contextmanager
-def hosts_of(tmp_path, number):
-    with connected([shipped_suite(tmp_path / f"node-{node}", "connectivity") for node in range(number)]) as hosts:
+def hosts_of(tmp_path, number, domain=""):
+    with connected([shipped_suite(tmp_path / f"node-{node}", "connectivity") for node in range(number)], domain) as hosts:
         yield hosts
 
 
@@ -44,7 +44,8 @@ def details(ended, row, rank):
 
 
 def test_two_hosts_that_reach_each_other_are_measured_both_ways(tmp_path):
-    with hosts_of(tmp_path, 2) as hosts:
+    """By names as clouds give them, of 123 characters."""
+    with hosts_of(tmp_path, 2, "d" * 60) as hosts:
         first, second = end(tmp_path, hosts)
     assert (first.returncode, second.returncode) == (0, 0), first.output
     assert details(first, "test_interfaces", 0) == ["NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME are not set"]

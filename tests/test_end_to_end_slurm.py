@@ -4,6 +4,7 @@ import contextlib
 import os
 import pwd
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -35,6 +36,15 @@ import os
 
 if os.environ.get("SLURMD_NODENAME") == "node2":
     os.sched_setaffinity(0, {0})
+"""
+SRUN_WITHOUT_PYXIS = """\
+#!/bin/bash
+echo "$*" >>asked
+for word; do
+    shift
+    [[ $word == --container-* ]] || set -- "$@" "$word"
+done
+exec "$SRUN" "$@"
 """
 WAITS = """\
 import time
@@ -151,7 +161,7 @@ def test_each_node_by_itself(slurm, tmp_path):
     suite = slurm_suite(tmp_path / "suite", NOT_SHOWN)
     extend_conftest(suite, FEWER_CPUS_ON_NODE_2)
     options = (*WHOLE_NODES_WITHOUT_GPUS, "--requeue")
-    job = slurm.submit(suite, *ASKED, options=options, batch=EACH_NODE)
+    job = slurm.submit(suite, *ASKED, options=options, env={"SLURM_MPI_TYPE": "pmi2"}, batch=EACH_NODE)  # as MpiDefault of a site
     assert slurm.wait(job) == "FAILED 1:0", job.text
     good, bad = job.text.splitlines()[-2:]
     untested = "1 node of the partition drained or down: not tested"
@@ -198,9 +208,17 @@ def test_a_node_drained_gpus_and_cpus_asked_and_not_bound_are_each_rejected_by_t
 
 
 def test_options_go_on_to_the_suite_and_the_job_ends_with_the_verdicts_code(slurm, tmp_path):
+    """As in a container, in which the verdict is asked for as well."""
     suite = make_suite(tmp_path / "suite", "misses", "passes")
-    rejected = slurm.submit(suite, "--budget=10m")
+    (tmp_path / "srun").write_text(SRUN_WITHOUT_PYXIS)
+    (tmp_path / "srun").chmod(0o755)
+    in_container = {"CONTAINER_IMAGE": "image.sqsh", "PATH": f"{tmp_path}:{os.environ['PATH']}", "SRUN": shutil.which("srun")}
+    rejected = slurm.submit(suite, "--budget=10m", env=in_container)
     assert slurm.wait(rejected) == "FAILED 1:0", rejected.text
+    asked = (suite / "asked").read_text().splitlines()
+    assert asked[-1].startswith(
+        "--mpi=none --overlap --nodes=1 --ntasks=1 --nodelist=node1 --container-image=image.sqsh --container-mounts="
+    )
     assert rejected.text.splitlines()[-1].startswith("REJECTED: 1 limit missed in 1 of ")
     refused = slurm.submit(suite, "--level=none")
     assert slurm.wait(refused) == "FAILED 4:0", refused.text

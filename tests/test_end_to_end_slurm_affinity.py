@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from slurm import ASKED, needs_slurm, slurm_suite, two_slurm_nodes
-from suite import plain_pytest, shipped_suite
+from slurm import ASKED, ROOT, needs_slurm, slurm_suite, two_slurm_nodes
+from suite import PYTHON, plain_pytest, shipped_suite
 
 from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.record.outcome import Outcome, Status
@@ -16,6 +16,15 @@ NOT_SHOWN = {
     **{f"slurm.isolation.{what}": "Slurm needs cgroups for this" for what in ("memory", "gpus", "processes")},
     "slurm.leftovers.processes": "the jobs are root's, as is the system",
 }
+
+NUM_THREADS = "from gpu_acceptance.inventory import slurm; print(slurm.promise(slurm.job(), slurm.own_node()).num_threads)"
+
+
+@needs_slurm
+@pytest.mark.parametrize(("cpus", "given"), [("CPUs=4", "8"), ("CPUs=8", "8")])
+def test_threads_are_what_slurm_gives_whether_it_counts_them_or_cores(tmp_path, cpus, given):
+    with two_slurm_nodes(tmp_path, cpus=f"{cpus} Sockets=1 CoresPerSocket=4 ThreadsPerCore=2") as slurm:
+        assert slurm.ask("srun", "--nodes=1", "--exclusive", f"--chdir={ROOT / 'src'}", PYTHON, "-c", NUM_THREADS) == given
 
 
 @needs_slurm

@@ -1,5 +1,6 @@
 """A rank that waits for others in vain: what it leaves, where, and that no older run answers for it."""
 
+import resource
 import signal
 
 import pytest
@@ -45,8 +46,19 @@ def test_no_older_run_answers_for_one_that_never_began(suite, capsys):
     assert capsys.readouterr().out.startswith(f"INCOMPLETE: nothing ran: {ABSENT} | run {folder.name} | ended ")
 
 
-def test_it_has_the_name_that_was_asked_for(suite):
+@pytest.fixture
+def few_files():
+    """This process, which hosts the store as a launcher does, may open 256."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("few_files")
+def test_it_has_the_name_that_was_asked_for_and_its_launcher_may_open_what_ranks_need(suite):
     wait_in_vain(suite, "--run-id=second")
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 1024 + 8 * 2
     assert [path.name for path in (suite / "reports").iterdir()] == ["second"]
 
 

@@ -15,6 +15,7 @@ RELEASES = ("1.29", kubernetes_validate.latest_version())  # the first that know
 KUBEFLOW = {"TrainJob": TrainerV1alpha1TrainJob, "TrainingRuntime": TrainerV1alpha1TrainingRuntime}
 PYTORCHJOB = {"nprocPerNode", "pytorchReplicaSpecs", "runPolicy"}  # of kubeflow-training 1.9.4, KubeflowOrgV1PyTorchJobSpec
 RUN_POLICY = {"activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "ttlSecondsAfterFinished"}  # and KubeflowOrgV1RunPolicy
+NAME = {"app.kubernetes.io/name": "gpu-acceptance"}
 REPLICA = {"replicas", "restartPolicy", "template"}
 ENGINES = {  # overlay of all nodes -> where its pods are
     "all-nodes": lambda objects: [objects["Job"]["spec"]["template"]],
@@ -60,14 +61,17 @@ def test_a_slip_of_the_pen_would_be_seen():
     assert TrainerV1alpha1TrainingRuntime.from_dict(wrong).to_dict() == runtime
 
 
-@pytest.mark.parametrize(("overlay", "nodes", "gpus"), [("one-gpu", 1, 1), ("one-node", 1, 8), ("all-nodes", 2, 8)])
-def test_a_size_is_said_once_and_is_everywhere(overlay, nodes, gpus):
+@pytest.mark.parametrize(
+    ("overlay", "nodes", "gpus", "more"), [("one-gpu", 1, 1, ["--gpus=1"]), ("one-node", 1, 8, []), ("all-nodes", 2, 8, [])]
+)
+def test_a_size_is_said_once_and_is_everywhere(overlay, nodes, gpus, more):
     job = built(overlay)["Job"]["spec"]
     (container,) = job["template"]["spec"]["containers"]
     values = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert (job["completionMode"], job["completions"], job["parallelism"], values["PET_NNODES"]) == ("Indexed", nodes, nodes, str(nodes))
     assert (container["resources"]["limits"]["nvidia.com/gpu"], values["PET_NPROC_PER_NODE"]) == (gpus, str(gpus))
     assert container["resources"]["requests"] == {"cpu": str(4 * gpus), "memory": f"{32 * gpus}Gi"}
+    assert container["args"] == ["--level=quick", *more]
 
 
 def test_kubeflow_is_told_the_same_size(tmp_path):
@@ -109,6 +113,8 @@ def test_every_engine_runs_the_same_pod(engine):
     (ours,) = ENGINES["all-nodes"](built("all-nodes"))
     for pod in ENGINES[engine](built(engine)):
         assert same(pod) == same(ours)
+        node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+        assert node in pod["spec"]["containers"][0]["env"]
 
 
 def same(pod):
@@ -123,7 +129,9 @@ def test_a_pod_has_a_node_with_gpus_for_itself():
     (pod,) = ENGINES["all-nodes"](objects)
     spec = pod["spec"]
     (rule,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert rule == {"labelSelector": {"matchLabels": pod["metadata"]["labels"]}, "topologyKey": "kubernetes.io/hostname"}
+    assert rule == {"labelSelector": {"matchLabels": NAME}, "topologyKey": "kubernetes.io/hostname"}
+    assert pod["metadata"]["labels"] == {**NAME, "sidecar.istio.io/inject": "false"}
+    assert pod["metadata"]["annotations"] == {"linkerd.io/inject": "disabled"}
     assert spec["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
     assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     (container,) = spec["containers"]
@@ -141,7 +149,7 @@ def test_the_first_pod_is_found_by_its_name_in_the_service():
     values = {entry["name"]: entry.get("value") for entry in pod["spec"]["containers"][0]["env"]}
     assert values["PET_MASTER_ADDR"] == f"$(JOB_NAME)-0.{service['metadata']['name']}"
     assert pod["spec"]["subdomain"] == service["metadata"]["name"]
-    assert service["spec"]["selector"] == pod["metadata"]["labels"]
+    assert service["spec"]["selector"] == NAME
     assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
 
 

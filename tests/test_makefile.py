@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,14 @@ def test_what_make_itself_decides_is_not_taken_from_args(checkout, argument):
     assert done.stdout == ""
     assert f"{argument} is not for ARGS of `make accept`, which names its run and judges it: " in done.stderr
     assert "REPORTS=DIR is the folder of all runs, `make plan` the plan" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["accept"], ["accept", "OFFLINE=1"], ["plan"], ["bundle"]])
+def test_an_older_python_is_told_before_it_reads_anything(checkout, arguments):
+    """As python3 of RHEL 9 is; a module that is not there would be a traceback."""
+    (checkout / ".venv" / ".ready").unlink()
+    older = "import sys; sys.version_info = (3, 9, 18); "
+    write_program(checkout / "older", f'exec {sys.executable} -c "{older}$2"')
+    done = make(checkout, *arguments, "PYTHON=./older")
+    assert done.returncode == 2
+    assert done.stderr.startswith("PYTHON=./older is Python 3.9: name one of 3.11 or newer, PYTHON=python3.12\n")

@@ -50,6 +50,7 @@ quoted() { printf '%q ' "$@"; }
 here="cd $(quoted "$PWD")&& "
 
 # Every host is asked first: whether it answers, and whether it has the same suite, Python and torch. A run that began without would fail late.
+# The last line is the answer: before it a shell over there may greet.
 same='import sys, pathlib, torch, gpu_acceptance.options.digests as d; '
 same+='print(d.suite_digest(pathlib.Path.cwd()), "Python", sys.version.split()[0], "torch", torch.__version__)'
 # Nor would torchrun say within ten minutes that nobody finds the first host, or that something else has the port there.
@@ -72,11 +73,12 @@ for index in "${!hosts[@]}"; do
     wait "${asked[index]}" || fail "${hosts[index]} cannot take part: $(tail -n 1 "$scratch/$index.error")"
 done
 for index in "${!hosts[@]}"; do
-    cmp -s "$scratch/0" "$scratch/$index" || fail "$first has    $(<"$scratch/0")
-${hosts[index]} has    $(<"$scratch/$index")
+    has[index]=$(tail -n 1 "$scratch/$index")
+    [ "${has[0]}" = "${has[index]}" ] || fail "$first has    ${has[0]}
+${hosts[index]} has    ${has[index]}
 the checkout and its Python must be the same on every host"
 done
-ranks=${RANKS:-$("${ssh[@]}" "$first" "$here $(quoted "$python" -c 'import torch; print(torch.cuda.device_count() or 2)')" </dev/null)}
+ranks=${RANKS:-$("${ssh[@]}" "$first" "$here $(quoted "$python" -c 'import torch; print(torch.cuda.device_count() or 2)')" </dev/null | tail -n 1)}
 [[ $ranks =~ ^[1-9][0-9]*$ ]] || fail "RANKS=$ranks: wants the number of ranks of each host"
 
 settings=()

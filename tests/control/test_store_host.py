@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import timedelta
 
 import psutil
 import pytest
@@ -59,6 +60,15 @@ def test_it_is_nobodys_descendant_and_outlives_who_started_it(place):
     assert host.pid not in [child.pid for child in psutil.Process().children(recursive=True)]
     other = Control(replace(place, rank=1, local_rank=1), connect_s=30)
     other.close(timeout_s=5)
+
+
+def test_it_lets_in_more_than_the_usual_limit_of_open_files_allows(place):
+    """Of ranks a thousand; here the limit is small."""
+    limited = ["prlimit", "--nofile=64:", sys.executable, "-c", STARTS_ONE_AND_DIES, str(place.store_port)]
+    assert subprocess.run(limited, check=False).returncode == -signal.SIGKILL
+    clients = [TCPStore("127.0.0.1", place.store_port, None, is_master=False, timeout=timedelta(seconds=20)) for _ in range(80)]
+    clients[-1].set("last", "there")
+    assert clients[0].get("last") == b"there"
 
 
 def test_it_ends_once_all_ranks_have_closed(place):

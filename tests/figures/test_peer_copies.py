@@ -175,10 +175,11 @@ def test_what_is_neither_is_refused(text):
 
 
 def one_of_two_ranks(uuids):
-    """Rank 0 of two on one node, as they would meet; rank 1 waits for what rank 0 measures."""
-    told = {"between GPUs: host": ["a", "a"], "once per host: host": ["a", "a"], "between GPUs: GPU": uuids}
-    gather = lambda key, value: told.get(key) or [value, type(value)()]  # noqa: E731
-    return SimpleNamespace(rank=0, host="a", device=torch.device("cuda", 0), gpu_uuid=uuids[0], gather=gather)
+    """Rank 0 of two on the first of two nodes, as they would meet; the others wait for what the first ranks measure."""
+    told = {"once per node: node": [0, 0, 1, 1], "between GPUs: GPU": [*uuids, "GPU-of-another", "GPU-node"]}
+    gather = lambda key, value: told.get(key) or [value, *(type(value)() for _ in range(3))]  # noqa: E731
+    place = {"rank": 0, "local_rank": 0, "local_world_size": 2, "node": 0}
+    return SimpleNamespace(**place, device=torch.device("cuda", 0), gpu_uuid=uuids[0], gather=gather)
 
 
 def test_the_first_rank_copies_between_the_gpus_of_all_ranks_in_their_order(monkeypatch):

@@ -1,3 +1,5 @@
+import socket
+
 import pytest
 
 from gpu_acceptance.inventory import host
@@ -6,6 +8,19 @@ from gpu_acceptance.inventory import host
 def test_the_host_has_a_name_and_a_kernel():
     assert host.hostname()
     assert host.kernel()
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({"KUBERNETES_SERVICE_HOST": "192.0.2.1", "NODE_NAME": "gpu-07.example"}, "gpu-07.example"),
+        ({"KUBERNETES_SERVICE_HOST": "192.0.2.1", "NODE_NAME": "x" * 300}, "x" * 253),
+        ({"KUBERNETES_SERVICE_HOST": "192.0.2.1", "NODE_NAME": ""}, socket.gethostname()),
+        ({"NODE_NAME": "gpu-07"}, socket.gethostname()),  # of whatever else calls something so
+    ],
+)
+def test_a_pod_has_the_name_of_its_node(variables, name):
+    assert host.hostname(variables) == name
 
 
 def test_the_chassis_serial_is_what_the_firmware_says(tmp_path):

@@ -1,10 +1,17 @@
 """Which interfaces a variable of NCCL or gloo chooses, and which interface an address is of."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+from hosts import needs_hosts
 
 from gpu_acceptance.inventory import interfaces
 from gpu_acceptance.inventory.interfaces import Interface
 
+SOURCES = str(Path(interfaces.__file__).parents[2])
 FOUND = (
     Interface("lo", 65536, ("127.0.0.1",)),
     Interface("docker0", 1500, ("172.17.0.1",)),
@@ -63,3 +70,13 @@ def test_this_machine():
     assert any("127.0.0.1" in one.addresses and one.mtu_bytes >= 576 for one in interfaces.read())
     assert interfaces.source_to("127.0.0.1") == "127.0.0.1"
     assert [interfaces.is_loopback(address) for address in ("127.0.1.1", "::1", "192.0.2.1")] == [True, True, False]
+
+
+@needs_hosts
+def test_an_address_with_a_label_is_of_its_interface():
+    labelled = "ip link set lo up && ip address add 192.0.2.9/24 dev lo label lo:7 && exec "
+    read = "from gpu_acceptance.inventory import interfaces; print(interfaces.read())"
+    command = ["unshare", "--net", "sh", "-c", f'{labelled} "$@"', "sh", sys.executable, "-c", read]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": SOURCES}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert "Interface(name='lo', mtu_bytes=65536, addresses=('127.0.0.1', '::1', '192.0.2.9'))" in said

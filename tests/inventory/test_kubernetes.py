@@ -112,6 +112,12 @@ def test_another_job_on_the_gpus(api, resource):
     assert differing(api) == {"pods.others": (1, "default/training-7")}
 
 
+def test_another_job_that_has_devices_by_a_claim(api):
+    api.pods.append(pod("training-7", "pod-uid-9", "job-uid-9", "0"))
+    api.pods[-1]["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "eight-gpus"}]
+    assert differing(api) == {"pods.others": (1, "default/training-7 (by a resource claim)")}
+
+
 def test_many_others_are_counted_and_not_all_named(api):
     api.pods += [pod(f"job-{number}", f"uid-{number}", "", "1") for number in range(10)]
     number, detail = found(api)["kubernetes.pods.others"]

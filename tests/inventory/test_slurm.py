@@ -290,12 +290,6 @@ def test_cpus_given_and_not_bound_and_bound_and_not_given(commands):
     }
 
 
-def test_a_cpu_of_slurm_may_be_a_core_of_two_threads(commands):
-    commands.change("nodes", "ThreadsPerCore=1", "ThreadsPerCore=2")
-    commands.bound = range(32)
-    assert commands.differing() == dict.fromkeys(("cpus.lacking", "cpus.beyond"), (0, "CPUs 0-31; Slurm gave 32"))
-
-
 @pytest.mark.parametrize(("limit", "usable"), [(20_000 * MIB, 20_000), (31_999 * MIB + 1, 31_999)])
 def test_less_memory_than_was_given(commands, limit, usable):
     commands.limit_bytes = limit
@@ -375,6 +369,11 @@ def test_a_step_goes_to_all_nodes_beside_the_one_that_runs(commands):
 def test_a_node_that_does_not_say_the_nonce_is_lost(commands, said):
     commands.print("srun.sh", said)
     assert lost(commands) == (1, "node2")
+
+
+def test_a_prolog_of_the_site_may_say_something_first(commands):
+    commands.print("srun.sh", f"printf '0: Welcome to node1\\n1: \\n'; {ALL_SAY_IT}")
+    assert lost(commands) == (0, "")
 
 
 def test_a_step_that_cannot_be_made_says_why(commands):
@@ -539,7 +538,6 @@ def test_what_is_no_name_of_a_node_is_not_asked_for(commands, name):
         ("job", "gpu:h200:8(IDX:0-7)", "gpu:h200:many", "no generic resources: 'gpu:h200:many'"),
         ("job", "CPU_IDs=0-15", "CPU_IDs=15-0", "no CPU range: 15-0"),
         ("nodes", "State=MIXED", "State=mixed", "nodes of Slurm: not of the form"),
-        ("nodes", "CPUTot=16", "CPUTot=0", "CPUTot= stands there as ['0']"),
         ("nodes", " RealMemory=64000", "", "RealMemory= stands there as []"),
         ("partition", "State=UP", "State=UP State=DOWN", "partition of Slurm: State= stands there as ['UP', 'DOWN']"),
         ("config", "TaskPlugin ", "TaskPluginn ", "config of Slurm: no TaskPlugin: "),

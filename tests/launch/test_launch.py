@@ -34,13 +34,20 @@ def test_torchrun():
     )
 
 
+@pytest.mark.parametrize("task", [{"FLUX_JOB_SIZE": "2", "FLUX_TASK_RANK": "1"}, {"PMIX_RANK": "1"}])
+def test_a_torchrun_in_each_task_of_a_launcher_that_is_not_known(task):
+    assert who_am_i({**TORCHRUN, **task}) == who_am_i(TORCHRUN)
+
+
 def test_a_node_is_named_with_its_host_and_ranks(monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "node-01")
     assert who_am_i(TORCHRUN).node_name == "node 1 (node-01, ranks 8-15)"
     assert Rank().node_name == "node 0 (node-01, rank 0)"
 
 
-@pytest.mark.parametrize("environ", [{}, {"WORLD_SIZE": "1"}, {"SLURM_STEP_NUM_TASKS": "1", "SLURM_RESTART_COUNT": "0"}])
+@pytest.mark.parametrize(
+    "environ", [{}, {"WORLD_SIZE": "1"}, {"SLURM_STEP_NUM_TASKS": "1", "SLURM_RESTART_COUNT": "0"}, {"PMIX_RANK": "0"}]
+)
 def test_nobody_is_a_world_of_one(environ):
     place = who_am_i(environ)
     assert place == Rank()
@@ -268,6 +275,20 @@ def test_one_rank_needs_no_launcher(environ):
             {**TORCHRUN, **srun(11)},
             "srun started 16 tasks (SLURM_STEP_NUM_TASKS=16), but torchrun's job has 2 nodes (GROUP_WORLD_SIZE=2): "
             "start one torchrun per task, with --nnodes=16; or 16 ranks without torchrun",
+        ),
+        *(
+            (
+                environment,
+                f"{seen}: a launcher that is not known here started more tasks than this job has nodes ({nodes}): "
+                "start one torchrun per task, with --nnodes; or say to each who it is: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, "
+                "MASTER_ADDR, MASTER_PORT",
+            )
+            for environment, seen, nodes in (
+                ({"FLUX_JOB_SIZE": "16", "FLUX_TASK_RANK": "0"}, "FLUX_JOB_SIZE=16", 1),
+                ({"MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_RANK": "1"}, "MV2_COMM_WORLD_SIZE=2", 1),
+                ({"PMIX_RANK": "3"}, "PMIX_RANK=3", 1),
+                ({**TORCHRUN, "FLUX_JOB_SIZE": "16", "FLUX_TASK_RANK": "0"}, "FLUX_JOB_SIZE=16", 2),
+            )
         ),
         (
             {**TORCHRUN, **open_mpi(1)},

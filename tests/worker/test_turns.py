@@ -3,13 +3,14 @@
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.worker.turns import once_per_host, take_turns
+from gpu_acceptance.worker.turns import of_own_node, once_per_node, take_turns
 
 
-def run(hosts, work, together=take_turns):
+def run(hosts, work, together=take_turns, place="host"):
     """What each rank got; ranks meet at a barrier as they do in `gather`. Fails where they do not all come."""
     shared = [None] * len(hosts)
     barrier = threading.Barrier(len(hosts), timeout=60)
@@ -23,7 +24,7 @@ def run(hosts, work, together=take_turns):
             assert len({key for key, _ in got}) == 1
             return [value for _, value in got]
 
-        return together(lambda: work(rank), rank=rank, host=hosts[rank], gather=gather)
+        return together(lambda: work(rank), rank=rank, gather=gather, **{place: hosts[rank]})
 
     with ThreadPoolExecutor(len(hosts)) as pool:
         return list(pool.map(rank_runs, range(len(hosts))))
@@ -60,18 +61,24 @@ def test_nobody_leaves_before_the_last_has_worked():
 
 
 @pytest.mark.parametrize("length", [0, 1, 399, 400, 401, 2000])
-@pytest.mark.parametrize("hosts", ["a", "aaaa", "abab", "baa"])
-def test_one_rank_of_each_host_works_and_all_of_that_host_get_its_text(hosts, length):
+@pytest.mark.parametrize("nodes", [(0,), (0, 0, 0, 0), (0, 1, 0, 1), (1, 0, 0)])
+def test_one_rank_of_each_node_works_and_all_of_that_node_get_its_text(nodes, length):
     worked = []
 
     def work(rank):
         worked.append(rank)
         return str(rank) * length
 
-    first = {host: hosts.index(host) for host in hosts}
-    assert run(hosts, work, once_per_host) == [str(first[host]) * length for host in hosts]
+    first = {node: nodes.index(node) for node in nodes}
+    assert run(nodes, work, once_per_node, "node") == [str(first[node]) * length for node in nodes]
     assert sorted(worked) == sorted(first.values())
 
 
-def test_hosts_whose_texts_differ_in_length_each_get_their_own():
-    assert run("abb", lambda rank: "x" * (5000 if rank else 3), once_per_host) == ["xxx", "x" * 5000, "x" * 5000]
+def test_nodes_whose_texts_differ_in_length_each_get_their_own():
+    assert run((0, 1, 1), lambda rank: "x" * (5000 if rank else 3), once_per_node, "node") == ["xxx", "x" * 5000, "x" * 5000]
+
+
+@pytest.mark.parametrize(("rank", "local_rank", "own"), [(0, 0, "ab"), (1, 1, "ab"), (2, 0, "cd"), (5, 1, "ef")])
+def test_ranks_are_numbered_node_by_node(rank, local_rank, own):
+    ranks = SimpleNamespace(rank=rank, local_rank=local_rank, local_world_size=2)
+    assert of_own_node(ranks, list("abcdef")) == list(own)

@@ -116,7 +116,8 @@ def _allowed(host: Host) -> Iterator[Fact]:
     yield "memlock", _allowance(allowed.memlock_bytes)
     yield "nofile", _allowance(allowed.nofile)
     yield "shm", _gibibytes(allowed.shm if isinstance(allowed.shm, Missing) else allowed.shm.size_bytes)
-    yield "cgroup", _told("{} CPUs, memory {}", allowed.cgroup.cpu_quota_cpus, allowed.cgroup.memory_bytes)
+    memory = allowed.cgroup.memory_bytes  # often a share of what the machine has, to the byte
+    yield "cgroup", _told("{} CPUs, memory {}", allowed.cgroup.cpu_quota_cpus, memory if isinstance(memory, str) else _gibibytes(memory))
 
 
 def _gpu(gpu: GpuReading) -> Answer[str]:

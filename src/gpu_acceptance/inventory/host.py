@@ -14,10 +14,13 @@ PREFIXES = (
     *("NVIDIA_TF32_OVERRIDE", "NVSHMEM_", "OMP_", "PYTORCH_", "SHARP_", "TORCHINDUCTOR_", "TORCH_", "UCX_"),
 )
 MAX_VALUE = 1_000  # characters of one value
+_MAX_NAME = 253  # characters of a name in DNS
 
 
-def hostname() -> str:
-    return socket.gethostname()
+def hostname(variables: Mapping[str, str] = os.environ) -> str:
+    """In a pod of deploy/kubernetes that of its node: the pod is gone once somebody looks for the GPU that failed."""
+    node = variables.get("NODE_NAME", "")[:_MAX_NAME] if variables.get("KUBERNETES_SERVICE_HOST") else ""
+    return node or socket.gethostname()
 
 
 def kernel() -> str:

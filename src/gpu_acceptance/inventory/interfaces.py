@@ -2,6 +2,7 @@
 
 import ipaddress
 import socket
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,9 +23,11 @@ class Interface:
 def read() -> tuple[Interface, ...]:
     """All that are up, in the kernel's order."""
     stats = psutil.net_if_stats()
-    addresses = psutil.net_if_addrs()
+    addresses: dict[str, list[object]] = defaultdict(list)
+    for label, found in psutil.net_if_addrs().items():  # an address that has a label stands under that: eth0:1 (ip-address(8))
+        addresses[label.partition(":")[0]] += found
     names = [name for _, name in socket.if_nameindex() if name in stats and stats[name].isup]
-    return tuple(Interface(name, stats[name].mtu, _usable(addresses.get(name, []))) for name in names)
+    return tuple(Interface(name, stats[name].mtu, _usable(addresses[name])) for name in names)
 
 
 def _usable(found: Sequence[object]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, named
-from gpu_acceptance.inventory.kubernetes import GPU, Node, Taint, Told
+from gpu_acceptance.inventory.kubernetes import GPU, Node, Pod, Taint, Told
 
 Findings = Iterator[tuple[str, Answer[bool | int], str, str]]
 
@@ -69,5 +69,12 @@ def pods(told: Told) -> Findings:
         return
     same = [pod for pod in found if pod is own or (own.owner and pod.owner == own.owner)]
     yield "kubernetes.pods.same_run", len(same), "count", named([pod.name for pod in same])
-    others = [pod.name for pod in found if pod not in same and pod.num_gpus]
+    others = [pod.name + how for pod in found if pod not in same and (how := _how_it_has_devices(pod)) is not None]
     yield "kubernetes.pods.others", len(others), "count", named(others)
+
+
+def _how_it_has_devices(pod: Pod) -> str | None:
+    """None where it has none. What a claim is for another object says, which this run may not read: it may well be a GPU."""
+    if pod.num_gpus:
+        return ""
+    return " (by a resource claim)" if pod.spec.get("resourceClaims") else None

@@ -73,7 +73,7 @@ def promise(told: Answer[Job], own: Answer[str], environ: Mapping[str, str] = os
         return share
     if isinstance(found, Missing):
         return found
-    return Promise(share.num_cpus * found[0].threads_per_cpu, share.memory_mib or found[0].memory_mib, share.num_gpus)
+    return Promise(share.num_threads, share.memory_mib or found[0].memory_mib, share.num_gpus)
 
 
 def _share(told: Job, node: str, environ: Mapping[str, str]) -> Answer[Share]:

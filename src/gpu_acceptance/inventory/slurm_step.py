@@ -41,9 +41,9 @@ def make(nodes: Answer[Sequence[Node]], environ: Mapping[str, str] = os.environ)
 
 
 def came_back(said: str, nonce: str) -> set[str]:
-    """The nodes whose task said its name and the nonce, and nothing else."""
+    """The nodes whose task said at last its name and the nonce: before it a site's TaskProlog may print what it likes."""
     by_task: dict[str, list[str]] = {}
     for match in map(_LABELLED.fullmatch, said.splitlines()):
         if match:
             by_task.setdefault(match[1], []).append(match[2])
-    return {lines[0] for lines in by_task.values() if lines[1:] == [nonce]}
+    return {lines[-2] for lines in by_task.values() if len(lines) > 1 and lines[-1] == nonce}

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from gpu_acceptance.launch.launchers import BARE, Launcher, find_launcher, number, rank_of, torchrun_rank
+from gpu_acceptance.launch.launchers import BARE, BY_HAND, Launcher, find_launcher, number, rank_of, torchrun_rank
 from gpu_acceptance.launch.rank import LaunchError, Rank
 
 # Each would run a validation again until it passes: seen with torchrun, which restarts all ranks after one failed.
@@ -12,6 +12,9 @@ _RESTARTS = {
     "TORCHELASTIC_RESTART_COUNT": "start a new run",
     "SLURM_RESTART_COUNT": "submit with --no-requeue and start a new run",
 }
+# Of launchers that are not asked who a rank is: how many tasks there are, and which of them this one is.
+_OTHER_SIZES = ("FLUX_JOB_SIZE", "MV2_COMM_WORLD_SIZE")  # Flux, MVAPICH2
+_OTHER_RANKS = ("FLUX_TASK_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK")
 
 
 def who_am_i(environ: Mapping[str, str] = os.environ) -> Rank:
@@ -22,9 +25,12 @@ def who_am_i(environ: Mapping[str, str] = os.environ) -> Rank:
         place = torchrun_rank(environ)
         if launcher and launcher is not BARE:  # its variables are torchrun's own
             _refuse_other_number(launcher, environ, place)
+        else:
+            _refuse_task_of_other(environ, place.num_nodes)
         return place
     if launcher is None:
         _refuse_part_of_unknown(environ)
+        _refuse_task_of_other(environ, 1)
         return Rank()
     place = rank_of(launcher, environ)
     if launcher is not BARE:
@@ -44,6 +50,17 @@ def _refuse_part_of_unknown(environ: Mapping[str, str]) -> None:
     if rank > 0 or (BARE.rank in environ and not size):
         says = f"{BARE.world_size}={size}" if size else f"{BARE.world_size} is not in the environment"
         raise LaunchError(f"{BARE.rank}={rank}, and {says}: say how many ranks there are, or unset {BARE.rank} for a run of one")
+
+
+def _refuse_task_of_other(environ: Mapping[str, str], num_nodes: int) -> None:
+    """Each task would be a run of its own, and judge a part. `num_nodes`: of this job, one task on each."""
+    seen = [name for name in _OTHER_SIZES if number(environ, name, default=1) > num_nodes]
+    seen += [name for name in _OTHER_RANKS if number(environ, name, default=0) >= num_nodes]
+    if seen:
+        raise LaunchError(
+            f"{seen[0]}={environ[seen[0]]}: a launcher that is not known here started more tasks than this job has nodes ({num_nodes}): "
+            f"start one torchrun per task, with --nnodes; or say to each who it is: {', '.join(BY_HAND)}"
+        )
 
 
 def _refuse_other_number(launcher: Launcher, environ: Mapping[str, str], place: Rank) -> None:

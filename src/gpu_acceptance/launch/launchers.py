@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpu_acceptance.launch.rank import TORCHRUN, LaunchError, Rank
 
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_PORT")
-_BARE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+BY_HAND = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PORT = 29500  # torchrun's own
 _FIRST_SLURM_PORT = _NUM_SLURM_PORTS = 20000  # so that two jobs on one node rarely meet; deploy/slurm takes the same
 _TASKS = re.compile(r"(?a:(\d+)(?:\(x\d+\))?)")  # of SLURM_STEP_TASKS_PER_NODE: 4, or 4(x2) for two such nodes
@@ -83,9 +83,9 @@ def torchrun_rank(environ: Mapping[str, str]) -> Rank:
 
 def rank_of(launcher: Launcher, environ: Mapping[str, str]) -> Rank:
     """The rank that another launcher made of this process; rank 0 hosts the store. Raises LaunchError."""
-    if launcher is BARE and (missing := [name for name in _BARE if not environ.get(name)]):
+    if launcher is BARE and (missing := [name for name in BY_HAND if not environ.get(name)]):
         raise LaunchError(
-            f"WORLD_SIZE={environ['WORLD_SIZE']} without torchrun, and without {', '.join(missing)}: each rank wants {', '.join(_BARE)}; "
+            f"WORLD_SIZE={environ['WORLD_SIZE']} without torchrun, and without {', '.join(missing)}: each rank wants {', '.join(BY_HAND)}; "
             "or start one torchrun per node"
         )
     rank, local_rank, world_size = (number(environ, name) for name in (launcher.rank, launcher.local_rank, launcher.world_size))

@@ -1,8 +1,8 @@
 """One rank of a job, as its launcher promised it."""
 
-import socket
 from dataclasses import dataclass
 
+from gpu_acceptance.inventory.host import hostname
 from gpu_acceptance.text.ranges import named
 
 TORCHRUN = "torchrun"
@@ -29,7 +29,7 @@ class Rank:
 
     @property
     def host(self) -> str:
-        return socket.gethostname()
+        return hostname()
 
     @property
     def node_name(self) -> str:

@@ -83,6 +83,8 @@ def test_a_server_that_stops_answering_in_the_middle_ends_its_row_and_holds_no_r
     assert row.outcome == "stuck", first.output
     told = "deadline of 10 s passed; its process is in the kernel and cannot be interrupted (D), in "
     assert f"ranks 0-1: stuck in call: {told}" in row.message
+    stays = r"\S+/shared/\.gpu-acceptance-shared-\S+-\*: no answer within 5 s: is its server there\?"
+    assert re.search(f"--shared-dir: what workers left there when they were killed stays: {stays}", first.output), first.output
     assert first.verdict_line.startswith("REJECTED: ")
     assert first.returncode
     assert second.returncode

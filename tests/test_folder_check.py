@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.folder_check import find_silent, find_wrong
+from gpu_acceptance.folder_check import ask, find_silent, find_wrong
 
 
 @pytest.mark.parametrize("find", [find_wrong, find_silent])
@@ -12,6 +12,10 @@ def test_nobody_waits_longer_than_this(tmp_path, find):
 
 def test_whatever_answers_is_not_silent(tmp_path):
     assert find_silent(tmp_path) == find_silent(tmp_path / "no") == ""
+
+
+def test_a_script_that_fails_is_no_answer(tmp_path):
+    assert ask(str(tmp_path / "no"), patience_s=60) == "no answer: exit code 2"
 
 
 def test_what_is_wrong_with_a_folder(tmp_path):

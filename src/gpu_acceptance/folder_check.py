@@ -15,17 +15,18 @@ PATIENCE_S = 20.0  # an automounter may have to ask a server first; ranks are aw
 
 def find_wrong(folder: Path, patience_s: float = PATIENCE_S) -> str:
     """Why nobody can write into this folder, or that it does not answer; nothing where it can be used."""
-    return _ask("folder", folder, patience_s)
+    return ask(__file__, "folder", str(folder), patience_s=patience_s)
 
 
 def find_silent(path: Path, patience_s: float = PATIENCE_S) -> str:
     """That this path does not answer, where it does not; whether anything is there is for others to find out."""
-    return _ask("answer", path, patience_s)
+    return ask(__file__, "answer", str(path), patience_s=patience_s)
 
 
-def _ask(what: str, path: Path, patience_s: float) -> str:
+def ask(script: str, *arguments: str, patience_s: float) -> str:
+    """What a script of ours says, or that it was not through within this time: it is ended then, or left to the kernel."""
     asker = subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, what, str(path)],
+        [sys.executable, "-I", "-S", script, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -41,7 +42,7 @@ def _ask(what: str, path: Path, patience_s: float) -> str:
         assert asker.stdout
         asker.stdout.close()
         return f"no answer within {patience_s:g} s: is its server there? (findmnt -T DIR)"
-    return said.strip()
+    return said.strip() if asker.returncode == 0 else f"no answer: exit code {asker.returncode}"
 
 
 def _wrong_with(folder: Path) -> str:

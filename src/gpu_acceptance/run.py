@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_acceptance import shared_removal
 from gpu_acceptance.checkpoint_folder import folder_of
 from gpu_acceptance.checkpoint_removal import remove_within
 from gpu_acceptance.collecting import Collected
@@ -15,6 +16,7 @@ from gpu_acceptance.digests import suite_digest
 from gpu_acceptance.ending import INTERNAL_ERROR, Ending, broken, complete_ending, describe, spoil, write_ending
 from gpu_acceptance.error_file import write_error_file
 from gpu_acceptance.files import RESULTS, encode, read_results
+from gpu_acceptance.folder_check import ask
 from gpu_acceptance.generations import Validation
 from gpu_acceptance.job import Job
 from gpu_acceptance.joining import USAGE, RefusedError, UnmetError, agree, interrupted
@@ -36,13 +38,14 @@ from gpu_acceptance.run_files import RunFiles, utc_now
 from gpu_acceptance.run_plan import make_plan
 from gpu_acceptance.run_record import make_run_record
 from gpu_acceptance.settings import Settings, own_digest
+from gpu_acceptance.shared_removal import new_mark, stem_in
 from gpu_acceptance.standby import await_listeners, elect, rebuild_run, send_journal
 from gpu_acceptance.supervisor import LeaderLostError, Supervisor
 from gpu_acceptance.unmet import note_refusal
 from gpu_acceptance.validations import read_validations
 from gpu_acceptance.worker_hold import Suite
 
-_REMOVING_S = 20.0  # torchrun ends a rank 30 s after one of its peers has failed
+_CLEARING_S, _REMOVING_S = 5.0, 20.0  # torchrun ends a rank 30 s after one of its peers has failed
 BACKSTOP_S = 60.0  # the process group's own timeout lies this far behind the longest deadline: the supervisor's always fires first
 
 
@@ -72,6 +75,7 @@ class Run:
     stopped: str | None = None  # what had stopped the run before that
     own_files: OwnFiles = NO_FILES
     checkpoints: Path | None = None  # this run's folder for them
+    shared_stem: Path | None = None  # of its folders in `--shared-dir`
 
     # --- what runs -----------------------------------------------------------------------------------------------------------
 
@@ -85,7 +89,7 @@ class Run:
         def answer() -> Message:
             plan = self._make_plan(collected)
             longest_s = max((planned.deadline_s for planned in plan.validations), default=self.default_deadline_s)
-            return {"plan": encode(plan), "group_timeout_s": longest_s + BACKSTOP_S}
+            return {"plan": encode(plan), "group_timeout_s": longest_s + BACKSTOP_S, "mark": new_mark()}
 
         agreed = self._agree([item.nodeid for item in collected.items], problems, answer)
         plan = RunPlan.model_validate_json(agreed["plan"])
@@ -102,7 +106,9 @@ class Run:
         folder = self.checkpoints = folder_of(self.files.folder.name, named, beside, num_nodes)
         parameters = dict(plan.profile.parameters)
         timeout_s, nodes, data_dir = agreed["group_timeout_s"], plan.declared_nodes, settings.data_dir
-        named_too = data_dir, settings.shared_dir, settings.lora_model, settings.lora_data
+        shared = settings.shared_dir
+        stem = self.shared_stem = stem_in(shared, self.files.folder.name, agreed["mark"]) if shared else None
+        named_too = data_dir, stem, settings.lora_model, settings.lora_data
         suite = Suite(rootdir, ini, files, parameters, timeout_s, counters, most, digests, nodes, folder, *named_too)
         self.supervisor.hold.collect_with(suite)
         self.plan = plan
@@ -249,6 +255,13 @@ class Run:
             return
         if not are_evidence(self.record.rows, self.plan.profile, self.leader.job):
             remove_within(self.checkpoints, _REMOVING_S)
+
+    def clear_shared_dir(self) -> str:
+        """The rank that reports, once no worker is left; returns a line to say where something of killed ones stays."""
+        if self.record is None or self.shared_stem is None:
+            return ""
+        stays = ask(shared_removal.__file__, str(self.shared_stem), patience_s=_CLEARING_S)
+        return f"--shared-dir: what workers left there when they were killed stays: {self.shared_stem}*: {stays}" if stays else ""
 
     def write_event_files(self) -> str:
         """The rank that reports, where they were asked for; returns a line to say. The last thing of all: it costs nobody a verdict."""

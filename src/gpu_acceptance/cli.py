@@ -70,7 +70,8 @@ def _parser() -> argparse.ArgumentParser:
         "verdict",
         help="print a run's verdict line and return its exit code",
         description="Print one line: verdict, run, how long ago it ended, file. Returns the run's own exit code; "
-        "6 where its ranks never met, 3 where it left no results or they cannot be used, 4 where there is no run.",
+        "6 where its ranks never met, 3 where it left no results, or they cannot be used, or say ACCEPTED without a manifest, 4 where "
+        "there is no run.",
     )
     verdict.set_defaults(verb=_verdict)
 
@@ -131,7 +132,13 @@ def _verdict(options: argparse.Namespace) -> int:
             return _say(f"INCOMPLETE: nothing ran: {never.why}", never.run_id, never.ended_at, never.path, never.exit_code)
         hint = f"; to judge what its journals prove: gpu-acceptance report build {run_dir}" if journal_paths(run_dir) else ""
         raise RecordError(f"{run_dir}: this run left no {RESULTS}: it was refused, killed, or is still going on; there is no verdict{hint}")
-    return _say_verdict(read_run(run_dir), run_dir)
+    record = read_run(run_dir)
+    if record.conclusion.exit_code == 0 and find_manifest(run_dir) is None:
+        raise RecordError(
+            f"{run_dir}: no {MANIFEST}, which a run writes last, beside a {RESULTS} that says {record.conclusion.line}: the run still goes "
+            "on, its reporter was killed or could not write it, it is of an earlier version, or somebody took it away; there is no verdict"
+        )
+    return _say_verdict(record, run_dir)
 
 
 def _say_verdict(record: RunRecord, run_dir: Path) -> int:

@@ -48,13 +48,15 @@ def ask(script: str, *arguments: str, patience_s: float) -> str:
 def _wrong_with(folder: Path) -> str:
     try:
         mode = folder.stat().st_mode
-        os.statvfs(folder)  # a mode may be remembered; this asks the server
+        flags = os.statvfs(folder).f_flag  # a mode may be remembered; this asks the server
     except OSError as error:
         return f"{error.strerror}; name a folder that is there on every node"
     if not stat.S_ISDIR(mode):
         return "not a folder; name one that is there on every node"
     if not os.access(folder, os.W_OK | os.X_OK):
-        return "not writable; name a folder that is, on every node"
+        is_mapped = os.geteuid() == 0 and not flags & os.ST_RDONLY
+        whom = " by root, which its server may take for somebody else (exports(5), root_squash)" if is_mapped else ""
+        return f"not writable{whom}; name a folder that is, on every node"
     return ""
 
 

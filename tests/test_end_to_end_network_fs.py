@@ -77,12 +77,25 @@ def test_a_server_that_stops_answering_in_the_middle_ends_its_row_and_holds_no_r
     """Workers are in the kernel, where no signal reaches them; what began them ends all the same."""
     points = export.mount(), export.mount()
     first, second = run(
-        tmp_path, export, points, "-k", "bandwidth", file_bytes=256 * MiB, meanwhile=lambda: stop_while_written(export, export.freeze)
+        tmp_path,
+        export,
+        points,
+        *("-k", "bandwidth or small"),
+        file_bytes=256 * MiB,
+        meanwhile=lambda: stop_while_written(export, export.freeze),
     )
     row = first.row("test_bandwidth")
     assert row.outcome == "stuck", first.output
     told = "deadline of 10 s passed; its process is in the kernel and cannot be interrupted (D), in "
     assert f"ranks 0-1: stuck in call: {told}" in row.message
+    assert first.row("test_small_files").outcome == "not run"
+    formation = first.row("world_formation")
+    assert len(formation.attempts) > 1
+    for rank in (rank for attempt in formation.attempts[1:] for rank in attempt.ranks):
+        assert rank.message.startswith("the last worker is still there 30 s after it was killed: no new one can start beside it; "), rank
+    assert max(rank.duration_s for attempt in formation.attempts[2:] for rank in attempt.ranks) < 30  # found out once
+    stays = r"\S+/shared/\.gpu-acceptance-shared-\S+-\*: no answer within 5 s: is its server there\?"
+    assert re.search(f"--shared-dir: what workers left there when they were killed stays: {stays}", first.output), first.output
     assert first.verdict_line.startswith("REJECTED: ")
     assert first.returncode
     assert second.returncode

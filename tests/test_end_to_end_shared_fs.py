@@ -31,11 +31,13 @@ def disk(tmp_path):
     subprocess.run(["umount", "--lazy", str(folder)], check=False, capture_output=True)
 
 
-def run(tmp_path, *arguments, mounts=((), ()), patience_s=3):
-    """Two hosts, one rank each: what both were left with."""
+def run(tmp_path, *arguments, mounts=((), ()), patience_s=3, spoil=lambda _suite: None):
+    """Two hosts, one rank each: what both were left with. `spoil` changes the suite of each."""
     overlay = tmp_path / "patience.yaml"
     overlay.write_text(f"reason: a test\nparameters: {{shared_fs.patience_s: {patience_s}}}\n")
     suites = [shipped_suite(tmp_path / f"node-{node}", "shared_fs") for node in (0, 1)]
+    for suite in suites:
+        spoil(suite)
     with connected(suites) as hosts:
         for node, mount in enumerate(mounts):
             hosts.start_one(node, script=("-m", "pytest", "acceptance/", f"--limits={overlay}", *arguments), mount=mount)
@@ -114,15 +116,29 @@ def copy_late(one, other):
         time.sleep(0.1)
 
 
-def test_a_directory_without_room_fails_by_its_limit_and_by_name(tmp_path, disk):
+def kill_in_the_middle(suite):
+    """Both workers, after they have made a file in the directory."""
+    file = suite / "acceptance" / "test_shared_fs.py"
+    before = 'check("shared_fs.exclusive.winners", race(), "ranks")'
+    assert before in file.read_text()
+    file.write_text(file.read_text().replace(before, f"{before}\n    __import__('os').kill(__import__('os').getpid(), 9)"))
+
+
+def test_a_directory_without_room_fails_by_its_limit_and_by_name_and_what_killed_workers_left_is_removed(tmp_path, disk):
     folder = disk(12)
-    first, _ = run(tmp_path, f"--shared-dir={folder}", "-k", "same or mount or bandwidth")
+    (folder / "theirs").touch()
+    (folder / ".gpu-acceptance-shared-of-another-run").mkdir()
+    first, _ = run(tmp_path, f"--shared-dir={folder}", "-k", "same or mount or exclusive or bandwidth", spoil=kill_in_the_middle)
+    killed = first.row("test_exclusive")
+    assert killed.outcome == "died", first.output
+    assert {one.message for one in killed.attempts[-1].ranks} == {"the worker ended with signal SIGKILL"}
     assert first.verdict_line.startswith("REJECTED: "), first.output
     assert first.row("test_same").outcome == "passed"
     assert "shared_fs.free = " in first.row("test_mount").message
     assert "need >= 4e+09 bytes" in first.row("test_mount").message or "need >= 4000000000 bytes" in first.row("test_mount").message
     assert re.search(r"OSError: write: rank [01]: OSError: \[Errno 28\] No space left on device", first.row("test_bandwidth").message)
-    assert list(folder.iterdir()) == []
+    assert sorted(path.name for path in folder.iterdir()) == [".gpu-acceptance-shared-of-another-run", "theirs"]
+    assert "--shared-dir: " not in first.output
 
 
 def test_a_directory_that_one_host_may_not_write_in_is_a_usage_error_on_both(tmp_path):

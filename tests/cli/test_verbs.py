@@ -16,6 +16,7 @@ from gpu_acceptance.cli import build
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.cli.verdict import how_long_ago
 from gpu_acceptance.folder.journal import Journal
+from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.refusal import Refusal
@@ -29,13 +30,14 @@ NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
 
 def leave_run(reports, run_id=samples.RUN_ID, sample=samples.accepted, **conclusion):
-    """A run folder with its results, the conclusion changed where asked."""
+    """A run folder with its results and its manifest, the conclusion changed where asked."""
     record = sample()
     header = record.header.model_copy(update={"run_id": run_id})
     changed = record.conclusion.model_copy(update=conclusion)
     run_dir = reports / run_id
     run_dir.mkdir(parents=True)
     write_results(run_dir, record.model_copy(update={"header": header, "conclusion": changed}))
+    write_manifest(run_dir)
     return run_dir
 
 
@@ -72,6 +74,20 @@ def test_verdict_is_one_line_and_the_code_of_the_run(tmp_path, capsys, sample, c
     assert out.startswith(f"{line} | run {samples.RUN_ID} | ended ")
     assert out.endswith(f" | {run_dir}/results.json\n")
     assert out.count("\n") == 1
+
+
+@pytest.mark.parametrize(("sample", "code"), [("accepted", 3), ("rejected", 1), ("incomplete", 6)])
+def test_without_its_manifest_no_run_is_accepted_and_none_is_better_than_it_says(tmp_path, capsys, sample, code):
+    """As of a run that somebody edited so that it contradicts itself nowhere, and whose manifest he took away."""
+    run_dir = leave_run(tmp_path, sample=samples.ALL[sample])
+    (run_dir / "SHA256SUMS").unlink()
+    returned, out, err = run(capsys, "verdict", tmp_path)
+    assert returned == code
+    assert bool(out) == (code != 3)
+    if code == 3:
+        seen = f"{run_dir}: no SHA256SUMS, which a run writes last, beside a results.json that says ACCEPTED: "
+        why = "the run still goes on, its reporter was killed or could not write it, it is of an earlier version, or somebody took it away"
+        assert err == f"gpu-acceptance: {seen}{why}; there is no verdict\n"
 
 
 def test_a_folder_of_runs_means_the_newest(tmp_path, capsys):
@@ -182,6 +198,7 @@ def name_it(run_dir, name, started_at):
     record = read_results(run_dir)
     header = record.header.model_copy(update={"run_id": name, "started_at": started_at})
     write_results(run_dir, record.model_copy(update={"header": header}))
+    write_manifest(run_dir)
     return run_dir.rename(run_dir.parent / name)
 
 
@@ -346,6 +363,7 @@ def test_report_build_needs_results_alone(tmp_path, capsys):
 
 def test_report_build_tells_of_a_file_for_other_tools_that_it_cannot_write(tmp_path, capsys):
     run_dir = leave_run(tmp_path)
+    (run_dir / "SHA256SUMS").unlink()
     (run_dir / "summary.txt").mkdir()
     code, out, err = run(capsys, "report", "build", run_dir)
     assert (code, out) == (3, f"{run_dir}/report.html\n")
@@ -371,6 +389,7 @@ def test_a_report_that_cannot_be_written_is_no_success(tmp_path, capsys, monkeyp
 
 def test_report_build_writes_event_files_where_they_are_asked_for(tmp_path, capsys):
     run_dir = leave_run(tmp_path)
+    (run_dir / "SHA256SUMS").unlink()
     write_results(run_dir, with_curves(read_results(run_dir)))
     page = f"{run_dir}/report.html\n"
     assert run(capsys, "report", "build", run_dir) == (0, page, "")

@@ -26,9 +26,7 @@ def keys(tmp_path_factory):
 
 @pytest.fixture
 def run_dir(tmp_path):
-    folder = leave_run(tmp_path)
-    write_manifest(folder)
-    return folder
+    return leave_run(tmp_path)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ BLOCK = throughput.BLOCK_BYTES
 
 @pytest.fixture
 def place(tmp_path):
-    return Place(tmp_path, "0123")
+    return Place(tmp_path / "0123")
 
 
 def leave(place, *left):

@@ -5,11 +5,13 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from waiting import wait_until
 
+from gpu_acceptance.processes import janitor
 from gpu_acceptance.processes.janitor import MARK, kill_marked, marked, remove_folder
 
 SUPERVISOR = """
@@ -37,6 +39,55 @@ def test_kill_marked_finds_what_left_its_session(mark):
     assert wait_until(lambda: len(list(marked(mark))) == 1)
     kill_marked(mark, rounds=20)
     assert not list(marked(mark))
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a command of a mark; its process is ended with the test."""
+    started = []
+
+    def begin(command, mark):
+        started.append(subprocess.Popen(command, env={**os.environ, MARK: mark}, start_new_session=True))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_what_is_amid_an_exec_is_found_by_each_look(mark, start, tmp_path):
+    """It has no environment for a moment of each, a few in a hundred looks; whoever took that for an answer let it live."""
+    (tmp_path / "again.sh").write_text('exec sh "$0"\n')
+    again = start(["sh", str(tmp_path / "again.sh")], mark)
+    assert wait_until(lambda: again.pid in marked(mark))
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / str(again.pid)).symlink_to(f"/proc/{again.pid}")
+    assert [list(marked(mark, tmp_path / "proc")) for _ in range(300)] == [[again.pid]] * 300
+
+
+def test_what_is_forked_while_we_look_by_one_that_ends_before_it_is_read_is_found(tmp_path):
+    (tmp_path / "10").mkdir()
+    os.mkfifo(tmp_path / "10" / "environ")  # whoever reads it waits
+
+    def fork_and_end():
+        with (tmp_path / "10" / "environ").open("w"):
+            (tmp_path / "11").mkdir()
+            (tmp_path / "11" / "environ").write_text(f"HOME=/\0{MARK}=of-this-run\0")
+
+    parent = threading.Thread(target=fork_and_end)
+    parent.start()
+    assert list(marked("of-this-run", tmp_path)) == [11]
+    parent.join()
+
+
+def test_an_environment_is_awaited_only_of_what_may_have_one(mark, start):
+    bare = start(["env", "-i", "sleep", "600"], mark)
+    assert wait_until(lambda: not janitor._may_have_one(Path(f"/proc/{bare.pid}")))
+    assert Path(f"/proc/{bare.pid}/environ").read_bytes() == b""
+    dead = start(["true"], mark)
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+    assert [janitor._may_have_one(Path(f"/proc/{pid}")) for pid in ("self", dead.pid)] == [True, False]
 
 
 def test_others_are_left_alone(mark):

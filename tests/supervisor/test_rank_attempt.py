@@ -20,6 +20,7 @@ class FakeWorker:
         self.answers_after = 1  # how often it must be polled
         self.sent: list[dict] = []
         self.killed = False
+        self.killed_for_s = 0.0  # as a test says
         self.stack = stack
 
     def send(self, message: dict) -> None:
@@ -512,6 +513,22 @@ def test_the_poisoned_worker_goes_first_and_its_memory_is_seen_free(clock):
     attempt.tick()
     assert len(host.started) == 1
     assert not host.published
+
+
+def test_an_old_worker_that_the_kernel_keeps_is_not_awaited_until_the_deadline_nor_twice(clock):
+    stays = "the last worker is still there 30 s after it was killed: no new one can start beside it; its process is in the kernel (D)"
+    host = FakeHost(FakeWorker(state="in the kernel (D)"))
+    attempt = FormAttempt(host, go(deadline_s=1000.0))
+    host.worker.killed_for_s = 30.0
+    attempt.tick()
+    assert not host.published
+    host.worker.killed_for_s = 30.5
+    attempt.tick()
+    FormAttempt(host, go(deadline_s=1000.0, attempt=2))
+    assert [(record.outcome, record.phase, record.message) for record, _ in host.published] == [
+        (Outcome.STUCK, "ending the last worker", stays)
+    ] * 2
+    assert not host.started
 
 
 @pytest.mark.parametrize(("held", "amount"), [(23 << 30, "23.0 GiB"), (None, "an unknown amount")])

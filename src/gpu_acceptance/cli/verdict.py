@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpu_acceptance.cli.run_folder import find_run, read_run, refuse_another_run
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import read_journal
+from gpu_acceptance.folder.manifest import MANIFEST, find_manifest
 from gpu_acceptance.folder.never_began import find_why_it_never_began
 from gpu_acceptance.folder.rebuild import journal_paths
 from gpu_acceptance.folder.results import RESULTS
@@ -24,7 +25,8 @@ def add_verb(verbs: "Verbs") -> None:
         "verdict",
         help="print a run's verdict line and return its exit code",
         description="Print one line: verdict, run, how long ago it ended, file. Returns the run's own exit code; "
-        "6 where its ranks never met, 3 where it left no results or they cannot be used, 4 where there is no run.",
+        "6 where its ranks never met, 3 where it left no results, or they cannot be used, or say ACCEPTED without a manifest, 4 where "
+        "there is no run.",
     )
     verdict.set_defaults(verb=_verdict)
     add_run(verdict)
@@ -45,7 +47,13 @@ def _verdict(options: argparse.Namespace) -> int:
             return _say(f"INCOMPLETE: nothing ran: {never.why}", never.run_id, never.ended_at, never.path, never.exit_code)
         hint = f"; to judge what its journals prove: gpu-acceptance report build {run_dir}" if journal_paths(run_dir) else ""
         raise RecordError(f"{run_dir}: this run left no {RESULTS}: it was refused, killed, or is still going on; there is no verdict{hint}")
-    return say_verdict(read_run(run_dir), run_dir)
+    record = read_run(run_dir)
+    if record.conclusion.exit_code == 0 and find_manifest(run_dir) is None:
+        raise RecordError(
+            f"{run_dir}: no {MANIFEST}, which a run writes last, beside a {RESULTS} that says {record.conclusion.line}: the run still goes "
+            "on, its reporter was killed or could not write it, it is of an earlier version, or somebody took it away; there is no verdict"
+        )
+    return say_verdict(record, run_dir)
 
 
 def say_verdict(record: RunRecord, run_dir: Path) -> int:

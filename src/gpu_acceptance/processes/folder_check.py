@@ -15,17 +15,18 @@ PATIENCE_S = 20.0  # an automounter may have to ask a server first; ranks are aw
 
 def find_wrong(folder: Path, patience_s: float = PATIENCE_S) -> str:
     """Why nobody can write into this folder, or that it does not answer; nothing where it can be used."""
-    return _ask("folder", folder, patience_s)
+    return ask(__file__, "folder", str(folder), patience_s=patience_s)
 
 
 def find_silent(path: Path, patience_s: float = PATIENCE_S) -> str:
     """That this path does not answer, where it does not; whether anything is there is for others to find out."""
-    return _ask("answer", path, patience_s)
+    return ask(__file__, "answer", str(path), patience_s=patience_s)
 
 
-def _ask(what: str, path: Path, patience_s: float) -> str:
+def ask(script: str, *arguments: str, patience_s: float) -> str:
+    """What a script of ours says, or that it was not through within this time: it is ended then, or left to the kernel."""
     asker = subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, what, str(path)],
+        [sys.executable, "-I", "-S", script, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -41,19 +42,21 @@ def _ask(what: str, path: Path, patience_s: float) -> str:
         assert asker.stdout
         asker.stdout.close()
         return f"no answer within {patience_s:g} s: is its server there? (findmnt -T DIR)"
-    return said.strip()
+    return said.strip() if asker.returncode == 0 else f"no answer: exit code {asker.returncode}"
 
 
 def _wrong_with(folder: Path) -> str:
     try:
         mode = folder.stat().st_mode
-        os.statvfs(folder)  # a mode may be remembered; this asks the server
+        flags = os.statvfs(folder).f_flag  # a mode may be remembered; this asks the server
     except OSError as error:
         return f"{error.strerror}; name a folder that is there on every node"
     if not stat.S_ISDIR(mode):
         return "not a folder; name one that is there on every node"
     if not os.access(folder, os.W_OK | os.X_OK):
-        return "not writable; name a folder that is, on every node"
+        is_mapped = os.geteuid() == 0 and not flags & os.ST_RDONLY
+        whom = " by root, which its server may take for somebody else (exports(5), root_squash)" if is_mapped else ""
+        return f"not writable{whom}; name a folder that is, on every node"
     return ""
 
 

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MARK = "GPU_ACCEPTANCE_MARK"
+_MOST_LISTINGS = 20  # there are machines that never cease to fork
+_EXEC_MS = 500  # it may wait for a disk
 
 
 def start_janitor(mark: str, stem: Path) -> int:
@@ -38,24 +40,50 @@ def start_janitor(mark: str, stem: Path) -> int:
 
 
 def marked(mark: str, proc: Path = Path("/proc")) -> Iterator[int]:
-    """Processes of this user whose environment carries the mark."""
+    """Processes of this user whose environment carries the mark, with those that are forked while we look."""
     wanted = f"{MARK}={mark}".encode()
-    for entry in proc.iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    yield int(entry.name)
+    seen: set[str] = set()
+    for _ in range(_MOST_LISTINGS):
+        new = {entry.name for entry in proc.iterdir() if entry.name.isdecimal()} - seen
+        if not new:  # else the parent of one of them may have ended before it was read itself
+            return
+        seen |= new
+        yield from (int(name) for name in new if wanted in _environment(proc / name).split(b"\0"))
+
+
+def _environment(process: Path) -> bytes:
+    """Amid its exec(2) a process has none for a moment, which is waited for. Empty where we may not read it, and of what has ended."""
+    content = b""
+    with contextlib.suppress(OSError):
+        for _ in range(_EXEC_MS):
+            content = (process / "environ").read_bytes()
+            if content or not _may_have_one(process):
+                break
+            time.sleep(0.001)
+    return content
+
+
+def _may_have_one(process: Path) -> bool:
+    """Not what is without memory, as kernel threads and the dead are, nor what has one of no bytes since its exec is done.
+
+    See proc_pid_stat(5); in load_elf_binary of Linux 6.18 the start of the code is set once the environment is there.
+    """
+    fields = (process / "stat").read_bytes().rpartition(b") ")[2].split()  # from the third one on
+    has_memory, start_code, env_start, env_end = fields[20] != b"0", fields[23], fields[47], fields[48]
+    return has_memory and (start_code == b"0" or env_start != env_end)
 
 
 def kill_marked(mark: str, rounds: int, spare: int = 0) -> None:
-    """SIGKILLs every process with the mark but one, by its pid; again every 0.1 s until none is left: one may fork while we look."""
+    """SIGKILLs every process with the mark but one, by its pid, as it is found; looks again every 0.1 s until none is left."""
     for _ in range(rounds):
-        pids = [pid for pid in marked(mark) if pid != spare]
-        if not pids:
+        found = False
+        for pid in marked(mark):
+            if pid != spare:
+                found = True
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        if not found:
             return
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
 
 

@@ -51,6 +51,9 @@ class LastWord:
             for line in self._run.tell_github():
                 self._write(visible(line))
         with contextlib.suppress(OSError, ValueError):
+            if line := self._run.clear_shared_dir():
+                self._write(visible(line))
+        with contextlib.suppress(OSError, ValueError):
             if line := self._run.write_manifest():
                 self._write_past_the_files(visible(line))
         self._run.remove_checkpoints()

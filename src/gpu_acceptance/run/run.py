@@ -25,7 +25,10 @@ from gpu_acceptance.options.settings import Settings
 from gpu_acceptance.plan.collecting import Collected
 from gpu_acceptance.plan.run_plan import make_plan
 from gpu_acceptance.plan.validations import read_validations
+from gpu_acceptance.processes import shared_removal
 from gpu_acceptance.processes.deaf_launcher import end_launcher_later
+from gpu_acceptance.processes.folder_check import ask
+from gpu_acceptance.processes.shared_removal import new_mark, stem_in
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
@@ -48,7 +51,7 @@ from gpu_acceptance.verdict.counter_alarm import most_risen
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.run_record import make_run_record
 
-_REMOVING_S = 20.0  # torchrun ends a rank 30 s after one of its peers has failed
+_CLEARING_S, _REMOVING_S = 5.0, 20.0  # torchrun ends a rank 30 s after one of its peers has failed
 BACKSTOP_S = 60.0  # the process group's own timeout lies this far behind the longest deadline: the supervisor's always fires first
 
 
@@ -78,6 +81,7 @@ class Run:
     stopped: str | None = None  # what had stopped the run before that
     own_files: OwnFiles = NO_FILES
     checkpoints: Path | None = None  # this run's folder for them
+    shared_stem: Path | None = None  # of its folders in `--shared-dir`
 
     # --- what runs -----------------------------------------------------------------------------------------------------------
 
@@ -91,7 +95,7 @@ class Run:
         def answer() -> Message:
             plan = self._make_plan(collected)
             longest_s = max((planned.deadline_s for planned in plan.validations), default=self.default_deadline_s)
-            return {"plan": encode(plan), "group_timeout_s": longest_s + BACKSTOP_S}
+            return {"plan": encode(plan), "group_timeout_s": longest_s + BACKSTOP_S, "mark": new_mark()}
 
         agreed = self._agree([item.nodeid for item in collected.items], problems, answer)
         plan = RunPlan.model_validate_json(agreed["plan"])
@@ -108,7 +112,9 @@ class Run:
         folder = self.checkpoints = folder_of(self.files.folder.name, named, beside, num_nodes)
         parameters = dict(plan.profile.parameters)
         timeout_s, nodes, data_dir = agreed["group_timeout_s"], plan.declared_nodes, settings.data_dir
-        named_too = data_dir, settings.shared_dir, settings.lora_model, settings.lora_data
+        shared = settings.shared_dir
+        stem = self.shared_stem = stem_in(shared, self.files.folder.name, agreed["mark"]) if shared else None
+        named_too = data_dir, stem, settings.lora_model, settings.lora_data
         suite = Suite(rootdir, ini, files, parameters, timeout_s, counters, most, digests, nodes, folder, *named_too)
         self.supervisor.hold.collect_with(suite)
         self.plan = plan
@@ -255,6 +261,13 @@ class Run:
             return
         if not are_evidence(self.record.rows, self.plan.profile, self.leader.job):
             remove_within(self.checkpoints, _REMOVING_S)
+
+    def clear_shared_dir(self) -> str:
+        """The rank that reports, once no worker is left; returns a line to say where something of killed ones stays."""
+        if self.record is None or self.shared_stem is None:
+            return ""
+        stays = ask(shared_removal.__file__, str(self.shared_stem), patience_s=_CLEARING_S)
+        return f"--shared-dir: what workers left there when they were killed stays: {self.shared_stem}*: {stays}" if stays else ""
 
     def write_event_files(self) -> str:
         """The rank that reports, where they were asked for; returns a line to say. The last thing of all: it costs nobody a verdict."""

@@ -8,6 +8,7 @@ from gpu_acceptance.supervisor.rank_attempt import Host, RankAttempt
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.verdict.attempts import NO_WORKER
 
+_GONE_S = 30.0  # as long as torchrun gives its ranks
 _FREE_S = 15.0  # NVML showed 23 GB of a SIGKILLed worker free within 0.9 s
 
 
@@ -48,9 +49,16 @@ class FormAttempt(RankAttempt):
             super().on_exit(text, log_tail)
 
     def tick(self) -> None:
+        if self._cannot_be_killed():
+            self._judge(Outcome.STUCK, f"the last worker is still there {_GONE_S:g} s after it was killed: no new one can start beside it")
         super().tick()
         if self.record is None and not self._has_started and self._hold.worker is None:
             self._start_when_memory_is_free()
+
+    def _cannot_be_killed(self) -> bool:
+        """Whether the kernel keeps the old worker. Counted from its kill on: a later formation need not find out again."""
+        old = None if self._has_started or self.record or self._sentence else self._hold.worker
+        return old is not None and old.killed_for_s > _GONE_S
 
     def _start_when_memory_is_free(self) -> None:
         if self._waits_for_memory_since is None:

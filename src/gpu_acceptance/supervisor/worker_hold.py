@@ -48,7 +48,7 @@ class Suite:
     declared_nodes: tuple[DeclaredNode, ...]
     checkpoints: Path | None
     data_dir: Path | None
-    shared_dir: Path | None
+    shared_stem: Path | None
     lora_model: Path | None
     lora_data: Path | None
 
@@ -167,7 +167,7 @@ class WorkerHold:
             "declared_nodes": [node.model_dump() for node in self._suite.declared_nodes],
             "checkpoints": self._suite.checkpoints and str(self._suite.checkpoints),
             "data_dir": self._suite.data_dir and str(self._suite.data_dir),
-            "shared_dir": self._suite.shared_dir and str(self._suite.shared_dir),
+            "shared_stem": self._suite.shared_stem and str(self._suite.shared_stem),
             "lora_model": self._suite.lora_model and str(self._suite.lora_model),
             "lora_data": self._suite.lora_data and str(self._suite.lora_data),
         }

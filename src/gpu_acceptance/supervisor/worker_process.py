@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 from gpu_acceptance.processes.facts import count_oom_kills
@@ -49,6 +50,7 @@ class WorkerProcess:
         self._log_start = log_file.stat().st_size if log_file.exists() else 0
         self._start = WorkerStart(command, ends, folder, log_file, [child_read, child_write, child_bell], fork_server)
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
+        self._killed: float | None = None  # when, at first
         self.is_up()
 
     def is_up(self) -> bool:
@@ -97,8 +99,14 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """SIGKILLs the worker and its whole process group; the exit is seen through the pidfd."""
+        self._killed = self._killed or time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+
+    @property
+    def killed_for_s(self) -> float:
+        """Seconds since it was killed: of one that is still there the kernel waits for something. 0 of one that was not."""
+        return time.monotonic() - self._killed if self._killed else 0.0
 
     def log_tail(self) -> str:
         """The end of what this worker wrote to stdout and stderr."""

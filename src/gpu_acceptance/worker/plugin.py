@@ -179,7 +179,7 @@ class WorkerPlugin:
             declared_nodes=tuple(DeclaredNode(**node) for node in command["declared_nodes"]),
             checkpoints=Path(command["checkpoints"]) if command["checkpoints"] else None,
             data_dir=Path(command["data_dir"]) if command["data_dir"] else None,
-            shared_dir=Path(command["shared_dir"]) if command["shared_dir"] else None,
+            shared_stem=Path(command["shared_stem"]) if command["shared_stem"] else None,
             lora_model=Path(command["lora_model"]) if command["lora_model"] else None,
             lora_data=Path(command["lora_data"]) if command["lora_data"] else None,
             gather=self._gather,

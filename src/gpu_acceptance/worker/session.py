@@ -107,7 +107,7 @@ class WorkerSession:
     declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
     checkpoints: Path | None  # this run's folder for them; None on several nodes without --checkpoint-dir
     data_dir: Path | None  # a site's own training data; None: synthetic
-    shared_dir: Path | None  # a folder that all nodes should share
+    shared_stem: Path | None  # of what this run makes in a folder that all nodes should share
     lora_model: Path | None  # a checkpoint to fine-tune, and
     lora_data: Path | None  # the file of dialogues to do it on; both or none
     gather: Gather = field(repr=False)

@@ -4,14 +4,12 @@ import contextlib
 import os
 from pathlib import Path
 
-PREFIX = ".gpu-acceptance-shared-"
-
 
 class Place:
-    """A folder in `parent`, which every rank makes or finds. A rank removes what it made itself, and the folder once that is empty."""
+    """A folder which every rank makes or finds. A rank removes what it made itself, and the folder once that is empty."""
 
-    def __init__(self, parent: Path, name: str) -> None:
-        self.folder = parent / f"{PREFIX}{name}"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._mine: list[Path] = []
         self._folders: list[Path] = []
         self.folder.mkdir(mode=0o700, exist_ok=True)

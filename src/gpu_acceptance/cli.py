@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
-from gpu_acceptance import __version__, cli_compare, cli_evidence, cli_machine, cli_pods, cli_remedies
+from gpu_acceptance import __version__, cli_compare, cli_evidence, cli_machine, cli_meet, cli_pods, cli_remedies
 from gpu_acceptance.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.files import RESULTS, RecordError, read_journal, read_results, write_results
 from gpu_acceptance.manifest import MANIFEST, differences, find_manifest, refuse_changed, write_manifest
@@ -112,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_evidence.add_verbs(report_verbs)
     cli_machine.add_verbs(verbs)
     cli_pods.add_verbs(verbs)
+    cli_meet.add_verbs(verbs)
     cli_remedies.add_verbs(verbs)
     profiles = verbs.add_parser("profiles", help="list the shipped profiles", description="List the shipped profiles.")
     profiles.set_defaults(verb=_profiles)

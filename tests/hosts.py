@@ -23,6 +23,7 @@ from warm import Forked, fork
 ADDRESSES = tuple(f"192.0.2.{number}" for number in range(1, 9))  # of documentation: routed nowhere
 SECOND_ADDRESSES = tuple(f"198.51.100.{number}" for number in range(1, 9))
 PORT = 29500
+NO_NAME = r"(Name or service not known|Temporary failure in name resolution)"  # the latter where no name server answers
 _SLEEP = Path(__file__).parent / "faketime"  # libfaketime 0.9.10 spoils the sleep of Python 3.11: its issue 426
 _FAKETIME = sorted(Path("/usr/lib").glob("*-linux-gnu/faketime/libfaketimeMT.so.1"))
 

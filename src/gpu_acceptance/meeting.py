@@ -15,7 +15,7 @@ from gpu_acceptance.inventory import interfaces
 from gpu_acceptance.meeting_host import INCOMPLETE, MAX_LINE_BYTES, SAY_EVERY_S, USAGE, Hello, MeetingHost, Place, Reply
 from gpu_acceptance.values import first_of
 
-_REACH_S = 30.0  # node 0 listens already; a new name may take a while to be known
+_REACH_S = 30.0  # at most: node 0 listens already, but a new name may take a while to be known
 _ANSWER_S = 5.0  # of what listens there
 _SLACK_S = 10.0  # for an answer to come, once there is one
 _EVERY_S = 0.5
@@ -60,7 +60,7 @@ def _await_answer(place: Place, host: MeetingHost | None, guest: "_Guest", say: 
         now = time.monotonic()
         if answer := guest.answer or (host and host.answer):
             return answer
-        if host and place.node == 0 and not host.is_reached and now >= begin + min(_REACH_S, place.timeout_s):
+        if host and place.node == 0 and not host.is_reached and now >= begin + min(_REACH_S, place.timeout_s / 2):
             host.refuse(_wrong_host(place, guest))
             host.join(_SLACK_S)
             return _wrong_host(place, guest)

@@ -1,7 +1,9 @@
 """`gpu-acceptance meet`: nodes of a run find each other before torchrun starts, or each of them says in one line why not."""
 
+import contextlib
 import re
 import socket
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hosts import NO_NAME
 from sshd import free_port
+from suite import PYTHON
+from waiting import wait_until
 
 from gpu_acceptance import joining, meeting, meeting_host
 from gpu_acceptance.cli import _parser, main
 from gpu_acceptance.meeting import meet
-from gpu_acceptance.meeting_host import Place
+from gpu_acceptance.meeting_host import Hello, Place, Reply
 
 FOUND = (0, "")
 
@@ -54,7 +58,8 @@ def silent(port):
 
 def test_all_nodes_find_each_other_and_the_port_is_free_again(nodes, port):
     assert nodes({}, {}, {}) == ([FOUND] * 3, [])
-    socket.create_server(("127.0.0.1", port)).close()
+    with socket.socket() as next_one:
+        next_one.bind(("", port))  # though it does not ask for SO_REUSEADDR
     assert nodes({"address": "localhost"}, {"address": "localhost"})[0] == [FOUND] * 2
 
 
@@ -97,7 +102,7 @@ def test_unequal_numbers_of_nodes_are_told_to_all_at_once(nodes):
 
 def test_two_nodes_of_one_number(nodes):
     answers, _ = nodes({"num_nodes": 3}, {"num_nodes": 3}, {"num_nodes": 3, "node": 1})
-    assert answers == [(4, "node 1 came 2 times, from host-1 and host-2: each node a number of its own")] * 3
+    assert answers == [(4, "node 1 came 2 times, from host-1, host-2: each node a number of its own")] * 3
 
 
 def test_a_node_without_a_number_among_others(nodes):
@@ -177,6 +182,26 @@ def test_who_speaks_another_language_is_none_of_the_run(nodes, port):
         assert begun.wait(30)
         assert (come(port, 1), host.result()) == (FOUND, FOUND)
     stranger.join()
+
+
+def test_as_many_nodes_come_as_there_are_though_a_process_may_open_fewer_files(port):
+    few = f"ulimit -S -n 40 && exec {PYTHON} -m gpu_acceptance meet 127.0.0.1:{port} --nodes=80 --node=0 --run=a-run"
+    with contextlib.ExitStack() as open_ones, subprocess.Popen(["sh", "-c", few]) as host:
+        assert wait_until(lambda: is_there(port), 60)
+        others = [open_ones.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(79)]
+        for node, other in enumerate(others, start=1):
+            hello = Hello(run="a-run", num_nodes=80, node=node, host=f"host-{node}", token=str(node))
+            other.sendall(hello.model_dump_json().encode() + b"\n")
+        for other in others:
+            with other.makefile() as lines:
+                assert [Reply.model_validate_json(line).left_s is None for line in lines] == [False, True]
+            other.close()
+        assert host.wait(60) == 0
+
+
+def is_there(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 # --- the verb ------------------------------------------------------------------------------------------------------------------

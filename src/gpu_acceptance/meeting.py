@@ -5,6 +5,7 @@ torchrun's own rendezvous says so after 600 s, or never where something else has
 
 import contextlib
 import os
+import resource
 import secrets
 import socket
 import threading
@@ -12,13 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from gpu_acceptance.inventory import interfaces
-from gpu_acceptance.meeting_host import INCOMPLETE, MAX_LINE_BYTES, SAY_EVERY_S, USAGE, Hello, MeetingHost, Place, Reply
+from gpu_acceptance.meeting_host import INCOMPLETE, MAX_LINE_BYTES, MOST_STRANGERS, SAY_EVERY_S, USAGE, Hello, MeetingHost, Place, Reply
 from gpu_acceptance.values import first_of
 
 _REACH_S = 30.0  # at most: node 0 listens already, but a new name may take a while to be known
 _ANSWER_S = 5.0  # of what listens there
 _SLACK_S = 10.0  # for an answer to come, once there is one
 _EVERY_S = 0.5
+_OTHER_FILES = 64
 _MOST_ADDRESSES = 4
 
 
@@ -31,6 +33,7 @@ def meet(place: Place, say: Callable[[str], None]) -> Reply:
     host, taken = None, ""
     if place.node in {None, 0}:
         try:
+            _allow_connections(place.num_nodes + MOST_STRANGERS)
             host = MeetingHost(place, token, _listen(place.port), say)
         except OSError as error:
             taken = os.strerror(error.errno) if error.errno else str(error)  # Python puts the address behind it
@@ -44,6 +47,14 @@ def meet(place: Place, say: Callable[[str], None]) -> Reply:
     if host and host.is_reached:
         host.join(_SLACK_S)  # the others have it, too
     return answer
+
+
+def _allow_connections(number: int) -> None:
+    """A process may often have 1024 files open, and as many more as it asks for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
 def _listen(port: int) -> socket.socket:

@@ -19,7 +19,8 @@ MOST_NODES = 99_999  # as the verb takes them
 MAX_LINE_BYTES = 4096
 SAY_EVERY_S = 15.0
 _LOOK_EVERY_S = 0.2
-_MOST_STRANGERS = 64  # connections beside those of the nodes
+_BYE_S = 2.0
+MOST_STRANGERS = 64  # connections beside those of the nodes
 _MOST_NAMED = 8
 
 
@@ -46,7 +47,7 @@ class Hello(Model):
     run: str = Field(max_length=200)
     num_nodes: int = Field(ge=1, le=MOST_NODES)
     node: int | None = Field(ge=0, lt=MOST_NODES)
-    host: str = Field(max_length=255)
+    host: str = Field(max_length=64)  # HOST_NAME_MAX of Linux
     token: str = Field(max_length=64)
 
     @property
@@ -73,6 +74,7 @@ class MeetingHost(threading.Thread):
         self._hellos: dict[socket.socket, Hello] = {}
         self._heard: dict[socket.socket, bytes] = {}
         self._refusal: Reply | None = None
+        self._until = time.monotonic() + place.timeout_s
         self._selector = selectors.DefaultSelector()
         self._listener = listener
         self._listener.setblocking(False)
@@ -82,29 +84,47 @@ class MeetingHost(threading.Thread):
         """Whoever came gets this answer."""
         self._refusal = reply
 
+    @property
+    def _left_s(self) -> float:
+        return max(0.0, self._until - time.monotonic())
+
     def run(self) -> None:
-        end = time.monotonic() + self._place.timeout_s
         due = time.monotonic() + SAY_EVERY_S
         answer = None
         while answer is None:
-            for key, _ in self._selector.select(_LOOK_EVERY_S):
-                if key.fileobj is self._listener:
-                    self._accept()
-                else:
-                    self._hear(key.fileobj)  # type: ignore[arg-type]
-            answer = self._refusal or self._conclude(time.monotonic() >= end)
+            self._look()
+            answer = self._refusal or self._conclude(self._left_s <= 0)
             if time.monotonic() >= due and not answer and self.is_reached:
-                self._say(f"waiting for {self._absent()}, {end - time.monotonic():.0f} s more at most")
+                self._say(f"waiting for {self._absent()}, {self._left_s:.0f} s more at most")
                 due += SAY_EVERY_S
-        self._listener.close()
-        for connection in list(self._heard):
-            _tell(connection, answer)
-            connection.close()
+        self._end(answer)
         self.answer = answer
 
+    def _look(self) -> None:
+        for key, _ in self._selector.select(_LOOK_EVERY_S):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj in self._heard:  # not dropped since
+                self._hear(key.fileobj)
+
+    def _end(self, answer: Reply) -> None:
+        """They hang up first: on the other side nothing would be left of a connection, and here its port, for a minute."""
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        for connection in self._heard:
+            _tell(connection, answer)
+        end = time.monotonic() + _BYE_S
+        while self._hellos and time.monotonic() < end:
+            self._look()
+        for connection in list(self._heard):
+            self._drop(connection)
+
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
-        if len(self._heard) >= self._place.num_nodes + _MOST_STRANGERS:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return  # it hung up, or too many files are open
+        if len(self._heard) >= self._place.num_nodes + MOST_STRANGERS:
             connection.close()
             return
         connection.settimeout(1)
@@ -146,7 +166,7 @@ class MeetingHost(threading.Thread):
             self._drop(other)  # it came anew before we saw that it had hung up
         self._hellos[connection] = hello
         self.is_reached = self.is_reached or hello.token == self._token
-        _tell(connection, Reply(left_s=place.timeout_s))
+        _tell(connection, Reply(left_s=self._left_s))
 
     def _conclude(self, is_over: bool) -> Reply | None:
         place = self._place
@@ -173,7 +193,7 @@ class MeetingHost(threading.Thread):
             on_node[hello.node].append(hello.host)
         for node, hosts in on_node.items():
             if node is not None and len(hosts) > 1:
-                return f"node {node} came {len(hosts)} times, from {' and '.join(sorted(hosts))}: each node a number of its own"
+                return f"node {node} came {len(hosts)} times, from {first_of(sorted(hosts), _MOST_NAMED)}: each node a number of its own"
         if len(self._hellos) > place.num_nodes:
             return f"{len(self._hellos)} nodes came to {place.where}, one of {place.num_nodes} each: start as many as that"
         return ""

@@ -133,7 +133,7 @@ def test_without_a_number_the_taken_port_is_said_where_the_address_leads(nodes, 
     ((code, text),), _ = nodes({"node": None, "timeout_s": 6})
     assert code == 6
     assert text == (
-        f"a node of this run does not answer at 127.0.0.1:{port} within 6 s: what listens there does not answer as a node of this run does "
+        f"no node of this run answers at 127.0.0.1:{port} within 6 s: what listens there does not answer as a node of this run does "
         f"(an address of host-0 itself); port {port} of host-0: Address already in use; this is host-0"
     )
 

@@ -80,7 +80,7 @@ def _await_answer(place: Place, host: MeetingHost | None, guest: "_Guest", say: 
         if now >= due:
             due += SAY_EVERY_S
             if not guest.end:
-                say(f"{_expected(place)} does not answer yet at {place.where}: {guest.reason}; {end - now:.0f} s more at most")
+                say(f"{_unanswered(place)} yet at {place.where}: {guest.reason}; {end - now:.0f} s more at most")
         time.sleep(0.05)
 
 
@@ -150,12 +150,12 @@ def _nobody_there(place: Place, guest: _Guest, taken: str) -> Reply:
     notes = _in_brackets(*_meaning(place, guest), *([f"an address of {place.host} itself"] if is_here else []))
     mine = f"; port {place.port} of {place.host}: {taken}" if taken and is_here else ""
     who = place.host if place.node is None else f"node {place.node} ({place.host})"
-    text = f"{_expected(place)} does not answer at {place.where} within {place.timeout_s:g} s: {guest.reason}{notes}{mine}; this is {who}"
+    text = f"{_unanswered(place)} at {place.where} within {place.timeout_s:g} s: {guest.reason}{notes}{mine}; this is {who}"
     return Reply(exit_code=INCOMPLETE, text=text)
 
 
-def _expected(place: Place) -> str:
-    return "a node of this run" if place.node is None else "node 0"
+def _unanswered(place: Place) -> str:
+    return "no node of this run answers" if place.node is None else "node 0 does not answer"
 
 
 def _meaning(place: Place, guest: _Guest) -> list[str]:

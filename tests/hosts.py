@@ -23,8 +23,18 @@ from warm import Forked, fork
 ADDRESSES = tuple(f"192.0.2.{number}" for number in range(1, 9))  # of documentation: routed nowhere
 SECOND_ADDRESSES = tuple(f"198.51.100.{number}" for number in range(1, 9))
 PORT = 29500
+NO_NAME = r"(Name or service not known|Temporary failure in name resolution)"  # the latter where no name server answers
 _SLEEP = Path(__file__).parent / "faketime"  # libfaketime 0.9.10 spoils the sleep of Python 3.11: its issue 426
 _FAKETIME = sorted(Path("/usr/lib").glob("*-linux-gnu/faketime/libfaketimeMT.so.1"))
+# Until it is killed.
+_HOLDS_A_PORT = """
+import signal, socket, sys
+with socket.socket() as taken:
+    taken.bind(("0.0.0.0", int(sys.argv[1])))
+    taken.listen()
+    print("up", flush=True)
+    signal.pause()
+"""
 
 needs_hosts = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"),
@@ -237,6 +247,16 @@ def connected(suites: Sequence[Path], domain: str = "") -> Iterator[Hosts]:
         yield hosts
     finally:
         hosts.close()
+
+
+@contextmanager
+def held_port(host: Host) -> Iterator[None]:
+    """Something that takes connections on the port where ranks meet, and never answers."""
+    with subprocess.Popen(host.here([PYTHON, "-c", _HOLDS_A_PORT, str(PORT)]), stdout=subprocess.PIPE) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == b"up\n"
+        yield
+        holder.kill()
 
 
 def faketime(offset: str) -> dict[str, str]:

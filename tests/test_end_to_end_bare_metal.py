@@ -1,6 +1,7 @@
 """deploy/bare-metal/acceptance.sh over a real sshd on each of two hosts: host names and checkouts of their own, one network."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -8,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from clean_environment import clean_environment
+from hosts import NO_NAME
 from sshd import CLIENT, SSHD, free_port, make_key, start_sshd
 from suite import HANG_S, PYTHON, finished, make_suite
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "deploy" / "bare-metal" / "acceptance.sh"
 NAMES = ("node-a", "node-b")
+KNOWN_TO_THE_FIRST = "meeting.invalid"
 HOST = """\
 Host {name}
   HostName 127.0.0.1
@@ -43,10 +46,11 @@ class Hosts:
         self.folder = folder
         self.checkouts = [make_suite(folder / name, "passes") for name in ("checkout", "checkout-of-b")]
         self._daemons = []
-        key, known = make_key(folder), folder / "hosts"
-        known.write_text(f"127.0.0.1 localhost {' '.join(NAMES)}\n")
+        key = make_key(folder)
         client = [f"IdentityFile {key}", *CLIENT]
         for name, checkout in zip(NAMES, self.checkouts, strict=True):
+            known, more = folder / f"hosts-of-{name}", KNOWN_TO_THE_FIRST if name == NAMES[0] else ""
+            known.write_text(f"127.0.0.1 localhost {' '.join(NAMES)} {more}\n")
             own = ["unshare", "--mount", "--uts", "sh", "-c", OWN, name, str(checkout), str(self.checkouts[0]), str(known)]
             daemon, port = start_sshd(key, *own)
             self._daemons.append(daemon)
@@ -150,7 +154,7 @@ def test_a_list_that_cannot_be_used(hosts, names, text):
         ([], {"RANKS": "none"}, "RANKS=none: wants the number of ranks of each host"),
         ([], {"GRACE": "1m"}, "GRACE=1m: wants whole seconds"),
         ([], {"PYTHON": "/nowhere/python"}, "node-a cannot take part: "),
-        ([], {"MASTER_ADDR": "nowhere.invalid"}, "node-a cannot take part: MASTER_ADDR=nowhere.invalid MASTER_PORT="),
+        ([], {"JOIN_TIMEOUT": "soon"}, "argument --timeout: 'soon' is no time, seconds or a number with s, m or h, above 0"),
         (["--run-id=mine"], {}, "--run-id=mine is not for "),
     ],
 )
@@ -167,4 +171,23 @@ def test_a_port_that_is_taken_on_the_first_host_is_named_before_anything_runs(ho
         port = taken.getsockname()[1]
         run = hosts.accept(MASTER_PORT=str(port))
     assert run.returncode == 4, run.output
-    assert f"node-a cannot take part: MASTER_ADDR=127.0.0.1 MASTER_PORT={port}: Address already in use" in run.output
+    other = "name another one, the same on every node (MASTER_PORT, --rdzv-endpoint)"
+    assert run.output.splitlines() == [f"gpu-acceptance: port {port} of node-a (node 0): Address already in use; {other}"]
+
+
+def test_where_hosts_cannot_meet_the_first_one_says_why(hosts):
+    run = hosts.accept(MASTER_ADDR="nowhere.invalid", JOIN_TIMEOUT="2s")
+    assert run.returncode == 4, run.output
+    (said,) = run.output.splitlines()
+    why = rf"{NO_NAME}; name the host of node 0 \(MASTER_ADDR, --rdzv-endpoint\)"
+    assert re.fullmatch(rf"gpu-acceptance: node 0 is node-a, and nowhere\.invalid:\d+ does not lead there: {why}", said)
+
+
+def test_a_host_that_finds_no_other_says_so_beside_the_first_one(hosts):
+    run = hosts.accept(MASTER_ADDR=KNOWN_TO_THE_FIRST, JOIN_TIMEOUT="2s")
+    assert run.returncode == 6, run.output
+    first, second = run.output.splitlines()
+    where = rf"{KNOWN_TO_THE_FIRST}:\d+"
+    assert re.fullmatch(rf"gpu-acceptance: node 1 did not come to {where} within 2 s; see what was said there", first)
+    said = rf"node 0 does not answer at {where} within 2 s: {NO_NAME}; this is node 1 \(node-b\)"
+    assert re.fullmatch(f"node-b: gpu-acceptance: {said}", second)

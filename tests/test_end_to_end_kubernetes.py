@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from clean_environment import clean_environment
-from hosts import connected, needs_hosts
+from hosts import NO_NAME, connected, needs_hosts
 from pods import built, environment_of, needs_kustomize, resized
 from suite import PYTHON, make_suite, shipped_suite
 from waiting import wait_until
@@ -65,7 +66,8 @@ def test_two_pods_are_accepted_and_a_second_try_is_not_this_run(job, tmp_path):
         known = second.names.read_text()
         second.names.write_text("127.0.0.1 localhost\n")
         start_pod(job, second, reports)
-        assert wait_until(lambda: "(gpu-acceptance-0.gpu-acceptance, 29500) cannot be retrieved" in second.output, 60), second.output
+        awaited = f"node 0 does not answer yet at gpu-acceptance-0.gpu-acceptance:29500: {NO_NAME}; "
+        assert wait_until(lambda: re.match(awaited, second.output), 60), second.output
         second.names.write_text(known)
         start_pod(job, first, reports)
         ended = [pod.wait() for pod in (first, second)]
@@ -124,6 +126,16 @@ def test_a_pod_that_does_not_know_where_ranks_meet_says_so(job, tmp_path, name):
     assert (
         ended.stderr == f"{name} is not in the environment of this pod: a manifest of deploy/kubernetes sets it, or Kubeflow's operator\n"
     )
+
+
+@needs_kustomize
+def test_pods_that_do_not_meet_say_so(job, tmp_path):
+    """The name of the first pod is known to no name server here."""
+    where = "gpu-acceptance-0.gpu-acceptance:29500"
+    first, second = (started(tmp_path, {**variables(job, index, tmp_path), "JOIN_TIMEOUT": "1s"}) for index in (0, 1))
+    assert (first.returncode, second.returncode) == (4, 6)
+    assert re.fullmatch(rf"gpu-acceptance: node 0 is .*, and {where} does not lead there: {NO_NAME}; .*\n", first.stderr)
+    assert re.match(rf"gpu-acceptance: node 0 does not answer at {where} within 1 s: {NO_NAME}; this is node 1 \(", second.stderr)
 
 
 @needs_kustomize

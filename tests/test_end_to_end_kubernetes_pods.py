@@ -42,12 +42,12 @@ def ours(one, overlay="all-nodes"):
 
 @contextmanager
 def started(api, tmp_path, overlay="all-nodes", **more):
-    """`start.sh` as the first pod, in whose place of torchrun a line is printed."""
+    """`start.sh` as the first pod, which prints a line in place of the meeting of the pods, and one in place of torchrun."""
     labels, place = ENGINES[overlay]
     template = place(built(overlay, resized(tmp_path, overlay, gpus_per_node=1)))
     (container,) = template["spec"]["containers"]
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\n[ "$2" != torch.distributed.run ] && exec {PYTHON} "$@"\necho torchrun "$@"\n')
+    python.write_text(f'#!/bin/sh\ncase "$2 $3" in "gpu_acceptance pods") exec {PYTHON} "$@" ;; esac\necho "$@"\n')
     python.chmod(0o755)
     kubeflow = {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "a-pod", "PET_MASTER_PORT": "29500"}
     own = environment_of(container, labels, {"batch.kubernetes.io/job-completion-index": "0"})
@@ -88,8 +88,10 @@ def test_torchrun_starts_once_all_pods_run(tmp_path):
             said = process.communicate(timeout=120)[0].splitlines()
     assert said[0] == "waiting for gpu-acceptance-1-k2m9d (Pending, PodScheduled: Unschedulable), 20 min 0 s more at most"
     assert said[1] == "2 of 2 pods of this run running"
-    assert said[2].startswith("torchrun -m torch.distributed.run --max-restarts=0 -m pytest acceptance/ --report-dir=")
-    assert said[2].endswith(" --join-timeout=20m")
+    where = "gpu-acceptance-0.gpu-acceptance:29500 --nodes=2 --node=0"
+    assert said[2] == f"-m gpu_acceptance meet {where} --run=gpu-acceptance-{LABELS['batch.kubernetes.io/controller-uid']} --timeout=20m"
+    assert said[3].startswith("-m torch.distributed.run --max-restarts=0 --rdzv-conf=timeout=1200 -m pytest acceptance/ --report-dir=")
+    assert said[3].endswith(" --join-timeout=20m")
     assert process.returncode == 4  # this torchrun makes no run
 
 
@@ -101,14 +103,15 @@ def test_what_the_pod_may_not_ask_is_said_and_torchrun_starts(tmp_path):
     assert said[0].startswith(
         "the pods of this run are not awaited before torchrun starts: not permitted (GET /api/v1/namespaces/default/pods"
     )
-    assert said[1].startswith("torchrun ")
-    assert said[1].endswith(" --join-timeout=15m")
+    assert said[2].startswith("-m torch.distributed.run --max-restarts=0 --rdzv-conf=timeout=900 ")
+    assert said[2].endswith(" --join-timeout=15m")
 
 
 def test_another_pod_than_the_first_asks_nobody(tmp_path):
     with cluster(tmp_path / "account") as api, started(api, tmp_path, PET_NODE_RANK="1") as process:
         said = process.communicate(timeout=120)[0]
-    assert said.startswith("torchrun ")
+    assert said.startswith("-m gpu_acceptance meet ")
+    assert "\n-m torch.distributed.run " in said
     assert api.asked == []
 
 
@@ -128,4 +131,4 @@ def test_a_wait_that_is_none_is_a_usage_error(tmp_path):
         said = process.communicate(timeout=120)[0]
     assert process.returncode == 4
     assert "argument --timeout: 'soon' is no time, seconds or a number with s, m or h, above 0" in said
-    assert "torchrun" not in said
+    assert "torch.distributed.run" not in said

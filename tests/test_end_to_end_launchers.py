@@ -3,11 +3,10 @@
 import os
 import shlex
 import shutil
-import subprocess
 
 import pytest
 from faults import Fault
-from hosts import ADDRESSES, PORT, connected, needs_hosts
+from hosts import ADDRESSES, PORT, connected, held_port, needs_hosts
 from suite import HANG_S, PYTHON, processes_in, shipped_suite
 from waiting import wait_until
 
@@ -22,15 +21,6 @@ PORT_TAKEN = Fault(
 )
 OTHER_STORE = Fault("at the address of rank 0 is the store of another run", "usage error, exit code 4: the other run stays")
 OTHER_NUMBERS = Fault("ranks were told unequal numbers of ranks", "usage error, exit code 4, on each node")
-# Until it is killed.
-HOLDS_THE_PORT = """
-import signal, socket, sys
-with socket.socket() as taken:
-    taken.bind(("0.0.0.0", int(sys.argv[1])))
-    taken.listen()
-    print("up", flush=True)
-    signal.pause()
-"""
 
 
 @pytest.fixture
@@ -83,12 +73,10 @@ def test_who_cannot_find_rank_0_and_who_waits_in_vain_say_so(hosts):
 @needs_hosts
 def test_a_port_that_something_else_holds_is_one_line_on_each_host(hosts, seen):
     """What holds it takes connections and says nothing: torch's own client would wait for it without an end."""
-    with subprocess.Popen(hosts[0].here([PYTHON, "-c", HOLDS_THE_PORT, str(PORT)]), stdout=subprocess.PIPE) as holder:
-        assert holder.stdout.readline() == b"up\n"
+    with held_port(hosts[0]):
         bare(hosts, 0, "--join-timeout=5")
         bare(hosts, 1, "--join-timeout=5")
         ended = [hosts[node].wait() for node in (0, 1)]
-        holder.kill()
     assert [one.returncode for one in ended] == [4, 6], [one.output for one in ended]
     assert f"ERROR: rank 0 cannot host the control store on port {PORT} of node-0: " in ended[0].output
     told = f"no control store at {ADDRESSES[0]}:{PORT} within 5 s: what listens there does not answer as one does"

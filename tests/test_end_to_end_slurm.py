@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from faults import Fault
+from hosts import NO_NAME
 from slurm import ASKED, BATCH, EACH_NODE, needs_slurm, slurm_suite, two_slurm_nodes
 from suite import PYTHON, extend_conftest, make_suite, processes_in
 from waiting import wait_until
@@ -331,20 +332,26 @@ def test_another_way_to_launch_is_a_usage_error(slurm, tmp_path):
 
 
 @pytest.mark.parametrize("launch", ["torchrun", "srun"])
-def test_where_ranks_cannot_meet_the_batch_file_says_so_and_starts_nothing(slurm, tmp_path, launch):
+def test_where_nodes_cannot_meet_the_first_one_says_so_and_nothing_starts(slurm, tmp_path, launch):
+    """The other node would wait for a quarter of an hour: Slurm ends it."""
     suite = make_suite(tmp_path / "suite", "passes")
-    job = slurm.submit(suite, env={"LAUNCH": launch, "MASTER_ADDR": "nowhere.invalid"})
-    assert slurm.wait(job) == "FAILED 4:0", job.text
-    text = "MASTER_ADDR=nowhere.invalid: no such host on .*; it is the first node of the job, as the others reach it\n"
-    assert re.fullmatch(text, job.text)
-    job.output.unlink()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         job = slurm.submit(suite, env={"LAUNCH": launch, "MASTER_PORT": str(port)})
         assert slurm.wait(job) == "FAILED 4:0", job.text
-    assert job.text == f"port {port} of 127.0.0.1 is taken: MASTER_PORT names another one\n"
+    other = "name another one, the same on every node (MASTER_PORT, --rdzv-endpoint)"
+    assert re.search(rf"^gpu-acceptance: port {port} of .* \(node 0\): Address already in use; {re.escape(other)}$", job.text, re.MULTILINE)
+    assert job.text.endswith(f"no run in {suite}/reports/slurm-{job.number}: see the error above\n"), job.text
+
+
+def test_an_address_that_leads_nowhere_is_said_by_the_first_node(slurm, tmp_path):
+    suite = make_suite(tmp_path / "suite", "passes")
+    job = slurm.submit(suite, env={"MASTER_ADDR": "nowhere.invalid", "JOIN_TIMEOUT": "8s"})
+    assert slurm.wait(job) == "FAILED 4:0", job.text
+    end = rf"does not lead there: {NO_NAME}; name the host of node 0 \(MASTER_ADDR, --rdzv-endpoint\)"
+    assert re.search(rf"^gpu-acceptance: node 0 is .*, and nowhere\.invalid:\d+ {end}$", job.text, re.MULTILINE), job.text
 
 
 def test_unequal_tasks_are_one_line_on_each_node(slurm, tmp_path, seen):

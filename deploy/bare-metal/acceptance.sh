@@ -7,8 +7,8 @@
 # path. OPTIONs go on to the suite (--limits=FILE, --level=quick, ...). Ends with the verdict's own exit code: 0 ACCEPTED, 1 REJECTED,
 # 6 INCOMPLETE, 2 interrupted, 4 usage; 3 where the first host does not say it.
 # From the environment: PYTHON (.venv/bin/python of the checkout), REPORTS (its reports/), RANKS (GPUs of the first host, else 2), SSH (ssh -o
-# BatchMode=yes), MASTER_ADDR (the first host, as the others reach it), MASTER_PORT (29500), GRACE (120 s that the others have once one has
-# ended). Variables of NCCL, gloo, CUDA and OpenMP that are set here are set on every host.
+# BatchMode=yes), MASTER_ADDR (the first host, as the others reach it), MASTER_PORT (29500), JOIN_TIMEOUT (60s, how long hosts and ranks wait for
+# each other), GRACE (120 s that the others have once one has ended). Variables of NCCL, gloo, CUDA and OpenMP that are set here are set on every host.
 
 set -uo pipefail
 
@@ -53,20 +53,8 @@ here="cd $(quoted "$PWD")&& "
 # The last line is the answer: before it a shell over there may greet.
 same='import sys, pathlib, torch, gpu_acceptance.options.digests as d; '
 same+='print(d.suite_digest(pathlib.Path.cwd()), "Python", sys.version.split()[0], "torch", torch.__version__)'
-# Nor would torchrun say within ten minutes that nobody finds the first host, or that something else has the port there.
-address=${MASTER_ADDR:-${first##*@}}
-same+='
-import socket
-port, address, hosts_it = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "0"
-try:
-    socket.getaddrinfo(address, port)
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        hosts_it and probe.bind(("", port))
-except OSError as error:
-    sys.exit(f"MASTER_ADDR={address} MASTER_PORT={port}: {error.strerror}")'
 for index in "${!hosts[@]}"; do
-    "${ssh[@]}" "${hosts[index]}" "$here PYTHONPATH=src $(quoted "$python" -c "$same" "$port" "$address" "$index")" >"$scratch/$index" 2>"$scratch/$index.error" </dev/null &
+    "${ssh[@]}" "${hosts[index]}" "$here PYTHONPATH=src $(quoted "$python" -c "$same")" >"$scratch/$index" 2>"$scratch/$index.error" </dev/null &
     asked[index]=$!
 done
 for index in "${!hosts[@]}"; do
@@ -81,13 +69,43 @@ done
 ranks=${RANKS:-$("${ssh[@]}" "$first" "$here $(quoted "$python" -c 'import torch; print(torch.cuda.device_count() or 2)')" </dev/null | tail -n 1)}
 [[ $ranks =~ ^[1-9][0-9]*$ ]] || fail "RANKS=$ranks: wants the number of ranks of each host"
 
+# Nor would torchrun say within ten minutes that an address leads elsewhere, or ever that something else has the port. The first host knows most.
+address=${MASTER_ADDR:-${first##*@}}
+patience=${JOIN_TIMEOUT:-60s}
+for index in "${!hosts[@]}"; do
+    command=("$python" -m gpu_acceptance meet "$address:$port" --nodes="${#hosts[@]}" --node="$index" --run="$run_id" --timeout="$patience")
+    said=/dev/stderr
+    [ "$index" = 0 ] || said=$scratch/$index.met
+    "${ssh[@]}" -tt "${hosts[index]}" "$here PYTHONPATH=src exec $(quoted "${command[@]}")" >"$said" 2>&1 </dev/null &
+    meeting[index]=$!
+done
+code=0 told=
+for index in "${!hosts[@]}"; do
+    [ "$code" != 4 ] || kill -TERM "${meeting[index]}" 2>/dev/null # a mistake of the start: the others would wait for nothing
+    wait "${meeting[index]}"
+    ended=$?
+    if [ "$ended" = 0 ] || [ "$code" = 4 ]; then continue; fi
+    code=$ended
+    [ "$index" != 0 ] || continue # its terminal is ours
+    line=$(tail -n 1 "$scratch/$index.met")
+    [ "$line" = "$told" ] || echo "${hosts[index]}: $line" >&2
+    told=$line
+done
+case $code in
+0) ;;
+6) exit 6 ;;
+*) exit 4 ;;
+esac
+# What `meet` has taken is a number with s, m or h.
+seconds=${patience%s} seconds=${seconds/%m/*60} seconds=$((10#${seconds/%h/*3600}))
+
 settings=()
 while IFS= read -r name; do settings+=("$name=${!name}"); done < <(compgen -e | grep -E '^(NCCL|GLOO|CUDA|OMP|UCX|FI|TORCH_NCCL)_')
 # -tt: where this end goes, torchrun over there is hung up, and ends its ranks.
 for index in "${!hosts[@]}"; do
     command=(env "${settings[@]}" "$python" -m torch.distributed.run --max-restarts=0 --nnodes="${#hosts[@]}" --node-rank="$index"
-        --nproc-per-node="$ranks" --master-addr="$address" --master-port="$port"
-        -m pytest acceptance/ --report-dir="$reports" --run-id="$run_id" "$@")
+        --nproc-per-node="$ranks" --master-addr="$address" --master-port="$port" --rdzv-conf="timeout=$seconds"
+        -m pytest acceptance/ --report-dir="$reports" --run-id="$run_id" --join-timeout="$patience" "$@")
     said=/dev/stdout
     [ "$index" = 0 ] || said=$scratch/$index.said
     "${ssh[@]}" -tt "${hosts[index]}" "$here exec $(quoted "${command[@]}")" >"$said" 2>&1 </dev/null &

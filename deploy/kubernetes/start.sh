@@ -6,7 +6,8 @@
 # OPTIONs go on to the suite (--limits=FILE, --level=quick, ...). Where ranks meet stands in torchrun's own variables (PET_*): a manifest of
 # this folder sets them, or Kubeflow's operator. The pod of node 0 ends with the verdict's own exit code: 0 ACCEPTED, 1 REJECTED,
 # 6 INCOMPLETE, 2 interrupted (the pod was deleted, the deadline), 4 usage. Any other pod ends with torchrun's, which is 0 if ACCEPTED.
-# First it waits until all pods of the run are running: what keeps one from it, the scheduler has told Kubernetes and not torchrun.
+# First it waits until all pods of the run are running: what keeps one from it, the scheduler has told Kubernetes and not torchrun. Then all pods
+# see that they find each other: torchrun would not say for long that they do not.
 # PYTHON (python3), REPORTS (/reports) and JOIN_TIMEOUT (15m), how long pods and ranks wait for each other, may come from the environment.
 
 set -uo pipefail
@@ -50,7 +51,17 @@ if [ "$PET_NODE_RANK" = 0 ]; then
     child=
 fi
 
-run "$python" -m torch.distributed.run --max-restarts=0 -m pytest acceptance/ \
+run "$python" -m gpu_acceptance meet "$PET_MASTER_ADDR:$PET_MASTER_PORT" --nodes="$PET_NNODES" --node="$PET_NODE_RANK" --run="$RUN_ID" \
+    --timeout="$patience"
+case $code in
+    2 | 4 | 6) exit "$code" ;;
+    143) exit 2 ;; # TERM, before it listened
+esac
+child=
+# What `meet` has taken is a number with s, m or h.
+seconds=${patience%s} seconds=${seconds/%m/*60} seconds=$((10#${seconds/%h/*3600}))
+
+[ "$code" != 0 ] || run "$python" -m torch.distributed.run --max-restarts=0 --rdzv-conf="timeout=$seconds" -m pytest acceptance/ \
     --report-dir="$reports" --run-id="$RUN_ID" --join-timeout="$patience" "$@"
 
 if [ "$PET_NODE_RANK" != 0 ]; then

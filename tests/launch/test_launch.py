@@ -76,7 +76,7 @@ def test_nobody_is_a_world_of_one(environ):
         ),
         (
             {"LOCAL_WORLD_SIZE": "4"},
-            "WORLD_SIZE=16, but LOCAL_WORLD_SIZE=4 on 2 nodes: use the same --nproc-per-node on every node",
+            "WORLD_SIZE=16, but LOCAL_WORLD_SIZE=4 on 2 nodes: use the same --nnodes and --nproc-per-node on every node",
         ),
         ({"RANK": "-1"}, "RANK='-1' in the environment is not a whole number from 0 up"),
         ({"RANK": "٣"}, "RANK='٣' in the environment is not a whole number from 0 up"),

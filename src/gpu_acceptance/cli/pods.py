@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpu_acceptance.cli.pod_wait import await_pods
@@ -28,8 +29,10 @@ def add_verbs(verbs: "Verbs") -> None:
         "is not running what Kubernetes says of it, and return 6. Where this pod may not ask, say so and return 0: the launcher waits.",
     )
     pods.add_argument("--labels", metavar="KEY=VALUE", type=_labels, required=True, help="a label that all pods of the run have")
-    pods.add_argument("--number", metavar="N", type=_number, required=True, help="how many pods the run has")
-    pods.add_argument("--timeout", metavar="TIME", type=_time, required=True, help="how long to wait: seconds, or a number with s, m or h")
+    pods.add_argument("--number", metavar="N", type=count_of("pods"), required=True, help="how many pods the run has")
+    pods.add_argument(
+        "--timeout", metavar="TIME", type=time_of, required=True, help="how long to wait: seconds, or a number with s, m or h"
+    )
     pods.set_defaults(verb=_pods)
 
 
@@ -39,24 +42,36 @@ def _labels(text: str) -> str:
     return text
 
 
-def _number(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,4}", text):
-        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no number of pods, a whole number from 1 to 99999")
-    return int(text)
+def count_of(what: str) -> Callable[[str], int]:
+    """Reads how many of these there are, for argparse."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[1-9][0-9]{0,4}", text):
+            raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no number of {what}, a whole number from 1 to 99999")
+        return int(text)
+
+    return read
 
 
-def _time(text: str) -> int:
+def time_of(text: str) -> int:
+    """Seconds, for argparse."""
     if not (seconds := seconds_of(text)):
         raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no time, seconds or a number with s, m or h, above 0")
     return seconds
 
 
+def end_on_sigterm(while_what: str) -> None:
+    """From now on that signal ends this process with one line."""
+    line = f"INCOMPLETE: interrupted while {while_what}: SIGTERM\n".encode()
+
+    def end(number: int, frame: object) -> None:
+        os.write(sys.stderr.fileno(), line)
+        os._exit(INTERRUPTED)
+
+    signal.signal(signal.SIGTERM, end)
+
+
 def _pods(options: argparse.Namespace) -> int:
-    signal.signal(signal.SIGTERM, _interrupted)
+    end_on_sigterm("the pods of this run were awaited")
     read = functools.partial(kubernetes_pods.read, options.labels)
     return await_pods(read, options.number, options.timeout, functools.partial(print, flush=True))
-
-
-def _interrupted(number: int, frame: object) -> None:
-    os.write(sys.stderr.fileno(), b"INCOMPLETE: interrupted while the pods of this run were awaited: SIGTERM\n")
-    os._exit(INTERRUPTED)

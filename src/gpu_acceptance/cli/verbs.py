@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from gpu_acceptance import __version__
-from gpu_acceptance.cli import build, compare, evidence, machine, pods, remedies, verdict
+from gpu_acceptance.cli import build, compare, evidence, machine, meet, pods, remedies, verdict
 from gpu_acceptance.cli.said import UNREADABLE, fail
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.never_began import NothingRanError
@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     evidence.add_verbs(report_verbs)
     machine.add_verbs(verbs)
     pods.add_verbs(verbs)
+    meet.add_verbs(verbs)
     remedies.add_verbs(verbs)
     profiles = verbs.add_parser("profiles", help="list the shipped profiles", description="List the shipped profiles.")
     profiles.set_defaults(verb=_profiles)

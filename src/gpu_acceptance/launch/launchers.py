@@ -75,7 +75,7 @@ def torchrun_rank(environ: Mapping[str, str]) -> Rank:
     if world_size != local_world_size * num_nodes:
         raise LaunchError(
             f"WORLD_SIZE={world_size}, but LOCAL_WORLD_SIZE={local_world_size} on {num_nodes} nodes: "
-            "use the same --nproc-per-node on every node"
+            "use the same --nnodes and --nproc-per-node on every node"
         )
     where = (environ["MASTER_ADDR"], port, environ["TORCHELASTIC_RUN_ID"])
     return Rank(rank, local_rank, world_size, local_world_size, node, num_nodes, *where, launcher=TORCHRUN)

@@ -1,0 +1,74 @@
+"""The verb with which the nodes of a run find each other before their launchers do."""
+
+import argparse
+import functools
+import re
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from gpu_acceptance.cli.pods import count_of, end_on_sigterm, time_of
+from gpu_acceptance.launch.meeting import meet
+from gpu_acceptance.launch.meeting_host import Place
+from gpu_acceptance.text.visible import one_line
+
+if TYPE_CHECKING:
+    from gpu_acceptance.cli.machine import Verbs
+
+_PLACE = re.compile(r"(?a:\[?([\w.:-]{1,253}?)\]?):([0-9]{1,5})")
+
+
+def add_verbs(verbs: "Verbs") -> None:
+    meet = verbs.add_parser(
+        "meet",
+        help="see that all nodes of a run find each other, before torchrun starts on them",
+        description="On each node of a run, with the same words: wait until all of them have come to HOST:PORT, and return 0 on all. "
+        "The host of node 0 listens there; without --node it is the one that HOST leads to. It ends and leaves the port to what starts "
+        "next. Where the address leads elsewhere, the port is taken, or the numbers do not fit, say so in one line and return 4; where "
+        "one does not come in time, 6. Who is awaited is said every 15 s.",
+    )
+    meet.add_argument(
+        "place", metavar="HOST:PORT", type=_place, help="where ranks are to meet: the address of node 0, as the others reach it"
+    )
+    meet.add_argument("--nodes", metavar="N", type=count_of("nodes"), required=True, help="how many nodes the run has")
+    meet.add_argument("--node", metavar="I", type=_node, help="the number of this one, from 0 up; on all nodes or on none")
+    meet.add_argument("--run", metavar="NAME", type=_run, help="a name that all nodes of the run give it")
+    meet.add_argument(
+        "--timeout",
+        metavar="TIME",
+        type=time_of,
+        default=60,  # as --join-timeout of the suite
+        help="how long to wait: seconds, or a number with s, m or h (default: 60 s)",
+    )
+    meet.set_defaults(verb=_meet)
+
+
+def _place(text: str) -> tuple[str, int]:
+    found = _PLACE.fullmatch(text)
+    if not found or not 1 <= int(found[2]) <= 65535:
+        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no HOST:PORT with a port from 1 to 65535")
+    return found[1], int(found[2])
+
+
+def _node(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text):
+        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no number of a node, a whole number from 0 up")
+    return int(text)
+
+
+def _run(text: str) -> str:
+    if not re.fullmatch(r"(?a:[\w.:-]{1,200})", text):
+        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no name of a run, letters, digits, '.', ':', '_' and '-'")
+    return text
+
+
+def _meet(options: argparse.Namespace) -> int:
+    if options.node is not None and options.node >= options.nodes:
+        raise ValueError(f"--node={options.node} of --nodes={options.nodes}: nodes are numbered from 0 to {options.nodes - 1}")
+    end_on_sigterm("the nodes of this run were awaited")
+    address, port = options.place
+    place = Place(address, port, options.nodes, options.node, options.run or "", options.timeout, socket.gethostname())
+    answer = meet(place, functools.partial(print, flush=True))
+    if answer.exit_code:
+        print(f"gpu-acceptance: {one_line(answer.text)}", file=sys.stderr)
+    return answer.exit_code

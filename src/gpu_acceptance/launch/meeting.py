@@ -14,11 +14,9 @@ from collections.abc import Callable, Sequence
 
 from gpu_acceptance.inventory import interfaces
 from gpu_acceptance.launch.meeting_host import (
-    INCOMPLETE,
     MAX_LINE_BYTES,
     MOST_STRANGERS,
     SAY_EVERY_S,
-    USAGE,
     Hello,
     MeetingHost,
     Place,

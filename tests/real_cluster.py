@@ -123,15 +123,24 @@ class RealCluster:
         return sorted(found, key=lambda one: one["metadata"]["name"])
 
     @contextlib.contextmanager
-    def run(self, number: int, gpus: int = 8, *, small: bool = False, env: dict[str, Any] | None = None, **spec: Any) -> Iterator[str]:
+    def run(
+        self,
+        number: int,
+        gpus: int = 8,
+        *,
+        small: bool = False,
+        env: dict[str, Any] | None = None,
+        template: dict[str, Any] | None = None,
+        **spec: Any,
+    ) -> Iterator[str]:
         """The pods that an Indexed Job makes of our manifest; gives the uid of what controls them: here no Job, which would make more."""
         self.ask("create", "configmap", "controller")
         uid: str = self.get(f"/api/v1/namespaces/{self.namespace}/configmaps/controller")["metadata"]["uid"]
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "controller", "uid": uid, "controller": True}
         labels = {"batch.kubernetes.io/job-name": "gpu-acceptance", "batch.kubernetes.io/controller-uid": uid}
         for index in range(number):
-            pod = copy.deepcopy(built("all-nodes")["Job"]["spec"]["template"])
-            pod["metadata"]["labels"].update(labels)
+            pod = copy.deepcopy(template or built("all-nodes")["Job"]["spec"]["template"])
+            pod["metadata"]["labels"].update({**labels, "batch.kubernetes.io/job-completion-index": str(index)})
             pod["metadata"].update(generateName=f"gpu-acceptance-{index}-", ownerReferences=[owner])
             pod["metadata"]["annotations"] = {"batch.kubernetes.io/job-completion-index": str(index)}
             pod["spec"].update(hostname=f"gpu-acceptance-{index}", **spec)

@@ -158,6 +158,7 @@ def test_reports_can_be_fetched_from_the_volume_they_were_written_to():
     volumes = {volume["name"]: volume for volume in reader["spec"]["volumes"]}
     assert volumes["reports"]["persistentVolumeClaim"]["claimName"] == built("all-nodes")["PersistentVolumeClaim"]["metadata"]["name"]
     assert reader["spec"]["containers"][0]["image"] == job["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert reader["spec"]["securityContext"]["supplementalGroups"] == [job["spec"]["template"]["spec"]["securityContext"]["fsGroup"]]
 
 
 @pytest.mark.parametrize(("overlay", "mode"), [("one-gpu", "ReadWriteOnce"), ("one-node", "ReadWriteOnce"), ("all-nodes", "ReadWriteMany")])

@@ -45,6 +45,11 @@ def test_a_run_that_was_refused_has_no_verdict(checkout):
     assert done.stderr.startswith("no run: see the error above\n")
 
 
+def test_ranks_meet_on_a_machine_whose_own_name_resolves_to_nothing(checkout):
+    """As in a container without a network: there torchrun waits for ever, unless it is told an address."""
+    assert " --standalone --local-addr=127.0.0.1 " in make(checkout, "accept", "RANKS=1").stdout
+
+
 def test_a_run_that_left_a_folder_is_asked_for_its_verdict(checkout):
     make_folder = 'for word; do case $word in --run-id=*) mkdir -p "all runs/${word#--run-id=}";; esac; done'
     write_program(checkout / ".venv" / "bin" / "python", make_folder)

@@ -32,7 +32,7 @@ EOF
 }
 
 openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -days 30 -subj /CN=plane 2>/dev/null
-certificate server /CN=kube-apiserver IP:127.0.0.1,DNS:kubernetes.default.svc
+certificate server /CN=kube-apiserver IP:127.0.0.1,IP:192.0.2.1,DNS:kubernetes.default.svc
 certificate admin /O=system:masters/CN=admin
 certificate scheduler /CN=system:kube-scheduler
 certificate manager /CN=system:kube-controller-manager
@@ -50,7 +50,7 @@ begin etcd --data-dir=data --listen-client-urls="http://127.0.0.1:$((port + 1))"
     --listen-peer-urls="http://127.0.0.1:$((port + 2))" --initial-advertise-peer-urls="http://127.0.0.1:$((port + 2))" \
     --initial-cluster="default=http://127.0.0.1:$((port + 2))" --unsafe-no-fsync
 begin kube-apiserver --etcd-servers="http://127.0.0.1:$((port + 1))" --bind-address=127.0.0.1 --advertise-address=127.0.0.1 \
-    --endpoint-reconciler-type=none --secure-port="$port" --tls-cert-file=server.crt --tls-private-key-file=server.key \
+    --endpoint-reconciler-type=none --kubelet-preferred-address-types=InternalIP --secure-port="$port" --tls-cert-file=server.crt --tls-private-key-file=server.key \
     --client-ca-file=ca.crt --authorization-mode=Node,RBAC --service-cluster-ip-range=192.0.2.0/24 \
     --service-account-issuer=https://kubernetes.default.svc --service-account-signing-key-file=account.key --service-account-key-file=account.key
 until kubectl --kubeconfig admin.kubeconfig get --raw /readyz >/dev/null 2>&1; do

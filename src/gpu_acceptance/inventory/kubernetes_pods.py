@@ -100,11 +100,20 @@ def _of_container(name: str, state: dict[str, Any]) -> Iterator[Reason]:
     if waiting := state.get("waiting"):
         yield Reason(_text(waiting.get("message")), f"{name}: {_text(waiting.get('reason')) or 'waiting'}")
     if (ended := state.get("terminated")) and ended["exitCode"] != 0:
-        last = _text(ended.get("message")).strip().splitlines()[-1:]  # the end of what it printed
-        yield Reason("".join(last), f"{name}: {_text(ended.get('reason')) or 'ended'}, exit code {int(ended['exitCode'])}")
+        word = f"{name}: {_text(ended.get('reason')) or 'ended'}, exit code {int(ended['exitCode'])}"
+        yield Reason(_last_line(ended.get("message")), word)
 
 
 def _text(told: object) -> str:
+    return _whole_text(told)[:_MOST_TEXT]
+
+
+def _last_line(told: object) -> str:
+    """Of the end of what a container printed, of which the kubelet keeps 2048 bytes: the verdict is its last line."""
+    return "".join(_whole_text(told).strip().splitlines()[-1:])[:_MOST_TEXT]
+
+
+def _whole_text(told: object) -> str:
     if told is not None and not isinstance(told, str):
         raise ValueError(f"no text: {told!r:.80}")
-    return (told or "")[:_MOST_TEXT]
+    return told or ""

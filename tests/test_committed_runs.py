@@ -213,6 +213,12 @@ def test_readings_of_nfs_are_what_their_page_says():
     locks = [row["ranks"][0] for key, row in rows.items() if "nolock" in key[2] and key[-1] == "test_locks"]
     assert {rank["locks.holders"] for rank in locks} == {2}
     assert f"of 10 additions {locks[0]['locks.lost']} and {locks[1]['locks.lost']} were lost" in page
+    asked_anew = rows["names that are not there are not remembered", *["vers=4.2,lookupcache=positive"] * 2, "test_same"]["ranks"]
+    assert {rank["delay"] for rank in asked_anew} == {0}
+    long = next(row["ranks"] for key, row in rows.items() if "acregmax" in key[2] and key[-1] == "test_same")
+    assert f"{min(rank['delay'] for rank in long):.1f} to {max(rank['delay'] for rank in long):.1f} s, as without" in page
+    (refused,) = next(case["said"] for case in cases if case["case"] == "root_squash, a folder of root, ranks as root")
+    assert re.search(r"not writable by root, .*?\(exports\(5\), root_squash\)", refused)[0] in page
     stuck = rows["hard, server stopped while ranks wrote", "vers=4.2,hard", "vers=4.2,hard", "test_bandwidth"]
     assert stuck["outcome"] == "stuck"
     assert "cannot be interrupted (D), in folio_wait_bit_common" in stuck["message"]

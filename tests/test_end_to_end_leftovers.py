@@ -33,6 +33,12 @@ def test_a_collective_that_only_one_rank_issued(one_sided):
     assert (row.outcome, row.attempts[0].ranks[1].figures[0].value) == ("passed", 2.0)
 
 
+def test_what_was_held_for_a_validation_that_is_left_out_is_ended_before_the_next(tmp_path):
+    ended = plain_pytest(make_suite(tmp_path, "left_out", "passes"), "--budget=600")
+    assert ended.outcomes() == {"test_first": "passed", "test_second": "not run", "test_value": "passed"}, ended.output
+    assert "out of time: --budget=600" in ended.row("test_second").message
+
+
 def test_what_is_right_passes(tmp_path):
     ended = torchrun(make_suite(tmp_path, "talks_in_pairs", "holds_for_the_module"), ranks=3)
     assert ended.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)", ended.output

@@ -96,8 +96,12 @@ class WorkerPlugin:
         self._done = {"outcome": Outcome.PASSED, "phase": "", "message": "", "duration_s": 0.0}
         item = items.get(command["nodeid"])
         if item is None:
-            self._note(Outcome.ERROR, "setup", f"this worker did not collect {command['nodeid']}")
-            self._supervisor.tell({"type": "setup", "outcome": Outcome.ERROR, "reason": self._done["message"]})
+            self._cannot_begin(f"this worker did not collect {command['nodeid']}")
+            return
+        if errors := self._tear_down(
+            item.session, item
+        ):  # of fixtures that were kept for what was left out since: there was no time for it
+            self._cannot_begin("; ".join(errors))
             return
         figures, self._leftovers = Figures(item.nodeid, self._late), None
         self._config.stash[FIGURES] = figures
@@ -113,6 +117,10 @@ class WorkerPlugin:
             self._note(Outcome.ERROR, "teardown", f"left behind: {', '.join(found)}")
         if self._done["outcome"] is Outcome.PASSED and self._leftovers:
             self._seal()
+
+    def _cannot_begin(self, why: str) -> None:
+        self._note(Outcome.ERROR, "setup", why)
+        self._supervisor.tell({"type": "setup", "outcome": Outcome.ERROR, "reason": self._done["message"]})
 
     def _seal(self) -> None:
         """Once all ranks have passed: one more collective on every group, which must pair."""
@@ -142,10 +150,10 @@ class WorkerPlugin:
         except RuntimeError as error:
             self._note(Outcome.ERROR, "teardown", f"{type(error).__name__}: {error}")
 
-    def _tear_down(self, session: pytest.Session) -> list[str]:
-        """Ends all fixtures that are still up, here and now, where an error of theirs can still be told."""
+    def _tear_down(self, session: pytest.Session, following: pytest.Item | None = None) -> list[str]:
+        """Ends all fixtures that what follows does not need, here and now, where an error of theirs can still be told."""
         try:
-            session._setupstate.teardown_exact(None)
+            session._setupstate.teardown_exact(following)
         except BaseException as error:
             parts = error.exceptions if isinstance(error, BaseExceptionGroup) else [error]
             return [clip(f"{type(part).__name__}: {part}", 2000) for part in parts]

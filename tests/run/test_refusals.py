@@ -108,6 +108,33 @@ def test_ranks_that_cannot_be_a_job(ranks, declared, text):
     assert find_mismatch(ranks, declared) == text
 
 
+APART = "each rank wants to see all GPUs of its node; srun: --gpus-per-node, no --gpus-per-task or --gpu-bind"
+
+
+def seeing(*seen, **visible):
+    """A node of as many ranks, of 4 GPUs on its bus: which of them NVML shows to each, and what CUDA_VISIBLE_DEVICES says."""
+    ranks = [make_identity(rank, len(seen), len(seen)) for rank in range(len(seen))]
+    gpus = make_identity(0, 4, 4).gpus
+    update = [{"gpus": tuple(gpus[index] for index in shown), "num_gpus_on_bus": 4} for shown in seen]
+    told = [{"environment": {"CUDA_VISIBLE_DEVICES": visible[f"rank{rank}"]}} if visible else {} for rank in range(len(seen))]
+    return [one.model_copy(update={**shown, **said}) for one, shown, said in zip(ranks, update, told, strict=True)]
+
+
+def test_ranks_that_each_see_a_gpu_of_their_own_are_refused():
+    text = f"NVML shows GPU-0-0 on rank 0 and NVML shows GPU-0-1 on rank 1 of node-00: {APART}"
+    assert find_mismatch(seeing([0], [1]), None) == text
+    text = f"CUDA_VISIBLE_DEVICES is 0 on rank 0 and CUDA_VISIBLE_DEVICES is 2 on rank 2 of node-00: {APART}"
+    assert find_mismatch(seeing(*[[0, 1, 2, 3]] * 3, rank0="0", rank1="0", rank2="2"), None) == text
+
+
+def test_a_gpu_that_is_lost_is_no_mistake_of_the_start():
+    assert find_mismatch(seeing([0], [0]), None) is None  # of both ranks
+    assert find_mismatch(seeing([0, 1], [0]), None) is None  # between the first rank's look and the second's
+    assert find_mismatch(seeing([], []), None) is None
+    assert find_mismatch(seeing([0, 1], [0, 1], rank0="0,1", rank1="1,0"), None) is None
+    assert find_mismatch(seeing([0, 1], [0, 1], rank0="0", rank1="0"), None) is None
+
+
 @pytest.mark.parametrize(("expected", "num_nodes"), [(None, 3), (3, 3), (4, 3)])
 def test_no_more_nodes_than_were_expected(expected, num_nodes):
     assert find_surplus(list(make_job(num_nodes, 1).ranks), expected) is None

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.record.job import by_node
+from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.thresholds.values import first_of
 
 _IN_A_WORKER = "GPU_ACCEPTANCE_SUPERVISOR"  # which worker/worker.py puts into the environment of a worker and of all that it starts
@@ -22,6 +24,7 @@ def refuse_inside_a_worker(environ: Mapping[str, str] = os.environ) -> None:
 
 
 _MOST_HOSTS = 8  # in one line
+_VISIBLE, _MOST_SEEN = "CUDA_VISIBLE_DEVICES", 100  # characters
 _NOT_TO_OVERRIDE = {
     *("python_files", "python_functions", "python_classes", "testpaths", "norecursedirs", "addopts"),
     *("filterwarnings", "pythonpath", "usefixtures"),
@@ -86,7 +89,29 @@ def find_mismatch(identities: list[RankIdentity], declared_gpus: int | None) -> 
             return f"--gpus={declared_gpus} declares that many GPUs of each node, but {identity.host} has {identity.local_world_size} ranks"
         if declared_gpus is not None and declared_gpus > identity.num_gpus:
             return f"--gpus={declared_gpus}, but {identity.host} has {identity.num_gpus} GPUs"
+    return next(filter(None, map(_see_their_own_alone, by_node(identities).values())), None)
+
+
+def _see_their_own_alone(ranks: list[RankIdentity]) -> str | None:
+    """Why the ranks of a node cannot be a job: each sees fewer GPUs than there are ranks, and not all see the same ones."""
+    for what, few in (("NVML shows", _few_shown), (f"{_VISIBLE} is", _few_visible)):
+        seen = [few(one) for one in ranks]
+        other = next((number for number, text in enumerate(seen) if text != seen[0]), 0)
+        if all(seen) and other:
+            told = " and ".join(f"{what} {one_line(seen[number][:_MOST_SEEN])} on rank {ranks[number].rank}" for number in (0, other))
+            todo = "each rank wants to see all GPUs of its node; srun: --gpus-per-node, no --gpus-per-task or --gpu-bind"
+            return f"{told} of {ranks[0].host}: {todo}"
     return None
+
+
+def _few_shown(identity: RankIdentity) -> str:
+    """The GPUs that NVML shows, where these are fewer than the ranks of the node; as where Slurm or a container gives each rank one."""
+    return ", ".join(sorted(gpu.uuid for gpu in identity.gpus)) if len(identity.gpus) < identity.local_world_size else ""
+
+
+def _few_visible(identity: RankIdentity) -> str:
+    visible = identity.environment.get(_VISIBLE, "")
+    return visible if len(visible.split(",")) < identity.local_world_size else ""
 
 
 def find_surplus(identities: list[RankIdentity], expected_nodes: int | None) -> str | None:

@@ -3,8 +3,10 @@
 Its GPUs are device files without a driver, given to whole nodes (--exclusive) and to who asks. Of a third node there is only the name.
 """
 
+import contextlib
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -132,7 +134,7 @@ class Slurm:
         """A shipped batch file in this suite's folder, on both nodes, one rank each."""
         output = suite / "job.txt"
         command = ["sbatch", "--parsable", "--nodes=2", f"--chdir={suite}", f"--output={output}", *options, str(batch), *arguments]
-        ours = {"PYTHON": PYTHON, "RANKS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_ports(1)[0]), "OMP_NUM_THREADS": "1"}
+        ours = {"PYTHON": PYTHON, "RANKS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_listener_port()), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             command, env={**self.environment, **ours, **(env or {})}, capture_output=True, text=True, timeout=60, check=False
         )
@@ -205,3 +207,12 @@ def _free_ports(number: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
+
+
+def _listener_port() -> int:
+    """A free one of those that Linux gives to no client, so that nobody takes it before the job begins."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("100 ports of 20000 to 31999 are taken")

@@ -287,9 +287,10 @@ def slurm_pids(slurm):
 
 
 def test_a_task_for_each_rank_is_accepted(slurm, tmp_path):
-    """The other style: no torchrun, and rank 0 starts the store."""
+    """The other style: no torchrun, and rank 0 starts the store. Of the environment sbatch passes on what it is told alone."""
     suite = slurm_suite(tmp_path / "suite", NOT_SHOWN, "environment", "binding")
-    job = slurm.submit(suite, *ASKED, options=WHOLE_NODES_WITHOUT_GPUS, env={"LAUNCH": "srun", "RANKS": "2"})
+    options = (*WHOLE_NODES_WITHOUT_GPUS, "--export=PYTHON,RANKS,LAUNCH,MASTER_ADDR,MASTER_PORT")
+    job = slurm.submit(suite, *ASKED, options=options, env={"LAUNCH": "srun", "RANKS": "2"})
     assert slurm.wait(job) == "COMPLETED 0:0", job.text
     assert job.text.splitlines()[-1].startswith("ACCEPTED (cpu profile: no GPU was tested, "), job.text
     coverage = record_of(suite, job).conclusion.coverage

@@ -27,9 +27,9 @@ def suite(tmp_path):
     return make_suite(tmp_path / "suite", "passes")
 
 
-def wait_in_vain(suite, *arguments) -> str:
+def wait_in_vain(suite, *arguments, env=None) -> str:
     """What rank 0 of two says that is alone."""
-    with Ranks(suite, 2, "--join-timeout=1", *arguments) as ranks:
+    with Ranks(suite, 2, "--join-timeout=1", *arguments, env=env) as ranks:
         for process in ranks.start(0).processes.values():
             process.wait(timeout=180)
         assert ranks.exit_codes == {0: 6}, ranks.outputs
@@ -57,7 +57,7 @@ def few_files():
 
 @pytest.mark.usefixtures("few_files")
 def test_it_has_the_name_that_was_asked_for_and_its_launcher_may_open_what_ranks_need(suite):
-    wait_in_vain(suite, "--run-id=second")
+    wait_in_vain(suite, "--run-id=second", env={"TZ": "UTC0"})  # so that it is this process's child (tests/warm.py)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 1024 + 8 * 2
     assert [path.name for path in (suite / "reports").iterdir()] == ["second"]
 

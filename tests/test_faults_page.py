@@ -21,7 +21,7 @@ NAMES_A_FAULT = {"Fault", "fault", "hang"}  # functions whose first argument is 
 def looked_at() -> list[str]:
     return sorted(
         call.args[0].value
-        for path in (ROOT / "tests").glob("test_*.py")
+        for path in (ROOT / "tests").rglob("test_*.py")
         if LOOKS.search(text := path.read_text(encoding="utf-8"))
         for call in ast.walk(ast.parse(text))
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in NAMES_A_FAULT

@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
         PAGE.write_text(page_of(read(options.folder)), encoding="utf-8")
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        tests = sorted(str(path) for path in (ROOT / "tests").glob("test_*.py") if _LOOKS.search(path.read_text(encoding="utf-8")))
+        tests = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if _LOOKS.search(path.read_text(encoding="utf-8")))
         command = [sys.executable, "-m", "pytest", *tests, f"--faults={folder}", "-n4", "--dist=loadfile", "-q"]
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
         if code == 0:

@@ -9,7 +9,7 @@ from gpu_acceptance.launch.rank import TORCHRUN, LaunchError, Rank
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_PORT")
 BY_HAND = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PORT = 29500  # torchrun's own
-_FIRST_SLURM_PORT = _NUM_SLURM_PORTS = 20000  # so that two jobs on one node rarely meet; deploy/slurm takes the same
+_FIRST_SLURM_PORT, _NUM_SLURM_PORTS = 20_000, 12_000  # so that two jobs on one node rarely meet; Linux gives those from 32768 on to clients
 _TASKS = re.compile(r"(?a:(\d+)(?:\(x\d+\))?)")  # of SLURM_STEP_TASKS_PER_NODE: 4, or 4(x2) for two such nodes
 
 

@@ -61,11 +61,11 @@ def read_settings(config: pytest.Config) -> Settings:
         run_id=run_id_of(option.run_id),
         confirm=count_of("--confirm", option.confirm, "how often a missed limit is measured again") or 0,
         budget=budget_of(option.budget),
-        site=_site(config),
-        contract=_contract(config),
-        checkpoint_dir=_checkpoint_dir(config),
-        data_dir=_data_dir(config),
-        shared_dir=_shared_dir(config),
+        site=_path(config, "--site", option.site, "the file that says which nodes there must be"),
+        contract=_path(config, "--contract", option.contract, "the file that says which metrics answer which line of a contract"),
+        checkpoint_dir=_path(config, "--checkpoint-dir", option.checkpoint_dir, "a folder that all nodes share"),
+        data_dir=_path(config, "--data-dir", option.data_dir, "a folder with training data"),
+        shared_dir=_path(config, "--shared-dir", option.shared_dir, "a folder that all nodes share"),
         lora_model=lora_model,
         lora_data=lora_data,
         level=level_of(option.level, option.soak),
@@ -77,28 +77,9 @@ def read_settings(config: pytest.Config) -> Settings:
     )
 
 
-def _site(config: pytest.Config) -> Path | None:
-    name = not_empty("--site", config.option.site, "the file that says which nodes there must be")
-    return None if name is None else config.invocation_params.dir / name
-
-
-def _contract(config: pytest.Config) -> Path | None:
-    name = not_empty("--contract", config.option.contract, "the file that says which metrics answer which line of a contract")
-    return None if name is None else config.invocation_params.dir / name
-
-
-def _checkpoint_dir(config: pytest.Config) -> Path | None:
-    name = not_empty("--checkpoint-dir", config.option.checkpoint_dir, "a folder that all nodes share")
-    return None if name is None else config.invocation_params.dir / name
-
-
-def _data_dir(config: pytest.Config) -> Path | None:
-    name = not_empty("--data-dir", config.option.data_dir, "a folder with training data")
-    return None if name is None else config.invocation_params.dir / name
-
-
-def _shared_dir(config: pytest.Config) -> Path | None:
-    name = not_empty("--shared-dir", config.option.shared_dir, "a folder that all nodes share")
+def _path(config: pytest.Config, option: str, text: str | None, what: str) -> Path | None:
+    """What this option names, from the folder in which pytest was started; `what` it is, for who gives it nothing."""
+    name = not_empty(option, text, what)
     return None if name is None else config.invocation_params.dir / name
 
 

@@ -11,7 +11,7 @@ from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.contract import JudgedContract, LineState
 from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.thresholds.values import plural
-from gpu_acceptance.verdict.coverage import DECLARED, gpus_by_node, gpus_of_several_nodes
+from gpu_acceptance.verdict.coverage import DECLARED, NodeGpus, gpus_by_node, gpus_of_several_nodes
 
 FORMATION = "world_formation"  # row 0
 REJECTING = {Outcome.DIED: "died", Outcome.STUCK: "stuck", Outcome.FAILED: "failed"}
@@ -179,12 +179,13 @@ def absent(job: Job, declared_gpus: int | None, expected_nodes: int | None) -> I
     sizes = sorted({identity.local_world_size for identity in job.ranks})
     if len(sizes) > 1:
         yield same(f"nodes differ in their number of ranks: {', '.join(map(str, sizes))}")
-    yield from _gpus_without_rank(job, declared_gpus)
-    yield from map(same, gpus_of_several_nodes(gpus_by_node(job)))
+    nodes = gpus_by_node(job)
+    yield from _gpus_without_rank(nodes, declared_gpus)
+    yield from map(same, gpus_of_several_nodes(nodes))
 
 
-def _gpus_without_rank(job: Job, declared_gpus: int | None) -> Iterator[Objection]:
-    wanted = [(node, node.existing if declared_gpus is None else declared_gpus) for node in gpus_by_node(job)]
+def _gpus_without_rank(nodes: Sequence[NodeGpus], declared_gpus: int | None) -> Iterator[Objection]:
+    wanted = [(node, node.existing if declared_gpus is None else declared_gpus) for node in nodes]
     short = [(node, number) for node, number in wanted if len(node.tested) < number]
     num_missing = sum(number - len(node.tested) for node, number in short)
     for node, _ in short:

@@ -37,7 +37,7 @@ ARROWS = {  # a package -> the packages that it imports: these and no others, ea
     "redaction": "folder inventory record report text",
     "snapshot": "figures folder inventory record text thresholds verdict",
     "screen": "inventory report snapshot telemetry text",
-    "launch": "inventory record text thresholds",
+    "launch": "inventory processes record text thresholds",
     "control": "launch processes",
     "worker": "control figures inventory processes record text thresholds",
     "supervisor": "control figures folder inventory launch processes record telemetry text thresholds verdict worker",

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from gpu_acceptance.processes.open_files import let_open
+from gpu_acceptance.processes.open_files import let_open, num_files_of_store
 
 
 @pytest.fixture
@@ -21,17 +21,17 @@ def process():
 
 @pytest.mark.parametrize(("num_ranks", "soft"), [(8, 1088), (100_000, 4096)])
 def test_the_soft_limit_is_raised_as_far_as_the_hard_one_allows(process, num_ranks, soft):
-    let_open(process.pid, num_ranks)
+    let_open(process.pid, num_files_of_store(num_ranks))
     assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (soft, 4096)
 
 
 def test_it_is_never_lowered(process):
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (4000, 4096))
-    let_open(process.pid, 8)
+    let_open(process.pid, num_files_of_store(8))
     assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (4000, 4096)
 
 
 def test_a_process_that_is_gone_is_left_alone(process):
     process.kill()
     process.wait()
-    let_open(process.pid, 8)
+    let_open(process.pid, num_files_of_store(8))

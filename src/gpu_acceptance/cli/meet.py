@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gpu_acceptance.cli.pods import count_of, end_on_sigterm, time_of
 from gpu_acceptance.launch.meeting import meet
 from gpu_acceptance.launch.meeting_host import Place
+from gpu_acceptance.launch.patience import JOIN_S
 from gpu_acceptance.text.visible import one_line
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def add_verbs(verbs: "Verbs") -> None:
         "--timeout",
         metavar="TIME",
         type=time_of,
-        default=60,  # as --join-timeout of the suite
-        help="how long to wait: seconds, or a number with s, m or h (default: 60 s)",
+        default=JOIN_S,
+        help=f"how long to wait: seconds, or a number with s, m or h (default: {JOIN_S:g} s)",
     )
     meet.set_defaults(verb=_meet)
 

@@ -17,7 +17,7 @@ from torch.distributed import PrefixStore, Store, TCPStore
 
 from gpu_acceptance.control.store_client import store_client
 from gpu_acceptance.launch.rank import LaunchError, Rank
-from gpu_acceptance.processes.open_files import let_open
+from gpu_acceptance.processes.open_files import let_open, num_files_of_store
 
 CLOSED = "closed"  # how many ranks will not ask the store again
 BEAT = "beat/{}"  # lookout.py writes them
@@ -85,7 +85,7 @@ def main(told_fd: int, port: int, world_size: int, prefix: str, mark: str) -> No
         os._exit(0)  # whoever started us is not our parent any more
     os.setsid()
     os.chdir("/")
-    let_open(0, world_size)
+    let_open(0, num_files_of_store(world_size))
     os.set_inheritable(told_fd, False)
     with os.fdopen(told_fd, "wb", buffering=0) as told:
         try:

@@ -5,7 +5,6 @@ torchrun's own rendezvous says so after 600 s, or never where something else has
 
 import contextlib
 import os
-import resource
 import secrets
 import socket
 import threading
@@ -23,6 +22,7 @@ from gpu_acceptance.launch.meeting_host import (
     Reply,
 )
 from gpu_acceptance.launch.refused import INCOMPLETE, USAGE
+from gpu_acceptance.processes.open_files import let_open
 from gpu_acceptance.thresholds.values import first_of
 
 _REACH_S = 30.0  # at most: node 0 listens already, but a new name may take a while to be known
@@ -42,7 +42,7 @@ def meet(place: Place, say: Callable[[str], None]) -> Reply:
     host, taken = None, ""
     if place.node in {None, 0}:
         try:
-            _allow_connections(place.num_nodes + MOST_STRANGERS)
+            let_open(0, place.num_nodes + MOST_STRANGERS + _OTHER_FILES)
             host = MeetingHost(place, token, _listen(place.port), say)
         except OSError as error:
             taken = os.strerror(error.errno) if error.errno else str(error)  # Python puts the address behind it
@@ -56,14 +56,6 @@ def meet(place: Place, say: Callable[[str], None]) -> Reply:
     if host and host.is_reached:
         host.join(_SLACK_S)  # the others have it, too
     return answer
-
-
-def _allow_connections(number: int) -> None:
-    """A process may often have 1024 files open, and as many more as it asks for."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = number + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
 def _listen(port: int) -> socket.socket:
@@ -81,9 +73,10 @@ def _await_answer(place: Place, host: MeetingHost | None, guest: "_Guest", say: 
         if answer := guest.answer or (host and host.answer):
             return answer
         if host and place.node == 0 and not host.is_reached and now >= begin + min(_REACH_S, place.timeout_s / 2):
-            host.refuse(_wrong_host(place, guest))
+            refusal = _wrong_host(place, guest)
+            host.refuse(refusal)
             host.join(_SLACK_S)
-            return _wrong_host(place, guest)
+            return refusal
         if now >= max(end, guest.end):
             return _nobody_there(place, guest, taken)
         if now >= due:

@@ -19,7 +19,7 @@ from gpu_acceptance.options.chosen_profile import choose_profile
 from gpu_acceptance.options.own_files import NO_FILES, OwnFiles, read_own_files
 from gpu_acceptance.options.settings import Settings
 from gpu_acceptance.processes.facts import become_subreaper
-from gpu_acceptance.processes.open_files import let_open
+from gpu_acceptance.processes.open_files import let_open, num_files_of_store
 from gpu_acceptance.processes.stop_signals import StopSignals
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
@@ -40,7 +40,7 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
     Raises RefusedError, with one text on all ranks that hear rank 0, and LaunchError where the store cannot be hosted.
     """
     if place.has_agent and place.local_rank == 0:
-        let_open(os.getppid(), place.world_size)  # of one of these the store is
+        let_open(os.getppid(), num_files_of_store(place.world_size))  # of one of these the store is
     if place.hosts_store:
         host_store(place, control_prefix(place))  # before this process takes in orphans
     stop = StopSignals(place.node_name, has_launcher=bool(place.launcher))

@@ -57,6 +57,24 @@ def test_a_message_of_the_attempt_before_is_not_taken(make, phase):
     assert (codes(world), outcomes(world, V1)) == ({0: 0, 1: 0, 2: 0}, ["passed"] * 3)
 
 
+def test_where_the_relay_of_a_node_hears_nothing_for_a_while_the_others_of_it_read_for_themselves(make):
+    """Rank 2 reads what is said to all for rank 3, and alone is cut off from the store."""
+    world = make(world_size=4, num_nodes=2)
+    world.run_to_the_plan()
+    world.cut_off(2, 5.0)
+    assert codes(ended(world)) == dict.fromkeys(range(4), 0)
+    assert outcomes(world, V0) == ["passed"] * 4
+
+
+def test_where_the_relay_of_a_node_is_lost_the_others_of_it_hear_of_the_end_as_soon_as_all(make):
+    world = make(world_size=4, num_nodes=2)
+    world.run_next()
+    world.cut_off(2, 1e6)
+    assert codes(ended(world)) == {0: 6, 1: 6, 2: 3, 3: 6}
+    assert outcomes(world, V0)[2] == "lost"
+    assert abs(world.ends[3].at - world.ends[1].at) < 0.1
+
+
 @pytest.mark.parametrize("kind", ["garbled", "of a fork"])
 def test_a_worker_that_is_killed_for_what_it_says_in_its_set_up_is_replaced(make, kind):
     world = ended(make((1, V0, "setup", kind)))

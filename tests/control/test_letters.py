@@ -3,23 +3,11 @@
 import threading
 
 import pytest
-from torch.distributed import PrefixStore, TCPStore
 
 from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
 
 RANKS = range(1, 4)
 LONG = "long " * 1000
-
-
-@pytest.fixture(scope="module")
-def server():
-    return TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-
-
-@pytest.fixture
-def connect(server, request):
-    """A client of its own for each end."""
-    return lambda: PrefixStore(request.node.name, TCPStore("127.0.0.1", server.port, None, is_master=False))
 
 
 @pytest.fixture

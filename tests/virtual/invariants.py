@@ -110,8 +110,8 @@ def _steps(world: World) -> Iterator[tuple[float, str, float]]:
     yield world.began, "begin", 0.0
     seen = set()
     for at, _, text in world.store.traffic:
-        if text != "no more":
-            message = json.loads(text)[1]
+        message = None if text == "no more" else json.loads(text)[1]
+        if message:
             key = message["type"], message.get("seq"), message.get("nodeid")
             if message["type"] in {"welcome", "agreed", "go", "verdict", "final"} and key not in seen:
                 seen.add(key)

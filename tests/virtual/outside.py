@@ -107,6 +107,70 @@ class VirtualSignals(StopSignals):
         self._wake_write.close()
 
 
+class VirtualRelays:
+    """The sockets by which a rank hands casts on to others of its node. They end with the process that has them."""
+
+    def __init__(self, schedule: Schedule, is_gone: Callable[[int | None], bool]) -> None:
+        self.schedule = schedule
+        self.is_gone = is_gone
+        self._open: dict[str, VirtualRelay] = {}
+
+    def relay(self) -> "VirtualRelay":
+        name = f"relay of rank {self.schedule.rank}"
+        self._open[name] = VirtualRelay(self, name)
+        return self._open[name]
+
+    def link_to(self, name: str) -> "VirtualLink | None":
+        relay = self._open[name]
+        return None if relay.is_gone else VirtualLink(relay)
+
+
+class VirtualRelay:
+    """One end."""
+
+    def __init__(self, relays: VirtualRelays, name: str) -> None:
+        self.name = name
+        self.schedule = relays.schedule
+        self.links: list[VirtualLink] = []
+        self.number = 0
+        self._relays = relays
+        self._rank = relays.schedule.rank
+        self._closed = False
+
+    @property
+    def is_gone(self) -> bool:
+        return self._closed or self._relays.is_gone(self._rank)
+
+    def tell(self, number: int, text: bytes) -> None:
+        self.number = number
+        for link in self.links:
+            link.told.append((number, text))
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class VirtualLink:
+    """The other end."""
+
+    def __init__(self, relay: VirtualRelay) -> None:
+        self.told = deque([(relay.number, b"")])
+        self._relay = relay
+        self._closed = False
+        relay.links.append(self)
+
+    def receive(self, timeout_s: float) -> tuple[int, bytes] | None:
+        self._relay.schedule.wait(lambda: bool(self.told) or self._closed or self._relay.is_gone, timeout_s)
+        if self.told and not self._closed:
+            return self.told.popleft()
+        if self._closed or self._relay.is_gone:
+            raise OSError("the other end is closed")
+        return None
+
+    def close(self) -> None:
+        self._closed = True
+
+
 class VirtualStore:
     """The launcher's store: everything that was pushed and set, who is cut off from it, and whether it is gone."""
 
@@ -166,6 +230,19 @@ class StoreClient:
 
     def wait(self, keys: list[str]) -> None:
         self._reach(lambda: all(key in self._store.values for key in keys))
+
+    def check(self, keys: list[str]) -> bool:
+        self._reach()
+        return all(key in self._store.values for key in keys)
+
+    def compare_set(self, key: str, expected: str, wanted: str) -> bytes:
+        """As torch's where nothing is expected to be there."""
+        assert not expected
+        self._reach()
+        if key not in self._store.values:
+            self._store.values[key] = wanted.encode()
+            self._store.traffic.append((self._store.schedule.now, key, wanted))
+        return self._store.values[key]
 
     def delete_key(self, key: str) -> bool:
         self._reach()

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 from judging import make_identity, make_limit, make_profile
-from virtual.outside import VirtualSignals, VirtualStore, virtual_queue, virtual_selectors, virtual_threading
+from virtual.outside import VirtualRelays, VirtualSignals, VirtualStore, virtual_queue, virtual_selectors, virtual_threading
 from virtual.schedule import Schedule
 from virtual.worker import Group, VirtualWorker
 
-from gpu_acceptance.control import control, letters, lookout
+from gpu_acceptance.control import casts, control, letters, lookout
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.launch.rank import TORCHRUN, Rank
 from gpu_acceptance.launch.refused import USAGE, RefusedError, interrupted
@@ -35,7 +35,7 @@ from gpu_acceptance.verdict.objections import FORMATION
 
 DEADLINE_S = 6.0  # of a validation and of a formation
 # modules that read a clock
-_TIMED = (board, budget, generation_attempt, joining, leader, letters, lookout, rank_attempt, standby, supervisor)
+_TIMED = (board, budget, control, generation_attempt, joining, leader, letters, lookout, rank_attempt, standby, supervisor)
 RUN_ID = "20261120-070000-ab12"
 
 
@@ -314,6 +314,9 @@ class World:
             replace(module, "threading", virtual_threading(self.schedule))
         replace(standby, "CANDIDATES", 2)
         replace(control, "queue", virtual_queue(self.schedule))
+        relays = VirtualRelays(self.schedule, lambda rank: rank in self.killed or rank in self.ends)
+        replace(casts, "Relay", relays.relay)
+        replace(casts, "link_to", relays.link_to)
         replace(control, "store_client", self.store.client)
         replace(control, "PrefixStore", lambda _prefix, client: client)
         replace(events, "selectors", virtual_selectors(self.schedule))
@@ -389,5 +392,4 @@ class World:
 
     @property
     def _num_verdicts(self) -> int:
-        last = f"to/{self.shape.world_size - 1}"
-        return sum(key == last and '"type": "verdict"' in text for _, key, text in self.store.traffic)
+        return sum(key.startswith("cast/") and '"type": "verdict"' in text for _, key, text in self.store.traffic)

@@ -1,8 +1,8 @@
 """The control plane: small JSON messages between supervisors, over the launcher's TCPStore.
 
 A star: every rank talks to rank 0, rank 0 to every rank. Each rank has one queue in the store; a push is atomic, so a rank
-that dies between two calls leaves no half message. What all say of one attempt goes to rank 0 by letters.py, which is cheaper for it.
-Never over the process group, which is the thing under test.
+that dies between two calls leaves no half message. What all say of one attempt goes to rank 0 by letters.py, and what is said to all is
+read by casts.py, which are cheaper for both. Never over the process group, which is the thing under test.
 
 A waiting client holds its lock, and a Python signal handler does not run while the store waits (SIGTERM sent at 1 s was
 handled at 9 s). So the main thread never calls the store: threads that wait and one that sends do, each with its own client.
@@ -12,7 +12,8 @@ import json
 import os
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,7 @@ from gpu_acceptance.processes.gc_pause import gc_spared
 with gc_spared():  # hundreds of thousands of objects
     from torch.distributed import PrefixStore, Store, TCPStore
 
+    from gpu_acceptance.control.casts import Casts
     from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
     from gpu_acceptance.control.store_client import NoStoreError, store_client
     from gpu_acceptance.control.store_host import CLOSED
@@ -56,10 +58,16 @@ class Control:
         self._server = _host_store() if place.store_port == 0 else None
         self.port = self._server.port if self._server else place.store_port
         self._speaker = Speaker(place.rank)
-        self._reader = Reader() if place.rank == 0 and place.world_size > 1 else None  # of what all others say
+        is_alone = place.world_size == 1
+        self._reader = None if is_alone or place.rank else Reader()  # of what all others say
+        self._casts = None if is_alone else Casts(place.node, place.local_rank, place.local_world_size)
         self._closing = False
         self._sender = threading.Thread(target=self._send_all, args=(self.client(),), daemon=True, name="control-send")
-        waits = {"control-listen": self._listen, **({"control-read": self._read_words} if self._reader else {})}
+        waits = {"control-listen": self._listen}
+        if self._casts:
+            waits["control-hear"] = self._hear_casts
+        if self._reader:
+            waits["control-read"] = self._read_words
         self._waiting = [
             threading.Thread(target=self._wait, args=(wait, self.client()), daemon=True, name=name) for name, wait in waits.items()
         ]
@@ -85,15 +93,18 @@ class Control:
 
     def collect(self, seq: int) -> None:
         """Rank 0, before it announces an attempt: what is posted of it comes in from now on, and of no other. Never blocks."""
-        if self._reader:
+        if self._reader and self._casts:
+            begin_attempt = self._casts.begin_attempt
+            self._outgoing.put(lambda _store: begin_attempt())
             self._outgoing.put(lambda store: lay_out(store, seq))
             self._reader.open(seq)
 
     def cast(self, message: Message) -> None:
-        """Rank 0: sends one message to every rank, itself last."""
-        text = self._encode(message)
-        for rank in range(self.place.world_size - 1, -1, -1):
-            self._send(rank, text)
+        """Who leads: sends one message to every rank, this one included. Never blocks."""
+        text, casts = self._encode(message), self._casts
+        if casts:
+            self._outgoing.put(lambda store: casts.write(store, text))
+        self._deliver(text)
 
     def _encode(self, message: Message) -> str:
         text = json.dumps([self.place.rank, message])
@@ -112,13 +123,12 @@ class Control:
         self._outgoing.put(lambda store: _delete_keys(PrefixStore(generation_prefix(generation), store)))
 
     def close(self, timeout_s: float) -> None:
-        """Sends what is still queued and ends all threads, for at most `timeout_s` each.
+        """Sends what is still queued and ends all threads, for at most `timeout_s`: what holds one holds all.
 
         One that still waited in the store would abort the process (SIGABRT) if it woke while the interpreter shuts down.
         """
         self._outgoing.put(None)
-        for thread in (self._sender, *self._waiting):
-            thread.join(timeout_s)
+        _join([self._sender, *self._waiting], timeout_s)
 
     def drain_wake(self) -> None:
         try:
@@ -143,10 +153,11 @@ class Control:
                 action(store)
             self._closing = True
             store.queue_push(f"to/{self.place.rank}", _NO_MORE)
+            if self._casts:
+                self._casts.close(store)
             if self._reader:
                 ring(store)
-            for thread in self._waiting:
-                thread.join(_LAST_WORD_S)
+            _join(self._waiting, _LAST_WORD_S)
             if self.place.has_own_store:
                 store.add(CLOSED, 1)
         except RuntimeError as error:
@@ -162,6 +173,13 @@ class Control:
         while (text := store.queue_pop(f"to/{self.place.rank}")) != _NO_MORE:
             self._deliver(text)
 
+    def _hear_casts(self, store: Store) -> None:
+        assert self._casts
+        while not self._closing:
+            sender, message = json.loads(self._casts.await_next(store))
+            if sender not in {None, self.place.rank}:
+                self._put((sender, message))
+
     def _read_words(self, store: Store) -> None:
         assert self._reader
         while not self._closing:
@@ -169,14 +187,23 @@ class Control:
                 self._deliver(*words)
 
     def _deliver(self, *texts: str | bytes) -> None:
-        for text in texts:
-            sender, message = json.loads(text)
+        self._put(*map(json.loads, texts))
+
+    def _put(self, *received: Sequence[Any]) -> None:
+        for sender, message in received:
             self.incoming.put((sender, message))
         os.eventfd_write(self.wake_fd, 1)
 
     def _tell_store_lost(self, error: Exception) -> None:
         lines = str(error).splitlines() or [type(error).__name__]
         self._deliver(json.dumps([self.place.rank, {"type": "store_lost", "reason": lines[0][:500]}]))
+
+
+def _join(threads: Iterable[threading.Thread], timeout_s: float) -> None:
+    """Waits for all of them, together no longer than this."""
+    end = time.monotonic() + timeout_s
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 def control_prefix(place: Rank) -> str:

@@ -6,7 +6,7 @@ The usual soft limit of 1,024 is used up by some 250 ranks. Those that come late
 import contextlib
 import resource
 
-_OF_A_RANK = 8  # its supervisor has at most four connections, its worker one; twice as many where one generation follows another
+_OF_A_RANK = 8  # its supervisor has five connections, its worker one; two workers where one generation follows another
 _ITS_OWN = 1024  # whatever else a launcher has open
 
 

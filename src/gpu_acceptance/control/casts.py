@@ -1,0 +1,98 @@
+"""What one rank says to all: a log in the store, which every rank reads from its beginning.
+
+Each cast is a key of its own, with the next number, and is written where nobody else has written: one call of the store, so that who dies
+has written all of it or nothing, and whoever leads may write.
+
+To wait for a key and get it costs the store two answers for each reader. So one rank of each node reads for all of them (relay.py): with
+8 GPUs to a node an eighth is left. Nothing rests on it: a rank reads the log itself before its node's relay is there, where that ends
+or says nothing of what is in the log, and what is too long for it.
+"""
+
+from torch.distributed import Store
+
+from gpu_acceptance.control.relay import Link, Relay, link_to
+
+NOTHING = b"[null, null]"  # of nobody: it wakes who waits
+_PATIENCE_S = 3.0  # for a relay that says nothing, as most do most of the time, before the store is asked
+
+
+class Casts:
+    """One rank's end. `await_next` may be called from another thread than the rest, with a client of its own."""
+
+    def __init__(self, node: int, local_rank: int, local_world_size: int) -> None:
+        self._relay_key = f"relay/{node}"
+        self._written = 0  # the last one of ours
+        self._of_attempt = 1  # the first one since the last attempt began
+        self._heard_by_all = 0
+        self._deleted = 0
+        self._heard = 0  # casts
+        self._there = 0  # casts at least that the relay says are in the log
+        self._closing = False
+        self._relay = Relay() if local_rank == 0 and local_world_size > 1 else None
+        self._link: Link | None = None
+        self._wants_link = local_rank > 0
+
+    def write(self, store: Store, text: str) -> None:
+        self._written = max(self._written, self._heard) + 1
+        while store.compare_set(_key(self._written), "", text) != text.encode():
+            self._written += 1
+        while self._deleted < self._heard_by_all:
+            self._deleted += 1
+            store.delete_key(_key(self._deleted))
+
+    def begin_attempt(self) -> None:
+        """Rank 0, before it announces one: what was said before the last one was announced has been heard by all who answered that."""
+        self._heard_by_all, self._of_attempt = self._of_attempt - 1, max(self._written, self._heard) + 1
+
+    def await_next(self, store: Store) -> bytes:
+        """The next cast, or NOTHING."""
+        self._meet(store)
+        number = self._heard + 1
+        text = self._told(number, store)
+        if text is None:
+            text = NOTHING if self._closing else store.get(_key(number))
+        self._heard = number
+        if self._relay:
+            self._relay.tell(number, text)
+        return text
+
+    def close(self, store: Store) -> None:
+        """Ends all waiting, now and later."""
+        self._closing = True
+        store.compare_set(_key(self._heard + 1), "", NOTHING.decode())
+        for end in (self._link, self._relay):
+            if end:
+                end.close()
+
+    def _meet(self, store: Store) -> None:
+        """Before it waits for its first cast a relay says where it is. After that, when all have said hello, others look."""
+        if self._relay and not self._heard:
+            store.set(self._relay_key, self._relay.name)
+        if self._wants_link and self._heard:
+            self._wants_link = False
+            self._link = link_to(store.get(self._relay_key).decode()) if store.check([self._relay_key]) else None
+
+    def _told(self, number: int, store: Store) -> bytes | None:
+        """The relay's word, or None where the store has to be asked."""
+        while self._link and number > self._there and not self._closing:
+            try:
+                told = self._link.receive(_PATIENCE_S)
+            except (OSError, ValueError):
+                self._unlink()
+                continue
+            if told:
+                self._there, text = told
+                if self._there == number and text:
+                    return text
+            elif store.check([_key(number)]):
+                self._unlink()
+        return None
+
+    def _unlink(self) -> None:
+        if self._link:
+            self._link.close()
+        self._link = None
+
+
+def _key(number: int) -> str:
+    return f"cast/{number}"

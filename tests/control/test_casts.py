@@ -1,0 +1,245 @@
+"""The log of casts over one real store on 127.0.0.1, and the relay of a node over real sockets."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+
+import pytest
+
+from gpu_acceptance.control import casts as casts_module
+from gpu_acceptance.control.casts import NOTHING, Casts
+from gpu_acceptance.control.relay import Link, Relay, link_to
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is started by root")
+LONG = "long " * 20_000  # more than a relay hands on
+
+ANOTHER_USER = """
+import os, socket, sys
+os.setuid(65534)
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind("\\0gpu-acceptance/" + sys.argv[1])
+listener.listen()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def store(connect):
+    return connect()
+
+
+@pytest.fixture
+def join(store):
+    """join(local_rank): the end of a rank of node 0, one of 4."""
+    ends = []
+
+    def join(local_rank, node=0):
+        ends.append(Casts(node, local_rank, 4))
+        return ends[-1]
+
+    yield join
+    for end in ends:
+        end.close(store)
+
+
+class Counting:
+    """A client of the store; counts the texts that were asked of it."""
+
+    def __init__(self, store):
+        self._store = store
+        self.num_texts = 0
+
+    def get(self, key):
+        self.num_texts += key.startswith("cast/")
+        return self._store.get(key)
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+
+def test_all_read_all_casts_in_one_order_whoever_wrote_them(join, store):
+    ends = [join(number) for number in range(3)]
+    texts = [f'[{number % 2}, "{number}"]' for number in range(6)]
+    for number, text in enumerate(texts):
+        ends[number % 2].write(store, text)
+    assert [[end.await_next(store).decode() for _ in texts] for end in ends] == [texts] * 3
+
+
+def test_the_same_text_is_written_as_often_as_it_was_said(join, store):
+    end = join(0)
+    for _ in range(3):
+        end.write(store, "again")
+    end.write(store, "over")
+    assert [end.await_next(store) for _ in range(4)] == [b"again"] * 3 + [b"over"]
+
+
+def test_what_was_said_before_the_last_attempt_is_not_kept(join, store):
+    end, keys = join(0), []
+    for attempt in range(5):
+        end.begin_attempt()
+        for word in ("go", "verdict"):
+            end.write(store, f"{word} {attempt}")
+            end.await_next(store)
+        keys.append([number for number in range(1, 99) if store.check([f"cast/{number}"])])
+    assert keys == [[1, 2], [1, 2, 3, 4], [3, 4, 5, 6], [5, 6, 7, 8], [7, 8, 9, 10]]
+
+
+def test_a_relay_spares_the_store_all_casts_but_the_first_and_what_is_long(join, store):
+    relay, other, asked = join(0), join(1), Counting(store)
+    texts = ["welcome", "go", "enter", LONG, "verdict"]
+    for number, text in enumerate(texts):
+        relay.write(store, text)
+        assert relay.await_next(store).decode() == text
+        assert other.await_next(asked).decode() == text
+        if number == 0:
+            other._meet(store)  # as it does before it waits for the next one
+            assert other._link.receive(30) == (1, b"")
+    assert asked.num_texts == 2
+
+
+def test_what_was_told_before_a_rank_came_is_read_in_the_log(join, store):
+    relay, other = join(0), join(1)
+    texts = [str(number) for number in range(9)]
+    for text in texts[:5]:
+        relay.write(store, text)
+        relay.await_next(store)
+    assert [other.await_next(store).decode() for _ in texts[:3]] == texts[:3]
+    for text in texts[5:]:
+        relay.write(store, text)
+        relay.await_next(store)
+    assert [other.await_next(store).decode() for _ in texts[3:]] == texts[3:]
+
+
+def linked(join, store):
+    """A relay, and a rank that has heard the first cast and is linked to it."""
+    relay, other = join(0), join(1)
+    relay.write(store, "welcome")
+    assert [end.await_next(store) for end in (relay, other)] == [b"welcome"] * 2
+    other._meet(store)
+    assert other._link
+    return relay, other
+
+
+def test_where_the_relay_is_gone_a_rank_reads_the_log_itself(join, store):
+    relay, other = linked(join, store)
+    relay._relay.close()
+    for text in ("go", "enter"):
+        relay.write(store, text)
+        assert other.await_next(store).decode() == text
+    assert other._link is None
+
+
+def test_a_relay_that_says_nothing_of_what_is_in_the_log_is_left(join, store, monkeypatch):
+    """As one does whose process is stopped: its socket stays open."""
+    monkeypatch.setattr(casts_module, "_PATIENCE_S", 0.05)
+    relay, other = linked(join, store)
+    relay.write(store, "go")
+    assert other.await_next(store) == b"go"
+    assert other._link is None
+
+
+def test_a_relay_that_has_nothing_to_say_is_kept(join, store, connect, monkeypatch):
+    monkeypatch.setattr(casts_module, "_PATIENCE_S", 0.01)
+    relay, other = linked(join, store)
+    heard, client = [], connect()
+    waits = threading.Thread(target=lambda: heard.append(other.await_next(client)))
+    waits.start()
+    waits.join(0.3)
+    assert waits.is_alive()
+    relay.write(store, "go")
+    relay.await_next(store)
+    waits.join(30)
+    assert heard == [b"go"]
+
+
+def test_what_is_no_frame_is_read_in_the_log(join, store):
+    relay, other = linked(join, store)
+    assert other._link.receive(30) == (1, b"")
+    with relay._relay._lock:
+        (peer,) = relay._relay._peers
+    peer.send(b"short")
+    relay.write(store, "go")
+    assert other.await_next(store) == b"go"
+    assert other._link is None
+
+
+@pytest.mark.parametrize("is_linked", [True, False])
+def test_closing_ends_a_wait_and_whoever_else_waits_goes_on(is_linked, join, store, connect):
+    relay, other = linked(join, store) if is_linked else (join(0), join(1))
+    bystander = join(0, node=1)
+    if is_linked:
+        bystander.await_next(store)
+    heard, client = [], connect()
+    waits = threading.Thread(target=lambda: heard.append(other.await_next(client)))
+    waits.start()
+    waits.join(0.1)
+    other.close(store)
+    waits.join(30)
+    assert heard == [NOTHING]
+    relay.write(store, "go")
+    assert [bystander.await_next(store) for _ in range(2)] == [NOTHING, b"go"]
+
+
+def test_a_peer_that_takes_nothing_is_cut_off_and_holds_nobody():
+    relay = Relay()
+    link = link_to(relay.name)
+    assert link
+    assert link.receive(30) == (0, b"")
+    for number in range(1, 1000):
+        relay.tell(number, b"x" * 4096)
+    told = [frame[0] for frame in frames(link)]
+    assert told == list(range(1, len(told) + 1))
+    assert 1 <= len(told) < 999
+    for end in (relay, link):
+        end.close()
+
+
+def frames(link):
+    with suppress(ValueError):
+        while frame := link.receive(30):
+            yield frame
+
+
+def test_without_a_relay_there_is_no_link():
+    assert link_to("nobody") is None
+
+
+@AS_ROOT
+def test_a_socket_of_another_user_is_no_relay():
+    process = subprocess.Popen([sys.executable, "-c", ANOTHER_USER, "theirs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    assert link_to("theirs") is None
+    process.communicate("")
+
+
+@AS_ROOT
+def test_another_user_is_no_peer():
+    relay = Relay()
+    code = "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
+    code += "s.connect('\\0gpu-acceptance/' + sys.argv[1]); s.settimeout(30); print(s.recv(100))"
+    done = subprocess.run([sys.executable, "-c", code, relay.name], capture_output=True, text=True, check=True)
+    assert done.stdout == "b''\n"
+    relay.close()
+
+
+def test_a_link_ends_while_it_waits():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    link, ended = Link(ours), []
+
+    def wait():
+        try:
+            link.receive(30)
+        except (OSError, ValueError) as error:
+            ended.append(error)
+
+    waits = threading.Thread(target=wait)
+    waits.start()
+    waits.join(0.1)
+    link.close()
+    waits.join(30)
+    assert ended
+    theirs.close()

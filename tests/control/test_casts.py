@@ -38,12 +38,12 @@ def join(store):
     ends = []
 
     def join(local_rank, node=0):
-        ends.append(Casts(node, local_rank, 4))
+        ends.append(Casts("log", node, local_rank, 4))
         return ends[-1]
 
     yield join
     for end in ends:
-        end.close(store)
+        end.close()
 
 
 class Counting:
@@ -84,7 +84,7 @@ def test_what_was_said_before_the_last_attempt_is_not_kept(join, store):
         for word in ("go", "verdict"):
             end.write(store, f"{word} {attempt}")
             end.await_next(store)
-        keys.append([number for number in range(1, 99) if store.check([f"cast/{number}"])])
+        keys.append([number for number in range(1, 99) if store.check([f"cast/log/{number}"])])
     assert keys == [[1, 2], [1, 2, 3, 4], [3, 4, 5, 6], [5, 6, 7, 8], [7, 8, 9, 10]]
 
 
@@ -136,6 +136,7 @@ def test_where_the_relay_is_gone_a_rank_reads_the_log_itself(join, store):
 def test_a_relay_that_says_nothing_of_what_is_in_the_log_is_left(join, store, monkeypatch):
     """As one does whose process is stopped: its socket stays open."""
     monkeypatch.setattr(casts_module, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(casts_module, "_ON_ITS_WAY_S", 0.06)
     relay, other = linked(join, store)
     relay.write(store, "go")
     assert other.await_next(store) == b"go"
@@ -154,6 +155,39 @@ def test_a_relay_that_has_nothing_to_say_is_kept(join, store, connect, monkeypat
     relay.await_next(store)
     waits.join(30)
     assert heard == [b"go"]
+
+
+def test_a_relay_that_is_only_a_little_late_is_kept(join, store, monkeypatch):
+    """The log was asked between the moment when the cast was there and the one when the relay told it."""
+    monkeypatch.setattr(casts_module, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(casts_module, "_ON_ITS_WAY_S", 30)
+    relay, other = linked(join, store)
+    relay.write(store, "go")
+    late = threading.Timer(0.3, lambda: relay.await_next(store))
+    late.start()
+    assert other.await_next(store) == b"go"
+    assert other._link
+    late.join()
+
+
+def test_a_relay_that_closes_says_nothing_of_what_it_did_not_read(join, store):
+    relay, other = linked(join, store)
+    relay.write(store, "final")
+    relay._closing = True
+    assert relay.await_next(store) == NOTHING
+    relay.close()
+    assert other.await_next(store) == b"final"
+
+
+def test_without_sockets_all_read_the_log_themselves(join, store, monkeypatch):
+    def refuse(*_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    ends = [join(0), join(1)]
+    for text in ("welcome", "go"):
+        ends[0].write(store, text)
+        assert [end.await_next(store).decode() for end in ends] == [text] * 2
 
 
 def test_what_is_no_frame_is_read_in_the_log(join, store):
@@ -177,7 +211,8 @@ def test_closing_ends_a_wait_and_whoever_else_waits_goes_on(is_linked, join, sto
     waits = threading.Thread(target=lambda: heard.append(other.await_next(client)))
     waits.start()
     waits.join(0.1)
-    other.close(store)
+    other.close()
+    other.wake(store)
     waits.join(30)
     assert heard == [NOTHING]
     relay.write(store, "go")

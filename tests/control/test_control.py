@@ -50,7 +50,7 @@ def pair(connect):
 
 def announce(pair, seq):
     """As rank 0 does with an attempt."""
-    pair[0].collect(seq)
+    pair[0].collect(seq, all_answered=True)
     pair[0].cast({"type": "go", "seq": seq})
     assert [received(end) for end in pair] == [(0, {"type": "go", "seq": seq})] * 2
 
@@ -114,6 +114,17 @@ def test_a_post_that_is_too_large_leaves_room_for_a_shorter_one(pair):
     announce(pair, 1)
     pair[1].post({"type": "published", "seq": 1, "record": "short"})
     assert received(pair[0]) == (1, {"type": "published", "seq": 1, "record": "short"})
+
+
+def test_a_second_run_of_the_same_name_hears_nothing_of_the_first(connect):
+    """As where one torchrun starts the suite twice; casts are kept to the end of a run."""
+    for text in ("first", "second"):
+        ends = [connect(0), connect(1)]
+        for kind in ("welcome", "final", "leave"):
+            ends[0].cast({"type": kind, "text": text})
+        assert [received(ends[1])[1] for _ in range(3)] == [{"type": kind, "text": text} for kind in ("welcome", "final", "leave")]
+        for end in ends:
+            end.close(timeout_s=5)
 
 
 def test_two_runs_on_one_store_never_meet(connect):

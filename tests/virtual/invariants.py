@@ -110,7 +110,7 @@ def _steps(world: World) -> Iterator[tuple[float, str, float]]:
     yield world.began, "begin", 0.0
     seen = set()
     for at, _, text in world.store.traffic:
-        message = None if text == "no more" else json.loads(text)[1]
+        message = json.loads(text)[1] if text.startswith("[") else None
         if message:
             key = message["type"], message.get("seq"), message.get("nodeid")
             if message["type"] in {"welcome", "agreed", "go", "verdict", "final"} and key not in seen:

@@ -315,7 +315,7 @@ class World:
         replace(standby, "CANDIDATES", 2)
         replace(control, "queue", virtual_queue(self.schedule))
         relays = VirtualRelays(self.schedule, lambda rank: rank in self.killed or rank in self.ends)
-        replace(casts, "Relay", relays.relay)
+        replace(casts, "make_relay", relays.relay)
         replace(casts, "link_to", relays.link_to)
         replace(control, "store_client", self.store.client)
         replace(control, "PrefixStore", lambda _prefix, client: client)

@@ -10,17 +10,20 @@ or says nothing of what is in the log, and what is too long for it.
 
 from torch.distributed import Store
 
-from gpu_acceptance.control.relay import Link, Relay, link_to
+from gpu_acceptance.control.relay import Link, link_to, make_relay
 
 NOTHING = b"[null, null]"  # of nobody: it wakes who waits
 _PATIENCE_S = 3.0  # for a relay that says nothing, as most do most of the time, before the store is asked
+_ON_ITS_WAY_S = 1.0  # what is in the log, from there over the relay
 
 
 class Casts:
     """One rank's end. `await_next` may be called from another thread than the rest, with a client of its own."""
 
-    def __init__(self, node: int, local_rank: int, local_world_size: int) -> None:
-        self._relay_key = f"relay/{node}"
+    def __init__(self, log: str, node: int, local_rank: int, local_world_size: int) -> None:
+        """`log`: its name, which no other run on this store has."""
+        self._log = log
+        self._relay_key = f"relay/{log}/{node}"
         self._written = 0  # the last one of ours
         self._of_attempt = 1  # the first one since the last attempt began
         self._heard_by_all = 0
@@ -28,20 +31,20 @@ class Casts:
         self._heard = 0  # casts
         self._there = 0  # casts at least that the relay says are in the log
         self._closing = False
-        self._relay = Relay() if local_rank == 0 and local_world_size > 1 else None
+        self._relay = make_relay() if local_rank == 0 and local_world_size > 1 else None
         self._link: Link | None = None
         self._wants_link = local_rank > 0
 
     def write(self, store: Store, text: str) -> None:
         self._written = max(self._written, self._heard) + 1
-        while store.compare_set(_key(self._written), "", text) != text.encode():
+        while store.compare_set(self._key(self._written), "", text) != text.encode():
             self._written += 1
         while self._deleted < self._heard_by_all:
             self._deleted += 1
-            store.delete_key(_key(self._deleted))
+            store.delete_key(self._key(self._deleted))
 
     def begin_attempt(self) -> None:
-        """Rank 0, before it announces one: what was said before the last one was announced has been heard by all who answered that."""
+        """Rank 0, before it announces one, where all have answered each that was before: all have heard what was said before the last."""
         self._heard_by_all, self._of_attempt = self._of_attempt - 1, max(self._written, self._heard) + 1
 
     def await_next(self, store: Store) -> bytes:
@@ -50,19 +53,23 @@ class Casts:
         number = self._heard + 1
         text = self._told(number, store)
         if text is None:
-            text = NOTHING if self._closing else store.get(_key(number))
+            if self._closing:
+                return NOTHING
+            text = store.get(self._key(number))
         self._heard = number
         if self._relay:
             self._relay.tell(number, text)
         return text
 
-    def close(self, store: Store) -> None:
-        """Ends all waiting, now and later."""
+    def close(self) -> None:
+        """Ends waiting for the relay, now and later, and then `wake` that for the store."""
         self._closing = True
-        store.compare_set(_key(self._heard + 1), "", NOTHING.decode())
         for end in (self._link, self._relay):
             if end:
                 end.close()
+
+    def wake(self, store: Store) -> None:
+        store.compare_set(self._key(self._heard + 1), "", NOTHING.decode())
 
     def _meet(self, store: Store) -> None:
         """Before it waits for its first cast a relay says where it is. After that, when all have said hello, others look."""
@@ -74,9 +81,10 @@ class Casts:
 
     def _told(self, number: int, store: Store) -> bytes | None:
         """The relay's word, or None where the store has to be asked."""
+        patience_s = _PATIENCE_S
         while self._link and number > self._there and not self._closing:
             try:
-                told = self._link.receive(_PATIENCE_S)
+                told = self._link.receive(patience_s)
             except (OSError, ValueError):
                 self._unlink()
                 continue
@@ -84,8 +92,10 @@ class Casts:
                 self._there, text = told
                 if self._there == number and text:
                     return text
-            elif store.check([_key(number)]):
+            elif patience_s == _ON_ITS_WAY_S:
                 self._unlink()
+            elif store.check([self._key(number)]):
+                patience_s = _ON_ITS_WAY_S
         return None
 
     def _unlink(self) -> None:
@@ -93,6 +103,5 @@ class Casts:
             self._link.close()
         self._link = None
 
-
-def _key(number: int) -> str:
-    return f"cast/{number}"
+    def _key(self, number: int) -> str:
+        return f"cast/{self._log}/{number}"

@@ -11,6 +11,7 @@ handled at 9 s). So the main thread never calls the store: threads that wait and
 import json
 import os
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,7 @@ with gc_spared():  # hundreds of thousands of objects
 Message = dict[str, Any]
 MAX_MESSAGE_BYTES = 1 << 20  # TCPStore drops the connection above 8 MiB
 _NO_MORE = b"no more"  # a rank's last message to itself
+_LOG = b"log "  # before the name of the log of casts, rank 0's first message to all others
 _LONGEST_RUN = timedelta(days=30)  # a wait that times out writes two warnings to stderr; ours never should
 CONNECT_S = 60.0
 _LAST_WORD_S = 2.0  # for the listener to read it
@@ -60,12 +62,11 @@ class Control:
         self._speaker = Speaker(place.rank)
         is_alone = place.world_size == 1
         self._reader = None if is_alone or place.rank else Reader()  # of what all others say
-        self._casts = None if is_alone else Casts(place.node, place.local_rank, place.local_world_size)
+        self._casts: Casts | None = None  # from when rank 0 has said which log they are in
+        self._logs: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._closing = False
         self._sender = threading.Thread(target=self._send_all, args=(self.client(),), daemon=True, name="control-send")
-        waits = {"control-listen": self._listen}
-        if self._casts:
-            waits["control-hear"] = self._hear_casts
+        waits = {"control-listen": self._listen, "control-hear": self._hear_casts}
         if self._reader:
             waits["control-read"] = self._read_words
         self._waiting = [
@@ -91,20 +92,38 @@ class Control:
         else:
             self._outgoing.put(self._speaker.say(message["seq"], text))
 
-    def collect(self, seq: int) -> None:
-        """Rank 0, before it announces an attempt: what is posted of it comes in from now on, and of no other. Never blocks."""
-        if self._reader and self._casts:
-            begin_attempt = self._casts.begin_attempt
-            self._outgoing.put(lambda _store: begin_attempt())
+    def collect(self, seq: int, *, all_answered: bool) -> None:
+        """Rank 0, before it announces an attempt: what is posted of it comes in from now on, and of no other. Never blocks.
+
+        `all_answered`: every rank has, in each attempt before. Else casts are kept: a rank may be late, and not gone.
+        """
+        if self._reader:
+            if self._casts and all_answered:
+                begin_attempt = self._casts.begin_attempt
+                self._outgoing.put(lambda _store: begin_attempt())
             self._outgoing.put(lambda store: lay_out(store, seq))
             self._reader.open(seq)
 
     def cast(self, message: Message) -> None:
         """Who leads: sends one message to every rank, this one included. Never blocks."""
-        text, casts = self._encode(message), self._casts
-        if casts:
+        text = self._encode(message)
+        if self.place.world_size > 1:
+            casts = self._casts or self._begin_log()
             self._outgoing.put(lambda store: casts.write(store, text))
         self._deliver(text)
+
+    def _begin_log(self) -> Casts:
+        """With a name of its own: what a run before this one left in the store is nobody's."""
+        name = secrets.token_hex(8)
+        casts = self._casts = self._open(name)
+        for rank in range(self.place.world_size):
+            if rank != self.place.rank:
+                self._send(rank, f"{_LOG.decode()}{name}")
+        self._logs.put(name)
+        return casts
+
+    def _open(self, log: str) -> Casts:
+        return Casts(log, self.place.node, self.place.local_rank, self.place.local_world_size)
 
     def _encode(self, message: Message) -> str:
         text = json.dumps([self.place.rank, message])
@@ -151,34 +170,48 @@ class Control:
         try:
             while (action := self._outgoing.get()) is not None:
                 action(store)
-            self._closing = True
+            self._end_hearing()
             store.queue_push(f"to/{self.place.rank}", _NO_MORE)
             if self._casts:
-                self._casts.close(store)
+                self._casts.wake(store)
             if self._reader:
                 ring(store)
             _join(self._waiting, _LAST_WORD_S)
             if self.place.has_own_store:
                 store.add(CLOSED, 1)
         except RuntimeError as error:
+            self._end_hearing()
             self._tell_store_lost(error)
+
+    def _end_hearing(self) -> None:
+        self._closing = True
+        self._logs.put(None)
+        if self._casts:
+            self._casts.close()
 
     def _wait(self, wait: Callable[[Store], None], store: Store) -> None:
         try:
             wait(store)
-        except (RuntimeError, ValueError, TypeError) as error:
+        except (RuntimeError, ValueError, TypeError, OSError) as error:
             self._tell_store_lost(error)
 
     def _listen(self, store: Store) -> None:
         while (text := store.queue_pop(f"to/{self.place.rank}")) != _NO_MORE:
-            self._deliver(text)
+            if text.startswith(_LOG):
+                self._logs.put(text.removeprefix(_LOG).decode())
+            else:
+                self._deliver(text)
 
     def _hear_casts(self, store: Store) -> None:
-        assert self._casts
+        log = self._logs.get()
+        if log is None:
+            return
+        casts = self._casts = self._casts or self._open(log)
         while not self._closing:
-            sender, message = json.loads(self._casts.await_next(store))
+            sender, message = json.loads(casts.await_next(store))
             if sender not in {None, self.place.rank}:
                 self._put((sender, message))
+        casts.close()
 
     def _read_words(self, store: Store) -> None:
         assert self._reader

@@ -82,9 +82,20 @@ class Link:
         _end(self._connection)
 
 
+def make_relay() -> Relay | None:
+    """One, if it can be had: there may be no socket left."""
+    try:
+        return Relay()
+    except OSError:
+        return None
+
+
 def link_to(name: str) -> Link | None:
     """A link to the relay of this name, if it can be had."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError:
+        return None
     connection.settimeout(_CONNECT_S)
     with contextlib.suppress(OSError):
         connection.connect(_address(name))

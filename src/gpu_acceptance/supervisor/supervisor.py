@@ -69,6 +69,7 @@ class Supervisor:
         self._stop_asked: float | None = None
         self.is_cut_off = False  # from the store, and the launcher is perhaps as well
         self.given_up: set[int] = set()  # leaders that were followed by another one
+        self._all_answered = True  # the leader: no rank was lost so far
         self._store_lost = ""  # why; nothing can be awaited any more
 
     @property
@@ -190,7 +191,7 @@ class Supervisor:
     def lead_attempt(self, go: Message) -> Board:
         """The leader: announces an attempt and collects it."""
         self.board = board = Board(go, self.place.world_size, self.control.cast)
-        self.control.collect(go["seq"])
+        self.control.collect(go["seq"], all_answered=self._all_answered)
         self.control.cast(go)
         try:
             while not board.done:
@@ -198,6 +199,7 @@ class Supervisor:
                 self._take_casts("")
         finally:
             self.board = None
+        self._all_answered &= all(record.outcome is not Outcome.LOST for record in board.records())
         return board
 
     def publish(self, record: RankRecord, facts: dict[str, str]) -> None:

@@ -36,10 +36,7 @@ help: ## list the targets
 accept: $(VENV)/.ready ## judge this machine: one rank per GPU (2 on a CPU), one verdict, one report
 	$(if $(NOT_HERE),$(error $(firstword $(NOT_HERE)) is not for ARGS of `make accept`, which names its run and judges it: REPORTS=DIR is the folder of all runs, `make plan` the plan))
 	$(SAME_PYTHON)
-	@id=$$(date -u +%Y%m%d-%H%M%S)-$$(od -An -N2 -tx1 /dev/urandom | tr -d ' '); \
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m torch.distributed.run --standalone --local-addr=127.0.0.1 --max-restarts=0 \
-	    --nproc-per-node=$(RANKS) -m pytest acceptance/ --report-dir='$(REPORTS)' --run-id=$$id $(ARGS); \
-	if [ -d '$(REPORTS)'/$$id ]; then $(VENV)/bin/gpu-acceptance verdict '$(REPORTS)'/$$id; else echo 'no run: see the error above' >&2; exit 4; fi
+	@exec $(VENV)/bin/python tools/accept.py $(VENV) '$(REPORTS)' $(RANKS) $(ARGS)
 
 plan: $(VENV)/.ready ## print what would run, judged by what, for how long; touches no GPU
 	$(SAME_PYTHON)

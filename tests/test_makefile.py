@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,14 +16,21 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make
 
 @pytest.fixture
 def checkout(tmp_path):
-    """The Makefile with an environment that is ready: a python that prints its arguments, and a gpu-acceptance that returns 6."""
-    shutil.copy(ROOT / "Makefile", tmp_path)
+    """The Makefile with an environment that is ready: a torchrun that prints its arguments, and a gpu-acceptance that returns 6."""
+    (tmp_path / "tools").mkdir()
+    for name in ("Makefile", "tools/accept.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
     for name in ("pyproject.toml", "constraints.txt", "tools/make_venv.py", ".venv/.ready"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     write_program(tmp_path / ".venv" / "bin" / "gpu-acceptance", 'echo "asked for $*"; exit 6')
-    write_program(tmp_path / ".venv" / "bin" / "python", 'echo "ran $*"; exit 1')
+    write_torchrun(tmp_path, 'echo "ran $*"; exit 1')
     return tmp_path
+
+
+def write_torchrun(checkout, text):
+    python = f'case $1 in tools/*) exec {sys.executable} "$@";; esac'
+    write_program(checkout / ".venv" / "bin" / "python", f"{python}\n{text}")
 
 
 def write_program(path, text):
@@ -31,10 +39,15 @@ def write_program(path, text):
     path.chmod(0o755)
 
 
-def make(checkout, *arguments):
+def plain_environment():
     ours = ("MAKE", "MFLAGS", "RANKS", "REPORTS", "ARGS", "VENV")  # of the make that runs these tests, and what would decide for this one
-    env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return subprocess.run(["make", *arguments], cwd=checkout, env=env, capture_output=True, text=True, check=False, timeout=180)
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+def make(checkout, *arguments):
+    return subprocess.run(
+        ["make", *arguments], cwd=checkout, env=plain_environment(), capture_output=True, text=True, check=False, timeout=180
+    )
 
 
 def test_a_run_that_was_refused_has_no_verdict(checkout):
@@ -52,11 +65,37 @@ def test_ranks_meet_on_a_machine_whose_own_name_resolves_to_nothing(checkout):
 
 def test_a_run_that_left_a_folder_is_asked_for_its_verdict(checkout):
     make_folder = 'for word; do case $word in --run-id=*) mkdir -p "all runs/${word#--run-id=}";; esac; done'
-    write_program(checkout / ".venv" / "bin" / "python", make_folder)
+    write_torchrun(checkout, make_folder)
     done = make(checkout, "accept", "RANKS=1", "REPORTS=all runs")
     assert done.returncode == 2
     assert done.stdout.startswith("asked for verdict all runs/2")
     assert "Error 6" in done.stderr
+
+
+TAKES_ITS_TIME = """
+for word; do case $word in --run-id=*) mkdir -p "reports/${word#--run-id=}";; esac; done
+trap 'kill $!; echo "torchrun was told"; sleep 0.3; echo "torchrun has ended"; exit 1' TERM INT
+echo up
+sleep 60 > /dev/null 2>&1 &
+wait
+"""
+
+
+@pytest.mark.parametrize("to", ["make", "the group"])
+def test_a_run_that_is_asked_to_end_ends_before_make_and_tells_its_verdict(checkout, to):
+    """SIGTERM is of `docker stop`, or of a CI job that is cancelled; SIGINT of a terminal goes to all of its processes."""
+    write_torchrun(checkout, TAKES_ITS_TIME)
+    process = subprocess.Popen(
+        ["make", "accept", "RANKS=1"], cwd=checkout, env=plain_environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout.readline() == "up\n"
+    if to == "make":
+        process.terminate()
+    else:
+        os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=60)[0]
+    assert said.startswith("torchrun was told\ntorchrun has ended\nasked for verdict reports/2")
+    assert process.returncode == (-signal.SIGTERM if to == "make" else -signal.SIGINT)
 
 
 @pytest.mark.parametrize("argument", ["--run-id=first", "--report-dir=x", "--plan", "--collect-only", "--help"])

@@ -44,10 +44,9 @@ def plain_environment():
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
-def make(checkout, *arguments):
-    return subprocess.run(
-        ["make", *arguments], cwd=checkout, env=plain_environment(), capture_output=True, text=True, check=False, timeout=180
-    )
+def make(checkout, *arguments, **env):
+    env = {**plain_environment(), **env}
+    return subprocess.run(["make", *arguments], cwd=checkout, env=env, capture_output=True, text=True, check=False, timeout=180)
 
 
 def test_a_run_that_was_refused_has_no_verdict(checkout):
@@ -61,6 +60,12 @@ def test_a_run_that_was_refused_has_no_verdict(checkout):
 def test_ranks_meet_on_a_machine_whose_own_name_resolves_to_nothing(checkout):
     """As in a container without a network: there torchrun waits for ever, unless it is told an address."""
     assert " --standalone --local-addr=127.0.0.1 " in make(checkout, "accept", "RANKS=1").stdout
+
+
+@pytest.mark.parametrize(("given", "taken"), [("", 1), ("3", 3)])
+def test_each_rank_has_one_thread_where_nobody_says_otherwise(checkout, given, taken):
+    write_torchrun(checkout, 'echo "threads: $OMP_NUM_THREADS"')
+    assert make(checkout, "accept", "RANKS=1", OMP_NUM_THREADS=given).stdout == f"threads: {taken}\n"
 
 
 def test_a_run_that_left_a_folder_is_asked_for_its_verdict(checkout):

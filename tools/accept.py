@@ -4,16 +4,16 @@ A shell in its place would be ended by SIGTERM (of `docker stop`, of a CI job th
 """
 
 import os
-import secrets
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from gpu_acceptance.folder.run_files import new_run_id
 
 
 def main(venv: Path, reports: Path, ranks: str, arguments: list[str]) -> None:
-    run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+    run_id = new_run_id()
     launcher = [venv / "bin" / "python", "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--max-restarts=0"]
     suite = ["-m", "pytest", "acceptance/", f"--report-dir={reports}", f"--run-id={run_id}", *arguments]
     run_to_its_end([*map(str, launcher), f"--nproc-per-node={ranks}", *suite])
@@ -29,7 +29,7 @@ def run_to_its_end(command: list[str]) -> None:
     told: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
     signal.signal(signal.SIGINT, lambda *_: None)  # of a terminal, which sends it to torchrun as well
-    process = subprocess.Popen(command, env={"OMP_NUM_THREADS": "1", **os.environ})
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or "1"})
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     if told:
         process.terminate()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import PrefixStore
 
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES, Control, ControlError
 from gpu_acceptance.launch.rank import TORCHRUN, Rank
@@ -23,19 +23,13 @@ def place(rank, port, run_id):
     return Rank(rank=rank, local_rank=rank, world_size=2, local_world_size=2, store_port=port, run_id=run_id, launcher=TORCHRUN)
 
 
-@pytest.fixture(scope="module")
-def store():
-    """The launcher's."""
-    return TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-
-
 @pytest.fixture
-def connect(store, request):
+def connect(server, request):
     """connect(rank, run_id): one end, closed when the test is over. Each test is a run of its own."""
     ends = []
 
     def connect(rank, run_id=request.node.name):
-        ends.append(Control(place(rank, store.port, run_id)))
+        ends.append(Control(place(rank, server.port, run_id)))
         return ends[-1]
 
     yield connect
@@ -177,15 +171,15 @@ def test_a_world_of_one_hosts_its_own_store():
     control.close(timeout_s=5)
 
 
-def test_what_is_no_message_is_told_as_a_lost_store(store, connect):
+def test_what_is_no_message_is_told_as_a_lost_store(server, connect):
     control = connect(0)
-    PrefixStore(control.prefix, store).queue_push("to/0", "no pair")
+    PrefixStore(control.prefix, server).queue_push("to/0", "no pair")
     assert received(control)[1]["type"] == "store_lost"
 
 
-def test_what_a_generation_left_in_the_store_is_forgotten_and_nothing_else(store, connect):
+def test_what_a_generation_left_in_the_store_is_forgotten_and_nothing_else(server, connect):
     end = connect(1)
-    own = PrefixStore(end.prefix, store)
+    own = PrefixStore(end.prefix, server)
     for key in ("generation-1/0//cpu//0/0", "generation-1/0//cpu//0/1", "generation-10/0//cpu//0/0", "beat/0"):
         own.set(key, "x")
     end.forget(1)

@@ -45,6 +45,11 @@ class Board:
     def awaited(self) -> list[int]:
         return [rank for rank in range(self._world_size) if rank not in self._records]
 
+    @property
+    def all_answered(self) -> bool:
+        """Whether each rank has told its record itself."""
+        return not self.awaited and all(record.outcome is not Outcome.LOST for record in self._records.values())
+
     def vote(self, rank: int, message: Message) -> None:
         self._votes.setdefault(rank, message)
         self._voted.add(rank)

@@ -199,7 +199,7 @@ class Supervisor:
                 self._take_casts("")
         finally:
             self.board = None
-        self._all_answered &= all(record.outcome is not Outcome.LOST for record in board.records())
+        self._all_answered &= board.all_answered
         return board
 
     def publish(self, record: RankRecord, facts: dict[str, str]) -> None:

@@ -67,7 +67,7 @@ soak: $(VENV)/.ready-dev ## 200 validations with a fault in every third, on 4 CP
 clean: ## remove the virtual environment; reports stay
 	rm -rf $(VENV)
 
-$(VENV)/.ready: pyproject.toml constraints.txt tools/make_venv.py $(if $(OFFLINE),| whole-bundle)
+$(VENV)/.ready: pyproject.toml setup.py constraints.txt tools/make_venv.py $(if $(OFFLINE),| whole-bundle)
 	$(NEW_PYTHON)
 	$(PYTHON) tools/make_venv.py $(VENV) $(INSTALLED)
 	@touch $@

@@ -1,13 +1,14 @@
 """Names the plugin and the fixtures of the acceptance run; nothing else.
 
-Also where this checkout is, because pytest reads that from pyproject.toml only where it takes this folder for its root.
+In a checkout also where the package is; a copy of this suite elsewhere runs with the package that is installed.
 """
 
 import sys
 from pathlib import Path
 
 _HERE = Path(__file__).absolute().parent
-sys.path[:0] = [str(_HERE / "src"), str(_HERE)]
+_CHECKOUT = [str(_HERE / "src")] * (_HERE / "src" / "gpu_acceptance").is_dir()
+sys.path[:0] = [*_CHECKOUT, str(_HERE)]
 
 pytest_plugins = [
     "gpu_acceptance.plugin",

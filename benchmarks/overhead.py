@@ -69,7 +69,7 @@ def measure(conftest: str, launcher: list[str], options: Sequence[str] = ()) -> 
 
 
 def make_suite(folder: Path, conftest: str) -> Path:
-    for part in ("src", "fixtures", "pyproject.toml"):
+    for part in ("src", "fixtures", "pytest.ini"):
         (folder / part).symlink_to(ROOT / part)
     for part in ("acceptance", "thresholds"):
         (folder / part).mkdir()

@@ -99,7 +99,7 @@ class Finished:
 def make_suite(folder: Path, *examples: str) -> Path:
     """A suite in which each example is a subject, with the limits beside it (`NAME.yaml`, else `default.yaml`) in one profile."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("src", "fixtures", "conftest.py", "pyproject.toml"):
+    for name in ("src", "fixtures", "conftest.py", "pytest.ini"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "acceptance").mkdir()
     (folder / "thresholds").mkdir()

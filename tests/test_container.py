@@ -63,7 +63,8 @@ def image(tmp_path):
         program = folder / ".venv" / "bin" / name
         program.write_text(f'#!/bin/sh\nexport PYTHONPATH={shlex.quote(str(folder / "src"))}\nexec {shlex.join(words)} "$@"\n')
         program.chmod(0o755)
-    os.utime(folder / "pyproject.toml")
+    for name in ("pyproject.toml", "setup.py"):
+        os.utime(folder / name)
     (folder / ".venv" / ".ready").touch()
     return folder
 

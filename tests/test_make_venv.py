@@ -39,7 +39,7 @@ def test_a_site_that_installs_into_homes_changes_nothing(tmp_path, wheel, monkey
 def checkout(tmp_path):
     """With an environment that this python made, and that is ready."""
     (tmp_path / "tools").mkdir()
-    for name in ("Makefile", "pyproject.toml", "constraints.txt", "tools/make_venv.py"):
+    for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt", "tools/make_venv.py"):
         shutil.copy(ROOT / name, tmp_path / name)
     make_venv(tmp_path / ".venv", with_own_packages=True, with_pip=False)
     (tmp_path / ".venv" / ".ready").touch()

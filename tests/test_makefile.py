@@ -20,7 +20,7 @@ def checkout(tmp_path):
     (tmp_path / "tools").mkdir()
     for name in ("Makefile", "tools/accept.py"):
         shutil.copy(ROOT / name, tmp_path / name)
-    for name in ("pyproject.toml", "constraints.txt", "tools/make_venv.py", ".venv/.ready"):
+    for name in ("pyproject.toml", "setup.py", "constraints.txt", "tools/make_venv.py", ".venv/.ready"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     write_program(tmp_path / ".venv" / "bin" / "gpu-acceptance", 'echo "asked for $*"; exit 6')

@@ -33,7 +33,7 @@ from gpu_acceptance.report.figure_properties import figure_properties
 from gpu_acceptance.run.aggregate_reports import reports
 from gpu_acceptance.run.error_file import write_error_file
 from gpu_acceptance.run.last_word import LastWord
-from gpu_acceptance.run.outputs import direct_outputs, find_unwritable
+from gpu_acceptance.run.outputs import direct_outputs, find_unwritable, show_names_in_suite
 from gpu_acceptance.run.refusals import find_refusal, refuse_inside_a_worker
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.starting import start_run
@@ -159,6 +159,9 @@ class Acceptance:
         self._config = config
         self._run = run
         self._collection = collection
+
+    def pytest_sessionstart(self) -> None:
+        show_names_in_suite(self._config)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:

@@ -15,7 +15,7 @@ def parts(digest):
 def test_two_copies_of_a_suite_are_the_same(tmp_path):
     first, second = (make_suite(tmp_path / name, "passes", "skips") for name in ("a", "b"))
     assert suite_digest(first) == suite_digest(second)
-    assert parts(suite_digest(first)).keys() == {"", "acceptance", "conftest.py", "fixtures", "pyproject.toml", "gpu_acceptance"}
+    assert parts(suite_digest(first)).keys() == {"", "acceptance", "conftest.py", "fixtures", "pytest.ini", "gpu_acceptance"}
 
 
 @pytest.mark.parametrize("change", ["edit", "add", "remove", "rename"])

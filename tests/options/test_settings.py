@@ -60,6 +60,12 @@ def test_what_holds_when_nothing_is_asked_for(suite):
     assert found.profiles == suite / "thresholds"
 
 
+def test_runs_of_an_installed_suite_leave_their_reports_where_they_were_started(suite, tmp_path, monkeypatch):
+    monkeypatch.setattr("gpu_acceptance.options.suite.INSTALLED", suite)
+    assert settings(suite, started_in=tmp_path).report_dir == tmp_path / "reports"
+    assert settings(suite, started_in=tmp_path, report_dir="mine").report_dir == tmp_path / "mine"
+
+
 def test_without_profiles_of_its_own_the_shipped_ones_hold(tmp_path):
     assert settings(tmp_path).profiles == shipped_dir()
 

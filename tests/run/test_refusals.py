@@ -15,7 +15,7 @@ from gpu_acceptance.run.refusals import (
 from tests.judging import make_identity, make_job
 
 ROOT = Path("/suite")
-INI = ROOT / "pyproject.toml"
+INI = ROOT / "pytest.ini"
 
 
 def make_config(root=ROOT, ini=INI, plugins=(), **options):

@@ -264,7 +264,7 @@ class World:
 
     def _session(self, one: Run) -> None:
         items = [SimpleNamespace(nodeid=validation.nodeid, path=Path("x.py"), validation=validation) for validation in self._validations]
-        order = one.agree(Collected(items=items), self.folder, self.folder / "pyproject.toml")  # type: ignore[arg-type]
+        order = one.agree(Collected(items=items), self.folder, self.folder / "pytest.ini")  # type: ignore[arg-type]
         if one.place.rank == 0:
             one.lead_with(lambda _line: None)
         for nodeid in order:

@@ -11,12 +11,12 @@ import select
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from gpu_acceptance.control.store_client import store_client
 from gpu_acceptance.launch.rank import LaunchError, Rank
+from gpu_acceptance.processes.facts import finding_package
 from gpu_acceptance.processes.open_files import let_open, num_files_of_store
 
 CLOSED = "closed"  # how many ranks will not ask the store again
@@ -51,11 +51,10 @@ def _start(place: Rank, prefix: str, mark: str) -> str:
         prefix,
         mark,
     ]
-    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     null, late = subprocess.DEVNULL, f"it did not start within {_START_S:g} s"
     with os.fdopen(read_fd, "rb", buffering=0) as told:
         try:
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+            environment = finding_package(os.environ)
             subprocess.run(
                 command, env=environment, stdin=null, stdout=null, stderr=null, pass_fds=[write_fd], timeout=_START_S, check=False
             )

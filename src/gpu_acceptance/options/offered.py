@@ -40,7 +40,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--budget", metavar="TIME", help="seconds, or 30m or 2h, for the whole run, report included; default: the Slurm job's end"
     )
-    group.addoption("--report-dir", metavar="DIR", help="folder of all runs; each makes its own in it (default: reports/ of the suite)")
+    reports = "folder of all runs; each makes its own in it (default: reports/ of the suite; of the current folder where that is installed)"
+    group.addoption("--report-dir", metavar="DIR", help=reports)
     curves = "write the curves of the run for TensorBoard too, into tensorboard/ of its folder; needs the extra tensorboard on rank 0"
     group.addoption("--tensorboard", action="store_true", help=curves)
     group.addoption("--run-id", metavar="ID", help="name of this run's folder; must not exist (default: time and a random part)")

@@ -8,6 +8,7 @@ import pytest
 
 from gpu_acceptance.launch.patience import JOIN_S
 from gpu_acceptance.options.budget import Budget
+from gpu_acceptance.options.suite import is_installed
 from gpu_acceptance.options.texts import budget_of, count_of, level_of, not_empty, overlay_of, run_id_of, seconds_of_option, waiver_of
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL
 from gpu_acceptance.thresholds.profile import shipped_dir
@@ -96,4 +97,6 @@ def _lora_files(config: pytest.Config) -> tuple[Path | None, Path | None]:
 
 def _report_dir(config: pytest.Config) -> Path:
     name = not_empty("--report-dir", config.option.report_dir, "a folder")
-    return config.rootpath / "reports" if name is None else config.invocation_params.dir / name
+    if name is None:
+        return (config.invocation_params.dir if is_installed(config.rootpath) else config.rootpath) / "reports"
+    return config.invocation_params.dir / name

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.launch.refused import RefusedError
+from gpu_acceptance.options.suite import FOLDER
 from gpu_acceptance.processes.stop_signals import StopSignals
 from gpu_acceptance.record.row import WORKER_END
 from gpu_acceptance.text.visible import one_line
@@ -16,7 +17,6 @@ from gpu_acceptance.thresholds.limit import COUNTERS
 from gpu_acceptance.thresholds.values import first_of, plural
 from gpu_acceptance.verdict.objections import FORMATION
 
-FOLDER = "acceptance"  # of the suite: one file is one subject
 RESERVED = (FORMATION, WORKER_END, COUNTERS)  # what the run itself finds
 _MOST_NAMES = 3
 
@@ -92,11 +92,15 @@ class Collection:
         folder = self._config.rootpath / FOLDER
         asked = [self._config.invocation_params.dir / argument for argument in self._config.args]
         if not any(_resolved(path) in {_resolved(folder), *_resolved(folder).parents} for path in asked):
-            names = list(dict.fromkeys(self._config.args))
+            names = list(dict.fromkeys(map(self._name_in_suite, asked)))
             parts.append(f"only {_named(names)} {'was' if len(names) == 1 else 'were'} asked for")
         elif files := self._silent_files(folder):
             parts.append(f"{plural(len(files), 'file')} left out: {_named(files)}")
         return ", ".join(parts)
+
+    def _name_in_suite(self, path: Path) -> str:
+        root = self._config.rootpath
+        return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
     def _silent_files(self, folder: Path) -> list[str]:
         """Files of the suite in which no validation was found; those that were skipped as a whole are told apart."""

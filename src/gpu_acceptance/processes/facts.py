@@ -4,7 +4,8 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Collection, Iterator
+import site
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,17 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 _VMSTAT = Path("/proc/vmstat")
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def finding_package(environment: Mapping[str, str]) -> dict[str, str]:
+    """The same environment, in which another Python finds this package in a bare checkout too.
+
+    One that is installed is found anyway; PYTHONPATH would put site-packages before the standard library.
+    """
+    root = str(Path(__file__).parents[2])
+    if root in {*site.getsitepackages(), site.getusersitepackages()}:
+        return dict(environment)
+    return {**environment, "PYTHONPATH": os.pathsep.join([root, *filter(None, [environment.get("PYTHONPATH")])])}
 
 
 def die_with_parent(parent_pid: int) -> None:

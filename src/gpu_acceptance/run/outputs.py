@@ -37,6 +37,14 @@ def direct_outputs(config: pytest.Config, files: RunFiles, rank: int) -> Path | 
     return wanted
 
 
+def show_names_in_suite(config: pytest.Config) -> None:
+    """Has the terminal name files as the suite does: pytest names them from where it was started, and the suite may be in site-packages."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter:
+        reporter.startpath = config.rootpath
+    config.cwd_relative_nodeid = lambda nodeid: nodeid  # type: ignore[method-assign]
+
+
 def empty(junit: Path) -> None:
     """What is green there is of an earlier run, or of what has been taken back: an empty file is no JUnit for any reader."""
     with contextlib.suppress(OSError):  # which is told when it cannot be written in the end

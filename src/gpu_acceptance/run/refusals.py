@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_acceptance.options.suite import PLUGIN
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import by_node
 from gpu_acceptance.text.visible import one_line
@@ -67,7 +68,7 @@ def _suite_root(config: pytest.Config) -> Path:
     conftest = next(
         Path(str(plugin.__file__))
         for plugin in config.pluginmanager.get_plugins()
-        if "gpu_acceptance.plugin" in (getattr(plugin, "pytest_plugins", None) or [])
+        if PLUGIN in (getattr(plugin, "pytest_plugins", None) or [])
     )
     return conftest.parent
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpu_acceptance.processes.exit import ProcessExit
-from gpu_acceptance.processes.facts import become_subreaper, die_with_parent
+from gpu_acceptance.processes.facts import become_subreaper, die_with_parent, finding_package
 from gpu_acceptance.processes.gc_pause import gc_spared
 from gpu_acceptance.processes.scratch import SCRATCH
 
@@ -56,14 +56,11 @@ def common_environment(base: dict[str, str]) -> dict[str, str]:
     """What all workers of this process have in their environment, and the fork server has in its own."""
     ours = {"PYTEST_ADDOPTS", "PYTEST_PLUGINS"}  # for the supervisor; and nothing in a worker is a rank of torchrun's any more
     kept = {name: value for name, value in base.items() if name not in ours and not name.startswith("TORCHELASTIC_")}
-    package_root = str(Path(__file__).parents[2])  # found in a bare checkout too
-    paths = [package_root, *filter(None, [base.get("PYTHONPATH")])]
     return {
-        **kept,
+        **finding_package(kept),
         **_nccl_log(base),
         "HF_HUB_OFFLINE": "1",  # transformers and peft ask a hub for what they miss; nothing is downloaded here, whatever is missing
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "PYTHONPATH": os.pathsep.join(paths),
         "GPU_ACCEPTANCE_SUPERVISOR": str(os.getpid()),
     }
 

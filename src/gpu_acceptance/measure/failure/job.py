@@ -26,7 +26,6 @@ _POLL_S = 0.02
 _MOST_TOLD = 300  # characters
 _TAIL_BYTES = 1 << 16
 _MARK = "GPU_ACCEPTANCE_JOB"
-_PACKAGE_ROOT = str(Path(__file__).parents[3])  # found in a bare checkout too
 _RANK = "gpu_acceptance.measure.failure.rank"
 # What torchrun gave to the rank that starts the job, and would give to another one; what a user set for NCCL stays.
 _PREFIXES = ("TORCHELASTIC_", "PET_", "GPU_ACCEPTANCE_", "TORCH_NCCL_", "GROUP_", "ROLE_", "MASTER_")
@@ -125,8 +124,7 @@ def _environment(base: Mapping[str, str], place: Place, devices: str) -> dict[st
     own["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # torchrun's 1 has torch's watchdog end a rank; when it ends is its own to say (rank.py)
     own["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"  # this failure is meant
     inside = {"GLOO_SOCKET_IFNAME": "lo"} if place.num_nodes == 1 else {}
-    paths = os.pathsep.join([_PACKAGE_ROOT, *filter(None, [base.get("PYTHONPATH")])])
-    return {"OMP_NUM_THREADS": "1", **kept, **own, **inside, "PYTHONPATH": paths}
+    return {"OMP_NUM_THREADS": "1", **kept, **own, **inside}
 
 
 def _death(folder: Path, num_ranks: int, launcher: subprocess.Popen[bytes]) -> float | None:

@@ -1,0 +1,113 @@
+"""The wheel: it carries the suite and its limits, and runs from an empty folder."""
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from suite import PYTHON, ROOT, run
+
+from gpu_acceptance.options.digests import suite_digest
+
+SOURCES = ("LICENSE", "README.md", "conftest.py", "pyproject.toml", "pytest.ini", "setup.py", "src", "fixtures", "acceptance", "thresholds")
+BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
+FIND = "from gpu_acceptance.options.suite import find_suite; print(find_suite())"
+
+pytestmark = pytest.mark.launcher
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from a copy, with a stray module at its top: building leaves files beside the sources."""
+    folder, out = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheel")
+    for name in SOURCES:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+    (folder / "stray.py").touch()
+    done = subprocess.run([PYTHON, "-c", BUILD, str(out)], cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return out / done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A python of its own in which the wheel lies unpacked, and for which this python's packages are there; the checkout is not."""
+    folder = tmp_path_factory.mktemp("venv")
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(site)
+    ours = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
+    (site / "packages.pth").write_text("\n".join(ours))
+    return folder / "bin" / "python"
+
+
+@pytest.fixture
+def empty(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    return folder
+
+
+def launched(python, suite, *arguments):
+    launcher = [str(python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return [*launcher, "-m", "pytest", f"{suite}acceptance/", *arguments]
+
+
+def suite_of(python, folder):
+    """In a python that cannot see the checkout."""
+    found = subprocess.run([str(python), "-c", FIND], cwd=folder, capture_output=True, text=True, check=True)
+    return Path(found.stdout.strip())
+
+
+def files_below(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+
+
+def test_it_carries_every_package_and_the_suite_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as packed:
+        names = {name.removeprefix("gpu_acceptance/") for name in packed.namelist() if name.startswith("gpu_acceptance/")}
+        (metadata,) = [packed.read(name).decode() for name in packed.namelist() if name.endswith(".dist-info/METADATA")]
+    wanted = {*files_below(ROOT / "src" / "gpu_acceptance"), *(f"profiles/{name}" for name in files_below(ROOT / "thresholds"))}
+    wanted |= {f"suite/{part}/{name}" for part in ("acceptance", "fixtures") for name in files_below(ROOT / part)}
+    assert names == {*wanted, "suite/conftest.py", "suite/pytest.ini"}
+    assert "py.typed" in names
+    assert "Requires-Dist: torch" not in metadata
+
+
+def test_a_run_from_an_empty_folder_is_of_the_installed_suite_and_writes_beside_nothing(installed, empty):
+    suite = suite_of(installed, empty)
+    assert ROOT not in suite.parents
+    before = files_below(suite)
+    ended = run(launched(installed, f"{suite}/", "--level=quick", "-k=test_gemm or test_versions"), empty)
+    assert "acceptance/test_gemm.py ....  " in ended.output
+    assert ended.outcomes()["test_sustained"] == "passed", ended.output
+    assert ended.rank_exit_codes == {0: 6, 1: 6}
+    assert ended.folder.parent == empty / "reports"
+    (digest,) = {
+        figure.value for rank in ended.row("test_versions").attempts[0].ranks for figure in rank.figures if "suite" in figure.metric
+    }
+    assert digest == suite_digest(ROOT)  # of the same files
+    assert files_below(suite) == before
+
+
+def test_a_part_of_the_installed_suite_is_named_as_the_suite_names_it(installed, empty):
+    suite = suite_of(installed, empty)
+    ended = run([str(installed), "-m", "pytest", f"{suite}/acceptance/test_hbm.py", "--level=quick"], empty)
+    assert "only acceptance/test_hbm.py was asked for" in ended.verdict_line
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root, to mount a folder read-only")
+def test_an_installation_that_cannot_be_written_to_runs_as_well(installed, empty):
+    suite = suite_of(installed, empty)
+    site = suite.parents[1]
+    script = f'mount --bind "{site}" "{site}" && mount -o remount,ro,bind "{site}" && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(installed), "-m", "pytest", f"{suite}/acceptance/", "--level=health"]
+    ended = run(command, empty)
+    assert ended.returncode == 0, ended.output
+    assert ended.verdict_line.startswith("ACCEPTED (health, ")

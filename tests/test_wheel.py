@@ -1,6 +1,7 @@
-"""The wheel: it carries the suite and its limits, and runs from an empty folder."""
+"""The wheel: it carries the suite and its limits, runs from an empty folder, and copies the suite for additions of a site."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from gpu_acceptance.options.digests import suite_digest
 SOURCES = ("LICENSE", "README.md", "conftest.py", "pyproject.toml", "pytest.ini", "setup.py", "src", "fixtures", "acceptance", "thresholds")
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
 FIND = "from gpu_acceptance.options.suite import find_suite; print(find_suite())"
+CODE = re.compile(r"```(python|yaml)\n(.*?)```", re.DOTALL)
 
 pytestmark = pytest.mark.launcher
 
@@ -111,3 +113,22 @@ def test_an_installation_that_cannot_be_written_to_runs_as_well(installed, empty
     ended = run(command, empty)
     assert ended.returncode == 0, ended.output
     assert ended.verdict_line.startswith("ACCEPTED (health, ")
+
+
+def test_the_copy_of_a_site_runs_with_the_validation_and_the_limit_that_its_readme_adds(installed, empty):
+    program = [str(installed), "-m", "gpu_acceptance"]
+    subprocess.run([*program, "init", "mine"], cwd=empty, check=True, timeout=60)
+    mine = empty / "mine"
+    blocks = dict(CODE.findall((mine / "README.md").read_text()))
+    (mine / "acceptance" / "test_scratch.py").write_text(blocks["python"])
+    (mine / "site.yaml").write_text(blocks["yaml"])
+    ended = run(launched(installed, "", "--level=health", "--limits=site.yaml"), mine)
+    assert ended.returncode == 0, ended.output
+    assert ended.outcomes()["test_free"] == "passed"
+    assert ended.verdict_line.startswith("ACCEPTED (health, ")
+    assert "overlay site.yaml" in ended.verdict_line
+    (judged,) = [limit for limit in ended.record.conclusion.limits if limit.metric == "scratch.free.size"]
+    assert (judged.status, judged.file) == ("held", "site.yaml")
+    assert ended.folder.parent == mine / "reports"
+    told = subprocess.run([*program, "verdict", "reports"], cwd=mine, capture_output=True, text=True, check=False, timeout=60)
+    assert (told.returncode, told.stdout.partition(" | ")[0]) == (0, ended.verdict_line)

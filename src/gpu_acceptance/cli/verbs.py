@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from gpu_acceptance import __version__
-from gpu_acceptance.cli import build, compare, evidence, machine, meet, pods, remedies, verdict
+from gpu_acceptance.cli import build, compare, evidence, init, machine, meet, pods, remedies, verdict
 from gpu_acceptance.cli.said import UNREADABLE, fail
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.never_began import NothingRanError
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_verbs(report_verbs)
     compare.add_verbs(report_verbs)
     evidence.add_verbs(report_verbs)
+    init.add_verbs(verbs)
     machine.add_verbs(verbs)
     pods.add_verbs(verbs)
     meet.add_verbs(verbs)

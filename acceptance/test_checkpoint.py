@@ -8,7 +8,10 @@ from gpu_acceptance.measure.train import checkpoint_files
 # The measurement is imported where it is used: it needs transformers, for which no supervisor has to wait.
 # Workers of their own, so that nothing is left in memory of the job that saved; cuBLAS reads its variable at its first call. NVLS sums in
 # an order that may differ from call to call (NCCL issue 1497), and what is compared here are bits.
-pytestmark = pytest.mark.worker(fresh=True, env={determinism.VARIABLE: determinism.ALLOWED[0], "NCCL_NVLS_ENABLE": "0"})
+pytestmark = [
+    pytest.mark.needs("numpy", "peft", "transformers"),
+    pytest.mark.worker(fresh=True, env={determinism.VARIABLE: determinism.ALLOWED[0], "NCCL_NVLS_ENABLE": "0"}),
+]
 WAYS = ("ddp", "fsdp", "lora")
 
 

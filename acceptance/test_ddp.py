@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.needs("numpy", "transformers", "compiler")
+
 
 @pytest.mark.parametrize("model", ["resnet", "gpt2"])
 def test_throughput(model, train, check_trained, check_ddp):

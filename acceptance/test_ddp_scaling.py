@@ -4,7 +4,7 @@ import pytest
 
 from gpu_acceptance.measure import nccl
 
-pytestmark = pytest.mark.min_ranks(2)
+pytestmark = [pytest.mark.min_ranks(2), pytest.mark.needs("numpy", "transformers", "compiler")]
 
 
 @pytest.fixture

@@ -1,5 +1,9 @@
 """DDP, in short: a training that is not compiled, for a look at whether all ranks train together, and at what it costs them."""
 
+import pytest
+
+pytestmark = pytest.mark.needs("numpy", "transformers")
+
 
 def test_throughput(train, check_trained, check_ddp):
     """GPT-2: all ranks come to equal weights, the loss falls, and reducing gradients costs no more than the links explain."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.min_ranks(2)
+pytestmark = [pytest.mark.min_ranks(2), pytest.mark.needs("numpy", "transformers", "compiler")]
 
 
 @pytest.mark.parametrize("way", ["by_block", "whole", "keeping", "offloaded"])

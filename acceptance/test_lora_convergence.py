@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.needs("numpy", "peft", "transformers", "compiler")
+
 
 @pytest.mark.deadline(900)  # 270 s on one H200; the fewer GPUs, and the slower, the longer
 def test_training(fine_tune, check_trained, check_lora, parameter):

@@ -1,5 +1,9 @@
 """LoRA in the other ways of the guides: sharded, with activations computed again, and with adapters that are saved and loaded."""
 
+import pytest
+
+pytestmark = pytest.mark.needs("numpy", "peft", "transformers", "compiler")
+
 
 def test_ways(fine_tune, shard, check, record):
     """Each rank alone, FSDP, and DDP that computes activations again: the same curve as DDP, equal adapters, the base as it was."""

@@ -6,7 +6,10 @@ import pytest
 
 from gpu_acceptance.measure.corruption import determinism
 
-pytestmark = pytest.mark.worker(env={determinism.VARIABLE: determinism.ALLOWED[0]})  # cuBLAS reads it at its first call
+pytestmark = [
+    pytest.mark.needs("numpy", "transformers"),
+    pytest.mark.worker(env={determinism.VARIABLE: determinism.ALLOWED[0]}),  # cuBLAS reads it at its first call
+]
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -44,6 +44,7 @@ def test_workers(ranks, judge, parameter, check):
         check("sampler.workers.left", workers.num_left, "count")
 
 
+@pytest.mark.needs("numpy", "transformers", "compiler")
 def test_step_split(train, check, record):
     """Where the time of a DDP step on GPT-2 goes; it does not wait for its data."""
     found = train.with_loaded_data("gpt2")

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.no_group
+pytestmark = [pytest.mark.no_group, pytest.mark.needs("numpy", "transformers", "compiler")]
 
 
 @pytest.mark.parametrize("model", ["resnet", "gpt2"])

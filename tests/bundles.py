@@ -58,11 +58,11 @@ def closure(name, extras=("",), environment=None, without=()) -> set[str]:
     return {name for name, _ in seen}
 
 
-def cluster_python(folder) -> Path:
-    """A python with torch, what torch needs, and no more: not even pip."""
+def cluster_python(folder, *packages) -> Path:
+    """A python with torch and these packages, what they need, and no more: not even pip."""
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    for name in closure("torch"):
+    for name in {needed for package in ("torch", *packages) for needed in closure(package)}:
         found = distribution(name)
         for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
             if not (site / top).is_symlink():

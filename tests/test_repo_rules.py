@@ -43,7 +43,7 @@ ARROWS = {  # a package -> the packages that it imports: these and no others, ea
     "checkpoints": "folder launch measure processes record text thresholds verdict",
     "options": "checkpoints dialogues folder inventory launch measure processes text thresholds verdict",
     "leader": "control folder options processes record supervisor text thresholds verdict",
-    "plan": "launch leader options processes record text thresholds verdict",
+    "plan": "inventory launch leader options processes record text thresholds verdict",
     "run": "checkpoints control folder launch leader options plan processes record report supervisor text thresholds verdict",
     "cli": "compare folder inventory launch options record redaction report screen snapshot text thresholds",
     "plugin": "checkpoints control launch options plan report run text verdict worker",

@@ -25,7 +25,7 @@ from gpu_acceptance.options.own_files import read_own_files
 from gpu_acceptance.options.settings import Settings, read_settings
 from gpu_acceptance.plan.collecting import Collection
 from gpu_acceptance.plan.contract import contract_lines
-from gpu_acceptance.plan.plan import plan_lines, planned_shape
+from gpu_acceptance.plan.plan import missing_lines, plan_lines, planned_shape
 from gpu_acceptance.plan.validations import FormationItem, order, read_validation
 from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing
@@ -38,6 +38,7 @@ from gpu_acceptance.run.refusals import find_refusal, refuse_inside_a_worker
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.starting import start_run
 from gpu_acceptance.text.visible import visible
+from gpu_acceptance.verdict.needs import announcement
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.worker.plugin import WorkerPlugin
 
@@ -142,6 +143,7 @@ class Dry:
         order(items)
         validations = [read_validation(item, profile.deadline_s, profile.parameters) for item in items]
         shape = planned_shape(self._place, identity.num_gpus, self._settings.declared_gpus)
+        yield from missing_lines(profile, validations, identity)
         yield from plan_lines(profile, shape, validations, self._settings.waivers, datetime.now().astimezone(), data, tuned)
         if own.contract:
             yield from contract_lines(own.contract, profile, shape, self._settings.waivers)
@@ -180,6 +182,8 @@ class Acceptance:
         session.items[:] = sorted((item for item in session.items if item.nodeid in position), key=lambda item: position[item.nodeid])
         if self._run.place.rank == 0:
             self._run.lead_with(self._note)
+            for unmet in self._run.unmet:
+                self._note(announcement(unmet))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool:

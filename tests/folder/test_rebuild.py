@@ -164,6 +164,17 @@ def test_what_no_journal_tells_did_not_run_and_what_is_too_large_for_the_job_doe
     ]
 
 
+def test_what_did_not_run_because_a_rank_lacks_what_it_needs_says_so():
+    plan = make_plan()
+    needing = [one.model_copy(update={"needs": ("peft",)}) if one.nodeid == TRIAD else one for one in plan.validations]
+    contents = told(plan=plan.model_copy(update={"validations": tuple(needing)})).contents()
+    identity = contents[2].identity.model_copy(update={"lacks": {"peft": "0.9"}})
+    without = [replace(one, records=one.records[:1], identity=identity if one is contents[2] else one.identity) for one in contents]
+    row = row_of(rebuilt(without))
+    assert (row.outcome, row.lacks) == (Outcome.NOT_RUN, ("peft",))
+    assert row.message == "needs peft 0.17 or newer, and node-00 has 0.9; install it there: python3 -m pip install 'peft>=0.17'"
+
+
 def test_a_required_subject_too_large_for_the_job_is_shown():
     profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"), make_limit("rail.rate", world=(16,)))
     record = rebuilt(told(plan=make_plan(profile)).contents())

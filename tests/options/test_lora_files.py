@@ -1,6 +1,7 @@
 """`--lora-model` and `--lora-data`: what is said of both before anything runs."""
 
 import json
+import sys
 from importlib import metadata
 
 import pytest
@@ -8,6 +9,7 @@ from made_checkpoints import make_checkpoint
 
 from fixtures.training import refuse_unlike
 from gpu_acceptance.dialogues.made import made
+from gpu_acceptance.inventory import needs
 from gpu_acceptance.launch.refused import RefusedError
 from gpu_acceptance.options.lora_files import look, refuse_unusable, source_of
 
@@ -71,17 +73,15 @@ def test_each_is_refused_under_the_option_that_named_it(model, data):
 @pytest.mark.parametrize("package", ["peft", "transformers"])
 def test_packages_that_fine_tuning_needs(model, data, monkeypatch, package):
     oldest = {"peft": "0.17", "transformers": "5.0"}[package]
-    versions = {"peft": "0.17.0", "transformers": "5.0.0"}
+    versions = {"numpy": "2.0.0", "peft": "0.17.0", "transformers": "5.0.0"}
     monkeypatch.setattr(metadata, "version", lambda name: versions[name])
     assert refuse_unusable(model, data)
     versions[package] = "0.16.dev0"
-    assert refusal(model, data) == f"--lora-model: needs {package} {oldest} or newer, and found 0.16.dev0: update it"
+    install = f"{sys.executable} -m pip install '{package}>={oldest}'"
+    assert refusal(model, data) == f"--lora-model: needs {package} {oldest} or newer, and there is 0.16.dev0: {install}"
 
 
 def test_without_a_package_that_fine_tuning_needs(model, data, monkeypatch):
-    def version(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", version)
-    install = "install it, or gpu-acceptance with all that it depends on"
+    monkeypatch.setattr(needs, "_version", lambda name: "" if name == "peft" else "9.0")
+    install = f"{sys.executable} -m pip install 'peft>=0.17'"
     assert refusal(model, data) == f"--lora-model: needs peft 0.17 or newer, and there is none: {install}"

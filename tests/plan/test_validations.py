@@ -15,7 +15,8 @@ def mark(name, *args, **kwargs):
 
 def item(*marks):
     """An item with these marks."""
-    return SimpleNamespace(nodeid=NODEID, get_closest_marker={one.name: one for one in marks}.get)
+    closest = {one.name: one for one in marks}.get
+    return SimpleNamespace(nodeid=NODEID, get_closest_marker=closest, iter_markers=lambda name: [one for one in marks if one.name == name])
 
 
 def test_without_markers():
@@ -39,6 +40,7 @@ def test_with_all_markers():
 
 FRESH_OR_ENV = "marker worker wants fresh=True, env={'NAME': 'text'} or both, got "
 ENV = "marker worker wants env={'NAME': 'text'}, no '=' in a name and no NUL in either, got "
+NEEDS = "marker needs wants some of 'numpy', 'peft', 'transformers', 'compiler', got needs("
 LASTS = "marker lasts wants the name of one parameter of the profile, a number of seconds above 0, got "
 WRONG = [
     *[
@@ -63,6 +65,9 @@ WRONG = [
     ],
     (mark("no_group", "why"), "marker no_group wants no arguments, got no_group('why')"),
     (mark("no_group", why="why"), "marker no_group wants no arguments, got no_group(why='why')"),
+    (mark("needs"), f"{NEEDS})"),
+    (mark("needs", "transformer"), f"{NEEDS}'transformer')"),
+    (mark("needs", "peft", version="1"), f"{NEEDS}'peft', version='1')"),
     (mark("worker"), FRESH_OR_ENV + "worker()"),
     (mark("worker", True), FRESH_OR_ENV + "worker(True)"),
     (mark("worker", frehs=True), FRESH_OR_ENV + "worker(frehs=True)"),
@@ -99,6 +104,18 @@ def test_what_lasts_has_its_deadline_later_by_as_much():
 
 def test_a_rank_that_does_not_know_the_profile_leaves_it_to_rank_0():
     assert read_validation(item(mark("lasts", "soak.duration_s")), 60.0).deadline_s == 60
+
+
+def test_what_a_file_and_a_function_need_is_added_up():
+    found = read_validation(item(mark("needs", "transformers"), mark("needs", "transformers", "numpy")), 60.0, PARAMETERS)
+    assert found.needs == ("numpy", "transformers")
+    assert read_validation(item(), 60.0, PARAMETERS).needs == ()
+
+
+@pytest.mark.parametrize(("compiled", "needs"), [(True, ("peft", "compiler")), (False, ("peft",)), (None, ("peft",))])
+def test_a_compiler_is_needed_where_training_is_compiled(compiled, needs):
+    parameters = {} if compiled is None else {"train.compiled": compiled}
+    assert read_validation(item(mark("needs", "compiler", "peft")), 60.0, parameters).needs == needs
 
 
 @pytest.mark.parametrize("name", ["no.such", "gemm.dtype", "some.flag", "some.none", 5, None])

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gpu_acceptance.inventory.needs import KNOWN
 from gpu_acceptance.inventory.xids import MEANINGS
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report.commands import PLACEHOLDERS
-from gpu_acceptance.report.kinds import XID_METRICS, kinds_of_metric, kinds_of_outcome, kinds_of_status, kinds_of_xid
+from gpu_acceptance.report.kinds import XID_METRICS, kinds_of_lacks, kinds_of_metric, kinds_of_outcome, kinds_of_status, kinds_of_xid
 from gpu_acceptance.report.remedies import REMEDIES_FILE, read_table, table
 from gpu_acceptance.report.remedies_page import REMEDIES_PAGE, page_text
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
@@ -81,15 +82,24 @@ def test_each_state_of_a_limit_that_is_not_held_is_of_one_kind(status):
     assert len(kinds_of_status(status)) == 1
 
 
+@pytest.mark.parametrize("need", KNOWN)
+def test_each_thing_that_a_rank_may_lack_is_of_one_kind(need):
+    assert len(kinds_of_lacks([need])) == 1
+
+
 def test_what_is_fine_is_of_no_kind():
     assert [one for one in HARMLESS_OUTCOMES if kinds_of_outcome(one)] == []
     assert [one for one in HARMLESS_STATUSES if kinds_of_status(one)] == []
 
 
 def test_states_outcomes_and_xids_are_written_as_the_code_has_them():
-    known = {*Outcome, *Status, *(meaning.remedy for meaning in MEANINGS.values())}
-    written = [word for remedy in table().remedies.values() for by in [remedy.found_by] for word in (*by.statuses, *by.outcomes, *by.xids)]
-    assert [word for word in written if word not in known] == []
+    known = {*KNOWN, *Outcome, *Status, *(meaning.remedy for meaning in MEANINGS.values())}
+    words = (word for remedy in table().remedies.values() for by in [remedy.found_by] for word in _names(by))
+    assert [word for word in words if word not in known] == []
+
+
+def _names(by):
+    return *by.statuses, *by.outcomes, *by.xids, *by.lacks
 
 
 SAID = """
@@ -115,7 +125,6 @@ ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister
 ModuleNotFoundError: No module named 'peft'
 libcudart.so.12: cannot open shared object file: No such file or directory; /lib/libm.so.6: version `GLIBC_2.38' not found
 this node has GPUs, but torch 2.11.0+cpu sees none: is it a CPU build; CUDA driver version is insufficient for CUDA runtime version
-needs peft 0.17 or newer, and there is none
 NCCL WARN Bootstrap : no socket interface found; no usable interface
 ConnectionRefusedError: [Errno 111] Connection refused; No route to host; Network is unreachable
 socketStartConnect: connected to 192.0.2.3<4> failed : Software caused connection abort

@@ -25,6 +25,7 @@ from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import subject_of
 from gpu_acceptance.verdict.attempts import all_passed, bare_row, causes_before_victims, too_small
 from gpu_acceptance.verdict.judge import wants_repeat
+from gpu_acceptance.verdict.needs import row_of_lack
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.run_record import make_run_record
@@ -146,9 +147,10 @@ def _validations(plan: RunPlan, records: Records) -> list[PlannedValidation]:
 
 def _row(validation: PlannedValidation, records: dict[int, list[RankRecord]], plan: RunPlan, job: Job) -> Row:
     if not records:
-        reason = too_small(validation, job)
-        outcome = Outcome.NOT_APPLICABLE if reason else Outcome.NOT_RUN
-        return bare_row(validation.nodeid, outcome, reason or "no journal has a record of it", validation.deadline_s)
+        if reason := too_small(validation, job):
+            return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, reason, validation.deadline_s)
+        unknown = bare_row(validation.nodeid, Outcome.NOT_RUN, "no journal has a record of it", validation.deadline_s)
+        return row_of_lack(validation, job, plan.profile.not_applicable) or unknown
     attempts = [_attempt(validation.nodeid, number, records[number], job) for number in sorted(records)]
     row = make_row(validation.nodeid, attempts, plan.profile, job, plan.waivers, validation.deadline_s, measure_only=plan.measure_only)
     return row if _is_settled(row) else _unsettled(row)

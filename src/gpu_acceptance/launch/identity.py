@@ -1,9 +1,10 @@
 """Who a rank is, read before any GPU is touched."""
 
 import os
+import sys
 from pathlib import Path
 
-from gpu_acceptance.inventory import brief, host, nvml, pcie, versions
+from gpu_acceptance.inventory import brief, host, needs, nvml, pcie, versions
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.record.identity import RankIdentity
 
@@ -16,6 +17,7 @@ def read_identity(place: Rank) -> RankIdentity:
     extra_root = os.environ.get(EXTRA_SYSFS)
     reading = nvml.read()
     bus = pcie.gpus_on_bus(Path(extra_root) if extra_root else None)
+    num_gpus_on_bus = len(bus.gpus) + len(bus.unreadable)
     return RankIdentity(
         rank=place.rank,
         local_rank=place.local_rank,
@@ -24,10 +26,12 @@ def read_identity(place: Rank) -> RankIdentity:
         local_world_size=place.local_world_size,
         world_size=place.world_size,
         gpus=reading.gpus,
-        num_gpus_on_bus=len(bus.gpus) + len(bus.unreadable),
+        num_gpus_on_bus=num_gpus_on_bus,
         nvml_problem=reading.problem,
         versions={**versions.read(reading.driver_version), **versions.checkout()},
         environment=host.environment(),
         chassis_serial=host.chassis_serial(),
+        lacks=needs.lacking(has_gpu=bool(reading.gpus or num_gpus_on_bus)),
+        python=sys.executable,
         inventory=brief.read() if place.local_rank == 0 else {},
     )

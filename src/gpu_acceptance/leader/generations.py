@@ -26,6 +26,7 @@ class Validation:
     min_ranks: int = 1
     min_ranks_per_node: int = 1
     min_nodes: int = 1
+    needs: tuple[str, ...] = ()
     fresh: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     lasts_s: float = 0.0  # that it was asked to take, beside what validations of its subject take

@@ -18,6 +18,7 @@ from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.limit import Profile, subject_of
 from gpu_acceptance.verdict.attempts import all_passed, bare_row, too_small
 from gpu_acceptance.verdict.judge import wants_repeat
+from gpu_acceptance.verdict.needs import has_all, row_of_lack
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.rows import make_row
 
@@ -111,6 +112,8 @@ class Leader:
         if reason:
             self.too_small[subject_of(validation.nodeid)] = reason
             return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, reason, validation.deadline_s)
+        if row := row_of_lack(validation, self.job, self._profile.not_applicable):
+            return row
         obstacle = self._out_of_time(validation) or self._generations.make_ready(validation)
         if obstacle:
             return bare_row(validation.nodeid, Outcome.NOT_RUN, obstacle, validation.deadline_s)
@@ -126,7 +129,7 @@ class Leader:
         """What the same workers will run after it: fixtures that it still needs stay up until then."""
         nodeids = list(self._order)
         later = [self._order[nodeid] for nodeid in nodeids[nodeids.index(validation.nodeid) + 1 :]]
-        following = next((one for one in later if not too_small(one, self.job)), None)
+        following = next((one for one in later if not too_small(one, self.job) and has_all(one, self.job)), None)
         return following.nodeid if following and self._generations.will_run(following) else None
 
     def _attempts(self, validation: Validation) -> list[Attempt]:

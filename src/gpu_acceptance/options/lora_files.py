@@ -3,6 +3,8 @@
 Needs no torch.
 """
 
+import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +13,8 @@ from gpu_acceptance.checkpoints.reader import CheckpointError
 from gpu_acceptance.checkpoints.saved import Checkpoint, look_at
 from gpu_acceptance.dialogues.dialogue import DialogueError
 from gpu_acceptance.dialogues.reading import Read, read
+from gpu_acceptance.inventory.needs import OLDEST, lacking_packages
 from gpu_acceptance.launch.refused import RefusedError
-from gpu_acceptance.options.needed_packages import OLDEST, lack_of
 from gpu_acceptance.processes.folder_check import find_silent
 from gpu_acceptance.thresholds.limit import Value
 
@@ -43,9 +45,9 @@ def refuse_unusable(model: Path | None, data: Path | None) -> str:
     """What is trained on what, for people, and nothing where nothing was named. Raises RefusedError where one is wrong."""
     if model is None or data is None:
         return ""
-    for package in OLDEST:
-        if lack := lack_of(package):
-            raise RefusedError(f"--lora-model: {lack}")
+    for package, version in lacking_packages(OLDEST).items():
+        install = shlex.join([sys.executable, "-m", "pip", "install", f"{package}>={OLDEST[package]}"])
+        raise RefusedError(f"--lora-model: needs {package} {OLDEST[package]} or newer, and there is {version or 'none'}: {install}")
     for option, path in (("--lora-model", model), ("--lora-data", data)):
         if silent := find_silent(path):
             raise RefusedError(f"{option}={path}: {silent}")

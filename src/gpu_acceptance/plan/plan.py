@@ -6,10 +6,13 @@ from datetime import datetime, timedelta
 
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.leader.generations import Validation
+from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.record.job import Job
 from gpu_acceptance.thresholds.levels import num_left_out, runs
 from gpu_acceptance.thresholds.limit import Limit, Profile, bound_at, matching_reason, subject_of
 from gpu_acceptance.thresholds.values import level_text, plural, show
 from gpu_acceptance.verdict.bounds import bounds_of
+from gpu_acceptance.verdict.needs import announcement, unmet_needs
 
 RANKS_WITHOUT_GPUS = 2  # as in the Makefile
 
@@ -32,6 +35,12 @@ def planned_shape(place: Rank, num_gpus: int, declared_gpus: int | None) -> JobS
     if num_gpus:
         return JobShape(num_gpus, 1, "one for each GPU")
     return JobShape(RANKS_WITHOUT_GPUS, 1, "as `make accept` starts where there is no GPU")
+
+
+def missing_lines(profile: Profile, validations: Sequence[Validation], here: RankIdentity) -> Iterator[str]:
+    """One for each thing that this machine lacks and that validations of this level need."""
+    planned = [validation for validation in validations if runs(profile, validation.nodeid)]
+    yield from map(announcement, unmet_needs(planned, Job((here,))))
 
 
 def plan_lines(

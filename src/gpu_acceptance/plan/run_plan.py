@@ -52,6 +52,7 @@ def make_plan(
                 min_ranks=one.min_ranks,
                 min_ranks_per_node=one.min_ranks_per_node,
                 min_nodes=one.min_nodes,
+                needs=one.needs,
             )
             for one in validations
             if runs(profile, one.nodeid)

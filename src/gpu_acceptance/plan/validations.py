@@ -4,11 +4,13 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
+from gpu_acceptance.inventory.needs import COMPILER, KNOWN
 from gpu_acceptance.launch.refused import RefusedError
 from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.verdict.objections import FORMATION
 
+_COMPILES = "train.compiled"  # the parameter without which no compiler is needed
 _LONGEST_S = 1e9  # of a deadline; more is a typo
 
 
@@ -43,6 +45,7 @@ def read_validation(item: pytest.Item, default_deadline_s: float, parameters: Ma
         min_ranks=_least(item, "min_ranks"),
         min_ranks_per_node=_least(item, "min_ranks_per_node"),
         min_nodes=_least(item, "min_nodes"),
+        needs=tuple(need for need in _needs(item) if need != COMPILER or (parameters or {}).get(_COMPILES) is True),
         fresh=fresh,
         env=env,
         lasts_s=lasts_s,
@@ -91,6 +94,16 @@ def _least(item: pytest.Item, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise _wrong(item, marker, "one whole number from 1 up")
     return value
+
+
+def _needs(item: pytest.Item) -> tuple[str, ...]:
+    """Of all its markers, in the order of KNOWN."""
+    found: set[object] = set()
+    for marker in item.iter_markers("needs"):
+        if not marker.args or marker.kwargs or not set(marker.args) <= set(KNOWN):
+            raise _wrong(item, marker, f"some of {', '.join(map(repr, KNOWN))}")
+        found |= set(marker.args)
+    return tuple(need for need in KNOWN if need in found)
 
 
 def _no_group(item: pytest.Item) -> bool:

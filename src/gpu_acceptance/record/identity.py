@@ -33,6 +33,8 @@ class RankIdentity(Model):
     chassis_serial: str = ""
     rack: str = ""  # where --site says that it stands
     inventory: dict[str, str] = Field(default_factory=dict)  # its node in words; the first rank of a node tells
+    lacks: dict[str, str] = Field(default_factory=dict)  # of inventory/needs.py: what it lacks -> what is there instead
+    python: str = ""  # the interpreter for which something would be installed
     clock_ahead_s: Bounds | None = None  # of its node's clock against node 0's; None: nobody asked, or no answer came
 
     @property

@@ -42,3 +42,4 @@ class Row(Model):
     deadline_s: float = 0.0
     attempts: tuple[Attempt, ...] = ()
     judgements: tuple[Judgement, ...] = ()
+    lacks: tuple[str, ...] = ()  # what it needs and some rank lacks (inventory/needs.py): why it was not run

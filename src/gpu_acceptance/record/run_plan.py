@@ -16,6 +16,7 @@ class PlannedValidation(Model):
     min_ranks: int = 1
     min_ranks_per_node: int = 1
     min_nodes: int = 1
+    needs: tuple[str, ...] = ()  # of inventory/needs.py
 
 
 class RunPlan(Model):

@@ -10,7 +10,7 @@ from gpu_acceptance.record.run_record import Header, RunRecord
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.commands import filled, names_of
 from gpu_acceptance.report.formatting import ranks_text
-from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_outcome, kinds_of_rank, kinds_of_reason, kinds_of_row
+from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_lacks, kinds_of_outcome, kinds_of_rank, kinds_of_reason, kinds_of_row
 from gpu_acceptance.report.remedies import Reference, Remedy, Severity, table
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
 from gpu_acceptance.verdict.rows import declared_reason
@@ -56,6 +56,7 @@ def advice_on(row: Row, header: Header, not_applicable: Mapping[str, str]) -> tu
     """Of a validation that did not pass, what asks for most first; never empty for one with anything wrong."""
     may_skip = declared_reason(row.nodeid, not_applicable) is not None
     shown = [*_shown_by_limits(row), *_shown_by_ranks(row, may_skip=may_skip), *_shown_by_silence(row, header)]
+    shown += _shown_by_lacks(row, header)
     if not shown and row.outcome not in HARMLESS_OUTCOMES:
         shown = [_Shown(kind, (), row.message) for kind in kinds_of_row(row.message, row.outcome)]
     return _advice(shown, header)
@@ -107,6 +108,12 @@ def _shown_by_silence(row: Row, header: Header) -> Iterator[_Shown]:
         silent = tuple(sorted(ranks - {rank.rank for rank in attempt.ranks}))
         if silent:
             yield from (_Shown(kind, silent, "") for kind in kinds_of_outcome(Outcome.LOST))
+
+
+def _shown_by_lacks(row: Row, header: Header) -> Iterator[_Shown]:
+    for kind in kinds_of_lacks(row.lacks):
+        lacking = (identity.rank for identity in header.ranks if not identity.lacks.keys().isdisjoint(row.lacks))
+        yield _Shown(kind, tuple(lacking), row.message)
 
 
 def _advice(shown: Sequence[_Shown], header: Header) -> tuple[Advice, ...]:

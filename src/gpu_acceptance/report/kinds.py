@@ -5,6 +5,7 @@ looked for in words (`says`: messages and the ends of logs), then by its state o
 """
 
 import re
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 from functools import cache
 
@@ -36,6 +37,11 @@ def kinds_of_rank(rank: RankRecord) -> tuple[str, ...]:
     """
     stack = rank.stack if rank.outcome is Outcome.STUCK else ""
     return _said(rank.message, stack, rank.log_tail[-_END_OF_LOG:]) or kinds_of_outcome(rank.outcome)
+
+
+def kinds_of_lacks(lacks: Collection[str]) -> tuple[str, ...]:
+    """Of a validation that was not run because some rank lacks what it needs; empty of one that lacks nothing."""
+    return tuple(kind for kind, by in _found_by() if not set(by.lacks).isdisjoint(lacks))
 
 
 def kinds_of_row(message: str, outcome: Outcome) -> tuple[str, ...]:

@@ -55,6 +55,7 @@ class FoundBy(Model):
     xids: list[str] = Field(default_factory=list)  # remedies of inventory/xids.py
     statuses: list[str] = Field(default_factory=list)  # of limits
     outcomes: list[str] = Field(default_factory=list)
+    lacks: list[str] = Field(default_factory=list)  # what validations were not run for want of, as inventory/needs.py names it
     says: list[str] = Field(default_factory=list)  # regular expressions over messages and the ends of logs
     before_a_run: bool = False  # nothing of ours was started: a run cannot find it
 
@@ -65,7 +66,7 @@ class FoundBy(Model):
                 re.compile(pattern)
             except re.error as error:
                 raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
-        if self.before_a_run == bool(self.metrics or self.xids or self.statuses or self.outcomes or self.says):
+        if self.before_a_run == bool(self.metrics or self.xids or self.statuses or self.outcomes or self.lacks or self.says):
             raise ValueError("a kind is found by something, or is from before a run, and not both")
         return self
 

@@ -48,6 +48,7 @@ from gpu_acceptance.supervisor.worker_hold import Suite
 from gpu_acceptance.thresholds.levels import runs
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, matching_reason, subject_of
 from gpu_acceptance.verdict.counter_alarm import most_risen
+from gpu_acceptance.verdict.needs import Unmet, unmet_needs
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.run_record import make_run_record
 
@@ -160,6 +161,11 @@ class Run:
         settings = self.settings
         options = LeaderOptions(settings.measure_only, settings.confirm, settings.budget)
         self.leader = Leader(self.supervisor, self.profile, self.job, settings.waivers, note, options, self.validations)
+
+    @property
+    def unmet(self) -> tuple[Unmet, ...]:
+        """What nodes lack of what the agreed validations need. Of rank 0, once these are agreed on."""
+        return unmet_needs(self.validations.values(), self.job) if self.job else ()
 
     def run(self, nodeid: str) -> tuple[Outcome, str, float, Row | None]:
         """One validation on all ranks: outcome, message, duration; on rank 0 also the row. Collective."""

@@ -1,13 +1,11 @@
 """LoRA on real ranks (gloo), judged by the shipped limits for CPUs: sound, and with each fault."""
 
 import math
-from importlib import metadata
 
 import pytest
 import torch
 from gloo_ranks import answers_of
 
-from fixtures.lora import refuse_old_peft
 from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.measure.lora.convergence import measure
 from gpu_acceptance.measure.lora.curves import departure
@@ -142,31 +140,6 @@ def value_of(answers, name, metric):
 def test_what_a_figure_is_made_of_stands_beside_it(two, fault, metric, text):
     details = {told: detail for told, *_, detail in two[0][fault]["checked"]}
     assert text in details[f"lora_convergence.{metric}"]
-
-
-@pytest.mark.parametrize("version", ["0.16.9", "0.9", "0.16.0.dev0"])
-def test_a_peft_that_is_too_old(monkeypatch, version):
-    monkeypatch.setattr(metadata, "version", lambda name: {"peft": version}[name])
-    with pytest.raises(RuntimeError) as caught:
-        refuse_old_peft()
-    assert str(caught.value) == f"needs peft 0.17 or newer, and found {version}: update it"
-
-
-@pytest.mark.parametrize("version", ["0.17.0", "0.20.1", "1.0", "0.17.0rc1"])
-def test_a_peft_that_is_new_enough(monkeypatch, version):
-    monkeypatch.setattr(metadata, "version", lambda name: {"peft": version}[name])
-    refuse_old_peft()
-
-
-def test_no_peft(monkeypatch):
-    def version(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", version)
-    with pytest.raises(RuntimeError) as caught:
-        refuse_old_peft()
-    said = "needs peft 0.17 or newer, and there is none: install it, or gpu-acceptance with all that it depends on"
-    assert str(caught.value) == said
 
 
 def test_a_shape_without_an_adapter():

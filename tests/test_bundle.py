@@ -59,6 +59,7 @@ def project(tmp_path, monkeypatch):
     (folder / NAMES).write_text("tiny\n")
     (folder / "constraints.txt").write_text("tiny==1.0\n")
     (folder / "pyproject.toml").write_text('[project]\nname = "gpu-acceptance"\nversion = "0.1.0"\n')
+    (folder / "setup.py").touch()
     (folder / ".gitignore").write_text("/dist/\n__pycache__/\n")
     for version in ("1.0", "2.0"):
         write_wheel(tmp_path / "index", version)
@@ -102,6 +103,7 @@ def test_a_bundle_is_a_commit_its_wheels_and_a_digest_of_each_file_the_same_ever
         NAMES,
         "constraints.txt",
         "pyproject.toml",
+        "setup.py",
         ".gitignore",
         "wheels/tiny-1.0-py3-none-any.whl",
         "bundle.json",

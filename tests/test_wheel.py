@@ -43,6 +43,8 @@ def installed(wheel, tmp_path_factory):
     (site,) = folder.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(site)
+    (site / "fixtures").mkdir()  # there is a package of this name, and the suite's own must be found before it
+    (site / "fixtures" / "__init__.py").write_text("raise ImportError('not of the suite')\n")
     ours = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
     (site / "packages.pth").write_text("\n".join(ours))
     return folder / "bin" / "python"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from gpu_acceptance import __version__
-from gpu_acceptance.cli import build, compare, evidence, machine, meet, pods, remedies, verdict
+from gpu_acceptance.cli import build, compare, evidence, machine, meet, pods, remedies, run, verdict
 from gpu_acceptance.cli.said import UNREADABLE, fail
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.never_began import NothingRanError
@@ -29,7 +29,11 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns its exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    options.rest = rest
+    if rest and not hasattr(options, "given"):  # `run` hands on what it does not know
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     verb: Callable[[argparse.Namespace], int] = options.verb
     try:
         return verb(options)
@@ -48,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gpu-acceptance {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
+    run.add_verb(verbs)
     verdict.add_verb(verbs)
     report = verbs.add_parser("report", help="work with the report of a run", description="Work with the report of a run.")
     report_verbs = report.add_subparsers(required=True, metavar="VERB")

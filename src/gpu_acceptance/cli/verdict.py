@@ -39,7 +39,11 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _verdict(options: argparse.Namespace) -> int:
-    run_dir = find_run(options.dir)
+    return tell_verdict(find_run(options.dir))
+
+
+def tell_verdict(run_dir: Path) -> int:
+    """Prints the verdict line of this run, and returns its exit code. Raises RecordError where there is no verdict."""
     if not (run_dir / RESULTS).exists():
         never = find_why_it_never_began(map(read_journal, journal_paths(run_dir)))
         if never:

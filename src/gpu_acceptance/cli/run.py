@@ -1,0 +1,136 @@
+"""`run`: judge this machine, one rank for each GPU, from the launch to the verdict."""
+
+import argparse
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from gpu_acceptance.cli.run_folder import read_run
+from gpu_acceptance.cli.said import UNREADABLE, fail
+from gpu_acceptance.cli.verdict import tell_verdict
+from gpu_acceptance.folder.manifest import MANIFEST
+from gpu_acceptance.folder.results import RESULTS
+from gpu_acceptance.folder.run_files import new_run_id
+from gpu_acceptance.launch.torchrun import environment_for_torchrun
+from gpu_acceptance.options.offered import add_options
+from gpu_acceptance.report.last_screen import columns_of, last_screen, takes_colour, where_it_is
+from gpu_acceptance.report.summary import summary_lines
+from gpu_acceptance.text.visible import one_line
+
+_NOTHING_RAN = 5
+
+if TYPE_CHECKING:
+    import pytest
+
+    from gpu_acceptance.cli.machine import Verbs
+
+
+def add_verb(verbs: "Verbs") -> None:
+    run = verbs.add_parser(
+        "run",
+        help="judge this machine: one rank per GPU (2 without a GPU), one verdict, one report",
+        description="Judge this machine: start one rank per GPU (2 without a GPU), print the verdict, what to do and where the report is, "
+        "and return the run's own exit code (0 ACCEPTED, 1 REJECTED, 6 INCOMPLETE, 2 interrupted, 3 internal error, 4 usage, 5 nothing "
+        "ran). What is not listed here goes on to pytest: -k EXPRESSION, -v, -x, acceptance/test_hbm.py.",
+        allow_abbrev=False,
+    )
+    run.add_argument("--ranks", metavar="N", type=_ranks, help="start N ranks (default: one for each GPU that torch sees)")
+    options = _Options(run)
+    add_options(cast("pytest.Parser", options))
+    run.set_defaults(verb=_run, given=options.given)
+
+
+class _Options:
+    """What `add_options` asks of a pytest parser, by argparse."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self._parser = parser
+        self._added: list[argparse.Action] = []
+
+    def getgroup(self, _name: str, description: str) -> "_Options":
+        return _Options._of_group(self, self._parser.add_argument_group(description))
+
+    def addoption(self, *names: str, **settings: Any) -> None:
+        self._added.append(self._parser.add_argument(*names, **settings))
+
+    @staticmethod
+    def _of_group(options: "_Options", group: Any) -> "_Options":
+        own = _Options(group)
+        own._added = options._added
+        return own
+
+    def given(self, options: argparse.Namespace) -> Iterator[str]:
+        """As pytest takes them: a value after a blank would move its root."""
+        for action in self._added:
+            value = getattr(options, action.dest)
+            if value is True:
+                yield action.option_strings[0]
+            elif value:
+                yield from (f"{action.option_strings[0]}={one}" for one in (value if isinstance(value, list) else [value]))
+
+
+def _ranks(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,2}", text):
+        raise argparse.ArgumentTypeError(f"allowed: 1 to 999, got {one_line(text)!r}")
+    return int(text)
+
+
+def _run(options: argparse.Namespace) -> int:
+    suite = _suite()
+    pytest_arguments = [*_validations(suite, options.rest), "-c", str(suite / "pyproject.toml")]
+    if options.plan or not {"--collect-only", "--co"}.isdisjoint(options.rest):
+        code = subprocess.call([sys.executable, "-m", "pytest", *pytest_arguments, *options.given(options)])
+        return 0 if code == _NOTHING_RAN else code
+    options.run_id = options.run_id or new_run_id()
+    options.report_dir = options.report_dir or "reports"
+    ranks = [f"--nproc-per-node={options.ranks}"] if options.ranks else []
+    launcher = ["-m", "gpu_acceptance.launch.torchrun", *ranks, "--standalone", "--local-addr=127.0.0.1", "--max-restarts=0"]
+    code = _run_to_its_end([sys.executable, *launcher, "-m", "pytest", *pytest_arguments, *options.given(options)])
+    return _tell(Path(options.report_dir) / options.run_id, code)
+
+
+def _suite() -> Path:
+    here = Path.cwd()
+    return here if (here / "acceptance").is_dir() and (here / "conftest.py").is_file() else Path(__file__).parents[3]
+
+
+def _validations(suite: Path, arguments: Sequence[str]) -> list[str]:
+    """What is to run: names of the suite's own files are looked up in it, wherever this was called; without any, all of it."""
+    found = [str(suite / one) if _names_a_file_of(suite, one) else one for one in arguments]
+    return found if found != list(arguments) else [str(suite / "acceptance"), *found]
+
+
+def _names_a_file_of(suite: Path, argument: str) -> bool:
+    path = argument.split("::", 1)[0]
+    return path.split("/", 1)[0] == "acceptance" and (suite / path).exists()
+
+
+def _run_to_its_end(command: Sequence[str]) -> int:
+    """Its own end is what the verdict is of, whatever signal comes meanwhile."""
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
+    signal.signal(signal.SIGINT, lambda *_: None)  # of a terminal, which sends it to torchrun as well
+    process = subprocess.Popen(command, env=environment_for_torchrun())
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    if told:
+        process.terminate()
+    return process.wait()
+
+
+def _tell(folder: Path, code: int) -> int:
+    """Shows the last screen of the run, after all that its ranks have said, and returns the run's own exit code."""
+    if not folder.is_dir():
+        return code if code > 0 else fail("no run: see the error above", UNREADABLE)
+    if not (folder / RESULTS).is_file() or not (folder / MANIFEST).is_file():
+        return tell_verdict(folder)
+    record = read_run(folder)
+    tail, out = where_it_is(folder.absolute()), sys.stdout
+    for row in last_screen(
+        record.conclusion.verdict, list(summary_lines(record)), tail, width=columns_of(out), in_colour=takes_colour(out)
+    ):
+        print(row)
+    return record.conclusion.exit_code

@@ -1,6 +1,6 @@
-"""`gpu-acceptance`: what can be asked of finished runs, of shipped profiles, and of this machine. Touches no GPU.
+"""Ask about finished runs, the shipped profiles, and this machine. No verb touches a GPU.
 
-Every verb prints its answer on standard output, and any trouble as one line on standard error.
+Every verb prints its answer on standard output, and a problem as one line on standard error.
 """
 
 import argparse
@@ -29,7 +29,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns its exit code."""
-    parser = _parser()
+    parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
     options.rest = rest
     if rest and not hasattr(options, "given"):  # `run` hands on what it does not know
@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail(error, USAGE)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all verbs."""
     parser = _Parser(prog="gpu-acceptance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"gpu-acceptance {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")

@@ -1,4 +1,4 @@
-"""Ask about finished runs, the shipped profiles, and this machine. No verb touches a GPU.
+"""Judge this machine, and ask about finished runs, shipped profiles, and this machine. Only `run` touches a GPU.
 
 Every verb prints its answer on standard output, and a problem as one line on standard error.
 """

@@ -62,8 +62,10 @@ faults: $(VENV)/.ready-dev ## run the fault matrix on a CPU and write docs/fault
 soak: $(VENV)/.ready-dev ## 200 validations with a fault in every third, on 4 CPU ranks: verdicts right, nothing hangs, nothing grows
 	$(VENV)/bin/python tests/soak.py $(ARGS)
 
-docs: $(VENV)/.ready-dev ## write the pages that are made from code
+docs: $(VENV)/.ready-dev ## write the pages that are made from code, and build the site of all documents in site/
 	$(VENV)/bin/python -m tools.make_pages
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo 'open site/index.html'
 
 clean: ## remove the virtual environment; reports stay
 	rm -rf $(VENV)

@@ -38,7 +38,8 @@ come from, and how many of them our own runs have judged on such hardware. `make
 - **run**: the committed run that judged most, an ACCEPTED one if there is one. What it was, and on what, is beside it.
 
 A GPU that no profile names is refused; `--measure-only` records its figures without judging.
-No limit judges the rate between nodes yet: each site adds its own ([nccl](limits.md#nccl)).
+No shipped profile limits the rates between nodes: a run on several nodes is INCOMPLETE for `nccl` and for the rates of training until
+the site adds its own limits ([nccl](limits.md#nccl)).
 All committed runs on 2 nodes were two hosts on one machine. On arm64 nothing was run.
 
 | NVIDIA | nodes x GPUs | limits | judged by us | measured | published | derived | policy | run |

@@ -254,7 +254,6 @@ def test_only_the_plugin_side_imports_pytest():
     assert seen <= {
         *("plugin", "options.offered", "options.settings", "options.texts", "plan.collecting", "plan.validations"),
         *("run.aggregate_reports", "run.last_word", "run.outputs", "run.refusals", "run.terminal"),
-        "cli.run",
         *("worker.worker", "worker.plugin", "worker.phases", "worker.session"),
     }
 

@@ -5,9 +5,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from gpu_acceptance.cli.run_folder import read_run
 from gpu_acceptance.cli.said import UNREADABLE, fail
@@ -16,7 +16,7 @@ from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.folder.results import RESULTS
 from gpu_acceptance.folder.run_files import new_run_id
 from gpu_acceptance.launch.torchrun import environment_for_torchrun
-from gpu_acceptance.options.offered import add_options
+from gpu_acceptance.options.offered import OPTIONS, declare, given
 from gpu_acceptance.report.last_screen import columns_of, last_screen, takes_colour, where_it_is
 from gpu_acceptance.report.summary import summary_lines
 from gpu_acceptance.text.visible import one_line
@@ -24,8 +24,6 @@ from gpu_acceptance.text.visible import one_line
 _NOTHING_RAN = 5
 
 if TYPE_CHECKING:
-    import pytest
-
     from gpu_acceptance.cli.machine import Verbs
 
 
@@ -39,38 +37,9 @@ def add_verb(verbs: "Verbs") -> None:
         allow_abbrev=False,
     )
     run.add_argument("--ranks", metavar="N", type=_ranks, help="start N ranks (default: one for each GPU that torch sees)")
-    options = _Options(run)
-    add_options(cast("pytest.Parser", options))
-    run.set_defaults(verb=_run, given=options.given)
-
-
-class _Options:
-    """What `add_options` asks of a pytest parser, by argparse."""
-
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self._parser = parser
-        self._added: list[argparse.Action] = []
-
-    def getgroup(self, _name: str, description: str) -> "_Options":
-        return _Options._of_group(self, self._parser.add_argument_group(description))
-
-    def addoption(self, *names: str, **settings: Any) -> None:
-        self._added.append(self._parser.add_argument(*names, **settings))
-
-    @staticmethod
-    def _of_group(options: "_Options", group: Any) -> "_Options":
-        own = _Options(group)
-        own._added = options._added
-        return own
-
-    def given(self, options: argparse.Namespace) -> Iterator[str]:
-        """As pytest takes them: a value after a blank would move its root."""
-        for action in self._added:
-            value = getattr(options, action.dest)
-            if value is True:
-                yield action.option_strings[0]
-            elif value:
-                yield from (f"{action.option_strings[0]}={one}" for one in (value if isinstance(value, list) else [value]))
+    for title, options in OPTIONS.items():
+        declare(options, run.add_argument_group(title).add_argument)
+    run.set_defaults(verb=_run, takes_rest=True)
 
 
 def _ranks(text: str) -> int:
@@ -83,13 +52,13 @@ def _run(options: argparse.Namespace) -> int:
     suite = _suite()
     pytest_arguments = [*_validations(suite, options.rest), "-c", str(suite / "pyproject.toml")]
     if options.plan or not {"--collect-only", "--co"}.isdisjoint(options.rest):
-        code = subprocess.call([sys.executable, "-m", "pytest", *pytest_arguments, *options.given(options)])
+        code = subprocess.call([sys.executable, "-m", "pytest", *pytest_arguments, *given(vars(options))])
         return 0 if code == _NOTHING_RAN else code
     options.run_id = options.run_id or new_run_id()
     options.report_dir = options.report_dir or "reports"
     ranks = [f"--nproc-per-node={options.ranks}"] if options.ranks else []
     launcher = ["-m", "gpu_acceptance.launch.torchrun", *ranks, "--standalone", "--local-addr=127.0.0.1", "--max-restarts=0"]
-    code = _run_to_its_end([sys.executable, *launcher, "-m", "pytest", *pytest_arguments, *options.given(options)])
+    code = _run_to_its_end([sys.executable, *launcher, "-m", "pytest", *pytest_arguments, *given(vars(options))])
     return _tell(Path(options.report_dir) / options.run_id, code)
 
 

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
     options.rest = rest
-    if rest and not hasattr(options, "given"):  # `run` hands on what it does not know
+    if rest and not hasattr(options, "takes_rest"):  # `run` hands on what it does not know
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     verb: Callable[[argparse.Namespace], int] = options.verb
     try:

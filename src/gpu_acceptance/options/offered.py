@@ -1,5 +1,6 @@
 """The options of the acceptance run. `--help` shows the help of each, docs/options.md the details too."""
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -63,8 +64,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         Option(
             "--plan",
             None,
-            "print what would run, its limits and its time; touches no GPU; exit code 5",
-            "The plan is that of the whole node. `make plan` prints the same and ends with 0.",
+            "print what would run, its limits and its time; touches no GPU",
+            "The plan is that of the whole node. `make plan` prints the same. Both end with 0; pytest itself ends with 5, since nothing ran.",
         ),
     ),
     "What it is judged by": (
@@ -188,11 +189,26 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
 def add_options(parser: pytest.Parser) -> None:
     """Declare all of them to pytest."""
     group = parser.getgroup("gpu-acceptance", "acceptance of a GPU cluster (write every option as --option=VALUE)")
-    for option in (option for options in OPTIONS.values() for option in options):
+    for options in OPTIONS.values():
+        declare(options, group.addoption)
+
+
+def declare(options: Iterable[Option], add: Callable[..., object]) -> None:
+    """Declare these to `add`, which takes what argparse's add_argument takes."""
+    for option in options:
         if option.metavar is None:
-            group.addoption(option.name, action="store_true", help=option.help)
+            add(option.name, action="store_true", help=option.help)
         elif option.repeats:
-            text = f"{option.help}; may be given several times"
-            group.addoption(option.name, metavar=option.metavar, action="append", default=[], help=text)
+            add(option.name, metavar=option.metavar, action="append", default=[], help=f"{option.help}; may be given several times")
         else:
-            group.addoption(option.name, metavar=option.metavar, help=option.help)
+            add(option.name, metavar=option.metavar, help=option.help)
+
+
+def given(values: Mapping[str, object]) -> Iterator[str]:
+    """The options that these parsed values hold, as `--option=VALUE`: after a blank pytest would take a path for its root."""
+    for option in (option for options in OPTIONS.values() for option in options):
+        value = values.get(option.name.removeprefix("--").replace("-", "_"))
+        if value is True:
+            yield option.name
+        elif value:
+            yield from (f"{option.name}={one}" for one in (value if isinstance(value, list) else [value]))

@@ -6,16 +6,15 @@ PYTHON  ?= python3
 VENV    ?= .venv
 REPORTS ?= reports
 ARGS    ?=
-RANKS   ?= $(shell $(VENV)/bin/python -c 'import torch; print(torch.cuda.device_count() or 2)' 2>/dev/null)
-NOT_HERE = $(filter --run-id% --report-dir% --plan% --collect-only% --co --help% -h,$(ARGS))
+RANKS   ?=
 
-EVERY_EXTRA = html,debug,images,tensorboard
-INSTALLED = $(if $(OFFLINE),$(EVERY_EXTRA) wheels,html)
+EVERY_EXTRA = debug,images,tensorboard
+INSTALLED = $(if $(OFFLINE),$(EVERY_EXTRA) wheels,debug)
 
 ifneq ($(filter-out 1,$(OFFLINE)),)
 $(error OFFLINE=$(OFFLINE): it is 1, or not given)
 endif
-ifneq ($(and $(OFFLINE),$(filter test lint faults soak,$(MAKECMDGOALS))),)
+ifneq ($(and $(OFFLINE),$(filter test lint faults soak docs,$(MAKECMDGOALS))),)
 $(error OFFLINE=1 is for `make accept`, `make plan` and `make bench`: a bundle does not hold the tools of our own tests)
 endif
 
@@ -26,21 +25,20 @@ NEW_PYTHON = @$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(
 SAME_PYTHON = $(if $(filter command,$(origin PYTHON)),@$(PYTHON) tools/make_venv.py $(VENV))
 
 .DEFAULT_GOAL := help
-.PHONY: help accept plan bundle test lint bench faults soak clean whole-bundle
+.PHONY: help accept plan bundle test lint bench faults soak docs clean whole-bundle
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo '  ARGS="..." goes on to pytest (write --option=VALUE), REPORTS=DIR names the folder of all runs, RANKS=N the ranks of this node'
+	@echo '  ARGS="..." goes on to `gpu-acceptance run`, REPORTS=DIR names the folder of all runs, RANKS=N the ranks of this node'
 	@echo '  OFFLINE=1 asks no network, in an unpacked bundle; PY=3.12 PLATFORM=linux-aarch64 say whom a bundle is for, else machines like this one'
 
 accept: $(VENV)/.ready ## judge this machine: one rank per GPU (2 on a CPU), one verdict, one report
-	$(if $(NOT_HERE),$(error $(firstword $(NOT_HERE)) is not for ARGS of `make accept`, which names its run and judges it: REPORTS=DIR is the folder of all runs, `make plan` the plan))
 	$(SAME_PYTHON)
-	@exec $(VENV)/bin/python tools/accept.py $(VENV) '$(REPORTS)' $(RANKS) $(ARGS)
+	@exec $(VENV)/bin/gpu-acceptance run --report-dir='$(REPORTS)' $(if $(RANKS),--ranks='$(RANKS)') $(ARGS)
 
 plan: $(VENV)/.ready ## print what would run, judged by what, for how long; touches no GPU
 	$(SAME_PYTHON)
-	@$(VENV)/bin/python -m pytest acceptance/ --plan $(ARGS); test $$? -eq 5
+	@$(VENV)/bin/gpu-acceptance run --plan $(ARGS)
 
 bundle: ## pack HEAD and its wheels (not torch) into one archive for machines without a network
 	$(NEW_PYTHON)
@@ -63,6 +61,11 @@ faults: $(VENV)/.ready-dev ## run the fault matrix on a CPU and write docs/fault
 
 soak: $(VENV)/.ready-dev ## 200 validations with a fault in every third, on 4 CPU ranks: verdicts right, nothing hangs, nothing grows
 	$(VENV)/bin/python tests/soak.py $(ARGS)
+
+docs: $(VENV)/.ready-dev ## write the pages that are made from code, and build the site of all documents in site/
+	$(VENV)/bin/python -m tools.make_pages
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo 'open site/index.html'
 
 clean: ## remove the virtual environment; reports stay
 	rm -rf $(VENV)

@@ -1,4 +1,4 @@
-"""Binding: does every rank have the GPU that it was given, for itself, and CPUs beside it?"""
+"""Every rank has the GPU that it was given, for itself, and may run on the CPUs beside it."""
 
 import os
 

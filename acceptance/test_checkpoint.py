@@ -1,4 +1,7 @@
-"""Checkpoint: does training go on exactly where it was, from what its storage gives back, once the processes that saved it are gone?"""
+"""A training job continues exactly from its checkpoint after its processes are gone; a changed checkpoint is refused.
+
+With DDP, FSDP and LoRA: exactly on as many ranks, closely on fewer.
+"""
 
 import pytest
 

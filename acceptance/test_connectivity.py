@@ -1,6 +1,7 @@
-"""Connectivity: do all nodes reach each other over the networks that launchers, gloo and NCCL use? On several nodes.
+"""Every node finds and reaches every other node, and exchanges full packets with it at the rate of a control network.
 
-One rank of each node speaks, to those of the other nodes of the job alone. It needs no process group: it is asked before NCCL is.
+On several nodes: names, connections both ways, clocks, rate and latency. One rank of each node talks to those of the other nodes.
+It needs no process group: it runs before NCCL is asked.
 """
 
 import pytest

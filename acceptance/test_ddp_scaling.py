@@ -1,4 +1,4 @@
-"""DDP, by the number of GPUs: what is left of the rate of one, in groups of 2, 4, ... of a node, over a node, and over all."""
+"""DDP keeps its rate as GPUs are added: in groups of 2, 4, ... GPUs of a node, over a node, and over all nodes."""
 
 import pytest
 

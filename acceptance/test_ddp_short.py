@@ -1,4 +1,4 @@
-"""DDP, in short: a training that is not compiled, for a look at whether all ranks train together, and at what it costs them."""
+"""A short DDP training without compilation runs on all ranks at its rate, and ends with equal weights."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Environment: is every rank where the launcher put it, with a GPU and the software that the profile expects?"""
+"""Ranks, nodes and GPUs are those that the launcher promised, and all nodes have the same software.
+
+With --site=FILE the nodes are those that were declared.
+"""
 
 import platform
 

@@ -1,4 +1,4 @@
-"""Failure propagation: where one rank of a job dies, does its launcher end all others soon, leave none, and name it?
+"""When one rank of a job dies, its launcher ends all others within seconds, names it, and leaves no process.
 
 A small job of its own under torchrun, over all GPUs and nodes of this one: its last rank dies while all others wait in a collective.
 """

@@ -1,4 +1,4 @@
-"""FSDP: does a model that fits no GPU train at its rate when it is sharded over all of them, and is it really sharded?"""
+"""Llama 3 8B, sharded over all GPUs, trains at its rate, and each GPU holds only its shard."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""FSDP, other ways: what sharding saves and costs, by its settings and by the number of GPUs. On a small model."""
+"""A small model trains with other ways to shard it, and its memory follows the settings and the number of GPUs."""
 
 import pytest
 

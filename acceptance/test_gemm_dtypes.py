@@ -1,4 +1,4 @@
-"""GEMM in all other dtypes: the rate when warm and at the best shape, and is the product right?"""
+"""Each GPU reaches its matrix rates in fp16, tf32, fp32, fp64 and fp8, and no element of a product is wrong."""
 
 import pytest
 

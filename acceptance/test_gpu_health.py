@@ -1,4 +1,7 @@
-"""GPU health: does every GPU say of itself that it is whole, as delivered, and set up as it should be?"""
+"""Every GPU reports itself as delivered, free of errors and pending repairs, set up correctly, and used by nobody else.
+
+Memory, clocks, power, heat, PCIe under load, NVLink, fabric, modes, peers, processes.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""HBM: does each GPU's memory move data at its rate, and give back what was written?"""
+"""Each GPU's memory reaches its bandwidth (copy, scale, add, triad, read, write), and no element is wrong."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""InfiniBand and RoCE: is every port that the job uses up, as fast as ordered and without errors, and near to its GPU?"""
+"""Every InfiniBand or RoCE port that the job uses is up, as fast as ordered, without errors, and near its GPU.
+
+Also: GPUDirect RDMA.
+"""
 
 import pytest
 

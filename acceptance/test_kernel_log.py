@@ -1,4 +1,4 @@
-"""Kernel log: since the node has booted, has the driver reported nothing of its GPUs that asks for a repair?"""
+"""Since boot the driver has reported no error of a GPU or switch that asks for a repair."""
 
 import pytest
 

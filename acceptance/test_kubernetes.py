@@ -1,4 +1,7 @@
-"""Kubernetes: is the node ready, does it give out all its devices, and is this pod alone on it? Runs in a pod that may ask."""
+"""Kubernetes reports each node ready, it gives out all its devices, and no other pod is on its GPUs.
+
+Runs in a pod that may ask the API.
+"""
 
 import functools
 import os

@@ -1,6 +1,6 @@
-"""Localise: which node, which rail, or which path between two nodes is slow? Runs with --localise, on several nodes.
+"""No node, rail or path between two nodes is slower than the median one. Found by a tournament of pairs.
 
-A rail is the GPUs of one local rank on all nodes. With two nodes a slow pair is told, and which end of it is slow is not known.
+On several nodes. A rail is the GPUs of one local rank on all nodes. Of two nodes a slow pair is named, but not which end of it is slow.
 """
 
 import pytest

@@ -1,4 +1,7 @@
-"""LoRA: does a fine-tuning begin at the loss that theory names, and come to the least loss there is, on all ranks alike?"""
+"""LoRA begins at the loss that theory predicts and reaches the lowest possible one, on all ranks alike.
+
+On a frozen Qwen2-7B with random weights; only adapters are trained.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""LoRA on a site's own checkpoint and dialogues: does it learn to call functions that it did not call before? Runs with --lora-model."""
+"""The site's own checkpoint, fine-tuned on its own dialogues, calls the right functions on prompts that were not trained."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Memory: does nearly all of each GPU's memory give back what was written to it?"""
+"""Each GPU's memory passes a pattern test over nearly all of it: every word reads back as written."""
 
 import pytest
 

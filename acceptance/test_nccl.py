@@ -1,4 +1,7 @@
-"""NCCL: does the fabric move data between these GPUs, rightly and at the contracted rate? All other collectives and sizes: nccl_sizes."""
+"""all_reduce, all_gather and reduce_scatter reach their bus bandwidth at 4 GiB and 128 MiB, and no element is wrong.
+
+NCCL's own log shows the algorithm and the transport. All other collectives and sizes: nccl_sizes.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""NCCL: how fast are the links between these GPUs by themselves? all_reduce in a ring, whatever the switch would do for it."""
+"""all_reduce in a ring reaches the raw bandwidth of the links, which reduction in the switch (NVLS) would hide."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""NCCL: what a collective loses between nodes: its rate inside each node, in pairs of nodes, and over all of them. On several nodes."""
+"""The bandwidth that collectives lose between nodes is reported. It has no limit.
+
+On several nodes: the rate inside each node, in pairs of nodes, and over all of them.
+"""
 
 import pytest
 

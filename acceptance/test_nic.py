@@ -1,4 +1,4 @@
-"""NIC: does each network card of a node move data at its rate, and carry its share of what goes between nodes? Where a site has them."""
+"""Each network card reaches its rate in a loopback through the network, and carries its share of the bytes between nodes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""P2P: does each GPU of a node copy to each other at its rate, and unchanged?
+"""Each GPU copies to every other GPU of its node at its rate, one way and both at once, and every compared word is right.
 
 One rank of each node copies between the GPUs of all its ranks. Each GPU is judged by the fastest copy from it and the fastest to it, which
 show its own links; each path between two by what both reach with others.

@@ -1,4 +1,4 @@
-"""Training: does it come to the same whether a process trains alone, all ranks with DDP, or all ranks with FSDP?"""
+"""Training on one GPU, with DDP and with FSDP gives the same losses, gradients and weights, in fp32 and bf16."""
 
 from dataclasses import replace
 

@@ -1,6 +1,7 @@
-"""PCIe: does each GPU's host link move data at its rate, and unchanged? Its generation and width are judged by gpu_health.
+"""Each GPU's host link reaches its rate in each direction, and every compared byte is right.
 
-Compared after each sample: in GPU memory every byte; in host memory one word of each 4 KiB, and every byte after the last sample.
+Its generation and width are judged by gpu_health. Compared after each sample: in GPU memory every byte; in host memory one word of each
+4 KiB, and every byte after the last sample.
 """
 
 import functools

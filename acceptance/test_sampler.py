@@ -1,4 +1,4 @@
-"""Sampler: does every rank read its own part of the data, all ranks together each sample once, and do the workers keep up?"""
+"""All ranks together read each sample once, DataLoader workers start and end, and training does not wait for data."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Is `--shared-dir` one directory on all nodes, and does it keep what programs on several nodes rely on? Runs with that option."""
+"""A folder is the same on all nodes; renames, locks, owners and data behave as programs expect, under load from all ranks."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Slurm: has each node what the job was given, for itself, and is every node of the job sound? Runs in a job, which may ask."""
+"""Slurm reports every node of the job sound; each has the CPUs, memory and GPUs that it was given, and no more.
+
+Also: a step comes back from each node.
+"""
 
 import os
 import time

@@ -1,4 +1,7 @@
-"""Soak: does each GPU hold a mixed load for hours, as fast at the end as at the beginning, unthrottled, and without one wrong element?"""
+"""Each GPU holds a mixed load for hours: as fast at the end as at the start, not throttled, without one wrong element.
+
+Equal work gives equal bits while the GPU is hot.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""One GPU, training by itself while all others do: is each as fast as it should be, and busy? What jobs of many GPUs are held against."""
+"""Each GPU by itself, all at the same time, trains ResNet-50 and GPT-2 at its rate and does not wait for its host.
+
+Jobs of many GPUs are compared with it.
+"""
 
 import pytest
 

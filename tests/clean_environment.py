@@ -11,5 +11,5 @@ def clean_environment() -> dict[str, str]:
     """
     dropped = ("PYTEST_", "TORCHELASTIC_", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-pmetadata -phtml"}  # by the names of their entry points
+    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return {**kept, **plugins, "RES_OPTIONS": "timeout:1 attempts:1"}

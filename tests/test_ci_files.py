@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 FILES = {
     ".github/workflows/ci.yml": "github-workflows",
     ".github/workflows/acceptance.yml": "github-workflows",
+    ".github/workflows/pages.yml": "github-workflows",
     "deploy/ci/gitlab-ci.yml": "gitlab-ci",
 }
 each_file = pytest.mark.parametrize("name", FILES)

@@ -13,7 +13,7 @@ DOCUMENTS = [
     *sorted((ROOT / "deploy").rglob("*.md")),
 ]
 TOP = ("acceptance", "benchmarks", "deploy", "docs", "fixtures", "reports", "src", "tests", "thresholds", "tools")
-_LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+_LINK = re.compile(r"(?:\]\(|^\[\w+\]: )([^)#\s]+)", re.MULTILINE)
 _PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(TOP)})/[\w./-]*")
 _ROOM = re.compile(r"^\| `(\w+)/` \| ([^|]*) \|", re.MULTILINE)
 

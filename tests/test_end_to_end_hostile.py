@@ -62,9 +62,8 @@ def test_what_was_too_large_to_send_is_whole_in_the_journal(hostile):
     assert len(line["figures"]) == 1201
 
 
-@pytest.mark.parametrize("page", ["report.html", "pytest.html"])
-def test_no_page_holds_it_unescaped(hostile, page):
-    text = (hostile.folder / page).read_bytes()
+def test_the_page_does_not_hold_it_unescaped(hostile):
+    text = (hostile.folder / "report.html").read_bytes()
     assert b"<script>alert" not in text
     assert b"\x1b" not in text
     assert len(text) < 3_000_000

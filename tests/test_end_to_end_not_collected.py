@@ -17,7 +17,7 @@ def test_a_module_that_is_skipped_as_a_whole_is_named_and_leaves_the_run_incompl
     assert ended.verdict_line.startswith("INCOMPLETE: 1 file not collected, ")
     said = "acceptance/test_skips_as_a_whole.py was skipped as a whole: needs a library that nobody has"
     assert ended.reasons.startswith(said)
-    assert f"not proved: {said}" in ended.output
+    assert f"\n{said}" in ended.output
     assert ended.journal_of(0)[1]["not_collected"] == [said]
 
 

@@ -100,10 +100,12 @@ def test_a_run_from_an_empty_folder_is_of_the_installed_suite_and_writes_beside_
     assert files_below(suite) == before
 
 
-def test_a_part_of_the_installed_suite_is_named_as_the_suite_names_it(installed, empty):
-    suite = suite_of(installed, empty)
-    ended = run([str(installed), "-m", "pytest", f"{suite}/acceptance/test_hbm.py", "--level=quick"], empty)
+def test_the_verb_runs_it_in_an_empty_folder_and_names_its_files_as_the_suite_does(installed, empty):
+    ended = run([str(installed), "-m", "gpu_acceptance", "run", "--level=quick", "acceptance/test_hbm.py"], empty)
+    assert ended.returncode == 6, ended.output
     assert "only acceptance/test_hbm.py was asked for" in ended.verdict_line
+    assert ended.folder.parent == empty / "reports"
+    assert len(ended.record.header.ranks) == 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root, to mount a folder read-only")
@@ -124,7 +126,7 @@ def test_the_copy_of_a_site_runs_with_the_validation_and_the_limit_that_its_read
     blocks = dict(CODE.findall((mine / "README.md").read_text()))
     (mine / "acceptance" / "test_scratch.py").write_text(blocks["python"])
     (mine / "site.yaml").write_text(blocks["yaml"])
-    ended = run(launched(installed, "", "--level=health", "--limits=site.yaml"), mine)
+    ended = run([*program, "run", "--level=health", "--limits=site.yaml"], mine)
     assert ended.returncode == 0, ended.output
     assert ended.outcomes()["test_free"] == "passed"
     assert ended.verdict_line.startswith("ACCEPTED (health, ")

@@ -33,7 +33,7 @@ HEAD = """# 8, 4 and 2 NVIDIA H200 of one node
 
 | run | outcome | files |
 |---|---|---|
-| `make accept`, 8 GPUs | ACCEPTED, 106 of 106 limits held | [the sample](../../sample), `terminal.txt` |
+| `make accept`, 8 GPUs | ACCEPTED, 106 of 106 limits held | [the sample](../../sample/report.html), `terminal.txt` |
 | one bound raised out of reach (`--limits=FILE`) | REJECTED, exit code 1 of each rank; 105 of 106 held | `raised/` |
 | `RANKS=4 ARGS="--gpus=4"` | ACCEPTED for 4 of 8 GPUs, 106 of 106 held | `gpus4/` |
 | `RANKS=2 ARGS="--gpus=2"` | ACCEPTED for 2 of 8 GPUs, 106 of 106 held | `gpus2/` |

@@ -27,19 +27,21 @@ from gpu_acceptance.plan.collecting import Collection
 from gpu_acceptance.plan.contract import contract_lines
 from gpu_acceptance.plan.plan import missing_lines, plan_lines, planned_shape
 from gpu_acceptance.plan.validations import FormationItem, order, read_validation
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing
 from gpu_acceptance.report.figure_properties import figure_properties
 from gpu_acceptance.run.aggregate_reports import reports
 from gpu_acceptance.run.error_file import write_error_file
 from gpu_acceptance.run.last_word import LastWord
-from gpu_acceptance.run.outputs import direct_outputs, find_unwritable, show_names_in_suite
+from gpu_acceptance.run.outputs import direct_outputs, find_unwritable
 from gpu_acceptance.run.refusals import find_refusal, refuse_inside_a_worker
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.starting import start_run
+from gpu_acceptance.run.terminal import RunTerminal
 from gpu_acceptance.text.visible import visible
-from gpu_acceptance.verdict.needs import announcement
 from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.rows import declared_reason
 from gpu_acceptance.worker.plugin import WorkerPlugin
 
 _ONLY_TELLS = ("help", "version", "markers", "showfixtures", "show_fixtures_per_test")  # options with which pytest runs nothing
@@ -80,7 +82,9 @@ def start(config: pytest.Config, settings: Settings, place: Rank) -> None:
     junit = direct_outputs(config, run.files, place.rank)
     collection = Collection(config, run.supervisor.stop_signals)
     config.pluginmanager.register(collection, "gpu-acceptance-collection")
-    config.pluginmanager.register(Acceptance(config, run, collection), "gpu-acceptance")
+    terminal = RunTerminal(config, run)
+    config.pluginmanager.register(terminal, "gpu-acceptance-terminal")
+    config.pluginmanager.register(Acceptance(run, collection, terminal), "gpu-acceptance")
     config.pluginmanager.register(LastWord(config, run, junit), "gpu-acceptance-last-word")
 
 
@@ -157,13 +161,10 @@ class Dry:
 class Acceptance:
     """The hooks of a real run. Each is collective: all ranks reach it in the same order."""
 
-    def __init__(self, config: pytest.Config, run: Run, collection: Collection) -> None:
-        self._config = config
+    def __init__(self, run: Run, collection: Collection, terminal: RunTerminal) -> None:
         self._run = run
         self._collection = collection
-
-    def pytest_sessionstart(self) -> None:
-        show_names_in_suite(self._config)
+        self._terminal = terminal
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
@@ -171,6 +172,7 @@ class Acceptance:
         if items:
             items.insert(0, FormationItem.from_parent(session, name=FORMATION, nodeid=FORMATION))
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._run.supervisor.stop_signals.arm()
         assert session.config.inipath is not None
@@ -181,18 +183,24 @@ class Acceptance:
         position = {nodeid: index for index, nodeid in enumerate(nodeids)}
         session.items[:] = sorted((item for item in session.items if item.nodeid in position), key=lambda item: position[item.nodeid])
         if self._run.place.rank == 0:
-            self._run.lead_with(self._note)
-            for unmet in self._run.unmet:
-                self._note(announcement(unmet))
+            self._run.lead_with(self._terminal.note)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool:
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        in_lines = self._terminal.tells_each
+        if not in_lines:
+            item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         try:
             outcome, message, duration_s, row = self._run.run(item.nodeid)
         except ControlError as error:
             self._run.go_wrong(str(error))
             pytest.exit(str(error), returncode=INTERNAL_ERROR)
+        if in_lines and outcome is Outcome.NOT_APPLICABLE:
+            assert self._run.plan
+            self._terminal.note_aside(item.nodeid, declared_reason(item.nodeid, self._run.plan.profile.not_applicable) or message)
+        elif in_lines:
+            self._terminal.tell_aside()
+            item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in reports(item, outcome, message, duration_s, figure_properties(row) if row else {}):
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -203,16 +211,10 @@ class Acceptance:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self) -> Generator[None]:
-        """Ends the run after pytest.html is written, so that it can say where it is not, and before the last lines."""
+        """Ends the run after other reports are written, so that it can say where they are not."""
+        self._terminal.tell_aside()
         try:
             yield
         except BaseException as error:
             self._run.go_wrong(f"a hook or a report failed when pytest ended: {describe(error)}")
         self._run.finish()
-
-    def _note(self, line: str) -> None:
-        """One line for people while a validation runs."""
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if reporter:
-            reporter.ensure_newline()
-            reporter.write_line(visible(line))

@@ -14,7 +14,7 @@ from sshd import free_port
 from suite import PYTHON
 from waiting import wait_until
 
-from gpu_acceptance.cli.verbs import _parser, main
+from gpu_acceptance.cli.verbs import main, make_parser
 from gpu_acceptance.launch import meeting, meeting_host
 from gpu_acceptance.launch.meeting import meet
 from gpu_acceptance.launch.meeting_host import Hello, Place, Reply
@@ -223,7 +223,7 @@ def test_a_node_beyond_the_last_one(capsys):
 
 
 def test_it_waits_for_as_long_as_ranks_do():
-    assert _parser().parse_args(["meet", "127.0.0.1:29500", "--nodes=2"]).timeout == JOIN_S
+    assert make_parser().parse_args(["meet", "127.0.0.1:29500", "--nodes=2"]).timeout == JOIN_S
 
 
 @pytest.mark.parametrize(

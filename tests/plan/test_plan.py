@@ -65,7 +65,7 @@ def test_a_limit_nobody_requires_says_so():
     [
         (Rank(), 8, None, JobShape(8, 1, "one for each GPU")),
         (Rank(), 8, 4, JobShape(4, 1, "as --gpus declares")),
-        (Rank(), 0, None, JobShape(2, 1, "as `make accept` starts where there is no GPU")),
+        (Rank(), 0, None, JobShape(2, 1, "as `gpu-acceptance run` starts where there is no GPU")),
         (Rank(world_size=6, local_world_size=3, num_nodes=2, store_port=29400), 8, None, JobShape(3, 2)),
     ],
 )
@@ -82,4 +82,4 @@ def test_what_is_trained_and_fine_tuned_is_said_where_somebody_named_it():
 def test_the_plan_says_why_it_is_of_that_size():
     made = Profile("cpu", None, frozenset(), {}, {}, 60.0)
     (first, _) = plan_lines(made, planned_shape(Rank(), 0, None), [], {}, NOW)
-    assert first == "profile cpu (no GPU), level full, 2 ranks on each of 1 node, as `make accept` starts where there is no GPU"
+    assert first == "profile cpu (no GPU), level full, 2 ranks on each of 1 node, as `gpu-acceptance run` starts where there is no GPU"

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_acceptance.plan.validations import read_validation, read_validations
+from gpu_acceptance.thresholds.limit import Profile
 
 NODEID = "acceptance/test_hbm.py::test_copy"
 
@@ -97,9 +98,22 @@ PARAMETERS = {"soak.duration_s": 3600, "gemm.dtype": "bf16", "some.flag": True, 
 
 def test_what_lasts_has_its_deadline_later_by_as_much():
     found = read_validation(item(mark("lasts", "soak.duration_s")), 60.0, PARAMETERS)
-    assert (found.lasts_s, found.deadline_s, found.expected_s(5.0), found.expected_s(None)) == (3600, 3660, 3605, None)
+    assert (found.lasts_s, found.deadline_s) == (3600, 3660)
+    assert found.expected_s(knows({"hbm": 5.0}), 2, 1) == 3605
+    assert found.expected_s(knows({}), 2, 1) is None
     assert read_validation(item(mark("lasts", "soak.duration_s"), mark("deadline", 5)), 60.0, PARAMETERS).deadline_s == 3605
-    assert read_validation(item(), 60.0, PARAMETERS).expected_s(5.0) == 5.0
+    assert read_validation(item(), 60.0, PARAMETERS).expected_s(knows({"hbm": 5.0}), 2, 1) == 5.0
+
+
+@pytest.mark.parametrize(("name", "ranks_per_node", "num_nodes"), [("min_ranks", 2, 1), ("min_ranks_per_node", 2, 2), ("min_nodes", 8, 2)])
+def test_what_a_job_is_too_small_for_takes_no_time_in_it(name, ranks_per_node, num_nodes):
+    found = read_validation(item(mark(name, 3)), 60.0)
+    assert found.expected_s(knows({"hbm": 5.0}), ranks_per_node, num_nodes) == 0
+    assert found.expected_s(knows({"hbm": 5.0}), 3, 3) == 5.0
+
+
+def knows(expected_s):
+    return Profile("cpu", None, frozenset(), {}, {}, 60.0, expected_s=expected_s)
 
 
 def test_a_rank_that_does_not_know_the_profile_leaves_it_to_rank_0():

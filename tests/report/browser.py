@@ -57,7 +57,9 @@ class Browser:
 
     def open(self, page, **how):
         """A tab that shows a page."""
-        return Tab(self, page, **how)
+        path = self.folder / "report.html"
+        path.write_text(page, encoding="utf-8")
+        return Tab(self, path, **how)
 
     def close(self):
         self.call("Browser.close")
@@ -65,12 +67,10 @@ class Browser:
 
 
 class Tab:
-    """A page in light or dark, so and so wide, with JavaScript or without."""
+    """A file as a page in light or dark, so and so wide, with JavaScript or without."""
 
-    def __init__(self, browser, page, *, scheme="light", width=1280, script=True):
+    def __init__(self, browser, path, *, scheme="light", width=1280, script=True):
         self.browser = browser
-        path = browser.folder / "report.html"
-        path.write_text(page, encoding="utf-8")
         self.url = path.as_uri()
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]

@@ -100,5 +100,5 @@ def test_what_a_contract_excuses_weakens_the_verdict():
 
 
 def test_the_terminal_counts_the_lines_of_a_contract():
-    assert "contract contract.yaml: 5 lines: 1 met, 1 missed, 3 not tested" in list(summary_lines(samples.rejected(), None))
-    assert not any(line.startswith("contract") for line in summary_lines(samples.accepted(), None))
+    assert "contract contract.yaml: 5 lines: 1 met, 1 missed, 3 not tested" in list(summary_lines(samples.rejected()))
+    assert not any(line.startswith("contract") for line in summary_lines(samples.accepted()))

@@ -17,8 +17,7 @@ def names(folder):
 def test_all_is_written(tmp_path, sample, code):
     made = write_ending(tmp_path, sample())
     assert names(tmp_path) == sorted([*EXPORTS, "report.html", "results.json"])
-    assert (made.exit_code, made.verdict) == (code, sample().conclusion.line)
-    assert made.lines[-1] == f"report: {tmp_path}/report.html"
+    assert (made.exit_code, made.word, made.lines[0]) == (code, sample().conclusion.verdict, sample().conclusion.line)
     assert complete_ending(tmp_path, read_results(tmp_path)) == made
 
 
@@ -39,7 +38,8 @@ def test_results_whose_page_cannot_be_built_any_more_are_no_acceptance(tmp_path,
     write_results(tmp_path, samples.accepted())
     monkeypatch.setattr(ending, "build_page", fail)
     made = complete_ending(tmp_path, samples.accepted())
-    assert (made.exit_code, made.lines[0]) == (3, f"the report could not be written to {tmp_path}: ZeroDivisionError: a bug")
+    problem = f"the report could not be written to {tmp_path}: ZeroDivisionError: a bug"
+    assert (made.exit_code, made.lines[0]) == (3, f"INCOMPLETE: {problem}")
     assert read_results(tmp_path).conclusion.verdict == "INCOMPLETE"
 
 
@@ -51,8 +51,7 @@ def test_a_page_that_cannot_be_built_loses_no_results_and_is_no_acceptance(tmp_p
     made = write_ending(tmp_path, samples.accepted())
     problem = f"the report could not be written to {tmp_path}: ZeroDivisionError: a bug"
     assert "report.html" not in names(tmp_path)
-    assert (made.exit_code, made.lines[0]) == (3, problem)
-    assert not [line for line in made.lines if line.startswith("report: ")]
+    assert (made.exit_code, made.lines[0]) == (3, f"INCOMPLETE: {problem}")
     record = read_results(tmp_path)
     assert (record.conclusion.verdict, record.conclusion.line, record.conclusion.exit_code) == ("INCOMPLETE", f"INCOMPLETE: {problem}", 3)
     assert record.conclusion.reasons[0] == problem
@@ -67,7 +66,7 @@ def test_a_full_disk_leaves_no_results_that_say_0(tmp_path, monkeypatch, name):
     monkeypatch.setattr(ending, name, fail)
     made = write_ending(tmp_path, samples.accepted())
     assert made.exit_code == 3
-    assert made.lines[0] == f"the report could not be written to {tmp_path}: OSError: [Errno 28] No space left on device"
+    assert made.lines[0] == f"INCOMPLETE: the report could not be written to {tmp_path}: OSError: [Errno 28] No space left on device"
     assert "report.html" not in names(tmp_path)
     assert not (tmp_path / "results.json").exists() or read_results(tmp_path).conclusion.exit_code == 3
 
@@ -77,21 +76,20 @@ def test_what_another_rank_wrote_stays(tmp_path):
     before = (tmp_path / "results.json").read_bytes()
     made = write_ending(tmp_path, samples.accepted())
     assert made.exit_code == 3
-    assert made.lines[0] == f"{tmp_path}/results.json is there already: another rank finished this run"
+    assert made.lines == (f"no verdict: {tmp_path}/results.json is there already: another rank finished this run",)
     assert (tmp_path / "results.json").read_bytes() == before
 
 
 def test_an_acceptance_is_taken_back(tmp_path):
     write_ending(tmp_path, samples.accepted())
     made = spoil(tmp_path, samples.accepted(), "a hook failed")
-    assert (made.exit_code, made.verdict) == (3, "INCOMPLETE: a hook failed")
-    assert made.lines[:2] == ("a hook failed", "INCOMPLETE: a hook failed")
+    assert (made.exit_code, made.word, made.lines[0]) == (3, "INCOMPLETE", "INCOMPLETE: a hook failed")
     assert read_results(tmp_path).conclusion.line == "INCOMPLETE: a hook failed"
     assert "a hook failed" in (tmp_path / "report.html").read_text()
 
 
 def test_a_rejection_stays_one(tmp_path):
-    spoil(tmp_path, samples.rejected(), "a hook failed")
+    assert "a hook failed" in spoil(tmp_path, samples.rejected(), "a hook failed").lines
     conclusion = read_results(tmp_path).conclusion
     assert (conclusion.verdict, conclusion.exit_code, conclusion.line) == ("REJECTED", 3, samples.rejected().conclusion.line)
     assert conclusion.reasons[0] == "a hook failed"
@@ -99,4 +97,5 @@ def test_a_rejection_stays_one(tmp_path):
 
 def test_a_run_that_cannot_be_judged_has_no_verdict():
     made = broken(KeyError("a bug"))
-    assert (made.exit_code, made.verdict) == (3, "no verdict: internal error while the run was judged: KeyError: 'a bug'")
+    assert (made.exit_code, made.word) == (3, "")
+    assert made.lines[0] == "no verdict: internal error while the run was judged: KeyError: 'a bug'"

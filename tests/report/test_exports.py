@@ -24,7 +24,7 @@ def test_one_that_cannot_be_written_is_told_and_the_verdict_stands(tmp_path, mon
     (tmp_path / "summary.txt").write_text("ACCEPTED, of another day")
     monkeypatch.setattr(exports, "EXPORTS", {**EXPORTS, "summary.txt": fail})
     made = write_ending(tmp_path, samples.rejected())
-    assert made.lines[0] == f"{tmp_path}/summary.txt could not be written: ZeroDivisionError: a bug"
+    assert made.lines[1] == f"{tmp_path}/summary.txt could not be written: ZeroDivisionError: a bug"
     assert (made.exit_code, read_results(tmp_path).conclusion) == (1, samples.rejected().conclusion)
     assert not (tmp_path / "summary.txt").exists()
 

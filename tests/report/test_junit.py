@@ -19,6 +19,8 @@ REPORTS = Path(__file__).parents[2] / "reports"
 ALLOWED = {  # of a testcase and what is in it: junit-10.xsd of Jenkins' xunit plugin
     "testsuites": set(),
     "testsuite": {"name", "tests", "failures", "errors", "skipped", "time", "timestamp", "hostname"},
+    "properties": set(),
+    "property": {"name", "value"},
     "testcase": {"classname", "name", "time"},
     "failure": {"type", "message"},
     "error": {"type", "message"},
@@ -42,12 +44,12 @@ def kind(case):
 def test_each_validation_is_a_case_and_the_verdict_is_the_last(sample):
     record = samples.ALL[sample]()
     suite = suite_of(record)
-    *cases, verdict = suite
+    *cases, verdict = suite.findall("testcase")
     assert [kind(case) for case in cases] == [TAGS.get(row.outcome, "error") for row in record.rows]
     assert [case.get("name") for case in cases] == [row.nodeid.rpartition("::")[2] for row in record.rows]
     assert (verdict.get("classname"), verdict.get("name")) == ("gpu_acceptance", "verdict")
     assert kind(verdict) == {"ACCEPTED": None, "REJECTED": "failure"}.get(record.conclusion.verdict, "error")
-    kinds = [kind(case) for case in suite]
+    kinds = [kind(case) for case in suite.findall("testcase")]
     assert [int(suite.get(name)) for name in ("tests", "failures", "errors", "skipped")] == [
         len(kinds),
         *map(kinds.count, ("failure", "error", "skipped")),
@@ -65,7 +67,7 @@ def test_it_is_red_where_only_the_verdict_is():
         }
     )
     suite = suite_of(record.model_copy(update={"conclusion": conclusion}))
-    (wrong,) = [case for case in suite if kind(case) not in {None, "skipped"}]
+    (wrong,) = [case for case in suite.findall("testcase") if kind(case) not in {None, "skipped"}]
     assert wrong.get("name") == "verdict"
     assert wrong.find("failure").get("message") == "REJECTED: 1 line of the contract missed"
     assert wrong.findtext("failure") == "REJECTED: 1 line of the contract missed\ncontract 8.2: missed"
@@ -73,7 +75,7 @@ def test_it_is_red_where_only_the_verdict_is():
 
 
 def cases_of(record):
-    return dict(zip((row.nodeid for row in record.rows), suite_of(record), strict=False))
+    return dict(zip((row.nodeid for row in record.rows), suite_of(record).findall("testcase"), strict=False))
 
 
 def test_it_is_red_without_the_verdict_whatever_the_exit_code():
@@ -102,6 +104,13 @@ def test_what_passed_has_its_figures():
     assert case.get("classname") == held.nodeid.partition(".py::")[0].replace("/", ".")
 
 
+def test_properties_of_the_suite_hold_the_verdict_and_the_figures_by_case():
+    record = samples.rejected()
+    told = {one.get("name"): one.get("value") for one in suite_of(record).find("properties")}
+    assert (told["verdict"], told["exit_code"]) == (record.conclusion.line, "1")
+    assert told["acceptance.test_hbm.test_hbm_triad hbm.triad.bandwidth at_least"] == "3120 GB/s, need >= 4150: missed"
+
+
 @pytest.mark.parametrize("sample", ["rejected", "stuck", "incomplete", "trained"])
 @given(taint=hostile | st.text(st.characters(), min_size=1, max_size=20))
 @example(taint="x" * 1_000_000)
@@ -110,7 +119,9 @@ def test_what_passed_has_its_figures():
 def test_hostile_text_adds_no_case_and_no_attribute(sample, taint):
     record = construct(RunRecord, tainted(samples.ALL[sample]().model_dump(), f"x{taint}"))
     suite = suite_of(record)
-    assert [kind(case) for case in suite] == [kind(case) for case in suite_of(samples.ALL[sample]())]
+    sound = suite_of(samples.ALL[sample]())
+    assert [kind(case) for case in suite.findall("testcase")] == [kind(case) for case in sound.findall("testcase")]
+    assert [element.tag for element in suite] == [element.tag for element in sound]
     for element in suite.iter():
         assert set(element.attrib) <= ALLOWED[element.tag]
         for text in (element.text or "", *element.attrib.values()):

@@ -13,7 +13,6 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report.commands import PLACEHOLDERS
 from gpu_acceptance.report.kinds import XID_METRICS, kinds_of_lacks, kinds_of_metric, kinds_of_outcome, kinds_of_status, kinds_of_xid
 from gpu_acceptance.report.remedies import REMEDIES_FILE, read_table, table
-from gpu_acceptance.report.remedies_page import REMEDIES_PAGE, page_text
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
@@ -218,11 +217,7 @@ def test_each_command_begins_with_a_tool_that_is_known():
     assert begun - TOOLS == set()
 
 
-# --- the file and the page ----------------------------------------------------------------------------------------------------
-
-
-def test_the_page_is_the_table():
-    assert (ROOT / REMEDIES_PAGE).read_text(encoding="utf-8") == page_text(), "run python -m gpu_acceptance.report.remedies_page"
+# --- the file ----------------------------------------------------------------------------------------------------
 
 
 def test_each_reference_is_used():

@@ -13,15 +13,14 @@ from gpu_acceptance.run.outputs import direct_outputs, find_unwritable
 
 
 def config(**options):
-    manager = SimpleNamespace(hasplugin=lambda name: "htmlpath" in options)
-    return SimpleNamespace(option=SimpleNamespace(**{"xmlpath": None, **options}), pluginmanager=manager)
+    return SimpleNamespace(option=SimpleNamespace(**{"xmlpath": None, **options}))
 
 
 @pytest.mark.parametrize("name", ["junit.xml", "new/folder/junit.xml", "there.xml"])
 def test_a_file_that_can_be_written(tmp_path, monkeypatch, name):
     (tmp_path / "there.xml").touch()
     monkeypatch.chdir(tmp_path)
-    assert find_unwritable(config(xmlpath=name, htmlpath=str(tmp_path / name))) is None
+    assert find_unwritable(config(xmlpath=name)) is None
     assert not (tmp_path / "new").exists()
 
 
@@ -29,26 +28,22 @@ def test_nothing_asked_for():
     assert find_unwritable(config()) is None
 
 
-@pytest.mark.parametrize("option", ["xmlpath", "htmlpath"])
 @pytest.mark.parametrize(
     ("name", "problem"),
     [("folder", "is a folder"), ("file/below/junit.xml", "{}/file is not a folder"), ("x" * 300, "File name too long")],
 )
-def test_a_file_that_cannot_be_written(tmp_path, option, name, problem):
+def test_a_file_that_cannot_be_written(tmp_path, name, problem):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     path = tmp_path / name
-    text = find_unwritable(config(**{option: str(path)}))
-    said = {"xmlpath": "--junitxml", "htmlpath": "--html"}[option]
-    assert text == f"{said}={path}: {problem.format(tmp_path)}; name a file that can be written"
+    assert find_unwritable(config(xmlpath=str(path))) == f"--junitxml={path}: {problem.format(tmp_path)}; name a file that can be written"
 
 
-def test_rank_0_writes_into_the_folder_of_the_run_unless_told_otherwise(tmp_path):
-    ours, theirs = config(htmlpath=None), config(xmlpath="a.xml", htmlpath="a.html")
+def test_pytest_itself_writes_no_junit_since_it_has_no_verdict(tmp_path):
+    ours, theirs = config(), config(xmlpath="a.xml")
     wanted = [direct_outputs(one, RunFiles(tmp_path, 0), 0) for one in (ours, theirs)]
     assert wanted == [None, Path.cwd() / "a.xml"]
-    assert (ours.option.xmlpath, ours.option.htmlpath) == (None, str(tmp_path / "pytest.html"))
-    assert (theirs.option.xmlpath, theirs.option.htmlpath) == (None, "a.html")
+    assert (ours.option.xmlpath, theirs.option.xmlpath) == (None, None)
 
 
 @pytest.mark.parametrize("has_folder", [True, False])

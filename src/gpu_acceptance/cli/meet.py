@@ -22,18 +22,18 @@ _PLACE = re.compile(r"(?a:\[?([\w.:-]{1,253}?)\]?):([0-9]{1,5})")
 def add_verbs(verbs: "Verbs") -> None:
     meet = verbs.add_parser(
         "meet",
-        help="see that all nodes of a run find each other, before torchrun starts on them",
-        description="On each node of a run, with the same words: wait until all of them have come to HOST:PORT, and return 0 on all. "
-        "The host of node 0 listens there; without --node it is the one that HOST leads to. It ends and leaves the port to what starts "
-        "next. Where the address leads elsewhere, the port is taken, or the numbers do not fit, say so in one line and return 4; where "
-        "one does not come in time, 6. Who is awaited is said every 15 s.",
+        help="check that all nodes of a run find each other, before torchrun starts on them",
+        description="Give this command on each node of a run, with the same arguments. It waits until all nodes have connected to "
+        "HOST:PORT, and returns 0 on all of them. Node 0 listens there; without --node it is the host that HOST leads to. The port is free "
+        "again when the command ends. Exit code 4, with one line that says why: the address leads elsewhere, the port is taken, or the "
+        "numbers disagree. Exit code 6: a node did not come in time. Every 15 s a line names the nodes that are missing.",
     )
     meet.add_argument(
-        "place", metavar="HOST:PORT", type=_place, help="where ranks are to meet: the address of node 0, as the others reach it"
+        "place", metavar="HOST:PORT", type=_place, help="address of node 0, as the other nodes reach it, and the port where ranks will meet"
     )
-    meet.add_argument("--nodes", metavar="N", type=count_of("nodes"), required=True, help="how many nodes the run has")
-    meet.add_argument("--node", metavar="I", type=_node, help="the number of this one, from 0 up; on all nodes or on none")
-    meet.add_argument("--run", metavar="NAME", type=_run, help="a name that all nodes of the run give it")
+    meet.add_argument("--nodes", metavar="N", type=count_of("nodes"), required=True, help="number of nodes of the run")
+    meet.add_argument("--node", metavar="I", type=_node, help="number of this node, from 0; give it on all nodes or on none")
+    meet.add_argument("--run", metavar="NAME", type=_run, help="name of the run, the same on all nodes")
     meet.add_argument(
         "--timeout",
         metavar="TIME",

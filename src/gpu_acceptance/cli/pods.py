@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 def add_verbs(verbs: "Verbs") -> None:
     pods = verbs.add_parser(
         "pods",
-        help="wait until all pods of a run are running, and say why one is not",
-        description="Ask the Kubernetes API, in a pod and by its service account, for the pods with these labels in its namespace, until "
-        "so many of them are running: 0. Print who is awaited every 30 s. In the end, or once none can follow, print of each pod that "
-        "is not running what Kubernetes says of it, and return 6. Where this pod may not ask, say so and return 0: the launcher waits.",
+        help="wait until all pods of a run are running, or say why one is not",
+        description="Runs in a pod, with its service account. Ask the Kubernetes API for the pods of its namespace with this label, until "
+        "N of them are running: exit code 0. Every 30 s a line names the pods that are missing. At the timeout, or once no pod can "
+        "follow, print what Kubernetes says about each pod that is not running: exit code 6. A pod that may not ask says so and returns "
+        "0: the launcher waits then.",
     )
     pods.add_argument("--labels", metavar="KEY=VALUE", type=_labels, required=True, help="a label that all pods of the run have")
-    pods.add_argument("--number", metavar="N", type=count_of("pods"), required=True, help="how many pods the run has")
+    pods.add_argument("--number", metavar="N", type=count_of("pods"), required=True, help="number of pods of the run")
     pods.add_argument(
         "--timeout", metavar="TIME", type=time_of, required=True, help="how long to wait: seconds, or a number with s, m or h"
     )

@@ -17,9 +17,9 @@ def add_verbs(verbs: "Verbs") -> None:
         "remedy",
         help="print what to do about a kind of failure",
         description="Print what a kind of failure means, what to do with the node, and three things to check first, with commands. A "
-        "report names the kind of each failure. Without KIND: all kinds, one a line. It changes nothing and reads nothing of this machine.",
+        "report names the kind of each failure. Without KIND: list all kinds. Nothing on this machine is read or changed.",
     )
-    remedy.add_argument("kind", metavar="KIND", nargs="?", help="such as repair_pending")
+    remedy.add_argument("kind", metavar="KIND", nargs="?", help="a kind of failure, such as repair_pending")
     remedy.set_defaults(verb=_remedy)
 
 

@@ -1,6 +1,6 @@
-"""`gpu-acceptance`: what can be asked of finished runs, of shipped profiles, and of this machine. Touches no GPU.
+"""Judge this machine, and ask about finished runs, shipped profiles, and this machine. Only `run` touches a GPU.
 
-Every verb prints its answer on standard output, and any trouble as one line on standard error.
+Every verb prints its answer on standard output, and a problem as one line on standard error.
 """
 
 import argparse
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from gpu_acceptance import __version__
-from gpu_acceptance.cli import build, compare, evidence, init, machine, meet, pods, remedies, verdict
+from gpu_acceptance.cli import build, compare, evidence, init, machine, meet, pods, remedies, run, verdict
 from gpu_acceptance.cli.said import UNREADABLE, fail
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.never_began import NothingRanError
@@ -29,7 +29,11 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns its exit code."""
-    options = _parser().parse_args(arguments)
+    parser = make_parser()
+    options, rest = parser.parse_known_args(arguments)
+    options.rest = rest
+    if rest and not hasattr(options, "takes_rest"):  # `run` hands on what it does not know
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     verb: Callable[[argparse.Namespace], int] = options.verb
     try:
         return verb(options)
@@ -43,11 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail(error, USAGE)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all verbs."""
     parser = _Parser(prog="gpu-acceptance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"gpu-acceptance {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
+    run.add_verb(verbs)
     verdict.add_verb(verbs)
     report = verbs.add_parser("report", help="work with the report of a run", description="Work with the report of a run.")
     report_verbs = report.add_subparsers(required=True, metavar="VERB")

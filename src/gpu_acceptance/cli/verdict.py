@@ -24,9 +24,8 @@ def add_verb(verbs: "Verbs") -> None:
     verdict = verbs.add_parser(
         "verdict",
         help="print a run's verdict line and return its exit code",
-        description="Print one line: verdict, run, how long ago it ended, file. Returns the run's own exit code; "
-        "6 where its ranks never met, 3 where it left no results, or they cannot be used, or say ACCEPTED without a manifest, 4 where "
-        "there is no run.",
+        description="Print one line: verdict, run, how long ago it ended, file. The exit code is the run's own. Else it is 6: the ranks "
+        "never met; 3: the run left no results, they cannot be used, or they say ACCEPTED without a manifest; 4: there is no run.",
     )
     verdict.set_defaults(verb=_verdict)
     add_run(verdict)
@@ -34,12 +33,16 @@ def add_verb(verbs: "Verbs") -> None:
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Lets a verb name its run."""
-    help_text = "a run folder, or a folder of runs: then its newest run (default: %(default)s)"
+    help_text = "a run folder, or a folder of runs: its newest run (default: %(default)s)"
     parser.add_argument("dir", metavar="DIR", nargs="?", type=Path, default=Path("reports"), help=help_text)
 
 
 def _verdict(options: argparse.Namespace) -> int:
-    run_dir = find_run(options.dir)
+    return tell_verdict(find_run(options.dir))
+
+
+def tell_verdict(run_dir: Path) -> int:
+    """Prints the verdict line of this run, and returns its exit code. Raises RecordError where there is no verdict."""
     if not (run_dir / RESULTS).exists():
         never = find_why_it_never_began(map(read_journal, journal_paths(run_dir)))
         if never:

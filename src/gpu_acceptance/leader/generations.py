@@ -8,6 +8,7 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import WORKER_END, Attempt
 from gpu_acceptance.supervisor.supervisor import Supervisor
+from gpu_acceptance.thresholds.limit import Profile, subject_of
 from gpu_acceptance.verdict.attempts import is_poison
 from gpu_acceptance.verdict.objections import FORMATION
 
@@ -31,9 +32,13 @@ class Validation:
     env: Mapping[str, str] = field(default_factory=dict)
     lasts_s: float = 0.0  # that it was asked to take, beside what validations of its subject take
 
-    def expected_s(self, of_subject_s: float | None) -> float | None:
-        """Seconds it takes, where one of its subject takes `of_subject_s`; None where nobody knows that."""
-        return None if of_subject_s is None else of_subject_s + self.lasts_s
+    def expected_s(self, profile: Profile, ranks_per_node: int, num_nodes: int) -> float | None:
+        """Seconds that it takes in a job of this shape: 0 where the job is too small for it, None where the profile does not say."""
+        there = ranks_per_node * num_nodes, ranks_per_node, num_nodes
+        if any(number < least for number, least in zip(there, (self.min_ranks, self.min_ranks_per_node, self.min_nodes), strict=True)):
+            return 0.0
+        seconds = profile.expected_s.get(subject_of(self.nodeid))
+        return None if seconds is None else seconds + self.lasts_s
 
     @property
     def wants_own_worker(self) -> bool:

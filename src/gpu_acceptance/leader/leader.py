@@ -23,6 +23,8 @@ from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.rows import make_row
 
 _LIVE_LINE_S = 10.0
+_PACE_KNOWN_S = 30.0  # of validations that are done, by the profile: before that their pace says little of those to come
+_MINUTES_FROM_S = 90.0
 _CAST_TEXT = 8_000  # an announced verdict stays below 16 kB; the whole text is in the record
 
 
@@ -57,6 +59,7 @@ class Leader:
         self._order = order
         self._generations = Generations(supervisor, profile.deadline_s, self._learn)
         self._last_line = 0.0
+        self._began = time.monotonic()
         supervisor.on_tick = self._tick
 
     def run(self, validation: Validation) -> Row:
@@ -122,14 +125,14 @@ class Leader:
     def _out_of_time(self, validation: Validation) -> str | None:
         if self._options.budget is None:
             return None
-        expected_s = validation.expected_s(self._profile.expected_s.get(subject_of(validation.nodeid)))
+        expected_s = self._expected_s(validation)
         return self._options.budget.refuses(validation.deadline_s if expected_s is None else expected_s)
 
     def _next_of_these_workers(self, validation: Validation) -> str | None:
         """What the same workers will run after it: fixtures that it still needs stay up until then."""
         nodeids = list(self._order)
         later = [self._order[nodeid] for nodeid in nodeids[nodeids.index(validation.nodeid) + 1 :]]
-        following = next((one for one in later if not too_small(one, self.job) and has_all(one, self.job)), None)
+        following = next(filter(self._runs_here, later), None)
         return following.nodeid if following and self._generations.will_run(following) else None
 
     def _attempts(self, validation: Validation) -> list[Attempt]:
@@ -196,7 +199,29 @@ class Leader:
         if board is None or board.elapsed_s < _LIVE_LINE_S or now - self._last_line < _LIVE_LINE_S:
             return
         self._last_line = now
-        self._note(live_line(board, self.job))
+        left = self.time_left
+        self._note(f"{live_line(board, self.job)}{f'; {left} for the whole run' if left else ''}")
+
+    @property
+    def expected_s(self) -> float:
+        """Seconds that all validations take that run here, by the profile and as far as it knows them."""
+        return sum(self._expected_s(one) or 0.0 for one in self._order.values() if self._runs_here(one))
+
+    @property
+    def time_left(self) -> str:
+        """`about 4 min left`, by the profile and by how fast the run was so far; empty where nobody knows, or nothing is left."""
+        seen = {row.nodeid for row in self.rows}
+        to_come_s = sum(self._expected_s(one) or 0.0 for nodeid, one in self._order.items() if nodeid not in seen and self._runs_here(one))
+        done_s, elapsed_s = self.expected_s - to_come_s, time.monotonic() - self._began
+        pace = elapsed_s / done_s if done_s > _PACE_KNOWN_S else 1.0
+        left_s = to_come_s * pace
+        return f"about {left_s / 60:.0f} min left" if left_s >= _MINUTES_FROM_S else f"about {left_s:.0f} s left" if left_s >= 1 else ""
+
+    def _runs_here(self, validation: Validation) -> bool:
+        return not too_small(validation, self.job) and has_all(validation, self.job)
+
+    def _expected_s(self, validation: Validation) -> float | None:
+        return validation.expected_s(self._profile, self.job.gpus_per_node, self.job.num_nodes)
 
 
 def live_line(board: Board, job: Job) -> str:

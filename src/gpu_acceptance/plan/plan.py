@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.launch.torchrun import RANKS_WITHOUT_GPUS
 from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.thresholds.levels import num_left_out, runs
-from gpu_acceptance.thresholds.limit import Limit, Profile, bound_at, matching_reason, subject_of
+from gpu_acceptance.thresholds.limit import Limit, Profile, bound_at, matching_reason
 from gpu_acceptance.thresholds.values import level_text, plural, show
 from gpu_acceptance.verdict.bounds import bounds_of
 from gpu_acceptance.verdict.needs import announcement, unmet_needs
-
-RANKS_WITHOUT_GPUS = 2  # as in the Makefile
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,13 @@ def planned_shape(place: Rank, num_gpus: int, declared_gpus: int | None) -> JobS
         return JobShape(declared_gpus, 1, "as --gpus declares")
     if num_gpus:
         return JobShape(num_gpus, 1, "one for each GPU")
-    return JobShape(RANKS_WITHOUT_GPUS, 1, "as `make accept` starts where there is no GPU")
+    return JobShape(RANKS_WITHOUT_GPUS, 1, "as `gpu-acceptance run` starts where there is no GPU")
 
 
 def missing_lines(profile: Profile, validations: Sequence[Validation], here: RankIdentity) -> Iterator[str]:
     """One for each thing that this machine lacks and that validations of this level need."""
     planned = [validation for validation in validations if runs(profile, validation.nodeid)]
-    yield from map(announcement, unmet_needs(planned, Job((here,))))
+    yield from (f"missing: {announcement(unmet)}" for unmet in unmet_needs(planned, Job((here,))))
 
 
 def plan_lines(
@@ -63,7 +62,7 @@ def plan_lines(
         yield f"fine-tuning: {tuned}"
     absent = num_left_out(profile, (validation.nodeid for validation in validations))
     validations = [validation for validation in validations if runs(profile, validation.nodeid)]
-    expected = [validation.expected_s(profile.expected_s.get(subject_of(validation.nodeid))) for validation in validations]
+    expected = [validation.expected_s(profile, job.ranks_per_node, job.num_nodes) for validation in validations]
     for validation, seconds in zip(validations, expected, strict=True):
         yield f"  {validation.nodeid}: {_duration(seconds)}, deadline {validation.deadline_s:g} s"
     yield from (f"  {subject}: not at this level, {plural(number, 'validation')}" for subject, number in absent.items())

@@ -9,6 +9,7 @@ import psutil
 
 from gpu_acceptance import __version__
 from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.launch.torchrun import find_owner
 from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.options.own_files import OwnFiles
 from gpu_acceptance.options.settings import Settings
@@ -62,8 +63,10 @@ def make_plan(
 
 
 def _command(place: Rank) -> list[str]:
-    """How the run was started: torchrun's own command, or this process's where no torchrun started it."""
-    if place.has_agent:
-        with contextlib.suppress(psutil.Error):
+    """How the run was started: by `gpu-acceptance run`, by a torchrun, or this process alone."""
+    with contextlib.suppress(psutil.Error):
+        if owner := find_owner():
+            return owner.cmdline()
+        if place.has_agent:
             return psutil.Process(os.getppid()).cmdline()
     return sys.orig_argv

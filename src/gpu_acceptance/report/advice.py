@@ -36,6 +36,7 @@ class Advice:
     kind: str
     remedy: Remedy
     severity: Severity
+    ranks: tuple[int, ...]
     where: str
     others: str
     checks: tuple[Command, ...]
@@ -137,4 +138,6 @@ def _of_kind(kind: str, shown: Sequence[_Shown], header: Header) -> Advice:
     changes = tuple(Command(filled(change.run, names), change.changes) for change in severity.commands)
     where = f"rank {first.rank} ({places(header)[first.rank]})" if first else ""
     others = ranks_text(ranks[1:]) if ranks[1:] else ""
-    return Advice(kind, remedy, severity, where, others, checks, changes, tuple(table().references[name] for name in remedy.references))
+    return Advice(
+        kind, remedy, severity, tuple(ranks), where, others, checks, changes, tuple(table().references[name] for name in remedy.references)
+    )

@@ -31,6 +31,7 @@ class Suspect:
     """One culprit, and all that is known against it, what to do after what it is about."""
 
     who: str
+    ranks: tuple[int, ...]  # empty where no rank is to blame
     facts: tuple[Fact, ...]
 
     @property
@@ -56,31 +57,37 @@ class Suspect:
 
 def suspects(found_problems: Iterable[Problem], beyond: Iterable[Line]) -> tuple[Suspect, ...]:
     """In the order of the problems. `beyond`: limits that only the whole run tells."""
-    found: dict[str, list[Fact]] = {}
-    for who, fact in _told(found_problems, beyond):
-        found.setdefault(who, []).append(fact)
-    return tuple(Suspect(who, tuple(facts)) for who, facts in found.items())
+    found: dict[_Place, list[Fact]] = {}
+    for place, fact in _told(found_problems, beyond):
+        found.setdefault(place, []).append(fact)
+    return tuple(Suspect(place.who, place.ranks, tuple(facts)) for place, facts in found.items())
 
 
-def _told(found_problems: Iterable[Problem], beyond: Iterable[Line]) -> Iterator[tuple[str, Fact]]:
+@dataclass(frozen=True)
+class _Place:
+    ranks: tuple[int, ...]
+    who: str = JOB
+
+
+def _told(found_problems: Iterable[Problem], beyond: Iterable[Line]) -> Iterator[tuple[_Place, Fact]]:
     for problem in found_problems:
         yield from _of(problem)
     for line in beyond:
-        yield _who(line), Fault(line.mark, "", "", line=line)
+        yield _place(line), Fault(line.mark, "", "", line=line)
 
 
-def _of(problem: Problem) -> Iterator[tuple[str, Fact]]:
-    faults = [(_who(line), Fault(line.mark, problem.nodeid, problem.anchor, len(problem.others), line)) for line in problem.lines]
+def _of(problem: Problem) -> Iterator[tuple[_Place, Fact]]:
+    faults = [(_place(line), Fault(line.mark, problem.nodeid, problem.anchor, len(problem.others), line)) for line in problem.lines]
     for culprit in (culprit for culprit in problem.culprits if culprit.is_cause):
-        who = f"rank {culprit.rank} ({culprit.place})"
-        faults.append((who, Fault(culprit.mark, problem.nodeid, problem.anchor, message=culprit.message)))
-    faults = faults or [(JOB, Fault(problem.mark, problem.nodeid, problem.anchor, message=problem.message))]
+        place = _Place((culprit.rank,), f"rank {culprit.rank} ({culprit.place})")
+        faults.append((place, Fault(culprit.mark, problem.nodeid, problem.anchor, message=culprit.message)))
+    faults = faults or [(_Place(()), Fault(problem.mark, problem.nodeid, problem.anchor, message=problem.message))]
     yield from faults
-    blamed = {fault.line.metric: who for who, fault in faults if fault.line}
+    blamed = {fault.line.metric: place for place, fault in faults if fault.line}
     yield from ((blamed[remedy.metric], remedy) for remedy in problem.remedies)
-    names = {who for who, _ in faults}
-    yield from ((one.where if one.where in names else faults[0][0], one) for one in problem.advice)
+    place_of = {place.ranks: place for place, _ in faults}
+    yield from ((place_of.get(one.ranks[:1], faults[0][0]), one) for one in problem.advice)
 
 
-def _who(line: Line) -> str:
-    return "; ".join(line.who) or JOB
+def _place(line: Line) -> _Place:
+    return _Place(line.judgement.ranks, "; ".join(line.who) or JOB)

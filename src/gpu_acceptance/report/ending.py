@@ -2,6 +2,7 @@
 
 import contextlib
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +20,10 @@ INTERNAL_ERROR = 3
 
 @dataclass(frozen=True)
 class Ending:
-    """What every rank knows at the end: the exit code and the lines for people."""
+    """What every rank knows at the end: the exit code, the word of the verdict (none: empty), and the lines for people, verdict first."""
 
     exit_code: int
-    verdict: str
+    word: str
     lines: tuple[str, ...] = ()
 
 
@@ -33,7 +34,7 @@ def write_ending(folder: Path, record: RunRecord) -> Ending:
     """
     if (folder / RESULTS).exists():
         problem = f"{folder / RESULTS} is there already: another rank finished this run"
-        return Ending(INTERNAL_ERROR, problem, (problem, *summary_lines(record, None)))
+        return Ending(INTERNAL_ERROR, "", (f"no verdict: {problem}",))
     try:
         _write_page(folder, record)
         write_results(folder, record)
@@ -50,13 +51,11 @@ def spoil(folder: Path, record: RunRecord, problem: str) -> Ending:
     with contextlib.suppress(OSError):
         remove_exports(folder)
     spoiled = _spoiled(record, problem)
-    page = None
     with contextlib.suppress(Exception):
         write_results(folder, spoiled)
         _write_page(folder, spoiled)
-        page = folder / REPORT
         write_exports(folder, spoiled)
-    return Ending(INTERNAL_ERROR, spoiled.conclusion.line, tuple(dict.fromkeys([problem, *summary_lines(spoiled, page)])))
+    return _ending(spoiled, INTERNAL_ERROR)
 
 
 def _write_page(folder: Path, record: RunRecord) -> None:
@@ -71,14 +70,18 @@ def complete_ending(folder: Path, record: RunRecord) -> Ending:
             _write_page(folder, record)
     except Exception as error:  # whatever a page or a disk can come up with
         return spoil(folder, record, f"the report could not be written to {folder}: {describe(error)}")
-    problems = write_exports(folder, record)
-    return Ending(record.conclusion.exit_code, record.conclusion.line, (*problems, *summary_lines(record, folder / REPORT)))
+    return _ending(record, record.conclusion.exit_code, write_exports(folder, record))
+
+
+def _ending(record: RunRecord, exit_code: int, problems: Sequence[str] = ()) -> Ending:
+    verdict, *more = summary_lines(record)
+    return Ending(exit_code, record.conclusion.verdict, (verdict, *problems, *more))
 
 
 def broken(error: Exception) -> Ending:
     """Of a run that could not be judged: no verdict is better than none said."""
     text = f"no verdict: internal error while the run was judged: {describe(error)}"
-    return Ending(INTERNAL_ERROR, text, (text, *(clip(line, 2_000) for line in traceback.format_exception(error)[-20:])))
+    return Ending(INTERNAL_ERROR, "", (text, *(clip(line, 2_000) for line in traceback.format_exception(error)[-20:])))
 
 
 def describe(error: BaseException) -> str:

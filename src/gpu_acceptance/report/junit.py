@@ -5,6 +5,7 @@ nothing in it but what Jenkins allows (junit-10.xsd of its xunit plugin) and wha
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from xml.etree import ElementTree
 
 from gpu_acceptance.record.outcome import Outcome
@@ -34,6 +35,9 @@ def build_junit(record: RunRecord) -> str:
         timestamp=one_line(record.header.started_at),
         hostname=one_line(record.header.ranks[0].host),
     )
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in _properties(record):
+        ElementTree.SubElement(properties, "property", name=one_line(name), value=one_line(value))
     suite.extend(cases)
     root = ElementTree.Element("testsuites")
     root.append(suite)
@@ -41,10 +45,24 @@ def build_junit(record: RunRecord) -> str:
     return f"{_HEAD}{ElementTree.tostring(root, encoding='unicode')}\n"
 
 
-def _of_row(row: Row) -> ElementTree.Element:
-    """As pytest names it: `acceptance/test_gemm.py::test_bf16` is test_bf16 of acceptance.test_gemm; with the figures that were judged."""
+def _properties(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """The verdict, and each judged figure by the name of its test case: the schema above allows properties of a suite alone."""
+    yield "verdict", record.conclusion.line
+    yield "exit_code", str(record.conclusion.exit_code)
+    for row in record.rows:
+        classname, name = _names(row)
+        yield from ((f"{classname}.{name} {figure}", said) for figure, said in figure_properties(row).items())
+
+
+def _names(row: Row) -> tuple[str, str]:
+    """As pytest names it: `acceptance/test_gemm.py::test_bf16` is test_bf16 of acceptance.test_gemm."""
     file, _, name = visible(row.nodeid).rpartition("::")
-    case = _case(file.removesuffix(".py").replace("/", ".") or _OWN, name, row.duration_s)
+    return file.removesuffix(".py").replace("/", ".") or _OWN, name
+
+
+def _of_row(row: Row) -> ElementTree.Element:
+    """A test case with the figures that were judged."""
+    case = _case(*_names(row), row.duration_s)
     if row.outcome is Outcome.NOT_APPLICABLE:
         _add(case, "skipped", row.outcome, row.message)
     elif row.outcome is not Outcome.PASSED:

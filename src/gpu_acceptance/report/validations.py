@@ -39,6 +39,7 @@ class Bar:
 class Line:
     """One judgement in words."""
 
+    judgement: Judgement
     mark: Mark
     metric: str
     figure: str
@@ -136,6 +137,7 @@ def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float 
     shown = rounded if judgement.status is Status.HELD else whole
     margin = None if judgement.status is Status.NOT_MEASURED else judgement.margin  # of those that were measured, and not of those named
     return Line(
+        judgement=judgement,
         mark=STATUS[judgement.status],
         metric=judgement.metric,
         figure=_with_unit(shown(judgement.value), judgement),

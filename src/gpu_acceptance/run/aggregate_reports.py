@@ -1,6 +1,6 @@
-"""An agreed verdict as pytest reports: every rank feeds the same ones to pytest, so terminal, JUnit, pytest-html, -x and exit codes agree.
+"""An agreed verdict as pytest reports: every rank feeds the same ones to pytest, so terminal, -x and exit codes agree.
 
-Always the full set-up, call, teardown: pytest-html drops a test without a teardown report.
+Always the full set-up, call, teardown, as plugins of pytest expect it.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,7 @@
-"""The verdict in torchrun's own words: torchrun flattens every exit code to 1, but prints this file of the rank that failed first."""
+"""The verdict in torchrun's own words: torchrun flattens every exit code to 1, but prints this file of each rank that failed.
+
+What it prints last is of the rank whose file has the earliest time (ChildFailedError.format_msg of torch.distributed.elastic).
+"""
 
 import contextlib
 import json
@@ -7,13 +10,22 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpu_acceptance.report.last_screen import MOST_ROWS
 
-def write_error_file(verdict: str, lines: Sequence[str]) -> None:
-    """Writes $TORCHELASTIC_ERROR_FILE where torchrun asked for one; a torchrun that is gone took its folder along."""
+_LATER_S = 60  # than any time in the file of the rank that has more to say
+
+
+def write_error_file(verdict: str, lines: Sequence[str] = ()) -> None:
+    """Writes $TORCHELASTIC_ERROR_FILE where torchrun asked for one; a torchrun that is gone took its folder along.
+
+    `lines`: the last screen, of the rank that shows it; torchrun then prints them last. The other ranks leave the verdict alone.
+    """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
-    text = "\n".join([verdict, *[line for line in lines if line != verdict]])
-    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    rows = (
+        [*[""] * (MOST_ROWS + 1 - len(lines)), *lines] if lines else [verdict]
+    )  # below what torchrun says of the rank, on a screen of its own
+    extra = {"py_callstack": "\n".join(rows), "timestamp": str(int(time.time()) + (0 if lines else _LATER_S))}
     with contextlib.suppress(OSError):
         Path(path).write_text(json.dumps({"message": {"message": verdict, "extraInfo": extra}}), encoding="utf-8")

@@ -2,13 +2,17 @@
 
 import contextlib
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from gpu_acceptance.launch.refused import RefusedError, interrupted
+from gpu_acceptance.launch.torchrun import find_owner
 from gpu_acceptance.report.ending import describe
+from gpu_acceptance.report.last_screen import columns_of, last_screen, takes_colour
+from gpu_acceptance.run.error_file import write_error_file
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.text.visible import visible
 
@@ -21,10 +25,6 @@ class LastWord:
         self._config = config
         self._run = run
         self._junit = junit
-        self._shown: tuple[str, ...] = ()
-
-    def pytest_terminal_summary(self) -> None:
-        self._show()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
@@ -42,20 +42,10 @@ class LastWord:
             self._run.go_wrong(f"a hook or a report failed when pytest ended: {describe(error)}")
         session = config.pluginmanager.get_plugin("session")
         assert isinstance(session, pytest.Session)
+        self._try_terminal()
         self._end(session)
         self._run.leave()
-        with contextlib.suppress(OSError, ValueError):  # no terminal takes a verdict back that all have left with
-            if line := self._run.write_event_files():
-                self._write(visible(line))
-        with contextlib.suppress(OSError, ValueError):
-            for line in self._run.tell_github():
-                self._write(visible(line))
-        with contextlib.suppress(OSError, ValueError):
-            if line := self._run.clear_shared_dir():
-                self._write(visible(line))
-        with contextlib.suppress(OSError, ValueError):
-            if line := self._run.write_manifest():
-                self._write_past_the_files(visible(line))
+        self._after_all_have_left()
         self._run.remove_checkpoints()
 
     def _end(self, session: pytest.Session) -> None:
@@ -69,35 +59,60 @@ class LastWord:
             run.finish()
         if self._junit and (problem := run.copy_junit(self._junit)):
             run.go_wrong(problem)
-        if self._shown != run.last_lines:  # pytest asks for no summary after an internal error
-            self._show()
         session.exitstatus = run.exit_code(session.exitstatus)
 
-    def _show(self) -> None:
-        self._shown = lines = self._run.last_lines
-        if self._run.refused:
-            return  # pytest itself shows the reason
+    def _try_terminal(self) -> None:
+        """A terminal that takes no text would show no verdict: this is found out while the verdict can still be taken back."""
         try:
-            reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-            if reporter:
-                reporter.section("acceptance")
-            for line in lines:
-                self._write(line)
+            self._write("")
         except (OSError, ValueError) as error:
             self._run.go_wrong(f"the terminal takes no text: {describe(error)}")
 
-    def _write_past_the_files(self, line: str) -> None:
-        """The terminal of a rank other than 0 is a file of the run, and the manifest names it as it was."""
-        if self._run.speaks_for_rank_0:
-            print(line, file=sys.__stdout__, flush=True)
-        else:
-            self._write(line)
+    def _after_all_have_left(self) -> None:
+        """What costs nobody a verdict any more: files for other tools, the manifest, and the last screen, after which nothing is said."""
+        run = self._run
+        steps: tuple[Callable[[], list[str]], ...] = (run.write_event_files, run.tell_github, run.clear_shared_dir)
+        for step in steps:
+            with contextlib.suppress(OSError, ValueError):  # of the terminal
+                for line in step():
+                    self._write(visible(line))
+        if run.refused:
+            return  # pytest itself shows the reason
+        with contextlib.suppress(OSError, ValueError):
+            if not self._is_of_run:
+                self._show(self._write, sys.stdout, ())
+            tail = run.write_manifest()  # which names the terminal of each rank but 0 as it is now
+            if self._is_of_run and tail and find_owner():
+                return  # which shows the last screen itself, once all ranks are gone
+            if self._is_of_run:
+                self._show(self._write, sys.stdout, tail)
+            elif run.speaks_for_rank_0:
+                self._show(_print_past_the_files, sys.__stdout__ or sys.stdout, tail)
+            if self._is_of_run and run.exit_code(0):
+                write_error_file(run.last_lines[0], self._screen(sys.stderr, tail))
+
+    @property
+    def _is_of_run(self) -> bool:
+        """Whether this rank's terminal is that of the run; the other ranks' is a file of the run."""
+        return self._run.place.rank == 0
+
+    def _show(self, write: Callable[[str], None], stream: IO[str], tail: Sequence[str]) -> None:
+        for row in self._screen(stream, tail):
+            write(row)
+
+    def _screen(self, stream: IO[str], tail: Sequence[str]) -> list[str]:
+        ending = self._run.ending
+        word = ending.word if ending else ""
+        return last_screen(word, self._run.last_lines, tail, width=columns_of(stream), in_colour=takes_colour(stream))
 
     def _write(self, line: str) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter:
             reporter.write_line(line)
+            reporter.flush()
         else:
-            print(line)
-        if self._run.speaks_for_rank_0:
-            print(line, file=sys.__stdout__, flush=True)
+            print(line, flush=True)
+
+
+def _print_past_the_files(line: str) -> None:
+    print(line, file=sys.__stdout__, flush=True)

@@ -11,11 +11,11 @@ import pytest
 from gpu_acceptance.folder.run_files import RunFiles
 
 # Options of report writers: eight ranks must not write one file.
-_WRITERS = ("htmlpath", "report_log", "json_report", "allure_report_dir")
+_WRITERS = ("report_log", "json_report", "allure_report_dir")
 
 
 def direct_outputs(config: pytest.Config, files: RunFiles, rank: int) -> Path | None:
-    """Points pytest-html of rank 0 into the run's folder, unless told otherwise; the other ranks write none.
+    """Lets rank 0 alone write what report writers were asked for, and gives every other rank a file of the run for its terminal.
 
     Returns where `--junitxml` wants the run's JUnit: pytest itself, which writes before there is a verdict, makes none.
     Must run before pytest makes its terminal reporter, which keeps the stdout that it finds: one terminal, one stream.
@@ -30,10 +30,6 @@ def direct_outputs(config: pytest.Config, files: RunFiles, rank: int) -> Path | 
         for name in _WRITERS:
             if hasattr(option, name):
                 setattr(option, name, None)
-        return wanted
-    if config.pluginmanager.hasplugin("html"):
-        option.htmlpath = option.htmlpath or str(files.folder / "pytest.html")
-        option.self_contained_html = True
     return wanted
 
 
@@ -52,11 +48,10 @@ def empty(junit: Path) -> None:
 
 
 def find_unwritable(config: pytest.Config) -> str | None:
-    """Why a report that was asked for by name could not be written at the end, or None."""
-    for option, name in (("--junitxml", config.option.xmlpath), ("--html", getattr(config.option, "htmlpath", None))):
-        if name and (problem := _why_unwritable(_path(name))):
-            return f"{option}={name}: {problem}; name a file that can be written"
-    return None
+    """Why the JUnit that was asked for by name could not be written at the end, or None."""
+    name = config.option.xmlpath
+    problem = _why_unwritable(_path(name)) if name else None
+    return f"--junitxml={name}: {problem}; name a file that can be written" if problem else None
 
 
 def _path(name: str) -> Path:

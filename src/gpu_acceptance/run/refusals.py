@@ -56,6 +56,8 @@ def _reasons(config: pytest.Config, world_size: int) -> Iterator[str]:
         yield "--reruns would run a validation until it passes: leave it out; repeats are announced and recorded by the suite itself"
     if option("timeout") and world_size > 1:
         yield "pytest-timeout would end one rank alone: leave out --timeout; use the deadline marker or deadline_s of the profile"
+    if option("htmlpath"):
+        yield f"--html={option('htmlpath')}: pytest-html counts passes and knows no verdict: leave it out, each run writes report.html"
     for name in ("setupplan", "setuponly", "setupshow"):
         if option(name):
             option_name = name.replace("setup", "--setup-")

@@ -39,6 +39,7 @@ from gpu_acceptance.report.ending import INTERNAL_ERROR, Ending, broken, complet
 from gpu_acceptance.report.event_files import write_event_files
 from gpu_acceptance.report.github import tell_github
 from gpu_acceptance.report.junit import JUNIT
+from gpu_acceptance.report.last_screen import where_it_is
 from gpu_acceptance.run.error_file import write_error_file
 from gpu_acceptance.run.joining import agree
 from gpu_acceptance.run.outputs import empty
@@ -251,7 +252,7 @@ class Run:
     def leave(self) -> None:
         """The last handshake, torchrun's error file, and no process left behind."""
         if self.ending is None or self.ending.exit_code:
-            write_error_file(self.ending.verdict if self.ending else self.last_lines[0], self.last_lines)
+            write_error_file(self.last_lines[0])
         self.files.flush_terminal()
         if self.refused is None:  # a refusal has said bye
             self.supervisor.say_bye(self.alive)
@@ -268,21 +269,21 @@ class Run:
         if not are_evidence(self.record.rows, self.plan.profile, self.leader.job):
             remove_within(self.checkpoints, _REMOVING_S)
 
-    def clear_shared_dir(self) -> str:
+    def clear_shared_dir(self) -> list[str]:
         """The rank that reports, once no worker is left; returns a line to say where something of killed ones stays."""
         if self.record is None or self.shared_stem is None:
-            return ""
+            return []
         stays = ask(shared_removal.__file__, str(self.shared_stem), patience_s=_CLEARING_S)
-        return f"--shared-dir: what workers left there when they were killed stays: {self.shared_stem}*: {stays}" if stays else ""
+        return [f"--shared-dir: what workers left there when they were killed stays: {self.shared_stem}*: {stays}"] if stays else []
 
-    def write_event_files(self) -> str:
-        """The rank that reports, where they were asked for; returns a line to say. The last thing of all: it costs nobody a verdict."""
+    def write_event_files(self) -> list[str]:
+        """The rank that reports, where they were asked for; returns lines to say. It costs nobody a verdict."""
         if not self.settings.tensorboard or self.record is None:
-            return ""
+            return []
         try:
-            return write_event_files(self.files.folder, self.record)
+            return [write_event_files(self.files.folder, self.record)]
         except Exception as error:  # whatever a package or a disk can come up with
-            return f"tensorboard: no event files in {self.files.folder}: {describe(error)}"
+            return [f"tensorboard: no event files in {self.files.folder}: {describe(error)}"]
 
     def copy_junit(self, path: Path) -> str:
         """The rank that reports, once the verdict is there; returns why it could not be done, or nothing."""
@@ -305,14 +306,16 @@ class Run:
         except Exception as error:  # whatever a disk can come up with
             return [f"github: no summary of the job: {describe(error)}"]
 
-    def write_manifest(self) -> str:
-        """The rank that reports, after all else is written; returns a line to say. It costs nobody a verdict."""
+    def write_manifest(self) -> list[str]:
+        """The rank that reports, after all else is written; returns the lines that name what it left. It costs nobody a verdict."""
         if self.record is None:
-            return ""
+            return []
+        problem = []
         try:
-            return f"manifest: {self.files.folder / MANIFEST}, sha256 {write_manifest(self.files.folder).sha256}"
+            write_manifest(self.files.folder)
         except Exception as error:  # whatever a disk can come up with
-            return f"manifest: none of {self.files.folder}: {describe(error)}"
+            problem = [f"manifest: none of {self.files.folder}: {describe(error)}"]
+        return [*where_it_is(self.files.folder), *problem]
 
     def _end_deaf_launcher(self) -> None:
         """One rank of a node that is cut off sees to it."""
@@ -352,14 +355,14 @@ class Run:
                 self._tell(self._end_as_standby())
         self.supervisor.leader_writes = True
         final = self._told_before() or self.supervisor.await_cast("final", silence_s=60 if self.alive is None else 20)
-        self.ending = Ending(int(final["exit_code"]), final["verdict"], tuple(final["lines"]))
+        self.ending = Ending(int(final["exit_code"]), final["word"], tuple(final["lines"]))
 
     def _told_before(self) -> Message | None:
         """Of a leader that ended the run before we had elected it."""
         return self.supervisor.mail.get("final", {}).get(self.supervisor.leader)
 
     def _tell(self, ending: Ending) -> None:
-        final = {"exit_code": ending.exit_code, "verdict": ending.verdict, "lines": list(ending.lines)}
+        final = {"exit_code": ending.exit_code, "word": ending.word, "lines": list(ending.lines)}
         self.supervisor.control.cast({"type": "final", **final})
 
     def _end_as_standby(self) -> Ending:

@@ -93,10 +93,10 @@ def row_of_lack(validation: Needing, job: Job, not_applicable: Mapping[str, str]
 
 
 def announcement(unmet: Unmet) -> str:
-    """What will not run for want of one thing, in one line."""
+    """What is missing where, and what will not run because of it, in one line."""
     subjects = ", ".join(dict.fromkeys(map(subject_of, unmet.nodeids)))
     number = plural(len(unmet.nodeids), "validation")
-    return "; ".join([f"{unmet.what} is missing ({unmet.seen}): {number} will not run ({subjects})", *_installs([unmet])])
+    return "; ".join([f"{unmet.what} ({unmet.seen}): {number} will not run ({subjects})", *_installs([unmet])])
 
 
 def _installs(unmet: Sequence[Unmet]) -> Iterator[str]:

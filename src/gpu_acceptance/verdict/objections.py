@@ -1,6 +1,6 @@
 """What speaks against ACCEPTED: rows that went wrong, bounds that were not proved, GPUs that nobody tested. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.record.job import Job
@@ -133,14 +133,18 @@ def unproved(rows: Sequence[Row], limits: Sequence[Judgement], coverage: Coverag
     """Expected bounds that did not hold, and that nobody declared away."""
     open_limits = [limit for limit in limits if limit.status not in DECLARED | {Status.HELD, Status.MISSED}]
     consulted = {(judgement.metric, judgement.bound) for row in rows for judgement in row.judgements}
-    never = sorted({limit.metric for limit in open_limits if (limit.metric, limit.bound) not in consulted})
+    never = [limit for limit in open_limits if (limit.metric, limit.bound) not in consulted]
     if never:
-        yield Objection(f"{plural(len(never), 'limit')} never measured", f"never measured: {', '.join(never)}")
-    unjudged = sorted({limit.metric for limit in open_limits} - set(never))
+        yield Objection(f"{plural(len(never), 'limit')} never measured", f"never measured: {_metrics(never)}")
+    unjudged = [limit for limit in open_limits if limit not in never]
     if unjudged:
-        yield Objection(f"{plural(len(unjudged), 'limit')} not judged", f"measured but not judged: {', '.join(unjudged)}")
+        yield Objection(f"{plural(len(unjudged), 'limit')} not judged", f"measured but not judged: {_metrics(unjudged)}")
     if not coverage.limits_judged:
         yield Objection("no limit held", f"no limit of profile {profile.name} held: nothing was proved")
+
+
+def _metrics(limits: Iterable[Judgement]) -> str:
+    return ", ".join(sorted({limit.metric for limit in limits}))
 
 
 def contract_missed(contract: JudgedContract | None) -> Iterator[Objection]:

@@ -119,12 +119,12 @@ def _answers(attempts: Sequence[Attempt], job: Job, declared: str | None) -> Ite
 def _describe(record: RankRecord, again: str) -> str:
     """`died in call: exit code -11`; of a stuck rank also where it stands."""
     if record.outcome is Outcome.VICTIM:
-        said = _essence(record.message) if record.stack else "a peer failed first"  # an exception of its own is an echo
+        said = essence(record.message) if record.stack else "a peer failed first"  # an exception of its own is an echo
         return f"{said}{_risen(record)}"  # what its GPU reports may be why the peer failed
     phase = f" in {record.phase}{again}" if record.phase else again
     place = where(record.stack) if record.outcome is Outcome.STUCK else ""
     frames = f"; inside {place}" if place else ""
-    message = f": {_essence(record.message)}" if record.message else ""
+    message = f": {essence(record.message)}" if record.message else ""
     return f"{record.outcome}{phase}{message}{frames}{_risen(record)}"
 
 
@@ -137,7 +137,7 @@ def _risen(record: RankRecord) -> str:
     return f"; on its GPU meanwhile: {named}" if named else ""
 
 
-def _essence(message: str) -> str:
+def essence(message: str) -> str:
     """Of a traceback by pytest the lines that say what is wrong and where; of anything else the first lines."""
     lines = message.strip().splitlines()
     errors = [line[1:].strip() for line in lines if line.startswith("E  ")]

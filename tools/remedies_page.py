@@ -1,20 +1,15 @@
-"""docs/remedies.md, written from the table of remedies: `python -m gpu_acceptance.report.remedies_page`, in the folder of the checkout."""
+"""What to do about each kind of failure, as a page: docs/remedies.md."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from gpu_acceptance.folder.disk import write_atomically
 from gpu_acceptance.report.remedies import Reference, Remedy, Severity, table
-
-REMEDIES_PAGE = Path("docs") / "remedies.md"
 
 _HEAD = """# Remedies
 
 What to do about each kind of failure: what it means, what to do with the node, and three things to check first. The report shows the same
 beside each failure, with the culprit's own names in the commands; both come from one table,
-[remedies.yaml](../src/gpu_acceptance/report/remedies.yaml), and `python -m gpu_acceptance.report.remedies_page` writes this page. A limit's
-own `remedy:` is one sentence about one figure, and stands in [limits](limits.md); from a message to what to do, see
-[troubleshooting](troubleshooting.md).
+[remedies.yaml](../src/gpu_acceptance/report/remedies.yaml), and `make docs` writes this page. A limit's own `remedy:` is one sentence
+about one figure, and stands in [limits](limits.md); from a message to what to do, see [troubleshooting](troubleshooting.md).
 
 A check changes nothing on the machine; some load it, which is said. What stands in `<...>` is to be filled in: `<HOST>`, `<UUID>` of the
 GPU, `<BUS>` its PCI address (`0000:1b:00.0`), `<DEVICE>` and `<PORT>` of a network card (`mlx5_3`, `1`), `<RUN>` the folder of the run,
@@ -22,8 +17,8 @@ GPU, `<BUS>` its PCI address (`0000:1b:00.0`), `<DEVICE>` and `<PORT>` of a netw
 """
 
 
-def page_text() -> str:
-    """The whole page."""
+def remedies_page() -> str:
+    """docs/remedies.md."""
     return "\n".join([_HEAD, *_severities(), *_overview(), *_kinds()]) + "\n"
 
 
@@ -78,12 +73,8 @@ def _link(reference: Reference) -> str:
 
 
 def _code(command: str) -> str:
-    return f"   ```sh\n   {command}\n   ```"
+    return f"    ```sh\n    {command}\n    ```"
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    write_atomically(REMEDIES_PAGE, page_text())

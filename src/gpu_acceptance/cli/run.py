@@ -1,0 +1,101 @@
+"""`run`: judge this machine, one rank for each GPU, from the launch to the verdict."""
+
+import argparse
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_acceptance.cli.run_folder import read_run
+from gpu_acceptance.cli.said import UNREADABLE, fail
+from gpu_acceptance.cli.verdict import tell_verdict
+from gpu_acceptance.folder.manifest import MANIFEST
+from gpu_acceptance.folder.results import RESULTS
+from gpu_acceptance.folder.run_files import new_run_id
+from gpu_acceptance.launch.torchrun import environment_for_torchrun
+from gpu_acceptance.options.offered import OPTIONS, declare, given
+from gpu_acceptance.options.suite import FOLDER, suite_for
+from gpu_acceptance.report.last_screen import columns_of, last_screen, takes_colour, where_it_is
+from gpu_acceptance.report.summary import summary_lines
+from gpu_acceptance.text.visible import one_line
+
+_NOTHING_RAN = 5
+
+if TYPE_CHECKING:
+    from gpu_acceptance.cli.machine import Verbs
+
+
+def add_verb(verbs: "Verbs") -> None:
+    run = verbs.add_parser(
+        "run",
+        help="judge this machine: one rank per GPU (2 without a GPU), one verdict, one report",
+        description="Judge this machine: start one rank per GPU (2 without a GPU), print the verdict, what to do and where the report is, "
+        "and return the run's own exit code (0 ACCEPTED, 1 REJECTED, 6 INCOMPLETE, 2 interrupted, 3 internal error, 4 usage, 5 nothing "
+        "ran). What is not listed here goes on to pytest: -k EXPRESSION, -v, -x, acceptance/test_hbm.py.",
+        allow_abbrev=False,
+    )
+    run.add_argument("--ranks", metavar="N", type=_ranks, help="start N ranks (default: one for each GPU that torch sees)")
+    for title, options in OPTIONS.items():
+        declare(options, run.add_argument_group(title).add_argument)
+    run.set_defaults(verb=_run, takes_rest=True)
+
+
+def _ranks(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,2}", text):
+        raise argparse.ArgumentTypeError(f"allowed: 1 to 999, got {one_line(text)!r}")
+    return int(text)
+
+
+def _run(options: argparse.Namespace) -> int:
+    suite = suite_for(Path.cwd())
+    pytest_arguments = [*_validations(suite, options.rest), "-c", str(suite / "pytest.ini")]
+    if options.plan or not {"--collect-only", "--co"}.isdisjoint(options.rest):
+        code = subprocess.call([sys.executable, "-m", "pytest", *pytest_arguments, *given(vars(options))])
+        return 0 if code == _NOTHING_RAN else code
+    options.run_id = options.run_id or new_run_id()
+    options.report_dir = options.report_dir or "reports"
+    ranks = [f"--nproc-per-node={options.ranks}"] if options.ranks else []
+    launcher = ["-m", "gpu_acceptance.launch.torchrun", *ranks, "--standalone", "--local-addr=127.0.0.1", "--max-restarts=0"]
+    code = _run_to_its_end([sys.executable, *launcher, "-m", "pytest", *pytest_arguments, *given(vars(options))])
+    return _tell(Path(options.report_dir) / options.run_id, code)
+
+
+def _validations(suite: Path, arguments: Sequence[str]) -> list[str]:
+    """What is to run: names of the suite's own files are looked up in it, wherever this was called; without any, all of it."""
+    found = [str(suite / one) if _names_a_file_of(suite, one) else one for one in arguments]
+    return found if found != list(arguments) else [str(suite / FOLDER), *found]
+
+
+def _names_a_file_of(suite: Path, argument: str) -> bool:
+    path = argument.split("::", 1)[0]
+    return path.split("/", 1)[0] == FOLDER and (suite / path).exists()
+
+
+def _run_to_its_end(command: Sequence[str]) -> int:
+    """Its own end is what the verdict is of, whatever signal comes meanwhile."""
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
+    signal.signal(signal.SIGINT, lambda *_: None)  # of a terminal, which sends it to torchrun as well
+    process = subprocess.Popen(command, env=environment_for_torchrun())
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    if told:
+        process.terminate()
+    return process.wait()
+
+
+def _tell(folder: Path, code: int) -> int:
+    """Shows the last screen of the run, after all that its ranks have said, and returns the run's own exit code."""
+    if not folder.is_dir():
+        return code if code > 0 else fail("no run: see the error above", UNREADABLE)
+    if not (folder / RESULTS).is_file() or not (folder / MANIFEST).is_file():
+        return tell_verdict(folder)
+    record = read_run(folder)
+    tail, out = where_it_is(folder.absolute()), sys.stdout
+    for row in last_screen(
+        record.conclusion.verdict, list(summary_lines(record)), tail, width=columns_of(out), in_colour=takes_colour(out)
+    ):
+        print(row)
+    return record.conclusion.exit_code

@@ -1,0 +1,78 @@
+"""`python -m gpu_acceptance.launch.torchrun OPTIONS`: torchrun, without its page of errors where ranks ended with exit codes of ours.
+
+torchrun prints a traceback of its own, and what it knows of each rank, whenever a rank ends with another code than 0. Of a run that
+was REJECTED that is a hundred lines below the verdict. What else a rank can come to (a signal, a code of Python) it tells as ever.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from logging.handlers import MemoryHandler
+
+import psutil
+
+_OWNER = "GPU_ACCEPTANCE_RUN"  # the process that shows the last screen and asks for the verdict
+_OWN_CODES = frozenset(range(1, 7))
+_SAYS_HOW_RANKS_END = "torch.distributed.elastic.multiprocessing.api"  # a logger
+RANKS_WITHOUT_GPUS = 2
+
+
+def environment_for_torchrun(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment in which this process starts the program above, so that ranks find it by `find_owner`."""
+    return {**environ, _OWNER: str(os.getpid()), "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS") or "1"}
+
+
+def find_owner(environ: Mapping[str, str] = os.environ) -> psutil.Process | None:
+    """The `gpu-acceptance run` that started the torchrun of this rank, or None; a variable that was left over names no grandparent."""
+    named = environ.get(_OWNER, "")
+    try:
+        torchrun = psutil.Process(os.getppid())
+        owner = torchrun.parent()
+        return owner if owner and named == str(owner.pid) else None
+    except psutil.Error:
+        return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code of the first rank that failed, or 0."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    kept = _keep_what_is_said_of_ranks()
+    try:
+        run(parse_args([*_number_of_ranks(arguments), *arguments]))  # type: ignore[no-untyped-call]
+    except SignalException as stopped:
+        return 128 + stopped.sigval
+    except ChildFailedError as error:
+        _, first = error.get_first_failure()
+        if {failure.exitcode for failure in error.failures.values()} <= _OWN_CODES:
+            kept.buffer.clear()
+        else:
+            kept.flush()
+            print(error, file=sys.stderr)
+        return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+    return 0
+
+
+def _number_of_ranks(arguments: Sequence[str]) -> list[str]:
+    import torch
+
+    if any(one.startswith("--nproc-per-node") for one in arguments):
+        return []
+    return [f"--nproc-per-node={torch.cuda.device_count() or RANKS_WITHOUT_GPUS}"]
+
+
+def _keep_what_is_said_of_ranks() -> MemoryHandler:
+    logger = logging.getLogger(_SAYS_HOW_RANKS_END)
+    target = logging.StreamHandler()
+    target.setFormatter(logging.Formatter("%(levelname).1s %(name)s: %(message)s"))
+    kept = MemoryHandler(capacity=10_000, flushLevel=logging.CRITICAL + 1, target=target, flushOnClose=False)
+    logger.addHandler(kept)
+    logger.propagate = False
+    return kept
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,125 @@
+"""The terminal of rank 0: what is tested, by what and until when; the time that is left; no summary of pytest's.
+
+pytest's own summary counts passes, and is green where every validation passed and nothing was proved; the last screen takes its place.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.report.formatting import duration
+from gpu_acceptance.run.outputs import show_names_in_suite
+from gpu_acceptance.run.run import Run
+from gpu_acceptance.text.visible import one_line, visible
+from gpu_acceptance.thresholds.limit import Profile, subject_of
+from gpu_acceptance.thresholds.values import first_of, level_text, plural
+from gpu_acceptance.verdict.coverage import judge_run, make_coverage
+from gpu_acceptance.verdict.needs import announcement
+
+_MOST_HOSTS = 4
+_MOST_REASONS = 2
+
+
+class RunTerminal:
+    """Hooks of a real run on pytest's terminal."""
+
+    def __init__(self, config: pytest.Config, run: Run) -> None:
+        self._config = config
+        self._run = run
+        self._aside: tuple[str, Counter[str]] = "", Counter()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self) -> None:
+        show_names_in_suite(self._config)
+        reporter = self._reporter
+        if reporter is None:
+            return
+        reporter.summary_stats = lambda: None  # type: ignore[method-assign]
+        shown = getattr(reporter, "_get_progress_information_message", None)  # pytest has no hook for it
+        if callable(shown) and self._run.place.rank == 0:
+            reporter._get_progress_information_message = lambda: self._with_time_left(shown())  # type: ignore[method-assign]
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        return list(header_lines(self._run)) if self._run.leader else []
+
+    def note_aside(self, nodeid: str, reason: str) -> None:
+        """With -v: one line for all validations of a subject that are not applicable, once another subject begins."""
+        subject = subject_of(nodeid)
+        if self._aside[0] != subject:
+            self.tell_aside()
+            self._aside = subject, Counter()
+        self._aside[1][reason] += 1
+
+    def tell_aside(self) -> None:
+        subject, reasons = self._aside
+        self._aside = "", Counter()
+        if reasons and self._reporter:
+            said = "; ".join(one_line(reason) for reason, _ in reasons.most_common(_MOST_REASONS))
+            self._reporter.ensure_newline()
+            self._reporter.write_line(f"{subject}: {plural(reasons.total(), 'validation')} not applicable: {said}")
+
+    @property
+    def tells_each(self) -> bool:
+        """True with -v: pytest writes a line for each validation. With -vv it also does for those that are not applicable."""
+        return bool(self._reporter and self._reporter.verbosity == 1)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Without letter and word pytest counts a report, and shows none of it."""
+        if not (report.skipped and self.tells_each):
+            return None
+        reported: set[str] = getattr(self._reporter, "_progress_nodeids_reported", set())
+        reported.add(report.nodeid)  # else 100 % would never be reached
+        return "skipped", "", ""
+
+    def note(self, line: str) -> None:
+        """One line for people while a validation runs."""
+        if self._reporter:
+            self._reporter.ensure_newline()
+            self._reporter.write_line(visible(line))
+
+    def _with_time_left(self, shown: str) -> str:
+        left = self._run.leader.time_left if self._run.leader else ""
+        return f" {left}{shown}" if left else shown
+
+    @property
+    def _reporter(self) -> pytest.TerminalReporter | None:
+        reporter: pytest.TerminalReporter | None = self._config.pluginmanager.get_plugin("terminalreporter")
+        return reporter
+
+
+def header_lines(run: Run) -> Iterator[str]:
+    """What the run is, before its first validation."""
+    assert run.plan
+    assert run.leader
+    profile, job = run.plan.profile, run.leader.job
+    yield f"profile   {profile.name}, {_why(run, profile, job)}; level {level_text(profile.level, profile.parameters)}"
+    yield f"job       {_job_text(job)}"
+    yield f"run       {run.files.folder.name}, its report will be in {run.files.folder.absolute()}"
+    seconds = run.leader.expected_s
+    end = datetime.now().astimezone() + timedelta(seconds=seconds)
+    coverage = make_coverage(judge_run((), profile, job, run.plan.waivers), profile.requires, job)
+    what = f"{plural(len(run.validations) - 1, 'validation')} and {plural(coverage.limits_expected, 'limit')}"
+    yield f"expected  {duration(seconds)} for {what}; end about {end:%H:%M %Z}"
+    yield from (f"missing   {announcement(unmet)}" for unmet in run.unmet)
+
+
+def _why(run: Run, profile: Profile, job: Job) -> str:
+    """Why this profile judges, and what an overlay changed."""
+    overlays = sorted({change.file for change in profile.changes})
+    changed = f"; {plural(len(profile.changes), 'change')} by {', '.join(overlays)}" if overlays else ""
+    if run.settings.hardware:
+        return f"named by --hardware{changed}"
+    if profile.device_name is None:
+        return f"since there is no GPU{changed}"
+    return f"chosen by the name of the GPU, {profile.device_name}{changed}"
+
+
+def _job_text(job: Job) -> str:
+    existing = sum(ranks[0].num_gpus for ranks in job.by_node.values())
+    gpus = f"{job.world_size} of {plural(existing, 'GPU')}" if existing else "no GPU"
+    size = f"{plural(job.num_nodes, 'node')} x {plural(job.gpus_per_node, 'rank')}, {gpus}"
+    return f"{size}: {first_of([one_line(ranks[0].host) for ranks in job.by_node.values()], _MOST_HOSTS)}"

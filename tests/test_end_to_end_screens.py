@@ -1,0 +1,201 @@
+"""What a user sees first and last, on a terminal and in a file: of each verdict, by each way to start a run on one node."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from clean_environment import clean_environment
+from faults import assert_nothing_left
+from suite import PYTHON, Finished, finished, make_suite, run, start, torchrun_command
+from waiting import wait_for
+
+from gpu_acceptance.folder.manifest import read_manifest
+
+pytestmark = pytest.mark.launcher
+
+PROGRAM = [PYTHON, "-m", "gpu_acceptance", "run"]
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+COLUMNS = 100
+# What the overlay of each asks of the example, and what the verdict line begins with.
+VERDICTS = {"ACCEPTED": ("passes", 0), "REJECTED": ("misses", 1), "INCOMPLETE": ("no_limit", 6)}
+
+
+def on_a_terminal(command: list[str], cwd: Path, **env: str) -> tuple[int, str]:
+    """Exit code and output of a command whose standard streams are a terminal of 100 columns."""
+    lead, follow = pty.openpty()
+    environment = {**clean_environment(), "TERM": "xterm", "COLUMNS": str(COLUMNS), "LINES": "24", **env}
+    process = subprocess.Popen(command, cwd=cwd, env=environment, stdin=follow, stdout=follow, stderr=follow, start_new_session=True)
+    os.close(follow)
+    said = b""
+    while True:
+        try:
+            more = os.read(lead, 65_536)
+        except OSError:  # EIO: the last of them has closed it
+            break
+        if not more:
+            break
+        said += more
+    os.close(lead)
+    return process.wait(timeout=60), said.decode().replace("\r\n", "\n")
+
+
+@pytest.fixture(scope="module")
+def suites(tmp_path_factory):
+    return {verdict: make_suite(tmp_path_factory.mktemp(example), example) for verdict, (example, _) in VERDICTS.items()}
+
+
+def last_rows(output: str, most: int = 15) -> list[str]:
+    return output.rstrip("\n").split("\n")[-most:]
+
+
+def assert_last_screen(rows: list[str], verdict: str, folder: Path) -> None:
+    """The verdict, what to do, the paths; and nothing of pytest or torchrun."""
+    text = "\n".join(rows)
+    assert text.count(verdict) == 1, text
+    assert f"report: {folder}/report.html" in text.replace("\n  ", " ")
+    assert read_manifest(folder).sha256 in text
+    if verdict != "ACCEPTED":
+        assert "to do: " in " ".join(rows).lower()
+        assert "(gpu-acceptance remedy " in " ".join(text.split())
+    for noise in ("Traceback", "ChildFailedError", "exitcode", "error_file", "passed in", "E11", "W11", "short test summary"):
+        assert noise not in text, text
+
+
+def folder_of(suite: Path) -> Path:
+    return max((suite / "reports").iterdir(), key=lambda path: path.stat().st_mtime)
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+@pytest.mark.parametrize("way", ["a terminal", "a file"])
+def test_the_last_screen_of_the_program_is_the_verdict_and_nothing_follows_it(suites, verdict, way):
+    suite, (_, code) = suites[verdict], VERDICTS[verdict]
+    if way == "a terminal":
+        returncode, output = on_a_terminal(PROGRAM, suite)
+    else:
+        done = run(PROGRAM, suite)
+        returncode, output = done.returncode, done.output
+    assert returncode == code, output
+    rows = last_rows(output)
+    start_of = next(number for number, row in enumerate(rows) if ESCAPE.sub("", row).startswith(verdict))
+    assert rows[start_of - 1] == "", "an empty line sets it apart"
+    assert_last_screen([ESCAPE.sub("", row) for row in rows[start_of:]], verdict, folder_of(suite))
+    assert "Traceback" not in output
+    assert len(re.findall(rf"^\S*{verdict}", output, re.MULTILINE)) == 1, "it stands once"
+    coloured = re.findall(r"\x1b\[1;3[123]m(\w+)\x1b\[0m", "\n".join(rows))
+    assert coloured == ([verdict] if way == "a terminal" else [])
+    assert way == "a file" or all(len(ESCAPE.sub("", row)) <= COLUMNS or " " not in row.strip() for row in rows[start_of:])
+
+
+@pytest.mark.parametrize("verdict", ["REJECTED", "INCOMPLETE"])
+def test_under_plain_torchrun_its_page_ends_with_the_same_screen(suites, verdict):
+    suite, (_, code) = suites[verdict], VERDICTS[verdict]
+    returncode, output = on_a_terminal(torchrun_command("acceptance/"), suite)
+    assert returncode == 1
+    *rows, frame = last_rows(output)
+    assert set(frame) == {"="}
+    assert_last_screen([ESCAPE.sub("", row) for row in rows], verdict, folder_of(suite))
+    blocks = re.findall(r"exitcode  : (\d) \(pid: \d+\)\s*\n  error_file: \S+\n  traceback : (.*)\n", ESCAPE.sub("", output))
+    assert [int(one) for one, _ in blocks] == [code, code]
+    assert blocks[0][1].startswith(verdict), "one short line of rank 1"
+    assert blocks[1][1] == ""
+
+
+def test_under_plain_torchrun_an_accepted_run_ends_with_it_as_well(suites):
+    returncode, output = on_a_terminal(torchrun_command("acceptance/"), suites["ACCEPTED"])
+    assert returncode == 0, output
+    rows = last_rows(output)
+    first = next(number for number, row in enumerate(rows) if ESCAPE.sub("", row).startswith("ACCEPTED"))
+    assert_last_screen([ESCAPE.sub("", row) for row in rows[first:]], "ACCEPTED", folder_of(suites["ACCEPTED"]))
+
+
+def test_pytests_own_summary_is_never_green_since_there_is_none(suites):
+    _, output = on_a_terminal([*PROGRAM, "--color=yes"], suites["INCOMPLETE"])
+    assert not re.search(r"\d+ passed.* in [0-9.]+s", ESCAPE.sub("", output))
+    assert "short test summary info" in output
+
+
+def test_no_colour_where_nobody_wants_it(suites):
+    _, output = on_a_terminal(PROGRAM, suites["ACCEPTED"], NO_COLOR="1")
+    assert "\x1b[" not in output
+
+
+def test_the_first_screen_says_what_is_tested_by_what_and_until_when(suites):
+    done = run([*PROGRAM, "--ranks=1"], suites["ACCEPTED"])
+    lines = done.output.split("\n")
+    (first,) = [number for number, line in enumerate(lines) if line.startswith("profile ")]
+    profile, job, told, expected = lines[first : first + 4]
+    assert profile == "profile   cpu, since there is no GPU; level full"
+    assert job.startswith("job       1 node x 1 rank, no GPU: ")
+    assert told == f"run       {done.folder.name}, its report will be in {done.folder}"
+    assert re.fullmatch(r"expected  \S+ s for 1 validation and 1 limit; end about \d\d:\d\d \S+", expected)
+
+
+def test_overlays_and_a_named_profile_are_on_the_first_screen(tmp_path):
+    suite = make_suite(tmp_path, "passes")
+    (suite / "site.yaml").write_text(
+        "limits: {passes.value: {at_least: 0.5, unit: GB/s, scope: rank, source: 'policy: this site asks for less'}}"
+    )
+    done = run([*PROGRAM, "--limits", "site.yaml", "--hardware=cpu"], suite)
+    assert "profile   cpu, named by --hardware; 1 change by site.yaml; level full" in done.output
+
+
+def test_with_v_what_is_not_applicable_is_one_line_for_each_subject(tmp_path):
+    suite = make_suite(tmp_path, "declared_skip", "passes")
+    done = run([*PROGRAM, "-v", "--ranks=1"], suite)
+    assert re.search(r"^declared_skip: \d+ validations? not applicable: ", done.output, re.MULTILINE), done.output
+    assert "SKIPPED" not in done.output
+    assert "acceptance/test_passes.py::test_value PASSED" in done.output
+    assert "[100%]" in done.output
+    assert "SKIPPED" in run([*PROGRAM, "-vv", "--ranks=1"], suite).output
+
+
+def test_the_report_names_the_command_that_was_typed(suites):
+    done = run([*PROGRAM, "--ranks=1", "--level", "full"], suites["ACCEPTED"])
+    assert done.record.header.command[-4:] == ("run", "--ranks=1", "--level", "full")
+
+
+def test_a_file_of_the_suite_is_named_from_anywhere_and_alone(tmp_path):
+    suite = make_suite(tmp_path / "suite", "passes", "misses")
+    done = run([*PROGRAM, "--ranks=1", "acceptance/test_passes.py"], suite)
+    assert [row.subject for row in done.record.rows] == ["world_formation", "passes"]
+    assert done.returncode == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["--gpus=4"], "--gpus=4 declares that many GPUs of each node")],
+)
+def test_a_usage_error_is_told_once_without_torchruns_page(suites, arguments, said):
+    done = run([*PROGRAM, *arguments], suites["ACCEPTED"])
+    assert done.returncode == 4, done.output
+    assert done.output.count(said) == 1, done.output
+    assert "ChildFailedError" not in done.output
+    assert done.folder is None
+
+
+def test_a_rank_that_dies_is_told_by_torchrun_as_ever(tmp_path):
+    suite = make_suite(tmp_path, "kills_its_supervisor")
+    done = run(PROGRAM, suite)
+    assert done.returncode == done.record.conclusion.exit_code == 2, done.output
+    assert "Signal 9 (SIGKILL)" in done.output
+    assert last_rows(done.output)[-1].startswith("manifest: ")
+
+
+def test_sigterm_ends_the_run_with_its_verdict_and_leaves_nothing(tmp_path):
+    suite = make_suite(tmp_path, "takes_long")
+    process = start(PROGRAM, suite)
+    wait_for(suite / "begun-0", process)
+    process.send_signal(signal.SIGTERM)
+    begun = time.monotonic()
+    output, _ = process.communicate(timeout=120)
+    stopped: Finished = finished(process.returncode, output, suite)
+    assert stopped.returncode == 2, (output, time.monotonic() - begun)
+    assert stopped.verdict_line.startswith("INCOMPLETE: interrupted")
+    rows = last_rows(output)
+    assert_last_screen(rows[rows.index("") + 1 :], "INCOMPLETE", stopped.folder)
+    assert_nothing_left(suite)

@@ -1,0 +1,93 @@
+"""The pages that are made from code are what the code says now, and count what was judged as they say."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gpu_acceptance.thresholds.limit import Limit
+from tools import support
+from tools.make_pages import PAGES, README, ROOT, commands_page, options_page, subjects_page, with_block
+
+ONE, TWO = Path("one"), Path("two")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=str)
+def test_a_page_is_what_the_code_says(path):
+    assert (ROOT / path).read_text(encoding="utf-8") == PAGES[path](), "run `make docs`"
+
+
+def test_the_readme_has_the_short_form():
+    text = README.read_text(encoding="utf-8")
+    assert text == with_block(text, "support", support.support_block()), "run `make docs`"
+
+
+def test_a_block_is_replaced_and_nothing_else():
+    text = "before\n<!-- generated: support -->\nold\n<!-- end -->\nafter\n<!-- generated: other -->\nkept\n<!-- end -->\n"
+    assert with_block(text, "support", "new\n") == text.replace("old", "new")
+    with pytest.raises(ValueError, match=r"README\.md has no block <!-- generated: none --> \.\.\. <!-- end -->"):
+        with_block(text, "none", "new\n")
+
+
+def test_an_option_has_a_heading_its_form_and_its_details():
+    form = "`--waive=METRIC-GLOB=reason`: accept without these limits; shown in the verdict. May be given several times."
+    assert f"\n### --waive\n\n{form}\n\nExample: `--waive=" in options_page()
+
+
+def test_a_command_has_its_form_and_its_arguments():
+    page = commands_page()
+    assert "\n## report merge\n" in page
+    assert "\n```text\ngpu-acceptance report merge OUT DIR...\n```\n" in page
+    assert "\n```text\ngpu-acceptance report sign --key=FILE DIR\n```\n" in page
+    assert "\n| `--count=N` | number of tables to show (default: no end) |\n" in page
+    assert "\n## report\n" not in page
+    assert "\n```text\ngpu-acceptance run [--ranks=N] [OPTION...]\n```\n" in page  # options of the suite have their own page
+
+
+def test_a_subject_stands_where_it_runs():
+    always, asked = subjects_page().split("## On request")
+    assert "| [`parity`](limits.md#parity) | Training on one GPU, with DDP and with FSDP gives" in always
+    assert " in fp32 and bf16. | `soak` | `full` |\n" in always
+    assert "[`localise`](limits.md#localise)" in asked
+    rows = [line for line in (always + asked.split("## Rows of the suite")[0]).splitlines() if line.startswith("| [")]
+    subjects = {path.stem.removeprefix("test_") for path in (ROOT / "acceptance").glob("test_*.py")}
+    assert sorted(line.split("`")[1] for line in rows) == sorted(subjects)
+
+
+def limit(metric, source, **more):
+    return Limit(metric, "GB/s", "rank", f"{source}: x", "made.yaml", at_least=1.0, **more)
+
+
+def run(folder, verdict, *judged, level="full"):
+    return support.Run(folder, "NVIDIA H200", (1, 2), verdict, level, frozenset(judged))
+
+
+LIMITS = [limit("hbm.copy", "measured"), limit("hbm.read", "datasheet"), limit("nccl.busbw", "derived", min_ranks=2)]
+
+
+def test_only_limits_of_this_size_count():
+    alone, pair = (support._cell((1, size), LIMITS, [run(ONE, "ACCEPTED", "hbm.copy", "nccl.busbw", "gone.since")]) for size in (1, 2))
+    assert (alone.num_limits, alone.num_judged) == (2, 1)
+    assert (pair.num_limits, pair.num_judged) == (3, 2)
+    assert pair.sources == Counter(measured=1, published=1, derived=1)
+
+
+def test_what_several_runs_judged_counts_once_and_the_accepted_one_is_shown():
+    runs = [run(ONE, "REJECTED", "hbm.copy", "hbm.read"), run(TWO, "ACCEPTED", "hbm.copy", level="quick")]
+    cell = support._cell((1, 2), LIMITS, runs)
+    assert cell.num_judged == 2
+    assert cell.run.folder == TWO
+    assert cell.run.title == "ACCEPTED (quick)"
+
+
+def test_sizes_share_a_row_where_nothing_was_run():
+    cells = [support._cell((1, size), LIMITS, [run(ONE, "REJECTED")] if size == 4 else []) for size in (1, 2, 4, 8)]
+    assert [[cell.shape for cell in alike] for alike in support._alike(cells)] == [[(1, 1)], [(1, 2), (1, 8)], [(1, 4)]]
+
+
+def test_a_committed_run_is_in_the_matrix_as_what_it_was():
+    found = support._run(ROOT / "reports" / "evidence" / "h200x2-two-nodes" / "full")
+    assert (found.device_name, found.shape, found.title) == ("NVIDIA H200", (2, 1), "ACCEPTED")
+    assert found.page == ROOT / "reports" / "evidence" / "h200x2-two-nodes" / "README.md"
+    assert found.judged >= {"hbm.copy.bandwidth", "hbm.triad.bandwidth"}
+    assert support._run(ROOT / "reports" / "samples" / "cpu") is None

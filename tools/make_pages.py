@@ -1,0 +1,201 @@
+"""Writes the pages of docs/ that are made from code, and the marked blocks of README.md: `python -m tools.make_pages`."""
+
+import argparse
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gpu_acceptance.cli.verbs import make_parser
+from gpu_acceptance.options.offered import OPTIONS, Option
+from gpu_acceptance.thresholds.limit import Profile
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from tools.remedies_page import remedies_page
+from tools.support import support_block, support_page
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+MADE_BY = "`make docs` writes this page from the code."
+
+OPTIONS_HEAD = f"""# Options
+
+{MADE_BY} Write each option as `--option=VALUE`. Every rank gets the same ones: after `gpu-acceptance run`, after `-m pytest acceptance/`,
+after the name of a launcher's script, or in `make accept ARGS="--level=quick"`. `gpu-acceptance run --help` lists them in short.
+
+Most options of pytest work too. `-k`, a file or a node id runs a part of the suite; what is left out is named, and the run is INCOMPLETE.
+"""
+
+COMMANDS_HEAD = f"""# Commands
+
+{MADE_BY} After `make` the program is `.venv/bin/gpu-acceptance`; from a bare checkout it is `PYTHONPATH=src python -m gpu_acceptance`.
+
+"""
+
+SUBJECTS_HEAD = f"""# What is proved
+
+{MADE_BY} A subject is a file of `acceptance/`. Its limits, where they come from, and what to do about a miss: follow the name.
+Which limits were judged on real hardware: [What runs where](support.md). *From level*: the first [level](options.md) that runs it;
+each level also runs what the levels before it run: `health`, `quick`, `full` (the default), `soak`.
+
+"""
+ASKED_HEAD = """
+## On request
+
+These run only where a site asks for them. Otherwise the profile declares them not applicable, with the reason in the last column.
+
+"""
+OWN_ROWS = """
+## Rows of the suite itself
+
+| row | what is proved |
+|---|---|
+| [`world_formation`](limits.md#world_formation-and-worker_end) | Every rank opened its device, and the process group works. It is the first row. |
+| [`worker_end`](limits.md#world_formation-and-worker_end) | A worker that crashed or hung while it ended is a row of its own. |
+| [`counters`](limits.md#counters) | No error counter of a GPU rises during any validation: XIDs, memory errors, replays, throttling. Each warning of NCCL fails the validation that caused it. |
+"""  # noqa: E501
+
+
+def main() -> None:
+    """Write all of them."""
+    for path, text in PAGES.items():
+        (ROOT / path).write_text(text(), encoding="utf-8")
+    README.write_text(with_block(README.read_text(encoding="utf-8"), "support", support_block()), encoding="utf-8")
+
+
+def with_block(text: str, name: str, block: str) -> str:
+    """The text with what stands between two marks replaced."""
+    begin, end = f"<!-- generated: {name} -->\n", "<!-- end -->\n"
+    before, _, rest = text.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ValueError(f"README.md has no block {begin.strip()} ... {end.strip()}")
+    return f"{before}{begin}{block}{end}{after}"
+
+
+# --- options -------------------------------------------------------------------------------------------------------------------
+
+
+def options_page() -> str:
+    """docs/options.md."""
+    return OPTIONS_HEAD + "".join(f"\n## {title}\n\n{''.join(map(_option, options))}".rstrip() + "\n" for title, options in OPTIONS.items())
+
+
+def _option(option: Option) -> str:
+    usage = option.name if option.metavar is None else f"{option.name}={option.metavar}"
+    repeats = " May be given several times." if option.repeats else ""
+    return f"### {option.name}\n\n`{usage}`: {_escaped(option.help)}.{repeats}\n\n{option.details}".rstrip() + "\n\n"
+
+
+SUITE_OPTIONS = {option.name for options in OPTIONS.values() for option in options}
+
+# --- commands ------------------------------------------------------------------------------------------------------------------
+
+
+def commands_page() -> str:
+    """docs/commands.md."""
+    parser = make_parser()
+    return f"{COMMANDS_HEAD}{_escaped(str(parser.description)).strip()}\n{''.join(map(_command, _leaves(parser)))}"
+
+
+def _leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parsers of all verbs that have no verbs of their own."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not groups:
+        yield parser
+    for group in groups:
+        for verb in group.choices.values():
+            yield from _leaves(verb)
+
+
+def _command(parser: argparse.ArgumentParser) -> str:
+    actions = [action for action in parser._actions if action.dest != "help"]
+    if {name for action in actions for name in action.option_strings} >= SUITE_OPTIONS:
+        actions = [action for action in actions if not SUITE_OPTIONS.intersection(action.option_strings)]
+        suite, more = " [OPTION...]", "| `OPTION` | the [options of the suite](options.md) |\n"
+    else:
+        suite, more = "", ""
+    usage = " ".join([parser.prog, *map(_usage, actions)]) + suite
+    name = parser.prog.partition(" ")[2]
+    arguments = "".join(f"| `{_name(action)}` | {_cell(_help(parser, action))} |\n" for action in actions) + more
+    table = f"\n| argument | what |\n|---|---|\n{arguments}" if actions else ""
+    return f"\n## {name}\n\n{_escaped(str(parser.description))}\n\n```text\n{usage}\n```\n{table}"
+
+
+def _name(action: argparse.Action) -> str:
+    """`--sha256=DIGEST`, `DIR`."""
+    if not action.option_strings:
+        return str(action.metavar)
+    return action.option_strings[-1] if action.nargs == 0 else f"{action.option_strings[-1]}={action.metavar}"
+
+
+def _usage(action: argparse.Action) -> str:
+    name = f"{_name(action)}..." if action.nargs == "+" else _name(action)
+    return name if action.required else f"[{name}]"
+
+
+def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    return str(action.help) % {**vars(action), "prog": parser.prog}
+
+
+# --- subjects ------------------------------------------------------------------------------------------------------------------
+
+
+def subjects_page() -> str:
+    """docs/subjects.md."""
+    base, cpu = (load_profile(name, shipped_dir()) for name in ("base", "cpu"))
+    reasons = {subject: base.not_applicable.get(f"{subject}.*") for subject in _docstrings()}
+    always = (
+        f"| {_subject(name)} | {_cell(doc)} | {_first_level(base, name)} | {_first_level(cpu, name)} |\n"
+        for name, doc in _docstrings().items()
+        if not reasons[name]
+    )
+    asked = (
+        f"| {_subject(name)} | {_cell(doc)} | {_first_level(base, name)} | {_cell(str(reasons[name]))} |\n"
+        for name, doc in _docstrings().items()
+        if reasons[name]
+    )
+    return (
+        f"{SUBJECTS_HEAD}| subject | what is proved | from level | on a CPU |\n|---|---|---|---|\n{''.join(always)}"
+        f"{ASKED_HEAD}| subject | what is proved | from level | otherwise |\n|---|---|---|---|\n{''.join(asked)}{OWN_ROWS}"
+    )
+
+
+def _docstrings() -> dict[str, str]:
+    """By subject: the first line of its file."""
+    files = sorted((ROOT / "acceptance").glob("test_*.py"))
+    docs = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for path in files)
+    return {path.stem.removeprefix("test_"): str(doc).splitlines()[0] for path, doc in zip(files, docs, strict=True)}
+
+
+def _subject(name: str) -> str:
+    return f"[`{name}`](limits.md#{name})"
+
+
+def _first_level(profile: Profile, subject: str) -> str:
+    """A subject that no level names runs at each."""
+    return next((f"`{level}`" for level, subjects in profile.levels.items() if subject in subjects), "each")
+
+
+# --- Markdown ------------------------------------------------------------------------------------------------------------------
+
+
+def _escaped(text: str) -> str:
+    """Text as Markdown: what is between backticks stays as it is."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if part.startswith("`") else re.sub(r"([<*\[])", r"\\\1", part) for part in parts)
+
+
+def _cell(text: str) -> str:
+    return _escaped(text).replace("|", "\\|")
+
+
+PAGES: dict[Path, Callable[[], str]] = {
+    Path("docs/options.md"): options_page,
+    Path("docs/commands.md"): commands_page,
+    Path("docs/subjects.md"): subjects_page,
+    Path("docs/support.md"): support_page,
+    Path("docs/remedies.md"): remedies_page,
+}
+
+if __name__ == "__main__":
+    main()

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not is_checkout(), reason="needs a git checkout,
 
 NAMES = "deploy/air-gapped/wheels.txt"
 TOOLS = ("Makefile", "tools/make_bundle.py", "tools/check_bundle.py", "tools/make_venv.py")
-EXTRAS = ("", "html", "debug", "images", "tensorboard")
+EXTRAS = ("", "debug", "images", "tensorboard")
 
 
 def names_of(path):

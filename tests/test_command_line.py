@@ -54,7 +54,6 @@ def test_an_option_that_cannot_be_right(suite, arguments, text):
         (["--report-dir=a file/reports"], "a file/reports: cannot be made: Not a directory; name a folder that can be written"),
         ([f"--report-dir={'x' * 300}"], f"{'x' * 300}: cannot be made: File name too long; name a folder that can be written"),
         (["--junitxml=a file/junit.xml"], "Exit: --junitxml=a file/junit.xml: "),
-        (["--html=thresholds"], "Exit: --html=thresholds: is a folder; name a file that can be written"),
     ],
 )
 def test_what_could_not_be_written_at_the_end_is_said_at_the_start(suite, arguments, text):
@@ -91,7 +90,7 @@ def test_the_plan_names_validations_limits_and_seconds_and_runs_nothing(suite):
     (suite / "calls.jsonl").write_text("\n".join(map(json.dumps, made(12, seed=0))))
     plan = plain_pytest(suite, "--plan", f"--data-dir={suite}", "--lora-model=model", f"--lora-data={suite}/calls.jsonl")
     assert plan.returncode == 5, plan.output
-    assert "profile cpu (no GPU), level full, 2 ranks on each of 1 node, as `make accept` starts where there is no GPU" in plan.output
+    assert "profile cpu (no GPU), level full, 2 ranks on each of 1 node, as `gpu-acceptance run` starts where there is no GPU" in plan.output
     synthetic = "resnet: synthetic; parity, checkpoint, lora_convergence and lora_modes: always synthetic"
     assert f"training data: gpt2 and llama: {suite}/tokens.npy (9 tokens); {synthetic}" in plan.output
     assert f"fine-tuning: {suite}/model: Qwen2ForCausalLM (44 parameters, " in plan.output

@@ -97,7 +97,7 @@ def test_parameters_that_cannot_be_right(tmp_path):
     output = refused_by(tmp_path, "  nccl.block_s: 0\n  gemm.sizes: 32\n")
     assert "ERROR: mine.yaml: parameters.nccl.block_s (line 3): 0 is not allowed; allowed: a number from 0.001 to 60 s " in output
     assert "mine.yaml: parameters.gemm.sizes (line 4): unknown parameter; " in output
-    assert "; did you mean gemm.size?" in output
+    assert "; did you mean 'gemm.size'?" in output
 
 
 def test_a_drill_on_a_rank_that_is_not_there(tmp_path):
@@ -154,5 +154,5 @@ def test_wrong_limits_stop_all_ranks_before_anything_starts(tmp_path):
     )
     refused = torchrun(suite, "--limits=typo.yaml")
     assert_refused(refused, "typo.yaml: limits.passes.value.at_laest (line 3): unknown key; known: at_least, ")
-    assert "did you mean at_least?" in refused.output
+    assert "did you mean 'at_least'?" in refused.output
     assert refused.folder is None

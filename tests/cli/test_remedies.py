@@ -26,7 +26,7 @@ def test_a_kind_is_printed_whole(capsys, kind):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("repair_pendin", "no kind of failure 'repair_pendin'; did you mean repair_pending? (gpu-acceptance remedy lists them)"),
+        ("repair_pendin", "no kind of failure 'repair_pendin'; did you mean 'repair_pending'? (gpu-acceptance remedy lists them)"),
         ("zzzz", "no kind of failure 'zzzz' (gpu-acceptance remedy lists them)"),
         ("\x1b[31m\n", "no kind of failure '\\\\x1b[31m\\\\n' (gpu-acceptance remedy lists them)"),
     ],

@@ -43,9 +43,9 @@ def overlay(folder, *lines):
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("nccl.blocks: 1", f"unknown parameter; there are those of nccl: {OF_NCCL}; did you mean nccl.block_s?"),
-        ("ncl.block_s: 1", f"unknown parameter; there are those of {SUBJECTS}; did you mean nccl.block_s?"),
-        ("size: 1", f"unknown parameter; there are those of {SUBJECTS}; did you mean gemm.size?"),
+        ("nccl.blocks: 1", f"unknown parameter; there are those of nccl: {OF_NCCL}; did you mean 'nccl.block_s'?"),
+        ("ncl.block_s: 1", f"unknown parameter; there are those of {SUBJECTS}; did you mean 'nccl.block_s'?"),
+        ("size: 1", f"unknown parameter; there are those of {SUBJECTS}; did you mean 'gemm.size'?"),
         ("5: 1", f"unknown parameter; there are those of {SUBJECTS}"),
         ('nccl.block_s: "x"', f"'x' is not allowed; allowed: {BLOCK_S}"),
         ("nccl.block_s: true", f"True is not allowed; allowed: {BLOCK_S}"),

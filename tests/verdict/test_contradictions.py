@@ -95,6 +95,11 @@ def with_overlay(data):
     data["changes"] = [{"kind": "loosened", "key": "limits", "old": "1", "new": "2", "file": "site.yaml", "sha256": "0" * 64}]
 
 
+def with_a_far_bound(data):
+    with_overlay_in("ACCEPTED (1 loosened, overlay site.yaml)")(data)
+    data["far_bounds"] = [{"metric": "hbm.triad.bandwidth", "kind": "loosened", "ratio": 0.001}]
+
+
 def at_level_with(line):
     def change(data):
         at_level(data)
@@ -240,6 +245,7 @@ def test_what_a_run_concludes_does_not_contradict_itself(run):
         (lambda data: data["header"].update(allow_busy=True), "ACCEPTED, and its line does not say 'busy GPUs allowed'"),
         (with_an_untested_node, "ACCEPTED, and its line does not say '1 node of the partition drained or down: not tested'"),
         (with_overlay, "ACCEPTED, and its line does not say '1 loosened'"),
+        (with_a_far_bound, "ACCEPTED, and its line does not say 'hbm.triad.bandwidth loosened to 0.1 % of its bound: a slip of the unit?'"),
         (lambda data: data["header"].update(rebuilt="rebuilt from 8 of 8 journals"), "ACCEPTED, and no reporter finished the run"),
         (lambda data: data["header"].update(measure_only=True), "ACCEPTED, and nothing was judged (--measure-only)"),
     ],

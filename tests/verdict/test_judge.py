@@ -142,9 +142,11 @@ def test_a_figure_checked_twice_counts_with_its_worst_value():
     assert the_one(judge((attempt,), make_profile(make_limit()), make_job(1), {})).value == 90.0
 
 
-def test_what_is_only_recorded_is_not_judged():
+def test_what_is_only_recorded_is_judged_where_a_limit_is_set_on_it():
     figure = make_figure(METRIC, 1.0, "GB/s", judged=False)
-    assert judge((Attempt(number=1, ranks=(make_record(0, figures=(figure,)),)),), make_profile(make_limit()), make_job(1), {}) == ()
+    attempts = (Attempt(number=1, ranks=(make_record(0, figures=(figure,)),)),)
+    assert judge(attempts, make_profile(), make_job(1), {}) == ()
+    assert the_one(judge(attempts, make_profile(make_limit()), make_job(1), {})).status is Status.MISSED
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, Row
-from gpu_acceptance.thresholds.limit import Change, Peers, subject_of
+from gpu_acceptance.thresholds.limit import Change, FarBound, Peers, subject_of
 from gpu_acceptance.verdict.objections import _INCOMPLETE, FORMATION, REJECTING
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude, worst_margin
@@ -436,6 +436,19 @@ def test_not_applicable_by_declaration():
 def test_overlays_are_shown(kind, said):
     profile = replace(PROFILE, changes=(Change(kind, "x", "1", "2", "site-a.yaml", "0"),))
     assert verdict_of(profile=profile).line == f"ACCEPTED ({said}, overlay site-a.yaml)"
+
+
+def test_bounds_that_an_overlay_moved_far_are_named_the_furthest_first():
+    change = Change("loosened", "x", "1", "2", "site-a.yaml", "0")
+    far = (FarBound("hbm.copy.spread", "tightened", 0.01), FarBound("hbm.triad.bandwidth", "loosened", 2.333 / 4153))
+    named = "hbm.triad.bandwidth loosened to 0.0562 % of its bound: a slip of the unit?"
+    others = "hbm.copy.spread tightened to 1 % of its bound: a slip of the unit?"
+    line = verdict_of(profile=replace(PROFILE, changes=(change,), far_bounds=far)).line
+    assert line == f"ACCEPTED (1 loosened, {named}, {others}, overlay site-a.yaml)"
+    more = (*far, FarBound("gemm.bf16.error", "loosened", 20.0), FarBound("hbm.add.spread", "loosened", 1000.0))
+    line = verdict_of(profile=replace(PROFILE, changes=(change,), far_bounds=more)).line
+    more = "hbm.add.spread loosened to 1000 times its bound: a slip of the unit?, 2 more bounds beyond a factor of 10"
+    assert line == f"ACCEPTED (1 loosened, {named}, {more}, overlay site-a.yaml)"
 
 
 def test_several_overlays_and_a_waiver():

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpu_acceptance.report.remedies import Remedy, table
+from gpu_acceptance.text.nearest import did_you_mean
 from gpu_acceptance.text.visible import one_line
-from gpu_acceptance.thresholds.file import did_you_mean
 
 if TYPE_CHECKING:
     from gpu_acceptance.cli.machine import Verbs

@@ -6,7 +6,7 @@ Text from machines is kept as it came; whoever shows it escapes it.
 Format history: 1 (2026-11) first.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,12 @@ class ChangeRecord(Model):
     new: str
     file: str
     sha256: str
+
+
+class FarBoundRecord(Model):
+    metric: str
+    kind: Literal["loosened", "tightened"]
+    ratio: Annotated[float, Field(gt=0)]
 
 
 class Coverage(Model):
@@ -83,5 +89,6 @@ class RunRecord(Model):
     conclusion: Conclusion
     rows: tuple[Row, ...]
     changes: tuple[ChangeRecord, ...] = ()
+    far_bounds: tuple[FarBoundRecord, ...] = ()
     not_applicable: dict[str, str] = Field(default_factory=dict)
     waivers: dict[str, str] = Field(default_factory=dict)

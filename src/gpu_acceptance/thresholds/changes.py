@@ -3,18 +3,20 @@
 Bounds are compared where they are asked for, size by size: an overlay that names fewer sizes asks for less, and that is loosening.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from gpu_acceptance.thresholds.limit import Change, ChangeKind, FileDigest, Limit, Profile, bound_at
+from gpu_acceptance.thresholds.limit import Change, ChangeKind, FarBound, FileDigest, Limit, Profile, bound_at
 
 _Difference = tuple[ChangeKind, str, str, str]  # kind, key, old, new
 
 _OTHER = 0  # stands for all sizes that no key names: sizes begin at 1
 _NUMBERS = ("at_least", "at_most", "peers.deficit_at_most", "peers.sigma")
 _ASKS = (*_NUMBERS, "equals", "uniform")
-_FACTS = ("unit", "scope")
+_FAR = 10.0  # nearer, a site has reasons; a slip of the unit is a factor of 100, 1000 or 1024
+_FURTHEST = 1e300  # a number that a record may hold
 _SMALLEST = ("min_ranks", "min_ranks_per_node")
 
 
@@ -45,6 +47,26 @@ def changes_between(before: Profile, after: Profile, file: FileDigest) -> tuple[
     return tuple(Change(kind, key, old, new, file.file, file.sha256) for kind, key, old, new in found)
 
 
+def far_bounds(machine: Profile, after: Profile) -> tuple[FarBound, ...]:
+    """The bounds that overlays moved by more than a factor of 10, by metric the one that moved furthest.
+
+    A larger at_least is none: up to the ceiling it is possible, and above that an error. Nor is a bound that was or becomes 0.
+    """
+    changed = (metric for metric, limit in sorted(after.limits.items()) if machine.limits.get(metric, limit) != limit)
+    found = (list(_far_bounds(machine.limits[metric], after.limits[metric])) for metric in changed)
+    return tuple(max(far, key=lambda one: abs(math.log(one.ratio))) for far in found if far)
+
+
+def _far_bounds(own: Limit, new: Limit) -> Iterator[FarBound]:
+    for name in ("at_least", "at_most"):
+        for size in _all_sizes(own, new):
+            was, now = (bound_at(getattr(limit, name), size) for limit in (own, new))
+            ratio = min(max(now / was, 1 / _FURTHEST), _FURTHEST) if was and now and (was > 0) == (now > 0) else 1.0
+            kind: Literal["loosened", "tightened"] = "loosened" if (ratio < 1) == (name == "at_least") else "tightened"
+            if (name, kind) != ("at_least", "tightened") and not 1 / _FAR <= ratio <= _FAR:
+                yield FarBound(new.metric, kind, ratio)
+
+
 def _limits(before: Profile, after: Profile) -> Iterator[_Difference]:
     for metric in sorted(after.limits):
         new = after.limits[metric]
@@ -61,9 +83,8 @@ def limit_differences(old: Limit, new: Limit) -> Iterator[_Difference]:
     yield from _spreads(old, new)
     if old.floor != new.floor:
         yield "loosened" if new.floor < old.floor else "tightened", f"{new.metric} floor", _text(old.floor), _text(new.floor)
-    for name in _FACTS:
-        if getattr(old, name) != getattr(new, name):
-            yield "changed", f"{new.metric} {name}", _text(getattr(old, name)), _text(getattr(new, name))
+    if old.scope != new.scope:
+        yield "changed", f"{new.metric} scope", old.scope, new.scope
     if old.nodes != new.nodes:
         kind: ChangeKind = "loosened" if old.nodes == "any" else "tightened" if new.nodes == "any" else "changed"
         yield kind, f"{new.metric} nodes", old.nodes, new.nodes

@@ -14,7 +14,8 @@ from gpu_acceptance.text.model import Model
 from gpu_acceptance.text.strict_yaml import shown
 from gpu_acceptance.thresholds.contract import Contract, ContractLine
 from gpu_acceptance.thresholds.entries_file import problems_of_entries
-from gpu_acceptance.thresholds.file import LimitsError, did_you_mean, dotted, read_validated
+from gpu_acceptance.thresholds.file import LimitsError, dotted, read_validated
+from gpu_acceptance.thresholds.known_metrics import nearest_metric
 from gpu_acceptance.thresholds.limit import FileDigest, Limit, Nodes, Profile
 from gpu_acceptance.thresholds.schema import printable, unique
 from gpu_acceptance.thresholds.values import show
@@ -113,8 +114,8 @@ def _misfits(line: ContractLine, profile: Profile) -> Iterator[str]:
     for glob in line.metrics:
         limits = [limit for metric, limit in sorted(profile.limits.items()) if fnmatchcase(metric, glob)]
         if not limits:
-            names = f"see --plan for their names{did_you_mean(glob, profile.limits)}"
-            yield f"{dotted(('lines', line.number, 'metrics'))}: {glob} matches no limit of profile {profile.name}; {names}"
+            hint = nearest_metric(glob, profile.limits.keys())
+            yield f"{dotted(('lines', line.number, 'metrics'))}: {glob} matches no limit of profile {profile.name}{hint}"
         for limit in limits:
             for bound in _BOUNDS:
                 if problem := _unfit(line, bound, limit):

@@ -1,6 +1,5 @@
 """One YAML file of limits, read: a profile or an overlay, or an error that names file, key, value and what is allowed."""
 
-import difflib
 import hashlib
 import re
 from collections.abc import Callable, Iterable
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from gpu_acceptance.text.nearest import did_you_mean
 from gpu_acceptance.text.strict_yaml import MAX_BYTES, Document, Key, StrictYamlError, parse, shown
 from gpu_acceptance.thresholds.limit import BY_SIZE, FileDigest, subject_of_metric
 from gpu_acceptance.thresholds.parameters import PARAMETERS
@@ -64,11 +64,6 @@ def file_name(path: Path) -> str:
     return path.name if path.name.isprintable() and len(path.name) < 100 else shown(path.name)
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(name)[:100], list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
 def _read_bytes(path: Path, name: str) -> bytes:
     try:
         if not path.is_file():  # a pipe would wait for ever
@@ -83,6 +78,7 @@ def _read_bytes(path: Path, name: str) -> bytes:
 _FIELDS = {name: info for model in (Content, Entry, PeersEntry, Match) for name, info in model.model_fields.items()}
 _KEYS = {
     "limits": "a metric named <subject>.<operation>.<quantity>, lower-case letters, digits and _",
+    "figures": "a metric named <subject>.<operation>.<quantity>, in which {a,b} stands for each of both and * for anything",
     "levels": "health, quick or full, and in each of them the name of a subject",
     "not_applicable": "a glob that names its subject first, as in 'infiniband.*'",
     **dict.fromkeys(BY_SIZE, "GPUs per node, a whole number from 1"),

@@ -118,6 +118,15 @@ class Change:
 
 
 @dataclass(frozen=True)
+class FarBound:
+    """A bound that overlays moved so far from the machine's own profile that it may be a slip of the unit."""
+
+    metric: str
+    kind: Literal["loosened", "tightened"]
+    ratio: float  # to the bound of the machine's own profile
+
+
+@dataclass(frozen=True)
 class FileDigest:
     file: str
     sha256: str
@@ -136,6 +145,7 @@ class Profile:
     expected_s: Mapping[str, float] = field(default_factory=dict)  # by subject: one validation of it, at the chosen level
     not_applicable: Mapping[str, str] = field(default_factory=dict)  # glob over metrics and `subject.validation` -> reason
     changes: tuple[Change, ...] = ()
+    far_bounds: tuple[FarBound, ...] = ()  # by all overlays together
     files: tuple[FileDigest, ...] = ()
     digest: str = ""  # sha256 over all files read, in order
     levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what each runs: subject -> seconds of one validation of it

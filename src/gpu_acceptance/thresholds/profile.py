@@ -10,12 +10,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from gpu_acceptance.text.nearest import did_you_mean
 from gpu_acceptance.text.strict_yaml import shown
-from gpu_acceptance.thresholds.changes import changes_between
-from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, did_you_mean, file_name, read_file
-from gpu_acceptance.thresholds.limit import COUNTERS, LEVELS, FileDigest, Profile
+from gpu_acceptance.thresholds.changes import changes_between, far_bounds
+from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, file_name, read_file
+from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics
+from gpu_acceptance.thresholds.limit import COUNTERS, LEVELS, FileDigest, Limit, Profile, subject_of_metric
 from gpu_acceptance.thresholds.parameter_relations import contradictions
-from gpu_acceptance.thresholds.schema import json_schema
+from gpu_acceptance.thresholds.schema import Entry, json_schema
+from gpu_acceptance.thresholds.values import show
 
 __all__ = ["LimitsError", "json_schema", "load_profile", "profile_names", "select_profile", "shipped_dir", "with_file", "with_site"]
 
@@ -53,8 +56,11 @@ def select_profile(device_name: str | None, directory: Path) -> str:
     return found[0]
 
 
-def load_profile(name: str, directory: Path, overlays: Sequence[Path] = ()) -> Profile:
-    """The profile `name` with all it inherits, and the overlays laid on it in their order."""
+def load_profile(name: str, directory: Path, overlays: Sequence[Path] = (), suite: Path | None = None) -> Profile:
+    """The profile `name` with all it inherits, and the overlays laid on it in their order.
+
+    `suite`: the folder of validations; overlays may limit metrics of those that are a site's own.
+    """
     chain = _chain(name, directory)
     profile = Profile(name, None, frozenset(), {}, {}, deadline_s=0)
     for file in reversed(chain):
@@ -64,9 +70,14 @@ def load_profile(name: str, directory: Path, overlays: Sequence[Path] = ()) -> P
     if profile.device_name is None and name not in _NO_GPU:
         raise LimitsError(f"{shown(name)} is a parent of other profiles, not a machine's; profiles: {', '.join(profile_names(directory))}")
     _refuse_incomplete(profile, own.name)
-    for overlay in overlays:
-        profile = _overlaid(profile, read_file(_overlay_path(overlay, directory)))
-    return replace(profile, digest=_digest(profile.files))
+    paths = [_overlay_path(overlay, directory) for overlay in overlays]
+    files = [read_file(path) for path in paths]
+    known = known_metrics(read_profiles(directory, but=paths) if files else (), files, suite)
+    machine = profile
+    for file in files:
+        _refuse_unjudgeable(file, machine, known)
+        profile = _overlaid(profile, file)
+    return replace(profile, far_bounds=far_bounds(machine, profile), digest=_digest(profile.files))
 
 
 def with_site(profile: Profile, site: FileDigest) -> Profile:
@@ -93,6 +104,12 @@ def _profile_paths(directory: Path) -> dict[str, Path]:
     if not paths:
         raise LimitsError(f"there are no profiles in {shown(str(directory), MAX_PATH)}")
     return {path.stem: path for path in paths}
+
+
+def read_profiles(directory: Path, but: Sequence[Path] = ()) -> list[LimitsFile]:
+    """All profiles of a folder, parents included; no overlay, nor what serves as one though it lies here."""
+    others = {path.resolve() for path in but}
+    return [read_file(path) for path in _profile_paths(directory).values() if path.resolve() not in others]
 
 
 def _devices(directory: Path) -> dict[str, str | None]:
@@ -154,6 +171,28 @@ def _merged(before: Mapping[str, Mapping[str, float]], after: Mapping[Any, Mappi
     return {level: {**before.get(level, {}), **after.get(level, {})} for level in LEVELS if level in before or level in after}
 
 
+def _refuse_unjudgeable(file: LimitsFile, machine: Profile, known: KnownMetrics) -> None:
+    """LimitsError over limits of an overlay that nothing would ever be judged by, or that nothing could ever meet."""
+    problems = [
+        f"{file.name}: limits.{metric}: {problem}"
+        for metric, entry in file.content.limits.items()
+        if (problem := known.problem_of(metric, entry.unit) or _beyond_ceiling(entry, machine.limits.get(metric)))
+    ]
+    if problems:
+        raise LimitsError(problems)
+
+
+def _beyond_ceiling(entry: Entry, own: Limit | None) -> str:
+    """A bound that the machine's own profile calls physically impossible; a ceiling beside it says that this is meant."""
+    if own is None or own.ceiling is None or entry.ceiling is not None:
+        return ""
+    bounds = entry.at_least.values() if isinstance(entry.at_least, Mapping) else [entry.at_least or 0.0]
+    if max(bounds) <= own.ceiling:
+        return ""
+    impossible = f"above {show(own.ceiling)} {own.unit}, the most that is physically possible by {own.file} (ceiling)"
+    return f"at_least is {show(max(bounds))}, {impossible}; is it in {own.unit}? If it is meant, give a ceiling beside it"
+
+
 def _overlaid(profile: Profile, file: LimitsFile) -> Profile:
     if file.content.extends is not None:
         raise LimitsError(f"{file.name}: extends: not allowed in an overlay; it lies on the profile of the machine")
@@ -185,13 +224,15 @@ def _incomplete(profile: Profile) -> Iterator[str]:
     else:
         yield from contradictions(profile.parameters, profile.deadline_s)
     for subject in sorted(profile.requires - subjects):
-        yield f"requires {shown(subject)}, but there is no limit of it; subjects with limits: {', '.join(sorted(subjects)) or 'none'}"
+        known = f"{', '.join(sorted(subjects)) or 'none'}{did_you_mean(subject, subjects)}"
+        yield f"requires {shown(subject)}, but there is no limit of it; subjects with limits: {known}"
     for (lower, some), (higher, more) in pairwise(profile.levels.items()):
         for subject in sorted(some.keys() - more.keys()):
             yield f"levels.{higher}: lacks {shown(subject)}, which {lower} runs; a level runs all that the ones before it run"
     for glob in profile.not_applicable:
-        if glob.split(".", 1)[0] not in subjects:
-            yield f"not_applicable.{glob}: matches nothing; subjects with limits: {', '.join(sorted(subjects)) or 'none'}"
+        if (subject := subject_of_metric(glob)) not in subjects:
+            known = f"{', '.join(sorted(subjects)) or 'none'}{did_you_mean(subject, subjects)}"
+            yield f"not_applicable.{glob}: matches nothing; subjects with limits: {known}"
 
 
 def _overlay_path(overlay: Path, directory: Path) -> Path:

@@ -3,9 +3,10 @@
 The texts of `description` are shown to whoever got a key wrong, and stand in thresholds/schema.json.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -16,6 +17,8 @@ from gpu_acceptance.thresholds.parameters import ParameterValues
 
 _METRIC = r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+){1,3}$"
 _SUBJECT = r"^[a-z][a-z0-9_]*$"
+_FIGURES = r"^[a-z0-9_.,{}*]{1,300}$"
+_MOST_NAMES = 1_000  # that one family of figures stands for
 _GLOB = r"^[a-z][a-z0-9_]*\.[^ ]+$"
 _PROFILE = r"^[a-z0-9][a-z0-9-]*$"
 _EXPONENT = re.compile(r"([-+]?[0-9]+)(?:\.)?[eE]([-+]?)([0-9]+)")
@@ -45,6 +48,26 @@ def _not_reserved(name: str) -> str:
     if subject_of_metric(name) in RESERVED_SUBJECTS:
         raise ValueError(f"{shown(name)} is not allowed; {' and '.join(sorted(RESERVED_SUBJECTS))} are rows of the suite itself")
     return name
+
+
+def expand(family: str) -> list[str]:
+    """`hbm.{copy,triad}.best` -> `hbm.copy.best`, `hbm.triad.best`."""
+    return ["".join(chosen) for chosen in product(*_alternatives(family))]
+
+
+def _alternatives(family: str) -> list[list[str]]:
+    return [part.split(",") if position % 2 else [part] for position, part in enumerate(re.split(r"[{}]", family))]
+
+
+def _each_a_metric(family: str) -> str:
+    """The text itself; ValueError where one of the names that it stands for is no metric."""
+    if not re.fullmatch(r"[^{}]*(\{[^{}]+\}[^{}]*)*", family):
+        raise ValueError(f"{shown(family)}: each {{ needs its }}, as in hbm.{{copy,triad}}.best")
+    if math.prod(map(len, _alternatives(family))) > _MOST_NAMES:
+        raise ValueError(f"{shown(family)} stands for more than {_MOST_NAMES} names; allowed: {_MOST_NAMES}")
+    if wrong := next((name for name in expand(family) if not re.fullmatch(_METRIC, name.replace("*", "x"))), ""):
+        raise ValueError(f"{shown(wrong)} is not a metric; allowed: <subject>.<operation>.<quantity>, lower-case letters, digits, _ and *")
+    return family
 
 
 def _not_counters(name: str) -> str:
@@ -230,6 +253,9 @@ class Content(_Model):
     match: Match | None = Field(None, description="a mapping of device_name")
     reason: Text | None = Field(None, description="a text on one line: why this overlay exists")
     requires: Annotated[list[Subject], AfterValidator(unique)] = Field([], description="a list of subjects, as in [gemm, hbm]")
+    figures: dict[Annotated[str, Field(pattern=_FIGURES), AfterValidator(_each_a_metric)], Text] = Field(
+        {}, description="a mapping from figures without a limit to their units; a name may hold {a,b} and *"
+    )
     limits: dict[Metric, Entry] = Field({}, description="a mapping from metrics to limits")
     parameters: ParameterValues = Field({}, description="a mapping from parameters to values")
     deadline_s: Positive | None = Field(None, description="seconds, above 0")

@@ -157,7 +157,7 @@ def _untold(record: RunRecord) -> Iterator[str]:
     header, conclusion = record.header, record.conclusion
     changes = [(change.kind, change.file) for change in record.changes]
     stated = header.profile, header.level, header.parameters, conclusion.coverage
-    known = find_weaknesses(*stated, conclusion.limits, record.rows, changes)
+    known = find_weaknesses(*stated, conclusion.limits, record.rows, changes, record.far_bounds)
     excuse = conclusion.contract.excuse if conclusion.contract else ""
     texts = (tested_part(conclusion.coverage), *known, excuse, NOTE if header.allow_busy else "")
     yield from (f"its line does not say {text!r}" for text in texts if text and not _says(conclusion.line, text))

@@ -27,13 +27,13 @@ class _Problem:
 
 
 def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapping[str, str], subject: str) -> tuple[Judgement, ...]:
-    """One judgement per bound of every metric that some rank checked, sorted by metric.
+    """One judgement per bound of every metric that some rank checked, or recorded where there is a limit, sorted by metric.
 
     `subject` is that of the validation: what it checks of another one proves nothing, whatever is waived or declared. What its
     supervisors read of counters is judged in every validation.
     A miss of the peer rule in a first attempt is provisional: see `wants_repeat`.
     """
-    found = readings_by_metric(attempts, job)
+    found = readings_by_metric(attempts, job, profile.limits)
     judgements: list[Judgement] = []
     for metric in sorted(found):
         if subject_of_metric(metric) in {subject, COUNTERS}:

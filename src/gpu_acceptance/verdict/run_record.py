@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.run_record import ChangeRecord, Header, RunRecord
+from gpu_acceptance.record.run_record import ChangeRecord, FarBoundRecord, Header, RunRecord
 from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict import busy
 from gpu_acceptance.verdict.verdict import conclude
@@ -44,6 +44,7 @@ def make_run_record(
         conclusion=conclusion,
         rows=tuple(rows),
         changes=tuple(ChangeRecord(**vars(change)) for change in plan.profile.changes),
+        far_bounds=tuple(FarBoundRecord(**vars(bound)) for bound in plan.profile.far_bounds),
         not_applicable=dict(plan.profile.not_applicable),
         waivers=plan.waivers,
     )

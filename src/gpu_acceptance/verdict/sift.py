@@ -1,6 +1,6 @@
 """Which figures may be judged at all: whose rank came to its end, in the right unit, of the right type, possible, and stable."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
@@ -36,8 +36,11 @@ class Sifted:
     faulty: tuple[tuple[Reading, str], ...]
 
 
-def readings_by_metric(attempts: Iterable[Attempt], job: Job) -> dict[str, list[Reading]]:
-    """Checked figures of ranks of this job that came to their end, and counters of those that skipped; by rank, whatever order they had."""
+def readings_by_metric(attempts: Iterable[Attempt], job: Job, limited: Container[str]) -> dict[str, list[Reading]]:
+    """Figures of ranks of this job that came to their end, and counters of those that skipped; by rank, whatever order they had.
+
+    Of what was recorded for information, the metrics that are `limited`: an overlay may have a limit on them.
+    """
     readings: dict[str, list[Reading]] = {}
     for attempt in attempts:
         for record in attempt.ranks:
@@ -46,7 +49,7 @@ def readings_by_metric(attempts: Iterable[Attempt], job: Job) -> dict[str, list[
             figures = record.figures if record.outcome in JUDGED_OUTCOMES else ()
             counters = record.counters if record.outcome in _COUNTED_OUTCOMES else ()
             for figure in (*figures, *counters):
-                if figure.judged:
+                if figure.judged or figure.metric in limited:
                     readings.setdefault(figure.metric, []).append(Reading(record.rank, attempt.number, figure))
     return {metric: sorted(found, key=_BY_RANK) for metric, found in readings.items()}
 

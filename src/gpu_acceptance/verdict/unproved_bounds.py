@@ -35,7 +35,7 @@ class _Measured:
 def find_unproved(row: Row, job: Job) -> Iterator[str]:
     """Each bound of this row that held, though its figures do not say so."""
     held = [one for one in row.judgements if one.status is Status.HELD]
-    readings = readings_by_metric(row.attempts, job) if held else {}
+    readings = readings_by_metric(row.attempts, job, {one.metric for one in held}) if held else {}
     for judgement in held:
         if fault := _fault(judgement, _measured(readings.get(judgement.metric, [])), job):
             yield f"{judgement.metric} held in {row.nodeid}, {fault}"

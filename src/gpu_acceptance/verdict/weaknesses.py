@@ -1,16 +1,18 @@
 """What a reader of ACCEPTED must know, and therefore stands in the verdict line. Pure."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement, Row
-from gpu_acceptance.record.run_record import Coverage
-from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, ChangeKind, Value, subject_of_metric
+from gpu_acceptance.record.run_record import Coverage, FarBoundRecord
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, ChangeKind, FarBound, Value, subject_of_metric
 from gpu_acceptance.thresholds.values import level_text, plural
 
 UNTESTED_NODES = "slurm.partition.untested"  # recorded by the validation of this subject
 NODES_ELSEWHERE = "kubernetes.nodes.untested"
 _LEFT_OUT = {UNTESTED_NODES: "of the partition drained or down", NODES_ELSEWHERE: "of the cluster without a pod of this run"}
+_MOST_FAR = 2  # in the verdict line
 _KINDS = ("loosened", "added", "changed", "not applicable", "tightened")
 
 
@@ -22,6 +24,7 @@ def find_weaknesses(
     limits: Sequence[Judgement],
     rows: Sequence[Row],
     changes: Iterable[tuple[ChangeKind, str]],
+    far_bounds: Sequence[FarBound | FarBoundRecord],
 ) -> Iterator[str]:
     """`changes` are the kind and the file of each that an overlay made."""
     if level != DEFAULT_LEVEL:
@@ -36,8 +39,19 @@ def find_weaknesses(
     for kind in _KINDS:
         if number := sum(one == kind for one, _ in changes):
             yield f"{number} {'declared ' if kind == 'not applicable' else ''}{kind}"
+    yield from _far(far_bounds)
     if overlays := sorted({file for _, file in changes}):
         yield f"{'overlay' if len(overlays) == 1 else 'overlays'} {', '.join(overlays)}"
+
+
+def _far(bounds: Sequence[FarBound | FarBoundRecord]) -> Iterator[str]:
+    """Those that moved furthest, by name: a slip of the unit makes a limit that anything holds, or nothing."""
+    furthest = sorted(bounds, key=lambda bound: -abs(math.log(bound.ratio)))
+    for bound in furthest[:_MOST_FAR]:
+        part = f"{float(f'{bound.ratio:.3g}'):.15g} times" if bound.ratio > 1 else f"{bound.ratio * 100:.3g} % of"
+        yield f"{bound.metric} {bound.kind} to {part} its bound: a slip of the unit?"
+    if len(furthest) > _MOST_FAR:
+        yield f"{plural(len(furthest) - _MOST_FAR, 'more bound')} beyond a factor of 10"
 
 
 def _nodes_left_out(rows: Sequence[Row]) -> Iterator[str]:

@@ -22,6 +22,8 @@ def assert_refused(finished, text):
     assert finished.returncode == 4, finished.output
     assert text in finished.output
     assert "Traceback" not in finished.output
+    assert "usage: " not in finished.output
+    assert "rootdir" not in finished.output
     assert not finished.has_results
     assert finished.folder is None
 
@@ -29,12 +31,22 @@ def assert_refused(finished, text):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--hardware=h300"], "ERROR: --hardware=h300: no such profile; profiles: cpu"),
-        (["--waive=two_metrics.frist=slow"], "ERROR: --waive=two_metrics.frist=...: matches no limit of profile cpu"),
-        (["--waive=two_metrics.first"], "ERROR: --waive=two_metrics.first: wants METRIC-GLOB=reason"),
-        (["--join-timeout=soon"], "ERROR: --join-timeout=soon: wants seconds, or a number with s, m or h, above 0"),
-        (["--gpus=all"], "ERROR: --gpus=all: wants the number of GPUs of each node that are under test, from 1 up"),
-        (["--run-id=../elsewhere"], "ERROR: --run-id='../elsewhere': wants letters, digits"),
+        (["--lvel=quick"], "ERROR: --lvel=quick: unknown option; did you mean '--level'?"),
+        (["--maxfial=1", "--plan"], "ERROR: --maxfial=1: unknown option; did you mean '--maxfail'?"),
+        (["--zzz"], "ERROR: --zzz: unknown option; --help lists all"),
+        (["--gpus"], "ERROR: --gpus: no value; write --gpus=VALUE"),
+        (["--localise=yes"], "ERROR: --localise takes no value"),
+        (["--level=quik"], "ERROR: --level=quik: allowed: health, quick, full, soak; did you mean 'quick'?"),
+        (["--level=quick", "--level=full"], "ERROR: --level is given 2 times (quick, full); allowed: once"),
+        (["--hardware=cqu"], "ERROR: --hardware=cqu: unknown profile; profiles: cpu; did you mean 'cpu'?"),
+        (
+            ["--waive=two_metrics.frist=slow"],
+            "ERROR: --waive=two_metrics.frist=...: matches no limit of profile cpu; did you mean 'two_metrics.first'?",
+        ),
+        (["--waive=two_metrics.first"], "ERROR: --waive=two_metrics.first: allowed: METRIC-GLOB=reason"),
+        (["--join-timeout=soon"], "ERROR: --join-timeout=soon: allowed: more than 0 seconds, as 90, 90s, 15m or 2h"),
+        (["--gpus=all"], "ERROR: --gpus=all: allowed: 1 to 9999 (GPUs of each node under test)"),
+        (["--run-id=../elsewhere"], "ERROR: --run-id=../elsewhere: allowed: 1 to 100 letters, digits"),
         (["--limits=no such.yaml"], "ERROR: no such.yaml: there is no such file: "),
         ([f"--limits={'x' * 300}"], f"ERROR: --limits={'x' * 300}: cannot be read: File name too long"),
         (
@@ -78,7 +90,7 @@ def test_a_path_after_a_blank_that_moves_the_root_is_refused(tmp_path):
     (tmp_path / "mine.yaml").write_text("reason: a test\n")
     suite = make_suite(tmp_path / "suite", "two_metrics")
     refused = plain_pytest(suite, "--limits", str(tmp_path / "mine.yaml"))
-    assert_refused(refused, f"for the suite's root, not {suite}: write options as --option=VALUE")
+    assert_refused(refused, f"for the suite's root, not {suite}: write --limits={tmp_path}/mine.yaml, without the blank")
 
 
 def test_the_plan_names_validations_limits_and_seconds_and_runs_nothing(suite):
@@ -139,6 +151,38 @@ def test_measured_only_is_incomplete_and_keeps_the_figures(alone):
     assert row.attempts[0].ranks[0].figures[0].value == 2.0
     assert row.judgements == ()
     assert measured.record.header.measure_only
+
+
+RECORDS = """
+def test_value(check, record):
+    check("records.value", 2.0, "GB/s")
+    record("records.best", 3.0, "GB/s")
+"""
+ON_BOTH = """
+figures: {records.best: GB/s}
+limits:
+  records.best: {at_least: 4, unit: GB/s, scope: rank, source: "policy: what our contract says of the best"}
+  records.value: {at_least: 0.001, unit: GB/s, scope: rank, source: "policy: a slip of the unit, from GB/s to TB/s"}
+"""
+
+
+def test_an_overlay_has_a_recorded_figure_judged_and_a_bound_that_is_far_is_named(tmp_path):
+    suite = make_suite(tmp_path / "suite", "passes")
+    (suite / "acceptance" / "test_records.py").write_text(RECORDS)
+    limits = (EXAMPLES / "default.yaml").read_text().split("limits:")[1].replace("example.", "records.")
+    (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: 60\nrequires: [records]\nlimits:{limits}")
+    (suite / "mine.yaml").write_text(ON_BOTH)
+    judged = plain_pytest(suite, "--limits=mine.yaml")
+    assert judged.returncode == 1, judged.output
+    far = "records.value loosened to 0.1 % of its bound: a slip of the unit?"
+    assert judged.verdict_line.endswith(f"1 loosened, 1 added, {far}, overlay mine.yaml)")
+    (missed,) = [one for one in judged.row("test_records.py::test_value").judgements if one.metric == "records.best"]
+    assert missed.message.startswith("records.best = 3 GB/s, need >= 4 GB/s [mine.yaml: policy: what our contract says")
+
+
+def test_a_metric_that_nobody_measures_is_refused_before_anything_starts(suite):
+    (suite / "mine.yaml").write_text(ON_BOTH.replace("figures: {records.best: GB/s}", "").replace("records.", "two_metrics."))
+    assert_refused(plain_pytest(suite, "--limits=mine.yaml"), "ERROR: mine.yaml: limits.two_metrics.best: no validation has this metric")
 
 
 def test_a_second_run_leaves_the_first_alone(alone):

@@ -83,6 +83,24 @@ def test_launcher_restarts(tmp_path, seen):
     seen.told(RESTARTS, next(line for line in refused.output.splitlines() if "ERROR: TORCHELASTIC_MAX_RESTARTS" in line), 0)
 
 
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("--lvel=quick", "--lvel=quick: unknown option; did you mean '--level'?"),
+        ("--level=quik", "--level=quik: allowed: health, quick, full, soak; did you mean 'quick'?"),
+    ],
+)
+def test_a_mistake_in_the_command_is_printed_by_one_rank_of_the_node_whichever_ends_first(tmp_path, argument, text):
+    """torchrun ends the other ranks once one has ended: theirs is a signal, and what they would have said."""
+    refused = torchrun(make_suite(tmp_path, "passes"), argument, ranks=3)
+    assert set(refused.rank_exit_codes.values()) <= {4, -15}, refused.output
+    assert 4 in refused.rank_exit_codes.values()
+    assert refused.output.count(f"ERROR: {text}\n") == 1, refused.output
+    assert refused.output.count(f"  traceback : {text}\n") >= 1, refused.output
+    assert "usage: " not in refused.output
+    assert refused.folder is None
+
+
 def refused_by(tmp_path, overlay):
     """What is said before workers start: no folder of the run is there yet."""
     path = tmp_path / "mine.yaml"

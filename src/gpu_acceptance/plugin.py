@@ -15,11 +15,12 @@ import pytest
 from gpu_acceptance.checkpoints import folder as checkpoint_folder
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.launch.identity import read_identity
-from gpu_acceptance.launch.launch import who_am_i
+from gpu_acceptance.launch.launch import speaks_for_node, who_am_i
 from gpu_acceptance.launch.rank import LaunchError, Rank
 from gpu_acceptance.launch.refused import NOT_WRITABLE, USAGE, RefusedError
 from gpu_acceptance.options import data_dir, lora_files
 from gpu_acceptance.options.chosen_profile import choose_profile
+from gpu_acceptance.options.command_line import usage_mistakes
 from gpu_acceptance.options.offered import add_options
 from gpu_acceptance.options.own_files import read_own_files
 from gpu_acceptance.options.settings import Settings, read_settings
@@ -48,8 +49,16 @@ _ONLY_TELLS = ("help", "version", "markers", "showfixtures", "show_fixtures_per_
 _NOTHING_RAN = 5
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     add_options(parser)
+    config = pluginmanager.get_plugin("pytestconfig")
+    assert isinstance(config, pytest.Config)
+    config.add_cleanup(partial(_retell_usage_error, parser))
+
+
+def _retell_usage_error(parser: pytest.Parser) -> None:
+    if mistakes := usage_mistakes(parser):
+        refuse_usage(*mistakes)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -61,21 +70,21 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.freeze()  # what was imported stays to the end: pytest's collections need not go through torch
     try:
         refuse_inside_a_worker()
-        start(config, read_settings(config), who_am_i())
-    except (LaunchError, ControlError) as error:
-        tell_torchrun(str(error))
-        raise pytest.UsageError(str(error)) from None
+        settings = read_settings(config)
     except pytest.UsageError as error:
-        tell_torchrun(*error.args)
-        raise
+        refuse_usage(str(error))
+    try:
+        start(config, settings, who_am_i())
+    except (LaunchError, ControlError) as error:
+        refuse_usage(str(error))
 
 
 def start(config: pytest.Config, settings: Settings, place: Rank) -> None:
     """Joins the other ranks, and registers the hooks of what was asked for."""
-    if settings.plan or config.option.collectonly:
-        config.pluginmanager.register(Dry(settings, place), "gpu-acceptance")
-        return
     try:
+        if settings.plan or config.option.collectonly:
+            config.pluginmanager.register(Dry(settings, place), "gpu-acceptance")
+            return
         run = start_run(settings, place, find_problem(config, settings, place), say=partial(_say_at_start, config))
     except RefusedError as error:
         refuse(error, place)
@@ -107,17 +116,22 @@ def find_problem(config: pytest.Config, settings: Settings, place: Rank) -> Refu
 
 def refuse(error: RefusedError, place: Rank) -> NoReturn:
     """Ends pytest on every rank with the exit code of the refusal; one rank of each node prints it."""
-    tell_torchrun(str(error))
-    text = visible("\n".join([str(error), *getattr(error, "__notes__", ())])) if place.local_rank == 0 else ""
+    text = "\n".join([str(error), *getattr(error, "__notes__", ())])
     if error.exit_code == USAGE:
-        raise pytest.UsageError(*filter(None, [text])) from None
-    pytest.exit(text, returncode=error.exit_code)
+        refuse_usage(text)
+    tell_torchrun(str(error))
+    pytest.exit(visible(text) if place.local_rank == 0 else "", returncode=error.exit_code)
 
 
-def tell_torchrun(*texts: object) -> None:
+def refuse_usage(*texts: str) -> NoReturn:
+    """Ends pytest with exit code 4, as on all ranks; one rank of each node prints why."""
+    tell_torchrun("\n".join(texts))
+    raise pytest.UsageError(*(map(visible, texts) if speaks_for_node() else ())) from None
+
+
+def tell_torchrun(text: str) -> None:
     """Leaves the reason where torchrun's own block of errors shows it."""
-    if texts:
-        write_error_file(visible("\n".join(map(str, texts))), [])
+    write_error_file(visible(text), [])
 
 
 class Dry:
@@ -126,6 +140,17 @@ class Dry:
     def __init__(self, settings: Settings, place: Rank) -> None:
         self._settings = settings
         self._place = place
+        if settings.plan:
+            self._look()
+
+    def _look(self) -> None:
+        """What a plan is made of. Raises RefusedError."""
+        settings, self._identity = self._settings, read_identity(self._place)
+        checkpoint_folder.refuse_unusable("--shared-dir", settings.shared_dir)
+        self._data = data_dir.refuse_unusable(settings.data_dir)
+        self._tuned = lora_files.refuse_unusable(settings.lora_model, settings.lora_data)
+        self._own = read_own_files(settings.site, settings.contract)
+        self._profile = choose_profile(settings, self._identity.gpu.name if self._identity.gpu else None, self._own)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -135,22 +160,14 @@ class Dry:
         return True
 
     def _plan(self, items: list[pytest.Item]) -> Iterator[str]:
-        identity = read_identity(self._place)
-        try:
-            checkpoint_folder.refuse_unusable("--shared-dir", self._settings.shared_dir)
-            data = data_dir.refuse_unusable(self._settings.data_dir)
-            tuned = lora_files.refuse_unusable(self._settings.lora_model, self._settings.lora_data)
-            own = read_own_files(self._settings.site, self._settings.contract)
-            profile = choose_profile(self._settings, identity.gpu.name if identity.gpu else None, own)
-        except RefusedError as error:
-            raise pytest.UsageError(str(error)) from None
         order(items)
+        profile, waivers = self._profile, self._settings.waivers
         validations = [read_validation(item, profile.deadline_s, profile.parameters) for item in items]
-        shape = planned_shape(self._place, identity.num_gpus, self._settings.declared_gpus)
-        yield from missing_lines(profile, validations, identity)
-        yield from plan_lines(profile, shape, validations, self._settings.waivers, datetime.now().astimezone(), data, tuned)
-        if own.contract:
-            yield from contract_lines(own.contract, profile, shape, self._settings.waivers)
+        shape = planned_shape(self._place, self._identity.num_gpus, self._settings.declared_gpus)
+        yield from missing_lines(profile, validations, self._identity)
+        yield from plan_lines(profile, shape, validations, waivers, datetime.now().astimezone(), self._data, self._tuned)
+        if self._own.contract:
+            yield from contract_lines(self._own.contract, profile, shape, waivers)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from gpu_acceptance.launch.launch import who_am_i
+from gpu_acceptance.launch.launch import speaks_for_node, who_am_i
 from gpu_acceptance.launch.rank import LaunchError, Rank
 
 TORCHRUN = {
@@ -324,3 +324,29 @@ def test_one_torchrun_in_each_task_is_fine(outer):
 def test_a_bare_environment_must_say_everything(name):
     with pytest.raises(LaunchError, match=f"WORLD_SIZE=16 without torchrun, and without {name}: each rank wants RANK, "):
         who_am_i(bare(0, **{name: None}))
+
+
+def test_one_rank_of_a_node_speaks_where_torchrun_has_a_folder_for_them(tmp_path):
+    def ask(rank):
+        (tmp_path / f"attempt_0/{rank}").mkdir(parents=True, exist_ok=True)
+        return speaks_for_node({"LOCAL_RANK": rank, "TORCHELASTIC_ERROR_FILE": str(tmp_path / f"attempt_0/{rank}/error.json")})
+
+    assert [ask(rank) for rank in "102"] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("environ", "speaks"),
+    [
+        ({}, True),
+        ({"LOCAL_RANK": "0", "SLURM_LOCALID": "3"}, True),
+        ({"LOCAL_RANK": "3"}, False),
+        ({"SLURM_LOCALID": "1"}, False),
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "1"}, False),
+        ({"MPI_LOCALRANKID": "0"}, True),
+        ({"LOCAL_RANK": "0", "TORCHELASTIC_ERROR_FILE": "/no/such/folder/0/error.json"}, True),
+        ({"LOCAL_RANK": "1", "TORCHELASTIC_ERROR_FILE": "/no/such/folder/1/error.json"}, False),
+        ({"LOCAL_RANK": "1", "TORCHELASTIC_ERROR_FILE": "/tmp/another-launcher.json"}, False),
+    ],
+)
+def test_elsewhere_the_first_rank_of_a_node_speaks(environ, speaks):
+    assert speaks_for_node(environ) is speaks

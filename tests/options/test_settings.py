@@ -6,6 +6,7 @@ import pytest
 
 from gpu_acceptance.launch.refused import RefusedError
 from gpu_acceptance.options.chosen_profile import choose_profile, own_digest
+from gpu_acceptance.options.offered import NAMES, has_value
 from gpu_acceptance.options.own_files import NO_FILES, read_own_files
 from gpu_acceptance.options.settings import read_settings
 from gpu_acceptance.thresholds.profile import shipped_dir
@@ -31,20 +32,10 @@ def suite(tmp_path):
 
 
 def settings(suite, started_in=None, **options):
-    paths = ("join_timeout", "report_dir", "site", "contract", "checkpoint_dir", "data_dir", "shared_dir", "lora_model", "lora_data")
-    defaults = dict.fromkeys(
-        (*paths, "hardware", "gpus", "expect_nodes", "run_id", "confirm", "budget", "level", "soak", "join_timeout")
-    ) | {
-        "limits": [],
-        "waive": [],
-        "measure_only": False,
-        "allow_busy": False,
-        "plan": False,
-        "localise": False,
-        "tensorboard": False,
-    }
+    defaults = {name.removeprefix("--").replace("-", "_"): [] if has_value(name) else False for name in NAMES}
+    given = {name: [value] if isinstance(value, str) else value for name, value in options.items() if value is not None}
     invocation = SimpleNamespace(dir=started_in or suite)
-    return read_settings(SimpleNamespace(rootpath=suite, invocation_params=invocation, option=SimpleNamespace(**defaults | options)))
+    return read_settings(SimpleNamespace(rootpath=suite, invocation_params=invocation, option=SimpleNamespace(**defaults | given)))
 
 
 def refusal(suite, device_name=None, **options):
@@ -80,7 +71,7 @@ def test_paths_are_meant_from_where_pytest_was_started(suite, tmp_path):
 def test_the_sites_file_is_meant_from_where_pytest_was_started(suite, tmp_path):
     assert settings(suite).site is None
     assert settings(suite, tmp_path, site="ours.yaml").site == tmp_path / "ours.yaml"
-    with pytest.raises(pytest.UsageError, match=r"^--site= : wants the file that says which nodes there must be$"):
+    with pytest.raises(pytest.UsageError, match=r"^--site= : allowed: a file that says which nodes there must be$"):
         settings(suite, site=" ")
 
 
@@ -113,7 +104,7 @@ def test_a_contract_is_meant_from_where_pytest_was_started_and_counts_into_the_d
     (tmp_path / "ours.yaml").write_text(CONTRACT.replace("at_least: 2", "at_least: 1"))
     digests = {own_digest(found, "cpu", one) for one in (own, other, read_own_files(None, found.contract))}
     assert len(digests) == 3
-    with pytest.raises(pytest.UsageError, match=r"^--contract= : wants the file that says which metrics answer which line of a contract$"):
+    with pytest.raises(pytest.UsageError, match=r"^--contract= : allowed: a file with the lines of a contract$"):
         settings(suite, contract=" ")
 
 
@@ -155,7 +146,7 @@ def test_waivers_and_gpus(suite):
 def test_nodes_that_are_expected(suite):
     assert settings(suite).expected_nodes is None
     assert settings(suite, expect_nodes="16").expected_nodes == 16
-    with pytest.raises(pytest.UsageError, match=r"^--expect-nodes=0: wants the number of nodes that there must be, from 1 up$"):
+    with pytest.raises(pytest.UsageError, match=r"^--expect-nodes=0: allowed: 1 to 9999 \(nodes that take part\)$"):
         settings(suite, expect_nodes="0")
 
 
@@ -171,32 +162,41 @@ def test_busy_gpus_are_allowed_by_a_waiver_of_their_limits_that_every_profile_ta
 def test_a_waiver_needs_a_glob_and_a_reason(suite, text):
     with pytest.raises(pytest.UsageError) as caught:
         settings(suite, waive=[text])
-    assert str(caught.value).startswith(f"--waive={text}: wants METRIC-GLOB=reason, for example --waive='hbm.read.*=agreed with ")
+    assert str(caught.value).startswith(f"--waive={text}: allowed: METRIC-GLOB=reason, as in --waive='hbm.read.*=agreed with ")
 
 
-@pytest.mark.parametrize("text", ["bogus", "", "Full"])
-def test_a_level_that_no_profile_has(suite, text):
-    with pytest.raises(pytest.UsageError, match=rf"^--level={text}: wants one of health, quick, full, soak$"):
+@pytest.mark.parametrize(
+    ("text", "hint"), [("bogus", ""), ("", ""), ("Full", "; did you mean 'full'?"), ("quik", "; did you mean 'quick'?")]
+)
+def test_a_level_that_no_profile_has(suite, text, hint):
+    with pytest.raises(pytest.UsageError, match=rf"^--level={text}: allowed: health, quick, full, soak{re.escape(hint)}$"):
         settings(suite, level=text)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "all", "", "4.0", "1e3"])
+def test_an_option_that_is_given_twice(suite):
+    with pytest.raises(pytest.UsageError, match=r"^--level is given 2 times \(quick, full\); allowed: once$"):
+        settings(suite, level=["quick", "full"])
+    with pytest.raises(pytest.UsageError, match=r"^--lora-model is given 2 times \(a, a\); allowed: once$"):
+        settings(suite, lora_model=["a", "a"], lora_data="b")
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "all", "", "4.0", "1e3", "10000"])
 def test_a_number_of_gpus(suite, text):
-    with pytest.raises(pytest.UsageError, match=rf"--gpus={text}: wants the number of GPUs of each node that are under test, from 1 up"):
+    with pytest.raises(pytest.UsageError, match=rf"^--gpus={text}: allowed: 1 to 9999 \(GPUs of each node under test\)$"):
         settings(suite, gpus=text)
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"hardware": ""}, "--hardware=: wants the name of a profile"),
-        ({"limits": [""]}, "--limits=: wants a file, or the name of an overlay of ours"),
+        ({"hardware": ""}, "--hardware=: allowed: the name of a profile"),
+        ({"limits": [""]}, "--limits=: allowed: a file, or the name of a shipped overlay"),
         ({"limits": ["x" * 300]}, f"--limits={'x' * 300}: cannot be read: File name too long"),
-        ({"report_dir": ""}, "--report-dir=: wants a folder"),
-        ({"checkpoint_dir": " "}, "--checkpoint-dir= : wants a folder that all nodes share"),
-        ({"data_dir": ""}, "--data-dir=: wants a folder with training data"),
-        ({"lora_model": "", "lora_data": "a"}, "--lora-model=: wants a folder with a checkpoint in Hugging Face format"),
-        ({"lora_model": "a", "lora_data": " "}, "--lora-data= : wants a file with dialogues in JSON lines"),
+        ({"report_dir": ""}, "--report-dir=: allowed: a folder"),
+        ({"checkpoint_dir": " "}, "--checkpoint-dir= : allowed: a folder that all nodes share"),
+        ({"data_dir": ""}, "--data-dir=: allowed: a folder with training data"),
+        ({"lora_model": "", "lora_data": "a"}, "--lora-model=: allowed: a folder with a checkpoint in Hugging Face format"),
+        ({"lora_model": "a", "lora_data": " "}, "--lora-data= : allowed: a file with dialogues in JSON lines"),
         ({"lora_model": "a"}, "--lora-model=a: a model is fine-tuned on data; name the other as well: --lora-data=FILE"),
         ({"lora_data": "a"}, "--lora-data=a: a model is fine-tuned on data; name the other as well: --lora-model=DIR"),
     ],
@@ -209,7 +209,7 @@ def test_a_name_that_cannot_be_one(suite, options, text):
 
 @pytest.mark.parametrize("text", ["", "../elsewhere", "a/b", ".hidden", "two words", "x" * 101, "new\nline"])
 def test_a_run_id_is_a_plain_name(suite, text):
-    with pytest.raises(pytest.UsageError, match=r"wants letters, digits, '\.', '_' and '-' alone, at most 100"):
+    with pytest.raises(pytest.UsageError, match=r"allowed: 1 to 100 letters, digits, '\.', '_' and '-', of which the first is"):
         settings(suite, run_id=text)
 
 
@@ -238,28 +238,28 @@ def test_confirmations_and_time(suite, monkeypatch):
 
 @pytest.mark.parametrize("text", ["0", "-1", "1e3", "", "two", "٣"])
 def test_a_count_that_is_none(suite, text):
-    with pytest.raises(pytest.UsageError, match=f"--confirm={text}: wants how often a missed limit is measured again, from 1 up"):
+    with pytest.raises(pytest.UsageError, match=rf"^--confirm={text}: allowed: 1 to 9999 \(more measurements of a missed limit\)$"):
         settings(suite, confirm=text)
-    with pytest.raises(pytest.UsageError, match=f"--gpus={text}: wants the number of GPUs of each node that are under test, from 1 up"):
-        settings(suite, gpus=text)
 
 
-def test_a_budget_that_is_none(suite):
-    with pytest.raises(
-        pytest.UsageError, match="--budget=1d: wants seconds, or a number with s, m or h, above the 30 s kept for the report"
-    ):
-        settings(suite, budget="1d")
+@pytest.mark.parametrize("text", ["1d", "5", "30", ""])
+def test_a_budget_that_is_none(suite, text):
+    allowed = r"more than 30 seconds, as 90, 90s, 30m or 2h \(30 s are kept for the report\)"
+    with pytest.raises(pytest.UsageError, match=rf"^--budget={text}: allowed: {allowed}$"):
+        settings(suite, budget=text)
 
 
-@pytest.mark.parametrize("name", ["base", "h300"])
-def test_a_name_that_is_no_profile_is_refused(suite, name):
-    assert refusal(suite, hardware=name) == f"--hardware={name}: no such profile; profiles: cpu, h200-sxm"
+@pytest.mark.parametrize(
+    ("name", "hint"), [("base", ""), ("gb300", ""), ("h200", "; did you mean 'h200-sxm'?"), ("H200-smx", "; did you mean 'h200-sxm'?")]
+)
+def test_a_name_that_is_no_profile_is_refused(suite, name, hint):
+    assert refusal(suite, hardware=name) == f"--hardware={name}: unknown profile; profiles: cpu, h200-sxm{hint}"
 
 
 def test_a_waiver_of_nothing_is_refused(suite):
-    assert (
-        refusal(suite, waive=["hbm.raed.*=slow"]) == "--waive=hbm.raed.*=...: matches no limit of profile cpu; see --plan for their names"
-    )
+    says = "matches no limit of profile cpu"
+    assert refusal(suite, waive=["hbm.cpoy.*=slow"]) == f"--waive=hbm.cpoy.*=...: {says}; did you mean 'hbm.copy.*'?"
+    assert refusal(suite, waive=["gemm.x=slow"]) == f"--waive=gemm.x=...: {says}; `gpu-acceptance explain '*'` lists all metrics"
 
 
 # --- every way a file can be wrong is one readable error -----------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_a_waiver_of_nothing_is_refused(suite):
 TYPOS = {
     "unknown key": (
         LIMIT.replace("at_least", "at_laest"),
-        r"cpu\.yaml: limits\.hbm\.copy\.bandwidth\.at_laest \(line \d+\): unknown key; .*at_least\?",
+        r"cpu\.yaml: limits\.hbm\.copy\.bandwidth\.at_laest \(line \d+\): unknown key; .*'at_least'\?",
     ),
     "duplicate key": (LIMIT + LIMIT, r"cpu\.yaml: line \d+: key 'hbm\.copy\.bandwidth' is given twice; first in line 4"),
     "text as number": (LIMIT.replace("at_least: 1", "at_least: 1e3"), r"cpu\.yaml: .*at_least.*: .*1e3 is text in YAML, write 1\.0e\+3"),
@@ -296,7 +296,7 @@ def test_a_typo_in_a_profile(suite, limits, text):
     ("profile", "text"),
     [
         ("extends: cpu\n", "cpu.yaml: extends: profiles go round in a circle: cpu -> cpu"),
-        ("extends: bsae\n", "cpu.yaml: extends: no profile 'bsae'; profiles: base, cpu, h200-sxm; did you mean base?"),
+        ("extends: bsae\n", "cpu.yaml: extends: no profile 'bsae'; profiles: base, cpu, h200-sxm; did you mean 'base'?"),
         ("extends: base\nrequires: [gemm]\n", "cpu.yaml: requires 'gemm', but there is no limit of it; subjects with limits: none"),
         (f"limits:\n{LIMIT}", "cpu.yaml: deadline_s is missing, here and in all parents"),
         (
@@ -322,7 +322,9 @@ def test_how_long_ranks_wait_for_each_other(suite):
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "1d", "", "1.5h"])
 def test_a_join_timeout_that_is_no_time(suite, text):
-    with pytest.raises(pytest.UsageError, match=rf"^--join-timeout={re.escape(text)}: wants seconds, or a number with s, m or h, above 0$"):
+    with pytest.raises(
+        pytest.UsageError, match=rf"^--join-timeout={re.escape(text)}: allowed: more than 0 seconds, as 90, 90s, 15m or 2h$"
+    ):
         settings(suite, join_timeout=text)
 
 
@@ -337,7 +339,7 @@ def test_a_soak_is_a_level_with_its_time(suite, text, seconds):
 
 @pytest.mark.parametrize("text", ["", "0", "0h", "-1", "1d", "1.5h", "4 h", "12345678"])
 def test_a_soak_that_is_no_time(suite, text):
-    with pytest.raises(pytest.UsageError, match=rf"^--soak={re.escape(text)}: wants seconds, or a number with s, m or h, above 0$"):
+    with pytest.raises(pytest.UsageError, match=rf"^--soak={re.escape(text)}: allowed: more than 0 seconds, as 90, 90s, 15m or 2h$"):
         settings(suite, soak=text)
 
 

@@ -74,10 +74,10 @@ RACK = "a label of 1 to 64 printable ASCII characters, in quotes where it looks 
             f"gpus_per_node (line 1): 8.0 is not allowed; allowed: {GPUS} each node that does not say otherwise",
         ),
         ("nodes:\n  a: {}", "the file: nodes.a has no gpus, and there is no gpus_per_node that would hold for it"),
-        ("gpus_per_node: 8\nnodes:\n  a:\n    rak: B2", "nodes.a.rak (line 4): unknown key; known: gpus, rack; did you mean rack?"),
+        ("gpus_per_node: 8\nnodes:\n  a:\n    rak: B2", "nodes.a.rak (line 4): unknown key; known: gpus, rack; did you mean 'rack'?"),
         (
             "gpus_per_nodes: 8\nnodes: {a: {}}",
-            "gpus_per_nodes (line 1): unknown key; known: gpus_per_node, nodes; did you mean gpus_per_node?",
+            "gpus_per_nodes (line 1): unknown key; known: gpus_per_node, nodes; did you mean 'gpus_per_node'?",
         ),
         ("gpus_per_node: 8\nnodes: {a: B2}", "nodes.a (line 2): 'B2' is not allowed; allowed: a mapping of gpus and rack, or {}"),
         ("gpus_per_node: 8\nnodes: {a: {rack: 12}}", f"nodes.a.rack (line 2): 12 is not allowed; allowed: {RACK}"),

@@ -18,11 +18,12 @@ ROOT = Path("/suite")
 INI = ROOT / "pytest.ini"
 
 
-def make_config(root=ROOT, ini=INI, plugins=(), **options):
+def make_config(root=ROOT, ini=INI, plugins=(), args=(), **options):
     """As much of pytest's config as a refusal looks at."""
     conftest = SimpleNamespace(__file__=str(ROOT / "conftest.py"), pytest_plugins=["gpu_acceptance.plugin"])
     manager = SimpleNamespace(get_plugins=lambda: [object(), conftest], hasplugin=lambda name: name in plugins)
-    return SimpleNamespace(rootpath=root, inipath=ini, pluginmanager=manager, option=SimpleNamespace(**options))
+    started = SimpleNamespace(args=args)
+    return SimpleNamespace(rootpath=root, inipath=ini, invocation_params=started, pluginmanager=manager, option=SimpleNamespace(**options))
 
 
 def test_a_plain_run_is_not_refused():

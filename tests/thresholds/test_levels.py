@@ -197,7 +197,7 @@ def test_the_plan_shows_the_level_and_what_it_leaves_out(suite):
 def test_a_level_that_is_not_there_is_a_usage_error(suite):
     refused = plain_pytest(suite, "--level=fast")
     assert refused.returncode == 4
-    assert "ERROR: --level=fast: wants one of health, quick, full, soak" in refused.output
+    assert "ERROR: --level=fast: allowed: health, quick, full, soak" in refused.output
 
 
 @pytest.mark.parametrize("level", ["soak", "full"])

@@ -377,7 +377,13 @@ class World:
             "expected_nodes": None,
             "budget": None,
         }
-        more: dict[str, Any] = {"measure_only": False, "plan": False, "confirm": self.shape.confirm, "profiles": self.folder}
+        more: dict[str, Any] = {
+            "measure_only": False,
+            "plan": False,
+            "confirm": self.shape.confirm,
+            "profiles": self.folder,
+            "suite": self.folder,
+        }
         return Settings(**unset, **more, allow_busy=False, report_dir=self._reports(rank), run_id=RUN_ID)
 
     @property

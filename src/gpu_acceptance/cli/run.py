@@ -55,12 +55,12 @@ def _run(options: argparse.Namespace) -> int:
     if options.plan or not {"--collect-only", "--co"}.isdisjoint(options.rest):
         code = subprocess.call([sys.executable, "-m", "pytest", *pytest_arguments, *given(vars(options))])
         return 0 if code == _NOTHING_RAN else code
-    options.run_id = options.run_id or new_run_id()
-    options.report_dir = options.report_dir or "reports"
+    options.run_id = options.run_id or [new_run_id()]
+    options.report_dir = options.report_dir or ["reports"]
     ranks = [f"--nproc-per-node={options.ranks}"] if options.ranks else []
     launcher = ["-m", "gpu_acceptance.launch.torchrun", *ranks, "--standalone", "--local-addr=127.0.0.1", "--max-restarts=0"]
     code = _run_to_its_end([sys.executable, *launcher, "-m", "pytest", *pytest_arguments, *given(vars(options))])
-    return _tell(Path(options.report_dir) / options.run_id, code)
+    return _tell(Path(options.report_dir[-1]) / options.run_id[-1], code)
 
 
 def _validations(suite: Path, arguments: Sequence[str]) -> list[str]:

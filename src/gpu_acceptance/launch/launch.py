@@ -1,9 +1,11 @@
 """Who am I: the rank that a launcher made of this process. Reads the environment, nothing else."""
 
+import contextlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
-from gpu_acceptance.launch.launchers import BARE, BY_HAND, Launcher, find_launcher, number, rank_of, torchrun_rank
+from gpu_acceptance.launch.launchers import BARE, BY_HAND, HYDRA, OPEN_MPI, SRUN, Launcher, find_launcher, number, rank_of, torchrun_rank
 from gpu_acceptance.launch.rank import LaunchError, Rank
 
 # Each would run a validation again until it passes: seen with torchrun, which restarts all ranks after one failed.
@@ -12,6 +14,7 @@ _RESTARTS = {
     "TORCHELASTIC_RESTART_COUNT": "start a new run",
     "SLURM_RESTART_COUNT": "submit with --no-requeue and start a new run",
 }
+_SAID = "gpu-acceptance.said"  # beside the folders of a node's ranks
 # Of launchers that are not asked who a rank is: how many tasks there are, and which of them this one is.
 _OTHER_SIZES = ("FLUX_JOB_SIZE", "MV2_COMM_WORLD_SIZE")  # Flux, MVAPICH2
 _OTHER_RANKS = ("FLUX_TASK_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK")
@@ -36,6 +39,22 @@ def who_am_i(environ: Mapping[str, str] = os.environ) -> Rank:
     if launcher is not BARE:
         _refuse_other_place(launcher, environ)
     return place
+
+
+def speaks_for_node(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this rank prints what is wrong with the start, which all ranks of its node see alike. One of them does, asked once.
+
+    torchrun ends all ranks once the first has ended: it must be that one. So the first to leave a file in torchrun's folder prints.
+    """
+    error_file = Path(environ.get("TORCHELASTIC_ERROR_FILE", ""))
+    if error_file.parent.name == environ.get(BARE.local_rank):
+        with contextlib.suppress(OSError):
+            os.close(os.open(error_file.parents[1] / _SAID, os.O_CREAT | os.O_EXCL))
+            return True
+        if (error_file.parents[1] / _SAID).exists():
+            return False
+    local_ranks = (environ.get(one.local_rank) for one in (BARE, OPEN_MPI, HYDRA, SRUN))
+    return next((local_rank for local_rank in local_ranks if local_rank), "0") == "0"
 
 
 def _refuse_restarts(environ: Mapping[str, str]) -> None:

@@ -34,7 +34,7 @@ class Budget:
 
 def read_budget(option: str | None, environ: Mapping[str, str], now: float) -> Budget | None:
     """The budget of `--budget=`, or of the Slurm job where that ends earlier; `now` is seconds since the epoch. Raises ValueError."""
-    limits = [(parse_duration(option), f"--budget={option}")] if option else []
+    limits = [(parse_duration(option), f"--budget={option}")] if option is not None else []
     end = environ.get("SLURM_JOB_END_TIME", "")
     if end.isdecimal():
         limits.append((int(end) - now, "the end of the Slurm job"))
@@ -45,7 +45,8 @@ def parse_duration(text: str) -> float:
     """Seconds of `90`, `90s`, `30m` or `2h`; above the reserve, or nothing could run."""
     seconds = seconds_of(text)
     if seconds <= RESERVE_S:
-        raise ValueError(f"--budget={text}: wants seconds, or a number with s, m or h, above the {RESERVE_S:g} s kept for the report")
+        kept = f"{RESERVE_S:g} s are kept for the report"
+        raise ValueError(f"--budget={text}: allowed: more than {RESERVE_S:g} seconds, as 90, 90s, 30m or 2h ({kept})")
     return seconds
 
 

@@ -187,6 +187,14 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
 }
 
 
+NAMES = tuple(option.name for options in OPTIONS.values() for option in options)
+
+
+def has_value(name: str) -> bool:
+    """Whether an option of ours takes a value."""
+    return any(option.name == name and option.metavar for options in OPTIONS.values() for option in options)
+
+
 def add_options(parser: pytest.Parser) -> None:
     """Declare all of them to pytest."""
     group = parser.getgroup("gpu-acceptance", "acceptance of a GPU cluster (write every option as --option=VALUE)")
@@ -199,10 +207,9 @@ def declare(options: Iterable[Option], add: Callable[..., object]) -> None:
     for option in options:
         if option.metavar is None:
             add(option.name, action="store_true", help=option.help)
-        elif option.repeats:
-            add(option.name, metavar=option.metavar, action="append", default=[], help=f"{option.help}; may be given several times")
-        else:
-            add(option.name, metavar=option.metavar, help=option.help)
+        else:  # of one that is given twice no value is lost: settings.py tells it
+            more = "; may be given several times" if option.repeats else ""
+            add(option.name, metavar=option.metavar, action="append", default=[], help=f"{option.help}{more}")
 
 
 def given(values: Mapping[str, object]) -> Iterator[str]:
@@ -211,5 +218,5 @@ def given(values: Mapping[str, object]) -> Iterator[str]:
         value = values.get(option.name.removeprefix("--").replace("-", "_"))
         if value is True:
             yield option.name
-        elif value:
-            yield from (f"{option.name}={one}" for one in (value if isinstance(value, list) else [value]))
+        elif isinstance(value, list):
+            yield from (f"{option.name}={one}" for one in value)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ class Settings:
     confirm: int
     budget: Budget | None
     profiles: Path
+    suite: Path  # the folder of validations
     site: Path | None = None
     contract: Path | None = None
     checkpoint_dir: Path | None = None
@@ -45,58 +47,64 @@ class Settings:
 
 
 def read_settings(config: pytest.Config) -> Settings:
-    """Raises pytest.UsageError over an option that cannot be right."""
-    option = config.option
+    """Raises pytest.UsageError over a value that is not allowed."""
+    option, given = config.option, partial(_given, config)
     own_profiles = config.rootpath / "thresholds"
     lora_model, lora_data = _lora_files(config)
+    level, soak = given("--level"), given("--soak")
     return Settings(
         limits=tuple(overlay_of(config.invocation_params.dir, name) for name in option.limits),
-        hardware=not_empty("--hardware", option.hardware, "the name of a profile"),
+        hardware=not_empty("--hardware", given("--hardware"), "the name of a profile"),
         waivers={**(busy.WAIVERS if option.allow_busy else {}), **dict(waiver_of(text) for text in option.waive)},
-        declared_gpus=count_of("--gpus", option.gpus, "the number of GPUs of each node that are under test"),
-        expected_nodes=count_of("--expect-nodes", option.expect_nodes, "the number of nodes that there must be"),
+        declared_gpus=count_of("--gpus", given("--gpus"), "GPUs of each node under test"),
+        expected_nodes=count_of("--expect-nodes", given("--expect-nodes"), "nodes that take part"),
         measure_only=option.measure_only,
         allow_busy=option.allow_busy,
         plan=option.plan,
         report_dir=_report_dir(config),
-        run_id=run_id_of(option.run_id),
-        confirm=count_of("--confirm", option.confirm, "how often a missed limit is measured again") or 0,
-        budget=budget_of(option.budget),
-        site=_path(config, "--site", option.site, "the file that says which nodes there must be"),
-        contract=_path(config, "--contract", option.contract, "the file that says which metrics answer which line of a contract"),
-        checkpoint_dir=_path(config, "--checkpoint-dir", option.checkpoint_dir, "a folder that all nodes share"),
-        data_dir=_path(config, "--data-dir", option.data_dir, "a folder with training data"),
-        shared_dir=_path(config, "--shared-dir", option.shared_dir, "a folder that all nodes share"),
+        run_id=run_id_of(given("--run-id")),
+        confirm=count_of("--confirm", given("--confirm"), "more measurements of a missed limit") or 0,
+        budget=budget_of(given("--budget")),
+        site=_path(config, "--site", "a file that says which nodes there must be"),
+        contract=_path(config, "--contract", "a file with the lines of a contract"),
+        checkpoint_dir=_path(config, "--checkpoint-dir", "a folder that all nodes share"),
+        data_dir=_path(config, "--data-dir", "a folder with training data"),
+        shared_dir=_path(config, "--shared-dir", "a folder that all nodes share"),
         lora_model=lora_model,
         lora_data=lora_data,
-        level=level_of(option.level, option.soak),
-        soak_s=seconds_of_option("--soak", option.soak),
+        level=level_of(level, soak),
+        soak_s=seconds_of_option("--soak", soak),
         localise=option.localise,
         tensorboard=option.tensorboard,
-        join_s=seconds_of_option("--join-timeout", option.join_timeout) or JOIN_S,
+        join_s=seconds_of_option("--join-timeout", given("--join-timeout")) or JOIN_S,
         profiles=own_profiles if (own_profiles / "base.yaml").is_file() else shipped_dir(),
+        suite=config.rootpath / "acceptance",
     )
 
 
-def _path(config: pytest.Config, option: str, text: str | None, what: str) -> Path | None:
+def _given(config: pytest.Config, option: str) -> str | None:
+    """The one value of an option, or None where it was not given."""
+    values: list[str] = getattr(config.option, option.removeprefix("--").replace("-", "_"))
+    if len(values) > 1:
+        raise pytest.UsageError(f"{option} is given {len(values)} times ({', '.join(values)}); allowed: once")
+    return values[0] if values else None
+
+
+def _path(config: pytest.Config, option: str, what: str) -> Path | None:
     """What this option names, from the folder in which pytest was started; `what` it is, for who gives it nothing."""
-    name = not_empty(option, text, what)
+    name = not_empty(option, _given(config, option), what)
     return None if name is None else config.invocation_params.dir / name
 
 
 def _lora_files(config: pytest.Config) -> tuple[Path | None, Path | None]:
-    model = not_empty("--lora-model", config.option.lora_model, "a folder with a checkpoint in Hugging Face format")
-    data = not_empty("--lora-data", config.option.lora_data, "a file with dialogues in JSON lines")
-    if model is None and data is None:
-        return None, None
-    if model is None or data is None:
-        alone, other = (f"--lora-data={data}", "--lora-model=DIR") if model is None else (f"--lora-model={model}", "--lora-data=FILE")
-        raise pytest.UsageError(f"{alone}: a model is fine-tuned on data; name the other as well: {other}")
-    return config.invocation_params.dir / model, config.invocation_params.dir / data
+    model = _path(config, "--lora-model", "a folder with a checkpoint in Hugging Face format")
+    data = _path(config, "--lora-data", "a file with dialogues in JSON lines")
+    if (model is None) != (data is None):
+        alone, other = ("--lora-data", "--lora-model=DIR") if model is None else ("--lora-model", "--lora-data=FILE")
+        raise pytest.UsageError(f"{alone}={_given(config, alone)}: a model is fine-tuned on data; name the other as well: {other}")
+    return model, data
 
 
 def _report_dir(config: pytest.Config) -> Path:
-    name = not_empty("--report-dir", config.option.report_dir, "a folder")
-    if name is None:
-        return (config.invocation_params.dir if is_installed(config.rootpath) else config.rootpath) / "reports"
-    return config.invocation_params.dir / name
+    default = config.invocation_params.dir if is_installed(config.rootpath) else config.rootpath
+    return _path(config, "--report-dir", "a folder") or default / "reports"

@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from gpu_acceptance.options.offered import has_value
 from gpu_acceptance.options.suite import PLUGIN
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import by_node
@@ -41,10 +43,10 @@ def _reasons(config: pytest.Config, world_size: int) -> Iterator[str]:
     option: Callable[[str], object] = lambda name: getattr(config.option, name, None)  # noqa: E731
     has = config.pluginmanager.hasplugin
     if _moved(config):
-        yield (
-            f"pytest took {config.rootpath} ({config.inipath or 'no configuration file'}) for the suite's root, not {_suite_root(config)}: "
-            "write options as --option=VALUE (a path after a blank moves the root) and name acceptance/"
+        taken = (
+            f"pytest took {config.rootpath} ({config.inipath or 'no configuration file'}) for the suite's root, not {_suite_root(config)}"
         )
+        yield f"{taken}: {_with_equals_sign(config)}"
     if option("numprocesses") or option("dist") not in {None, "no"}:
         yield "pytest-xdist may not share out an acceptance run, every rank runs every validation: leave out -n and --dist"
     if has("randomly") or option("random_order_bucket") not in {None, ""} or option("random_order"):
@@ -73,6 +75,14 @@ def _suite_root(config: pytest.Config) -> Path:
         if PLUGIN in (getattr(plugin, "pytest_plugins", None) or [])
     )
     return conftest.parent
+
+
+def _with_equals_sign(config: pytest.Config) -> str:
+    """What to write where a path after a blank moved the root."""
+    for option, value in pairwise(config.invocation_params.args):
+        if has_value(option) and not value.startswith("-"):
+            return f"write {option}={value}, without the blank"
+    return "write options as --option=VALUE (a path after a blank moves the root) and name acceptance/"
 
 
 def _moved(config: pytest.Config) -> bool:

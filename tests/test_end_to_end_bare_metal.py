@@ -154,7 +154,7 @@ def test_a_list_that_cannot_be_used(hosts, names, text):
         ([], {"RANKS": "none"}, "RANKS=none: wants the number of ranks of each host"),
         ([], {"GRACE": "1m"}, "GRACE=1m: wants whole seconds"),
         ([], {"PYTHON": "/nowhere/python"}, "node-a cannot take part: "),
-        ([], {"JOIN_TIMEOUT": "soon"}, "argument --timeout: 'soon' is no time, seconds or a number with s, m or h, above 0"),
+        ([], {"JOIN_TIMEOUT": "soon"}, "--timeout: 'soon' is not allowed; allowed: more than 0 seconds, as 90, 90s, 15m or 2h"),
         (["--run-id=mine"], {}, "--run-id=mine is not for "),
     ],
 )

@@ -130,5 +130,5 @@ def test_a_wait_that_is_none_is_a_usage_error(tmp_path):
     with cluster(tmp_path / "account") as api, started(api, tmp_path, JOIN_TIMEOUT="soon") as process:
         said = process.communicate(timeout=120)[0]
     assert process.returncode == 4
-    assert "argument --timeout: 'soon' is no time, seconds or a number with s, m or h, above 0" in said
+    assert "--timeout: 'soon' is not allowed; allowed: more than 0 seconds, as 90, 90s, 15m or 2h" in said
     assert "torch.distributed.run" not in said

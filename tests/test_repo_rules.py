@@ -251,7 +251,7 @@ def test_acceptance_imports_only_what_measures(path):
 def test_only_the_plugin_side_imports_pytest():
     seen = {name_of(path) for path in SRC.rglob("*.py") if packages(path) & {"pytest", "_pytest"}}
     assert seen <= {
-        *("plugin", "options.offered", "options.settings", "options.texts", "plan.collecting", "plan.validations"),
+        *("plugin", "options.command_line", "options.offered", "options.settings", "options.texts", "plan.collecting", "plan.validations"),
         *("run.aggregate_reports", "run.last_word", "run.outputs", "run.refusals", "run.terminal"),
         *("worker.worker", "worker.plugin", "worker.phases", "worker.session"),
     }

@@ -96,7 +96,7 @@ def test_many_changes_are_counted(run_dir, capsys):
 def test_a_digest_that_is_none_is_a_usage_error(run_dir, capsys, digest):
     code, _, err = run(capsys, "report", "verify", f"--sha256={digest}", run_dir)
     assert code == 4
-    assert f"{digest!r} is no SHA-256 digest, 64 hexadecimal digits" in err
+    assert f"--sha256: {digest!r} is not allowed; allowed: 64 hexadecimal digits" in err
 
 
 def test_edited_results_have_no_verdict_and_get_no_page_and_no_manifest(run_dir, capsys):

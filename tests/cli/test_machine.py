@@ -11,6 +11,7 @@ from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.thresholds.profile import shipped_dir
 
 HEALTHY = healthy_h200()
+HOW_TO = "`gpu-acceptance snapshot FILE` writes one, on the machine to look at"
 
 
 @pytest.fixture
@@ -40,15 +41,16 @@ def test_a_snapshot_replaces_a_file_and_nothing_else(tmp_path, capsys, make):
     path = tmp_path / "node.json"
     make(path)
     kind = path.lstat().st_mode
-    assert main(["snapshot", str(path)]) == 3
-    assert capsys.readouterr().err == f"gpu-acceptance: {path}: not a regular file, so it is not replaced\n"
+    with pytest.raises(SystemExit, match="4"):
+        main(["snapshot", str(path)])
+    assert capsys.readouterr().err == f"gpu-acceptance snapshot: FILE: {path}: not a regular file, so it is not replaced\n"
     assert path.lstat().st_mode == kind
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_inventory_of_a_file_that_is_no_snapshot(tmp_path, capsys):
-    assert main(["inventory", str(tmp_path / "none.json")]) == 3
-    assert capsys.readouterr().err == f"gpu-acceptance: {tmp_path / 'none.json'}: no such file\n"
+    assert main(["inventory", str(tmp_path / "none.json")]) == 4
+    assert capsys.readouterr().err == f"gpu-acceptance: {tmp_path / 'none.json'}: no such file; {HOW_TO}\n"
 
 
 def test_a_snapshot_of_this_machine_is_written_and_judged(tmp_path, capsys):
@@ -61,12 +63,14 @@ def test_a_snapshot_of_this_machine_is_written_and_judged(tmp_path, capsys):
 
 
 def test_a_snapshot_that_cannot_be_written(tmp_path, capsys):
-    path = tmp_path / "no" / "folder.json"
-    assert main(["snapshot", str(path)]) == 3
-    assert capsys.readouterr().err == f"gpu-acceptance: {path}: No such file or directory\n"
     (tmp_path / "file").touch()
-    assert main(["snapshot", str(tmp_path / "file" / "x")]) == 3
-    assert capsys.readouterr().err == f"gpu-acceptance: {tmp_path}/file/x: Not a directory\n"
+    for folder in ("no", "file"):
+        with pytest.raises(SystemExit, match="4"):
+            main(["snapshot", str(tmp_path / folder / "x")])
+        assert capsys.readouterr().err == f"gpu-acceptance snapshot: FILE: {tmp_path}/{folder}/x: no such folder: {tmp_path}/{folder}\n"
+    long = tmp_path / ("x" * 300)
+    assert main(["snapshot", str(long)]) == 3
+    assert capsys.readouterr().err == f"gpu-acceptance: {long}: File name too long\n"
 
 
 def test_healthy_gpus(file, capsys):
@@ -115,7 +119,7 @@ def test_a_node_that_should_have_more_gpus(file, capsys, expected, exit_code):
 def test_no_number_of_gpus(file, capsys, text):
     with pytest.raises(SystemExit, match="4"):
         main(["health", file(HEALTHY), f"--expect-gpus={text}"])
-    assert f"argument --expect-gpus: '{text}' is no number of GPUs, a whole number from 1 to 9999" in capsys.readouterr().err
+    assert f"gpu-acceptance health: --expect-gpus: '{text}' is not allowed; allowed: 1 to 9999\n" == capsys.readouterr().err
 
 
 def test_gpus_that_could_not_be_read(file, capsys):
@@ -153,5 +157,43 @@ def test_an_overlay_is_laid_over_the_profile_and_said(file, tmp_path, capsys):
 
 def test_a_file_that_is_no_snapshot(tmp_path, capsys):
     (tmp_path / "x.json").write_text("{}")
+    said = f"gpu-acceptance: {tmp_path / 'x.json'}: a JSON file of another kind, not a snapshot; {HOW_TO}\n"
+    for verb in ("health", "inventory"):
+        assert main([verb, str(tmp_path / "x.json")]) == 4
+        assert capsys.readouterr().err == said
+
+
+def test_a_snapshot_that_was_damaged(file, tmp_path, capsys):
+    (tmp_path / "x.json").write_text(Path(file(HEALTHY)).read_text().replace('"host"', '"hots"', 1))
     assert main(["health", str(tmp_path / "x.json")]) == 3
-    assert capsys.readouterr().err == f"gpu-acceptance: {tmp_path / 'x.json'}: schema_version is lacking\n"
+    assert capsys.readouterr().err == f"gpu-acceptance: {tmp_path / 'x.json'}: node.host is lacking\n"
+
+
+@pytest.mark.parametrize(
+    ("overlay", "says"),
+    [
+        (
+            'gpu_health.temperature.margn: {at_least: 60, unit: C, scope: rank, source: "policy: our room is cold enough"}',
+            "ours.yaml: limits.gpu_health.temperature.margn: no validation has this metric; did you mean 'gpu_health.temperature.margin'?",
+        ),
+        (
+            'burn_in.power.mean: {at_least: 60, unit: W, scope: rank, source: "policy: what our own validation asks for"}',
+            "ours.yaml: limits.burn_in.power.mean: no validation has this metric; there is no subject 'burn_in'",
+        ),
+    ],
+)
+def test_an_overlay_with_a_metric_that_nobody_measures(file, tmp_path, capsys, overlay, says):
+    (tmp_path / "ours.yaml").write_text(f"limits:\n  {overlay}\n")
+    assert main(["health", file(HEALTHY), f"--limits={tmp_path / 'ours.yaml'}"]) == 4
+    assert capsys.readouterr().err == f"gpu-acceptance: {says}\n"
+
+
+def test_an_overlay_for_a_validation_of_the_sites_own(file, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "acceptance").mkdir()
+    (tmp_path / "acceptance" / "test_burn_in.py").touch()
+    (tmp_path / "ours.yaml").write_text(
+        'limits:\n  burn_in.power.mean: {at_least: 60, unit: W, scope: rank, source: "policy: what our own validation asks for"}\n'
+    )
+    assert main(["health", file(HEALTHY), "--limits=ours.yaml"]) == 0
+    assert "1 added, overlay ours.yaml" in capsys.readouterr().out

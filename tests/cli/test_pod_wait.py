@@ -295,13 +295,13 @@ def test_the_verb_asks_for_what_it_is_given(api, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--labels=batch.kubernetes.io/controller-uid=", "'batch.kubernetes.io/controller-uid=' is no label with its value, such as "),
-        ("--labels=a=b,c=d", "'a=b,c=d' is no label with its value, such as batch.kubernetes.io/job-name=a-job"),
-        ("--labels=a=b&fieldSelector=x", "'a=b&fieldSelector=x' is no label with its value"),
-        ("--number=0", "'0' is no number of pods, a whole number from 1 to 99999"),
-        ("--number=1:4", "'1:4' is no number of pods, a whole number from 1 to 99999"),
-        ("--timeout=soon", "'soon' is no time, seconds or a number with s, m or h, above 0"),
-        ("--timeout=0", "'0' is no time, seconds or a number with s, m or h, above 0"),
+        ("--labels=a.io/uid=", "--labels: 'a.io/uid=' is not allowed; allowed: a label with its value, such as "),
+        ("--labels=a=b,c=d", "'a=b,c=d' is not allowed; allowed: a label with its value, such as batch.kubernetes.io/job-name=a-job"),
+        ("--labels=a=b&fieldSelector=x", "'a=b&fieldSelector=x' is not allowed; allowed: a label with its value"),
+        ("--number=0", "--number: '0' is not allowed; allowed: 1 to 99999"),
+        ("--number=1:4", "--number: '1:4' is not allowed; allowed: 1 to 99999"),
+        ("--timeout=soon", "--timeout: 'soon' is not allowed; allowed: more than 0 seconds, as 90, 90s, 15m or 2h"),
+        ("--timeout=0", "--timeout: '0' is not allowed; allowed: more than 0 seconds, as 90, 90s, 15m or 2h"),
     ],
 )
 def test_what_cannot_be_right_is_a_usage_error(option, said, capsys):

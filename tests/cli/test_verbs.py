@@ -12,7 +12,7 @@ import pytest
 from tensorboard_runs import read_runs, with_curve, with_curves
 
 from gpu_acceptance import __version__
-from gpu_acceptance.cli import build
+from gpu_acceptance.cli import build, evidence
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.cli.verdict import how_long_ago
 from gpu_acceptance.folder.journal import Journal
@@ -26,6 +26,7 @@ from tests.journals import LARGE_JOB, RUN_ID, TRIAD, make_plan, told
 from tests.judging import make_identity
 from tests.report import samples
 
+VERBS = "verdict, report, inventory, snapshot, health, watch, pods, meet, remedy, profiles"
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
 
@@ -534,7 +535,10 @@ def test_journals_that_do_not_fit_together_are_not_merged(tmp_path, capsys):
     assert code == 3
     assert f"journals of different runs: run_id {RUN_ID} and another" in err
     code, _, err = run(capsys, "report", "merge", tmp_path / "out", tmp_path / "a", tmp_path / "nowhere")
-    assert (code, err) == (3, f"gpu-acceptance: {tmp_path}/nowhere: no journal/rank-*.jsonl in this folder\n")
+    assert (code, err) == (4, f"gpu-acceptance report merge: DIR: {tmp_path}/nowhere: no such folder\n")
+    (tmp_path / "nowhere").mkdir()
+    code, _, err = run(capsys, "report", "merge", tmp_path / "out", tmp_path / "a", tmp_path / "nowhere")
+    assert (code, err) == (4, f"gpu-acceptance: {tmp_path}/nowhere: no run in this folder: no journal/rank-*.jsonl\n")
     assert not (tmp_path / "out").exists()
 
 
@@ -611,18 +615,77 @@ def test_a_broken_profile_is_named(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "the following arguments are required: VERB"),
-        (("judge",), "invalid choice: 'judge'"),
-        (("report",), "the following arguments are required: VERB"),
-        (("report", "merge", "out"), "the following arguments are required: DIR"),
-        (("verdict", "a", "b"), "unrecognized arguments: b"),
-        (("verdict", "--force"), "unrecognized arguments: --force"),
+        ((), f"gpu-acceptance: name a verb; known: {VERBS}"),
+        (("verdct",), f"gpu-acceptance: unknown verb 'verdct'; known: {VERBS}; did you mean 'verdict'?"),
+        (("judge",), f"gpu-acceptance: unknown verb 'judge'; known: {VERBS}"),
+        (("report",), "gpu-acceptance report: name a verb; known: build, merge, compare, verify, sign, redact"),
+        (
+            ("report", "bild"),
+            "gpu-acceptance report: unknown verb 'bild'; known: build, merge, compare, verify, sign, redact; did you mean 'build'?",
+        ),
+        (("report", "merge", "out"), "gpu-acceptance report merge: the following arguments are required: DIR"),
+        (
+            ("report", "build", "--tensorbord"),
+            "gpu-acceptance report build: --tensorbord: unknown option; known: --help, --from-journals, --tensorboard; "
+            "did you mean '--tensorboard'?",
+        ),
+        (("report", "merge", "out", "dir\nx"), "gpu-acceptance report merge: DIR: dir\\nx: no such folder"),
+        (("verdict", "a", "b"), "gpu-acceptance verdict: b: one argument too many; --help shows those that there are"),
+        (("verdict", "--force"), "gpu-acceptance verdict: --force: unknown option; known: --help"),
+        (
+            ("health", "x", "--expect-gpu=8"),
+            "gpu-acceptance health: --expect-gpu=8: unknown option; known: --help, --hardware, --limits, --allow-busy, --expect-gpus; "
+            "did you mean '--expect-gpus'?",
+        ),
     ],
 )
-def test_usage_errors_end_with_4(capsys, arguments, message):
-    code, out, err = run(capsys, *arguments)
-    assert (code, out) == (4, "")
-    assert message in err
+def test_usage_errors_are_one_line_and_end_with_4(capsys, arguments, message):
+    assert run(capsys, *arguments) == (4, "", f"{message}\n")
+
+
+PATHS = {  # a verb -> what comes before a path that it is given, and after it
+    "verdict": ((), ()),
+    "inventory": ((), ()),
+    "health": ((), ()),
+    "report build": ((), ()),
+    "report merge": (("out",), ()),
+    "report compare": ((), (".",)),
+    "report verify": ((), ()),
+    "report sign": (("--key=key",), ()),
+    "report redact": (("--names=names",), ("out",)),
+}
+
+
+@pytest.mark.parametrize("verb", PATHS)
+def test_a_path_that_is_not_there_is_a_usage_error_of_every_verb(tmp_path, capsys, monkeypatch, verb):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key").touch()
+    before, after = PATHS[verb]
+    code, out, err = run(capsys, *verb.split(), *before, "nowhere", *after)
+    assert (code, out, err.count("\n")) == (4, "", 1)
+    assert "nowhere: no such f" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("report", "verify", "--allowed-signers=nowhere", "."), "report verify: --allowed-signers: nowhere: no such file"),
+        (("report", "verify", "--allowed-signers=.", "."), "report verify: --allowed-signers: .: is a folder; allowed: a file"),
+        (("report", "sign", "--key=nowhere", "."), "report sign: --key: nowhere: no such file"),
+        (("report", "redact", "--names=no/names", ".", "out"), "report redact: --names: no/names: no such folder: no"),
+        (("report", "compare", "--html=no/page.html", ".", "."), "report compare: --html: no/page.html: no such folder: no"),
+        (("snapshot", "no/node.json"), "snapshot: FILE: no/node.json: no such folder: no"),
+        (("snapshot", "/dev/null"), "snapshot: FILE: /dev/null: not a regular file, so it is not replaced"),
+    ],
+)
+def test_a_file_that_an_option_names_is_looked_for_first(tmp_path, capsys, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, *arguments) == (4, "", f"gpu-acceptance {message}\n")
+
+
+def test_half_of_a_key_is_enough_where_the_other_is_with_an_agent(tmp_path):
+    (tmp_path / "key.pub").touch()
+    assert evidence._key(str(tmp_path / "key")) == tmp_path / "key"
 
 
 @pytest.mark.parametrize(

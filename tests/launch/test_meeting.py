@@ -229,13 +229,13 @@ def test_it_waits_for_as_long_as_ranks_do():
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("node-01", "'node-01' is no HOST:PORT with a port from 1 to 65535"),
-        ("node-01:0", "'node-01:0' is no HOST:PORT with a port from 1 to 65535"),
-        ("a b:29500", "'a b:29500' is no HOST:PORT with a port from 1 to 65535"),
-        ("--nodes=1:4", "'1:4' is no number of nodes, a whole number from 1 to 99999"),
-        ("--node=-1", "'-1' is no number of a node, a whole number from 0 up"),
-        ("--run=a b", "'a b' is no name of a run, letters, digits, '.', ':', '_' and '-'"),
-        ("--timeout=soon", "'soon' is no time, seconds or a number with s, m or h, above 0"),
+        ("node-01", "'node-01' is not allowed; allowed: HOST:PORT with a port from 1 to 65535"),
+        ("node-01:0", "'node-01:0' is not allowed; allowed: HOST:PORT with a port from 1 to 65535"),
+        ("a b:29500", "'a b:29500' is not allowed; allowed: HOST:PORT with a port from 1 to 65535"),
+        ("--nodes=1:4", "'1:4' is not allowed; allowed: 1 to 99999"),
+        ("--node=-1", "--node: '-1' is not allowed; allowed: 0 to 99999"),
+        ("--run=a b", "--run: 'a b' is not allowed; allowed: letters, digits, '.', ':', '_' and '-', at most 200"),
+        ("--timeout=soon", "--timeout: 'soon' is not allowed; allowed: more than 0 seconds, as 90, 90s, 15m or 2h"),
     ],
 )
 def test_what_cannot_be_right_is_a_usage_error(option, said, capsys):

@@ -124,13 +124,13 @@ def test_a_node_without_gpus_is_one_line_and_no_table(environment, code, text):
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        ("--interval=0", "argument --interval: '0' is no interval, 0.1 to 3600 seconds"),
-        ("--interval=nan", "argument --interval: 'nan' is no interval, 0.1 to 3600 seconds"),
-        ("--interval=3601", "argument --interval: '3601' is no interval, 0.1 to 3600 seconds"),
-        ("--interval=1e3", "argument --interval: '1e3' is no interval, 0.1 to 3600 seconds"),
-        ("--count=0", "argument --count: '0' is no number of tables, a whole number from 1 up"),
-        ("--count=-1", "argument --count: '-1' is no number of tables, a whole number from 1 up"),
-        ("--count=x", "argument --count: 'x' is no number of tables, a whole number from 1 up"),
+        ("--interval=0", "--interval: '0' is not allowed; allowed: 0.1 to 3600 seconds"),
+        ("--interval=nan", "--interval: 'nan' is not allowed; allowed: 0.1 to 3600 seconds"),
+        ("--interval=3601", "--interval: '3601' is not allowed; allowed: 0.1 to 3600 seconds"),
+        ("--interval=1e3", "--interval: '1e3' is not allowed; allowed: 0.1 to 3600 seconds"),
+        ("--count=0", "--count: '0' is not allowed; allowed: 1 to 999999999"),
+        ("--count=-1", "--count: '-1' is not allowed; allowed: 1 to 999999999"),
+        ("--count=x", "--count: 'x' is not allowed; allowed: 1 to 999999999"),
     ],
 )
 def test_what_cannot_be_asked_for(environment, option, text):

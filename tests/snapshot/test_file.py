@@ -6,11 +6,21 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from snapshots import changed, healthy_h200, leaves, snapshot_of, without
+from snapshots import REAL, changed, healthy_h200, leaves, snapshot_of, without
 
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.snapshot import file as module
-from gpu_acceptance.snapshot.file import SCHEMA_FILE, decode, encode, read_snapshot, redact, schema_text, take, write_snapshot
+from gpu_acceptance.snapshot.file import (
+    SCHEMA_FILE,
+    NotASnapshotError,
+    decode,
+    encode,
+    read_snapshot,
+    redact,
+    schema_text,
+    take,
+    write_snapshot,
+)
 
 HEALTHY = healthy_h200()
 LEAVES = leaves(HEALTHY)
@@ -63,23 +73,49 @@ def test_what_is_no_snapshot_says_where(path, value, says):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("content", "kind"),
     [
-        ("", "Expecting value: line 1 column 1"),
-        ('{"schema_version": NaN}', "NaN is no value"),
-        ("[" * 100_000, "nested too deep"),
-        ("[]", "not \\[\\]"),
+        (b"", "an empty file"),
+        (b"{\xff}", "a binary file"),
+        (b"\x7fELF\0\0", "a binary file"),
+        (b"[]", "a JSON file of another kind"),
+        (b'{"schema_version": NaN}', "a JSON file of another kind"),
+        (b"[" * 100_000, "a text file"),
+        (b'{"a": "cut of', "a text file"),
+        (b"extends: base\nlimits: {}\n", "a YAML file"),
+        (b"GPU 0: NVIDIA H200 (UUID: GPU-1234)\n", "output of nvidia-smi"),
+        (b"| NVIDIA-SMI 580.159.03    Driver Version: 580.159.03 |\n", "output of nvidia-smi"),
+        (b"==============NVSMI LOG==============\n\nTimestamp : Fri\n", "output of nvidia-smi"),
+        ((REAL / "h200x8-idle.xml").read_bytes(), "output of nvidia-smi"),
+        (
+            b'{"schema_version": 1, "header": {}, "conclusion": {}, "rows": []}',
+            "the record of a run (`gpu-acceptance report build",
+        ),
+        (b'{"schema_version": 2, "node": {}}', "a snapshot of a newer version (schema_version 2; this version reads 1)"),
     ],
 )
-def test_a_file_that_is_none_says_so(tmp_path, text, says):
-    (tmp_path / "x.json").write_text(text)
-    with pytest.raises(RecordError, match=says):
+def test_another_file_is_told_from_a_snapshot(tmp_path, content, kind):
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(NotASnapshotError) as caught:
         read_snapshot(tmp_path / "x.json")
+    assert str(caught.value).startswith(f"{tmp_path}/x.json: {kind}")
+    assert str(caught.value).endswith("not a snapshot; `gpu-acceptance snapshot FILE` writes one, on the machine to look at")
 
 
-def test_a_file_that_is_no_text(tmp_path):
-    (tmp_path / "x.json").write_bytes(b"{\xff}")
-    with pytest.raises(RecordError, match="not UTF-8 at byte 1"):
+def test_a_folder_is_told_from_a_snapshot(tmp_path):
+    with pytest.raises(NotASnapshotError, match=f"^{tmp_path}: a folder, not a snapshot; "):
+        read_snapshot(tmp_path)
+    (tmp_path / "results.json").touch()
+    with pytest.raises(NotASnapshotError, match=r": the folder of a run \(`gpu-acceptance verdict DIR` tells its verdict\), not a s"):
+        read_snapshot(tmp_path)
+    with pytest.raises(NotASnapshotError, match=r"nowhere: no such file; `gpu-acceptance snapshot FILE` writes one"):
+        read_snapshot(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("text", ['{"schema_version": 1, "taken_at": "cut off', '{"schema_version": 1, "node": {}}'])
+def test_what_is_left_of_a_snapshot_is_damaged(tmp_path, text):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(RecordError, match=r"Unterminated string|taken_at is lacking"):
         read_snapshot(tmp_path / "x.json")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_acceptance.cli.arguments import existing_folder
 from gpu_acceptance.cli.run_folder import UsageError, find_run, read_run, refuse_another_run
 from gpu_acceptance.cli.said import UNREADABLE, fail
 from gpu_acceptance.cli.verdict import add_run, say_verdict
@@ -59,7 +60,7 @@ def add_verbs(verbs: "Verbs") -> None:
         "results.json is the proof.",
     )
     merge.add_argument("out", metavar="OUT", type=Path, help="the folder to join them in; journals of an earlier merge in it count too")
-    merge.add_argument("dirs", metavar="DIR", nargs="+", type=Path, help="the run folder of one node")
+    merge.add_argument("dirs", metavar="DIR", nargs="+", type=existing_folder, help="the run folder of one node")
     merge.set_defaults(verb=_report_merge)
     add_run(build)
 
@@ -106,6 +107,8 @@ def _write_event_files(run_dir: Path) -> bool:
 def _report_merge(options: argparse.Namespace) -> int:
     _refuse_replacing(options.out)
     for folder in options.dirs:
+        if not journal_paths(folder):
+            raise UsageError(f"{folder}: no run in this folder: no journal/rank-*.jsonl")
         _refuse_whole(folder)
     sources = [*([options.out] if journal_paths(options.out) else []), *options.dirs]
     copies = only_copies(options.dirs)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_acceptance.cli.arguments import new_file
 from gpu_acceptance.cli.run_folder import UsageError, find_run, read_run
 from gpu_acceptance.compare.comparison import Comparison, compare
 from gpu_acceptance.folder.disk import write_atomically
@@ -31,7 +32,7 @@ def add_verbs(verbs: "Verbs") -> None:
         "nothing is worse. 1: a failure is new or a figure is worse. 6: the runs, some of their failures, or something that passed "
         "before cannot be compared. 4: AFTER began before BEFORE.",
     )
-    verb.add_argument("--html", metavar="FILE", type=Path, help="also write the comparison as a page; an existing file is replaced")
+    verb.add_argument("--html", metavar="FILE", type=new_file, help="also write the comparison as a page; an existing file is replaced")
     verb.add_argument("before", metavar="BEFORE", type=Path, help="folder of the earlier run, or a folder of runs: its newest run")
     verb.add_argument("after", metavar="AFTER", type=Path, help="folder of the later run, or a folder of runs: its newest run")
     verb.set_defaults(verb=_compare)

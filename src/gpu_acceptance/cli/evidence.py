@@ -2,12 +2,12 @@
 
 import argparse
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_acceptance.cli.arguments import existing_file, existing_folder, matching, new_file
 from gpu_acceptance.cli.run_folder import UsageError, find_run, refuse_another_run
 from gpu_acceptance.folder.disk import RecordError, write_atomically
 from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE, Difference, Kind, Manifest, differences, find_manifest
@@ -34,8 +34,11 @@ def add_verbs(verbs: "Verbs") -> None:
         "signature, because whoever changes a file can write a new manifest. Without that proof the result is CONSISTENT (exit code 0). "
         "CHANGED is exit code 1. Exit code 3: the manifest is missing or cannot be used.",
     )
-    verify.add_argument("--sha256", metavar="DIGEST", type=_digest, help="digest of the manifest, from the last line that the run printed")
-    verify.add_argument("--allowed-signers", metavar="FILE", type=Path, help="accepted signers; format: ssh-keygen(1), ALLOWED SIGNERS")
+    digest = matching(r"[0-9a-f]{64}", "64 hexadecimal digits")
+    verify.add_argument("--sha256", metavar="DIGEST", type=digest, help="digest of the manifest, from the last line that the run printed")
+    verify.add_argument(
+        "--allowed-signers", metavar="FILE", type=existing_file, help="accepted signers; format: ssh-keygen(1), ALLOWED SIGNERS"
+    )
     newest = "a run folder, or a folder of runs: its newest run (default: %(default)s)"
     verify.add_argument("dir", metavar="DIR", nargs="?", type=Path, default=Path("reports"), help=newest)
     verify.set_defaults(verb=_verify)
@@ -48,9 +51,9 @@ def add_verbs(verbs: "Verbs") -> None:
         "`report verify --allowed-signers=FILE DIR`.",
     )
     sign.add_argument(
-        "--key", metavar="FILE", type=Path, required=True, help="a private key, or the public key of one that ssh-agent holds"
+        "--key", metavar="FILE", type=_key, required=True, help="a private key, or the public key of one that ssh-agent holds"
     )
-    sign.add_argument("dir", metavar="DIR", type=Path, help="a run folder")
+    sign.add_argument("dir", metavar="DIR", type=existing_folder, help="a run folder")
     sign.set_defaults(verb=_sign)
 
     redact = verbs.add_parser(
@@ -64,19 +67,19 @@ def add_verbs(verbs: "Verbs") -> None:
     redact.add_argument(
         "--names",
         metavar="FILE",
-        type=Path,
+        type=new_file,
         required=True,
         help="table of names and stand-ins; created or extended; keep it, and use it again for the next run",
     )
-    redact.add_argument("dir", metavar="DIR", type=Path, help="a run folder")
+    redact.add_argument("dir", metavar="DIR", type=existing_folder, help="a run folder")
     redact.add_argument("out", metavar="OUT", type=Path, help="the new folder")
     redact.set_defaults(verb=_redact)
 
 
-def _digest(text: str) -> str:
-    if not re.fullmatch(r"[0-9a-f]{64}", text):
-        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no SHA-256 digest, 64 hexadecimal digits")
-    return text
+def _key(text: str) -> Path:
+    """ssh-keygen takes NAME for NAME.pub, where an agent has the other half."""
+    public = Path(f"{text}.pub")
+    return Path(text) if public.is_file() else existing_file(text)
 
 
 def _verify(options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_acceptance.cli.arguments import new_file, not_allowed, whole_number
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.nvml import NoNvmlError
 from gpu_acceptance.screen.node import inventory_lines
@@ -44,7 +45,7 @@ def add_verbs(verbs: "Verbs") -> None:
         description="Write everything that this node reports (GPUs through NVML, PCI bus, kernel) to FILE, as JSON. Touches no GPU "
         "and needs no privilege. A value that the machine does not give is in the file with the reason.",
     )
-    snapshot.add_argument("file", metavar="FILE", type=Path, help="the file; an existing one is replaced")
+    snapshot.add_argument("file", metavar="FILE", type=new_file, help="the file; an existing one is replaced")
     snapshot.add_argument("--redact", action="store_true", help="replace serial numbers, UUIDs and host names")
     snapshot.set_defaults(verb=_snapshot)
 
@@ -59,7 +60,8 @@ def add_verbs(verbs: "Verbs") -> None:
     health.add_argument("--hardware", metavar="NAME", help="the profile to judge by (default: the one for the GPUs of the snapshot)")
     health.add_argument("--limits", metavar="FILE", type=Path, action="append", default=[], help="an overlay; may be given several times")
     health.add_argument("--allow-busy", action="store_true", help="judge a snapshot that was taken under load; shown in the verdict")
-    health.add_argument("--expect-gpus", metavar="N", type=_count, help="number of GPUs that the node must have (default: what it shows)")
+    gpus = "number of GPUs that the node must have (default: what it shows)"
+    health.add_argument("--expect-gpus", metavar="N", type=whole_number(9_999), help=gpus)
     health.set_defaults(verb=_health)
 
     watch = verbs.add_parser(
@@ -71,26 +73,14 @@ def add_verbs(verbs: "Verbs") -> None:
         "shows no GPU.",
     )
     watch.add_argument("--interval", metavar="S", type=_seconds, default=1.0, help="seconds from one table to the next (default: 1)")
-    watch.add_argument("--count", metavar="N", type=_number, help="number of tables to show (default: no end)")
+    watch.add_argument("--count", metavar="N", type=whole_number(999_999_999), help="number of tables to show (default: no end)")
     watch.set_defaults(verb=_watch)
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
-        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no number of GPUs, a whole number from 1 to 9999")
-    return int(text)
 
 
 def _seconds(text: str) -> float:
     if not (re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text) and SHORTEST_S <= float(text) <= LONGEST_S):
-        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no interval, {SHORTEST_S:g} to {LONGEST_S:g} seconds")
+        raise not_allowed(text, f"{SHORTEST_S:g} to {LONGEST_S:g} seconds")
     return float(text)
-
-
-def _number(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
-        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no number of tables, a whole number from 1 up")
-    return int(text)
 
 
 def _inventory(options: argparse.Namespace) -> int:
@@ -116,7 +106,7 @@ def _health(options: argparse.Namespace) -> int:
         return INCOMPLETE
     if isinstance(name, Missing) and not options.hardware:
         raise ValueError(f"{options.file}: the name of GPU 0 could not be read: {name}; name a profile with --hardware=NAME")
-    profile = load_profile(options.hardware or select_profile(str(name), directory), directory, options.limits)
+    profile = load_profile(options.hardware or select_profile(str(name), directory), directory, options.limits, Path("acceptance"))
     _, rows, conclusion = judge_snapshot(snapshot, profile, allow_busy=options.allow_busy, num_gpus=options.expect_gpus)
     for row in rows:
         if row.message:

@@ -7,7 +7,8 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from gpu_acceptance.cli.pods import count_of, end_on_sigterm, time_of
+from gpu_acceptance.cli.arguments import matching, not_allowed, seconds, whole_number
+from gpu_acceptance.cli.pods import end_on_sigterm
 from gpu_acceptance.launch.meeting import meet
 from gpu_acceptance.launch.meeting_host import Place
 from gpu_acceptance.launch.patience import JOIN_S
@@ -31,13 +32,14 @@ def add_verbs(verbs: "Verbs") -> None:
     meet.add_argument(
         "place", metavar="HOST:PORT", type=_place, help="address of node 0, as the other nodes reach it, and the port where ranks will meet"
     )
-    meet.add_argument("--nodes", metavar="N", type=count_of("nodes"), required=True, help="number of nodes of the run")
+    meet.add_argument("--nodes", metavar="N", type=whole_number(), required=True, help="number of nodes of the run")
     meet.add_argument("--node", metavar="I", type=_node, help="number of this node, from 0; give it on all nodes or on none")
-    meet.add_argument("--run", metavar="NAME", type=_run, help="name of the run, the same on all nodes")
+    name = matching(r"(?a:[\w.:-]{1,200})", "letters, digits, '.', ':', '_' and '-', at most 200")
+    meet.add_argument("--run", metavar="NAME", type=name, help="name of the run, the same on all nodes")
     meet.add_argument(
         "--timeout",
         metavar="TIME",
-        type=time_of,
+        type=seconds,
         default=JOIN_S,
         help=f"how long to wait: seconds, or a number with s, m or h (default: {JOIN_S:g} s)",
     )
@@ -47,20 +49,12 @@ def add_verbs(verbs: "Verbs") -> None:
 def _place(text: str) -> tuple[str, int]:
     found = _PLACE.fullmatch(text)
     if not found or not 1 <= int(found[2]) <= 65535:
-        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no HOST:PORT with a port from 1 to 65535")
+        raise not_allowed(text, "HOST:PORT with a port from 1 to 65535")
     return found[1], int(found[2])
 
 
 def _node(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", text):
-        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no number of a node, a whole number from 0 up")
-    return int(text)
-
-
-def _run(text: str) -> str:
-    if not re.fullmatch(r"(?a:[\w.:-]{1,200})", text):
-        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no name of a run, letters, digits, '.', ':', '_' and '-'")
-    return text
+    return int(matching(r"[0-9]{1,5}", "0 to 99999")(text))
 
 
 def _meet(options: argparse.Namespace) -> int:

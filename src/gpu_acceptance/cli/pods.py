@@ -3,16 +3,13 @@
 import argparse
 import functools
 import os
-import re
 import signal
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gpu_acceptance.cli.arguments import matching, seconds, whole_number
 from gpu_acceptance.cli.pod_wait import await_pods
 from gpu_acceptance.inventory import kubernetes_pods
-from gpu_acceptance.options.budget import seconds_of
-from gpu_acceptance.text.visible import one_line
 
 INTERRUPTED = 2
 
@@ -29,36 +26,13 @@ def add_verbs(verbs: "Verbs") -> None:
         "follow, print what Kubernetes says about each pod that is not running: exit code 6. A pod that may not ask says so and returns "
         "0: the launcher waits then.",
     )
-    pods.add_argument("--labels", metavar="KEY=VALUE", type=_labels, required=True, help="a label that all pods of the run have")
-    pods.add_argument("--number", metavar="N", type=count_of("pods"), required=True, help="number of pods of the run")
+    labels = matching(kubernetes_pods.LABELS, "a label with its value, such as batch.kubernetes.io/job-name=a-job")
+    pods.add_argument("--labels", metavar="KEY=VALUE", type=labels, required=True, help="a label that all pods of the run have")
+    pods.add_argument("--number", metavar="N", type=whole_number(), required=True, help="number of pods of the run")
     pods.add_argument(
-        "--timeout", metavar="TIME", type=time_of, required=True, help="how long to wait: seconds, or a number with s, m or h"
+        "--timeout", metavar="TIME", type=seconds, required=True, help="how long to wait: seconds, or a number with s, m or h"
     )
     pods.set_defaults(verb=_pods)
-
-
-def _labels(text: str) -> str:
-    if not kubernetes_pods.LABELS.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no label with its value, such as batch.kubernetes.io/job-name=a-job")
-    return text
-
-
-def count_of(what: str) -> Callable[[str], int]:
-    """Reads how many of these there are, for argparse."""
-
-    def read(text: str) -> int:
-        if not re.fullmatch(r"[1-9][0-9]{0,4}", text):
-            raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no number of {what}, a whole number from 1 to 99999")
-        return int(text)
-
-    return read
-
-
-def time_of(text: str) -> int:
-    """Seconds, for argparse."""
-    if not (seconds := seconds_of(text)):
-        raise argparse.ArgumentTypeError(f"{one_line(text)!r} is no time, seconds or a number with s, m or h, above 0")
-    return seconds
 
 
 def end_on_sigterm(while_what: str) -> None:

@@ -1,7 +1,6 @@
 """`run`: judge this machine, one rank for each GPU, from the launch to the verdict."""
 
 import argparse
-import re
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_acceptance.cli.arguments import whole_number
 from gpu_acceptance.cli.run_folder import read_run
 from gpu_acceptance.cli.said import UNREADABLE, fail
 from gpu_acceptance.cli.verdict import tell_verdict
@@ -20,7 +20,6 @@ from gpu_acceptance.options.offered import OPTIONS, declare, given
 from gpu_acceptance.options.suite import FOLDER, suite_for
 from gpu_acceptance.report.last_screen import columns_of, last_screen, takes_colour, where_it_is
 from gpu_acceptance.report.summary import summary_lines
-from gpu_acceptance.text.visible import one_line
 
 _NOTHING_RAN = 5
 
@@ -35,18 +34,11 @@ def add_verb(verbs: "Verbs") -> None:
         description="Judge this machine: start one rank per GPU (2 without a GPU), print the verdict, what to do and where the report is, "
         "and return the run's own exit code (0 ACCEPTED, 1 REJECTED, 6 INCOMPLETE, 2 interrupted, 3 internal error, 4 usage, 5 nothing "
         "ran). What is not listed here goes on to pytest: -k EXPRESSION, -v, -x, acceptance/test_hbm.py.",
-        allow_abbrev=False,
     )
-    run.add_argument("--ranks", metavar="N", type=_ranks, help="start N ranks (default: one for each GPU that torch sees)")
+    run.add_argument("--ranks", metavar="N", type=whole_number(999), help="start N ranks (default: one for each GPU that torch sees)")
     for title, options in OPTIONS.items():
         declare(options, run.add_argument_group(title).add_argument)
     run.set_defaults(verb=_run, takes_rest=True)
-
-
-def _ranks(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,2}", text):
-        raise argparse.ArgumentTypeError(f"allowed: 1 to 999, got {one_line(text)!r}")
-    return int(text)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -1,39 +1,34 @@
 """Judge this machine, and ask about finished runs, shipped profiles, and this machine. Only `run` touches a GPU.
 
 Every verb prints its answer on standard output, and a problem as one line on standard error.
+
+exit codes:
+  0  ACCEPTED, or done: nothing speaks against it
+  1  REJECTED; files of a run were changed; the later run is worse
+  2  interrupted
+  3  the files of a run, or a snapshot, are damaged or contradict each other; something could not be written
+  4  usage: an unknown verb, option, profile, metric or kind; a value that is not allowed; a path that is not there, cannot be
+     opened, or is of something else; an overlay that is wrong
+  5  nothing ran
+  6  INCOMPLETE
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from gpu_acceptance import __version__
 from gpu_acceptance.cli import build, compare, evidence, init, machine, meet, pods, remedies, run, verdict
+from gpu_acceptance.cli.arguments import USAGE, Parser
 from gpu_acceptance.cli.said import UNREADABLE, fail
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.never_began import NothingRanError
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 
-USAGE = 4
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse exits with 2, which here means interrupted."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(USAGE, f"{self.prog}: {message}\n")
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns its exit code."""
-    parser = make_parser()
-    options, rest = parser.parse_known_args(arguments)
-    options.rest = rest
-    if rest and not hasattr(options, "takes_rest"):  # `run` hands on what it does not know
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options = make_parser().read(arguments)
     verb: Callable[[argparse.Namespace], int] = options.verb
     try:
         return verb(options)
@@ -47,16 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail(error, USAGE)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """The parser of all verbs."""
-    parser = _Parser(prog="gpu-acceptance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="gpu-acceptance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"gpu-acceptance {__version__}")
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    verbs = parser.add_subparsers(metavar="VERB")
 
     run.add_verb(verbs)
     verdict.add_verb(verbs)
     report = verbs.add_parser("report", help="work with the report of a run", description="Work with the report of a run.")
-    report_verbs = report.add_subparsers(required=True, metavar="VERB")
+    report_verbs = report.add_subparsers(metavar="VERB")
     build.add_verbs(report_verbs)
     compare.add_verbs(report_verbs)
     evidence.add_verbs(report_verbs)

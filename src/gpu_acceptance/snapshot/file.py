@@ -19,10 +19,12 @@ from pydantic import TypeAdapter, ValidationError
 from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomically
 from gpu_acceptance.inventory import node
 from gpu_acceptance.inventory.node import NodeReading
+from gpu_acceptance.snapshot.other_files import kind_of_folder, other_kind
 from gpu_acceptance.text.visible import one_line
 
 SCHEMA_FILE = Path(__file__).with_name("snapshot.schema.json")
 _VERSION = 1
+_HOW_TO = "`gpu-acceptance snapshot FILE` writes one, on the machine to look at"
 _NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
 _NAMING = {  # keys whose values name something -> what stands for them
     "host": "node-{:02d}",
@@ -39,6 +41,10 @@ _NAMING = {  # keys whose values name something -> what stands for them
     "shm_mount_point": "/mnt/{:02d}",
     "working_folder_mount_point": "/mnt/{:02d}",
 }
+
+
+class NotASnapshotError(ValueError):
+    """What somebody named in place of a snapshot, or that there is nothing; one line."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +68,15 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Raises RecordError over whatever is no snapshot, with the file and the first thing that is wrong."""
-    data = read_regular(path)
+    """Raises NotASnapshotError over another file, RecordError over a snapshot that is damaged, with the first thing that is wrong."""
+    try:
+        data = b"" if path.is_dir() else read_regular(path)
+    except RecordError as error:
+        raise NotASnapshotError(f"{error}; {_HOW_TO}") from None
+    if kind := kind_of_folder(path) if path.is_dir() else other_kind(data, _VERSION):
+        raise NotASnapshotError(f"{path}: {kind}, not a snapshot; {_HOW_TO}")
     try:
         return decode(data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise RecordError(f"{path}: not UTF-8 at byte {error.start}") from None
     except ValueError as error:
         raise RecordError(f"{path}: {error}") from None
 

@@ -1,0 +1,116 @@
+"""How verbs read their arguments: what is wrong is one line with what is allowed and the nearest known name, exit code 4."""
+
+import argparse
+import os
+import re
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gpu_acceptance.options.budget import seconds_of
+from gpu_acceptance.text.nearest import did_you_mean
+from gpu_acceptance.text.visible import one_line
+
+USAGE = 4
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse exits with 2, which here means interrupted, takes half of an option's name, and prints a page."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{"allow_abbrev": False, **options})
+        self.set_defaults(parser=self, verb=self._ask_for_a_verb)  # what the innermost verb says counts
+
+    def read(self, arguments: Sequence[str] | None) -> argparse.Namespace:
+        """Exits with 4 over what no verb knows; one that `takes_rest` hands that on."""
+        found, rest = self.parse_known_args(arguments)
+        if rest and not hasattr(found, "takes_rest"):
+            found.parser.refuse_unknown(rest[0])
+        found.rest = rest
+        return found
+
+    def _ask_for_a_verb(self, _options: argparse.Namespace) -> NoReturn:
+        self.error(f"name a verb; known: {', '.join(str(name) for action in self._actions for name in action.choices or ())}")
+
+    def refuse_unknown(self, argument: str) -> NoReturn:
+        """Names the nearest option of this verb."""
+        if not argument.startswith("-"):
+            self.error(f"{argument}: one argument too many; --help shows those that there are")
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        self.error(f"{argument}: unknown option; known: {', '.join(known)}{did_you_mean(argument.partition('=')[0], known)}")
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {one_line(message.removeprefix('argument '))}\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Argparse asks here whether a verb is one of those that there are."""
+        known = [str(choice) for choice in action.choices or ()]
+        if known and value not in known:
+            what = str(action.metavar or "value").lower()
+            raise argparse.ArgumentError(None, f"unknown {what} {value!r}; known: {', '.join(known)}{did_you_mean(value, known)}")
+
+
+def not_allowed(text: str, allowed: str) -> argparse.ArgumentTypeError:
+    """`--nodes: '0' is not allowed; allowed: 1 to 99999`."""
+    return argparse.ArgumentTypeError(f"{one_line(text)!r} is not allowed; allowed: {allowed}")
+
+
+def whole_number(most: int = 99_999) -> Callable[[str], int]:
+    """Reads a whole number from 1, for argparse."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[1-9][0-9]{0,8}", text) or int(text) > most:
+            raise not_allowed(text, f"1 to {most}")
+        return int(text)
+
+    return read
+
+
+def seconds(text: str) -> int:
+    """Seconds, for argparse."""
+    if not (found := seconds_of(text)):
+        raise not_allowed(text, "more than 0 seconds, as 90, 90s, 15m or 2h")
+    return found
+
+
+def matching(pattern: str | re.Pattern[str], allowed: str) -> Callable[[str], str]:
+    """Reads a text of this form, for argparse."""
+
+    def read(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise not_allowed(text, allowed)
+        return text
+
+    return read
+
+
+def existing_file(text: str) -> Path:
+    """A file that can be opened, for argparse."""
+    path = Path(text)
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))  # a pipe must not block us
+    except FileNotFoundError:
+        raise argparse.ArgumentTypeError(f"{text}: no such file") from None
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: cannot be read: {error.strerror}") from None
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: is a folder; allowed: a file")
+    return path
+
+
+def new_file(text: str) -> Path:
+    """Where a file may be written or replaced, for argparse."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: no such folder: {path.parent}")
+    if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+        raise argparse.ArgumentTypeError(f"{text}: not a regular file, so it is not replaced")
+    return path
+
+
+def existing_folder(text: str) -> Path:
+    """A folder that is there, for argparse."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: no such folder")
+    return Path(text)

@@ -102,7 +102,9 @@ def test_the_plan_names_validations_limits_and_seconds_and_runs_nothing(suite):
     (suite / "calls.jsonl").write_text("\n".join(map(json.dumps, made(12, seed=0))))
     plan = plain_pytest(suite, "--plan", f"--data-dir={suite}", "--lora-model=model", f"--lora-data={suite}/calls.jsonl")
     assert plan.returncode == 5, plan.output
-    assert "profile cpu (no GPU), level full, 2 ranks on each of 1 node, as `gpu-acceptance run` starts where there is no GPU" in plan.output
+    assert (
+        "profile cpu (no GPU), level full, 2 ranks on each of 1 node, as `gpu-acceptance run` starts where there is no GPU" in plan.output
+    )
     synthetic = "resnet: synthetic; parity, checkpoint, lora_convergence and lora_modes: always synthetic"
     assert f"training data: gpt2 and llama: {suite}/tokens.npy (9 tokens); {synthetic}" in plan.output
     assert f"fine-tuning: {suite}/model: Qwen2ForCausalLM (44 parameters, " in plan.output

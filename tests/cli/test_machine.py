@@ -192,6 +192,7 @@ def test_an_overlay_for_a_validation_of_the_sites_own(file, tmp_path, capsys, mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "acceptance").mkdir()
     (tmp_path / "acceptance" / "test_burn_in.py").touch()
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["gpu_acceptance.plugin"]\n')
     (tmp_path / "ours.yaml").write_text(
         'limits:\n  burn_in.power.mean: {at_least: 60, unit: W, scope: rank, source: "policy: what our own validation asks for"}\n'
     )

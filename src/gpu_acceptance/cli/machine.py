@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpu_acceptance.cli.arguments import new_file, not_allowed, whole_number
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.nvml import NoNvmlError
+from gpu_acceptance.options.suite import FOLDER, suite_for
 from gpu_acceptance.screen.node import inventory_lines
 from gpu_acceptance.screen.watch import watch
 from gpu_acceptance.snapshot.file import read_snapshot, redact, take, write_snapshot
@@ -106,7 +107,9 @@ def _health(options: argparse.Namespace) -> int:
         return INCOMPLETE
     if isinstance(name, Missing) and not options.hardware:
         raise ValueError(f"{options.file}: the name of GPU 0 could not be read: {name}; name a profile with --hardware=NAME")
-    profile = load_profile(options.hardware or select_profile(str(name), directory), directory, options.limits, Path("acceptance"))
+    profile = load_profile(
+        options.hardware or select_profile(str(name), directory), directory, options.limits, suite_for(Path.cwd()) / FOLDER
+    )
     _, rows, conclusion = judge_snapshot(snapshot, profile, allow_busy=options.allow_busy, num_gpus=options.expect_gpus)
     for row in rows:
         if row.message:

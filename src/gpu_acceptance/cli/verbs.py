@@ -2,22 +2,23 @@
 
 Every verb prints its answer on standard output, and a problem as one line on standard error.
 
-exit codes:
-  0  ACCEPTED, or done: nothing speaks against it
-  1  REJECTED; files of a run were changed; the later run is worse
-  2  interrupted
-  3  the files of a run, or a snapshot, are damaged or contradict each other; something could not be written
-  4  usage: an unknown verb, option, profile, metric or kind; a value that is not allowed; a path that is not there, cannot be
-     opened, or is of something else; an overlay that is wrong
-  5  nothing ran
-  6  INCOMPLETE
+Exit codes:
+
+- 0: ACCEPTED, or done and nothing speaks against it
+- 1: REJECTED; a file of a run changed; the later run is worse
+- 2: interrupted
+- 3: the files of a run, or a snapshot, are damaged or contradict each other; something could not be written
+- 4: usage: an unknown verb, option, profile, metric or kind; a value that is not allowed; a path that is not there, cannot be
+  opened, or holds something else; an overlay that is wrong
+- 5: nothing ran
+- 6: INCOMPLETE
 """
 
 import argparse
 from collections.abc import Callable, Sequence
 
 from gpu_acceptance import __version__
-from gpu_acceptance.cli import build, compare, evidence, init, machine, meet, pods, remedies, run, verdict
+from gpu_acceptance.cli import build, compare, evidence, explain, init, machine, meet, pods, remedies, run, verdict
 from gpu_acceptance.cli.arguments import USAGE, Parser
 from gpu_acceptance.cli.said import UNREADABLE, fail
 from gpu_acceptance.folder.disk import RecordError
@@ -60,6 +61,7 @@ def make_parser() -> Parser:
     pods.add_verbs(verbs)
     meet.add_verbs(verbs)
     remedies.add_verbs(verbs)
+    explain.add_verb(verbs)
     profiles = verbs.add_parser("profiles", help="list the shipped profiles", description="List the shipped profiles.")
     profiles.set_defaults(verb=_profiles)
     return parser

@@ -154,7 +154,7 @@ def test_a_directory_that_one_host_may_not_write_in_is_a_usage_error_on_both(tmp
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ("", "--shared-dir=: wants a folder that all nodes share"),
+        ("", "--shared-dir=: allowed: a folder that all nodes share"),
         ("not-there", "/not-there: No such file or directory; name a folder that is there on every node"),
         ("conftest.py", "/conftest.py: not a folder; name one that is there on every node"),
     ],

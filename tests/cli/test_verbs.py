@@ -26,7 +26,7 @@ from tests.journals import LARGE_JOB, RUN_ID, TRIAD, make_plan, told
 from tests.judging import make_identity
 from tests.report import samples
 
-VERBS = "run, verdict, report, inventory, snapshot, health, watch, pods, meet, remedy, explain, profiles"
+VERBS = "run, verdict, report, init, inventory, snapshot, health, watch, pods, meet, remedy, explain, profiles"
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_acceptance.cli.arguments import whole_number
+from gpu_acceptance.cli.arguments import USAGE, whole_number
 from gpu_acceptance.cli.run_folder import read_run
 from gpu_acceptance.cli.said import UNREADABLE, fail
 from gpu_acceptance.cli.verdict import tell_verdict
@@ -80,7 +80,7 @@ def _run_to_its_end(command: Sequence[str]) -> int:
 
 def _tell(folder: Path, code: int) -> int:
     """Shows the last screen of the run, after all that its ranks have said, and returns the run's own exit code."""
-    if not folder.is_dir():
+    if code == USAGE or not folder.is_dir():
         return code if code > 0 else fail("no run: see the error above", UNREADABLE)
     if not (folder / RESULTS).is_file() or not (folder / MANIFEST).is_file():
         return tell_verdict(folder)

@@ -6,11 +6,16 @@ was REJECTED that is a hundred lines below the verdict. What else a rank can com
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from logging.handlers import MemoryHandler
+from typing import TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 _OWNER = "GPU_ACCEPTANCE_RUN"  # the process that shows the last screen and asks for the verdict
 _OWN_CODES = frozenset(range(1, 7))
@@ -46,14 +51,21 @@ def main(arguments: Sequence[str]) -> int:
     except SignalException as stopped:
         return 128 + stopped.sigval
     except ChildFailedError as error:
-        _, first = error.get_first_failure()
-        if {failure.exitcode for failure in error.failures.values()} <= _OWN_CODES:
+        if own := _own_code(list(error.failures.values())):
             kept.buffer.clear()
-        else:
-            kept.flush()
-            print(error, file=sys.stderr)
+            return own
+        kept.flush()
+        print(error, file=sys.stderr)
+        _, first = error.get_first_failure()
         return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
     return 0
+
+
+def _own_code(failures: "Sequence[ProcessFailure]") -> int:
+    """The code of the rank that ended first, where all have a code of ours, or the SIGTERM that torchrun sends them then; else 0."""
+    own = [failure for failure in failures if failure.exitcode in _OWN_CODES]
+    others = {failure.exitcode for failure in failures} - _OWN_CODES - {-signal.SIGTERM}
+    return 0 if others or not own else min(own, key=lambda failure: failure.timestamp).exitcode
 
 
 def _number_of_ranks(arguments: Sequence[str]) -> list[str]:

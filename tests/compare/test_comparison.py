@@ -410,6 +410,7 @@ def test_nor_into_that_of_a_run_that_left_its_journals_alone(tmp_path, capsys, g
     before, after = leave(tmp_path / "before", samples.accepted()), leave(tmp_path / "after", good)
     without_results(leave(tmp_path / "killed", samples.rejected()))
     page = tmp_path / "killed" / name
+    page.parent.mkdir(exist_ok=True)
     content = page.read_bytes() if page.exists() else None
     code, _, err = run(capsys, "report", "compare", before, after, f"--html={page}")
     assert (code, err) == (4, f"gpu-acceptance: {page}: in the folder of a run, which a new file would change; name another place\n")

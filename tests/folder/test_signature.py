@@ -138,20 +138,19 @@ def test_a_signature_is_never_replaced(signed, keys, capsys):
     assert (signed / "SHA256SUMS.sig").read_bytes() == before
 
 
-@pytest.mark.parametrize(("key", "said"), [("nobody", "No such file or directory"), ("allowed", ""), ("locked", "")])
-def test_a_key_that_cannot_be_used(run_dir, keys, capsys, monkeypatch, key, said):
+@pytest.mark.parametrize("key", ["allowed", "locked"])
+def test_a_key_that_cannot_be_used(run_dir, keys, capsys, monkeypatch, key):
     monkeypatch.setenv("SSH_ASKPASS", "/bin/false")
     monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
     code, out, err = run(capsys, "report", "sign", run_dir, f"--key={keys / key}")
     assert (code, out, err.count("\n")) == (3, "", 1)
     assert err.startswith(f"gpu-acceptance: {keys / key}: ssh-keygen made no signature with it: ")
-    assert said in err
     assert not (run_dir / "SHA256SUMS.sig").exists()
 
 
 def test_a_file_of_signers_that_is_not_there(signed, capsys, tmp_path):
-    code, out = verify(capsys, signed, tmp_path / "nobody")
-    assert (code, out) == (3, f"gpu-acceptance: {tmp_path}/nobody: no such file\n")
+    line = f"gpu-acceptance report verify: --allowed-signers: {tmp_path}/nobody: no such file\n"
+    assert verify(capsys, signed, tmp_path / "nobody") == (4, line)
 
 
 def test_without_openssh(signed, keys, capsys, monkeypatch, tmp_path):

@@ -292,11 +292,17 @@ def test_a_folder_that_is_there_is_never_written_to(tmp_path, capsys):
     assert redact(capsys, run_dir, tmp_path, tmp_path / "names") == (4, "", line)
 
 
-@pytest.mark.parametrize(("out", "names"), [("out", "run/names"), ("out", "out/names"), ("run/out", "names")])
+@pytest.mark.parametrize(("out", "names"), [("out", "run/names"), ("run/out", "names")])
 def test_names_are_not_given_away_with_the_run(tmp_path, capsys, out, names):
     run_dir = leave(tmp_path / "run", samples.accepted())
     line = f"{tmp_path / names} and {tmp_path / out}: neither may be in a folder that is given away or is a run"
     assert redact(capsys, run_dir, tmp_path / out, tmp_path / names) == (4, "", f"gpu-acceptance: {line}\n")
+
+
+def test_names_have_no_place_in_a_folder_that_is_not_there(tmp_path, capsys):
+    run_dir = leave(tmp_path / "run", samples.accepted())
+    line = f"gpu-acceptance report redact: --names: {tmp_path}/out/names: no such folder: {tmp_path}/out\n"
+    assert redact(capsys, run_dir, tmp_path / "out", tmp_path / "out" / "names") == (4, "", line)
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,10 @@ def coverage_line(record: RunRecord) -> str:
     coverage = record.conclusion.coverage
     size = f"{plural(coverage.nodes, 'node')} x {plural(coverage.ranks, 'rank')}, {coverage.gpus_tested} of {coverage.gpus_existing} GPUs"
     limits = f"{coverage.limits_expected} expected, {coverage.limits_judged} judged, {coverage.limits_held} held"
-    of_tests = validations(record.rows)
-    passed = sum(row.outcome is Outcome.PASSED for row in of_tests)
-    return f"coverage: {size}; limits: {limits}; validations: {passed} of {len(of_tests)} passed"
+    outcomes = Counter(row.outcome for row in validations(record.rows))
+    aside = outcomes.pop(Outcome.NOT_APPLICABLE, 0)
+    passed = f"{outcomes[Outcome.PASSED]} of {outcomes.total()} passed{f', {aside} not applicable' if aside else ''}"
+    return f"coverage: {size}; limits: {limits}; validations: {passed}"
 
 
 def shortened(lines: Sequence[str], most: int = _MOST_LINES, elsewhere: str = ", see the report") -> list[str]:

@@ -354,6 +354,18 @@ def test_uniform_of_a_job_compares_its_ranks():
     assert the_one(judge_values({0: 3, 1: 4, 2: 3}, limit)).ranks == (1,)
 
 
+def test_uniform_compares_ranks_within_an_attempt_and_a_difference_in_any_of_them_counts():
+    profile = make_profile(make_limit(uniform=True, unit="text"))
+
+    def status_of(*values_of_attempts):
+        attempts = [make_attempt(values, unit="text", number=number) for number, values in enumerate(values_of_attempts, start=1)]
+        return the_one(judge(attempts, profile, make_job(2), {}, "hbm"))
+
+    assert status_of({0: "a", 1: "a"}, {0: "b", 1: "b"}).status is Status.HELD
+    for odd in (({0: "a", 1: "c"}, {0: "b", 1: "b"}), ({0: "a", 1: "a"}, {0: "b", 1: "c"})):
+        assert status_of(*odd).status is Status.MISSED
+
+
 def test_uniform_over_one_figure_proves_nothing():
     judgement = the_one(judge_values({0: 3}, make_limit(uniform=True)))
     assert judgement.status is Status.NOT_APPLICABLE

@@ -88,6 +88,15 @@ def find_other_than(samples: Sequence[Sample], wanted: Value) -> Finding:
 
 
 def find_odd(samples: Sequence[Sample], scope: Scope) -> Finding:
+    """The values of each attempt, compared with each other: training that runs twice need not come to the same bits twice."""
+    attempts: dict[int, list[Sample]] = {}
+    for sample in samples:
+        attempts.setdefault(sample.attempt, []).append(sample)
+    found = [_find_odd(of_attempt, scope) for _, of_attempt in sorted(attempts.items())]
+    return next((finding for finding in found if finding.missed), found[-1] if found else _find_odd((), scope))
+
+
+def _find_odd(samples: Sequence[Sample], scope: Scope) -> Finding:
     """The most common value is the reference. Where two are equally common nobody is, and all are named."""
     need = "equal on all"
     units_of: dict[tuple[str, Value], set[int]] = {}

@@ -94,7 +94,7 @@ def conclude(
 
 def worst_margin(conclusion: Conclusion) -> Judgement | None:
     """Of all bounds that held, the one that came closest to being missed; None where none has a margin."""
-    held = [limit for limit in conclusion.limits if limit.status is Status.HELD and limit.margin is not None]
+    held = [limit for limit in conclusion.limits if limit.status is Status.HELD and limit.margin]  # 0: what is to be exactly so much
     return min(held, key=lambda limit: limit.margin or 0.0, default=None)
 
 

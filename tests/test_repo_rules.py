@@ -83,7 +83,7 @@ SUFFIXES = {
 }
 TEXTS = sorted(
     path
-    for folder in (*CODE, "thresholds", "tests", "docs", "deploy", "reports/sample", "reports/evidence")
+    for folder in (*CODE, "thresholds", "tests", "docs", "deploy", "reports/samples", "reports/evidence")
     for path in (ROOT / folder).rglob("*")
     if path.is_file() and path.suffix in SUFFIXES
 )

@@ -19,7 +19,7 @@ from gpu_acceptance.folder import results
 ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "reports" / "evidence" / "h200x8-accept"
 PAGE = HERE / "README.md"
-RUNS = {8: ROOT / "reports" / "sample", 4: HERE / "gpus4", 2: HERE / "gpus2"}  # by GPUs under test
+RUNS = {size: HERE / f"gpus{size}" for size in (8, 4, 2)}  # by GPUs under test
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 HBM = {"copy": 4295, "triad": 4372, "read": 4370, "write": 4673}  # GB/s; sources in thresholds/h200-sxm.yaml
 WIDER = 0.02
@@ -33,7 +33,7 @@ HEAD = """# 8, 4 and 2 NVIDIA H200 of one node
 
 | run | outcome | files |
 |---|---|---|
-| `make accept`, 8 GPUs | ACCEPTED, 106 of 106 limits held | [the sample](../../sample/report.html), `terminal.txt` |
+| `make accept`, 8 GPUs | ACCEPTED, 106 of 106 limits held | `gpus8/`, with [its page](gpus8/report.html), and `terminal.txt` |
 | one bound raised out of reach (`--limits=FILE`) | REJECTED, exit code 1 of each rank; 105 of 106 held | `raised/` |
 | `RANKS=4 ARGS="--gpus=4"` | ACCEPTED for 4 of 8 GPUs, 106 of 106 held | `gpus4/` |
 | `RANKS=2 ARGS="--gpus=2"` | ACCEPTED for 2 of 8 GPUs, 106 of 106 held | `gpus2/` |

@@ -18,7 +18,7 @@ from gpu_acceptance.thresholds.profile import CPU, load_profile, profile_names, 
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORTS = ROOT / "reports"
-RUNS = ("sample/", "samples/*/", "evidence/**/")  # folders in reports/ that git keeps
+RUNS = ("samples/*/", "evidence/**/")  # folders in reports/ that git keeps
 SHAPES = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 8))  # nodes, GPUs of each: what people buy
 SOURCES = ("measured", "published", "derived", "policy")
 VERDICTS = ("ACCEPTED", "REJECTED", "INCOMPLETE")  # which of two runs is shown

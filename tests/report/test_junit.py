@@ -86,18 +86,18 @@ def test_it_is_red_without_the_verdict_whatever_the_exit_code():
 
 
 def test_a_failure_names_the_culprit():
-    record = read_results(REPORTS / "samples" / "one-gpu")
+    record = read_results(REPORTS / "samples" / "h100x2-rejected")
     failed = next(row for row in record.rows if row.outcome is Outcome.FAILED)
     case = cases_of(record)[failed.nodeid]
     message = case.find("failure").get("message")
     assert message.startswith(f"failed: {failed.message[:100]}")
-    assert "gpu_health.fabric.state" in message
-    assert "rank 0" in message
+    assert "counters.throttle.sw_thermal" in message
+    assert "rank 1" in message
     assert case.findtext("failure") == failed.message
 
 
 def test_what_passed_has_its_figures():
-    record = read_results(REPORTS / "sample")
+    record = read_results(REPORTS / "samples" / "h200x2-accepted")
     held = next(row for row in record.rows if row.outcome is Outcome.PASSED and row.judgements and "::" in row.nodeid)
     case = cases_of(record)[held.nodeid]
     assert case.findtext("system-out").splitlines() == [f"{name}: {said}" for name, said in figure_properties(held).items()]

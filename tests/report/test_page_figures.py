@@ -15,7 +15,7 @@ ATTEMPTS = """Object.fromEntries([...document.querySelectorAll(".validations > t
     .map(one => [...one.tBodies[0].rows].map(row => [...row.cells].map(cell => cell.textContent)))]))"""
 
 
-@pytest.mark.parametrize("run", ["sample", "samples/one-gpu", "evidence/h200-interconnect/x2-full"])
+@pytest.mark.parametrize("run", ["samples/h200x2-accepted", "samples/h100x2-rejected", "evidence/h200-interconnect/x2-full"])
 def test_each_figure_of_each_rank_is_that_of_the_results(browser, run):
     record, num_compared = read_results(REPORTS / run), 0
     shown = browser.open(build_page(record)).ask(ATTEMPTS)
@@ -31,7 +31,7 @@ def test_each_figure_of_each_rank_is_that_of_the_results(browser, run):
     assert num_compared > 100
 
 
-@pytest.mark.parametrize("run", ["samples/one-gpu", "evidence/h200-compute/x4-competitor"])
+@pytest.mark.parametrize("run", ["samples/h100x2-rejected", "evidence/h200-compute/x4-competitor"])
 def test_each_miss_is_shown_with_every_digit(browser, run):
     record = read_results(REPORTS / run)
     missed = [one for row in record.rows for one in row.judgements if one.status == "missed"]

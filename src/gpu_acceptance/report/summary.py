@@ -11,7 +11,7 @@ from gpu_acceptance.report.advice import advice_on_run
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.contract import unanswered
 from gpu_acceptance.report.culprits import Fault, Suspect, suspects
-from gpu_acceptance.report.formatting import count, exact, first_line, ranks_text
+from gpu_acceptance.report.formatting import count, exact, ranks_text
 from gpu_acceptance.report.kinds import kinds_of_status
 from gpu_acceptance.report.problems import limits_beyond_rows, problems, reasons_of_the_job
 from gpu_acceptance.report.remedies import table
@@ -28,6 +28,7 @@ _BROKE_OFF = {2, 3}  # exit codes of a run that was interrupted or failed itself
 _MOST_CULPRITS = 5
 _MOST_SUBJECTS = 8
 _MOST_REASONS = 3
+_MOST_MESSAGE = 120  # characters of what a rank said
 _LONGEST_LINE = 1_000  # characters; all lines go to every rank in one message
 _FEW_DIGITS, _VISIBLE_MARGIN = 4, 0.001  # a margin below this would not show in so few digits
 
@@ -109,7 +110,9 @@ def _who(suspect: Suspect, names: Mapping[int, str]) -> str:
 
 def _what(fault: Fault) -> str:
     if fault.line is None:
-        return f"{fault.mark.word} in {fault.nodeid.rsplit('/', 1)[-1]}: {one_line(first_line(essence(fault.message)))}"
+        said = one_line(essence(fault.message).partition("\n")[0])
+        cut = f"{said[:_MOST_MESSAGE]}..." if len(said) > _MOST_MESSAGE else said
+        return f"{fault.mark.word} in {fault.nodeid.rsplit('/', 1)[-1]}: {cut}"
     judged = fault.line.judgement
     return _figure(judged) if judged.status is Status.MISSED else f"{_figure(judged)}: {fault.mark.word}"
 

@@ -4,10 +4,14 @@ import argparse
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from gpu_acceptance.cli.verbs import make_parser
+from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.options.offered import OPTIONS, Option
+from gpu_acceptance.report.last_screen import last_screen, where_it_is
+from gpu_acceptance.report.summary import summary_lines
 from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from tools.remedies_page import remedies_page
@@ -59,7 +63,15 @@ def main() -> None:
     """Write all of them."""
     for path, text in PAGES.items():
         (ROOT / path).write_text(text(), encoding="utf-8")
-    README.write_text(with_block(README.read_text(encoding="utf-8"), "support", support_block()), encoding="utf-8")
+    README.write_text(readme(), encoding="utf-8")
+
+
+def readme() -> str:
+    """README.md with its blocks as the committed runs and the code have them."""
+    text = README.read_text(encoding="utf-8")
+    for name, block in BLOCKS.items():
+        text = with_block(text, name, block())
+    return text
 
 
 def with_block(text: str, name: str, block: str) -> str:
@@ -70,6 +82,15 @@ def with_block(text: str, name: str, block: str) -> str:
     if not found:
         raise ValueError(f"README.md has no block {begin.strip()} ... {end.strip()}")
     return f"{before}{begin}{block}{end}{after}"
+
+
+def last_screen_of(sample: str) -> str:
+    """What `gpu-acceptance run` showed at the end of this sample, on a terminal of 100 columns."""
+    folder = ROOT / "reports" / "samples" / sample
+    record = read_results(folder)
+    tail = [line.replace(f"{ROOT}/", "") for line in where_it_is(folder)]
+    rows = last_screen(record.conclusion.verdict, list(summary_lines(record)), tail, width=100, in_colour=False)
+    return "".join(f"{row}\n" for row in ("```text", *rows, "```"))
 
 
 # --- options -------------------------------------------------------------------------------------------------------------------
@@ -195,6 +216,12 @@ PAGES: dict[Path, Callable[[], str]] = {
     Path("docs/subjects.md"): subjects_page,
     Path("docs/support.md"): support_page,
     Path("docs/remedies.md"): remedies_page,
+}
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "accepted": partial(last_screen_of, "h200x2-accepted"),
+    "rejected": partial(last_screen_of, "h100x2-rejected"),
+    "support": support_block,
 }
 
 if __name__ == "__main__":

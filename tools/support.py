@@ -96,10 +96,11 @@ def support_page() -> str:
 
 
 def support_block() -> str:
-    """The short form: of so many limits so many were judged."""
-    return SHORT_HEAD + "".join(
-        f"| {gpu} | {' | '.join(_counts(_of_shape(cells, column)) for column in (*SHAPES[:4], None))} |\n" for gpu, cells in _table()
-    )
+    """The short form: of so many limits so many were judged; GPUs of which none was are named."""
+    judged = [(gpu, cells) for gpu, cells in _table() if any(cell.num_judged for cell in cells)]
+    others = sorted({gpu for gpu, _ in _table()} - {gpu for gpu, _ in judged})
+    rows = (f"| {gpu} | {' | '.join(_counts(_of_shape(cells, column)) for column in (*SHAPES[:4], None))} |\n" for gpu, cells in judged)
+    return f"{SHORT_HEAD}{''.join(rows)}\nLimits, and none judged by us yet: {', '.join(others)}.\n"
 
 
 @cache
@@ -171,7 +172,7 @@ def _of_shape(cells: Sequence[Cell], shape: Shape | None) -> Cell:
 
 
 def _counts(cell: Cell) -> str:
-    return f"{cell.num_judged} of {cell.num_limits}"
+    return f"{cell.num_judged}/{cell.num_limits}"
 
 
 def _relative(path: Path) -> str:

@@ -30,7 +30,7 @@ def test_each_culprit_stands_with_figure_bound_deviation_source_and_what_to_do()
         "✗ MISSED hbm.triad.bandwidth 3120.0 GB/s, needed >= 4150 -24.8 % h200-sxm.yaml: measured 2026-11-20, 8x H200,"
     )
     assert told.strip().endswith(
-        "in test_hbm.py::test_hbm_triad watch Alone and slow again at its full memory clock, it goes to the vendor."
+        "in test_hbm.py::test_hbm_triad watch Run this GPU alone. If it is still slow at its full memory clock, return it to the vendor."
     )
     assert text.index(GPU_5) < text.index("Smallest margins of what held") < text.index("gemm.bf16.tflops 731.4 TFLOP/s >= 690")
 

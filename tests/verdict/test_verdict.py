@@ -12,7 +12,7 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.thresholds.limit import Change, FarBound, Peers, subject_of
-from gpu_acceptance.verdict.objections import _INCOMPLETE, FORMATION, REJECTING
+from gpu_acceptance.verdict.objections import INCOMPLETE, FORMATION, REJECTING
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude, worst_margin
 from gpu_acceptance.verdict.weaknesses import NODES_ELSEWHERE, UNTESTED_NODES
@@ -129,7 +129,7 @@ def test_nothing_required_is_nothing_proved():
 
 
 def test_every_outcome_has_a_consequence():
-    assert {*REJECTING, *_INCOMPLETE, Outcome.PASSED, Outcome.NOT_APPLICABLE} == set(Outcome)
+    assert {*REJECTING, *INCOMPLETE, Outcome.PASSED, Outcome.NOT_APPLICABLE} == set(Outcome)
 
 
 @pytest.mark.parametrize(

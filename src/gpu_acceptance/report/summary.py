@@ -19,7 +19,7 @@ from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.visible import one_line, visible
 from gpu_acceptance.thresholds.limit import Value, subject_of_metric
 from gpu_acceptance.thresholds.values import plural, with_unit
-from gpu_acceptance.verdict.objections import validations
+from gpu_acceptance.verdict.objections import INCOMPLETE, validations
 from gpu_acceptance.verdict.rows import essence
 from gpu_acceptance.verdict.verdict import worst_margin
 
@@ -44,7 +44,8 @@ def _lines(record: RunRecord) -> Iterator[str]:
     if conclusion.verdict != "ACCEPTED":
         broke_off = conclusion.exit_code in _BROKE_OFF
         yield from _of_the_job(record) if broke_off else ()
-        yield from _culprits(record, rejecting_only=broke_off)
+        yield from _culprits(record, rejecting_only=broke_off or conclusion.verdict == "REJECTED")
+        yield from _also_not_proved(record) if conclusion.verdict == "REJECTED" else ()
         yield from _not_measured(conclusion.limits, conclusion.coverage.limits_expected)
         yield from () if broke_off else _of_the_job(record)
     if conclusion.contract:
@@ -82,6 +83,16 @@ def _culprits(record: RunRecord, *, rejecting_only: bool) -> Iterator[str]:
     yield from (_culprit(one, places(record.header)) for one in found[:_MOST_CULPRITS])
     if len(found) > _MOST_CULPRITS:
         yield f"... and {count(len(found) - _MOST_CULPRITS, 'more culprit')}, see the report"
+
+
+def _also_not_proved(record: RunRecord) -> Iterator[str]:
+    """`also not proved: 2 validations in error, 51 not run`: beside a rejection that decides nothing any more."""
+    outcomes = Counter(row.outcome for row in validations(record.rows))
+    told = [(outcomes[outcome], word) for outcome, word in INCOMPLETE.items() if outcomes[outcome]]
+    if told:
+        (number, word), *rest = told
+        more = "".join(f", {number} {word}" for number, word in rest)
+        yield f"also not proved: {plural(number, 'validation')} {word}{more}"
 
 
 def _culprit(suspect: Suspect, names: Mapping[int, str]) -> str:

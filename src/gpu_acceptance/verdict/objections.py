@@ -15,7 +15,7 @@ from gpu_acceptance.verdict.coverage import DECLARED, NodeGpus, gpus_by_node, gp
 
 FORMATION = "world_formation"  # row 0
 REJECTING = {Outcome.DIED: "died", Outcome.STUCK: "stuck", Outcome.FAILED: "failed"}
-_INCOMPLETE = {
+INCOMPLETE = {
     Outcome.LOST: "lost",
     Outcome.INTERRUPTED: "interrupted",
     Outcome.ERROR: "in error",
@@ -74,11 +74,11 @@ def _only_missed(row: Row) -> bool:
 def incomplete_rows(rows: Sequence[Row]) -> Iterator[Objection]:
     """One sentence for all that say the same: a counter that a machine does not have is missing from every validation."""
     alike: dict[tuple[Outcome, str], list[Row]] = {}
-    for row in _by_severity(rows, _INCOMPLETE):
+    for row in _by_severity(rows, INCOMPLETE):
         alike.setdefault((row.outcome, _first_line(row)), []).append(row)
     for first, *others in alike.values():
         more = f" and {plural(len(others), 'other')}" if others else ""
-        yield Objection(_part_of(first, rows, _INCOMPLETE), f"{_name(first)}{more}: {_first_line(first) or first.outcome}")
+        yield Objection(_part_of(first, rows, INCOMPLETE), f"{_name(first)}{more}: {_first_line(first) or first.outcome}")
 
 
 def _by_severity(rows: Sequence[Row], words: Mapping[Outcome, str]) -> list[Row]:

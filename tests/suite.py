@@ -31,7 +31,7 @@ EXAMPLES = ROOT / "tests" / "examples"
 PYTHON = sys.executable
 HANG_S = 240  # far beyond any run; only to end a test of a run that does not end
 _SUITE = "EXAMPLE_SUITE"  # in the environment of all that a run starts, wherever it goes from there
-_RANK_BLOCK = re.compile(r"rank\s+:\s+(\d+).*?\n\s*exitcode\s+:\s+(-?\d+)", re.DOTALL)
+_RANK_BLOCK = re.compile(r"rank\s+:\s+(\d+).*?\n\s*exitcode\s+:\s+(-?\d+).*?\n\s*traceback : (.*?)\n(?:---|===)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,14 @@ class Finished:
     @property
     def rank_exit_codes(self) -> dict[int, int]:
         """Of all ranks that torchrun reports as failed."""
-        return {int(rank): int(code) for rank, code in _RANK_BLOCK.findall(self.output)}
+        return {int(rank): int(code) for rank, code, _ in _RANK_BLOCK.findall(self.output)}
+
+    @property
+    def rank_errors(self) -> dict[int, str]:
+        """What torchrun's page says of each rank that failed: the text of the rank's error file, its first line first."""
+        return {
+            int(rank): "\n".join(line.strip() for line in text.strip().split("\n")) for rank, _, text in _RANK_BLOCK.findall(self.output)
+        }
 
     @property
     def has_results(self) -> bool:

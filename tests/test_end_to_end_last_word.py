@@ -151,7 +151,8 @@ def test_a_junit_that_was_asked_for_and_cannot_be_written_is_no_acceptance(tmp_p
 def test_a_refusal_is_in_the_launchers_own_words(tmp_path):
     refused = torchrun(make_suite(tmp_path, "passes"), "--gpus=4")
     assert refused.rank_exit_codes == {0: 4, 1: 4}, refused.output
-    assert refused.output.count("traceback : --gpus=4 declares that many GPUs of each node, but ") == 2
+    assert all(error.startswith("--gpus=4 declares that many GPUs of each node, but ") for error in refused.rank_errors.values())
+    assert len(refused.rank_errors) == 2
 
 
 def test_signals_that_a_module_took_at_its_import_still_end_the_run(tmp_path):

@@ -88,8 +88,9 @@ def test_faults(one, rejected, seen):
 
 def test_the_verdict_is_in_the_terminal_and_in_the_launchers_own_words(rejected):
     assert rejected.verdict_line.startswith("REJECTED: 2 of 13 validations died, 1 of 13 validations stuck, ")
-    assert rejected.output.count(f"traceback : {rejected.verdict_line}\n----") == 1, "rank 1 leaves one line"
-    assert f"\n  {rejected.verdict_line}\n  rank " in rejected.output, "rank 0 leaves the last screen, which torchrun prints last"
+    first, *more = rejected.rank_errors[0].split("\n")
+    assert rejected.rank_errors[1] == first == rejected.verdict_line, "rank 1 leaves one line"
+    assert more[-1].startswith("manifest: "), "rank 0 leaves the last screen, which torchrun prints last"
     assert rejected.verdict_line in rejected.terminal_of(1)
 
 

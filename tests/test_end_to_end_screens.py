@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from clean_environment import clean_environment
 from faults import assert_nothing_left
-from suite import PYTHON, Finished, finished, make_suite, run, start, torchrun_command
+from suite import PYTHON, ROOT, Finished, finished, make_suite, run, start, torchrun_command
 from waiting import wait_for
 
 from gpu_acceptance.folder.manifest import read_manifest
@@ -89,6 +90,23 @@ def test_the_last_screen_of_the_program_is_the_verdict_and_nothing_follows_it(su
     coloured = re.findall(r"\x1b\[1;3[123]m(\w+)\x1b\[0m", "\n".join(rows))
     assert coloured == ([verdict] if way == "a terminal" else [])
     assert way == "a file" or all(len(ESCAPE.sub("", row)) <= COLUMNS or " " not in row.strip() for row in rows[start_of:])
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_make_adds_one_line_of_its_own_where_the_exit_code_is_not_0(suites, verdict):
+    suite, (_, code) = suites[verdict], VERDICTS[verdict]
+    program = suite / ".venv" / "bin" / "gpu-acceptance"
+    program.parent.mkdir(parents=True)
+    (suite / ".venv" / ".ready").touch()
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(PROGRAM[:-1])} "$@"\n')
+    program.chmod(0o755)
+    returncode, output = on_a_terminal(["make", "-f", str(ROOT / "Makefile"), "-o", ".venv/.ready", "accept"], suite)
+    assert returncode == (2 if code else 0), output
+    *rows, last = last_rows(output)
+    assert last.endswith(f"accept] Error {code}") or not code
+    rows = [*rows, *([] if code else [last])]
+    start_of = next(number for number, row in enumerate(rows) if ESCAPE.sub("", row).startswith(verdict))
+    assert_last_screen([ESCAPE.sub("", row) for row in rows[start_of:]], verdict, folder_of(suite))
 
 
 @pytest.mark.parametrize("verdict", ["REJECTED", "INCOMPLETE"])

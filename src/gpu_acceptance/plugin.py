@@ -119,19 +119,21 @@ def refuse(error: RefusedError, place: Rank) -> NoReturn:
     text = "\n".join([str(error), *getattr(error, "__notes__", ())])
     if error.exit_code == USAGE:
         refuse_usage(text)
-    tell_torchrun(str(error))
-    pytest.exit(visible(text) if place.local_rank == 0 else "", returncode=error.exit_code)
+    speaks = place.local_rank == 0
+    tell_torchrun(str(error), speaks=speaks)
+    pytest.exit(visible(text) if speaks else "", returncode=error.exit_code)
 
 
 def refuse_usage(*texts: str) -> NoReturn:
     """Ends pytest with exit code 4, as on all ranks; one rank of each node prints why."""
-    tell_torchrun("\n".join(texts))
-    raise pytest.UsageError(*(map(visible, texts) if speaks_for_node() else ())) from None
+    speaks = speaks_for_node()
+    tell_torchrun("\n".join(texts), speaks=speaks)
+    raise pytest.UsageError(*(map(visible, texts) if speaks else ())) from None
 
 
-def tell_torchrun(text: str) -> None:
-    """Leaves the reason where torchrun's own block of errors shows it."""
-    write_error_file(visible(text), [])
+def tell_torchrun(text: str, *, speaks: bool) -> None:
+    """Leaves the reason where torchrun's own block of errors shows it, and where it ends if this rank speaks for its node."""
+    write_error_file(visible(text), visible(text).split("\n") if speaks else ())
 
 
 class Dry:

@@ -30,7 +30,8 @@ def test_rejected_has_one_line_for_each_culprit_with_figure_bound_deviation_and_
     _, first, second, *rest = lines_of(samples.rejected())
     assert first == (
         f"{GPU_5}: hbm.triad.bandwidth = 3120 GB/s, need >= 4150 GB/s (24.8 % below). "
-        "To do: Run this GPU alone. If it is still slow at its full memory clock, return it to the vendor. (gpu-acceptance remedy memory_slow)"
+        "To do: Run this GPU alone. If it is still slow at its full memory clock, return it to the vendor. "
+        "(gpu-acceptance remedy memory_slow)"
     )
     assert second.startswith("all of ranks 0-7: nccl.")
     assert not [line for line in rest if "hbm.triad.bandwidth" in line]

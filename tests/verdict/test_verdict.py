@@ -12,7 +12,7 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.thresholds.limit import Change, FarBound, Peers, subject_of
-from gpu_acceptance.verdict.objections import INCOMPLETE, FORMATION, REJECTING
+from gpu_acceptance.verdict.objections import FORMATION, INCOMPLETE, REJECTING
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude, worst_margin
 from gpu_acceptance.verdict.weaknesses import NODES_ELSEWHERE, UNTESTED_NODES

@@ -23,9 +23,8 @@ def write_error_file(verdict: str, lines: Sequence[str] = ()) -> None:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
-    rows = (
-        [*[""] * (MOST_ROWS + 1 - len(lines)), *lines] if lines else [verdict]
-    )  # below what torchrun says of the rank, on a screen of its own
+    above = [""] * (MOST_ROWS + 1 - len(lines))  # so that what torchrun says of the rank is out of sight
+    rows = [*above, *lines] if lines else [verdict]
     extra = {"py_callstack": "\n".join(rows), "timestamp": str(int(time.time()) + (0 if lines else _LATER_S))}
     with contextlib.suppress(OSError):
         Path(path).write_text(json.dumps({"message": {"message": verdict, "extraInfo": extra}}), encoding="utf-8")

@@ -35,8 +35,8 @@ def test_it_is_what_its_schema_allows(name):
 @each_file
 def test_what_it_names_is_there(name):
     text = (ROOT / name).read_text()
-    targets = set(re.findall(r"\bmake ([a-z]+)", text))
-    assert targets <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"\bmake ([a-z-]+)", text))
+    assert targets <= set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert all((ROOT / path).exists() for path in re.findall(r"\.ci/run|deploy/[a-zA-Z/]+file", text))
 
 

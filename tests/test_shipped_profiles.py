@@ -3,6 +3,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import jsonschema
 import pytest
 import torch
 
@@ -469,7 +470,6 @@ def test_the_schema_is_that_of_the_code():
 
 @pytest.mark.parametrize("path", sorted(DIRECTORY.glob("*.yaml")), ids=lambda path: path.stem)
 def test_files_fit_the_schema_and_a_screen(path):
-    jsonschema = pytest.importorskip("jsonschema")
     content = read_file(path).content.model_dump(mode="json", exclude_unset=True)
     jsonschema.validate(content, json_schema())
 

@@ -6,6 +6,7 @@ import resource
 import subprocess
 
 import pytest
+from needs import is_root
 from waiting import wait_until
 
 from gpu_acceptance.checkpoints.folder import OLD_S, folder_of, make, make_anew, refuse_unusable, remove_old, sees
@@ -65,15 +66,16 @@ def test_a_file(tmp_path):
     assert refusal(tmp_path / "file") == f"--checkpoint-dir={tmp_path}/file: not a folder; name one that is there on every node"
 
 
+@pytest.mark.needs(*(("privileged",) if is_root() else ()))
 def test_a_folder_that_cannot_be_written(tmp_path):
-    if os.geteuid() == 0:  # who may write everywhere, but not on what is mounted read-only
+    if is_root():  # who may write everywhere, but not on what is mounted read-only
         subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", str(tmp_path)], check=True)
     else:
         tmp_path.chmod(0o500)
     try:
         assert refusal(tmp_path) == f"--checkpoint-dir={tmp_path}: not writable; name a folder that is, on every node"
     finally:
-        if os.geteuid() == 0:
+        if is_root():
             subprocess.run(["umount", str(tmp_path)], check=True)
 
 

@@ -412,6 +412,13 @@ def test_no_pickle_no_eval_no_shell(path):
             assert not any(not (isinstance(value, ast.Constant) and value.value is False) for value in shell)
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda path: str(path.relative_to(ROOT / "tests")))
+def test_no_test_changes_what_the_whole_process_of_pytest_has(path):
+    """Where no file may grow, pytest cannot write its own output either. Such a test starts a process."""
+    called = {ast.unparse(node.func) for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)}
+    assert called & {"resource.setrlimit", "os.nice", "os.setpriority", "os.dup2", "signal.signal", "signal.alarm"} == set()
+
+
 def words(*parts):
     """Written in pieces, so that this file does not hold them."""
     return "".join(parts)

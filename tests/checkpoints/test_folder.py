@@ -2,8 +2,8 @@
 
 import json
 import os
-import resource
 import subprocess
+import sys
 
 import pytest
 from needs import is_root
@@ -120,20 +120,24 @@ def test_where_it_cannot_be_made_the_error_says_what_is_allowed(tmp_path):
     assert str(caught.value) == f"[Errno 20] Not a directory: '{own}'{ALLOWED}"
 
 
-@pytest.fixture
-def no_room():
-    """No file of this process may grow: what a full disk does, to whoever it is."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+# In a process none of whose files may grow: a full disk does the same, to root as well.
+NO_ROOM = """
+import resource, sys
+from pathlib import Path
+from gpu_acceptance.checkpoints.folder import make_anew
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    make_anew(Path(sys.argv[1]), "mark")
+except OSError as error:
+    print(error)
+"""
 
 
-def test_without_room_for_its_marker_nothing_is_left(tmp_path, no_room):
+def test_without_room_for_its_marker_nothing_is_left(tmp_path):
     own = folder_of("a-run", tmp_path, tmp_path, 1)
-    with pytest.raises(OSError, match="File too large") as caught:
-        make_anew(own, "mark")
-    assert str(caught.value) == f"[Errno 27] File too large{ALLOWED}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", NO_ROOM, str(own)], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"[Errno 27] File too large{ALLOWED}\n"
     assert all_under(tmp_path) == []
 
 

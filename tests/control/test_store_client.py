@@ -25,12 +25,12 @@ except store_client.NoStoreError as error:
 """
 
 
-@pytest.fixture
-def silent():
-    """What takes connections and never answers."""
+@pytest.fixture(params=[128, 0], ids=["takes every connection", "takes one connection"])
+def silent(request):
+    """Something that listens and never answers. Where it takes one connection, torch's own client waits for a second one."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        taken.listen()
+        taken.listen(request.param)
         yield taken.getsockname()[1]
 
 

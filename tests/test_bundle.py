@@ -14,7 +14,7 @@ from bundles import ROOT, closure, commit_all, make
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-pytestmark = pytest.mark.needs("git", "make")
+pytestmark = [pytest.mark.slow, pytest.mark.needs("git", "make")]
 
 NAMES = "deploy/air-gapped/wheels.txt"
 TOOLS = ("Makefile", "tools/make_bundle.py", "tools/check_bundle.py", "tools/make_venv.py")

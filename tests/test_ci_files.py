@@ -12,6 +12,8 @@ import jsonschema
 import pytest
 import yaml
 
+pytestmark = pytest.mark.repository
+
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 FILES = {

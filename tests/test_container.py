@@ -14,6 +14,8 @@ import pytest
 from bundles import plain_environment
 from suite import PYTHON
 
+pytestmark = pytest.mark.repository
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "deploy" / "container"
 README = (FOLDER / "README.md").read_text()

@@ -28,6 +28,7 @@ ENGINES = {  # overlay -> labels of its pods, and where the container is
     ),
 }
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.needs("openssl"),
     pytest.mark.needs("kubectl"),
     needs_mounts,

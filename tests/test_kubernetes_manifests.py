@@ -8,7 +8,7 @@ from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alph
 from kubeflow_trainer_api.models.trainer_v1alpha1_training_runtime import TrainerV1alpha1TrainingRuntime
 from pods import MANIFESTS, built, resized
 
-pytestmark = pytest.mark.needs("kubectl")
+pytestmark = [pytest.mark.repository, pytest.mark.needs("kubectl")]
 
 OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
 RELEASES = ("1.29", kubernetes_validate.latest_version())  # the first that knows backoffLimitPerIndex without a feature gate, and the last

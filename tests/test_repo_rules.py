@@ -16,6 +16,8 @@ from gpu_acceptance.inventory import gpu_counters, nccl_warnings, port_counters
 from gpu_acceptance.thresholds.limit import COUNTERS
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 
+pytestmark = pytest.mark.repository
+
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "gpu_acceptance"
 ACCEPTANCE = sorted((ROOT / "acceptance").glob("test_*.py"))

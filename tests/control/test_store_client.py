@@ -13,6 +13,8 @@ from gpu_acceptance.control.control import Control, UnreachableError
 from gpu_acceptance.control.store_client import NoStoreError, store_client
 from gpu_acceptance.launch.rank import Rank
 
+pytestmark = pytest.mark.slow
+
 # Where torch itself would wait for ever, and then end: the interpreter must not wait for it.
 ASKS = """
 import sys

@@ -15,3 +15,4 @@ def browser(tmp_path_factory):
 def pytest_itemcollected(item):
     if "browser" in item.fixturenames:
         item.add_marker(pytest.mark.needs("chromium"))
+        item.add_marker(pytest.mark.slow)

@@ -15,6 +15,8 @@ from gpu_acceptance.processes import facts as processes
 from gpu_acceptance.supervisor.inquiry import Inquiry
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 
+pytestmark = pytest.mark.slow
+
 TALKER = """
 import json, os, sys
 read_fd, write_fd = map(int, os.environ["GPU_ACCEPTANCE_CHANNEL"].split(","))

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def _programs(*names: str) -> Callable[[], bool]:
 
 PACKAGES: dict[str, Callable[[], object]] = {  # package -> says whether that is here which tests use of it
     "chromium": browser,
+    "gcc": _programs("gcc"),
     "git": _programs("git"),
     "iproute2": _programs("ip", "tc"),
     "iptables": _programs("iptables"),
@@ -44,6 +46,7 @@ PACKAGES: dict[str, Callable[[], object]] = {  # package -> says whether that is
     "openssh-client": _programs("ssh", "ssh-keygen"),
     "openssh-server": sshd,
     "openssl": _programs("openssl"),
+    "python3-dev": Path(sysconfig.get_paths("posix_prefix")["include"], "Python.h").exists,
     "slurm-wlm": _programs("slurmctld", "slurmd", "sbatch"),
     "sshfs": _programs("sshfs"),
     "util-linux": _programs("setpriv", "unshare"),

@@ -9,6 +9,8 @@ import pytest
 
 from tools import system_packages
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parent
 SUITE = """
 import pytest

@@ -24,6 +24,8 @@ from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
 from tests.judging import make_attempt, make_job
 
+pytestmark = pytest.mark.repository
+
 DIRECTORY = shipped_dir()
 DEVICES = {
     "a100-pcie": "NVIDIA A100 80GB PCIe",

@@ -14,7 +14,7 @@ INSTALLED = $(if $(OFFLINE),$(EVERY_EXTRA) wheels,debug)
 ifneq ($(filter-out 1,$(OFFLINE)),)
 $(error OFFLINE=$(OFFLINE): it is 1, or not given)
 endif
-ifneq ($(and $(OFFLINE),$(filter test lint faults soak docs,$(MAKECMDGOALS))),)
+ifneq ($(and $(OFFLINE),$(filter test test-fast test-system lint faults soak docs,$(MAKECMDGOALS))),)
 $(error OFFLINE=1 is for `make accept`, `make plan` and `make bench`: a bundle does not hold the tools of our own tests)
 endif
 
@@ -25,10 +25,10 @@ NEW_PYTHON = @$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(
 SAME_PYTHON = $(if $(filter command,$(origin PYTHON)),@$(PYTHON) tools/make_venv.py $(VENV))
 
 .DEFAULT_GOAL := help
-.PHONY: help accept plan bundle test lint bench faults soak docs clean whole-bundle
+.PHONY: help accept plan bundle test-system test test-fast lint bench faults soak docs clean whole-bundle
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo '  ARGS="..." goes on to `gpu-acceptance run`, REPORTS=DIR names the folder of all runs, RANKS=N the ranks of this node'
 	@echo '  OFFLINE=1 asks no network, in an unpacked bundle; PY=3.12 PLATFORM=linux-aarch64 say whom a bundle is for, else machines like this one'
 
@@ -44,8 +44,15 @@ bundle: ## pack HEAD and its wheels (not torch) into one archive for machines wi
 	$(NEW_PYTHON)
 	@$(PYTHON) tools/make_bundle.py dist $(if $(PY),--python=$(PY)) $(if $(PLATFORM),--platform=$(PLATFORM))
 
+test-system: ## install the Debian packages without which `make test` leaves tests out; as root
+	$(NEW_PYTHON)
+	@$(PYTHON) tools/system_packages.py
+
 test: $(VENV)/.ready-dev ## our own tests, on a CPU
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m pytest tests -n 4 --dist=loadfile --no-loadscope-reorder --durations=30 --durations-min=10 $(ARGS)
+
+test-fast: $(VENV)/.ready-dev ## those of our own tests that take no launcher and little time
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m pytest tests -n logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder -m 'not (launcher or repository or slow)' $(ARGS)
 
 lint: $(VENV)/.ready-dev ## ruff and mypy
 	$(VENV)/bin/ruff check

@@ -1,7 +1,6 @@
 """The API of a cluster with one node, over TLS, on 127.0.0.1: what it answers is as Kubernetes 1.37 writes it, and can be spoiled."""
 
 import json
-import shutil
 import ssl
 import subprocess
 import threading
@@ -13,9 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import pytest
-
-needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates of a cluster")
 TOKEN = "a.token-of.this_account"
 NODE, POD_UID, JOB_UID = "node-01", "pod-uid-1", "job-uid-1"
 JOB_LABEL = "batch.kubernetes.io/controller-uid"

@@ -1,6 +1,5 @@
 """Bundles for tests: this tree as a commit of its own, a python that has torch and little else, and a machine that is cut off."""
 
-import os
 import shlex
 import shutil
 import subprocess
@@ -104,7 +103,3 @@ def plain_environment() -> dict[str, str]:
     """Without what is of the make that runs these tests, or would decide for one that a test starts."""
     ours = ("MAKE", "MFLAGS", "RANKS", "REPORTS", "ARGS", "VENV", "OFFLINE", "PY=", "PLATFORM")
     return {name: value for name, value in clean_environment().items() if not f"{name}=".startswith(ours)}
-
-
-def is_checkout() -> bool:
-    return (ROOT / ".git").exists() and all(shutil.which(program) for program in ("git", "make")) and os.name == "posix"

@@ -7,11 +7,13 @@ import pytest
 from faults import Seen
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["needs"]
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup: what a test starts would ignore it as well
-    signal.signal(signal.SIGHUP, lambda *_: None)
+for _number in (signal.SIGHUP, signal.SIGINT):  # ignored under nohup, or behind `&`: what a test starts would ignore it as well
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 
 def pytest_addoption(parser):

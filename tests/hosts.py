@@ -20,12 +20,13 @@ from suite import HANG_S, PYTHON, Finished, finished, make_suite
 from waiting import wait_until
 from warm import Forked, fork
 
+from tools.system_packages import faketime_library
+
 ADDRESSES = tuple(f"192.0.2.{number}" for number in range(1, 9))  # of documentation: routed nowhere
 SECOND_ADDRESSES = tuple(f"198.51.100.{number}" for number in range(1, 9))
 PORT = 29500
 NO_NAME = r"(Name or service not known|Temporary failure in name resolution)"  # the latter where no name server answers
 _SLEEP = Path(__file__).parent / "faketime"  # libfaketime 0.9.10 spoils the sleep of Python 3.11: its issue 426
-_FAKETIME = sorted(Path("/usr/lib").glob("*-linux-gnu/faketime/libfaketimeMT.so.1"))
 # Until it is killed.
 _HOLDS_A_PORT = """
 import signal, socket, sys
@@ -36,12 +37,7 @@ with socket.socket() as taken:
     signal.pause()
 """
 
-needs_hosts = pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"),
-    reason="hosts are network namespaces: needs root, `ip` (iproute2) and `unshare` (util-linux)",
-)
-needs_iptables = pytest.mark.skipif(not shutil.which("iptables"), reason="needs iptables (package iptables)")
-needs_faketime = pytest.mark.skipif(not _FAKETIME, reason="needs libfaketime (package libfaketime)")
+needs_hosts = pytest.mark.needs("privileged", "iproute2", "util-linux")
 
 
 class Host:
@@ -261,7 +257,7 @@ def held_port(host: Host) -> Iterator[None]:
 
 def faketime(offset: str) -> dict[str, str]:
     """The environment of a host whose wall clock is wrong and whose monotonic clock is right."""
-    return {"LD_PRELOAD": str(_FAKETIME[-1]), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "PYTHONPATH": str(_SLEEP)}
+    return {"LD_PRELOAD": str(faketime_library()), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "PYTHONPATH": str(_SLEEP)}
 
 
 def _names(host: Host, domain: str) -> str:

@@ -1,6 +1,5 @@
 """What kustomize makes of deploy/kubernetes, and what the kubelet would make of a pod of it."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -13,11 +12,7 @@ import yaml
 from suite import extend_conftest, shipped_suite
 
 MANIFESTS = Path(__file__).parents[1] / "deploy" / "kubernetes"
-needs_kustomize = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl builds the manifests: no kubectl here")
-needs_mounts = pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("unshare") or not Path("/var/run").samefile("/run"),
-    reason="an account is mounted as the kubelet does: needs root, `unshare` (util-linux) and /var/run -> /run",
-)
+needs_mounts = pytest.mark.needs("privileged", "/var/run", "util-linux")  # an account is mounted as the kubelet does it
 _MOUNTED = (
     'mount -t tmpfs none /run && mkdir -p /run/secrets/kubernetes.io && cp -r "$0" /run/secrets/kubernetes.io/serviceaccount && exec "$@"'
 )

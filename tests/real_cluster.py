@@ -8,8 +8,6 @@ import contextlib
 import copy
 import ipaddress
 import json
-import os
-import shutil
 import subprocess
 import threading
 import uuid
@@ -22,14 +20,11 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from needs import KUBECONFIG
 from pods import built
 from waiting import wait_until
 
-KUBECONFIG = os.environ.get("TEST_KUBECONFIG", "")
-needs_cluster = pytest.mark.skipif(
-    not (KUBECONFIG and shutil.which("kubectl")),
-    reason="TEST_KUBECONFIG names no control plane that is nobody's (tests/kubernetes/control_plane.sh starts one), or no kubectl here",
-)
+needs_cluster = pytest.mark.needs("Kubernetes", "kubectl")
 PRESENT = {"nvidia.com/gpu.present": "true"}
 _DEVICES = {"cpu": "192", "memory": "2113407768Ki", "pods": "110", "rdma/rdma_shared_device_a": "1000"}
 _PRESSURE = ("MemoryPressure", "DiskPressure", "PIDPressure")

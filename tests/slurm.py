@@ -61,10 +61,7 @@ NodeName=node3 NodeHostname=localhost NodeAddr=127.0.0.1 {cpus} RealMemory=1000 
 PartitionName=main Nodes=node[1-3] Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 """
 _OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
-needs_slurm = pytest.mark.skipif(
-    os.geteuid() != 0 or not all(map(shutil.which, ("slurmctld", "slurmd", "munged", "sbatch"))),
-    reason="a Slurm of its own: needs root, and the packages slurm-wlm and munge",
-)
+needs_slurm = pytest.mark.needs("privileged", "slurm-wlm", "munge")
 
 
 @dataclass(frozen=True)

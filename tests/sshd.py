@@ -1,14 +1,13 @@
 """A real sshd on 127.0.0.1, with a key that nobody else has."""
 
-import os
-import shutil
 import socket
 import subprocess
 from pathlib import Path
 
 from waiting import wait_until
 
-SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+from tools.system_packages import sshd
+
 # How a client takes what is made for one test.
 CLIENT = ("UserKnownHostsFile=/dev/null", "StrictHostKeyChecking=no", "BatchMode=yes", "LogLevel=ERROR")
 _CONFIG = """\
@@ -32,12 +31,13 @@ def make_key(folder: Path) -> Path:
 
 def start_sshd(key: Path, *entered: str) -> tuple[subprocess.Popen[bytes], int]:
     """The daemon and its port, once it answers. `entered`: a command that runs it somewhere else."""
-    assert SSHD
+    daemon_path = sshd()
+    assert daemon_path
     Path("/run/sshd").mkdir(exist_ok=True)  # where it locks itself in before a login
     port = free_port()
     config = key.with_name(f"sshd-{port}.conf")
     config.write_text(_CONFIG.format(port=port, key=key))
-    daemon = subprocess.Popen([*entered, SSHD, "-D", "-f", str(config)], stdin=subprocess.DEVNULL)
+    daemon = subprocess.Popen([*entered, daemon_path, "-D", "-f", str(config)], stdin=subprocess.DEVNULL)
     assert wait_until(lambda: _answers(port)), f"sshd on port {port} does not answer"
     return daemon, port
 

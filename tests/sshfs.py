@@ -3,8 +3,6 @@
 A process that waits for a server which has stopped is in the kernel and cannot be killed (fuse(4)), as with a hard mount of NFS.
 """
 
-import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -13,12 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sshd import CLIENT, SSHD, make_key, start_sshd
+from sshd import CLIENT, make_key, start_sshd
 
-needs_sshfs = pytest.mark.skipif(
-    os.geteuid() != 0 or not SSHD or not shutil.which("sshfs") or not Path("/dev/fuse").exists(),
-    reason="needs root, /dev/fuse, sshfs and sshd (packages sshfs, openssh-server)",
-)
+needs_sshfs = pytest.mark.needs("privileged", "/dev/fuse", "openssh-client", "openssh-server", "sshfs")
 
 
 class Export:

@@ -10,11 +10,11 @@ import venv
 import zipfile
 
 import pytest
-from bundles import ROOT, closure, commit_all, is_checkout, make
+from bundles import ROOT, closure, commit_all, make
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-pytestmark = pytest.mark.skipif(not is_checkout(), reason="needs a git checkout, git and make")
+pytestmark = [pytest.mark.slow, pytest.mark.needs("git", "make")]
 
 NAMES = "deploy/air-gapped/wheels.txt"
 TOOLS = ("Makefile", "tools/make_bundle.py", "tools/check_bundle.py", "tools/make_venv.py")

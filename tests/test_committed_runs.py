@@ -19,6 +19,8 @@ from gpu_acceptance.report.formatting import rounded, whole
 from gpu_acceptance.thresholds.limit import bound_at
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
+pytestmark = pytest.mark.repository
+
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "reports" / "samples"
 EVIDENCE = ROOT / "reports" / "evidence"

@@ -14,6 +14,8 @@ import pytest
 from bundles import plain_environment
 from suite import PYTHON
 
+pytestmark = pytest.mark.repository
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "deploy" / "container"
 README = (FOLDER / "README.md").read_text()
@@ -69,7 +71,7 @@ def image(tmp_path):
     return folder
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.needs("make")
 def test_the_entry_point_plans_with_what_is_copied(image, tmp_path):
     (entry,), (command,) = arguments_of("ENTRYPOINT"), arguments_of("CMD")
     assert json.loads(command) == ["accept"]

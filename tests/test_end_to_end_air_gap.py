@@ -8,13 +8,13 @@ import sys
 import venv
 
 import pytest
-from bundles import ROOT, closure, cluster_python, copy_of_this_tree, cut_off, is_checkout, make
+from bundles import ROOT, closure, cluster_python, copy_of_this_tree, cut_off, make
 from hosts import needs_hosts
 
 pytestmark = [
     pytest.mark.launcher,
     needs_hosts,
-    pytest.mark.skipif(not is_checkout(), reason="needs a git checkout, git and make"),
+    pytest.mark.needs("a git checkout", "git", "make"),
     pytest.mark.timeout(900),  # 50 wheels are fetched and installed
 ]
 

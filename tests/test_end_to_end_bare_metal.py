@@ -1,6 +1,5 @@
 """deploy/bare-metal/acceptance.sh over a real sshd on each of two hosts: host names and checkouts of their own, one network."""
 
-import os
 import re
 import shutil
 import socket
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from clean_environment import clean_environment
 from hosts import NO_NAME
-from sshd import CLIENT, SSHD, free_port, make_key, start_sshd
+from sshd import CLIENT, free_port, make_key, start_sshd
 from suite import HANG_S, PYTHON, finished, make_suite
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +34,7 @@ OWN = 'echo "$0" >/proc/sys/kernel/hostname && mount --bind "$1" "$2" && mount -
 
 pytestmark = [
     pytest.mark.launcher,
-    pytest.mark.skipif(os.geteuid() != 0 or not SSHD or not shutil.which("unshare"), reason="needs root, sshd (openssh-server), unshare"),
+    pytest.mark.needs("privileged", "openssh-client", "openssh-server", "util-linux"),
 ]
 
 

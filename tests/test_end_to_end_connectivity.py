@@ -4,7 +4,7 @@ import re
 from contextlib import contextmanager
 
 import pytest
-from hosts import ADDRESSES, connected, faketime, needs_faketime, needs_hosts, needs_iptables
+from hosts import ADDRESSES, connected, faketime, needs_hosts
 from suite import shipped_suite
 
 pytestmark = [pytest.mark.launcher, pytest.mark.timeout(400), needs_hosts]
@@ -86,8 +86,8 @@ def test_one_of_two_switches_that_drops_large_packets_is_found_in_both_ways(tmp_
     assert "connectivity.tcp.rate is no value but unreadable (timed out)" in first.row("test_rate").message
 
 
-@needs_iptables
-@needs_faketime
+@pytest.mark.needs("iptables")
+@pytest.mark.needs("libfaketime")
 def test_a_filter_a_name_a_clock_and_a_slow_link_are_held_against_whom_they_are_of(tmp_path):
     """Of three: 1 drops what 0 asks; 0 does not know the name of 2, and to 1 it is that of 1; 2 is slow, an hour ahead, without eth1."""
     with hosts_of(tmp_path, 3) as hosts:

@@ -1,13 +1,12 @@
 """A disk of reports that is full at the start, or fills up in the middle: a small tmpfs of our own."""
 
-import os
 import subprocess
 
 import pytest
 from faults import Fault, assert_nothing_left
 from suite import make_suite, torchrun
 
-pytestmark = pytest.mark.launcher
+pytestmark = [pytest.mark.launcher, pytest.mark.needs("privileged")]
 
 
 FULL_AT_START = Fault("report folder full at the start", "none, exit code 3: nothing is measured")
@@ -16,9 +15,7 @@ FULL_LATER = Fault("report folder fills up in the middle", "on the terminal alon
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """Makes a file system of so many MiB; only root can."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a small disk")
+    """Makes a file system of so many MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = []

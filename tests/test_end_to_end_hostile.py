@@ -1,10 +1,10 @@
 """Text that would take over a page, a terminal or a parser, and a record too large to send: the verdict is what it is without them."""
 
-import os
 import xml.etree.ElementTree as ET
 
 import pytest
 from faults import Fault
+from needs import is_privileged
 from suite import make_suite, run, torchrun_command
 
 pytestmark = pytest.mark.launcher
@@ -37,13 +37,13 @@ def hostile(tmp_path_factory):
     resolvable = ("--local-addr=127.0.0.1",)  # torchrun itself waits for ever on a name that resolves to nothing
     command = torchrun_command("acceptance/", "--junitxml=junit of ours.xml", launcher=resolvable)
     renamed = ["unshare", "--uts", command[0], "-c", RENAMED, HOST.hex(), *command]
-    return run(renamed if os.geteuid() == 0 else command, suite)
+    return run(renamed if is_privileged() else command, suite)
 
 
 def test_names_change_nothing(hostile, seen):
     (row,) = [row for row in hostile.record.rows if "test_named" in row.nodeid]
     assert row.outcome == "passed"
-    if os.geteuid() == 0:
+    if is_privileged():
         assert {identity.host.encode("utf-8", "surrogateescape") for identity in hostile.record.header.ranks} == {HOST}
     seen.told(HOSTILE_NAMES, row.outcome, row.duration_s)
 

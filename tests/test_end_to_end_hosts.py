@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from faults import Fault
-from hosts import ADDRESSES, PORT, Hosts, faketime, needs_faketime, needs_hosts, two_hosts
+from hosts import ADDRESSES, PORT, Hosts, faketime, needs_hosts, two_hosts
 from suite import Finished, extend_conftest
 
 from gpu_acceptance.cli import verbs as cli
@@ -319,7 +319,7 @@ def test_two_launchers_that_never_meet_end_by_torchruns_own_timeout(scenarios):
     assert [one.folder for one in apart.hosts] == [None, None]
 
 
-@needs_faketime
+@pytest.mark.needs("libfaketime")
 def test_a_clock_that_is_an_hour_ahead_is_told_and_changes_no_verdict(scenarios, seen):
     first, second = scenarios("clock").hosts
     assert (first.returncode, second.returncode) == (0, 0), first.output

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from clean_environment import clean_environment
 from hosts import NO_NAME, connected, needs_hosts
-from pods import built, environment_of, needs_kustomize, resized
+from pods import built, environment_of, resized
 from suite import PYTHON, make_suite, shipped_suite
 from waiting import wait_until
 
@@ -55,7 +55,7 @@ def start_pod(job, host, reports):
 
 
 @needs_hosts
-@needs_kustomize
+@pytest.mark.needs("kubectl")
 def test_two_pods_are_accepted_and_a_second_try_is_not_this_run(job, tmp_path):
     """The first of them is late: until then its name is not known. Neither may ask the API of its node, and nothing wants it to."""
     suites = [shipped_suite(tmp_path / f"image-{node}", "environment", "binding") for node in (0, 1)]
@@ -87,7 +87,7 @@ def test_two_pods_are_accepted_and_a_second_try_is_not_this_run(job, tmp_path):
 
 
 @needs_hosts
-@needs_kustomize
+@pytest.mark.needs("kubectl")
 def test_a_pod_that_is_deleted_leaves_a_report_and_the_verdicts_code(tmp_path):
     job = copy.deepcopy(built("one-gpu")["Job"])
     suite, reports = make_suite(tmp_path / "image", "takes_long"), tmp_path / "reports"
@@ -116,7 +116,7 @@ def started(suite, environment, *arguments):
     )
 
 
-@needs_kustomize
+@pytest.mark.needs("kubectl")
 @pytest.mark.parametrize(
     "name", ["RUN_ID", "RUN_PODS", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT"]
 )
@@ -128,7 +128,7 @@ def test_a_pod_that_does_not_know_where_ranks_meet_says_so(job, tmp_path, name):
     )
 
 
-@needs_kustomize
+@pytest.mark.needs("kubectl")
 def test_pods_that_do_not_meet_say_so(job, tmp_path):
     """The name of the first pod is known to no name server here."""
     where = "gpu-acceptance-0.gpu-acceptance:29500"
@@ -138,7 +138,7 @@ def test_pods_that_do_not_meet_say_so(job, tmp_path):
     assert re.match(rf"gpu-acceptance: node 0 does not answer at {where} within 1 s: {NO_NAME}; this is node 1 \(", second.stderr)
 
 
-@needs_kustomize
+@pytest.mark.needs("kubectl")
 def test_a_run_that_never_began_is_a_usage_error(job, tmp_path):
     """Where torchrun cannot start, there is no verdict to tell."""
     none = shutil.which("false")

@@ -4,7 +4,7 @@ import copy
 from pathlib import Path
 
 import pytest
-from api_server import cluster, needs_openssl
+from api_server import cluster
 from pods import suite_in_pod
 from suite import plain_pytest, shipped_suite, torchrun
 
@@ -19,7 +19,7 @@ def figures_of(ended, name):
     return ended.row(name).attempts[-1].ranks[0].figures
 
 
-@needs_openssl
+@pytest.mark.needs("openssl")
 def test_a_cordoned_node_is_rejected_by_name(tmp_path):
     account = tmp_path / "account"
     suite = suite_in_pod(tmp_path / "suite", account)

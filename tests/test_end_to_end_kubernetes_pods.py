@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from api_server import cluster, needs_openssl, pod, unscheduled
+from api_server import cluster, pod, unscheduled
 from clean_environment import clean_environment
-from pods import built, environment_of, in_pod, needs_kustomize, needs_mounts, resized
+from pods import built, environment_of, in_pod, needs_mounts, resized
 from suite import PYTHON
 from waiting import wait_until
 
@@ -28,8 +28,9 @@ ENGINES = {  # overlay -> labels of its pods, and where the container is
     ),
 }
 pytestmark = [
-    needs_openssl,
-    needs_kustomize,
+    pytest.mark.slow,
+    pytest.mark.needs("openssl"),
+    pytest.mark.needs("kubectl"),
     needs_mounts,
 ]
 

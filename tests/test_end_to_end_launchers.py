@@ -1,12 +1,11 @@
 """Ranks that no torchrun started: each launcher with the environment that it really sets, and no store but the one that rank 0 starts."""
 
-import os
 import shlex
-import shutil
 
 import pytest
 from faults import Fault
 from hosts import ADDRESSES, PORT, connected, held_port, needs_hosts
+from needs import INTEL_MPI
 from suite import HANG_S, PYTHON, processes_in, shipped_suite
 from waiting import wait_until
 
@@ -14,8 +13,6 @@ pytestmark = pytest.mark.launcher
 
 PYTEST = [PYTHON, "-m", "pytest", "acceptance/"]
 STORE_ENDS_WITHIN_S = 60  # it looks every second, and gives up after 30
-OPEN_MPI, MPICH = shutil.which("mpirun.openmpi"), shutil.which("mpiexec.hydra")
-INTEL_MPI = shutil.which("mpiexec.hydra", path=f"{os.environ.get('I_MPI_ROOT', 'nowhere')}/bin")
 PORT_TAKEN = Fault(
     "something that never answers holds the port of the store that rank 0 would start", "usage error, exit code 4; exit code 6 elsewhere"
 )
@@ -129,12 +126,12 @@ def accepted_on_both(hosts):
 
 
 @needs_hosts
-@pytest.mark.skipif(not OPEN_MPI, reason="needs mpirun of Open MPI (package openmpi-bin)")
+@pytest.mark.needs("openmpi-bin")
 def test_hosts_by_mpirun(hosts, tmp_path):
     shell = ["--mca", "plm_rsh_agent", remote_shell(hosts, tmp_path), "--mca", "oob_tcp_if_include", "eth0"]
     told = ["-x", f"MASTER_ADDR={ADDRESSES[0]}", *(word for name in ("PYTEST_ADDOPTS", "OMP_NUM_THREADS") for word in ("-x", name))]
     apart = [[*told, "-np", "1", "--host", f"node-{node}", "--wdir", str(hosts[node].suite), *PYTEST] for node in (0, 1)]
-    hosts[0].start([str(OPEN_MPI), "--allow-run-as-root", *shell, *apart[0], ":", *apart[1]])
+    hosts[0].start(["mpirun.openmpi", "--allow-run-as-root", *shell, *apart[0], ":", *apart[1]])
     accepted_on_both(hosts)
 
 
@@ -142,8 +139,8 @@ def test_hosts_by_mpirun(hosts, tmp_path):
 @pytest.mark.parametrize(
     "mpiexec",
     [
-        pytest.param(MPICH, marks=pytest.mark.skipif(not MPICH, reason="needs mpiexec of MPICH (package mpich)"), id="MPICH"),
-        pytest.param(INTEL_MPI, marks=pytest.mark.skipif(not INTEL_MPI, reason="needs Intel MPI (I_MPI_ROOT)"), id="Intel MPI"),
+        pytest.param("mpiexec.hydra", marks=pytest.mark.needs("mpich"), id="MPICH"),
+        pytest.param(INTEL_MPI, marks=pytest.mark.needs("Intel MPI"), id="Intel MPI"),
     ],
 )
 def test_hosts_by_mpiexec(hosts, tmp_path, mpiexec):

@@ -1,9 +1,9 @@
 """What a validation leaves behind: it counts against that validation, and never reaches the next one."""
 
 import getpass
-import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 from faults import assert_nothing_left
 from suite import make_suite, plain_pytest, torchrun
@@ -72,7 +72,7 @@ def test_a_process_left_behind_is_an_error_and_gone_before_the_next(left):
     assert left.row("test_leaves").outcome == "error"
     assert "sleep 4321)" in left.row("test_leaves").message
     assert left.row("leaves_a_process.py::test_next").outcome == "passed"
-    assert subprocess.run(["pgrep", "--full", "^sleep 4321$"], check=False, stdout=subprocess.DEVNULL).returncode == 1
+    assert [process.pid for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", "4321"]] == []
 
 
 MONITORS = """

@@ -1,11 +1,14 @@
 """A rank that waits for others in vain: what it leaves, where, and that no older run answers for it."""
 
-import resource
+import os
 import signal
+import subprocess
+import sys
 
 import pytest
+from clean_environment import clean_environment
 from launching import Ranks
-from suite import make_suite, plain_pytest
+from suite import HANG_S, PYTHON, make_suite, plain_pytest
 
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.folder.journal import read_journal
@@ -19,6 +22,17 @@ if os.environ["RANK"] == "0" and "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
     def pytest_collection_modifyitems():
         os.kill(os.getpid(), signal.SIGKILL)
 """
+# Hosts the store, as a launcher does, and may open 256 files. The rank is its own child, not one of tests/warm.py.
+LAUNCHER = """
+import resource, sys
+from pathlib import Path
+import launching, warm
+warm._server = lambda: None
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+with launching.Ranks(Path(sys.argv[1]), 2, "--join-timeout=1", "--run-id=second") as ranks:
+    ranks.start(0).processes[0].wait(timeout=180)
+print(ranks.exit_codes, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
 ABSENT = "rank 1 (node 0) did not arrive within 1 s; see what torchrun said there"
 
 
@@ -27,9 +41,9 @@ def suite(tmp_path):
     return make_suite(tmp_path / "suite", "passes")
 
 
-def wait_in_vain(suite, *arguments, env=None) -> str:
+def wait_in_vain(suite, *arguments) -> str:
     """What rank 0 of two says that is alone."""
-    with Ranks(suite, 2, "--join-timeout=1", *arguments, env=env) as ranks:
+    with Ranks(suite, 2, "--join-timeout=1", *arguments) as ranks:
         for process in ranks.start(0).processes.values():
             process.wait(timeout=180)
         assert ranks.exit_codes == {0: 6}, ranks.outputs
@@ -46,19 +60,10 @@ def test_no_older_run_answers_for_one_that_never_began(suite, capsys):
     assert capsys.readouterr().out.startswith(f"INCOMPLETE: nothing ran: {ABSENT} | run {folder.name} | ended ")
 
 
-@pytest.fixture
-def few_files():
-    """This process, which hosts the store as a launcher does, may open 256."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.mark.usefixtures("few_files")
 def test_it_has_the_name_that_was_asked_for_and_its_launcher_may_open_what_ranks_need(suite):
-    wait_in_vain(suite, "--run-id=second", env={"TZ": "UTC0"})  # so that it is this process's child (tests/warm.py)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 1024 + 8 * 2
+    environment = {**clean_environment(), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([PYTHON, "-c", LAUNCHER, str(suite)], env=environment, capture_output=True, text=True, check=True, timeout=HANG_S)
+    assert done.stdout == f"{{0: 6}} {1024 + 8 * 2}\n", done.stderr
     assert [path.name for path in (suite / "reports").iterdir()] == ["second"]
 
 

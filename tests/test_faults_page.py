@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from faults import Fault, Seen, neutral
 
+pytestmark = pytest.mark.repository
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "faults.md"
 TOOL = ROOT / "tools" / "make_faults.py"

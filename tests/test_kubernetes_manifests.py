@@ -6,9 +6,9 @@ import kubernetes_validate
 import pytest
 from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 from kubeflow_trainer_api.models.trainer_v1alpha1_training_runtime import TrainerV1alpha1TrainingRuntime
-from pods import MANIFESTS, built, needs_kustomize, resized
+from pods import MANIFESTS, built, resized
 
-pytestmark = needs_kustomize
+pytestmark = [pytest.mark.repository, pytest.mark.needs("kubectl")]
 
 OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
 RELEASES = ("1.29", kubernetes_validate.latest_version())  # the first that knows backoffLimitPerIndex without a feature gate, and the last

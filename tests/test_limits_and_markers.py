@@ -13,6 +13,8 @@ from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipp
 from gpu_acceptance.verdict.attempts import too_small
 from tests.judging import make_job
 
+pytestmark = pytest.mark.repository
+
 ACCEPTANCE = sorted((Path(__file__).parents[1] / "acceptance").glob("test_*.py"))
 SHAPES = [(size, num_nodes) for size in range(1, 17) for num_nodes in (1, 2, 3)]
 INSIDE = {  # figures that a validation has in larger jobs alone: ranks of the job, and of a node

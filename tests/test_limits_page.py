@@ -16,6 +16,8 @@ from gpu_acceptance.thresholds.limit import COUNTERS, Limit
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 from gpu_acceptance.thresholds.values import show
 
+pytestmark = pytest.mark.repository
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
 PROFILES = ["base", *profile_names(shipped_dir())]

@@ -10,6 +10,8 @@ from gpu_acceptance.thresholds.limit import Limit
 from tools import support
 from tools.make_pages import PAGES, README, ROOT, commands_page, options_page, readme, subjects_page, with_block
 
+pytestmark = pytest.mark.repository
+
 ONE, TWO = Path("one"), Path("two")
 
 

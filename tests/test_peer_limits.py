@@ -11,6 +11,8 @@ from gpu_acceptance.verdict.bounds import Sample
 from gpu_acceptance.verdict.judge import num_peer_metrics
 from gpu_acceptance.verdict.peers import MIN_UNITS, find_behind, peer_factor
 
+pytestmark = pytest.mark.slow
+
 PROFILES = {name: load_profile(name, shipped_dir()) for name in profile_names(shipped_dir())}
 H200 = PROFILES["h200-sxm"]
 LEAST_RUNS = 3

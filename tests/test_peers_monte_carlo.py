@@ -10,6 +10,8 @@ from gpu_acceptance.thresholds.limit import Peers
 from gpu_acceptance.verdict.bounds import Sample
 from gpu_acceptance.verdict.peers import ALPHA, allowed_deficit, find_behind, peer_factor
 
+pytestmark = pytest.mark.slow
+
 NUM_METRICS = 10
 SIGMA = 0.005
 RULE = Peers(deficit_at_most=0.03, sigma=SIGMA)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -19,6 +20,8 @@ from virtual.invariants import check
 from virtual.world import Shape, World, validations
 
 from gpu_acceptance.verdict.objections import FORMATION
+
+pytestmark = pytest.mark.slow
 
 LONG_RUN = int(os.environ.get("GPU_ACCEPTANCE_MACHINE_RUNS", "0"))
 SETTINGS = settings(

@@ -16,6 +16,8 @@ from gpu_acceptance.inventory import gpu_counters, nccl_warnings, port_counters
 from gpu_acceptance.thresholds.limit import COUNTERS
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 
+pytestmark = pytest.mark.repository
+
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "gpu_acceptance"
 ACCEPTANCE = sorted((ROOT / "acceptance").glob("test_*.py"))
@@ -410,6 +412,13 @@ def test_no_pickle_no_eval_no_shell(path):
             assert called not in {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load"}, called
             shell = [keyword.value for keyword in node.keywords if keyword.arg == "shell"]
             assert not any(not (isinstance(value, ast.Constant) and value.value is False) for value in shell)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda path: str(path.relative_to(ROOT / "tests")))
+def test_no_test_changes_what_the_whole_process_of_pytest_has(path):
+    """Where no file may grow, pytest cannot write its own output either. Such a test starts a process."""
+    called = {ast.unparse(node.func) for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)}
+    assert called & {"resource.setrlimit", "os.nice", "os.setpriority", "os.dup2", "signal.signal", "signal.alarm"} == set()
 
 
 def words(*parts):

@@ -3,6 +3,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import jsonschema
 import pytest
 import torch
 
@@ -22,6 +23,8 @@ from gpu_acceptance.verdict.attempts import bare_row, too_small
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
 from tests.judging import make_attempt, make_job
+
+pytestmark = pytest.mark.repository
 
 DIRECTORY = shipped_dir()
 DEVICES = {
@@ -469,7 +472,6 @@ def test_the_schema_is_that_of_the_code():
 
 @pytest.mark.parametrize("path", sorted(DIRECTORY.glob("*.yaml")), ids=lambda path: path.stem)
 def test_files_fit_the_schema_and_a_screen(path):
-    jsonschema = pytest.importorskip("jsonschema")
     content = read_file(path).content.model_dump(mode="json", exclude_unset=True)
     jsonschema.validate(content, json_schema())
 

@@ -8,12 +8,14 @@ from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
+import markdown
+import markdown_it
 import pytest
 
 from tests.report.browser import Browser, Tab
 from tests.test_documents import DOCUMENTS
 
-pytest.importorskip("mkdocs", reason="needs mkdocs-material (extra docs)")
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src"}
@@ -66,6 +68,7 @@ def test_no_page_loads_anything_from_elsewhere(site):
     assert not any(re.search(r"url\(['\"]?https?:", path.read_text(encoding="utf-8")) for path in site.rglob("*.css"))
 
 
+@pytest.mark.needs("chromium")
 def test_a_search_from_the_folder_answers(site, browser):
     """A browser that reaches no network opens the first page as a file. A metric is found by its parts."""
     tab = Tab(browser, site / "index.html")
@@ -84,12 +87,11 @@ def test_a_search_from_the_folder_answers(site, browser):
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_document_has_the_same_lists_tables_and_code_as_on_a_git_host(document):
     """Python-Markdown and CommonMark differ over lists that follow a line, and over what is indented."""
-    markdown, commonmark = pytest.importorskip("markdown"), pytest.importorskip("markdown_it")
     text = document.read_text(encoding="utf-8")
     here = markdown.markdown(  # as mkdocs.yml has it
         text,
         extensions=["tables", "sane_lists", "pymdownx.superfences", "pymdownx.highlight"],
         extension_configs={"pymdownx.highlight": {"use_pygments": False}},
     )
-    there = commonmark.MarkdownIt("commonmark").enable("table").render(text)
+    there = markdown_it.MarkdownIt("commonmark").enable("table").render(text)
     assert Tags(here).count == Tags(there).count

@@ -1,6 +1,5 @@
 """The wheel: it carries the suite and its limits, runs from an empty folder, and copies the suite for additions of a site."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -108,7 +107,7 @@ def test_the_verb_runs_it_in_an_empty_folder_and_names_its_files_as_the_suite_do
     assert len(ended.record.header.ranks) == 2
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root, to mount a folder read-only")
+@pytest.mark.needs("privileged", "util-linux")
 def test_an_installation_that_cannot_be_written_to_runs_as_well(installed, empty):
     suite = suite_of(installed, empty)
     site = suite.parents[1]

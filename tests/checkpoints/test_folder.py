@@ -2,10 +2,11 @@
 
 import json
 import os
-import resource
 import subprocess
+import sys
 
 import pytest
+from needs import is_root
 from waiting import wait_until
 
 from gpu_acceptance.checkpoints.folder import OLD_S, folder_of, make, make_anew, refuse_unusable, remove_old, sees
@@ -65,15 +66,16 @@ def test_a_file(tmp_path):
     assert refusal(tmp_path / "file") == f"--checkpoint-dir={tmp_path}/file: not a folder; name one that is there on every node"
 
 
+@pytest.mark.needs(*(("privileged",) if is_root() else ()))
 def test_a_folder_that_cannot_be_written(tmp_path):
-    if os.geteuid() == 0:  # who may write everywhere, but not on what is mounted read-only
+    if is_root():  # who may write everywhere, but not on what is mounted read-only
         subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", str(tmp_path)], check=True)
     else:
         tmp_path.chmod(0o500)
     try:
         assert refusal(tmp_path) == f"--checkpoint-dir={tmp_path}: not writable; name a folder that is, on every node"
     finally:
-        if os.geteuid() == 0:
+        if is_root():
             subprocess.run(["umount", str(tmp_path)], check=True)
 
 
@@ -118,20 +120,24 @@ def test_where_it_cannot_be_made_the_error_says_what_is_allowed(tmp_path):
     assert str(caught.value) == f"[Errno 20] Not a directory: '{own}'{ALLOWED}"
 
 
-@pytest.fixture
-def no_room():
-    """No file of this process may grow: what a full disk does, to whoever it is."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+# In a process none of whose files may grow: a full disk does the same, to root as well.
+NO_ROOM = """
+import resource, sys
+from pathlib import Path
+from gpu_acceptance.checkpoints.folder import make_anew
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    make_anew(Path(sys.argv[1]), "mark")
+except OSError as error:
+    print(error)
+"""
 
 
-def test_without_room_for_its_marker_nothing_is_left(tmp_path, no_room):
+def test_without_room_for_its_marker_nothing_is_left(tmp_path):
     own = folder_of("a-run", tmp_path, tmp_path, 1)
-    with pytest.raises(OSError, match="File too large") as caught:
-        make_anew(own, "mark")
-    assert str(caught.value) == f"[Errno 27] File too large{ALLOWED}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", NO_ROOM, str(own)], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"[Errno 27] File too large{ALLOWED}\n"
     assert all_under(tmp_path) == []
 
 

@@ -14,6 +14,8 @@ from gpu_acceptance.thresholds.known_metrics import known_metrics
 from gpu_acceptance.thresholds.limit import COUNTERS
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, read_profiles, shipped_dir
 
+pytestmark = pytest.mark.slow
+
 KNOWN = known_metrics(read_profiles(shipped_dir()))
 
 

@@ -4,13 +4,13 @@ from functools import partial
 
 import kubernetes_validate
 import pytest
-from api_server import JOB_LABEL, JOB_UID, cluster, in_container, needs_openssl, pod, unscheduled
+from api_server import JOB_LABEL, JOB_UID, cluster, in_container, pod, unscheduled
 
 from gpu_acceptance.cli import pod_wait
 from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.inventory import kubernetes_api, kubernetes_pods
 
-pytestmark = needs_openssl
+pytestmark = pytest.mark.needs("openssl")
 
 LABELS = f"{JOB_LABEL}={JOB_UID}"
 FULL = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu"

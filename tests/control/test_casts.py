@@ -1,6 +1,5 @@
 """The log of casts over one real store on 127.0.0.1, and the relay of a node over real sockets."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from gpu_acceptance.control import casts as casts_module
 from gpu_acceptance.control.casts import NOTHING, Casts
 from gpu_acceptance.control.relay import Link, Relay, link_to
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is started by root")
 LONG = "long " * 20_000  # more than a relay hands on
 
 ANOTHER_USER = """
@@ -243,7 +241,7 @@ def test_without_a_relay_there_is_no_link():
     assert link_to("nobody") is None
 
 
-@AS_ROOT
+@pytest.mark.needs("root")
 def test_a_socket_of_another_user_is_no_relay():
     process = subprocess.Popen([sys.executable, "-c", ANOTHER_USER, "theirs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
@@ -251,7 +249,7 @@ def test_a_socket_of_another_user_is_no_relay():
     process.communicate("")
 
 
-@AS_ROOT
+@pytest.mark.needs("root")
 def test_another_user_is_no_peer():
     relay = Relay()
     code = "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "

@@ -11,6 +11,8 @@ from torch.distributed import PrefixStore
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES, Control, ControlError
 from gpu_acceptance.launch.rank import TORCHRUN, Rank
 
+pytestmark = pytest.mark.slow
+
 HOST_A_STORE = """
 import sys, torch.distributed as dist
 store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)

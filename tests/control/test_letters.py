@@ -6,6 +6,8 @@ import pytest
 
 from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
 
+pytestmark = pytest.mark.slow
+
 RANKS = range(1, 4)
 LONG = "long " * 1000
 

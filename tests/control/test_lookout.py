@@ -10,6 +10,8 @@ from gpu_acceptance.control import lookout as module
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.lookout import Lookout, Loss
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def beat_fast(monkeypatch):

@@ -13,6 +13,8 @@ from gpu_acceptance.control.control import Control, UnreachableError
 from gpu_acceptance.control.store_client import NoStoreError, store_client
 from gpu_acceptance.launch.rank import Rank
 
+pytestmark = pytest.mark.slow
+
 # Where torch itself would wait for ever, and then end: the interpreter must not wait for it.
 ASKS = """
 import sys
@@ -25,12 +27,12 @@ except store_client.NoStoreError as error:
 """
 
 
-@pytest.fixture
-def silent():
-    """What takes connections and never answers."""
+@pytest.fixture(params=[128, 0], ids=["takes every connection", "takes one connection"])
+def silent(request):
+    """Something that listens and never answers. Where it takes one connection, torch's own client waits for a second one."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        taken.listen()
+        taken.listen(request.param)
         yield taken.getsockname()[1]
 
 

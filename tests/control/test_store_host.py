@@ -18,6 +18,8 @@ from gpu_acceptance.control.control import Control, control_prefix
 from gpu_acceptance.control.store_host import host_store
 from gpu_acceptance.launch.rank import LaunchError, Rank
 
+pytestmark = pytest.mark.slow
+
 STARTS_ONE_AND_DIES = """
 import os, signal, sys
 from gpu_acceptance.launch.rank import Rank

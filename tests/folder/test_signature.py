@@ -8,6 +8,8 @@ import pytest
 from gpu_acceptance.folder.manifest import read_manifest, write_manifest
 from tests.cli.test_verbs import leave_run, run
 
+pytestmark = pytest.mark.needs("openssh-client")
+
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory):

@@ -5,12 +5,12 @@ import dataclasses
 
 import kubernetes_validate
 import pytest
-from api_server import NODE, TOKEN, cluster, needs_openssl, pod
+from api_server import NODE, TOKEN, cluster, pod
 
 from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_health
 from gpu_acceptance.inventory.answer import Missing, Why
 
-pytestmark = needs_openssl
+pytestmark = pytest.mark.needs("openssl")
 
 WELL = {
     "kubernetes.node.ready": (True, "KubeletReady"),

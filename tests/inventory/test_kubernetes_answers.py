@@ -6,13 +6,13 @@ from pathlib import Path
 
 import kubernetes_validate
 import pytest
-from api_server import cluster, needs_openssl
+from api_server import cluster
 
 from gpu_acceptance.cli import pod_wait
 from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_health, kubernetes_nodes, kubernetes_pods
 from gpu_acceptance.inventory.answer import Missing, Why
 
-pytestmark = needs_openssl
+pytestmark = pytest.mark.needs("openssl")
 
 KEPT = Path(__file__).parents[1] / "kubernetes"
 ANSWERS = json.loads((KEPT / "answers.json").read_text())

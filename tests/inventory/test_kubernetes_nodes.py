@@ -4,12 +4,12 @@ import copy
 
 import kubernetes_validate
 import pytest
-from api_server import NODE, cluster, needs_openssl, node
+from api_server import NODE, cluster, node
 
 from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_nodes
 from gpu_acceptance.inventory.answer import MOST_TEXT, Missing, Why
 
-pytestmark = needs_openssl
+pytestmark = pytest.mark.needs("openssl")
 
 PRESENT = {"nvidia.com/gpu.present": "true"}
 

@@ -4,14 +4,12 @@ import os
 import shutil
 import sysconfig
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
 from gpu_acceptance.inventory.needs import COMPILER, OLDEST, lacking, lacking_packages
 
-HEADERS = Path(sysconfig.get_paths("posix_prefix")["include"], "Python.h")
-can_compile = pytest.mark.skipif(not (shutil.which("gcc") and HEADERS.exists()), reason="needs gcc and the headers of this Python")
+can_compile = pytest.mark.needs("gcc", "python3-dev")
 
 
 def test_what_this_python_has_is_not_lacking():

@@ -457,7 +457,7 @@ def test_what_is_no_list_of_processes(text):
         slurm_leftovers.pids(text)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of another user")
+@pytest.mark.needs("root")
 def test_what_an_earlier_job_left_is_named_and_what_came_later_is_not(of_nobody):
     nobody = pwd.getpwnam("nobody").pw_uid
     left, of_another_job, own, later = of_nobody(), of_nobody(), of_nobody(), of_nobody()

@@ -1,5 +1,4 @@
 import platform
-import shutil
 import subprocess
 import sys
 
@@ -56,7 +55,7 @@ def test_without_torch_the_rest_is_read(monkeypatch):
     assert versions.read()["python"] == platform.python_version()
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@pytest.mark.needs("git")
 def test_a_checkout_says_its_commit_and_whether_it_was_changed(tmp_path):
     def git(*arguments):
         command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.com", *arguments]

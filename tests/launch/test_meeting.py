@@ -20,6 +20,8 @@ from gpu_acceptance.launch.meeting import meet
 from gpu_acceptance.launch.meeting_host import Hello, Place, Reply
 from gpu_acceptance.launch.patience import JOIN_S
 
+pytestmark = pytest.mark.slow
+
 FOUND = (0, "")
 
 

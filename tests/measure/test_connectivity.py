@@ -9,6 +9,8 @@ import pytest
 from gpu_acceptance.measure.connectivity import blame, choice, clock, names, path_mtu, reach
 from gpu_acceptance.measure.connectivity.answerer import ECHO, SINK, Answerer, receive
 
+pytestmark = pytest.mark.slow
+
 TOKEN = b"0123456789abcdef" * 2
 HERE, THERE = "127.0.0.2", "127.0.0.3"
 

@@ -9,6 +9,8 @@ from gpu_acceptance.measure.contact import LostContactError
 from gpu_acceptance.measure.exchange import Exchange, Route, Sizes, ring
 from gpu_acceptance.measure.localise import Compared, Located
 
+pytestmark = pytest.mark.slow
+
 NAMES = [f"node-{node}" for node in range(8)]
 NUM_ELEMENTS = 1001  # of the messages in gloo_pairs.py
 

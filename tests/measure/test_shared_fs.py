@@ -9,6 +9,8 @@ import pytest
 from gpu_acceptance.measure.shared_fs import promises, throughput, tokens
 from gpu_acceptance.measure.shared_fs.place import Place, write_whole
 
+pytestmark = pytest.mark.slow
+
 BLOCK = throughput.BLOCK_BYTES
 
 

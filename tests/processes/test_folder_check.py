@@ -1,7 +1,6 @@
 """A folder that does not answer is said to, and nobody waits for it longer; one on a dead server: test_end_to_end_network_fs.py."""
 
 import os
-import shutil
 import subprocess
 import sys
 
@@ -31,7 +30,7 @@ def test_what_is_wrong_with_a_folder(tmp_path):
     assert find_wrong(tmp_path / "file") == "not a folder; name one that is there on every node"
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be a root that may not write")
+@pytest.mark.needs("root", "util-linux")
 def test_a_root_that_may_not_write_is_told_of_who_may_take_it_for_somebody_else(tmp_path):
     """As on NFS with root_squash: here without the capability that lets root write anywhere."""
     (tmp_path / "theirs").mkdir(mode=0o755)

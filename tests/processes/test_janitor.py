@@ -132,7 +132,7 @@ def test_what_is_no_folder_of_ours_stays(tmp_path):
     assert sorted(path.name for path in (tmp_path / "somebody-elses").iterdir()) == ["file", "inside"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another user")
+@pytest.mark.needs("root")
 def test_a_folder_of_another_user_stays_even_where_it_could_be_removed(tmp_path):
     (tmp_path / "folder").mkdir()
     os.chown(tmp_path / "folder", 65534, 65534)

@@ -26,6 +26,8 @@ from tests.journals import make_plan
 from tests.judging import make_limit, make_profile
 from tests.report import samples
 
+pytestmark = pytest.mark.slow
+
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
 words = st.text("aZ09_%/.*^-", min_size=1, max_size=8)
 floats = st.floats(allow_nan=False, allow_infinity=False)

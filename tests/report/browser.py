@@ -4,11 +4,11 @@ import base64
 import json
 import os
 import select
-import shutil
 import subprocess
 import time
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+from tools import system_packages
+
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--host-resolver-rules=MAP * ~NOTFOUND"),
@@ -22,8 +22,8 @@ class Browser:
     """One process for many tabs; `close` ends it."""
 
     def __init__(self, folder):
-        binary = next(filter(None, map(shutil.which, NAMES)), None)
-        assert binary, "no browser: the report is checked in a real one; install it with `apt-get install chromium`"
+        binary = system_packages.browser()
+        assert binary, "no browser here: a test without the fixture `browser` says needs(chromium)"
         command = ["sh", "-c", ON_PIPES, "sh", binary, *FLAGS, "--remote-debugging-pipe", f"--user-data-dir={folder / 'profile'}"]
         with (folder / "browser.log").open("wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)

@@ -10,3 +10,9 @@ def browser(tmp_path_factory):
     browser = Browser(tmp_path_factory.mktemp("browser"))
     yield browser
     browser.close()
+
+
+def pytest_itemcollected(item):
+    if "browser" in item.fixturenames:
+        item.add_marker(pytest.mark.needs("chromium"))
+        item.add_marker(pytest.mark.slow)

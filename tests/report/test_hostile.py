@@ -16,6 +16,8 @@ from gpu_acceptance.report import build_page
 from tests.report import samples
 from tests.report.pages import parse
 
+pytestmark = pytest.mark.slow
+
 # Words of the format itself: another value would be no record.
 FIXED = {"kind", "verdict", "outcome", "status", "scope", "state", "metrics"}
 PIECES = [

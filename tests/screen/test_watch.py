@@ -20,6 +20,8 @@ from gpu_acceptance.inventory.patience import Patience
 from gpu_acceptance.screen import watch as watch_module
 from gpu_acceptance.screen.watch import watch
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parents[1]
 FAKE = f"""
 import ctypes, sys, threading, time

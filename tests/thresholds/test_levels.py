@@ -166,6 +166,7 @@ def suite(tmp_path_factory):
     return made
 
 
+@pytest.mark.launcher
 def test_a_run_at_a_level_says_so_and_names_what_was_no_part_of_it(suite):
     ended = torchrun(suite, "--level=health")
     assert ended.verdict_line == "ACCEPTED (health, cpu profile: no GPU was tested)", ended.output
@@ -175,18 +176,21 @@ def test_a_run_at_a_level_says_so_and_names_what_was_no_part_of_it(suite):
     assert "level health: misses (1 validation), two_metrics (2 validations) not part of it" in (ended.folder / "report.html").read_text()
 
 
+@pytest.mark.launcher
 def test_a_level_can_reject(suite):
     ended = plain_pytest(suite, "--level=quick")
     assert ended.returncode == 1, ended.output
     assert ended.verdict_line.startswith("REJECTED: 1 limit missed in 1 of 2 validations (quick, cpu profile")
 
 
+@pytest.mark.launcher
 def test_a_level_to_which_nothing_belongs_is_a_usage_error(suite):
     refused = plain_pytest(suite, "--level=health", "-k", "misses or two_metrics")
     assert refused.returncode == 4, refused.output
     assert "--level=health: nothing of what was asked for belongs to it: misses, two_metrics" in refused.output
 
 
+@pytest.mark.launcher
 def test_the_plan_shows_the_level_and_what_it_leaves_out(suite):
     plan = plain_pytest(suite, "--plan", "--level=quick")
     assert "profile cpu (no GPU), level quick, " in plan.output
@@ -194,6 +198,7 @@ def test_the_plan_shows_the_level_and_what_it_leaves_out(suite):
     assert "test_two_metrics.py::" not in plan.output
 
 
+@pytest.mark.launcher
 def test_a_level_that_is_not_there_is_a_usage_error(suite):
     refused = plain_pytest(suite, "--level=fast")
     assert refused.returncode == 4

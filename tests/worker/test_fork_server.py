@@ -25,6 +25,8 @@ from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.worker.worker import worker_command
 
+pytestmark = pytest.mark.slow
+
 SRC = Path(__file__).parents[2] / "src"
 # What a worker finds when it collects: a conftest of a stranger.
 CONFTEST = """

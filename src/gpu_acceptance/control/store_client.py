@@ -11,6 +11,7 @@ from torch.distributed import DistError, TCPStore
 
 _EVERY_S = 0.5
 _ANSWER_S = 10.0  # at least, of what listens: thousands of ranks may ask a store at once
+_TORCH_S = 86400.0  # our clock decides: where a wait of torch ends first, it writes a trace and aborts the interpreter at its exit
 
 
 class NoStoreError(RuntimeError):
@@ -49,6 +50,8 @@ def _await_listener(host: str, port: int, end: float, stopped: Callable[[], obje
 
 def _make(host: str, port: int, within_s: float, made: "queue.SimpleQueue[TCPStore | NoStoreError]") -> None:
     try:
-        made.put(TCPStore(host, port, None, is_master=False, timeout=timedelta(seconds=within_s)))
+        client = TCPStore(host, port, None, is_master=False, timeout=timedelta(seconds=_TORCH_S))
+        client.set_timeout(timedelta(seconds=within_s))  # of each later call
+        made.put(client)
     except (DistError, RuntimeError, ValueError) as error:
         made.put(NoStoreError(str(error).splitlines()[0]))

@@ -17,6 +17,8 @@ from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record
 
+pytestmark = pytest.mark.slow
+
 PROFILE = asked_for(load_profile("cpu", shipped_dir()), "--lora-model")
 UNTAUGHT = {"held_out.loss"}  # by three steps from random weights
 

@@ -18,6 +18,8 @@ from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record
 
+pytestmark = pytest.mark.slow
+
 PROFILE = load_profile("cpu", shipped_dir())
 BARE = Decoder("qwen2", 1, 8, 1, 64, 4)
 EARLY = {"excess"}  # too few steps to come to the floor

@@ -3,6 +3,8 @@
 import pytest
 from gloo_ranks import answers_of
 
+pytestmark = pytest.mark.slow
+
 SMALL = ("alone", "fsdp", "recomputed")
 
 

@@ -1,11 +1,13 @@
 """Saving a job in training and going on with it, on two real ranks (gloo): exactly, on one of them alone, with faults, without room."""
 
-import os
 import re
 import subprocess
 
 import pytest
 from gloo_ranks import answers_of
+from needs import is_privileged
+
+pytestmark = pytest.mark.slow
 
 WAYS = ("ddp", "fsdp", "lora")
 NUM_PARAMETERS = 118_528  # test_ddp.py counts them; the tied head is saved a second time
@@ -15,7 +17,7 @@ AT_LEAST_BYTES = 3 * 4 * NUM_PARAMETERS + 4 * 256 * 64
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    if os.geteuid() != 0:
+    if not is_privileged():
         return answers_of("train/checkpoint_ranks.py", 2, folder)
     disk = folder / "disk"
     disk.mkdir()
@@ -80,9 +82,8 @@ def test_a_flipped_bit_in_a_file_is_found(answers):
     assert second == []
 
 
+@pytest.mark.needs("privileged")
 def test_no_room_is_told_on_all_ranks_beforehand_and_meanwhile(answers):
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a small disk")
     for answer in answers:
         before, meanwhile = answer["full"]
         assert re.fullmatch(r"rank 0: OSError: /.+/disk/before: \d+ bytes are free, \d+ are needed, 2 times the checkpoint", before)

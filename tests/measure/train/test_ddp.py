@@ -3,6 +3,8 @@
 import pytest
 from gloo_ranks import answers_of
 
+pytestmark = pytest.mark.slow
+
 NUM_PARAMETERS = 118_528  # 2 layers of 12 x 64^2 + 13 x 64, tokens 256 x 64, places 32 x 64, the last norm 128
 NUM_TENSORS = 2 * 12 + 4
 

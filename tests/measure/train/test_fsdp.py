@@ -6,6 +6,8 @@ from gloo_ranks import answers_of
 
 from gpu_acceptance.measure.train.fsdp import _promised
 
+pytestmark = pytest.mark.slow
+
 NUM_PARAMETERS = 118_528  # see test_ddp.py
 WAYS = ("by_block", "whole")
 

@@ -16,6 +16,8 @@ from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record
 
+pytestmark = pytest.mark.slow
+
 PROFILE = load_profile("h200-sxm", shipped_dir())
 CPU = torch.device("cpu")
 TINY = Workload("gpt2", Decoder("gpt2", num_layers=1, width=8, num_heads=1, vocabulary=64, sequence=4), 2)

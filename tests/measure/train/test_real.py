@@ -8,6 +8,8 @@ import torch
 from gloo_ranks import answers_of
 from PIL import Image
 
+pytestmark = pytest.mark.slow
+
 NUM_SAMPLES, LENGTH, BATCH = 40, 10, 3  # 6 whole batches of each rank in an epoch
 
 

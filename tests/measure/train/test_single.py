@@ -10,6 +10,8 @@ from gpu_acceptance.measure.train.shapes import Decoder, ResNet, Workload
 from gpu_acceptance.measure.train.trained import Times
 from gpu_acceptance.measure.train.tuned import TrainingMemoryError
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 TIMES = Times(warmup_s=0.01, block_s=0.01, num_blocks=3, min_steps=4)
 GPT2 = Workload("gpt2", Decoder("gpt2", 1, 64, 2, 64, 16), 2, "train.gpt2.batch_size")

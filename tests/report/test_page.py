@@ -254,10 +254,7 @@ def test_a_missed_limit_names_figure_bound_source_and_gpu():
     assert "hbm.triad.bandwidth ✗ MISSED 3120.0 GB/s >= 4150 -24.8 % rank 5 (node-01.example, GPU 5, serial 1653924100006)" in text
     assert "h200-sxm.yaml: measured 2026-11-20" in text
     assert "all of ranks 0-7" in text
-    assert (
-        "watch A GPU's memory is slower than it must be. Run this GPU alone. If it is still slow at its full memory clock, "
-        in text
-    )
+    assert "watch A GPU's memory is slower than it must be. Run this GPU alone. If it is still slow at its full memory clock, " in text
     assert "Run it again: torchrun --nproc-per-node gpu -m pytest acceptance/test_hbm.py::test_hbm_triad" in text
 
 

@@ -73,7 +73,7 @@ def cut_off(command, cwd) -> subprocess.CompletedProcess[str]:
     """Runs it where there is no interface but lo, for torchrun, and no package of the python below us but the torch that it may hold."""
     hidden = " && ".join(f"mount -t tmpfs none {shlex.quote(folder)}" for folder in _packages_below()) or "true"
     script = f'{hidden} && ip link set lo up && ip -brief link show up && exec "$@"'
-    env = {name: value for name, value in plain_environment().items() if name != "PYTHONPATH"}
+    env = {name: value for name, value in clean_environment().items() if name != "PYTHONPATH"}
     return subprocess.run(
         ["unshare", "--net", "--mount", "sh", "-c", script, "sh", *command],
         cwd=cwd,
@@ -96,10 +96,4 @@ def _packages_below() -> Iterator[str]:
 
 def make(folder, *arguments) -> subprocess.CompletedProcess[str]:
     command = ["make", f"PYTHON={PYTHON}", *arguments]
-    return subprocess.run(command, cwd=folder, env=plain_environment(), capture_output=True, text=True, check=False, timeout=800)
-
-
-def plain_environment() -> dict[str, str]:
-    """Without what is of the make that runs these tests, or would decide for one that a test starts."""
-    ours = ("MAKE", "MFLAGS", "RANKS", "REPORTS", "ARGS", "VENV", "OFFLINE", "PY=", "PLATFORM")
-    return {name: value for name, value in clean_environment().items() if not f"{name}=".startswith(ours)}
+    return subprocess.run(command, cwd=folder, env=clean_environment(), capture_output=True, text=True, check=False, timeout=800)

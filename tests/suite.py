@@ -31,7 +31,7 @@ EXAMPLES = ROOT / "tests" / "examples"
 PYTHON = sys.executable
 HANG_S = 240  # far beyond any run; only to end a test of a run that does not end
 _SUITE = "EXAMPLE_SUITE"  # in the environment of all that a run starts, wherever it goes from there
-_RANK_BLOCK = re.compile(r"rank\s+:\s+(\d+).*?\n\s*exitcode\s+:\s+(-?\d+).*?\n\s*traceback : (.*?)\n(?:---|===)", re.DOTALL)
+_RANK_BLOCK = re.compile(r"rank\s+:\s+(\d+).*?\n\s*exitcode\s+:\s+(-?\d+).*?\n\s*traceback : (.*?)\n\s*(?=\[\d+\]:|---|===)", re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-from bundles import plain_environment
+from clean_environment import clean_environment
 from suite import PYTHON
 
 pytestmark = pytest.mark.repository
@@ -78,7 +78,7 @@ def test_the_entry_point_plans_with_what_is_copied(image, tmp_path):
     assert "RUN make plan > /dev/null" in (FOLDER / "Dockerfile").read_text().splitlines()
     words = [word.replace("=/opt/", f"={tmp_path}/opt/").replace("=/reports", f"={tmp_path}/reports") for word in json.loads(entry)]
     done = subprocess.run(
-        [*words, "plan", "RANKS=1"], cwd=tmp_path, env=plain_environment(), capture_output=True, text=True, check=False, timeout=200
+        [*words, "plan", "RANKS=1"], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False, timeout=200
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "acceptance/test_environment.py" in done.stdout

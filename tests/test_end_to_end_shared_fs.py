@@ -1,10 +1,8 @@
 """`--shared-dir` on two hosts with real mounts: one directory, two of one name, one that shows files late, a full one, a read-only one."""
 
 import re
-import shutil
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -95,25 +93,12 @@ def test_files_that_are_shown_late_are_late_and_not_missing(tmp_path):
 
 @contextmanager
 def copied_late(*folders):
-    copier = subprocess.Popen([sys.executable, __file__, *map(str, folders)])
+    copier = subprocess.Popen([sys.executable, str(Path(__file__).with_name("copy_late.py")), str(LATE_S), *map(str, folders)])
     try:
         yield
     finally:
         copier.kill()
         copier.wait()
-
-
-def copy_late(one, other):
-    """For ever: what is in one and not in the other comes there once it is 3 s old."""
-    while True:
-        for source, target in ((one, other), (other, one)):
-            for path in (path for path in source.rglob("token") if time.time() - path.stat().st_mtime > LATE_S):
-                copied = target / path.relative_to(source)
-                copied.parent.mkdir(exist_ok=True)
-                if not copied.exists():
-                    shutil.copy(path, copied.with_suffix(".copying"))
-                    copied.with_suffix(".copying").rename(copied)
-        time.sleep(0.1)
 
 
 def kill_in_the_middle(suite):
@@ -163,7 +148,3 @@ def test_what_is_no_folder_is_refused(tmp_path, value, text):
     refused = plain_pytest(shipped_suite(tmp_path, "shared_fs"), f"--shared-dir={value}")
     assert refused.returncode == 4
     assert text in refused.output
-
-
-if __name__ == "__main__":
-    copy_late(*map(Path, sys.argv[1:]))

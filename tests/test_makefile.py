@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from clean_environment import clean_environment
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,13 +32,8 @@ def write_program(path, text):
     path.chmod(0o755)
 
 
-def plain_environment():
-    ours = ("MAKE", "MFLAGS", "RANKS", "REPORTS", "ARGS", "VENV")  # of the make that runs these tests, and what would decide for this one
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-
-
 def make(checkout, *arguments, **env):
-    env = {**plain_environment(), **env}
+    env = {**clean_environment(), **env}
     return subprocess.run(["make", *arguments], cwd=checkout, env=env, capture_output=True, text=True, check=False, timeout=180)
 
 
@@ -70,7 +66,7 @@ def test_a_run_that_is_asked_to_end_ends_before_make(checkout, to):
     """SIGTERM is of `docker stop`, or of a CI job that is cancelled; SIGINT of a terminal goes to all of its processes."""
     write_program(checkout / ".venv" / "bin" / "gpu-acceptance", TAKES_ITS_TIME)
     process = subprocess.Popen(
-        ["make", "accept"], cwd=checkout, env=plain_environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
+        ["make", "accept"], cwd=checkout, env=clean_environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout.readline() == "up\n"
     if to == "make":

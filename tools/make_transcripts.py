@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "reports" / "samples" / "transcripts"
 COLUMNS = 100
 _STEERS = re.compile(r"\x1b\[[0-9;]*m")
+_RUN_OF_TORCHRUN = re.compile(r"torchelastic_\w{8}/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}_\w{8}/")
 _OVERLAY = "raised.yaml"
 _RAISED = """\
 limits:
@@ -83,8 +84,9 @@ def _on_a_terminal(command: Sequence[str]) -> tuple[int, str]:
 
 
 def _without_names(text: str) -> str:
-    for name, stand_in in ((str(ROOT), "/srv/gpu-acceptance"), (sys.base_prefix, "/usr")):
+    for name, stand_in in ((str(ROOT), "/path/to/gpu-acceptance"), (sys.base_prefix, "/usr")):
         text = text.replace(name, stand_in)
+    text = _RUN_OF_TORCHRUN.sub("torchelastic_12345678/00000000-0000-0000-0000-000000000000_12345678/", text)
     return re.sub(rf"\b{re.escape(socket.gethostname())}\b", "node-01", text)
 
 

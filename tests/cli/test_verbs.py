@@ -95,8 +95,8 @@ def test_a_folder_of_runs_means_the_newest(tmp_path, capsys):
     leave_run(tmp_path, "20261120-070000-ab12", samples.accepted)
     leave_run(tmp_path, "20261121-060000-0001", samples.rejected)
     (tmp_path / "README.md").touch()
-    (tmp_path / "sample").mkdir()
-    (tmp_path / "sample" / "results.json").touch()
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples" / "results.json").touch()
     code, out, _ = run(capsys, "verdict", tmp_path)
     assert code == 1
     assert "run 20261121-060000-0001" in out

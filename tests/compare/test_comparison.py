@@ -365,7 +365,8 @@ def test_two_real_runs_with_and_without_another_job_on_the_gpus(tmp_path, capsys
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "num_figures"), [("h200-compute/x4-full", "h200-compute/x4-quick", 44), ("h200x8-accept/raised", "../sample", 64)]
+    ("before", "after", "num_figures"),
+    [("h200-compute/x4-full", "h200-compute/x4-quick", 44), ("h200x8-accept/gpus8", "h200x8-accept/raised", 64)],
 )
 def test_no_figure_of_one_machine_moves_by_more_than_noise(before, after, num_figures):
     found = compare(*(read_results(REPORTS / "evidence" / name) for name in (before, after)))

@@ -1,11 +1,16 @@
 """What all tests share: no test fails because the machine is slow, and the fixture that checks a row of the fault matrix."""
 
 import signal
+import sys
 from pathlib import Path
 
 import pytest
-from faults import Seen
-from hypothesis import HealthCheck, settings
+
+# A pytest at the root that was given no folder which is there looks into each `test*` folder for a conftest, without our pytest.ini.
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])] * (str(Path(__file__).parent) not in sys.path)
+
+from faults import Seen  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 pytest_plugins = ["needs"]
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

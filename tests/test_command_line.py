@@ -33,6 +33,10 @@ def assert_refused(finished, text):
     [
         (["--lvel=quick"], "ERROR: --lvel=quick: unknown option; did you mean '--level'?"),
         (["--maxfial=1", "--plan"], "ERROR: --maxfial=1: unknown option; did you mean '--maxfail'?"),
+        (["--ranks=2"], "ERROR: --ranks=2: unknown option of pytest: it belongs to `gpu-acceptance run`; torchrun takes --nproc-per-node"),
+        (["acceptance/test_two_metrisc.py"], "test_two_metrisc.py: no such file or folder; did you mean 'acceptance/test_two_metrics.py'?"),
+        (["acceptanc/"], "ERROR: acceptanc/: no such file or folder; did you mean 'acceptance'?"),
+        (["--level", "quick", "quik"], "ERROR: quik: no such file or folder"),
         (["--zzz"], "ERROR: --zzz: unknown option; --help lists all"),
         (["--gpus"], "ERROR: --gpus: no value; write --gpus=VALUE"),
         (["--localise=yes"], "ERROR: --localise takes no value"),

@@ -53,7 +53,6 @@ def test_where_nothing_is_selected_the_run_says_so_and_leaves_its_results(tmp_pa
     [
         ("leaves_at_import", [], "could not collect: acceptance/test_leaves_at_import.py: SystemExit(0) while it was imported"),
         ("wrong_markers", [], "test_value: marker worker wants fresh to be True or False, got worker(fresh='no')"),
-        ("passes", ["acceptance/nowhere.py"], "could not collect: file or directory not found: acceptance/nowhere.py"),
         (
             "passes",
             ["acceptance/test_passes.py", "--keep-duplicates"],

@@ -20,7 +20,7 @@ from gpu_acceptance.launch.rank import LaunchError, Rank
 from gpu_acceptance.launch.refused import NOT_WRITABLE, USAGE, RefusedError
 from gpu_acceptance.options import data_dir, lora_files
 from gpu_acceptance.options.chosen_profile import choose_profile
-from gpu_acceptance.options.command_line import usage_mistakes
+from gpu_acceptance.options.command_line import refuse_missing_paths, usage_mistakes
 from gpu_acceptance.options.offered import add_options
 from gpu_acceptance.options.own_files import read_own_files
 from gpu_acceptance.options.settings import Settings, read_settings
@@ -70,6 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.freeze()  # what was imported stays to the end: pytest's collections need not go through torch
     try:
         refuse_inside_a_worker()
+        refuse_missing_paths(config)
         settings = read_settings(config)
     except pytest.UsageError as error:
         refuse_usage(str(error))

@@ -102,3 +102,14 @@ def test_what_a_contract_excuses_weakens_the_verdict():
 def test_the_terminal_counts_the_lines_of_a_contract():
     assert "contract contract.yaml: 5 lines: 1 met, 1 missed, 3 not tested" in list(summary_lines(samples.rejected()))
     assert not any(line.startswith("contract") for line in summary_lines(samples.accepted()))
+
+
+def test_a_run_without_a_gpu_answers_no_question_of_a_bring_up():
+    record = samples.accepted()
+    limits = (samples.held("nccl.all_reduce.busbw", 0.4, "GB/s", ">= 1e-05", None, bound="at_least"),)
+    conclusion = record.conclusion
+    coverage = conclusion.coverage.model_copy(update={"gpus_existing": 0})
+    shown = record.model_copy(update={"conclusion": conclusion.model_copy(update={"limits": limits, "coverage": coverage})})
+    lines = contract_view(shown).lines
+    assert {line.mark.word for line in lines} == {"NOT TESTED"}
+    assert {line.reasons for line in lines if line.number == "4.2"} == {("no GPU was tested",)}

@@ -102,6 +102,8 @@ def _names(by):
 
 
 SAID = """
+hbm.copy.bandwidth = 3 TB/s: its unit is 'TB/s', the limit's is 'GB/s'
+hbm.copy.bandwidth checked by subject disk: a metric belongs to acceptance/test_hbm.py
 NVRM: GPU at PCI:0000:1b:00: GPU has fallen off the bus.
 Unable to determine the device handle for GPU0000:1B:00.0: GPU is lost.  Reboot the system to recover this GPU
 somebody else uses 1 GPU of this job, so that no figure would be that of the hardware:

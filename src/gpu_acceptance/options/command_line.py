@@ -11,9 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from gpu_acceptance.options.offered import NAMES, has_value
+from gpu_acceptance.options.suite import FOLDER
 from gpu_acceptance.text.nearest import did_you_mean
 
 _UNKNOWN = "unrecognized arguments: "  # argparse
+_OF_THE_PROGRAM = {"--ranks": " of pytest: it belongs to `gpu-acceptance run`; torchrun takes --nproc-per-node=N"}
 _ARGUMENT = re.compile(r"argument (?P<names>\S+): (?P<fault>.+)", re.DOTALL)
 
 
@@ -31,7 +33,7 @@ def _unknown(arguments: str, parser: pytest.Parser) -> Iterator[str]:
     for argument in arguments.split():
         name, value = argument.partition("=")[::2]
         if name.startswith("-"):
-            hint = did_you_mean(name, _names(parser)) or "; --help lists all"
+            hint = _OF_THE_PROGRAM.get(name) or did_you_mean(name, _names(parser)) or "; --help lists all"
             yield f"{argument}: unknown option{hint}" if value else f"{name}: unknown option{hint}"
 
 
@@ -44,6 +46,25 @@ def _wrong(message: str) -> str:
     if name in NAMES:
         return f"{name}: no value; write {name}=VALUE" if has_value(name) else f"{name} takes no value"
     return f"{name}: {fault}"
+
+
+def refuse_missing_paths(config: pytest.Config) -> None:
+    """Raises pytest.UsageError, with a line for each file or folder of the command line that is not there."""
+    if config.option.pyargs:
+        return
+    lines = [_missing(argument, config) for argument in config.args]
+    if any(lines):
+        raise pytest.UsageError(*filter(None, lines))
+
+
+def _missing(argument: str, config: pytest.Config) -> str:
+    """`acceptance/test_hbn.py: no such file or folder; did you mean 'acceptance/test_hbm.py'?`, and nothing where it is there."""
+    name = argument.partition("::")[0]
+    if (config.invocation_params.dir / name).exists():
+        return ""
+    folder = config.rootpath / FOLDER
+    names = [FOLDER, *(f"{FOLDER}/{path.name}" for path in sorted(folder.glob("*.py")))]
+    return f"{name}: no such file or folder{did_you_mean(name.rstrip('/'), names)}"
 
 
 def _names(parser: pytest.Parser) -> list[str]:

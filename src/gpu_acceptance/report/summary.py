@@ -28,7 +28,7 @@ _BROKE_OFF = {2, 3}  # exit codes of a run that was interrupted or failed itself
 _MOST_CULPRITS = 5
 _MOST_SUBJECTS = 8
 _MOST_REASONS = 3
-_MOST_MESSAGE = 120  # characters of what a rank said
+_MOST_MESSAGE = 240  # characters of what a rank said
 _LONGEST_LINE = 1_000  # characters; all lines go to every rank in one message
 _FEW_DIGITS, _VISIBLE_MARGIN = 4, 0.001  # a margin below this would not show in so few digits
 
@@ -86,13 +86,16 @@ def _culprits(record: RunRecord, *, rejecting_only: bool) -> Iterator[str]:
 
 
 def _also_not_proved(record: RunRecord) -> Iterator[str]:
-    """`also not proved: 2 validations in error, 51 not run`: beside a rejection that decides nothing any more."""
+    """`also not proved: validations: 2 in error, 51 not run; limits: 5 unstable`: beside a rejection that decides nothing any more."""
     outcomes = Counter(row.outcome for row in validations(record.rows))
-    told = [(outcomes[outcome], word) for outcome, word in INCOMPLETE.items() if outcomes[outcome]]
-    if told:
-        (number, word), *rest = told
-        more = "".join(f", {number} {word}" for number, word in rest)
-        yield f"also not proved: {plural(number, 'validation')} {word}{more}"
+    statuses = Counter(limit.status for limit in record.conclusion.limits)
+    told = {
+        "validations": [f"{outcomes[outcome]} {word}" for outcome, word in INCOMPLETE.items() if outcomes[outcome]],
+        "limits": [f"{statuses[status]} {status.value}" for status in (Status.UNSTABLE, Status.INVALID) if statuses[status]],
+    }
+    named = [f"{of_what}: {', '.join(parts)}" for of_what, parts in told.items() if parts]
+    if named:
+        yield f"also not proved: {'; '.join(named)}"
 
 
 def _culprit(suspect: Suspect, names: Mapping[int, str]) -> str:
@@ -125,6 +128,8 @@ def _what(fault: Fault) -> str:
         cut = f"{said[:_MOST_MESSAGE]}..." if len(said) > _MOST_MESSAGE else said
         return f"{fault.mark.word} in {fault.nodeid.rsplit('/', 1)[-1]}: {cut}"
     judged = fault.line.judgement
+    if judged.status is Status.INVALID:
+        return f"{fault.mark.word}: {clip(one_line(judged.message), _MOST_MESSAGE)}"
     return _figure(judged) if judged.status is Status.MISSED else f"{_figure(judged)}: {fault.mark.word}"
 
 

@@ -102,7 +102,8 @@ def header_lines(run: Run) -> Iterator[str]:
     seconds = run.leader.expected_s
     end = datetime.now().astimezone() + timedelta(seconds=seconds)
     coverage = make_coverage(judge_run((), profile, job, run.plan.waivers), profile.requires, job)
-    what = f"{plural(len(run.validations) - 1, 'validation')} and {plural(coverage.limits_expected, 'limit')}"
+    # What needs two nodes or GPUs to compare, as `uniform` does, is known to ask nothing once it is judged.
+    what = f"{plural(len(run.validations) - 1, 'validation')} and up to {plural(coverage.limits_expected, 'limit')}"
     yield f"expected  {duration(seconds)} for {what}; end about {end:%H:%M %Z}"
     yield from (f"missing   {announcement(unmet)}" for unmet in run.unmet)
 

@@ -150,7 +150,7 @@ def test_the_first_screen_says_what_is_tested_by_what_and_until_when(suites):
     assert profile == "profile   cpu, since there is no GPU; level full"
     assert job.startswith("job       1 node x 1 rank, no GPU: ")
     assert told == f"run       {done.folder.name}, its report will be in {done.folder}"
-    assert re.fullmatch(r"expected  \S+ s for 1 validation and 1 limit; end about \d\d:\d\d \S+", expected)
+    assert re.fullmatch(r"expected  \S+ s for 1 validation and up to 1 limit; end about \d\d:\d\d \S+", expected)
 
 
 def test_overlays_and_a_named_profile_are_on_the_first_screen(tmp_path):

@@ -5,10 +5,11 @@ another one. A contract line that was missed is one too, whatever its limits did
 """
 
 from collections import defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.compare.settings import places, subjects_with_other_parameters
+from gpu_acceptance.compare.settings import subjects_with_other_parameters
+from gpu_acceptance.compare.slots import match_slots
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import RunRecord
@@ -52,7 +53,9 @@ class Failures:
 
 def compare_failures(before: RunRecord, after: RunRecord) -> Failures:
     """Every failure of either run; the slots of one limit together, where they fared alike."""
-    old, new, others = _Tested(before), _Tested(after), subjects_with_other_parameters(before, after)
+    earlier, later = match_slots(before.header, after.header)
+    old, new = _Tested(before, earlier.places), _Tested(after, later.places)
+    others = subjects_with_other_parameters(before, after)
     found: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     for key in dict.fromkeys([*old.failures, *new.failures]):
         kind, reason = _change(key, old, new, others)
@@ -86,8 +89,8 @@ def tested(record: RunRecord) -> set[str]:
 class _Tested:
     """What of a run failed, and what held."""
 
-    def __init__(self, record: RunRecord) -> None:
-        self._places = places(record.header)
+    def __init__(self, record: RunRecord, places: Mapping[int, str]) -> None:
+        self._places = places
         self._judgements: dict[tuple[str, str, str], list[Judgement]] = defaultdict(list)
         self._rows = {row.nodeid: row for row in record.rows}
         for row in record.rows:

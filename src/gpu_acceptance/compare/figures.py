@@ -10,12 +10,13 @@ A figure without a spread in either run has no noise that anybody knows: it is j
 
 import math
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Literal
 
 from gpu_acceptance.compare.failures import tested
-from gpu_acceptance.compare.settings import places, subjects_with_other_parameters
+from gpu_acceptance.compare.settings import subjects_with_other_parameters
+from gpu_acceptance.compare.slots import match_slots
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.limit import subject_of
@@ -66,7 +67,8 @@ class Figures:
 def compare_figures(before: RunRecord, after: RunRecord) -> Figures:
     """Of validations that both runs tested with the same parameters, in the same slots."""
     others = subjects_with_other_parameters(before, after)
-    old, new = _figures(before), _figures(after)
+    earlier, later = match_slots(before.header, after.header)
+    old, new = _figures(before, earlier.places), _figures(after, later.places)
     both = [key for key in old if key in new and subject_of(key[0]) not in others and _comparable(old[key], new[key])]
     bounds = _bounds(before) | _bounds(after)
     found: dict[tuple[str, str, Direction], list[Moved]] = defaultdict(list)
@@ -86,9 +88,9 @@ def _comparable(old: Figure, new: Figure) -> bool:
     return has_noise and bool(old.value or new.value) and old.unit == new.unit
 
 
-def _figures(record: RunRecord) -> dict[tuple[str, str, str, str], Figure]:
+def _figures(record: RunRecord, where: Mapping[int, str]) -> dict[tuple[str, str, str, str], Figure]:
     """Numbers by validation, metric, detail and slot, of the last attempt."""
-    where, done = places(record.header), tested(record)
+    done = tested(record)
     return {
         (row.nodeid, figure.metric, figure.detail, where.get(rank.rank, f"rank {rank.rank}")): figure
         for row in record.rows

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.compare.slots import Slots, match_slots
 from gpu_acceptance.record.run_record import Header, RunRecord
 from gpu_acceptance.thresholds.values import level_text, plural, show
 
@@ -30,26 +30,17 @@ def differing(before: RunRecord, after: RunRecord) -> list[Differing]:
     return sorted(found, key=lambda one: not one.forbids)
 
 
-def places(header: Header) -> dict[int, str]:
-    """Rank -> `node-03, GPU 5`: the slot, where a GPU may have been replaced since."""
-    return {one.rank: _place(one) for one in header.ranks}
-
-
 def subjects_with_other_parameters(before: RunRecord, after: RunRecord) -> frozenset[str]:
     """`gemm` where `gemm.size` differs."""
     old, new = before.header.parameters, after.header.parameters
     return frozenset(name.partition(".")[0] for name in {*old, *new} - _DRAWN if old.get(name) != new.get(name))
 
 
-def _place(identity: RankIdentity) -> str:
-    return f"{identity.host}, GPU {identity.gpu.index}" if identity.gpu else f"{identity.host}, local rank {identity.local_rank}"
-
-
 def _shape(before: Header, after: Header) -> Iterator[Differing]:
     for what, read in (("profile", _profile), ("GPUs", _models), ("job", _job)):
         if read(before) != read(after):
             yield Differing(what, read(before), read(after), forbids=True)
-    hosts = [sorted({one.host for one in header.ranks}) for header in (before, after)]
+    hosts = [sorted(slots.nodes.values()) for slots in match_slots(before, after)]
     if hosts[0] != hosts[1]:
         yield Differing("nodes", ", ".join(hosts[0]), ", ".join(hosts[1]), forbids=not set(hosts[0]) & set(hosts[1]))
 
@@ -85,18 +76,19 @@ def _digests(header: Header) -> dict[str, str]:
 
 def _by_place(before: Header, after: Header) -> Iterator[Differing]:
     """GPUs that were replaced, and what the software of each node says, once for all nodes that changed alike."""
-    yield from _tables("serial of", _serials(before), _serials(after), both=True)
+    earlier, later = match_slots(before, after)
+    yield from _tables("serial of", _serials(before, earlier), _serials(after, later), both=True)
     changed: dict[tuple[str, str, str], None] = {}
-    old = {_place(one): one for one in before.ranks}
+    old = {earlier.places[one.rank]: one for one in before.ranks}
     for identity in after.ranks:
-        if was := old.get(_place(identity)):
+        if was := old.get(later.places[identity.rank]):
             for what, a, b in (("version of", was.versions, identity.versions), ("variable", was.environment, identity.environment)):
                 changed |= dict.fromkeys((str(one.what), one.before, one.after) for one in _tables(what, a, b))
     yield from (Differing(*one) for one in changed)
 
 
-def _serials(header: Header) -> dict[str, str]:
-    return {f"{one.host}, GPU {gpu.index}": gpu.serial or gpu.uuid for one in header.ranks for gpu in one.gpus}
+def _serials(header: Header, slots: Slots) -> dict[str, str]:
+    return {f"{slots.nodes[one.node]}, GPU {gpu.index}": gpu.serial or gpu.uuid for one in header.ranks for gpu in one.gpus}
 
 
 def _tables(what: str, before: Mapping[str, str], after: Mapping[str, str], *, both: bool = False) -> Iterator[Differing]:

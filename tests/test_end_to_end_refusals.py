@@ -174,3 +174,46 @@ def test_wrong_limits_stop_all_ranks_before_anything_starts(tmp_path):
     assert_refused(refused, "typo.yaml: limits.passes.value.at_laest (line 3): unknown key; known: at_least, ")
     assert "did you mean 'at_least'?" in refused.output
     assert refused.folder is None
+
+
+REPEATS = """
+def pytest_addoption(parser):
+    parser.addoption("--times", type=int, default=1)
+
+
+def pytest_generate_tests(metafunc):
+    if (times := metafunc.config.option.times) > 1:
+        metafunc.fixturenames.append("__number")
+        metafunc.parametrize("__number", range(times))
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "env", "text"),
+    [
+        ("-v", {"PYTEST_TIMEOUT": "5"}, "leave out PYTEST_TIMEOUT=5 of the environment; "),
+        ("-otimeout=40", {}, "leave out the ini value timeout=40 (or -o); "),
+        ("--session-timeout=40", {}, "leave out --session-timeout; "),
+        (
+            "--times=2",
+            {},
+            "2 validations multiplied or renamed by one of repeats, such as acceptance/test_passes.py::test_value[0]: no worker ",
+        ),
+    ],
+    ids=["variable", "ini", "session", "multiplied"],
+)
+def test_what_other_plugins_would_do_is_refused_wherever_it_was_set(tmp_path, option, env, text):
+    """The multiplying plugin is one as pytest-repeat and pytest-flakefinder are: both add a parameter that no function asks for."""
+    suite = make_suite(tmp_path / "suite", "passes")
+    (tmp_path / "repeats.py").write_text(REPEATS)
+    refused = torchrun(suite, "-prepeats", "-ppytest_timeout", option, env={"PYTHONPATH": str(tmp_path), **env})
+    assert refused.rank_exit_codes == {0: 4, 1: 4}, refused.output
+    assert text in refused.output
+    assert not refused.has_results
+
+
+def test_a_plugin_that_could_multiply_and_does_not_is_no_hindrance(tmp_path):
+    suite = make_suite(tmp_path / "suite", "passes")
+    (tmp_path / "repeats.py").write_text(REPEATS)
+    ended = plain_pytest(suite, "-prepeats", "-ppytest_timeout", "-otimeout=240", env={"PYTHONPATH": str(tmp_path)})
+    assert ended.returncode == 0, ended.output

@@ -23,7 +23,10 @@ def make_config(root=ROOT, ini=INI, plugins=(), args=(), **options):
     conftest = SimpleNamespace(__file__=str(ROOT / "conftest.py"), pytest_plugins=["gpu_acceptance.plugin"])
     manager = SimpleNamespace(get_plugins=lambda: [object(), conftest], hasplugin=lambda name: name in plugins)
     started = SimpleNamespace(args=args)
-    return SimpleNamespace(rootpath=root, inipath=ini, invocation_params=started, pluginmanager=manager, option=SimpleNamespace(**options))
+    option = SimpleNamespace(**options)
+    return SimpleNamespace(
+        rootpath=root, inipath=ini, invocation_params=started, pluginmanager=manager, option=option, getini={}.__getitem__
+    )
 
 
 def test_a_plain_run_is_not_refused():

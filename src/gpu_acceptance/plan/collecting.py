@@ -19,6 +19,7 @@ from gpu_acceptance.verdict.objections import FORMATION
 
 RESERVED = (FORMATION, WORKER_END, COUNTERS)  # what the run itself finds
 _MOST_NAMES = 3
+_MAKE_ITEMS = ("pytest_generate_tests", "pytest_collection_modifyitems", "pytest_itemcollected", "pytest_pycollect_makeitem")  # hooks
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ class Collection:
         kept = {item.nodeid for item in items}
         return Collected(
             items=items,
-            problems=[RefusedError(f"could not collect: {text}") for text in [*self._errors, *_broken_off()]] + self._reserved(items),
+            problems=[RefusedError(f"could not collect: {text}") for text in [*self._errors, *_broken_off()]]
+            + self._reserved(items)
+            + self._of_plugins(items),
             not_collected=self._skipped,
             num_deselected=len(self._seen.keys() - kept),
             selection=self._selection(nothing=not items),
@@ -85,6 +88,16 @@ class Collection:
     def _reserved(self, items: Sequence[pytest.Item]) -> list[RefusedError]:
         paths = sorted({item.path for item in items if item.path.stem.removeprefix("test_") in RESERVED})
         return [RefusedError(f"{path}: its name is reserved for what the run itself finds; rename it") for path in paths]
+
+    def _of_plugins(self, items: Sequence[pytest.Item]) -> list[RefusedError]:
+        """Validations that a plugin multiplied or renamed. Workers load no such plugin and do not know them."""
+        plugins = sorted(_plugins_that_make_items(self._config))
+        odd = [item.nodeid for item in items if _has_foreign_parameter(item) or (plugins and _is_renamed(item))]
+        if not odd:
+            return []
+        names = f"one of {_named(plugins)}" if plugins else "a hook"
+        text = f"{plural(len(odd), 'validation')} multiplied or renamed by {names}, such as {one_line(odd[0])}: no worker knows them"
+        return [RefusedError(f"{text}; leave out the plugin's option, or the plugin (-p no:NAME)")]
 
     def _selection(self, *, nothing: bool) -> str:
         """Where less than the whole suite was asked for: what was asked for, or which files gave nothing."""
@@ -109,6 +122,24 @@ class Collection:
         files = [path for path in sorted(folder.rglob("*.py")) if path.name not in own and _resolved(path) not in seen]
         names = [str(path.relative_to(self._config.rootpath)) for path in files]
         return [name for name in names if not any(said.startswith(f"{name} ") for said in self._skipped)]
+
+
+def _plugins_that_make_items(config: pytest.Config) -> set[str]:
+    """The names of plugins that were installed beside ours, or named by `-p`, and may add validations or change them."""
+    manager = config.pluginmanager
+    found = {dist.project_name: plugin for plugin, dist in manager.list_plugin_distinfo()}
+    found |= {name: manager.get_plugin(name) for name in config.option.plugins or ()}
+    return {name for name, plugin in found.items() if any(hasattr(plugin, hook) for hook in _MAKE_ITEMS)}
+
+
+def _has_foreign_parameter(item: pytest.Item) -> bool:
+    """Whether a hook gave it a parameter that neither the function nor one of its fixtures asks for: a copy under another name."""
+    parameters = getattr(item, "callspec", None)
+    return parameters is not None and not parameters.params.keys() <= set(getattr(item, "fixturenames", ()))
+
+
+def _is_renamed(item: pytest.Item) -> bool:
+    return item.nodeid != f"{item.parent.nodeid if item.parent else ''}::{item.name}" and item.nodeid != FORMATION
 
 
 def _broken_off() -> list[str]:

@@ -11,6 +11,7 @@ from gpu_acceptance.options.offered import has_value
 from gpu_acceptance.options.suite import PLUGIN
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import by_node
+from gpu_acceptance.run.foreign_settings import forbidden_settings
 from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.thresholds.values import first_of
 
@@ -47,17 +48,12 @@ def _reasons(config: pytest.Config, world_size: int) -> Iterator[str]:
             f"pytest took {config.rootpath} ({config.inipath or 'no configuration file'}) for the suite's root, not {_suite_root(config)}"
         )
         yield f"{taken}: {_with_equals_sign(config)}"
-    if option("numprocesses") or option("dist") not in {None, "no"}:
-        yield "pytest-xdist may not share out an acceptance run, every rank runs every validation: leave out -n and --dist"
     if has("randomly") or option("random_order_bucket") not in {None, ""} or option("random_order"):
         yield "a random order differs between ranks: add -p no:randomly (or -p no:random_order)"
     overridden = sorted({str(text).split("=")[0] for text in getattr(config.option, "override_ini", None) or ()} & _NOT_TO_OVERRIDE)
     if overridden:
         yield f"-o {overridden[0]}=... would change what is collected or how: leave it out; the suite's own settings hold"
-    if option("reruns"):
-        yield "--reruns would run a validation until it passes: leave it out; repeats are announced and recorded by the suite itself"
-    if option("timeout") and world_size > 1:
-        yield "pytest-timeout would end one rank alone: leave out --timeout; use the deadline marker or deadline_s of the profile"
+    yield from forbidden_settings(config, world_size)
     if option("htmlpath"):
         yield f"--html={option('htmlpath')}: pytest-html counts passes and knows no verdict: leave it out, each run writes report.html"
     for name in ("setupplan", "setuponly", "setupshow"):

@@ -254,7 +254,7 @@ def test_only_the_plugin_side_imports_pytest():
     seen = {name_of(path) for path in SRC.rglob("*.py") if packages(path) & {"pytest", "_pytest"}}
     assert seen <= {
         *("plugin", "options.command_line", "options.offered", "options.settings", "options.texts", "plan.collecting", "plan.validations"),
-        *("run.aggregate_reports", "run.last_word", "run.outputs", "run.refusals", "run.terminal"),
+        *("run.aggregate_reports", "run.foreign_settings", "run.last_word", "run.outputs", "run.refusals", "run.terminal"),
         *("worker.worker", "worker.plugin", "worker.phases", "worker.session"),
     }
 

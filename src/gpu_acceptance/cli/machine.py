@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_acceptance.cli.arguments import new_file, not_allowed, whole_number
+from gpu_acceptance.cli.said import INTERRUPTED, UNREADABLE, fail
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.nvml import NoNvmlError
 from gpu_acceptance.options.suite import FOLDER, suite_for
@@ -19,8 +20,6 @@ from gpu_acceptance.snapshot.judge import NoGpusError, gpus_of, judge_snapshot
 from gpu_acceptance.text.visible import one_line, visible
 from gpu_acceptance.thresholds.profile import load_profile, select_profile, shipped_dir
 
-INTERRUPTED = 2
-UNREADABLE = 3
 INCOMPLETE = 6
 SHORTEST_S, LONGEST_S = 0.1, 3600.0
 
@@ -124,8 +123,7 @@ def _watch(options: argparse.Namespace) -> int:
     try:
         watch(sys.stdout, interval_s=options.interval, most_frames=options.count)
     except NoNvmlError as error:
-        print(f"gpu-acceptance: {one_line(str(error))}", file=sys.stderr)
-        return UNREADABLE
+        return fail(error, UNREADABLE)
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes nowhere, and is no error
     return 0

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from gpu_acceptance.cli.arguments import matching, seconds, whole_number
 from gpu_acceptance.cli.pod_wait import await_pods
+from gpu_acceptance.cli.said import INTERRUPTED
 from gpu_acceptance.inventory import kubernetes_pods
-
-INTERRUPTED = 2
 
 if TYPE_CHECKING:
     from gpu_acceptance.cli.machine import Verbs

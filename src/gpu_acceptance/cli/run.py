@@ -1,6 +1,7 @@
 """`run`: judge this machine, one rank for each GPU, from the launch to the verdict."""
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -10,18 +11,19 @@ from typing import TYPE_CHECKING
 
 from gpu_acceptance.cli.arguments import USAGE, whole_number
 from gpu_acceptance.cli.run_folder import read_run
-from gpu_acceptance.cli.said import UNREADABLE, fail
+from gpu_acceptance.cli.said import INTERRUPTED, UNREADABLE, fail
 from gpu_acceptance.cli.verdict import tell_verdict
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.folder.results import RESULTS
-from gpu_acceptance.folder.run_files import new_run_id
-from gpu_acceptance.launch.torchrun import environment_for_torchrun
+from gpu_acceptance.folder.run_files import RUN_ID, new_run_id
+from gpu_acceptance.launch.torchrun_process import TorchrunProcess
 from gpu_acceptance.options.offered import OPTIONS, declare, given
 from gpu_acceptance.options.suite import FOLDER, suite_for
 from gpu_acceptance.report.last_screen import columns_of, last_screen, takes_colour, where_it_is
 from gpu_acceptance.report.summary import summary_lines
 
 _NOTHING_RAN = 5
+_SAID_BY_RANKS = {INTERRUPTED, UNREADABLE, _NOTHING_RAN, 6}  # why there is no run; 1 is REJECTED, and the code of a torchrun that fails
 
 if TYPE_CHECKING:
     from gpu_acceptance.cli.machine import Verbs
@@ -47,12 +49,24 @@ def _run(options: argparse.Namespace) -> int:
     if options.plan or not {"--collect-only", "--co"}.isdisjoint(options.rest):
         code = subprocess.call([sys.executable, "-m", "pytest", *pytest_arguments, *given(vars(options))])
         return 0 if code == _NOTHING_RAN else code
+    torchrun = TorchrunProcess()
     options.run_id = options.run_id or [new_run_id()]
     options.report_dir = options.report_dir or ["reports"]
+    folder = Path(options.report_dir[-1]) / options.run_id[-1]
+    if RUN_ID.fullmatch(options.run_id[-1]):  # else the ranks say what is allowed
+        _refuse_used(folder)
     ranks = [f"--nproc-per-node={options.ranks}"] if options.ranks else []
     launcher = ["-m", "gpu_acceptance.launch.torchrun", *ranks, "--standalone", "--local-addr=127.0.0.1", "--max-restarts=0"]
-    code = _run_to_its_end([sys.executable, *launcher, "-m", "pytest", *pytest_arguments, *given(vars(options))])
-    return _tell(Path(options.report_dir[-1]) / options.run_id[-1], code)
+    code = torchrun.run([sys.executable, *launcher, "-m", "pytest", *pytest_arguments, *given(vars(options))])
+    if torchrun.forced or (torchrun.was_asked_to_stop and not folder.is_dir()):
+        return fail(f"interrupted{', and ended at once' * torchrun.forced}: there is no verdict", INTERRUPTED)
+    return _tell(folder, code)
+
+
+def _refuse_used(folder: Path) -> None:
+    """An earlier run there would answer for this one, where no rank comes to say so."""
+    if os.path.lexists(folder):
+        raise ValueError(f"--run-id={folder.name}: {folder} exists; a run never overwrites another")
 
 
 def _validations(suite: Path, arguments: Sequence[str]) -> list[str]:
@@ -66,28 +80,27 @@ def _names_a_file_of(suite: Path, argument: str) -> bool:
     return path.split("/", 1)[0] == FOLDER and (suite / path).exists()
 
 
-def _run_to_its_end(command: Sequence[str]) -> int:
-    """Its own end is what the verdict is of, whatever signal comes meanwhile."""
-    told: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
-    signal.signal(signal.SIGINT, lambda *_: None)  # of a terminal, which sends it to torchrun as well
-    process = subprocess.Popen(command, env=environment_for_torchrun())
-    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    if told:
-        process.terminate()
-    return process.wait()
-
-
 def _tell(folder: Path, code: int) -> int:
-    """Shows the last screen of the run, after all that its ranks have said, and returns the run's own exit code."""
-    if code == USAGE or not folder.is_dir():
-        return code if code > 0 else fail("no run: see the error above", UNREADABLE)
+    """Shows the last screen of this launch, after all that its ranks have said, and returns the run's own exit code.
+
+    `code` is torchrun's. Nothing but a whole record that agrees with it makes 0.
+    """
+    if code == USAGE or (code in _SAID_BY_RANKS and not folder.is_dir()):
+        return code
+    if not folder.is_dir():
+        return fail(f"nothing was judged: {_ending(code)}, and this run left no record; see the lines above", UNREADABLE)
     if not (folder / RESULTS).is_file() or not (folder / MANIFEST).is_file():
         return tell_verdict(folder)
     record = read_run(folder)
+    if record.conclusion.exit_code == 0 and code != 0:
+        return fail(f"{folder} says {record.conclusion.line}, but {_ending(code)}: this launch proves nothing; run it again", UNREADABLE)
     tail, out = where_it_is(folder.absolute()), sys.stdout
     for row in last_screen(
         record.conclusion.verdict, list(summary_lines(record)), tail, width=columns_of(out), in_colour=takes_colour(out)
     ):
         print(row)
     return record.conclusion.exit_code
+
+
+def _ending(code: int) -> str:
+    return f"torchrun ended with exit code {code}" if code >= 0 else f"torchrun was killed by {signal.Signals(-code).name}"

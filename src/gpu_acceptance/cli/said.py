@@ -4,6 +4,7 @@ import sys
 
 from gpu_acceptance.text.visible import one_line
 
+INTERRUPTED = 2
 UNREADABLE = 3
 
 

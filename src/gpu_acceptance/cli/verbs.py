@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from gpu_acceptance import __version__
 from gpu_acceptance.cli import build, compare, evidence, explain, init, machine, meet, pods, remedies, run, verdict
 from gpu_acceptance.cli.arguments import USAGE, Parser
-from gpu_acceptance.cli.said import UNREADABLE, fail
+from gpu_acceptance.cli.said import INTERRUPTED, UNREADABLE, fail
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.never_began import NothingRanError
 from gpu_acceptance.report.formatting import count
@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb: Callable[[argparse.Namespace], int] = options.verb
     try:
         return verb(options)
+    except KeyboardInterrupt:
+        return fail("interrupted", INTERRUPTED)
     except NothingRanError as error:
         return fail(error, error.exit_code)
     except RecordError as error:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from gpu_acceptance.processes.facts import die_with_parent
+
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
@@ -29,18 +31,22 @@ def environment_for_torchrun(environ: Mapping[str, str] = os.environ) -> dict[st
 
 
 def find_owner(environ: Mapping[str, str] = os.environ) -> psutil.Process | None:
-    """The `gpu-acceptance run` that started the torchrun of this rank, or None; a variable that was left over names no grandparent."""
+    """Return the `gpu-acceptance run` that started the torchrun of this rank, or None.
+
+    It becomes the rank's parent when that torchrun is killed. A variable that was left over names neither parent nor grandparent.
+    """
     named = environ.get(_OWNER, "")
     try:
-        torchrun = psutil.Process(os.getppid())
-        owner = torchrun.parent()
-        return owner if owner and named == str(owner.pid) else None
+        parent = psutil.Process(os.getppid())
+        return next((one for one in (parent, parent.parent()) if one and named == str(one.pid)), None)
     except psutil.Error:
         return None
 
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code of the first rank that failed, or 0."""
+    if owner := os.environ.get(_OWNER):
+        die_with_parent(int(owner), signal.SIGTERM)  # nobody else would end a run whose program was killed
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run

@@ -27,9 +27,9 @@ def finding_package(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join([root, *filter(None, [environment.get("PYTHONPATH")])])}
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Has the kernel SIGKILL this process when its parent is gone; leaves at once where it is gone already."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
+    """Has the kernel send this process a signal when its parent is gone; leaves at once where it is gone already."""
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent_pid:
         os._exit(1)
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from faults import Fault, assert_nothing_left
 from report.pages import parse
-from suite import PYTHON, finished, make_suite, plain_pytest, start, torchrun, torchrun_command
+from suite import PYTHON, extend_conftest, finished, make_suite, plain_pytest, start, torchrun, torchrun_command
 from waiting import wait_for
 
 from gpu_acceptance.cli import verbs as cli
@@ -76,6 +76,61 @@ def test_a_hook_that_fails_at_the_end_takes_the_acceptance_back(tmp_path, name):
     assert heading.endswith(f" {ended.verdict_line}")
     assert "ACCEPTED" not in heading
     assert cli.main(["verdict", str(ended.folder)]) == 3
+
+
+HANGS = """
+import atexit, os, sys, threading, time
+import pytest
+
+def hang():
+    while True:
+        try:
+            time.sleep(3600)
+        except BaseException:
+            pass
+
+if "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
+    {at}
+"""
+THREAD = "threading.Thread(target=hang).start()"
+AT_EXIT = "atexit.register(hang)"
+IN_A_HOOK = "pytest_unconfigure = lambda: time.sleep(3600) if os.environ['RANK'] == '0' else None"
+IN_A_HOOK_THAT_SWALLOWS = "pytest_unconfigure = lambda: hang() if os.environ['RANK'] == '0' else None"
+
+
+def with_conftest(suite, text):
+    (suite / "acceptance" / "conftest.py").write_text(text)
+    return suite
+
+
+@pytest.mark.parametrize("at", [THREAD, AT_EXIT], ids=["thread", "exit function"])
+def test_what_hangs_after_the_last_word_keeps_nobody(tmp_path, at):
+    ended = torchrun(with_conftest(make_suite(tmp_path, "passes"), HANGS.format(at=at)))
+    assert ended.returncode == 0, ended.output
+    assert ended.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)"
+    assert list(differences(ended.folder, read_manifest(ended.folder))) == []
+    assert_nothing_left(ended.suite)
+
+
+@pytest.mark.parametrize("at", [IN_A_HOOK, IN_A_HOOK_THAT_SWALLOWS], ids=["waits", "swallows"])
+def test_a_hook_that_hangs_when_pytest_ends_is_interrupted_and_named(tmp_path, at):
+    ended = torchrun(with_conftest(make_suite(tmp_path, "passes"), HANGS.format(at=at)))
+    assert ended.rank_exit_codes == {0: 3}, ended.output
+    assert (ended.record.conclusion.verdict, ended.record.conclusion.exit_code) == ("INCOMPLETE", 3)
+    found = re.search(r"a hook did not return within \d+ s when pytest ended: \S+ \((\S+):\d+\)", ended.reasons)
+    assert found, ended.reasons
+    assert found[1] == str(tmp_path / "acceptance" / "conftest.py")
+    assert "INCOMPLETE: a hook did not return within" in ended.output
+    assert list(differences(ended.folder, read_manifest(ended.folder))) == []
+    assert_nothing_left(ended.suite)
+
+
+def test_a_refusal_ends_too_where_a_thread_was_started(tmp_path):
+    suite = make_suite(tmp_path, "passes")
+    extend_conftest(suite, HANGS.format(at=THREAD))
+    ended = torchrun(suite, "--level=no-such-level")
+    assert 4 in ended.rank_exit_codes.values(), ended.output  # torchrun may end the other before it has
+    assert_nothing_left(suite)
 
 
 BUG = """

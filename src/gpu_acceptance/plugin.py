@@ -28,12 +28,14 @@ from gpu_acceptance.plan.collecting import Collection
 from gpu_acceptance.plan.contract import contract_lines
 from gpu_acceptance.plan.plan import missing_lines, plan_lines, planned_shape
 from gpu_acceptance.plan.validations import FormationItem, order, read_validation
+from gpu_acceptance.processes.exit_timer import end_process_within
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
+from gpu_acceptance.report.ending import INTERNAL_ERROR
 from gpu_acceptance.report.event_files import find_missing
 from gpu_acceptance.report.figure_properties import figure_properties
 from gpu_acceptance.run.aggregate_reports import reports
 from gpu_acceptance.run.error_file import write_error_file
+from gpu_acceptance.run.hook_limit import HookLimit
 from gpu_acceptance.run.last_word import LastWord
 from gpu_acceptance.run.outputs import direct_outputs, find_unwritable
 from gpu_acceptance.run.refusals import find_refusal, refuse_inside_a_worker
@@ -47,6 +49,7 @@ from gpu_acceptance.worker.plugin import WorkerPlugin
 
 _ONLY_TELLS = ("help", "version", "markers", "showfixtures", "show_fixtures_per_test")  # options with which pytest runs nothing
 _NOTHING_RAN = 5
+REFUSED_ENDS_WITHIN_S = 5.0  # for pytest to print why; a thread that a conftest started keeps Python for ever
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -94,8 +97,9 @@ def start(config: pytest.Config, settings: Settings, place: Rank) -> None:
     config.pluginmanager.register(collection, "gpu-acceptance-collection")
     terminal = RunTerminal(config, run)
     config.pluginmanager.register(terminal, "gpu-acceptance-terminal")
-    config.pluginmanager.register(Acceptance(run, collection, terminal), "gpu-acceptance")
-    config.pluginmanager.register(LastWord(config, run, junit), "gpu-acceptance-last-word")
+    limit = HookLimit(run)
+    config.pluginmanager.register(Acceptance(run, collection, terminal, limit), "gpu-acceptance")
+    config.pluginmanager.register(LastWord(config, run, junit, limit), "gpu-acceptance-last-word")
 
 
 def _say_at_start(config: pytest.Config, line: str) -> None:
@@ -122,6 +126,7 @@ def refuse(error: RefusedError, place: Rank) -> NoReturn:
         refuse_usage(text)
     speaks = place.local_rank == 0
     tell_torchrun(str(error), speaks=speaks)
+    end_process_within(REFUSED_ENDS_WITHIN_S, error.exit_code)
     pytest.exit(visible(text) if speaks else "", returncode=error.exit_code)
 
 
@@ -129,6 +134,7 @@ def refuse_usage(*texts: str) -> NoReturn:
     """Ends pytest with exit code 4, as on all ranks; one rank of each node prints why."""
     speaks = speaks_for_node()
     tell_torchrun("\n".join(texts), speaks=speaks)
+    end_process_within(REFUSED_ENDS_WITHIN_S, USAGE)
     raise pytest.UsageError(*(map(visible, texts) if speaks else ())) from None
 
 
@@ -181,10 +187,11 @@ class Dry:
 class Acceptance:
     """The hooks of a real run. Each is collective: all ranks reach it in the same order."""
 
-    def __init__(self, run: Run, collection: Collection, terminal: RunTerminal) -> None:
+    def __init__(self, run: Run, collection: Collection, terminal: RunTerminal, limit: HookLimit) -> None:
         self._run = run
         self._collection = collection
         self._terminal = terminal
+        self._limit = limit
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
@@ -235,6 +242,8 @@ class Acceptance:
         self._terminal.tell_aside()
         try:
             yield
+            self._limit.end()
         except BaseException as error:
-            self._run.go_wrong(f"a hook or a report failed when pytest ended: {describe(error)}")
+            self._limit.note(error)
         self._run.finish()
+        self._limit.begin()

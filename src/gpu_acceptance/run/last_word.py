@@ -10,45 +10,63 @@ import pytest
 
 from gpu_acceptance.launch.refused import RefusedError, interrupted
 from gpu_acceptance.launch.torchrun import find_owner
+from gpu_acceptance.processes.exit_timer import end_process_within
 from gpu_acceptance.report.ending import describe
 from gpu_acceptance.report.last_screen import columns_of, last_screen, takes_colour
 from gpu_acceptance.run.error_file import write_error_file
+from gpu_acceptance.run.hook_limit import HookLimit
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.text.visible import visible
+
+_LAST_WORD_S = 180.0  # for files on a disk that is slow, and checkpoints to remove
+_ENDS_WITHIN_S = 5.0  # what Python does at its end; a thread that an import started keeps it for ever
 
 
 class LastWord:
     """A pytest plugin around all others: of the wrappers that come first, the one registered last is the outermost."""
 
-    def __init__(self, config: pytest.Config, run: Run, junit: Path | None) -> None:
+    def __init__(self, config: pytest.Config, run: Run, junit: Path | None, limit: HookLimit) -> None:
         """`junit`: where the run's JUnit is wanted as well, by `--junitxml`."""
         self._config = config
         self._run = run
         self._junit = junit
+        self._limit = limit
+        limit.last_word = self._say_it
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+    def pytest_sessionfinish(self) -> Generator[None]:
         try:
+            self._limit.begin()
             yield
+            self._limit.end()
         except BaseException as error:
-            self._run.go_wrong(f"a hook or a report failed when pytest ended: {describe(error)}")
-        self._end(session)
+            self._limit.note(error)
+        self._end()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_unconfigure(self, config: pytest.Config) -> Generator[None]:
+    def pytest_unconfigure(self) -> Generator[None]:
         try:
+            self._limit.begin()
             yield
+            self._limit.end()
         except BaseException as error:
-            self._run.go_wrong(f"a hook or a report failed when pytest ended: {describe(error)}")
-        session = config.pluginmanager.get_plugin("session")
-        assert isinstance(session, pytest.Session)
+            self._limit.note(error)
+        end_process_within(_ENDS_WITHIN_S, self._say_it())
+
+    def _say_it(self) -> int:
+        """What a rank does last; returns its exit code. From here on no hook of anybody else runs."""
+        end_process_within(_LAST_WORD_S, self._run.exit_code(0))
         self._try_terminal()
-        self._end(session)
+        code = self._end()
+        self._show_in_own_file()
         self._run.leave()
         self._after_all_have_left()
         self._run.remove_checkpoints()
+        return code
 
-    def _end(self, session: pytest.Session) -> None:
+    def _end(self) -> int:
+        session = self._config.pluginmanager.get_plugin("session")
+        assert isinstance(session, pytest.Session)
         run = self._run
         if run.plan is None:  # the other ranks must not wait for one that will not collect
             stopped, code = run.supervisor.stop_signals.reason, run.exit_code(session.exitstatus)
@@ -59,7 +77,14 @@ class LastWord:
             run.finish()
         if self._junit and (problem := run.copy_junit(self._junit)):
             run.go_wrong(problem)
-        session.exitstatus = run.exit_code(session.exitstatus)
+        session.exitstatus = code = run.exit_code(session.exitstatus)
+        return code
+
+    def _show_in_own_file(self) -> None:
+        """Of a rank whose terminal is a file of the run, before it says bye: rank 0 takes the digest of that file then."""
+        if not self._is_of_run and not self._run.refused:
+            with contextlib.suppress(OSError, ValueError):
+                self._show(self._write, sys.stdout, ())
 
     def _try_terminal(self) -> None:
         """A terminal that takes no text would show no verdict: this is found out while the verdict can still be taken back."""
@@ -79,9 +104,7 @@ class LastWord:
         if run.refused:
             return  # pytest itself shows the reason
         with contextlib.suppress(OSError, ValueError):
-            if not self._is_of_run:
-                self._show(self._write, sys.stdout, ())
-            tail = run.write_manifest()  # which names the terminal of each rank but 0 as it is now
+            tail = run.write_manifest()
             if self._is_of_run and tail and find_owner():
                 return  # which shows the last screen itself, once all ranks are gone
             if self._is_of_run:

@@ -44,7 +44,7 @@ from gpu_acceptance.run.error_file import write_error_file
 from gpu_acceptance.run.joining import agree
 from gpu_acceptance.run.outputs import empty
 from gpu_acceptance.run.unmet import note_refusal
-from gpu_acceptance.supervisor.supervisor import LeaderLostError, Supervisor
+from gpu_acceptance.supervisor.supervisor import BYE_S, LEAVE_S, LeaderLostError, Supervisor
 from gpu_acceptance.supervisor.worker_hold import Suite
 from gpu_acceptance.thresholds.levels import runs
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, matching_reason, subject_of
@@ -54,6 +54,7 @@ from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.run_record import make_run_record
 
 _CLEARING_S, _REMOVING_S = 5.0, 20.0  # torchrun ends a rank 30 s after one of its peers has failed
+_HOOKS_S, _HOOKS_OF_LEADER_S = BYE_S - 1, LEAVE_S - 2
 BACKSTOP_S = 60.0  # the process group's own timeout lies this far behind the longest deadline: the supervisor's always fires first
 
 
@@ -249,15 +250,20 @@ class Run:
         standby = bool(self.alive) and self.supervisor.is_leader
         return standby or (self.supervisor.is_cut_off and self.place.rank > 0 and self.place.local_rank == 0)
 
+    @property
+    def hooks_after_verdict_s(self) -> float:
+        """How long hooks may take once the verdict is there: the other ranks await the bye of this one."""
+        return _HOOKS_OF_LEADER_S if self.supervisor.is_leader else _HOOKS_S
+
     def leave(self) -> None:
-        """The last handshake, torchrun's error file, and no process left behind."""
+        """No process left behind, torchrun's error file, and the last handshake: who has said bye writes nothing any more."""
+        if self.supervisor.hold:
+            self.supervisor.hold.kill_everything()
         if self.ending is None or self.ending.exit_code:
             write_error_file(self.last_lines[0])
         self.files.flush_terminal()
         if self.refused is None:  # a refusal has said bye
             self.supervisor.say_bye(self.alive)
-        if self.supervisor.hold:
-            self.supervisor.hold.kill_everything()
         self._end_deaf_launcher()
 
     def remove_checkpoints(self) -> None:

@@ -28,7 +28,8 @@ from gpu_acceptance.supervisor.worker_hold import WorkerHold
 IDLE_S = 120.0  # for the leader to say what is next
 _STOP_S = 3.0  # for a leader without a heartbeat to react to a signal, and for the ranks to answer: torchrun kills 30 s after its SIGTERM
 _BUSY_S = 10.0  # for one whose heart beats: it may be inside a hook, or judge a thousand records
-_BYE_S = 5.0
+BYE_S = 5.0  # for the leader to hear of all ranks that they are through
+LEAVE_S = BYE_S + 5  # for a rank to hear of the leader
 
 
 _ATTEMPTS: dict[str, type[RankAttempt]] = {"form": FormAttempt, "run": RunAttempt, "end": EndAttempt}
@@ -264,10 +265,10 @@ class Supervisor:
         self.tell_leader({"type": "bye"})
         try:
             if self.is_leader:
-                self.await_mail("bye", _BYE_S, ranks)
+                self.await_mail("bye", BYE_S, ranks)
                 self.control.cast({"type": "leave"})
             else:
-                self.await_cast("leave", silence_s=_BYE_S + 5)
+                self.await_cast("leave", silence_s=LEAVE_S)
         except ControlError:
             return
         finally:

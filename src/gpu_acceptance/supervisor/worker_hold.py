@@ -231,7 +231,7 @@ class WorkerHold:
         self._scratch.remove(within_s=0)
 
     def kill_everything(self) -> None:
-        """SIGKILLs the worker and everything that it ever started, and removes its folder.
+        """SIGKILLs the worker and everything that it ever started, and removes its folder. No worker comes up any more.
 
         The sampler ends, so that none of it is inside NVML when Python ends.
         """
@@ -241,6 +241,7 @@ class WorkerHold:
             self._fork_server.close()
         if self.worker:
             self.worker.kill()
+            self.reap()
         kill_marked(self._mark, rounds=20)
         kill_descendants(spare=self._janitor)
         self._scratch.remove(within_s=_REMOVING_S)

@@ -1,0 +1,95 @@
+"""How long hooks of other plugins may take when pytest ends: one that hangs is interrupted, and the run says which.
+
+SIGALRM comes to the main thread, inside the hook, and raises HookTimeoutError there. Where a hook swallows that, the run says its last word
+from there, and the process ends. A hook that holds the GIL ends by the exit timer.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from types import FrameType
+
+from gpu_acceptance.processes.exit_timer import end_process_within, let_process_run
+from gpu_acceptance.report.ending import describe
+from gpu_acceptance.run.run import Run
+
+_BEFORE_THE_VERDICT_S = 45.0  # the other ranks give up a leader that has written no report for 60 s
+_STOPPED_S = 15.0  # once a signal has asked for the end: torchrun kills 30 s after its SIGTERM
+_TICK_S = 1.0
+_BACKSTOP_S = 30.0  # to write the report after a hook was interrupted
+
+
+class HookTimeoutError(BaseException):
+    """Raised inside a hook that takes too long. No Exception: hooks catch these."""
+
+
+class HookLimit:
+    """One at a time; from the main thread only. `last_word` ends the run where a hook does not let go."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.last_word: Callable[[], int] = lambda: run.exit_code(0)
+        self._patience_s = 0.0
+        self._begun: float | None = None
+        self._stopped: float | None = None
+        self._num_raised = 0
+
+    def begin(self) -> None:
+        """From here on hooks run; they are given less time once the verdict is there, or a signal has asked for the end."""
+        self._patience_s = self._run.hooks_after_verdict_s if self._run.ending else _BEFORE_THE_VERDICT_S
+        self._begun, self._stopped, self._num_raised = time.monotonic(), None, 0
+        end_process_within(self._patience_s + _BACKSTOP_S, self._run.exit_code(0))
+        signal.signal(signal.SIGALRM, self._tick)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+        signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
+
+    def end(self) -> None:
+        """No hook runs any more."""
+        self._begun = None
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        let_process_run()
+
+    def note(self, error: BaseException) -> None:
+        """What came out of the hooks, which run no more. One that took too long has been told."""
+        self.end()
+        if not isinstance(error, HookTimeoutError):
+            self._run.go_wrong(f"a hook or a report failed when pytest ended: {describe(error)}")
+
+    def _tick(self, _number: int, frame: FrameType | None) -> None:
+        if self._begun is None:
+            return
+        now, stopped = time.monotonic(), self._run.supervisor.stop_signals.reason
+        self._stopped = self._stopped or (now if stopped else None)
+        late = now - self._begun > self._patience_s or (self._stopped is not None and now - self._stopped > _STOPPED_S)
+        if late and self._num_raised:
+            self._leave_from_here()
+        elif late:
+            self._num_raised += 1
+            text = f"a hook did not return within {now - self._begun:.0f} s when pytest ended: {_hook_of(frame)}"
+            self._run.go_wrong(text)
+            raise HookTimeoutError(text)
+
+    def _leave_from_here(self) -> None:
+        """The hook has swallowed what was raised in it."""
+        self.end()
+        end_process_within(_BACKSTOP_S, self._run.exit_code(0))
+        code = self.last_word()
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def _hook_of(frame: FrameType | None) -> str:
+    """The hook that runs there: the function that pluggy called last on the way to it."""
+    frames = list(_outwards(frame))
+    called = [one for one, caller in pairwise(frames) if caller.f_globals.get("__name__") == "pluggy._callers"]
+    at = next(iter(called or frames), None)
+    return f"{at.f_code.co_name} ({at.f_code.co_filename}:{at.f_lineno})" if at else "unknown"
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame:
+        yield frame
+        frame = frame.f_back

@@ -48,7 +48,7 @@ ARROWS = {  # a package -> the packages that it imports: these and no others, ea
     "plan": "inventory launch leader options processes record text thresholds verdict",
     "run": "checkpoints control folder launch leader options plan processes record report supervisor text thresholds verdict",
     "cli": "compare folder inventory launch options record redaction report screen snapshot text thresholds",
-    "plugin": "checkpoints control launch options plan record report run text verdict worker",
+    "plugin": "checkpoints control launch options plan processes record report run text verdict worker",
     "__main__": "cli",
     "__init__": "",
 }

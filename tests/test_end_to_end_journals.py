@@ -1,6 +1,7 @@
 """Journals of real runs, damaged: one clear line for each damage, with file and line; what is whole still counts; never ACCEPTED."""
 
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from faults import Fault
-from suite import PYTHON, ROOT, make_suite, plain_pytest
+from suite import PYTHON, ROOT, make_suite, plain_pytest, torchrun
 
 from gpu_acceptance.folder.results import read_results
 
@@ -19,6 +20,7 @@ TRUNCATED = Fault("journal cut off in its last line", INCOMPLETE)
 MALFORMED = Fault("journal with a line that is no JSON", INCOMPLETE)
 FUTURE = Fault("journal with a line of a future schema", INCOMPLETE)
 TWO_RUNS = Fault("journals of two runs in one folder", "none: nothing is written, exit code 3")
+HARMED = Fault("journal truncated, unlinked, replaced or overwritten while the run goes on", "INCOMPLETE, exit code 3")
 ONE_FOLDER = Fault("two runs with one name", "usage error, exit code 4: the first stays")
 
 
@@ -123,3 +125,24 @@ def test_two_runs_with_one_name(runs, seen):
     assert text in again.output.replace(f"{first.suite}/", "")
     assert (first.folder / "results.json").read_bytes() == before
     seen.told(ONE_FOLDER, text.replace("reports/", ".../"), 0)
+
+
+@pytest.mark.parametrize(
+    ("harm", "text"),
+    [
+        ("truncated", r"holds [\d,]+ bytes; [\d,]+ were written"),
+        ("unlinked", "is gone"),
+        ("replaced", r"holds [\d,]+ bytes; [\d,]+ were written"),
+        ("overwritten", "no longer holds what was written"),
+    ],
+)
+def test_a_journal_that_was_harmed_while_the_run_went_on(tmp_path, harm, text, seen):
+    ended = torchrun(make_suite(tmp_path, "harms_a_journal"), env={"HARM": harm})
+    assert ended.rank_exit_codes == {0: 3, 1: 3}, ended.output
+    assert ended.outcomes() == {"test_harm": "passed", "test_next": "passed"}
+    assert ended.verdict_line == "INCOMPLETE: internal error (cpu profile: no GPU was tested)"
+    reason = ended.record.conclusion.reasons[0]
+    assert re.fullmatch(rf"internal error: the journal of rank 1 \({ended.folder}/journal/rank-00001.jsonl\) {text}", reason), reason
+    assert build(ended.folder, "verify", str(ended.folder)).exit_code == 1
+    if harm == "truncated":
+        seen.told(HARMED, reason.replace(f"{ended.folder}/", ""), 0)

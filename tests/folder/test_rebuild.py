@@ -66,7 +66,7 @@ def peer_run(*attempts, world_size=4):
 def test_a_complete_run_has_the_rows_of_its_own_reporter(run):
     rows = run.rows()
     too_small = {row.subject: row.message for row in rows if row.nodeid == LARGE_JOB}
-    original = make_run_record(run.plan, run.job, rows, ended_at=ENDED, too_small=too_small)
+    original = make_run_record(run.plan, run.job, rows, ended_at=ENDED, too_small=too_small, journals=range(run.world_size))
     record = rebuilt(run.contents())
     assert list(record.rows) == rows
     assert record.conclusion.limits == original.conclusion.limits

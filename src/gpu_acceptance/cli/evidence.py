@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpu_acceptance.cli.arguments import existing_file, existing_folder, matching, new_file
 from gpu_acceptance.cli.run_folder import UsageError, find_run, refuse_another_run
+from gpu_acceptance.folder.corroboration import find_unlike_journals
 from gpu_acceptance.folder.disk import RecordError, write_atomically
 from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE, Difference, Kind, Manifest, differences, find_manifest
 from gpu_acceptance.folder.results import RESULTS, read_results
@@ -19,7 +20,7 @@ from gpu_acceptance.report.summary import shortened
 from gpu_acceptance.text.visible import one_line
 
 CHANGED = 1
-_KINDS: dict[Kind, str] = {"differs": "changed", "missing": "missing", "extra": "extra"}
+_KINDS: dict[Kind, str] = {"differs": "changed", "missing": "missing", "extra": "extra", "unlike": "unlike the results"}
 
 if TYPE_CHECKING:
     from gpu_acceptance.cli.machine import Verbs
@@ -29,10 +30,11 @@ def add_verbs(verbs: "Verbs") -> None:
     verify = verbs.add_parser(
         "verify",
         help="list the files of a run that changed since the run",
-        description=f"Compare all files of a run with its manifest, {MANIFEST}. Print a line for each file that DIFFERS, "
-        "is MISSING or EXTRA, then the result. VERIFIED (exit code 0) needs proof that the manifest is the run's own, from --sha256 or a "
-        "signature, because whoever changes a file can write a new manifest. Without that proof the result is CONSISTENT (exit code 0). "
-        "CHANGED is exit code 1. Exit code 3: the manifest is missing or cannot be used.",
+        description=f"Compare all files of a run with its manifest, {MANIFEST}, and its results with the journals of its ranks. Print a "
+        "line for each file that DIFFERS, is MISSING or EXTRA, and for each journal that is UNLIKE the results, then the result. "
+        "VERIFIED (exit code 0) needs proof that the manifest is the run's own, from --sha256 or a signature, because whoever changes a "
+        "file can write a new manifest. Without that proof the result is CONSISTENT (exit code 0). CHANGED is exit code 1. Exit code 3: "
+        "the manifest is missing or cannot be used.",
     )
     digest = matching(r"[0-9a-f]{64}", "64 hexadecimal digits")
     verify.add_argument("--sha256", metavar="DIGEST", type=digest, help="digest of the manifest, from the last line that the run printed")
@@ -86,10 +88,9 @@ def _verify(options: argparse.Namespace) -> int:
     run_dir = find_run(options.dir)
     manifest = manifest_of(run_dir)
     signer, unsigned = _find_signer(run_dir, options.allowed_signers)
-    changes = [*_other_manifest(manifest, options.sha256), *unsigned, *differences(run_dir, manifest)]
+    changes = [*_other_manifest(manifest, options.sha256), *unsigned, *differences(run_dir, manifest)] or list(_unlike_journals(run_dir))
     if changes:
         return _say_changes(run_dir, manifest, changes)
-    refuse_another_run(read_results(run_dir).header.run_id, run_dir, run_dir / RESULTS)
     proofs = [*(["--sha256"] if options.sha256 else []), *([f"the signature of {signer}"] if signer else [])]
     _say(_unchanged(run_dir, manifest, " and ".join(proofs)), run_dir, manifest)
     return 0
@@ -98,7 +99,7 @@ def _verify(options: argparse.Namespace) -> int:
 def _sign(options: argparse.Namespace) -> int:
     run_dir, path = options.dir, options.dir / SIGNATURE
     manifest = manifest_of(run_dir)
-    if changes := list(differences(run_dir, manifest)):
+    if changes := list(differences(run_dir, manifest)) or list(_unlike_journals(run_dir)):
         return _say_changes(run_dir, manifest, changes)
     if os.path.lexists(path):
         raise UsageError(f"{path}: is there already; a signature is never replaced: move it away to sign again")
@@ -115,10 +116,18 @@ def _redact(options: argparse.Namespace) -> int:
         if folder.resolve() in names.resolve().parents or folder.resolve() in out.resolve().parents:
             raise UsageError(f"{names} and {out}: neither may be in a folder that is given away or is a run")
     manifest = find_manifest(run_dir)
-    if manifest and (changes := list(differences(run_dir, manifest))):
+    if manifest and (changes := list(differences(run_dir, manifest)) or list(_unlike_journals(run_dir))):
         return _say_changes(run_dir, manifest, changes)
     _say(f"REDACTED: {one_line(str(names))} says what stands for what, keep it", out, redact_run(run_dir, out, names))
     return 0
+
+
+def _unlike_journals(run_dir: Path) -> Iterator[Difference]:
+    """Journals that do not say what the results say, of a run whose files are those of its manifest. Raises RecordError."""
+    record = read_results(run_dir)
+    refuse_another_run(record.header.run_id, run_dir, run_dir / RESULTS)
+    for one in find_unlike_journals(run_dir, record):
+        yield Difference("unlike", one.name, f"rank {one.rank}: it {one.what}")
 
 
 def manifest_of(run_dir: Path) -> Manifest:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_acceptance.cli.run_folder import find_run, read_run, refuse_another_run
+from gpu_acceptance.folder.corroboration import find_unlike_journals
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, find_manifest
@@ -25,7 +26,8 @@ def add_verb(verbs: "Verbs") -> None:
         "verdict",
         help="print a run's verdict line and return its exit code",
         description="Print one line: verdict, run, how long ago it ended, file. The exit code is the run's own. Else it is 6: the ranks "
-        "never met; 3: the run left no results, they cannot be used, or they say ACCEPTED without a manifest; 4: there is no run.",
+        "never met; 3: the run left no results, they cannot be used, or they say ACCEPTED without a manifest or against a journal; "
+        "4: there is no run.",
     )
     verdict.set_defaults(verb=_verdict)
     add_run(verdict)
@@ -56,6 +58,8 @@ def tell_verdict(run_dir: Path) -> int:
             f"{run_dir}: no {MANIFEST}, which a run writes last, beside a {RESULTS} that says {record.conclusion.line}: the run still goes "
             "on, its reporter was killed or could not write it, it is of an earlier version, or somebody took it away; there is no verdict"
         )
+    if record.conclusion.exit_code == 0 and (unlike := next(find_unlike_journals(run_dir, record), None)):
+        raise RecordError(f"{run_dir}: {unlike}, beside a {RESULTS} that says {record.conclusion.line}; there is no verdict")
     return say_verdict(record, run_dir)
 
 

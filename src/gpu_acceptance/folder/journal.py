@@ -1,8 +1,10 @@
 """The journals of a run folder, one a rank. Whatever is read goes through validation."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Self
@@ -18,6 +20,7 @@ from gpu_acceptance.record.run_plan import RunPlan
 
 JournalLine = RankIdentity | RunPlan | RankFacts | RankRecord | Refusal
 _LINE: TypeAdapter[JournalLine] = TypeAdapter(Annotated[JournalLine, Field(discriminator="kind")])
+_PLAN = b'{"kind":"plan"'
 
 
 class Journal:
@@ -27,11 +30,12 @@ class Journal:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except FileExistsError:
             raise RecordError(f"{path}: exists already; a journal is never overwritten") from None
         fsync_folder(path.parent)
         self._size = 0
+        self._written = hashlib.sha256()
 
     def append(self, model: JournalLine) -> None:
         """Write one line; if the disk refuses it, the lines before it stay whole and OSError says why."""
@@ -45,6 +49,26 @@ class Journal:
             os.ftruncate(self._fd, self._size)
             raise
         self._size += len(data)
+        self._written.update(data)
+
+    def find_harm(self) -> str:
+        """What became of the file at this journal's path, where it no longer holds what was written; or nothing.
+
+        Something else on the machine may have removed, replaced, cut or overwritten it, and lines that follow are then lost.
+        """
+        if self.path.is_symlink():
+            return "is now a link"
+        try:
+            data = read_regular(self.path)
+        except RecordError as error:
+            return "is gone" if not os.path.lexists(self.path) else str(error).removeprefix(f"{self.path}: ")
+        if len(data) != self._size:
+            return f"holds {len(data):,} bytes; {self._size:,} were written"
+        return "" if hashlib.sha256(data).digest() == self._written.digest() else "no longer holds what was written"
+
+    def text(self) -> str:
+        """All that was written, as far as the open file still holds it, whatever is at its path by now."""
+        return os.pread(self._fd, self._size, 0).decode("utf-8", "replace")
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -116,7 +140,13 @@ def _parse_lines(data: bytes) -> Iterator[tuple[int, JournalLine | str]]:
         if not line and number == len(lines):
             return
         try:
-            yield number, _LINE.validate_json(line)
+            yield number, _parse_plan(line) if line.startswith(_PLAN) else _LINE.validate_json(line)
         except ValidationError as error:
             cut_off = number == len(lines) and error.errors()[0]["type"] == "json_invalid"
             yield number, "cut off: the writer ended in the middle of it" if cut_off else first_problem(error)
+
+
+@lru_cache(maxsize=1)
+def _parse_plan(line: bytes) -> JournalLine:
+    """Every rank of a run has the same plan in its journal, and it is the longest line of most."""
+    return _LINE.validate_json(line)

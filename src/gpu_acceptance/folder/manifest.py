@@ -23,7 +23,7 @@ _PART = r"(?!\.{1,2}(?:/|$))(?!-)[A-Za-z0-9._+@=:,~-]{1,255}"
 _NAME = re.compile(rf"{_PART}(?:/{_PART}){{0,15}}")
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\0\r\n]+)")
 
-Kind = Literal["differs", "missing", "extra"]
+Kind = Literal["differs", "missing", "extra", "unlike"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Difference:
-    """One file that is not as the manifest says. Its name may be a machine's text."""
+    """One file that is not as the manifest says, or a journal that is unlike the results. Its name may be a machine's text."""
 
     kind: Kind
     name: str

@@ -83,6 +83,7 @@ def rebuild(contents: Sequence[JournalContent], *, ended_at: str, why: str, inte
         too_small=dict(_too_small_subjects(plan, job)),
         interrupted=interrupted,
         not_concluded=_not_concluded(contents, job, why),
+        journals=tuple(job.by_rank),
     )
 
 

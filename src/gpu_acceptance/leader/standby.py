@@ -64,7 +64,7 @@ def _look_round(supervisor: Supervisor, ranks: Sequence[int]) -> list[int]:
 def send_journal(supervisor: Supervisor) -> None:
     """Gives this rank's journal to the new leader, which may not share our disk."""
     assert supervisor.journal
-    text = supervisor.journal.path.read_text(encoding="utf-8")
+    text = supervisor.journal.text()
     try:
         supervisor.tell_leader({"type": "resend", "journal": text})
     except ControlError:  # more than one message may hold; where the disk is shared, the leader reads it itself

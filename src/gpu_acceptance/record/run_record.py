@@ -78,6 +78,7 @@ class Header(Model):
     not_at_level: dict[str, int] = Field(default_factory=dict)  # by subject: how many validations it left out
     gpu_acceptance_version: str
     ranks: tuple[RankIdentity, ...]
+    journals: tuple[int, ...] | None = None  # ranks whose journals lie beside this record; None: an earlier version did not say
     rebuilt: str = ""  # from which journals and why, where no reporter finished the run; such a run is never ACCEPTED
 
 

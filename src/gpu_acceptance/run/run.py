@@ -16,6 +16,7 @@ from gpu_acceptance.folder.run_files import RunFiles, utc_now
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.refused import USAGE, RefusedError, UnmetError, interrupted
 from gpu_acceptance.leader.generations import Validation
+from gpu_acceptance.leader.journals import Journals, ask_for_journals, find_unconfirmed
 from gpu_acceptance.leader.leader import Leader, LeaderOptions
 from gpu_acceptance.leader.standby import await_listeners, elect, rebuild_run, send_journal
 from gpu_acceptance.options.chosen_profile import own_digest
@@ -78,6 +79,7 @@ class Run:
     refused: RefusedError | None = None  # instead of a plan
     problem: str | None = None  # what went wrong on this rank beside its validations
     record: RunRecord | None = None  # of the rank that reports
+    journals: Journals = field(default_factory=Journals)  # rank 0, once the workers have ended
     finished: bool = False
     ending: Ending | None = None
     alive: list[int] | None = None  # after the leading rank was lost: who is left
@@ -343,6 +345,7 @@ class Run:
     def _end_workers_and_report(self, leader: Leader) -> None:
         leader.end_workers()
         self.supervisor.refuse_a_leader_that_was_given_up()  # another rank writes
+        self.journals = ask_for_journals(self.supervisor, self.files)
         self._tell(self._end_as_leader())
 
     def _finish_alone(self, problem: str) -> None:
@@ -388,10 +391,10 @@ class Run:
 
     def _end_as_leader(self) -> Ending:
         """Judges and writes. Whatever breaks here is told to all ranks: no verdict is better than none said."""
-        self.problem = self.problem or self.supervisor.journal_problem
+        self.problem = self.problem or self.supervisor.journal_problem or self.journals.problem or None
         try:
             self._add_unreached()
-            self.record = self._conclude()
+            self.record = self._confirmed(self._conclude())
             return write_ending(self.files.folder, self.record)
         except Exception as error:
             return broken(error)
@@ -405,6 +408,14 @@ class Run:
             if nodeid not in reached:
                 self.leader.not_run(validation, reason)
 
+    def _confirmed(self, record: RunRecord) -> RunRecord:
+        """The record where the journals in its folder say the same; else one that says which does not."""
+        unlike = find_unconfirmed(self.files.folder, record, self.identity.node) if self.problem is None else []
+        if not unlike:
+            return record
+        self.problem = f"{unlike[0]}{f', and {len(unlike) - 1} more' if len(unlike) > 1 else ''}"
+        return self._conclude()
+
     def _conclude(self) -> RunRecord:
         assert self.leader
         assert self.plan
@@ -416,6 +427,7 @@ class Run:
             too_small=self.leader.too_small,
             interrupted=self._interruption,
             internal_error=self.problem,
+            journals=self.journals.here,
         )
 
 

@@ -306,10 +306,13 @@ class Supervisor:
                 self._store_lost = f"the control store at {self._store} is gone: {message['reason']}"
             case "hello" if sender in self.mail.get("hello", {}):
                 self.control.cast({"type": "stop", "reason": f"a second process that says it is rank {sender}"})
-            case "hello" | "collected" | "resend" | "bye":
+            case "hello" | "collected" | "resend" | "journal" | "bye":
                 self.mail.setdefault(message["type"], {})[sender] = message
             case "clock?":
                 self.tell_leader({"type": "clock", "clock_s": time.time()})
+            case "journal?" if sender == self.leader:
+                self._heard_leader = time.monotonic()
+                self.tell_leader({"type": "journal", **self._look_at_journal(message["beside"])})
             case "clock":
                 self.mail.setdefault("clock", {})[sender] = {**message, "heard_s": time.time()}
             case "vote" | "published" | "gather" | "sealable":
@@ -325,6 +328,13 @@ class Supervisor:
                     self._casts.append(message)
             case "final" if sender not in self.given_up:  # of a leader that others elected before us
                 self.mail.setdefault("final", {})[sender] = message
+
+    def _look_at_journal(self, beside: str) -> Message:
+        """What became of this rank's journal, and whether its folder is the leader's: then the leader's journal `beside` is in it."""
+        assert self.journal
+        harm = self.journal.find_harm()
+        problem = f"the journal of rank {self.place.rank} ({self.journal.path}) {harm}" if harm else ""
+        return {"problem": self.journal_problem or problem, "shared": self.journal.path.with_name(beside).exists()}
 
     def _to_board(self, sender: int, message: Message) -> None:
         if self.board is None or message["seq"] != self.board.go["seq"]:

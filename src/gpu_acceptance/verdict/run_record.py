@@ -21,8 +21,11 @@ def make_run_record(
     interrupted: str | None = None,
     internal_error: str | None = None,
     not_concluded: Sequence[str] = (),
+    journals: Sequence[int] = (),
 ) -> RunRecord:
-    """All that a run knows, judged. `too_small`: subject -> why it needs a larger job. The other keywords as for `conclude`."""
+    """All that a run knows, judged. `too_small`: subject -> why it needs a larger job. `journals`: the ranks whose journals lie in the
+    folder of the record. The other keywords as for `conclude`.
+    """
     conclusion = conclude(
         rows,
         plan.profile,
@@ -40,7 +43,7 @@ def make_run_record(
         notes=list(_notes(plan)),
     )
     return RunRecord(
-        header=_header(plan, job, ended_at, rebuilt=not_concluded[0] if not_concluded else ""),
+        header=make_header(plan, job, ended_at, rebuilt=not_concluded[0] if not_concluded else "", journals=journals),
         conclusion=conclusion,
         rows=tuple(rows),
         changes=tuple(ChangeRecord(**vars(change)) for change in plan.profile.changes),
@@ -59,7 +62,8 @@ def _notes(plan: RunPlan) -> Iterator[str]:
         yield f"{plural(plan.num_deselected, 'validation')} deselected"
 
 
-def _header(plan: RunPlan, job: Job, ended_at: str, *, rebuilt: str) -> Header:
+def make_header(plan: RunPlan, job: Job, ended_at: str, *, rebuilt: str, journals: Sequence[int] | None) -> Header:
+    """What the record says of the run as a whole: the plan in short, and the ranks."""
     profile = plan.profile
     return Header(
         run_id=plan.run_id,
@@ -81,4 +85,5 @@ def _header(plan: RunPlan, job: Job, ended_at: str, *, rebuilt: str) -> Header:
         gpu_acceptance_version=plan.gpu_acceptance_version,
         ranks=tuple(job.by_rank.values()),
         rebuilt=rebuilt,
+        journals=None if journals is None else tuple(journals),
     )

@@ -1,0 +1,175 @@
+"""Do the journals of a run folder say what the record beside them says? Each rank wrote its own: two witnesses, not one.
+
+Texts are not compared: a redacted one is cut elsewhere, and who waited for whom is worded by who judged. Outcomes and figures are.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_acceptance.folder.journal import JournalContent, read_journal
+from gpu_acceptance.folder.rebuild import journal_paths
+from gpu_acceptance.folder.run_files import journal_name
+from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import WORKER_END
+from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.text.visible import one_line
+from gpu_acceptance.thresholds.values import first_of
+from gpu_acceptance.verdict.attempts import causes_before_victims
+from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.run_record import make_header
+
+_MOST_NAMES = 3
+_BROKEN_OFF = {2, 3}  # exit codes of runs whose reporter may not have heard of attempts that the ranks ended
+_WELL = {Outcome.PASSED, Outcome.NOT_APPLICABLE, Outcome.NOT_RUN}
+_WITHOUT_TEXTS = {"message": "", "stack": "", "ras": "", "log_tail": "", "collectives": ()}
+
+_Key = tuple[str, int]  # node id and attempt
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """One journal that is not there, or does not say what the record says. `what` is one line; names in it may be a machine's text."""
+
+    rank: int
+    what: str
+
+    @property
+    def name(self) -> str:
+        """The file, relative to the folder of the run."""
+        return f"journal/{journal_name(self.rank)}"
+
+    def __str__(self) -> str:
+        return f"the journal of rank {self.rank} ({self.name}) {self.what}"
+
+
+def find_unlike_journals(run_dir: Path, record: RunRecord) -> Iterator[Unlike]:
+    """Each way in which a journal in this folder does not confirm the record, by rank. Nothing where all do."""
+    found = {path.name: path for path in journal_paths(run_dir)}
+    expected = _expected_here(record, found)
+    yield from (Unlike(rank, "is gone") for rank in expected if journal_name(rank) not in found)
+    contents = {}
+    for rank, identity in Job(record.header.ranks).by_rank.items():
+        path = found.pop(journal_name(rank), None)
+        if path is None:
+            continue
+        content = read_journal(path)
+        problem = "is a link" if path.is_symlink() else _problem(content, identity, record)
+        if problem:
+            yield Unlike(rank, problem)
+        else:
+            contents[rank] = content
+    yield from (Unlike(_rank_of(path), "is of no rank of this run") for path in found.values())
+    yield from _unlike_records(contents, record)
+
+
+def _expected_here(record: RunRecord, found: Mapping[str, Path]) -> Sequence[int]:
+    """The ranks whose journals belong into this folder. An earlier version did not say: all of each node that left any."""
+    if record.header.journals is not None:
+        return record.header.journals
+    nodes = Job(record.header.ranks).by_node.values()
+    here = [ranks for ranks in nodes if any(journal_name(one.rank) in found for one in ranks)]
+    return [one.rank for ranks in here or nodes for one in ranks]
+
+
+def _rank_of(path: Path) -> int:
+    digits = path.stem.rpartition("-")[2]
+    return int(digits) if digits.isascii() and digits.isdecimal() else -1
+
+
+def _problem(content: JournalContent, identity: RankIdentity, record: RunRecord) -> str:
+    """Why this journal can be no witness, or what it says of the run as a whole that the record does not."""
+    if content.problems:
+        return f"cannot be used: {one_line(content.problems[0]).removeprefix(f'{content.path}: ')}"
+    if content.identity is None or content.plan is None:
+        return "has no plan: it was cut off, or begun anew"
+    if content.identity.run_id != record.header.run_id:
+        return f"is of run {one_line(content.identity.run_id)}"
+    if unlike := _unlike_fields(_before_it_opened(content.identity), _before_it_opened(identity)):
+        return f"gives its rank another {unlike}"
+    header = record.header
+    planned = make_header(content.plan, Job(header.ranks), header.ended_at, rebuilt=header.rebuilt, journals=header.journals)
+    if unlike := _unlike_fields(planned, header):
+        return f"has a plan with another {unlike}"
+    rows = {row.nodeid for row in record.rows}
+    if missing := [one.nodeid for one in content.plan.validations if one.nodeid not in rows and one.nodeid != FORMATION]:
+        return f"has planned what results.json lacks: {_names(missing)}"
+    return ""
+
+
+def _before_it_opened(identity: RankIdentity) -> RankIdentity:
+    """The rank as it was told before its worker opened its device: what came later the reporter of a broken run may not have heard."""
+    return identity.model_copy(update={"gpu_uuid": "", "versions": {}})
+
+
+def _unlike_fields(one: object, other: object) -> str:
+    said, told = vars(one), vars(other)
+    return ", ".join(name for name in said if said[name] != told[name])
+
+
+def _unlike_records(contents: Mapping[int, JournalContent], record: RunRecord) -> Iterator[Unlike]:
+    told = {(row.nodeid, attempt.number): {one.rank: one for one in attempt.ranks} for row in record.rows for attempt in row.attempts}
+    kept = {rank: {(one.nodeid, one.attempt): one for one in content.records} for rank, content in contents.items()}
+    due = {key: _due(ranks, {rank: of_rank[key] for rank, of_rank in kept.items() if key in of_rank}) for key, ranks in told.items()}
+    for rank, of_rank in sorted(kept.items()):
+        if len(of_rank) < len(contents[rank].records):
+            yield Unlike(rank, "tells of an attempt twice")
+        if absent := [key for key, ranks in told.items() if key not in of_rank and _was_heard(ranks.get(rank))]:
+            yield Unlike(rank, f"lacks what results.json tells of it: {_attempts(absent)}")
+        pairs = ((key, due[key].get(rank, of_rank[key]), told[key].get(rank)) for key in of_rank if key in told)
+        if different := {key: _difference(one, other) for key, one, other in pairs if other is None or _facts(one) != _facts(other)}:
+            yield Unlike(rank, f"tells otherwise than results.json: {_attempts(list(different))}: {next(iter(different.values()))}")
+        if untold := [key for key, one in of_rank.items() if key not in told and not _may_be_untold(one, record)]:
+            yield Unlike(rank, f"tells of what results.json lacks: {_attempts(untold)}")
+
+
+def _due(told: Mapping[int, RankRecord], kept: Mapping[int, RankRecord]) -> dict[int, RankRecord]:
+    """What the reporter had to make of one attempt, by what the ranks kept of it."""
+    return {one.rank: one for one in causes_before_victims(_believed(one, kept.get(one.rank)) for one in told.values())}
+
+
+def _was_heard(told: RankRecord | None) -> bool:
+    return told is not None and told.outcome is not Outcome.LOST
+
+
+def _believed(told: RankRecord, kept: RankRecord | None) -> RankRecord:
+    """The journal's, but for what the reporter never heard: a rank that it gave up, or a record too large to be sent."""
+    unheard = told.outcome is Outcome.LOST or (
+        told.outcome is Outcome.ERROR and not told.figures and kept and kept.outcome is Outcome.PASSED
+    )
+    return told if kept is None or unheard else kept
+
+
+def _may_be_untold(kept: RankRecord, record: RunRecord) -> bool:
+    """An end of the workers at which nothing was wrong is no row; nor is what a run that was broken off did not come to judge."""
+    if kept.nodeid == WORKER_END and kept.outcome in _WELL:
+        return True
+    outcomes = {one.outcome for row in record.rows for attempt in row.attempts for one in attempt.ranks}
+    return record.conclusion.exit_code in _BROKEN_OFF or Outcome.LOST in outcomes
+
+
+def _facts(record: RankRecord) -> RankRecord:
+    return record.model_copy(update=_WITHOUT_TEXTS)
+
+
+def _difference(kept: RankRecord, told: RankRecord | None) -> str:
+    """The first thing that differs: `hbm.triad.bandwidth is 3120 there and 4160 in results.json`, or an outcome, or which fields."""
+    if told is None:
+        return "results.json has no such rank in it"
+    if kept.outcome is not told.outcome:
+        return f"{kept.outcome} there and {told.outcome} in results.json"
+    for one, other in zip(kept.figures, told.figures, strict=False):
+        if one != other:
+            return f"{one.metric} is {one_line(str(one.value))} there and {one_line(str(other.value))} in results.json"
+    return _unlike_fields(_facts(kept), _facts(told))
+
+
+def _attempts(keys: Sequence[_Key]) -> str:
+    return _names([f"{nodeid}{f' (attempt {number})' if number > 1 else ''}" for nodeid, number in keys])
+
+
+def _names(nodeids: Sequence[str]) -> str:
+    return first_of([one_line(nodeid.rpartition("/")[2]) for nodeid in nodeids], _MOST_NAMES)

@@ -1,0 +1,172 @@
+"""The journals of a folder confirm the record beside them, or each that does not is named with what differs."""
+
+import json
+import os
+
+import pytest
+
+from gpu_acceptance.cli.verbs import main
+from gpu_acceptance.folder.corroboration import find_unlike_journals
+from gpu_acceptance.folder.manifest import write_manifest
+from gpu_acceptance.folder.results import read_results, write_results
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.row import Attempt
+from gpu_acceptance.verdict.run_record import make_run_record
+from tests.journals import BF16, LARGE_JOB, RUN_ID, TRIAD, Told, make_plan, told
+
+ENDED = "2026-11-20T07:21:40+00:00"
+TOO_SMALL = {LARGE_JOB: "small"}
+
+
+def record_of(run: Told, journals=(0, 1, 2, 3), **fields):
+    return make_run_record(run.plan, run.job, run.rows(), ended_at=ENDED, too_small=TOO_SMALL, journals=journals, **fields)
+
+
+def leave(folder, run, record=None, *left_out):
+    """What a run leaves: journals, results and a manifest that names them as they are."""
+    run.leave(folder, *left_out)
+    write_results(folder, record or record_of(run))
+    write_manifest(folder)
+    return folder
+
+
+def unlike(folder):
+    return [str(one) for one in find_unlike_journals(folder, read_results(folder))]
+
+
+def journal(rank):
+    return f"the journal of rank {rank} (journal/rank-0000{rank}.jsonl)"
+
+
+def verify(folder, capsys):
+    code = main(["report", "verify", str(folder)])
+    return code, capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [told(), told(triad=(120.0, 120.0, 3.0, 120.0)), told(rank_2=Outcome.DIED, rank_1=Outcome.ERROR), told(rank_0=Outcome.STUCK)],
+    ids=["accepted", "missed", "died, and an echo", "stuck"],
+)
+def test_a_run_as_it_was_left_is_confirmed(tmp_path, run):
+    assert unlike(leave(tmp_path / RUN_ID, run)) == []
+
+
+def test_a_record_whose_bad_row_was_cut_out_is_not_confirmed(tmp_path, capsys):
+    bad = told(triad=(120.0, 120.0, 3.0, 120.0))
+    good = Told(make_plan(nodeids=[one.nodeid for one in bad.plan.validations if one.nodeid != TRIAD]), 4, bad.attempts)
+    folder = leave(tmp_path / RUN_ID, bad, record_of(good))
+    assert unlike(folder) == [f"{journal(rank)} has planned what results.json lacks: test_hbm.py::test_triad" for rank in range(4)]
+    code, lines = verify(folder, capsys)
+    assert code == 1
+    assert lines[0] == ("UNLIKE journal/rank-00000.jsonl: rank 0: it has planned what results.json lacks: test_hbm.py::test_triad")
+    assert lines[-1].startswith("CHANGED: 4 unlike the results | ")
+
+
+def test_a_figure_that_was_mended_in_the_record_alone_is_named_with_both_values(tmp_path):
+    folder = leave(tmp_path / RUN_ID, told(triad=(120.0, 120.0, 3.0, 120.0)), record_of(told()))
+    said = "tells otherwise than results.json: test_hbm.py::test_triad: hbm.triad.bandwidth is 3.0 there and 120.0 in results.json"
+    assert unlike(folder) == [f"{journal(2)} {said}"]
+
+
+def test_an_outcome_that_was_mended_in_the_record_alone(tmp_path):
+    folder = leave(tmp_path / RUN_ID, told(rank_3=Outcome.ERROR), record_of(told()))
+    assert unlike(folder) == [
+        f"{journal(3)} tells otherwise than results.json: test_hbm.py::test_triad: error there and passed in results.json"
+    ]
+
+
+def test_an_attempt_that_the_record_lacks(tmp_path):
+    run = told()
+    again = Attempt(number=2, ranks=tuple(one.model_copy(update={"attempt": 2}) for one in run.attempts[BF16][0].ranks))
+    twice = Told(run.plan, 4, {**run.attempts, BF16: [*run.attempts[BF16], again]})
+    folder = leave(tmp_path / RUN_ID, twice, record_of(run))
+    assert unlike(folder)[0] == f"{journal(0)} tells of what results.json lacks: test_gemm.py::test_gemm[bf16] (attempt 2)"
+    folder = leave(tmp_path / "other", run, record_of(twice))
+    assert unlike(folder)[0] == f"{journal(0)} lacks what results.json tells of it: test_gemm.py::test_gemm[bf16] (attempt 2)"
+
+
+def gone(path):
+    path.unlink()
+
+
+def truncated(path):
+    os.truncate(path, path.stat().st_size - 20)
+
+
+def begun_anew(path):
+    path.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n")
+
+
+def of_another_rank(path):
+    path.write_bytes(path.with_name("rank-00000.jsonl").read_bytes())
+
+
+def of_another_run(path):
+    path.write_text(path.read_text().replace(RUN_ID, "20261120-080000-cd34"))
+
+
+def linked(path):
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def of_other_limits(path):
+    first, plan, *more = path.read_text().split("\n")
+    changed = json.loads(plan)
+    changed["profile"]["digest"] = "0" * 64
+    path.write_text("\n".join([first, json.dumps(changed, separators=(",", ":")), *more]))
+
+
+@pytest.mark.parametrize(
+    ("harm", "text"),
+    [
+        (gone, "is gone"),
+        (truncated, "cannot be used: line 6: cut off: the writer ended in the middle of it"),
+        (begun_anew, "has no plan: it was cut off, or begun anew"),
+        (of_another_rank, "gives its rank another rank, local_rank"),
+        (of_other_limits, "has a plan with another profile_digest"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_a_journal_that_is_no_witness(tmp_path, harm, text, capsys):
+    folder = leave(tmp_path / RUN_ID, told())
+    assert (main(["verdict", str(folder)]), verify(folder, capsys)[0]) == (0, 0)
+    harm(folder / "journal" / "rank-00001.jsonl")
+    write_manifest(folder)
+    assert unlike(folder) == [f"{journal(1)} {text}"]
+    assert main(["verdict", str(folder)]) == 3
+    assert f"{folder}: {journal(1)} {text}, beside a results.json that says ACCEPTED" in capsys.readouterr().err
+    assert verify(folder, capsys)[0] == 1
+
+
+@pytest.mark.parametrize(("harm", "text"), [(of_another_run, "is of run 20261120-080000-cd34"), (linked, "is a link")])
+def test_a_journal_that_no_manifest_could_vouch_for(tmp_path, harm, text):
+    folder = leave(tmp_path / RUN_ID, told())
+    harm(folder / "journal" / "rank-00001.jsonl")
+    assert unlike(folder) == [f"{journal(1)} {text}"]
+    assert main(["verdict", str(folder)]) == 3
+
+
+def test_journals_of_nodes_that_have_a_folder_of_their_own_are_not_missed(tmp_path):
+    run = told()
+    assert unlike(leave(tmp_path / RUN_ID, run, record_of(run, (0, 1)), 2, 3)) == []
+
+
+def test_a_record_of_an_earlier_version_wants_all_journals_of_a_node(tmp_path):
+    run = told()
+    record = record_of(run)
+    earlier = record.model_copy(update={"header": record.header.model_copy(update={"journals": None})})
+    assert unlike(leave(tmp_path / RUN_ID, run, earlier)) == []
+    assert unlike(leave(tmp_path / "short", run, earlier, 3)) == [f"{journal(3)} is gone"]
+
+
+def test_a_journal_of_nobody(tmp_path):
+    folder = leave(tmp_path / RUN_ID, told())
+    (folder / "journal" / "rank-00004.jsonl").write_bytes((folder / "journal" / "rank-00003.jsonl").read_bytes())
+    assert unlike(folder) == [f"{journal(4)} is of no rank of this run"]
+
+
+def test_what_the_reporter_never_heard_of_a_lost_rank_is_no_contradiction(tmp_path):
+    run = told(rank_2=Outcome.LOST)
+    assert unlike(leave(tmp_path / RUN_ID, told(), record_of(run))) == []

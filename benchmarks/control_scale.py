@@ -19,10 +19,12 @@ import time
 import psutil
 from torch.distributed import TCPStore
 
-from gpu_acceptance.control.control import Control, Message
+from gpu_acceptance.control.control import Control
 from gpu_acceptance.control.lookout import Lookout
+from gpu_acceptance.control.session import Message
 from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.launch.secret import Secret
 from gpu_acceptance.processes.gc_pause import gc_paused
 from gpu_acceptance.processes.stop_signals import StopSignals
 from gpu_acceptance.record.figure import make_figure
@@ -40,6 +42,7 @@ NUM_VALIDATIONS = 20
 METRICS = tuple(f"made.metric{number}" for number in range(10))
 COUNTERS = tuple(f"counters.counter{number}" for number in range(12))
 GO = {"nodeid": NODEID, "deadline_s": 600, "generation": 1, "attempt": 1, "absent": []}
+SECRET = Secret(b"of a benchmark", is_of_run=True)
 _MEET_S = 600.0
 
 
@@ -124,8 +127,8 @@ class Leader(Supervisor):
 
 
 def follow(first: int, number: int, world_size: int, port: int) -> None:
-    controls = [Control(place_of(rank, world_size, port)) for rank in range(first, first + number)]
-    lookouts = [Lookout(control.client(), control.place.rank) for control in controls]
+    controls = [Control(place_of(rank, world_size, port), SECRET) for rank in range(first, first + number)]
+    lookouts = [Lookout(control.client(), control.session, control.place.rank) for control in controls]
     ranks = {control.wake_fd: (control, AnswersAtOnce(control)) for control in controls}
     poll = select.poll()
     for control in controls:
@@ -151,7 +154,7 @@ def cpu_s(processes: list[psutil.Process]) -> float:
 
 def lead(world_size: int, port: int, store_pid: int) -> None:
     gc.freeze()  # as the plugin does once all is imported
-    control = Control(place_of(0, world_size, port))
+    control = Control(place_of(0, world_size, port), SECRET)
     leader = Leader(control.place, control)
     control.send(0, {"type": "hello"})
     assert len(leader.await_mail("hello", _MEET_S)) == world_size

@@ -7,6 +7,11 @@ _OF_PYTEST = ("PYTEST_", "TORCHELASTIC_", "PYTHONDONTWRITEBYTECODE")
 _OF_MAKE = ("MAKE", "MFLAGS=", "RANKS=", "REPORTS=", "ARGS=", "VENV=", "OFFLINE=", "PY=", "PLATFORM=")
 
 
+# As a launcher of several nodes makes it; on one node rank 0 hands out a secret of its own where this is empty.
+KEY = {"GPU_ACCEPTANCE_KEY": "a key of tests, the same for every node"}
+NO_KEY = {"GPU_ACCEPTANCE_KEY": ""}
+
+
 def clean_environment() -> dict[str, str]:
     """Ours, without what the outer pytest and make put there.
 
@@ -17,4 +22,4 @@ def clean_environment() -> dict[str, str]:
     """
     kept = {name: value for name, value in os.environ.items() if not f"{name}=".startswith((*_OF_PYTEST, *_OF_MAKE))}
     plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    return {**kept, **plugins, "RES_OPTIONS": "timeout:1 attempts:1"}
+    return {**kept, **plugins, **KEY, "RES_OPTIONS": "timeout:1 attempts:1"}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from clean_environment import NO_KEY
 from suite import PYTHON, Finished, finished, start
 from torch.distributed import TCPStore
 
@@ -35,6 +36,11 @@ class Ranks:
             process.wait()
 
     @property
+    def port(self) -> int:
+        """Where the control store listens."""
+        return int(self._store.port)
+
+    @property
     def num_keys(self) -> int:
         """In the control store."""
         return int(self._store.num_keys())
@@ -42,7 +48,7 @@ class Ranks:
     def start(self, *ranks: int) -> "Ranks":
         command = [PYTHON, "-m", "pytest", "acceptance/", *self._arguments]
         for rank in ranks:
-            self.processes[rank] = start(command, self.suite, {**self._launched(rank), **self._env}, output=self._output(rank))
+            self.processes[rank] = start(command, self.suite, {**NO_KEY, **self._launched(rank), **self._env}, output=self._output(rank))
         return self
 
     def wait_for(self, name: str) -> None:
@@ -54,11 +60,16 @@ class Ranks:
         assert (self.suite / name).exists(), self.outputs
 
     def wait_for_hello(self, rank: int) -> None:
-        """Until the heart of this rank beats: it has taken the signals, and says hello next."""
+        """Until this rank has taken the signals: it says hello next, or waits for rank 0."""
         end = time.monotonic() + _REACHED_WITHIN_S
-        while not self._store.check([f"gpu-acceptance/{_RUN}/beat/{rank}"]) and time.monotonic() < end:
+        while not self._takes_sigterm(rank) and time.monotonic() < end:
             assert self.processes[rank].poll() is None, self.outputs
             time.sleep(0.05)
+
+    def _takes_sigterm(self, rank: int) -> bool:
+        status = Path(f"/proc/{self.processes[rank].pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
     def send(self, *numbers: signal.Signals, ranks: tuple[int, ...] | None = None) -> None:
         """The signals, one after the other, to each of these ranks (default: all that were started)."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import yaml
-from clean_environment import clean_environment
+from clean_environment import NO_KEY, clean_environment
 from warm import Forked, fork
 
 from gpu_acceptance.folder.results import read_results
@@ -164,7 +164,7 @@ def torchrun(
     suite: Path, *arguments: str, ranks: int = 2, launcher: tuple[str, ...] = (), env: Mapping[str, str] | None = None
 ) -> Finished:
     """`torchrun --nproc-per-node RANKS -m pytest acceptance/ ARGUMENTS` in the suite's folder."""
-    return run(torchrun_command("acceptance/", *arguments, ranks=ranks, launcher=launcher), suite, env)
+    return run(torchrun_command("acceptance/", *arguments, ranks=ranks, launcher=launcher), suite, {**NO_KEY, **(env or {})})
 
 
 def two_nodes(*nodes: tuple[Path, tuple[str, ...], Mapping[str, str]], ranks: int = 1) -> list[Finished]:

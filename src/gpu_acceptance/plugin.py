@@ -18,6 +18,7 @@ from gpu_acceptance.launch.identity import read_identity
 from gpu_acceptance.launch.launch import speaks_for_node, who_am_i
 from gpu_acceptance.launch.rank import LaunchError, Rank
 from gpu_acceptance.launch.refused import NOT_WRITABLE, USAGE, RefusedError
+from gpu_acceptance.launch.secret import hide_key
 from gpu_acceptance.options import data_dir, lora_files
 from gpu_acceptance.options.chosen_profile import choose_profile
 from gpu_acceptance.options.command_line import refuse_missing_paths, usage_mistakes
@@ -50,6 +51,8 @@ from gpu_acceptance.worker.plugin import WorkerPlugin
 _ONLY_TELLS = ("help", "version", "markers", "showfixtures", "show_fixtures_per_test")  # options with which pytest runs nothing
 _NOTHING_RAN = 5
 REFUSED_ENDS_WITHIN_S = 5.0  # for pytest to print why; a thread that a conftest started keeps Python for ever
+
+hide_key()  # now: the conftests of a site come later
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:

@@ -1,5 +1,6 @@
 """The log of casts over one real store on 127.0.0.1, and the relay of a node over real sockets."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -9,11 +10,15 @@ from contextlib import suppress
 import pytest
 
 from gpu_acceptance.control import casts as casts_module
-from gpu_acceptance.control.casts import NOTHING, Casts
+from gpu_acceptance.control.casts import Casts
 from gpu_acceptance.control.relay import Link, Relay, link_to
+from gpu_acceptance.control.session import Session
+
+SESSION = Session(b"of this test")
 
 LONG = "long " * 20_000  # more than a relay hands on
 
+THEIRS = "0" * 32
 ANOTHER_USER = """
 import os, socket, sys
 os.setuid(65534)
@@ -36,12 +41,22 @@ def join(store):
     ends = []
 
     def join(local_rank, node=0):
-        ends.append(Casts("log", node, local_rank, 4))
+        ends.append(Casts(SESSION, len(ends), node, local_rank, 4))
         return ends[-1]
 
     yield join
     for end in ends:
         end.close()
+
+
+def write(end, store, word):
+    end.write(store, json.dumps(word))
+
+
+def read(end, store):
+    """The next word, or None."""
+    said = end.await_next(store)
+    return said and said[1]
 
 
 class Counting:
@@ -61,18 +76,18 @@ class Counting:
 
 def test_all_read_all_casts_in_one_order_whoever_wrote_them(join, store):
     ends = [join(number) for number in range(3)]
-    texts = [f'[{number % 2}, "{number}"]' for number in range(6)]
+    texts = [str(number) for number in range(6)]
     for number, text in enumerate(texts):
-        ends[number % 2].write(store, text)
-    assert [[end.await_next(store).decode() for _ in texts] for end in ends] == [texts] * 3
+        write(ends[number % 2], store, text)
+    assert [[read(end, store) for _ in texts] for end in ends] == [texts] * 3
 
 
 def test_the_same_text_is_written_as_often_as_it_was_said(join, store):
     end = join(0)
     for _ in range(3):
-        end.write(store, "again")
-    end.write(store, "over")
-    assert [end.await_next(store) for _ in range(4)] == [b"again"] * 3 + [b"over"]
+        write(end, store, "again")
+    write(end, store, "over")
+    assert [read(end, store) for _ in range(4)] == ["again"] * 3 + ["over"]
 
 
 def test_what_was_said_before_the_last_attempt_is_not_kept(join, store):
@@ -80,9 +95,9 @@ def test_what_was_said_before_the_last_attempt_is_not_kept(join, store):
     for attempt in range(5):
         end.begin_attempt()
         for word in ("go", "verdict"):
-            end.write(store, f"{word} {attempt}")
-            end.await_next(store)
-        keys.append([number for number in range(1, 99) if store.check([f"cast/log/{number}"])])
+            write(end, store, f"{word} {attempt}")
+            read(end, store)
+        keys.append([number for number in range(1, 99) if store.check([f"cast/{number}"])])
     assert keys == [[1, 2], [1, 2, 3, 4], [3, 4, 5, 6], [5, 6, 7, 8], [7, 8, 9, 10]]
 
 
@@ -90,9 +105,9 @@ def test_a_relay_spares_the_store_all_casts_but_the_first_and_what_is_long(join,
     relay, other, asked = join(0), join(1), Counting(store)
     texts = ["welcome", "go", "enter", LONG, "verdict"]
     for number, text in enumerate(texts):
-        relay.write(store, text)
-        assert relay.await_next(store).decode() == text
-        assert other.await_next(asked).decode() == text
+        write(relay, store, text)
+        assert read(relay, store) == text
+        assert read(other, asked) == text
         if number == 0:
             other._meet(store)  # as it does before it waits for the next one
             assert other._link.receive(30) == (1, b"")
@@ -103,20 +118,20 @@ def test_what_was_told_before_a_rank_came_is_read_in_the_log(join, store):
     relay, other = join(0), join(1)
     texts = [str(number) for number in range(9)]
     for text in texts[:5]:
-        relay.write(store, text)
-        relay.await_next(store)
-    assert [other.await_next(store).decode() for _ in texts[:3]] == texts[:3]
+        write(relay, store, text)
+        read(relay, store)
+    assert [read(other, store) for _ in texts[:3]] == texts[:3]
     for text in texts[5:]:
-        relay.write(store, text)
-        relay.await_next(store)
-    assert [other.await_next(store).decode() for _ in texts[3:]] == texts[3:]
+        write(relay, store, text)
+        read(relay, store)
+    assert [read(other, store) for _ in texts[3:]] == texts[3:]
 
 
 def linked(join, store):
     """A relay, and a rank that has heard the first cast and is linked to it."""
     relay, other = join(0), join(1)
-    relay.write(store, "welcome")
-    assert [end.await_next(store) for end in (relay, other)] == [b"welcome"] * 2
+    write(relay, store, "welcome")
+    assert [read(end, store) for end in (relay, other)] == ["welcome"] * 2
     other._meet(store)
     assert other._link
     return relay, other
@@ -126,8 +141,8 @@ def test_where_the_relay_is_gone_a_rank_reads_the_log_itself(join, store):
     relay, other = linked(join, store)
     relay._relay.close()
     for text in ("go", "enter"):
-        relay.write(store, text)
-        assert other.await_next(store).decode() == text
+        write(relay, store, text)
+        assert read(other, store) == text
     assert other._link is None
 
 
@@ -136,8 +151,8 @@ def test_a_relay_that_says_nothing_of_what_is_in_the_log_is_left(join, store, mo
     monkeypatch.setattr(casts_module, "_PATIENCE_S", 0.05)
     monkeypatch.setattr(casts_module, "_ON_ITS_WAY_S", 0.06)
     relay, other = linked(join, store)
-    relay.write(store, "go")
-    assert other.await_next(store) == b"go"
+    write(relay, store, "go")
+    assert read(other, store) == "go"
     assert other._link is None
 
 
@@ -145,14 +160,14 @@ def test_a_relay_that_has_nothing_to_say_is_kept(join, store, connect, monkeypat
     monkeypatch.setattr(casts_module, "_PATIENCE_S", 0.01)
     relay, other = linked(join, store)
     heard, client = [], connect()
-    waits = threading.Thread(target=lambda: heard.append(other.await_next(client)))
+    waits = threading.Thread(target=lambda: heard.append(read(other, client)))
     waits.start()
     waits.join(0.3)
     assert waits.is_alive()
-    relay.write(store, "go")
-    relay.await_next(store)
+    write(relay, store, "go")
+    read(relay, store)
     waits.join(30)
-    assert heard == [b"go"]
+    assert heard == ["go"]
 
 
 def test_a_relay_that_is_only_a_little_late_is_kept(join, store, monkeypatch):
@@ -160,21 +175,21 @@ def test_a_relay_that_is_only_a_little_late_is_kept(join, store, monkeypatch):
     monkeypatch.setattr(casts_module, "_PATIENCE_S", 0.05)
     monkeypatch.setattr(casts_module, "_ON_ITS_WAY_S", 30)
     relay, other = linked(join, store)
-    relay.write(store, "go")
-    late = threading.Timer(0.3, lambda: relay.await_next(store))
+    write(relay, store, "go")
+    late = threading.Timer(0.3, lambda: read(relay, store))
     late.start()
-    assert other.await_next(store) == b"go"
+    assert read(other, store) == "go"
     assert other._link
     late.join()
 
 
 def test_a_relay_that_closes_says_nothing_of_what_it_did_not_read(join, store):
     relay, other = linked(join, store)
-    relay.write(store, "final")
+    write(relay, store, "final")
     relay._closing = True
-    assert relay.await_next(store) == NOTHING
+    assert read(relay, store) is None
     relay.close()
-    assert other.await_next(store) == b"final"
+    assert read(other, store) == "final"
 
 
 def test_without_sockets_all_read_the_log_themselves(join, store, monkeypatch):
@@ -184,8 +199,8 @@ def test_without_sockets_all_read_the_log_themselves(join, store, monkeypatch):
     monkeypatch.setattr(socket, "socket", refuse)
     ends = [join(0), join(1)]
     for text in ("welcome", "go"):
-        ends[0].write(store, text)
-        assert [end.await_next(store).decode() for end in ends] == [text] * 2
+        write(ends[0], store, text)
+        assert [read(end, store) for end in ends] == [text] * 2
 
 
 def test_what_is_no_frame_is_read_in_the_log(join, store):
@@ -194,8 +209,8 @@ def test_what_is_no_frame_is_read_in_the_log(join, store):
     with relay._relay._lock:
         (peer,) = relay._relay._peers
     peer.send(b"short")
-    relay.write(store, "go")
-    assert other.await_next(store) == b"go"
+    write(relay, store, "go")
+    assert read(other, store) == "go"
     assert other._link is None
 
 
@@ -204,17 +219,17 @@ def test_closing_ends_a_wait_and_whoever_else_waits_goes_on(is_linked, join, sto
     relay, other = linked(join, store) if is_linked else (join(0), join(1))
     bystander = join(0, node=1)
     if is_linked:
-        bystander.await_next(store)
+        read(bystander, store)
     heard, client = [], connect()
-    waits = threading.Thread(target=lambda: heard.append(other.await_next(client)))
+    waits = threading.Thread(target=lambda: heard.append(read(other, client)))
     waits.start()
     waits.join(0.1)
     other.close()
     other.wake(store)
     waits.join(30)
-    assert heard == [NOTHING]
-    relay.write(store, "go")
-    assert [bystander.await_next(store) for _ in range(2)] == [NOTHING, b"go"]
+    assert heard == [None]
+    write(relay, store, "go")
+    assert [read(bystander, store) for _ in range(2)] == [None, "go"]
 
 
 def test_a_peer_that_takes_nothing_is_cut_off_and_holds_nobody():
@@ -243,9 +258,9 @@ def test_without_a_relay_there_is_no_link():
 
 @pytest.mark.needs("root")
 def test_a_socket_of_another_user_is_no_relay():
-    process = subprocess.Popen([sys.executable, "-c", ANOTHER_USER, "theirs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", ANOTHER_USER, THEIRS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
-    assert link_to("theirs") is None
+    assert link_to(THEIRS) is None
     process.communicate("")
 
 

@@ -10,6 +10,7 @@ from torch.distributed import PrefixStore
 
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES, Control, ControlError
 from gpu_acceptance.launch.rank import TORCHRUN, Rank
+from gpu_acceptance.launch.secret import NO_SECRET, Secret
 
 pytestmark = pytest.mark.slow
 
@@ -25,13 +26,17 @@ def place(rank, port, run_id):
     return Rank(rank=rank, local_rank=rank, world_size=2, local_world_size=2, store_port=port, run_id=run_id, launcher=TORCHRUN)
 
 
+def secret_of(run_id):
+    return Secret(run_id.encode(), is_of_run=True)
+
+
 @pytest.fixture
 def connect(server, request):
     """connect(rank, run_id): one end, closed when the test is over. Each test is a run of its own."""
     ends = []
 
-    def connect(rank, run_id=request.node.name):
-        ends.append(Control(place(rank, server.port, run_id)))
+    def connect(rank, run_id=request.node.name, secret=None):
+        ends.append(Control(place(rank, server.port, run_id), secret or secret_of(run_id)))
         return ends[-1]
 
     yield connect
@@ -112,10 +117,14 @@ def test_a_post_that_is_too_large_leaves_room_for_a_shorter_one(pair):
     assert received(pair[0]) == (1, {"type": "published", "seq": 1, "record": "short"})
 
 
+SEVERAL = Secret(b"of all runs of this cluster", is_of_run=False)
+
+
 def test_a_second_run_of_the_same_name_hears_nothing_of_the_first(connect):
     """As where one torchrun starts the suite twice; casts are kept to the end of a run."""
     for text in ("first", "second"):
-        ends = [connect(0), connect(1)]
+        ends = [connect(rank, secret=SEVERAL) for rank in (0, 1)]
+        ends[0].all_have_joined()
         for kind in ("welcome", "final", "leave"):
             ends[0].cast({"type": kind, "text": text})
         assert [received(ends[1])[1] for _ in range(3)] == [{"type": kind, "text": text} for kind in ("welcome", "final", "leave")]
@@ -146,7 +155,7 @@ def test_closing_sends_what_is_queued_and_ends_all_threads(pair):
 
 def test_a_store_that_goes_away_is_told():
     host = subprocess.Popen([sys.executable, "-c", HOST_A_STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    control = Control(place(0, int(host.stdout.readline()), "lost"))
+    control = Control(place(0, int(host.stdout.readline()), "lost"), secret_of("lost"))
     host.kill()
     host.communicate()
     sender, message = received(control)
@@ -160,23 +169,61 @@ def test_no_store_at_all_is_one_line():
         probe.bind(("127.0.0.1", 0))  # nobody listens here
         port = probe.getsockname()[1]
         with pytest.raises(ControlError, match=rf"no control store at 127\.0\.0\.1:{port} within 1 s: ") as caught:
-            Control(place(1, port, "none"), connect_s=1)
+            Control(place(1, port, "none"), NO_SECRET, connect_s=1)
     assert "\n" not in str(caught.value)
 
 
 def test_a_world_of_one_hosts_its_own_store():
-    control = Control(Rank())
+    control = Control(Rank(), secret_of("alone"))
     assert control.port > 0
-    assert control.prefix == "gpu-acceptance/none"
+    assert control.prefix == f"gpu-acceptance/none/{control.session.name}"
     control.cast({"type": "go"})
     assert received(control) == (0, {"type": "go"})
     control.close(timeout_s=5)
 
 
-def test_what_is_no_message_is_told_as_a_lost_store(server, connect):
-    control = connect(0)
-    PrefixStore(control.prefix, server).queue_push("to/0", "no pair")
-    assert received(control)[1]["type"] == "store_lost"
+@pytest.mark.parametrize("garbage", ["", "no pair", "x" * 100_000, "no more", '["a", 1, {}]', "0" * 32 + '[1, 1, {"type": "hello"}]'])
+def test_what_is_not_authentic_is_dropped_and_counted_and_the_next_message_heard(garbage, server, pair):
+    first, second = pair
+    store = PrefixStore(first.prefix, server)
+    announce(pair, 1)
+    store.queue_push("to/0", garbage)
+    store.append("box/1", garbage)
+    store.set("cast/2", garbage)
+    second.send(0, {"type": "bye"})
+    second.post({"type": "vote", "seq": 1})
+    assert sorted([received(first), received(first)], key=str) == [(1, {"type": "bye"}), (1, {"type": "vote", "seq": 1})]
+    first.cast({"type": "enter", "seq": 1})
+    assert received(second) == (0, {"type": "enter", "seq": 1})
+    assert first.session.tampering.dropped["to"] == 1
+    assert first.session.tampering.dropped["box"] == (garbage != "")
+    assert second.session.tampering.dropped == {"cast": 1}
+    assert not first.session.tampering.lost
+
+
+def test_a_message_that_is_repeated_is_heard_once(server, pair):
+    first, second = pair
+    store = PrefixStore(first.prefix, server)
+    second.send(0, {"type": "hello"})
+    assert received(first) == (1, {"type": "hello"})
+    repeated = second.session.sign("to/0", 1, 1, '{"type": "hello"}')
+    store.queue_push("to/0", repeated)
+    store.queue_push("to/0", second.session.sign("to/1", 1, 2, '{"type": "of another place"}'))
+    second.send(0, {"type": "bye"})
+    assert received(first) == (1, {"type": "bye"})
+    assert first.session.tampering.dropped == {"to": 2}
+
+
+def test_a_message_that_somebody_took_away_is_missed_by_its_number(server, pair):
+    first, second = pair
+    store = PrefixStore(first.prefix, server)
+    announce(pair, 1)
+    store.set("box/1", "")
+    first._reader._read = 0
+    second._speaker.say(1, "{}")  # which is never sent
+    second.post({"type": "published", "seq": 1})
+    assert received(first) == (1, {"type": "published", "seq": 1})
+    assert first.session.tampering.lost == {"box": 1}
 
 
 def test_what_a_generation_left_in_the_store_is_forgotten_and_nothing_else(server, connect):
@@ -186,4 +233,4 @@ def test_what_a_generation_left_in_the_store_is_forgotten_and_nothing_else(serve
         own.set(key, "x")
     end.forget(1)
     end.close(timeout_s=5)
-    assert sorted(key for key in own.list_keys() if not key.startswith("cast/")) == ["beat/0", "generation-10/0//cpu//0/0"]
+    assert sorted(key for key in own.list_keys() if not key.startswith(("cast/", "relay/"))) == ["beat/0", "generation-10/0//cpu//0/0"]

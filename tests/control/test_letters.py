@@ -1,15 +1,22 @@
 """Words of several ranks over one real store on 127.0.0.1."""
 
+import json
 import threading
 
 import pytest
 
 from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
+from gpu_acceptance.control.session import Session
 
 pytestmark = pytest.mark.slow
 
 RANKS = range(1, 4)
 LONG = "long " * 1000
+SESSION = Session(b"of this test")
+
+
+def say(speaker, attempt, word):
+    return speaker.say(attempt, json.dumps(word))
 
 
 @pytest.fixture
@@ -20,59 +27,59 @@ def store(connect):
 @pytest.fixture
 def reader(store):
     """Rank 0's, of attempt 1."""
-    reader = Reader()
+    reader = Reader(SESSION)
     lay_out(store, 1)
     reader.open(1)
     return reader
 
 
 def heard(reader, store):
-    return [word for words in reader.await_words(store) for word in words]
+    return [word for words in reader.await_words(store) for _, word in words]
 
 
 def test_words_of_all_ranks_come_at_once_in_their_order_and_each_once(store, reader):
-    ends = {rank: Speaker(rank) for rank in RANKS}
+    ends = {rank: Speaker(SESSION, rank) for rank in RANKS}
     for rank in RANKS:
-        ends[rank].say(1, f"vote of {rank}")(store)
+        say(ends[rank], 1, f"vote of {rank}")(store)
     assert heard(reader, store) == ["vote of 1", "vote of 2", "vote of 3"]
-    ends[2].say(1, "ready")(store)
-    ends[3].say(1, LONG)(store)
-    ends[2].say(1, "published")(store)
+    say(ends[2], 1, "ready")(store)
+    say(ends[3], 1, LONG)(store)
+    say(ends[2], 1, "published")(store)
     assert heard(reader, store) == ["ready", LONG, "published"]
 
 
 def test_two_long_words_of_one_rank_are_both_heard(store, reader):
-    speaker, words = Speaker(1), [f"{LONG}{number}" for number in range(3)]
+    speaker, words = Speaker(SESSION, 1), [f"{LONG}{number}" for number in range(3)]
     for word in words:
-        speaker.say(1, word)(store)
+        say(speaker, 1, word)(store)
     assert heard(reader, store) == words
 
 
 def test_long_words_of_more_ranks_than_are_read_at_once(store, reader):
     for rank in range(1, 200):
-        Speaker(rank).say(1, f"{LONG}{rank}")(store)
+        say(Speaker(SESSION, rank), 1, f"{LONG}{rank}")(store)
     assert heard(reader, store) == [f"{LONG}{rank}" for rank in range(1, 200)]
 
 
 def test_what_is_said_of_an_attempt_that_is_over_is_not_heard(store, reader):
-    speaker, late = Speaker(1), Speaker(2)
-    speaker.say(1, "read")(store)
+    speaker, late = Speaker(SESSION, 1), Speaker(SESSION, 2)
+    say(speaker, 1, "read")(store)
     assert heard(reader, store) == ["read"]
-    late.say(1, "late")(store)
+    say(late, 1, "late")(store)
     lay_out(store, 2)
     reader.open(2)
-    late.say(1, "later")(store)
-    speaker.say(2, "of the second")(store)
-    speaker.say(2, LONG)(store)
+    say(late, 1, "later")(store)
+    say(speaker, 2, "of the second")(store)
+    say(speaker, 2, LONG)(store)
     assert heard(reader, store) == ["of the second", LONG]
 
 
 def test_the_box_of_an_attempt_that_is_over_is_not_kept(store, reader):
-    speaker = Speaker(1)
+    speaker = Speaker(SESSION, 1)
     for attempt in range(1, 5):
         lay_out(store, attempt)
         reader.open(attempt)
-        speaker.say(attempt, LONG)(store)
+        say(speaker, attempt, LONG)(store)
         assert heard(reader, store) == [LONG]
     assert [key for key in ("box/1", "box/2", "box/3", "box/4") if store.check([key])] == ["box/4"]
 
@@ -83,8 +90,8 @@ def test_a_bell_that_rings_for_nothing_new_tells_nothing(store, reader):
 
 
 def test_a_bell_before_any_attempt_tells_nothing(store):
-    Speaker(1).say(0, "of an attempt that nobody announced")(store)
-    assert heard(Reader(), store) == []
+    say(Speaker(SESSION, 1), 0, "of an attempt that nobody announced")(store)
+    assert heard(Reader(SESSION), store) == []
 
 
 def test_no_word_is_lost_while_the_reader_looks(connect, store, reader):
@@ -92,9 +99,9 @@ def test_no_word_is_lost_while_the_reader_looks(connect, store, reader):
     number = 300
 
     def speak(rank):
-        own, speaker = connect(), Speaker(rank)
+        own, speaker = connect(), Speaker(SESSION, rank)
         for word in range(number):
-            speaker.say(1, f"{rank} {word} {LONG * (word % 2)}")(own)
+            say(speaker, 1, f"{rank} {word} {LONG * (word % 2)}")(own)
 
     threads = [threading.Thread(target=speak, args=(rank,)) for rank in RANKS]
     for thread in threads:

@@ -12,6 +12,7 @@ from gpu_acceptance.control import store_client as module
 from gpu_acceptance.control.control import Control, UnreachableError
 from gpu_acceptance.control.store_client import NoStoreError, store_client
 from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.launch.secret import NO_SECRET
 
 pytestmark = pytest.mark.slow
 
@@ -74,4 +75,4 @@ def test_who_is_told_to_stop_waits_no_longer(silent, monkeypatch):
 def test_a_rank_without_a_store_says_where_it_looked():
     place = Rank(world_size=2, local_world_size=2, store_port=unused_port())
     with pytest.raises(UnreachableError, match=rf"^no control store at 127\.0\.0\.1:{place.store_port} within 1 s: Connection refused$"):
-        Control(place, connect_s=1)
+        Control(place, NO_SECRET, connect_s=1)

@@ -15,16 +15,22 @@ from torch.distributed import PrefixStore, TCPStore
 from waiting import wait_until
 
 from gpu_acceptance.control.control import Control, control_prefix
+from gpu_acceptance.control.session import begin_session
 from gpu_acceptance.control.store_host import host_store
 from gpu_acceptance.launch.rank import LaunchError, Rank
+from gpu_acceptance.launch.secret import Secret
 
 pytestmark = pytest.mark.slow
+
+SECRET = Secret(b"of this test", is_of_run=True)
+SESSION = begin_session(SECRET)
 
 STARTS_ONE_AND_DIES = """
 import os, signal, sys
 from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.control.session import Session
 from gpu_acceptance.control.store_host import host_store
-host_store(Rank(world_size=2, local_world_size=2, store_port=int(sys.argv[1])), "gpu-acceptance/none")
+host_store(Rank(world_size=2, local_world_size=2, store_port=int(sys.argv[1])), "gpu-acceptance/none", Session(b"of this test"))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -60,7 +66,7 @@ def test_it_is_nobodys_descendant_and_outlives_who_started_it(place):
     (host,) = hosts_of(place.store_port)
     assert os.getsid(host.pid) == host.pid
     assert host.pid not in [child.pid for child in psutil.Process().children(recursive=True)]
-    other = Control(replace(place, rank=1, local_rank=1), connect_s=30)
+    other = Control(replace(place, rank=1, local_rank=1), SECRET, connect_s=30)
     other.close(timeout_s=5)
 
 
@@ -74,24 +80,24 @@ def test_it_lets_in_more_than_the_usual_limit_of_open_files_allows(place):
 
 
 def test_it_ends_once_all_ranks_have_closed(place):
-    host_store(place, control_prefix(place))
-    first, second = (Control(replace(place, rank=rank, local_rank=rank)) for rank in (0, 1))
+    host_store(place, control_prefix(place), SESSION)
+    first, second = (Control(replace(place, rank=rank, local_rank=rank), SECRET) for rank in (0, 1))
     second.send(0, {"type": "hello"})
     assert first.incoming.get(timeout=30) == (1, {"type": "hello"})
     first.close(timeout_s=5)
     assert not wait_until(lambda: not hosts_of(place.store_port), 3)  # rank 1 still has something to say
     second.close(timeout_s=5)
     assert wait_until(lambda: not hosts_of(place.store_port), 30)
-    host_store(place, control_prefix(place))  # the port is free again
+    host_store(place, control_prefix(place), SESSION)  # the port is free again
 
 
 def test_it_ends_where_no_heart_beats(place, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    host_store(place, control_prefix(place))
-    store = PrefixStore(control_prefix(place), TCPStore("127.0.0.1", place.store_port, None, is_master=False))
+    host_store(place, control_prefix(place), SESSION)
+    store = PrefixStore(f"{control_prefix(place)}/{SESSION.name}", TCPStore("127.0.0.1", place.store_port, None, is_master=False))
     for beat in range(35):  # longer than it waits for one
         assert hosts_of(place.store_port), f"gone before beat {beat}"
-        store.set("beat/1", str(beat))
+        store.set("beat/1", SESSION.sign("beat/1", 1, beat, "null"))
         wait_until(lambda: False, 1)
     assert wait_until(lambda: not hosts_of(place.store_port), 120)
 
@@ -101,7 +107,7 @@ def test_a_port_that_is_taken_is_one_line(place):
         taken.bind(("", place.store_port))
         taken.listen()
         with pytest.raises(LaunchError) as caught:
-            host_store(place, control_prefix(place))
+            host_store(place, control_prefix(place), SESSION)
     text = str(caught.value)
     assert text.startswith(f"rank 0 cannot host the control store on port {place.store_port} of {place.host}: ")
     assert "address already in use" in text.lower()
@@ -112,7 +118,7 @@ def test_a_port_that_is_taken_is_one_line(place):
 def test_an_address_that_leads_nowhere_is_one_line(place, monkeypatch):
     monkeypatch.setattr("gpu_acceptance.control.store_host._REACH_S", 1)
     with pytest.raises(LaunchError) as caught:
-        host_store(replace(place, store_host="nowhere.invalid"), control_prefix(place))
+        host_store(replace(place, store_host="nowhere.invalid"), control_prefix(place), SESSION)
     text = str(caught.value)
     assert "name resolution" in text or "Name or service not known" in text, text
     assert text.startswith(f"rank 0 is on {place.host}, and MASTER_ADDR=nowhere.invalid does not lead there, to port {place.store_port}: ")
@@ -126,7 +132,7 @@ def test_a_store_that_does_not_start_is_one_line(place, monkeypatch, tmp_path):
     with pytest.raises(
         LaunchError, match=rf"^rank 0 cannot host the control store on port {place.store_port} of .*: it ended; MASTER_PORT "
     ):
-        host_store(place, control_prefix(place))
+        host_store(place, control_prefix(place), SESSION)
     monkeypatch.setattr("gpu_acceptance.control.store_host._START_S", 0.001)
     with pytest.raises(LaunchError, match=r": it did not start within 0\.001 s; MASTER_PORT "):
-        host_store(place, control_prefix(place))
+        host_store(place, control_prefix(place), SESSION)

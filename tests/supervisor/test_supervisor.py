@@ -10,6 +10,7 @@ from judging import make_record
 
 from gpu_acceptance.control.control import Control
 from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.launch.secret import Secret
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
@@ -19,7 +20,7 @@ from gpu_acceptance.supervisor.supervisor import Supervisor
 @pytest.fixture
 def supervisor():
     place = Rank()
-    control = Control(place)
+    control = Control(place, Secret(b"of this test", is_of_run=True))
     wake, other = socket.socketpair()
     made = Supervisor(place, control, SimpleNamespace(wake=wake, poll=lambda: None, has_lost_launcher=False))
     made.hold, made.journal = Mock(counters=lambda: ()), Mock()

@@ -23,6 +23,7 @@ from gpu_acceptance.supervisor.board import GRACE_S, LOST_AFTER_S
 from gpu_acceptance.text.ranges import expand
 from gpu_acceptance.verdict.objections import FORMATION
 
+CODE = 32  # digits before each control message
 LAUNCHER_S = 30.0  # from torchrun's SIGTERM to its SIGKILL
 _SLACK_S = 3.0  # half a second for each wait of a supervisor, a second for each beat
 _BUSY_S = 10.0  # in foreign code; who is cut off as well has no time left for its threads to end
@@ -110,7 +111,7 @@ def _steps(world: World) -> Iterator[tuple[float, str, float]]:
     yield world.began, "begin", 0.0
     seen = set()
     for at, _, text in world.store.traffic:
-        message = json.loads(text)[1] if text.startswith("[") else None
+        message = json.loads(text[CODE:])[2] if text[CODE:].startswith("[") else None
         if message:
             key = message["type"], message.get("seq"), message.get("nodeid")
             if message["type"] in {"welcome", "agreed", "go", "verdict", "final"} and key not in seen:

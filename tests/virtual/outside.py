@@ -228,7 +228,7 @@ class StoreClient:
     def get(self, key: str) -> bytes:
         return self.multi_get([key])[0]
 
-    def wait(self, keys: list[str]) -> None:
+    def wait(self, keys: list[str], _timeout: object = None) -> None:
         self._reach(lambda: all(key in self._store.values for key in keys))
 
     def check(self, keys: list[str]) -> bool:
@@ -236,10 +236,11 @@ class StoreClient:
         return all(key in self._store.values for key in keys)
 
     def compare_set(self, key: str, expected: str, wanted: str) -> bytes:
-        """As torch's where nothing is expected to be there."""
-        assert not expected
+        """As torch's. What is not there is what it was expected to be, unless nothing was."""
         self._reach()
-        if key not in self._store.values:
+        if key not in self._store.values and expected:
+            return expected.encode()
+        if self._store.values.get(key, b"") == expected.encode():
             self._store.values[key] = wanted.encode()
             self._store.traffic.append((self._store.schedule.now, key, wanted))
         return self._store.values[key]

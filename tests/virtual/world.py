@@ -23,6 +23,7 @@ from gpu_acceptance.control import casts, control, letters, lookout
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.launch.rank import TORCHRUN, Rank
 from gpu_acceptance.launch.refused import USAGE, RefusedError, interrupted
+from gpu_acceptance.launch.secret import Secret
 from gpu_acceptance.leader import leader, standby
 from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.options import budget
@@ -37,6 +38,7 @@ DEADLINE_S = 6.0  # of a validation and of a formation
 # modules that read a clock
 _TIMED = (board, budget, control, generation_attempt, joining, leader, letters, lookout, rank_attempt, standby, supervisor)
 RUN_ID = "20261120-070000-ab12"
+SECRET = Secret(b"of this run", is_of_run=True)
 
 
 @dataclass(frozen=True)
@@ -324,6 +326,7 @@ class World:
         replace(starting, "become_subreaper", lambda: None)
         replace(starting, "Control", self._make_control)
         replace(starting, "read_identity", self._identity)
+        replace(starting, "find_secret", lambda *_: SECRET)
         replace(starting, "choose_profile", lambda _settings, _device, _own: self._profile)
         replace(run, "suite_digest", lambda _rootdir: "")
         replace(run, "own_digest", lambda _settings, _name, _own: "")
@@ -346,8 +349,8 @@ class World:
         made = self.signals[self.schedule.rank] = VirtualSignals()
         return made
 
-    def _make_control(self, place: Rank, connect_s: float, stopped: Callable[[], object]) -> control.Control:
-        made = control.Control(place, connect_s, stopped)
+    def _make_control(self, *how: Any, **more: Any) -> control.Control:
+        made = control.Control(*how, **more)
         self.controls.append(made)
         return made
 

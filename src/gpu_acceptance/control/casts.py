@@ -8,11 +8,15 @@ To wait for a key and get it costs the store two answers for each reader. So one
 or says nothing of what is in the log, and what is too long for it.
 """
 
+from typing import Any
+
 from torch.distributed import Store
 
 from gpu_acceptance.control.relay import Link, link_to, make_relay
+from gpu_acceptance.control.session import Numbers, Session
+from gpu_acceptance.control.store_client import get_now
 
-NOTHING = b"[null, null]"  # of nobody: it wakes who waits
+_NOTHING = "null"  # it wakes who waits
 _PATIENCE_S = 3.0  # for a relay that says nothing, as most do most of the time, before the store is asked
 _ON_ITS_WAY_S = 1.0  # what is in the log, from there over the relay
 
@@ -20,46 +24,61 @@ _ON_ITS_WAY_S = 1.0  # what is in the log, from there over the relay
 class Casts:
     """One rank's end. `await_next` may be called from another thread than the rest, with a client of its own."""
 
-    def __init__(self, log: str, node: int, local_rank: int, local_world_size: int) -> None:
-        """`log`: its name, which no other run on this store has."""
-        self._log = log
-        self._relay_key = f"relay/{log}/{node}"
-        self._written = 0  # the last one of ours
-        self._of_attempt = 1  # the first one since the last attempt began
+    def __init__(self, session: Session, rank: int, node: int, local_rank: int, local_world_size: int) -> None:
+        self._session = session
+        self._rank = rank
+        self._relay_key = f"relay/{node}"
+        self._num_said = 0  # casts of ours
+        self._written = 0  # the place of our last one in the log
+        self._of_attempt = 1  # the first place since the last attempt began
         self._heard_by_all = 0
         self._deleted = 0
-        self._heard = 0  # casts
-        self._there = 0  # casts at least that the relay says are in the log
+        self._heard = 0  # places
+        self._numbers = Numbers("cast", session.tampering)
+        self._there = 0  # places at least that the relay says are in the log
         self._closing = False
         self._relay = make_relay() if local_rank == 0 and local_world_size > 1 else None
         self._link: Link | None = None
         self._wants_link = local_rank > 0
 
     def write(self, store: Store, text: str) -> None:
+        """Adds a message (JSON) to the log. A place that is taken, by whomever, is left."""
+        self._num_said += 1
         self._written = max(self._written, self._heard) + 1
-        while store.compare_set(self._key(self._written), "", text) != text.encode():
+        while not self._put(store, self._written, self._num_said, text):
             self._written += 1
         while self._deleted < self._heard_by_all:
             self._deleted += 1
-            store.delete_key(self._key(self._deleted))
+            store.delete_key(_key(self._deleted))
+
+    def _put(self, store: Store, place: int, number: int, text: str) -> bool:
+        """Whether it is there now."""
+        signed = self._session.sign(_key(place), self._rank, number, text)
+        return store.compare_set(_key(place), "", signed) == signed.encode()
 
     def begin_attempt(self) -> None:
         """Rank 0, before it announces one, where all have answered each that was before: all have heard what was said before the last."""
         self._heard_by_all, self._of_attempt = self._of_attempt - 1, max(self._written, self._heard) + 1
 
-    def await_next(self, store: Store) -> bytes:
-        """The next cast, or NOTHING."""
+    def await_next(self, store: Store) -> tuple[int, Any] | None:
+        """Sender and message of the next cast, or None: what is in the next place is none."""
         self._meet(store)
-        number = self._heard + 1
-        text = self._told(number, store)
-        if text is None:
+        place = self._heard + 1
+        text = self._told(place, store)
+        said = self._session.check(_key(place), text) if text else None
+        if text and said is None:
+            self._unlink()  # of another run, perhaps: the log itself says what is there
+        if said is None:
             if self._closing:
-                return NOTHING
-            text = store.get(self._key(number))
-        self._heard = number
+                return None
+            text = store.get(_key(place))
+            said = self._session.check(_key(place), text)
+        self._heard = place
         if self._relay:
-            self._relay.tell(number, text)
-        return text
+            self._relay.tell(place, text if text and said else b"")
+        if said is None or said[2] is None or not self._numbers.is_next(*said[:2]):
+            return None
+        return said[0], said[2]
 
     def close(self) -> None:
         """Ends waiting for the relay, now and later, and then `wake` that for the store."""
@@ -69,7 +88,8 @@ class Casts:
                 end.close()
 
     def wake(self, store: Store) -> None:
-        store.compare_set(self._key(self._heard + 1), "", NOTHING.decode())
+        """Writes what is no message where the reader of this rank waits."""
+        self._put(store, self._heard + 1, 0, _NOTHING)
 
     def _meet(self, store: Store) -> None:
         """Before it waits for its first cast a relay says where it is. After that, when all have said hello, others look."""
@@ -77,7 +97,7 @@ class Casts:
             store.set(self._relay_key, self._relay.name)
         if self._wants_link and self._heard:
             self._wants_link = False
-            self._link = link_to(store.get(self._relay_key).decode()) if store.check([self._relay_key]) else None
+            self._link = link_to((get_now(store, self._relay_key) or b"").decode("utf-8", "replace"))
 
     def _told(self, number: int, store: Store) -> bytes | None:
         """The relay's word, or None where the store has to be asked."""
@@ -94,7 +114,7 @@ class Casts:
                     return text
             elif patience_s == _ON_ITS_WAY_S:
                 self._unlink()
-            elif store.check([self._key(number)]):
+            elif store.check([_key(number)]):
                 patience_s = _ON_ITS_WAY_S
         return None
 
@@ -103,5 +123,6 @@ class Casts:
             self._link.close()
         self._link = None
 
-    def _key(self, number: int) -> str:
-        return f"cast/{self._log}/{number}"
+
+def _key(place: int) -> str:
+    return f"cast/{place}"

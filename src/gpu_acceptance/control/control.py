@@ -11,14 +11,14 @@ handled at 9 s). So the main thread never calls the store: threads that wait and
 import json
 import os
 import queue
-import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any
 
 from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.launch.secret import Secret
 from gpu_acceptance.processes.gc_pause import gc_spared
 
 with gc_spared():  # hundreds of thousands of objects
@@ -26,14 +26,23 @@ with gc_spared():  # hundreds of thousands of objects
 
     from gpu_acceptance.control.casts import Casts
     from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
+    from gpu_acceptance.control.session import (
+        Message,
+        Numbers,
+        Session,
+        announce_session,
+        await_session,
+        begin_session,
+        forget_session,
+        new_nonce,
+    )
     from gpu_acceptance.control.store_client import NoStoreError, store_client
-    from gpu_acceptance.control.store_host import CLOSED
+    from gpu_acceptance.control.store_host import CLOSED, listen_here
 
-Message = dict[str, Any]
 MAX_MESSAGE_BYTES = 1 << 20  # TCPStore drops the connection above 8 MiB
 _NO_MORE = b"no more"  # a rank's last message to itself
-_LOG = b"log "  # before the name of the log of casts, rank 0's first message to all others
 _LONGEST_RUN = timedelta(days=30)  # a wait that times out writes two warnings to stderr; ours never should
+_PATIENCE_S = 20.0  # for a key that must be there: longer than a network is away that comes back
 CONNECT_S = 60.0
 _LAST_WORD_S = 2.0  # for the listener to read it
 
@@ -49,8 +58,20 @@ class UnreachableError(ControlError):
 class Control:
     """One rank's end of the control plane. `incoming` holds (sender, message); `wake_fd` becomes readable when it does."""
 
-    def __init__(self, place: Rank, connect_s: float = CONNECT_S, stopped: Callable[[], object] = lambda: None) -> None:
-        """`connect_s`: how long the store may take to answer; that of a rank 0 which is not there yet takes longer. `stopped` ends that."""
+    def __init__(
+        self,
+        place: Rank,
+        secret: Secret,
+        connect_s: float = CONNECT_S,
+        stopped: Callable[[], object] = lambda: None,
+        *,
+        join_s: float = CONNECT_S,
+        session: Session | None = None,
+    ) -> None:
+        """`connect_s`: how long the store may take to answer; that of a rank 0 which is not there yet takes longer. `stopped` ends that.
+
+        `join_s`: how long rank 0 may take to begin the run. `session`: rank 0's, where it has begun one already.
+        """
         self.place = place
         self._connect_s = connect_s
         self._stopped = stopped
@@ -59,30 +80,54 @@ class Control:
         self._outgoing: queue.SimpleQueue[Callable[[Store], object] | None] = queue.SimpleQueue()  # what the sender does, in order
         self._server = _host_store() if place.store_port == 0 else None
         self.port = self._server.port if self._server else place.store_port
-        self._speaker = Speaker(place.rank)
+        self.nonce = new_nonce()  # of this rank: what says it back was said in this run
+        self.session = self._join_session(secret, join_s, session)
+        self._speaker = Speaker(self.session, place.rank)
+        self._num_sent: Counter[int] = Counter()  # to the queue of each rank
         is_alone = place.world_size == 1
-        self._reader = None if is_alone or place.rank else Reader()  # of what all others say
-        self._casts: Casts | None = None  # from when rank 0 has said which log they are in
-        self._logs: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = None if is_alone or place.rank else Reader(self.session)  # of what all others say
+        self._casts = None if is_alone else Casts(self.session, place.rank, place.node, place.local_rank, place.local_world_size)
         self._closing = False
         self._sender = threading.Thread(target=self._send_all, args=(self.client(),), daemon=True, name="control-send")
-        waits = {"control-listen": self._listen, "control-hear": self._hear_casts}
+        waits = {"control-listen": (self._listen, _LONGEST_RUN)}
+        if self._casts:
+            waits["control-hear"] = self._hear_casts, _LONGEST_RUN
         if self._reader:
-            waits["control-read"] = self._read_words
+            waits["control-read"] = self._read_words, timedelta(seconds=_PATIENCE_S)
         self._waiting = [
-            threading.Thread(target=self._wait, args=(wait, self.client()), daemon=True, name=name) for name, wait in waits.items()
+            threading.Thread(target=self._wait, args=(wait, self._client(patience)), daemon=True, name=name)
+            for name, (wait, patience) in waits.items()
         ]
         for thread in (self._sender, *self._waiting):
             thread.start()
 
+    def _join_session(self, secret: Secret, join_s: float, session: Session | None) -> Session:
+        """Raises UnreachableError where rank 0 did not begin one."""
+        if self.place.rank == 0:
+            begun = session or begin_session(secret)
+            if not secret.is_of_run and self.place.world_size > 1:
+                announce_session(self._base_client(_LONGEST_RUN), secret, begun)
+            return begun
+        joined = await_session(self._base_client, secret, join_s, self._stopped)
+        if joined is None:
+            raise UnreachableError(f"rank 0 did not begin the run in the control store within {join_s:g} s")
+        return joined
+
     @property
     def prefix(self) -> str:
         """Where this run's keys live in the store; worker generations add their own part."""
-        return control_prefix(self.place)
+        return f"{control_prefix(self.place)}/{self.session.name}"
 
     def send(self, rank: int, message: Message) -> None:
         """Sends one message to one rank, this one included. Never blocks."""
-        self._send(rank, self._encode(message))
+        text = self._encode(message)
+        if rank == self.place.rank:
+            self._deliver(text)
+            return
+        self._num_sent[rank] += 1
+        key = f"to/{rank}"
+        signed = self.session.sign(key, self.place.rank, self._num_sent[rank], text)
+        self._outgoing.put(lambda store: store.queue_push(key, signed))
 
     def post(self, message: Message) -> None:
         """Tells rank 0 something of the attempt `message["seq"]`; in vain where rank 0 has gone on to the next one. Never blocks."""
@@ -107,35 +152,19 @@ class Control:
     def cast(self, message: Message) -> None:
         """Who leads: sends one message to every rank, this one included. Never blocks."""
         text = self._encode(message)
-        if self.place.world_size > 1:
-            casts = self._casts or self._begin_log()
+        if casts := self._casts:
             self._outgoing.put(lambda store: casts.write(store, text))
         self._deliver(text)
 
-    def _begin_log(self) -> Casts:
-        """With a name of its own: what a run before this one left in the store is nobody's."""
-        name = secrets.token_hex(8)
-        casts = self._casts = self._open(name)
-        for rank in range(self.place.world_size):
-            if rank != self.place.rank:
-                self._send(rank, f"{_LOG.decode()}{name}")
-        self._logs.put(name)
-        return casts
-
-    def _open(self, log: str) -> Casts:
-        return Casts(log, self.place.node, self.place.local_rank, self.place.local_world_size)
+    def all_have_joined(self) -> None:
+        """Rank 0, once every rank has said hello: nobody needs to be told of the session any more. Never blocks."""
+        self._outgoing.put(lambda _store: forget_session(self._base_client(_LONGEST_RUN)))
 
     def _encode(self, message: Message) -> str:
-        text = json.dumps([self.place.rank, message])
+        text = json.dumps(message)
         if len(text) > MAX_MESSAGE_BYTES:
             raise ControlError(f"a {message['type']} message of {len(text)} bytes; allowed: {MAX_MESSAGE_BYTES}")
         return text
-
-    def _send(self, rank: int, text: str) -> None:
-        if rank == self.place.rank:
-            self._deliver(text)
-        else:
-            self._outgoing.put(lambda store: store.queue_push(f"to/{rank}", text))
 
     def forget(self, generation: int) -> None:
         """Deletes what a generation of workers that is gone left in the store. Never blocks."""
@@ -157,14 +186,21 @@ class Control:
 
     def client(self) -> Store:
         """A store client of its own for one more thread. Raises UnreachableError where the store does not answer."""
+        return self._client(timedelta(seconds=_PATIENCE_S))
+
+    def _client(self, patience: timedelta) -> Store:
+        return PrefixStore(self.session.name, self._base_client(patience))
+
+    def _base_client(self, patience: timedelta) -> Store:
+        """Without the session in its keys. `patience`: for a key that is not there."""
         try:
             store = store_client(self.place.store_host, self.port, self._connect_s, self._stopped)
         except NoStoreError as error:
             raise UnreachableError(
                 f"no control store at {self.place.store_host}:{self.port} within {self._connect_s:g} s: {error}"
             ) from None
-        store.set_timeout(_LONGEST_RUN)
-        return PrefixStore(self.prefix, store)
+        store.set_timeout(patience)
+        return PrefixStore(control_prefix(self.place), store)
 
     def _send_all(self, store: Store) -> None:
         try:
@@ -178,14 +214,14 @@ class Control:
                 ring(store)
             _join(self._waiting, _LAST_WORD_S)
             if self.place.has_own_store:
-                store.add(CLOSED, 1)
+                key = CLOSED.format(self.place.rank)
+                store.set(key, self.session.sign(key, self.place.rank, 1, "null"))
         except RuntimeError as error:
             self._end_hearing()
             self._tell_store_lost(error)
 
     def _end_hearing(self) -> None:
         self._closing = True
-        self._logs.put(None)
         if self._casts:
             self._casts.close()
 
@@ -196,40 +232,40 @@ class Control:
             self._tell_store_lost(error)
 
     def _listen(self, store: Store) -> None:
-        while (text := store.queue_pop(f"to/{self.place.rank}")) != _NO_MORE:
-            if text.startswith(_LOG):
-                self._logs.put(text.removeprefix(_LOG).decode())
-            else:
-                self._deliver(text)
+        key = f"to/{self.place.rank}"
+        numbers = Numbers("to", self.session.tampering)
+        while not ((text := store.queue_pop(key)) == _NO_MORE and self._closing):
+            said = self.session.check(key, text)
+            if said and numbers.is_next(*said[:2]):
+                self._put((said[0], said[2]))
 
     def _hear_casts(self, store: Store) -> None:
-        log = self._logs.get()
-        if log is None:
-            return
-        casts = self._casts = self._casts or self._open(log)
+        casts = self._casts
+        assert casts
         while not self._closing:
-            sender, message = json.loads(casts.await_next(store))
-            if sender not in {None, self.place.rank}:
-                self._put((sender, message))
+            said = casts.await_next(store)
+            if said and said[0] != self.place.rank:
+                self._put(said)
         casts.close()
 
     def _read_words(self, store: Store) -> None:
         assert self._reader
         while not self._closing:
             for words in self._reader.await_words(store):
-                self._deliver(*words)
+                self._put(*words)
 
-    def _deliver(self, *texts: str | bytes) -> None:
-        self._put(*map(json.loads, texts))
+    def _deliver(self, text: str) -> None:
+        """To this rank itself: what it gets is a copy."""
+        self._put((self.place.rank, json.loads(text)))
 
-    def _put(self, *received: Sequence[Any]) -> None:
+    def _put(self, *received: tuple[int, Message]) -> None:
         for sender, message in received:
             self.incoming.put((sender, message))
         os.eventfd_write(self.wake_fd, 1)
 
     def _tell_store_lost(self, error: Exception) -> None:
         lines = str(error).splitlines() or [type(error).__name__]
-        self._deliver(json.dumps([self.place.rank, {"type": "store_lost", "reason": lines[0][:500]}]))
+        self._put((self.place.rank, {"type": "store_lost", "reason": lines[0][:500]}))
 
 
 def _join(threads: Iterable[threading.Thread], timeout_s: float) -> None:
@@ -258,4 +294,4 @@ def _delete_keys(store: Store) -> None:
 
 def _host_store() -> TCPStore:
     """A store of our own, for a world of one that no launcher started."""
-    return TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    return listen_here(0)

@@ -2,47 +2,58 @@
 
 To take one message out of a queue costs rank 0 two round trips to the store: with a thousand ranks, which each vote, are ready and
 publish, that was most of its own part of the control plane (docs/scale.md). So each attempt has one key, its box, to which every rank
-appends its words, a line each. What is long goes into a key of that rank first, a letter, and the line names that. Nobody waits for an
-answer. Then the rank rings a bell, one key for all. Rank 0 waits for the bell, takes it down, reads what is new in the box in one call,
-and all letters that it names in another.
+appends its words, a line each, with the code of the session (session.py). What is long goes into a key of that rank first, a letter, and
+the line names that. Nobody waits for an answer. Then the rank rings a bell, one key for all. Rank 0 waits for the bell, takes it down,
+reads what is new in the box in one call, and all letters that it names in another.
 
 Rank 0 opens the box of an attempt before it announces it, when it has done with the one before: a later word about that is never read.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
 
 from torch.distributed import Store
 
+from gpu_acceptance.control.session import Numbers, Session
+from gpu_acceptance.control.store_client import get_all_now, get_now
+
+Word = tuple[int, Any]  # sender and message
 _BELL = "bell"
-_LETTER = "letter/"
+_LETTER = "letter"
 _LONGEST_LINE = 300  # bytes. The box is read anew at each bell, all of it
 _MOST_AT_ONCE = 64  # letters in one answer of the store: each may hold a control message of 1 MiB
 _LEAST_REST_S, _LONGEST_REST_S = 0.001, 0.1
+_LONGEST_RUN = timedelta(days=30)  # a wait that times out writes two warnings to stderr; ours never should
 
 
 class Speaker:
     """A rank's own end."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, session: Session, rank: int) -> None:
+        self._session = session
         self._rank = rank
         self._attempt: object = None
         self._num_words = 0  # of this attempt
 
     def say(self, attempt: object, word: str) -> Callable[[Store], None]:
-        """What sends `word` (one line) of this attempt, in the order in which they are said. It waits for no answer."""
+        """What sends `word` (JSON) of this attempt, in the order in which they are said. It waits for no answer."""
         if attempt != self._attempt:
             self._attempt, self._num_words = attempt, 0
         self._num_words += 1
-        letter = f"{_LETTER}{self._rank}/{self._num_words}"  # the next attempt's take the place of this one's
+        number = self._num_words
+        line = letter = self._session.sign(_box_key(attempt), self._rank, number, word)
+        if len(letter) > _LONGEST_LINE:
+            line = self._session.sign(_box_key(attempt), self._rank, number, json.dumps(_LETTER))
 
         def send(store: Store) -> None:
             """In this order: who hears the bell finds the line, who finds the line finds the letter."""
-            line = word
-            if len(word) > _LONGEST_LINE:
-                store.set(letter, word)
-                line = letter
-            store.append(_box_key(attempt), f"{line}\n")  # type: ignore[attr-defined]  # torch's stub does not name it
+            if line is not letter:
+                store.set(_letter_key(self._rank, number), letter)  # the next attempt's take the place of this one's
+            # It begins a line as well: what a stranger appended without an end would take this one along.
+            store.append(_box_key(attempt), f"\n{line}\n")  # type: ignore[attr-defined]  # torch's stub does not name it
             ring(store)
 
         return send
@@ -54,32 +65,34 @@ def ring(store: Store) -> None:
 
 
 def lay_out(store: Store, attempt: object) -> None:
-    """Before any rank can have a word to say of this attempt: a look into a box that is not there would wait for it."""
+    """Empties the box of an attempt, before any rank can have a word to say of it."""
     store.set(_box_key(attempt), "")
 
 
 class Reader:
     """Rank 0's end. `open` may be called from another thread than the one that reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._wanted: object = None  # the attempt whose box is to be read
         self._attempt: object = None  # the one that is
+        self._numbers = Numbers("box", session.tampering)  # of its words
         self._read = 0  # bytes of its box
 
     def open(self, attempt: object) -> None:
         """From the next bell on. Its box is laid out, or will be."""
         self._wanted = attempt
 
-    def await_words(self, store: Store) -> Iterator[list[str]]:
+    def await_words(self, store: Store) -> Iterator[list[Word]]:
         """Waits for the bell, and yields all words that are new, some at once. Then it rests for as long as all that took: others speak."""
-        store.wait([_BELL])
+        store.wait([_BELL], _LONGEST_RUN)
         store.delete_key(_BELL)
         begin_s = time.monotonic()
         self._turn_to(self._wanted, store)
         if self._attempt is not None:
             lines = self._new_lines(store)
             for first in range(0, len(lines), _MOST_AT_ONCE):
-                yield _fill_in(lines[first : first + _MOST_AT_ONCE], store)
+                yield self._read_words(lines[first : first + _MOST_AT_ONCE], store)
         time.sleep(min(max(time.monotonic() - begin_s, _LEAST_REST_S), _LONGEST_REST_S))
 
     def _turn_to(self, attempt: object, store: Store) -> None:
@@ -87,18 +100,38 @@ class Reader:
             if self._attempt is not None:
                 store.delete_key(_box_key(self._attempt))
             self._attempt, self._read = attempt, 0
+            self._numbers = Numbers("box", self._session.tampering)
 
-    def _new_lines(self, store: Store) -> list[str]:
-        new = store.get(_box_key(self._attempt))[self._read :]
+    def _new_lines(self, store: Store) -> list[bytes]:
+        box = get_now(store, _box_key(self._attempt)) or b""
+        if len(box) < self._read:  # somebody wrote over it: what was read before has a number that is too low
+            self._read = 0
+        new = box[self._read :]
         self._read += len(new)
-        return new.decode().split("\n")[:-1]
+        return [line for line in new.split(b"\n") if line]
+
+    def _read_words(self, lines: list[bytes], store: Store) -> list[Word]:
+        """The words that are authentic, with what is in each letter in the place of the line that names it."""
+        channel = _box_key(self._attempt)
+        said = [one for line in lines if (one := self._session.check(channel, line)) and self._numbers.is_next(*one[:2])]
+        named = [one[:2] for one in said if one[2] == _LETTER]
+        letters = dict(zip(named, get_all_now(store, [_letter_key(*one) for one in named]), strict=True)) if named else {}
+        words: list[Word] = []
+        for sender, number, message in said:
+            if (sender, number) not in letters:
+                words.append((sender, message))
+                continue
+            letter = letters[sender, number]
+            opened = self._session.check(channel, letter) if letter is not None else None
+            if opened and opened[:2] == (sender, number):
+                words.append((sender, opened[2]))
+            else:
+                self._session.tampering.lose("letter")
+        return words
 
 
-def _fill_in(lines: list[str], store: Store) -> list[str]:
-    """The words, with what is in each letter in the place of the line that names it."""
-    named = [line for line in lines if line.startswith(_LETTER)]
-    texts = dict(zip(named, store.multi_get(named), strict=True)) if named else {}
-    return [texts[line].decode() if line in texts else line for line in lines]
+def _letter_key(rank: int, number: int) -> str:
+    return f"{_LETTER}/{rank}/{number}"
 
 
 def _box_key(attempt: object) -> str:

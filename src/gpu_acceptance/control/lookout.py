@@ -9,12 +9,15 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from torch.distributed import Store
 
 from gpu_acceptance.control.control import UnreachableError
+from gpu_acceptance.control.session import Session
+from gpu_acceptance.control.store_client import get_all_now
 from gpu_acceptance.control.store_host import BEAT
 
 BEAT_S = 1.0
@@ -33,7 +36,8 @@ class Loss:
 
 @dataclass(frozen=True)
 class _Sight:
-    counter: bytes
+    text: bytes
+    counter: int
     since: float  # when it was first seen at this counter
     moved: bool  # it was seen at another one before
 
@@ -41,21 +45,25 @@ class _Sight:
 class Lookout:
     """One rank's heart and eyes, in a thread with a store client of its own. All methods may be called from any thread."""
 
-    def __init__(self, store: Store, rank: int) -> None:
+    def __init__(self, store: Store, session: Session, rank: int, tell: Callable[[], object] = lambda: None) -> None:
+        """`tell`: what the others shall know of this rank, with each beat."""
+        self.told: dict[int, Any] = {}  # by the last beat of each watched rank
+        self._tell = tell
         self._store = store
+        self._session = session
         self._rank = rank
         self._watched: frozenset[int] = frozenset()
         self._seen: dict[int, _Sight] = {}
         self._oldest = math.inf  # of these, since when: asked for many times a second, where a look at all takes its time
         self._leader: int | None = None
         self._losses: dict[int, Loss] = {}  # leaders that were given up, by somebody or by us
-        self._untold: dict[int, Loss] = {}
+        self._told: dict[int, Loss] = {}  # those that we gave up
         self._own = time.monotonic()  # when the last round over the store ended
         self._gap = (self._own, 0.0)  # the last time that it was away for long: until when, for how many seconds
         self._ended = threading.Event()
         try:
-            self._store.set(_loss_key(rank), "null")
-            self._store.set(_key(rank), "0")
+            self._store.set(_loss_key(rank), session.sign(_loss_key(rank), rank, 0, "null"))
+            self._beat(0)
         except RuntimeError as error:
             raise UnreachableError(f"the control store is gone: {str(error).splitlines()[0]}") from None
         self._thread = threading.Thread(target=self._run, daemon=True, name="lookout")
@@ -70,7 +78,7 @@ class Lookout:
     def give_up(self, leader: int, loss: Loss) -> None:
         """Tells everybody, unless somebody did."""
         if leader not in self._losses:
-            self._losses[leader] = self._untold[leader] = loss
+            self._losses[leader] = self._told[leader] = loss
 
     def loss_of(self, leader: int) -> Loss | None:
         """Why it was given up, by whomever."""
@@ -120,12 +128,16 @@ class Lookout:
         try:
             while not self._ended.wait(BEAT_S):
                 counter += 1
-                self._store.set(_key(self._rank), str(counter))
+                self._beat(counter)
                 self._tell_losses()
                 self._look()
                 self._note_round()
         except RuntimeError:
             return  # the store is gone; the listener of the control plane says so
+
+    def _beat(self, counter: int) -> None:
+        key = _key(self._rank)
+        self._store.set(key, self._session.sign(key, self._rank, counter, json.dumps(self._tell())))
 
     def _note_round(self) -> None:
         now = time.monotonic()
@@ -134,24 +146,37 @@ class Lookout:
         self._own = now
 
     def _tell_losses(self) -> None:
-        while self._untold:
-            leader, loss = self._untold.popitem()
-            self._store.set(_loss_key(leader), json.dumps([loss.reason, loss.signal]))
+        """Again with each beat: somebody may write over it."""
+        for leader, loss in self._told.copy().items():
+            key = _loss_key(leader)
+            self._store.set(key, self._session.sign(key, self._rank, 1, json.dumps([loss.reason, loss.signal])))
 
     def _look(self) -> None:
         watched, leader = sorted(self._watched), self._leader
         keys = [*map(_key, watched), *([] if leader is None else [_loss_key(leader)])]
         if not keys:
             return
-        counters = self._store.multi_get(keys)
-        if leader is not None and (told := json.loads(counters.pop())):
-            self._losses.setdefault(leader, Loss(*told))
+        texts = get_all_now(self._store, keys)
+        if leader is not None and (text := texts.pop()) and (said := self._session.check(_loss_key(leader), text)) and said[2]:
+            self._losses.setdefault(leader, Loss(*said[2]))
         now = time.monotonic()
-        for rank, counter in zip(watched, counters, strict=True):
-            before = self._seen.get(rank)
-            if before is None or before.counter != counter:
-                self._seen[rank] = _Sight(counter, now, moved=before is not None)
+        for rank, text in zip(watched, texts, strict=True):
+            self._see(rank, text, now)
         self._oldest = min((sight.since for sight in self._seen.copy().values()), default=math.inf)
+
+    def _see(self, rank: int, text: bytes | None, now: float) -> None:
+        """A beat that is not authentic, or was there before, is none."""
+        before = self._seen.get(rank)
+        if before is None:
+            self._seen[rank] = _Sight(b"", -1, now, moved=False)
+        if text is None or (before and before.text == text):
+            return
+        said = self._session.check(_key(rank), text)
+        if said and said[0] == rank and (before is None or said[1] > before.counter):
+            self._seen[rank] = _Sight(text, said[1], now, moved=before is not None)
+            self.told[rank] = said[2]
+        elif said:
+            self._session.tampering.drop("beat")
 
 
 def _key(rank: int) -> str:

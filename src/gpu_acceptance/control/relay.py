@@ -5,17 +5,19 @@ Any user of the machine may find it, so that each end asks the kernel whose proc
 """
 
 import contextlib
-import os
+import re
 import secrets
 import socket
 import struct
 import threading
 
+from gpu_acceptance.processes.peer import address, is_ours
+
 _NUMBER = struct.Struct("!Q")
 _LONGEST = 32 << 10  # bytes of a text; of a longer one only the number is told. The kernel takes 208 KiB of what was not read yet
 _WAITING = 128  # ranks of a node that connect at once
 _CONNECT_S = 1.0
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid (unix(7), SO_PEERCRED)
+_NAME = re.compile(r"[0-9a-f]{32}")
 
 
 class Relay:
@@ -28,7 +30,7 @@ class Relay:
         self._peers: list[socket.socket] = []
         self._closed = False
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind(_address(self.name))
+        self._listener.bind(address(self.name))
         self._listener.listen(_WAITING)
         threading.Thread(target=self._accept, daemon=True, name="control-relay").start()
 
@@ -54,7 +56,7 @@ class Relay:
                 return
             peer.setblocking(False)
             with self._lock:
-                if not self._closed and _is_ours(peer) and _sent(peer, _NUMBER.pack(self._number)):
+                if not self._closed and is_ours(peer) and _sent(peer, _NUMBER.pack(self._number)):
                     self._peers.append(peer)
                 else:
                     peer.close()
@@ -91,28 +93,20 @@ def make_relay() -> Relay | None:
 
 
 def link_to(name: str) -> Link | None:
-    """A link to the relay of this name, if it can be had."""
+    """A link to the relay of this name, if it can be had. The name comes from the store, where anybody may have written it."""
+    if not _NAME.fullmatch(name):
+        return None
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError:
         return None
     connection.settimeout(_CONNECT_S)
     with contextlib.suppress(OSError):
-        connection.connect(_address(name))
-        if _is_ours(connection):
+        connection.connect(address(name))
+        if is_ours(connection):
             return Link(connection)
     connection.close()
     return None
-
-
-def _address(name: str) -> str:
-    return f"\0gpu-acceptance/{name}"
-
-
-def _is_ours(connection: socket.socket) -> bool:
-    """Whether the process at the other end is of this user."""
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(told)[1] == os.geteuid())
 
 
 def _sent(peer: socket.socket, frame: bytes) -> bool:

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from torch.distributed import DistError, TCPStore
+from torch.distributed import DistError, Store, TCPStore
 
 _EVERY_S = 0.5
 _ANSWER_S = 10.0  # at least, of what listens: thousands of ranks may ask a store at once
+_NOT_THERE = "?"  # no value of ours
 _TORCH_S = 86400.0  # our clock decides: where a wait of torch ends first, it writes a trace and aborts the interpreter at its exit
 
 
@@ -32,6 +33,20 @@ def store_client(host: str, port: int, within_s: float, stopped: Callable[[], ob
     if isinstance(client, NoStoreError):
         raise client
     return client
+
+
+def get_now(store: Store, key: str) -> bytes | None:
+    """The value of a key, or None where there is none. `get` would wait for a key that a stranger deleted, and costs one answer more."""
+    value = store.compare_set(key, _NOT_THERE, _NOT_THERE)
+    return None if value == _NOT_THERE.encode() else value
+
+
+def get_all_now(store: Store, keys: list[str]) -> list[bytes | None]:
+    """The values of keys that should all be there, in one answer; None for one that is not, once the client's patience is over."""
+    try:
+        return list(store.multi_get(keys))
+    except RuntimeError:  # raised again below where the store itself is gone
+        return [get_now(store, key) for key in keys]
 
 
 def _await_listener(host: str, port: int, end: float, stopped: Callable[[], object]) -> None:

@@ -5,33 +5,37 @@ Slurm it ends with its step at the latest. By itself it ends once all ranks have
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import select
+import socket
 import subprocess
 import sys
 import time
 
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from gpu_acceptance.control.store_client import store_client
+from gpu_acceptance.control.session import Session
+from gpu_acceptance.control.store_client import get_now, store_client
 from gpu_acceptance.launch.rank import LaunchError, Rank
 from gpu_acceptance.processes.facts import finding_package
 from gpu_acceptance.processes.open_files import let_open, num_files_of_store
 
-CLOSED = "closed"  # how many ranks will not ask the store again
+CLOSED = "closed/{}"  # of each rank that will not ask the store again
 BEAT = "beat/{}"  # lookout.py writes them
 _MARK = "store"  # whose store this is
 _START_S = 60.0  # for an import of torch on a busy machine
 _ROUND_S = 1.0
 _SILENT_ROUNDS = 30  # rounds, not seconds: a job that is suspended takes the store along. Longer than any rank waits for another's heart
 _REACH_S = 30.0  # it listens already; a new name may take a while to be known
+_WAITING = 16_384  # ranks that connect at once; the kernel takes no more than net.core.somaxconn
 
 
-def host_store(place: Rank, prefix: str) -> None:
+def host_store(place: Rank, prefix: str, session: Session) -> None:
     """Rank 0: starts the store, and sees that it is what the ranks reach by its address. Raises LaunchError."""
     mark = secrets.token_hex(8)
-    said = _start(place, prefix, mark)
+    said = _start(place, prefix, mark, session)
     if said != "ready":
         raise LaunchError(
             f"rank 0 cannot host the control store on port {place.store_port} of {place.host}: {said}; "
@@ -40,7 +44,7 @@ def host_store(place: Rank, prefix: str) -> None:
     _refuse_other_host(place, prefix, mark)
 
 
-def _start(place: Rank, prefix: str, mark: str) -> str:
+def _start(place: Rank, prefix: str, mark: str, session: Session) -> str:
     """`ready`, or why there is no store."""
     read_fd, write_fd = os.pipe()
     command = [
@@ -50,13 +54,21 @@ def _start(place: Rank, prefix: str, mark: str) -> str:
         *map(str, (write_fd, place.store_port, place.world_size)),
         prefix,
         mark,
+        place.store_host if place.num_nodes == 1 else "",
     ]
     null, late = subprocess.DEVNULL, f"it did not start within {_START_S:g} s"
     with os.fdopen(read_fd, "rb", buffering=0) as told:
         try:
             environment = finding_package(os.environ)
             subprocess.run(
-                command, env=environment, stdin=null, stdout=null, stderr=null, pass_fds=[write_fd], timeout=_START_S, check=False
+                command,
+                env=environment,
+                input=session.key,
+                stdout=null,
+                stderr=null,
+                pass_fds=[write_fd],
+                timeout=_START_S,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             return late
@@ -79,7 +91,30 @@ def _refuse_other_host(place: Rank, prefix: str, mark: str) -> None:
         raise LaunchError(f"{wrong}leads to the store of another run: name the host of rank 0")
 
 
-def main(told_fd: int, port: int, world_size: int, prefix: str, mark: str) -> None:
+def listen_here(port: int, host: str = "127.0.0.1") -> TCPStore:
+    """A store that listens at one address of this machine. torch itself would listen on all interfaces. Raises OSError."""
+    family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(where)
+    listener.listen(_WAITING)
+    port, fd = listener.getsockname()[1], listener.detach()  # which belongs to the store from here on
+    return TCPStore(host, port, None, is_master=True, wait_for_workers=False, master_listen_fd=fd)
+
+
+def _listen(port: int, host: str) -> TCPStore:
+    """`host`: the address by which all ranks reach it, where they are of one node. One that is of another machine is found out later."""
+    if host:
+        try:
+            return listen_here(port, host)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+    return TCPStore("127.0.0.1", port, None, is_master=True, wait_for_workers=False)
+
+
+def main(told_fd: int, port: int, world_size: int, prefix: str, mark: str, host: str) -> None:
+    session = Session(sys.stdin.buffer.read())
     if os.fork():
         os._exit(0)  # whoever started us is not our parent any more
     os.setsid()
@@ -88,24 +123,31 @@ def main(told_fd: int, port: int, world_size: int, prefix: str, mark: str) -> No
     os.set_inheritable(told_fd, False)
     with os.fdopen(told_fd, "wb", buffering=0) as told:
         try:
-            store = PrefixStore(prefix, TCPStore("127.0.0.1", port, None, is_master=True, wait_for_workers=False))
+            store = PrefixStore(prefix, _listen(port, host))
             store.set(_MARK, mark)
-        except (RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             told.write(str(error).splitlines()[0].encode()[:4000])
             return
         told.write(b"ready")
-    serve(store, world_size)
+    serve(PrefixStore(session.name, store), session, world_size)
 
 
-def serve(store: Store, world_size: int) -> None:
+def serve(store: Store, session: Session, world_size: int) -> None:
     """Until all ranks have closed, or no heart has beaten for so many rounds."""
     silent, before = 0, None
-    while silent < _SILENT_ROUNDS and store.add(CLOSED, 0) < world_size:
+    while silent < _SILENT_ROUNDS and any(_said(store, session, CLOSED, rank) is None for rank in range(world_size)):
         time.sleep(_ROUND_S)
-        beats = [store.get(key) for key in map(BEAT.format, range(world_size)) if store.check([key])]
+        beats = [_said(store, session, BEAT, rank) for rank in range(world_size)]
         silent, before = (silent + 1 if beats == before else 0), beats
+
+
+def _said(store: Store, session: Session, key: str, rank: int) -> bytes | None:
+    """What a rank wrote there, if it is authentic."""
+    text = get_now(store, key.format(rank))
+    said = session.check(key.format(rank), text) if text is not None else None
+    return text if said and said[0] == rank else None
 
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5])
+        main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

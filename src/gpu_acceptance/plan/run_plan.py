@@ -28,6 +28,8 @@ def make_plan(
     collected: Collected,
     validations: Collection[Validation],
     files: OwnFiles,
+    *,
+    has_authentic_messages: bool,
 ) -> RunPlan:
     """The plan of a run, as rank 0 makes it for all."""
     return RunPlan(
@@ -42,6 +44,7 @@ def make_plan(
         contract=files.contract,
         measure_only=settings.measure_only,
         allow_busy=settings.allow_busy,
+        has_authentic_messages=has_authentic_messages,
         num_deselected=collected.num_deselected,
         selection=collected.selection,
         not_collected=tuple(collected.not_collected),

@@ -36,6 +36,7 @@ class RunPlan(Model):
     contract: Contract | None = None  # --contract
     measure_only: bool = False
     allow_busy: bool = False  # --allow-busy
+    has_authentic_messages: bool | None = None  # between the ranks; None: of a version that does not say so
     num_deselected: int = 0
     selection: str = ""  # where less than the whole suite was asked for: what; it weakens the verdict
     not_collected: tuple[str, ...] = ()  # a sentence for each test file of which no validations are known

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gpu_acceptance.inventory.declared import DeclaredNode
+from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.text.model import Model, Text
@@ -79,6 +80,7 @@ class Header(Model):
     gpu_acceptance_version: str
     ranks: tuple[RankIdentity, ...]
     journals: tuple[int, ...] | None = None  # ranks whose journals lie beside this record; None: an earlier version did not say
+    control: ControlMessages | None = None  # None: of a version that does not say so
     rebuilt: str = ""  # from which journals and why, where no reporter finished the run; such a run is never ACCEPTED
 
 

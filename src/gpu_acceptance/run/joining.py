@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-from gpu_acceptance.control.control import Message, UnreachableError
+from gpu_acceptance.control.control import UnreachableError
+from gpu_acceptance.control.session import Message
 from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.launch.patience import Patience
 from gpu_acceptance.launch.rank import Rank
@@ -35,11 +36,15 @@ def join(
 
     `unmet_id`: rank 0's, the run id of a refusal because of ranks that never said hello.
     """
-    supervisor.tell_leader({"type": "hello", "identity": encode(identity), "refusal": refusal and _refused(refusal)})
+    hello = {"type": "hello", "identity": encode(identity), "refusal": refusal and _refused(refusal)}
+    supervisor.tell_leader({**hello, "nonce": supervisor.control.nonce})
     with _refused_where_unmet(supervisor):
         if supervisor.is_leader:
-            supervisor.control.cast(_answer_hellos(supervisor, welcome, unmet_id, patience))
+            answer = _answer_hellos(supervisor, welcome, unmet_id, patience)
+            supervisor.control.cast({**answer, "heard": {rank: hello["nonce"] for rank, hello in supervisor.mail["hello"].items()}})
         answer = _answer_of_leader(supervisor, "welcome", patience.join_s)
+        if supervisor.is_leader:
+            supervisor.control.all_have_joined()
     everybody = range(supervisor.place.world_size)
     supervisor.lookout.watch(everybody if supervisor.is_leader else [supervisor.leader], supervisor.leader)
     return answer
@@ -140,6 +145,8 @@ def _refused(error: RefusedError) -> Message:
 
 def _answer_of_leader(supervisor: Supervisor, kind: str, leader_waits_s: float) -> Message:
     message = supervisor.await_cast(kind, leader_waits_s + 30)
+    if message.get("heard", {}).get(str(supervisor.place.rank), supervisor.control.nonce) != supervisor.control.nonce:
+        raise UnreachableError("the answer of rank 0 is one of an earlier run: somebody repeats control messages")
     if message["type"] == "refused":
         supervisor.say_bye()
         raise RefusedError(message["message"], message["exit_code"], message["run_id"])

@@ -8,7 +8,8 @@ from pathlib import Path
 from gpu_acceptance.checkpoints.folder import folder_of
 from gpu_acceptance.checkpoints.kept import are_evidence
 from gpu_acceptance.checkpoints.removal import remove_within
-from gpu_acceptance.control.control import ControlError, Message
+from gpu_acceptance.control.control import ControlError
+from gpu_acceptance.control.session import Message
 from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.manifest import MANIFEST, write_manifest
 from gpu_acceptance.folder.results import RESULTS, read_results
@@ -156,7 +157,9 @@ class Run:
     def _make_plan(self, collected: Collected) -> RunPlan:
         assert self.profile
         run_id, validations = self.files.folder.name, self.validations.values()
-        return make_plan(run_id, self.started_at, self.place, self.settings, self.profile, collected, validations, self.own_files)
+        named = run_id, self.started_at, self.place, self.settings
+        is_authentic = self.supervisor.control.session.is_authenticated
+        return make_plan(*named, self.profile, collected, validations, self.own_files, has_authentic_messages=is_authentic)
 
     def lead_with(self, note: Callable[[str], None]) -> None:
         """Rank 0 becomes the leader once the validations are agreed on."""
@@ -428,6 +431,7 @@ class Run:
             interrupted=self._interruption,
             internal_error=self.problem,
             journals=self.journals.here,
+            control=self.supervisor.control_messages(),
         )
 
 

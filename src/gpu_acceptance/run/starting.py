@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpu_acceptance.checkpoints import folder as checkpoint_folder
-from gpu_acceptance.control.control import CONNECT_S, Control, Message, UnreachableError, control_prefix
+from gpu_acceptance.control.control import CONNECT_S, Control, UnreachableError, control_prefix
+from gpu_acceptance.control.session import Message, Session, begin_session
 from gpu_acceptance.control.store_host import host_store
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import Journal
@@ -14,6 +15,7 @@ from gpu_acceptance.launch.identity import read_identity
 from gpu_acceptance.launch.patience import Patience
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.refused import NOT_WRITABLE, RefusedError, UnmetError, interrupted
+from gpu_acceptance.launch.secret import Secret, find_secret
 from gpu_acceptance.options import data_dir, lora_files
 from gpu_acceptance.options.chosen_profile import choose_profile
 from gpu_acceptance.options.own_files import NO_FILES, OwnFiles, read_own_files
@@ -41,8 +43,7 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
     """
     if place.has_agent and place.local_rank == 0:
         let_open(os.getppid(), num_files_of_store(place.world_size))  # of one of these the store is
-    if place.hosts_store:
-        host_store(place, control_prefix(place))  # before this process takes in orphans
+    begun = _begin(place) if place.rank == 0 else None
     stop = StopSignals(place.node_name, has_launcher=bool(place.launcher))
     become_subreaper()
     identity = read_identity(place)
@@ -56,7 +57,7 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
         return {"run_id": _fresh_run_id(settings), "deadline_s": profile.deadline_s}
 
     try:
-        supervisor = _connect(place, stop, settings.join_s)
+        supervisor = _connect(place, stop, settings.join_s, begun)
         answer = join(supervisor, identity, refusal, welcome, _unused_run_id(settings), Patience(settings.join_s, say))
     except RefusedError as error:
         raise refuse_start(error, refusal, settings.report_dir, identity, stop.launcher) from None
@@ -75,10 +76,20 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
     return Run(settings, place, supervisor, identity, files, answer["deadline_s"], profile, obstacles, job=job, own_files=own)
 
 
-def _connect(place: Rank, stop: StopSignals, join_s: float) -> Supervisor:
+def _begin(place: Rank) -> tuple[Secret, Session]:
+    """Rank 0: makes or reads the secret of the run, and hosts the store where no launcher does."""
+    secret = find_secret(place, 0.0, lambda: None)
+    session = begin_session(secret)
+    if place.hosts_store:
+        host_store(place, control_prefix(place), session)  # before this process takes in orphans
+    return secret, session
+
+
+def _connect(place: Rank, stop: StopSignals, join_s: float, begun: tuple[Secret, Session] | None) -> Supervisor:
     """To the store. Raises RefusedError where that cannot be reached; a launcher's own is there before its ranks are."""
     try:
-        control = Control(place, CONNECT_S if place.has_agent else join_s, stop.poll)
+        secret, session = begun or (find_secret(place, join_s, stop.poll), None)
+        control = Control(place, secret, CONNECT_S if place.has_agent else join_s, stop.poll, join_s=join_s, session=session)
         try:
             return Supervisor(place, control, stop)
         except UnreachableError:
@@ -86,6 +97,8 @@ def _connect(place: Rank, stop: StopSignals, join_s: float) -> Supervisor:
             raise
     except UnreachableError as error:
         raise interrupted(stop.reason) if stop.reason else UnmetError(str(error), is_cut_off=True) from None
+    except RefusedError as error:
+        raise interrupted(stop.reason) if stop.reason else error from None
 
 
 def _open_journal(supervisor: Supervisor, files: RunFiles, identity: RankIdentity) -> list[RefusedError]:

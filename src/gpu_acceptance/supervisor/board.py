@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from gpu_acceptance.control.control import Message
+from gpu_acceptance.control.session import Message
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.verdict.attempts import causes_before_victims, is_poison
@@ -58,10 +58,18 @@ class Board:
         """Takes the record of a rank. One that cannot be read is an error of that rank, not of the run."""
         try:
             record = RankRecord.model_validate_json(message["record"])
+            self._refuse_other_place(rank, record)
         except ValueError as error:
             record = self._record(rank, Outcome.ERROR, f"its record could not be read: {error}"[:2000])
         self._keep(rank, record)
         self.facts[rank] = {str(name): str(value) for name, value in message.get("facts", {}).items()}
+
+    def _refuse_other_place(self, rank: int, record: RankRecord) -> None:
+        """Raises ValueError where the record is not of its sender, or not of this attempt."""
+        said = {"rank": record.rank, "nodeid": record.nodeid, "attempt": record.attempt, "generation": record.generation}
+        for name, value in {**self.go, "rank": rank}.items():
+            if name in said and said[name] != value:
+                raise ValueError(f"{name} is {said[name]!r}, and must be {value!r}")
 
     def sealable(self, rank: int) -> None:
         self._sealable.add(rank)

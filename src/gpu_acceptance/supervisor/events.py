@@ -6,7 +6,8 @@ import selectors
 from dataclasses import dataclass
 from typing import Literal
 
-from gpu_acceptance.control.control import Control, Message
+from gpu_acceptance.control.control import Control
+from gpu_acceptance.control.session import Message
 from gpu_acceptance.processes.stop_signals import StopSignals
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.worker.channel import ChannelError

@@ -2,7 +2,7 @@
 
 import time
 
-from gpu_acceptance.control.control import Message
+from gpu_acceptance.control.session import Message
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.supervisor.rank_attempt import Host, RankAttempt
 from gpu_acceptance.text.clip import clip

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpu_acceptance.control.control import Message
+from gpu_acceptance.control.session import Message
 from gpu_acceptance.record.curve import curve_from_json
 from gpu_acceptance.record.figure import figure_from_json
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry

@@ -5,16 +5,18 @@ finishes the run (leader/standby.py). All others follow.
 """
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
-from gpu_acceptance.control.control import Control, ControlError, Message, UnreachableError
+from gpu_acceptance.control.control import Control, ControlError, UnreachableError
 from gpu_acceptance.control.lookout import LOST_S, Lookout, Loss
+from gpu_acceptance.control.session import Message
 from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.processes.gc_pause import gc_paused
 from gpu_acceptance.processes.stop_signals import StopSignals, asked_as_well
+from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.identity import RankFacts
 from gpu_acceptance.record.outcome import Outcome
@@ -50,7 +52,7 @@ class Supervisor:
         self.place = place
         self.control = control
         self.stop_signals = stop
-        self.lookout = Lookout(control.client(), place.rank)
+        self.lookout = Lookout(control.client(), control.session, place.rank, control.session.tampering.facts)
         self.events = Events(control, stop)
         self.hold: WorkerHold | None = None
         self.journal: Journal | None = None
@@ -252,6 +254,15 @@ class Supervisor:
         self._publish_now()
         if self.board:
             self.board.hurry(_STOP_S)
+
+    def control_messages(self) -> ControlMessages:
+        """What strangers did to the messages between ranks, as this rank saw it and as the others told."""
+        dropped, lost = Counter[str](), Counter[str]()
+        told = {**self.lookout.told, self.place.rank: self.control.session.tampering.facts()}
+        for facts in told.values():
+            dropped.update(facts["dropped"])
+            lost.update(facts["lost"])
+        return ControlMessages(is_authenticated=self.control.session.is_authenticated, dropped=dict(dropped), lost=dict(lost))
 
     # --- the end -------------------------------------------------------------------------------------------------------------
 

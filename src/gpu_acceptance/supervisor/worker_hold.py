@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from gpu_acceptance.control.control import Control, Message, generation_prefix
+from gpu_acceptance.control.control import Control, generation_prefix
+from gpu_acceptance.control.session import Message
 from gpu_acceptance.figures.log_warnings import LogWarnings
 from gpu_acceptance.folder.run_files import RunFiles
 from gpu_acceptance.inventory import nvml

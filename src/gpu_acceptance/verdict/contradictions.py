@@ -15,9 +15,9 @@ from gpu_acceptance.thresholds.limit import COUNTERS, matching_reason, subject_o
 from gpu_acceptance.verdict.busy import NOTE
 from gpu_acceptance.verdict.contract import judge_contract
 from gpu_acceptance.verdict.coverage import make_coverage
-from gpu_acceptance.verdict.objections import absent, contract_missed, contract_not_tested, incomplete_rows, rejecting_rows
+from gpu_acceptance.verdict.objections import absent, contract_missed, contract_not_tested, incomplete_rows, lost_messages, rejecting_rows
 from gpu_acceptance.verdict.unproved_bounds import find_unproved
-from gpu_acceptance.verdict.weaknesses import find_weaknesses, tested_part
+from gpu_acceptance.verdict.weaknesses import find_control_caveats, find_weaknesses, tested_part
 
 # Where two codes apply the first one of the list in the design wins, so an interrupted run may have found a rejection as well.
 EXIT_CODES = {"ACCEPTED": (0,), "REJECTED": (1, 2, 3), "INCOMPLETE": (2, 3, 5, 6)}
@@ -85,6 +85,7 @@ def _against_accepted(record: RunRecord) -> Iterator[str]:
     if record.header.measure_only:
         yield "nothing was judged (--measure-only)"
     yield from (objection.sentence for objection in incomplete_rows(record.rows))
+    yield from (objection.sentence for objection in lost_messages(record.header.control))
     yield from (objection.sentence for objection in contract_not_tested(record.conclusion.contract))
     yield from _absences(record)
     yield from (f"{nodeid} is there {times} times" for nodeid, times in Counter(row.nodeid for row in record.rows).items() if times > 1)
@@ -159,7 +160,7 @@ def _untold(record: RunRecord) -> Iterator[str]:
     stated = header.profile, header.level, header.parameters, conclusion.coverage
     known = find_weaknesses(*stated, conclusion.limits, record.rows, changes, record.far_bounds)
     excuse = conclusion.contract.excuse if conclusion.contract else ""
-    texts = (tested_part(conclusion.coverage), *known, excuse, NOTE if header.allow_busy else "")
+    texts = (tested_part(conclusion.coverage), *known, *find_control_caveats(header.control), excuse, NOTE if header.allow_busy else "")
     yield from (f"its line does not say {text!r}" for text in texts if text and not _says(conclusion.line, text))
 
 

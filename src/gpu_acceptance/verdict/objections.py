@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
@@ -121,6 +122,14 @@ def broken_off(
     yield from (Objection(not_concluded[0], sentence) for sentence in not_concluded)
     if measure_only:
         yield Objection("measured only, not judged", "measured only: no figure was judged")
+
+
+def lost_messages(control: ControlMessages | None) -> Iterator[Objection]:
+    """Messages between ranks that were sent and are not there: what was concluded without them is not proved."""
+    if control and control.lost:
+        kinds = ", ".join(f"{kind}: {number}" for kind, number in sorted(control.lost.items()))
+        number = plural(sum(control.lost.values()), "control message")
+        yield Objection("control messages lost", f"{number} deleted or overwritten in the control store by a stranger ({kinds})")
 
 
 def uncollected(sentences: Sequence[str]) -> Iterator[Objection]:

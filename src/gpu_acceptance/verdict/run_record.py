@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_plan import RunPlan
@@ -22,10 +23,14 @@ def make_run_record(
     internal_error: str | None = None,
     not_concluded: Sequence[str] = (),
     journals: Sequence[int] = (),
+    control: ControlMessages | None = None,
 ) -> RunRecord:
     """All that a run knows, judged. `too_small`: subject -> why it needs a larger job. `journals`: the ranks whose journals lie in the
     folder of the record. The other keywords as for `conclude`.
+
+    Without `control` the plan says whether messages were authenticated, and nobody what strangers did to them.
     """
+    control = _planned(plan, control)
     conclusion = conclude(
         rows,
         plan.profile,
@@ -40,10 +45,11 @@ def make_run_record(
         not_collected=plan.not_collected,
         not_applicable_subjects=too_small,
         contract=plan.contract,
+        control=control,
         notes=list(_notes(plan)),
     )
     return RunRecord(
-        header=make_header(plan, job, ended_at, rebuilt=not_concluded[0] if not_concluded else "", journals=journals),
+        header=make_header(plan, job, ended_at, control, rebuilt=not_concluded[0] if not_concluded else "", journals=journals),
         conclusion=conclusion,
         rows=tuple(rows),
         changes=tuple(ChangeRecord(**vars(change)) for change in plan.profile.changes),
@@ -62,8 +68,19 @@ def _notes(plan: RunPlan) -> Iterator[str]:
         yield f"{plural(plan.num_deselected, 'validation')} deselected"
 
 
-def make_header(plan: RunPlan, job: Job, ended_at: str, *, rebuilt: str, journals: Sequence[int] | None) -> Header:
+def _planned(plan: RunPlan, control: ControlMessages | None) -> ControlMessages | None:
+    """Whether messages were authenticated is known from the beginning; what was done to them is not."""
+    if plan.has_authentic_messages is None:
+        return control
+    known = ControlMessages(is_authenticated=plan.has_authentic_messages)
+    return control.model_copy(update={"is_authenticated": known.is_authenticated}) if control else known
+
+
+def make_header(
+    plan: RunPlan, job: Job, ended_at: str, control: ControlMessages | None, *, rebuilt: str, journals: Sequence[int] | None
+) -> Header:
     """What the record says of the run as a whole: the plan in short, and the ranks."""
+    control = _planned(plan, control)
     profile = plan.profile
     return Header(
         run_id=plan.run_id,
@@ -84,6 +101,7 @@ def make_header(plan: RunPlan, job: Job, ended_at: str, *, rebuilt: str, journal
         not_at_level=plan.not_at_level,
         gpu_acceptance_version=plan.gpu_acceptance_version,
         ranks=tuple(job.by_rank.values()),
+        control=control,
         rebuilt=rebuilt,
         journals=None if journals is None else tuple(journals),
     )

@@ -6,6 +6,7 @@ ACCEPTED must be proved: every expected bound held on every member of its scope,
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
@@ -21,6 +22,7 @@ from gpu_acceptance.verdict.objections import (
     contract_missed,
     contract_not_tested,
     incomplete_rows,
+    lost_messages,
     rejecting_rows,
     same,
     uncollected,
@@ -28,7 +30,7 @@ from gpu_acceptance.verdict.objections import (
     untested,
     validations,
 )
-from gpu_acceptance.verdict.weaknesses import find_weaknesses, tested_part
+from gpu_acceptance.verdict.weaknesses import find_control_caveats, find_weaknesses, tested_part
 
 Verdict = Literal["ACCEPTED", "REJECTED", "INCOMPLETE"]
 _MOST_PARTS = 4
@@ -49,6 +51,7 @@ def conclude(
     not_collected: Sequence[str] = (),
     not_applicable_subjects: Mapping[str, str] | None = None,
     contract: Contract | None = None,
+    control: ControlMessages | None = None,
     notes: Sequence[str] = (),
 ) -> Conclusion:
     """The verdict over all rows.
@@ -57,6 +60,7 @@ def conclude(
     incomplete. `not_applicable_subjects`: subject -> reason, for those whose every
     validation asks for a larger job; each of its rows must say so too, and no limit that applies is excused by it.
     `contract` (--contract): a line of it that is missed rejects; one that was not tested, and that its file did not excuse, is incomplete.
+    `control`: never ACCEPTED where a message between ranks was lost.
     `notes` are more weaknesses to show.
     `not_concluded`: why nobody who saw the whole run judged it; the first is for the verdict line. Never ACCEPTED with one.
     `not_collected`: one sentence for each test file of which no validations are known. Never ACCEPTED with one either.
@@ -67,6 +71,7 @@ def conclude(
     agreed = judge_contract(contract, limits, job.num_nodes, profile.not_applicable) if contract else None
     rejecting = [*rejecting_rows(rows), *contract_missed(agreed)]
     halted = list(broken_off(measure_only, interrupted, internal_error, not_concluded))
+    halted += lost_messages(control)
     incomplete = [
         *halted,
         *uncollected(not_collected),
@@ -80,7 +85,12 @@ def conclude(
         incomplete = [same("nothing ran")]
     verdict: Verdict = "REJECTED" if rejecting else "INCOMPLETE" if incomplete else "ACCEPTED"
     excuse = [agreed.excuse] if agreed and agreed.excuse else []
-    weaknesses = [*_weaknesses(rows, limits, profile, coverage, left_out(rows, profile, too_small)), *excuse, *notes]
+    weaknesses = [
+        *_weaknesses(rows, limits, profile, coverage, left_out(rows, profile, too_small)),
+        *excuse,
+        *find_control_caveats(control),
+        *notes,
+    ]
     return Conclusion(
         verdict=verdict,
         line=clip(_line(verdict, [*rejecting, *halted] if rejecting else incomplete, weaknesses, coverage)),

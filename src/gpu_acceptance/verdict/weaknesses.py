@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import Coverage, FarBoundRecord
@@ -62,6 +63,14 @@ def _nodes_left_out(rows: Sequence[Row]) -> Iterator[str]:
             if figure.metric == metric and figure.value != 0:
                 number = plural(figure.value, "node") if isinstance(figure.value, int) else "an unknown number of nodes"
                 yield f"{number} {which}: not tested"
+
+
+def find_control_caveats(control: ControlMessages | None) -> Iterator[str]:
+    """What a reader must know of the messages between the ranks."""
+    if control and not control.is_authenticated:
+        yield "control messages were not authenticated"
+    if control and control.dropped:
+        yield f"{plural(sum(control.dropped.values()), 'control message')} of strangers dropped"
 
 
 def tested_part(coverage: Coverage) -> str:

@@ -1,0 +1,147 @@
+"""The codes of control messages: who may have written a message, and in which run, at which place and time of it.
+
+Each message says its sender and a number, which counts up for each channel and sender. The code (HMAC-SHA256, 128 bits) covers these, the
+channel, and the message. A channel is one place of one run and one attempt, so that a message of another run, of another attempt or of
+another place has a wrong code here, and one that was heard before has a number that is too low.
+What has no right code is dropped and counted. A number that was left out is a message that a stranger took away: it is counted as lost.
+"""
+
+import hashlib
+import hmac
+import json
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Store
+
+from gpu_acceptance.control.store_client import get_now
+from gpu_acceptance.launch.secret import Secret
+
+Message = dict[str, Any]
+_CODE = 32  # hexadecimal digits
+_NONCE_KEY = "session"
+_POLL_S = 0.1
+
+
+@dataclass
+class Tampering:
+    """What strangers did to the control messages of a run, as one rank saw it. Its methods may be called from any thread."""
+
+    dropped: Counter[str] = field(default_factory=Counter)  # by kind of message
+    lost: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def drop(self, kind: str) -> None:
+        """Count a message of this kind that was not authentic."""
+        with self._lock:
+            self.dropped[kind] += 1
+
+    def facts(self) -> dict[str, dict[str, int]]:
+        """Both counts, as JSON."""
+        with self._lock:
+            return {"dropped": dict(self.dropped), "lost": dict(self.lost)}
+
+    def lose(self, kind: str, number: int = 1) -> None:
+        """Count messages that were sent and are not there."""
+        with self._lock:
+            self.lost[kind] += number
+
+
+class Session:
+    """The key of one run, and its name, which anybody may know."""
+
+    def __init__(self, key: bytes, nonce: str = "", *, is_authenticated: bool = True) -> None:
+        """`nonce`: rank 0's, where the secret is not of this run alone."""
+        self.key = key
+        self.nonce = nonce
+        self.is_authenticated = is_authenticated
+        self.name = hmac.digest(key, b"name", hashlib.sha256).hex()[:16]
+        self.tampering = Tampering()
+
+    def sign(self, channel: str, sender: int, number: int, text: str) -> str:
+        """A message (`text`: JSON on one line) with its code."""
+        body = f"[{sender}, {number}, {text}]"
+        return self._code(channel, body.encode()) + body
+
+    def check(self, channel: str, data: bytes) -> tuple[int, int, Any] | None:
+        """Sender, number and message; None where the code is not right, which is counted by the kind of channel."""
+        code, body = data[:_CODE], data[_CODE:]
+        if not hmac.compare_digest(code, self._code(channel, body).encode()):
+            self.tampering.drop(channel.partition("/")[0])
+            return None
+        sender, number, message = json.loads(body)
+        return sender, number, message
+
+    def _code(self, channel: str, body: bytes) -> str:
+        return hmac.digest(self.key, channel.encode() + b"\0" + body, hashlib.sha256).hex()[:_CODE]
+
+
+class Numbers:
+    """The numbers of one channel, by sender: each follows the one before."""
+
+    def __init__(self, kind: str, tampering: Tampering) -> None:
+        self._kind = kind
+        self._tampering = tampering
+        self._last: Counter[int] = Counter()
+
+    def is_next(self, sender: int, number: int) -> bool:
+        """Whether a message is new; one that was heard before is dropped, those that were left out are lost."""
+        missing = number - self._last[sender] - 1
+        if missing < 0:
+            self._tampering.drop(self._kind)
+            return False
+        if missing:
+            self._tampering.lose(self._kind, missing)
+        self._last[sender] = number
+        return True
+
+    def heard(self, sender: int) -> int:
+        """The number of the last message of this sender."""
+        return self._last[sender]
+
+
+def new_nonce() -> str:
+    """What no other run has."""
+    return secrets.token_hex(16)
+
+
+def begin_session(secret: Secret) -> Session:
+    """Rank 0's."""
+    return _derive(secret, "" if secret.is_of_run else new_nonce())
+
+
+def announce_session(store: Store, secret: Secret, session: Session) -> None:
+    """Rank 0: says the nonce of this run, where the others need it."""
+    if not secret.is_of_run:
+        store.set(_NONCE_KEY, _derive(secret).sign(_NONCE_KEY, 0, 1, json.dumps(session.nonce)))
+
+
+def forget_session(store: Store) -> None:
+    """Rank 0, once all have heard it: the next run of this launcher must not read it."""
+    store.delete_key(_NONCE_KEY)
+
+
+def await_session(connect: Callable[[timedelta], Store], secret: Secret, within_s: float, stopped: Callable[[], object]) -> Session | None:
+    """Another rank's; None where rank 0 did not say it in time, or `stopped` has something to say."""
+    if secret.is_of_run:
+        return _derive(secret)
+    base, end, seen = _derive(secret), time.monotonic() + within_s, None
+    store = connect(timedelta(seconds=within_s))
+    while time.monotonic() < end and not stopped():
+        if (data := get_now(store, _NONCE_KEY)) is not None and data != seen:
+            seen, told = data, base.check(_NONCE_KEY, data)
+            if told and told[0] == 0:
+                return _derive(secret, str(told[2]))
+        time.sleep(_POLL_S)
+    return None
+
+
+def _derive(secret: Secret, nonce: str = "") -> Session:
+    key = hmac.digest(secret.key, f"gpu-acceptance session {nonce}".encode(), hashlib.sha256)
+    return Session(key, nonce, is_authenticated=secret.is_known_to_us_alone)

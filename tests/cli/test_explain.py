@@ -38,7 +38,8 @@ def test_one_screen_says_all_of_a_metric(capsys):
     assert lines[1].startswith("measured by acceptance/test_hbm.py::test_bandwidth: ")
     limit = "h200-sxm: >= 4153 GB/s and at most 3 % below its peers on each rank, spread at most 2 %, possible up to 4800"
     assert limit in lines
-    assert "[h200-sxm.yaml] measured 2026-11-20" in out
+    assert "    source, in h200-sxm.yaml: measured 2026-11-20" in out
+    assert lines[3] == "part of level quick, full, soak; not tested at level health"
     assert "after a miss, memory_slow: " in out
     assert "`gpu-acceptance remedy memory_slow`" in " ".join(out.split())
     assert lines[-1] == "To accept without it: --waive='hbm.triad.bandwidth=agreed with the vendor on 2026-11-20'"
@@ -48,9 +49,9 @@ def test_one_screen_says_all_of_a_metric(capsys):
 
 def test_profiles_that_say_the_same_share_a_line(capsys):
     out = explained(capsys, "gpu_health.ecc.on")[1]
-    assert "\na100-pcie, a100-sxm, a10g, b200, h100-pcie, h100-sxm, h200-sxm: == true on each rank\n" in out
-    assert "\ncpu: not applicable: this machine has no GPU\n" in out
-    assert "\n(--hardware=NAME shows one of them with its whole source)\n" in out
+    here, others = out.split("other profiles (--hardware=NAME shows one of them with its whole source):\n")
+    assert "\ncpu: not applicable: this machine has no GPU\n" in here, "the profile of this machine comes first"
+    assert others.startswith("a100-pcie, a100-sxm, a10g, b200, h100-pcie, h100-sxm, h200-sxm: == true on each rank\n")
     assert "after a miss: switch ECC on (nvidia-smi -e 1) and reboot the node\n" in out
 
 
@@ -60,13 +61,15 @@ def test_an_overlay_is_laid_over_the_profile(capsys, tmp_path):
     )
     out = explained(capsys, "hbm.triad.bandwidth", "--hardware=h200-sxm", f"--limits={tmp_path / 'mine.yaml'}")[1]
     assert "h200-sxm: >= 4000 GB/s and at most" in out
-    assert "[mine.yaml] policy: agreed with the vendor" in out
+    assert "source, in mine.yaml: policy: agreed with the vendor" in out
+    assert "\nloosened by overlays: hbm.triad.bandwidth at_least, 4153 -> 4000\n" in out
 
 
 def test_a_figure_without_a_limit_can_have_one(capsys):
     out = explained(capsys, "p2p.latency.to_rank_3")[1]
     assert out.startswith("p2p.latency.to_rank_3 (us)\nmeasured by acceptance/test_p2p.py::test_latency: ")
-    assert "a100-pcie, a100-sxm, a10g, b200, cpu, h100-pcie, h100-sxm, h200-sxm: no limit\n" in out
+    assert "\ncpu: no limit\n" in out
+    assert "\na100-pcie, a100-sxm, a10g, b200, h100-pcie, h100-sxm, h200-sxm: no limit\n" in out
     assert "--waive" not in out
 
 

@@ -7,7 +7,7 @@ import pytest
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.plan.plan import JobShape, plan_lines, planned_shape
-from gpu_acceptance.thresholds.limit import Limit, Profile
+from gpu_acceptance.thresholds.limit import Change, Limit, Profile
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
@@ -83,3 +83,20 @@ def test_the_plan_says_why_it_is_of_that_size():
     made = Profile("cpu", None, frozenset(), {}, {}, 60.0)
     (first, _) = plan_lines(made, planned_shape(Rank(), 0, None), [], {}, NOW)
     assert first == "profile cpu (no GPU), level full, 2 ranks on each of 1 node, as `gpu-acceptance run` starts where there is no GPU"
+
+
+def test_what_the_level_leaves_out_is_not_tested():
+    levels = {"quick": {"hbm": 5.0}, "full": {"hbm": 5.0, "p2p": 5.0}}
+    lines = plan([make_limit("hbm.copy.bandwidth", at_least=1), make_limit("p2p.copy.bandwidth", at_least=1)], levels=levels, level="quick")
+    assert "  p2p.copy.bandwidth: not tested: not part of level quick" in lines
+
+
+def test_bounds_that_an_overlay_dropped_or_loosened_stand_at_the_top_those_dropped_first():
+    keys = {"loosened": "hbm.add.bandwidth at_least", "tightened": "hbm.read.bandwidth at_least", "dropped": "hbm.copy.bandwidth at_least"}
+    changes = tuple(Change(kind, key, "5", "0", "mine.yaml", "0") for kind, key in keys.items())
+    lines = plan([make_limit("hbm.copy.bandwidth", at_least=0)], changes=changes)
+    assert lines[1:3] == [
+        "  dropped by mine.yaml: hbm.copy.bandwidth at_least, 5 -> 0",
+        "  loosened by mine.yaml: hbm.add.bandwidth at_least, 5 -> 0",
+    ]
+    assert not any("tightened" in line for line in lines)

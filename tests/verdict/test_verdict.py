@@ -426,6 +426,7 @@ def test_not_applicable_by_declaration():
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
+        ("dropped", "1 dropped: x"),
         ("loosened", "1 loosened"),
         ("tightened", "1 tightened"),
         ("added", "1 added"),

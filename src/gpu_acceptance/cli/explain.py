@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from gpu_acceptance.cli.measured_by import validations_of
+from gpu_acceptance.inventory import nvml
 from gpu_acceptance.options.suite import FOLDER, suite_for
 from gpu_acceptance.report.kinds import kinds_of_metric
 from gpu_acceptance.report.remedies import table
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.nearest import did_you_mean
 from gpu_acceptance.text.visible import visible
+from gpu_acceptance.thresholds.changes import limit_differences
 from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics
+from gpu_acceptance.thresholds.levels import ASKED_BY
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Peers, Profile, matching_reason, subject_of_metric
-from gpu_acceptance.thresholds.profile import load_profile, profile_names, read_profiles, shipped_dir
+from gpu_acceptance.thresholds.profile import LimitsError, load_profile, profile_names, read_profiles, select_profile, shipped_dir
 from gpu_acceptance.thresholds.schema import Entry
 from gpu_acceptance.thresholds.values import show, with_unit
 
@@ -40,7 +43,9 @@ def add_verb(verbs: "Verbs") -> None:
         "changes the limit, and the option that waives it. A subject (hbm) or a glob ('*.wrong') lists its metrics. Touches no GPU.",
     )
     explain.add_argument("metric", metavar="METRIC", help="as in hbm.triad.bandwidth; or a subject, or a glob in quotes")
-    explain.add_argument("--hardware", metavar="NAME", help="the limit of this profile only (default: of all profiles)")
+    explain.add_argument(
+        "--hardware", metavar="NAME", help="the limit of this profile only (default: of all profiles, that of this machine first)"
+    )
     explain.add_argument(
         "--limits", metavar="FILE", type=Path, action="append", default=[], help="an overlay on --hardware; may be given several times"
     )
@@ -51,11 +56,14 @@ def _explain(options: argparse.Namespace) -> int:
     directory = suite_for(Path.cwd()) / "thresholds"
     directory = directory if (directory / "base.yaml").is_file() else shipped_dir()
     profiles = _profiles(options.hardware, directory, options.limits)
+    if not options.hardware:
+        profiles = _this_machine_first(profiles, directory)
     limited = {metric: limit.unit for profile in profiles for metric, limit in profile.limits.items()}
     shipped = known_metrics(read_profiles(directory))
     known = KnownMetrics({**shipped.limited, **limited}, shipped.figures, frozenset())
     if known.unit_of(options.metric) is not None:
-        lines = _one(options.metric, known, profiles)
+        before = load_profile(options.hardware, directory).limits.get(options.metric) if options.limits else None
+        lines = _one(options.metric, known, profiles, before)
     elif found := known.matching(options.metric):
         lines = _list(found, known, profiles)
     else:
@@ -69,6 +77,16 @@ def _profiles(name: str | None, directory: Path, overlays: Sequence[Path]) -> li
     if name is None and overlays:
         raise ValueError(f"--limits={overlays[0]}: an overlay lies on a profile: add --hardware=NAME; profiles: {', '.join(names)}")
     return [load_profile(one, directory, overlays, suite_for(Path.cwd()) / FOLDER) for one in ([name] if name else names)]
+
+
+def _this_machine_first(profiles: Sequence[Profile], directory: Path) -> list[Profile]:
+    """The profile that a run on this machine would choose, then the others; as they came where it would choose none."""
+    gpus = nvml.read().gpus
+    try:
+        here = select_profile(gpus[0].name if gpus else None, directory)
+    except LimitsError:
+        return list(profiles)
+    return sorted(profiles, key=lambda profile: profile.name != here)
 
 
 def _unknown(name: str, known: KnownMetrics) -> str:
@@ -90,12 +108,18 @@ def _list(metrics: Sequence[str], known: KnownMetrics, profiles: Sequence[Profil
         yield f"{metric:{width}}  {known.unit_of(metric) or '':10} {text}{more}".rstrip()
 
 
-def _one(metric: str, known: KnownMetrics, profiles: Sequence[Profile]) -> Iterator[str]:
+def _one(metric: str, known: KnownMetrics, profiles: Sequence[Profile], before: Limit | None) -> Iterator[str]:
+    """`before`: its limit without the overlays, where there are some."""
     unit = known.unit_of(metric) or ""
     yield f"{metric} ({_UNITS.get(unit, unit)})"
     yield from _measured_by(metric)
+    yield from _levels(subject_of_metric(metric), profiles[0])
     yield ""
     yield from _limits(metric, profiles)
+    if before:
+        yield from (
+            f"{kind} by overlays: {key}, {old} -> {new}" for kind, key, old, new in limit_differences(before, profiles[0].limits[metric])
+        )
     limits = {profile.name: profile.limits[metric] for profile in profiles if metric in profile.limits}
     yield from _remedies(metric, limits.values())
     name, limit = next(iter(limits.items()), (profiles[0].name, None))
@@ -113,16 +137,31 @@ def _measured_by(metric: str) -> Iterator[str]:
         yield from _wrapped(f"measured by {validation.nodeid}: {validation.text}", "", _INDENT)
 
 
+def _levels(subject: str, profile: Profile) -> Iterator[str]:
+    """Which runs it is part of, as an option or the level asks."""
+    if option := next((option for option, (asked, _) in ASKED_BY.items() if asked == subject), None):
+        yield f"part of a run with {option}"
+    elif named := [level for level, subjects in profile.levels.items() if subject in subjects]:
+        others = [level for level in profile.levels if level not in named]
+        yield f"part of level {', '.join(named)}" + (f"; not tested at level {', '.join(others)}" if others else "")
+    else:
+        yield "part of every level"
+
+
 def _limits(metric: str, profiles: Sequence[Profile]) -> Iterator[str]:
-    """Profiles that say the same share a line; of several lines each has the beginning of its source."""
+    """The first profile with its whole source. Those of the others that say the same share a line, with the beginning of their source."""
+    first, *others = profiles
+    text, source = _said(metric, first)
+    yield from _wrapped(f"{first.name}: {text}", "", _INDENT)
+    yield from _wrapped(source, _INDENT, _INDENT)
     said: dict[tuple[str, str], list[str]] = {}
-    for profile in profiles:
+    for profile in others:
         said.setdefault(_said(metric, profile), []).append(profile.name)
+    if others:
+        yield "\nother profiles (--hardware=NAME shows one of them with its whole source):"
     for (text, source), names in said.items():
         yield from _wrapped(f"{', '.join(names)}: {text}", "", _INDENT)
-        yield from _wrapped(source if len(said) == 1 else clip(source, _WIDTH - len(_INDENT)), _INDENT, _INDENT)
-    if len(said) > 1:
-        yield "(--hardware=NAME shows one of them with its whole source)"
+        yield from _wrapped(clip(source, _WIDTH - len(_INDENT)), _INDENT, _INDENT)
 
 
 def _said(metric: str, profile: Profile) -> tuple[str, str]:
@@ -132,7 +171,7 @@ def _said(metric: str, profile: Profile) -> tuple[str, str]:
     if limit is None:
         return "no limit", ""
     required = "" if limit.subject in profile.requires else " (not required)"
-    return f"{_bounds(limit)}{required}", f"[{limit.file}] {' '.join(limit.source.split())}"
+    return f"{_bounds(limit)}{required}", f"source, in {limit.file}: {' '.join(limit.source.split())}"
 
 
 def _bounds(limit: Limit) -> str:
@@ -193,7 +232,7 @@ def _plain(value: Any) -> Any:
 
 
 def _any_bound(unit: str) -> dict[str, Any]:
-    return {"text": {"uniform": True}, "bool": {"equals": True}}.get(unit, {"at_least": 0})
+    return {"text": {"uniform": True}, "bool": {"equals": True}}.get(unit, {"at_least": 1})
 
 
 def _wrapped(text: str, first: str, others: str) -> list[str]:

@@ -9,8 +9,8 @@ from gpu_acceptance.launch.torchrun import RANKS_WITHOUT_GPUS
 from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.thresholds.levels import num_left_out, runs
-from gpu_acceptance.thresholds.limit import Limit, Profile, bound_at, matching_reason
+from gpu_acceptance.thresholds.levels import left_out, num_left_out, runs
+from gpu_acceptance.thresholds.limit import Limit, Profile, bound_at, matching_reason, subject_of_metric
 from gpu_acceptance.thresholds.values import level_text, plural, show
 from gpu_acceptance.verdict.bounds import bounds_of
 from gpu_acceptance.verdict.needs import announcement, unmet_needs
@@ -56,6 +56,12 @@ def plan_lines(
     why = f", {job.why}" if job.why else ""
     ranks = f"{plural(job.ranks_per_node, 'rank')} on each of {plural(job.num_nodes, 'node')}{why}"
     yield f"profile {profile.name} ({device}), level {level_text(profile.level, profile.parameters)}, {ranks}"
+    yield from (
+        f"  {change.kind} by {change.file}: {change.key}, {change.old} -> {change.new}"
+        for kind in ("dropped", "loosened")
+        for change in profile.changes
+        if change.kind == kind
+    )
     if data:
         yield f"training data: {data}"
     if tuned:
@@ -83,7 +89,9 @@ def _aside(metric: str, profile: Profile, waivers: Mapping[str, str]) -> str | N
     if waiver is not None:
         return f"waived ({waiver})"
     reason = matching_reason(metric, profile.not_applicable)
-    return None if reason is None else f"not applicable ({reason})"
+    if reason is not None:
+        return f"not applicable ({reason})"
+    return f"not tested: not part of level {profile.level}" if subject_of_metric(metric) in left_out(profile) else None
 
 
 def _limit_text(limit: Limit, job: JobShape, *, required: bool) -> str:

@@ -15,6 +15,7 @@ from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, subject_of_metr
 from gpu_acceptance.thresholds.values import level_text
 
 _NAMED = 3  # waivers and loosened limits that the verdict box spells out; a table further down has them all
+_SPELLED_OUT = ("dropped", "loosened")
 _MOST_TEXT = 300  # characters of each
 _NOT_DONE = frozenset({Outcome.NOT_RUN, Outcome.SKIPPED, Outcome.NOT_APPLICABLE, Outcome.INTERRUPTED})
 
@@ -81,11 +82,11 @@ def level(record: RunRecord) -> str:
 
 def _changes(record: RunRecord) -> Iterator[str]:
     """What overlays changed, by kind. A tightened limit weakens nothing."""
-    for kind in ("loosened", "changed", "not applicable", "added"):
+    for kind in ("dropped", "loosened", "changed", "not applicable", "added"):
         changes = [change for change in record.changes if change.kind == kind]
         if changes:
             yield f"{count(len(changes), 'limit')} {kind} by an overlay" + (
-                _named([f"{one.key}, {one.old} → {one.new}" for one in changes]) if kind == "loosened" else ""
+                _named([f"{one.key}, {one.old} → {one.new}" for one in changes]) if kind in _SPELLED_OUT else ""
             )
 
 

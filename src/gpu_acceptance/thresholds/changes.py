@@ -101,7 +101,17 @@ def _bounds(old: Limit, new: Limit) -> Iterator[_Difference]:
         values = {size: (was.get(name), now.get(name)) for size, (was, now) in asked.items()}
         for key, was, now in _where_alike(f"{new.metric} {name}", values):
             if not _same(was, now):
-                yield _kind(name, was, now), key, _text(was), _text(now)
+                is_dropped = _can_be_missed(name, was, old) and not _can_be_missed(name, now, new)
+                yield "dropped" if is_dropped else _kind(name, was, now), key, _text(was), _text(now)
+
+
+def _can_be_missed(name: str, bound: Any, limit: Limit) -> bool:
+    """False where there is no bound, and where all that is physically possible holds it, as `at_least: 0` of a rate."""
+    if bound is None:
+        return False
+    if name == "at_least":
+        return bool(bound > limit.floor)
+    return not (name == "at_most" and limit.ceiling is not None and bound >= limit.ceiling)
 
 
 def _spreads(old: Limit, new: Limit) -> Iterator[_Difference]:

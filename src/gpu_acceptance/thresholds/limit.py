@@ -24,7 +24,7 @@ SOAK = "soak"  # the level, and the subject that it alone runs
 LOCALISE_ASKED = "localise.asked"  # a parameter
 SOAK_DURATION = "soak.duration_s"  # the parameter: for how long
 
-ChangeKind = Literal["loosened", "tightened", "added", "changed", "not applicable"]
+ChangeKind = Literal["dropped", "loosened", "tightened", "added", "changed", "not applicable"]
 
 
 @dataclass(frozen=True)

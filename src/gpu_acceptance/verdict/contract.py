@@ -77,7 +77,7 @@ def _silent(line: ContractLine, named: Sequence[Judgement], not_applicable: Mapp
         matched = [one for one in named if fnmatchcase(one.metric, glob)]
         if not matched:
             reason = matching_reason(glob, not_applicable)  # of all that it could match
-            yield f"{glob}: not applicable: {reason}" if reason else f"this run asks for no limit that {glob} names"
+            yield f"{glob}: not applicable: {reason}" if reason else f"{glob} is not part of this run"
         elif all(one.status is Status.NOT_APPLICABLE for one in matched):
             yield from (one.message for one in matched)
 

@@ -156,7 +156,7 @@ def _by_bound(record: RunRecord) -> dict[tuple[str, str], list[Judgement]]:
 def _untold(record: RunRecord) -> Iterator[str]:
     """What the verdict line has to say in brackets, or of how many GPUs it speaks."""
     header, conclusion = record.header, record.conclusion
-    changes = [(change.kind, change.file) for change in record.changes]
+    changes = [(change.kind, change.key, change.file) for change in record.changes]
     stated = header.profile, header.level, header.parameters, conclusion.coverage
     known = find_weaknesses(*stated, conclusion.limits, record.rows, changes, record.far_bounds)
     excuse = conclusion.contract.excuse if conclusion.contract else ""

@@ -111,7 +111,7 @@ def worst_margin(conclusion: Conclusion) -> Judgement | None:
 def _weaknesses(
     rows: Sequence[Row], limits: Sequence[Judgement], profile: Profile, coverage: Coverage, small: Mapping[str, str]
 ) -> Iterator[str]:
-    changes = [(change.kind, change.file) for change in profile.changes]
+    changes = [(change.kind, change.key, change.file) for change in profile.changes]
     yield from find_weaknesses(profile.name, profile.level, profile.parameters, coverage, limits, rows, changes, profile.far_bounds)
     for subject, reason in small.items():
         yield f"{subject} not applicable: {reason.split(', ', 1)[0]}"

@@ -8,13 +8,13 @@ from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import Coverage, FarBoundRecord
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, ChangeKind, FarBound, Value, subject_of_metric
-from gpu_acceptance.thresholds.values import level_text, plural
+from gpu_acceptance.thresholds.values import first_of, level_text, plural
 
 UNTESTED_NODES = "slurm.partition.untested"  # recorded by the validation of this subject
 NODES_ELSEWHERE = "kubernetes.nodes.untested"
 _LEFT_OUT = {UNTESTED_NODES: "of the partition drained or down", NODES_ELSEWHERE: "of the cluster without a pod of this run"}
 _MOST_FAR = 2  # in the verdict line
-_KINDS = ("loosened", "added", "changed", "not applicable", "tightened")
+_KINDS = ("dropped", "loosened", "added", "changed", "not applicable", "tightened")
 
 
 def find_weaknesses(
@@ -24,10 +24,10 @@ def find_weaknesses(
     coverage: Coverage,
     limits: Sequence[Judgement],
     rows: Sequence[Row],
-    changes: Iterable[tuple[ChangeKind, str]],
+    changes: Iterable[tuple[ChangeKind, str, str]],
     far_bounds: Sequence[FarBound | FarBoundRecord],
 ) -> Iterator[str]:
-    """`changes` are the kind and the file of each that an overlay made."""
+    """`changes` are the kind, the key and the file of each that an overlay made."""
     if level != DEFAULT_LEVEL:
         yield level_text(level, parameters)
     if not coverage.gpus_tested:
@@ -38,10 +38,11 @@ def find_weaknesses(
         yield f"{len(waived)} waived"
     changes = tuple(changes)
     for kind in _KINDS:
-        if number := sum(one == kind for one, _ in changes):
-            yield f"{number} {'declared ' if kind == 'not applicable' else ''}{kind}"
+        if keys := [key for one, key, _ in changes if one == kind]:
+            named = f": {first_of(keys, 1)}" if kind == "dropped" else ""
+            yield f"{len(keys)} {'declared ' if kind == 'not applicable' else ''}{kind}{named}"
     yield from _far(far_bounds)
-    if overlays := sorted({file for _, file in changes}):
+    if overlays := sorted({file for _, _, file in changes}):
         yield f"{'overlay' if len(overlays) == 1 else 'overlays'} {', '.join(overlays)}"
 
 

@@ -1,35 +1,69 @@
-"""How a validation ended, and how one bound of a limit fared."""
+"""How a validation ended, and how one bound of a limit fared. Both enums list their members worst first: their order decides."""
 
-from enum import StrEnum
+from enum import Enum, StrEnum
+from functools import cached_property
+from typing import Self
+
+
+class Means(Enum):
+    """What an outcome means for the verdict of a run."""
+
+    REJECTS = "rejects"
+    LEAVES_INCOMPLETE = "leaves incomplete"
+    HARMLESS = "harmless"
 
 
 class Outcome(StrEnum):
-    """How a validation ended, on one rank or over all of them."""
+    """How a validation ended, on one rank or over all of them.
 
-    PASSED = "passed"
-    NOT_APPLICABLE = "not applicable"
-    SKIPPED = "skipped"
-    FAILED = "failed"
-    DIED = "died"
-    STUCK = "stuck"
-    ERROR = "error"
-    UNSTABLE = "unstable"
-    NO_LIMIT = "no limit"
-    NOT_MEASURED = "not measured"
-    LOST = "lost"
-    INTERRUPTED = "interrupted"
-    NOT_RUN = "not run"
-    VICTIM = "victim"
+    The worst outcome that some rank or some limit gives is that of the validation. What rejects comes first: nothing may hide it.
+    """
+
+    DIED = "died", Means.REJECTS, "died"
+    STUCK = "stuck", Means.REJECTS, "stuck"
+    FAILED = "failed", Means.REJECTS, "failed"
+    LOST = "lost", Means.LEAVES_INCOMPLETE, "lost"
+    INTERRUPTED = "interrupted", Means.LEAVES_INCOMPLETE, "interrupted"
+    ERROR = "error", Means.LEAVES_INCOMPLETE, "in error"
+    UNSTABLE = "unstable", Means.LEAVES_INCOMPLETE, "unstable"
+    NO_LIMIT = "no limit", Means.LEAVES_INCOMPLETE, "without a limit"
+    NOT_MEASURED = "not measured", Means.LEAVES_INCOMPLETE, "not measured on every member"
+    SKIPPED = "skipped", Means.LEAVES_INCOMPLETE, "skipped without declaration"
+    NOT_RUN = "not run", Means.LEAVES_INCOMPLETE, "not run"
+    VICTIM = "victim", Means.LEAVES_INCOMPLETE, "victim of a peer"
+    NOT_APPLICABLE = "not applicable", Means.HARMLESS, "not applicable"
+    PASSED = "passed", Means.HARMLESS, "passed"
+
+    means: Means
+    phrase: str  # after a count: "3 of 9 validations in error"
+
+    def __new__(cls, value: str, means: Means = Means.LEAVES_INCOMPLETE, phrase: str = "") -> Self:
+        # Each member names all three; a type checker takes Outcome("died"), which looks a member up, for this call.
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.means = means
+        member.phrase = phrase
+        return member
+
+    @cached_property
+    def severity(self) -> int:
+        """0 is the worst."""
+        return list(type(self)).index(self)
 
 
 class Status(StrEnum):
-    """How one bound of a limit fared."""
+    """How one bound of a limit fared. The worst status of all validations is that of the bound."""
 
-    HELD = "held"
     MISSED = "missed"
-    UNSTABLE = "unstable"
-    NOT_MEASURED = "not measured"
-    NO_LIMIT = "no limit"
     INVALID = "invalid"  # NaN, wrong unit, above the ceiling: a figure that cannot be judged
-    NOT_APPLICABLE = "not applicable"
+    UNSTABLE = "unstable"
+    NO_LIMIT = "no limit"
+    NOT_MEASURED = "not measured"
     WAIVED = "waived"
+    HELD = "held"
+    NOT_APPLICABLE = "not applicable"
+
+    @cached_property
+    def severity(self) -> int:
+        """0 is the worst."""
+        return list(type(self)).index(self)

@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
-from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.outcome import Means, Outcome
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import Conclusion, RunRecord
 from gpu_acceptance.report.figure_properties import figure_properties
 from gpu_acceptance.text.visible import one_line, visible
-from gpu_acceptance.verdict.objections import REJECTING
 
 JUNIT = "junit.xml"
 VERDICT_CASE = "verdict"
@@ -66,7 +65,7 @@ def _of_row(row: Row) -> ElementTree.Element:
     if row.outcome is Outcome.NOT_APPLICABLE:
         _add(case, "skipped", row.outcome, row.message)
     elif row.outcome is not Outcome.PASSED:
-        _add(case, "failure" if row.outcome in REJECTING else "error", row.outcome, row.message)
+        _add(case, "failure" if row.outcome.means is Means.REJECTS else "error", row.outcome, row.message)
     if figures := [f"{name}: {said}" for name, said in figure_properties(row).items()]:
         ElementTree.SubElement(case, "system-out").text = "\n".join(figures)
     return case

@@ -15,23 +15,6 @@ from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, Mark
 from gpu_acceptance.verdict.rows import declared_reason
 
-# What rejects, then what leaves the run incomplete, then what only followed.
-ORDER = (
-    Outcome.DIED,
-    Outcome.STUCK,
-    Outcome.FAILED,
-    Outcome.ERROR,
-    Outcome.UNSTABLE,
-    Outcome.LOST,
-    Outcome.NO_LIMIT,
-    Outcome.NOT_MEASURED,
-    Outcome.SKIPPED,
-    Outcome.INTERRUPTED,
-    Outcome.NOT_RUN,
-    Outcome.VICTIM,
-    Outcome.PASSED,
-    Outcome.NOT_APPLICABLE,
-)
 _TOLD_APART = ("never measured: ", "measured but not judged: ", "contract line ")  # of verdict/objections.py
 
 
@@ -81,7 +64,7 @@ def problems(record: RunRecord) -> list[Problem]:
     """The validations with anything wrong, those that reject first; those that only the same limits speak against are one."""
     names = places(record.header)
     found = [(row, _problem(f"v{number}", row, names, record)) for number, row in enumerate(record.rows) if _is_bad(row)]
-    return _folded(problem for _, problem in sorted(found, key=lambda pair: ORDER.index(pair[0].outcome)))
+    return _folded(problem for _, problem in sorted(found, key=lambda pair: pair[0].outcome.severity))
 
 
 def _folded(found: Iterable[Problem]) -> list[Problem]:
@@ -134,7 +117,7 @@ def _culprits(row: Row, names: dict[int, str], *, may_skip: bool) -> tuple[Culpr
     """Ranks that left more than a missed limit, causes before victims."""
     harmless = HARMLESS_OUTCOMES | ({Outcome.SKIPPED} if may_skip else set())
     found = [(attempt.number, rank) for attempt in row.attempts for rank in attempt.ranks if _is_culprit(rank, harmless)]
-    found.sort(key=lambda pair: (ORDER.index(pair[1].outcome), pair[0], pair[1].rank))
+    found.sort(key=lambda pair: (pair[1].outcome.severity, pair[0], pair[1].rank))
     return tuple(
         Culprit(
             rank=rank.rank,

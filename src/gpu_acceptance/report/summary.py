@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpu_acceptance.record.clocks import clock_sentences
-from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.advice import advice_on_run
@@ -19,7 +19,7 @@ from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.visible import one_line, visible
 from gpu_acceptance.thresholds.limit import Value, subject_of_metric
 from gpu_acceptance.thresholds.values import plural, with_unit
-from gpu_acceptance.verdict.objections import INCOMPLETE, validations
+from gpu_acceptance.verdict.objections import validations
 from gpu_acceptance.verdict.rows import essence
 from gpu_acceptance.verdict.verdict import worst_margin
 
@@ -90,7 +90,7 @@ def _also_not_proved(record: RunRecord) -> Iterator[str]:
     outcomes = Counter(row.outcome for row in validations(record.rows))
     statuses = Counter(limit.status for limit in record.conclusion.limits)
     told = {
-        "validations": [f"{outcomes[outcome]} {word}" for outcome, word in INCOMPLETE.items() if outcomes[outcome]],
+        "validations": [f"{outcomes[one]} {one.phrase}" for one in Outcome if one.means is Means.LEAVES_INCOMPLETE and outcomes[one]],
         "limits": [f"{statuses[status]} {status.value}" for status in (Status.UNSTABLE, Status.INVALID) if statuses[status]],
     }
     named = [f"{of_what}: {', '.join(parts)}" for of_what, parts in told.items() if parts]

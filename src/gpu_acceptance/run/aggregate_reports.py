@@ -8,9 +8,8 @@ from typing import Literal
 
 import pytest
 
-from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.outcome import Means, Outcome
 from gpu_acceptance.text.visible import visible
-from gpu_acceptance.verdict.objections import REJECTING
 
 _When = Literal["setup", "call", "teardown"]
 _What = Literal["passed", "failed", "skipped"]
@@ -25,7 +24,7 @@ def reports(
     elif outcome is Outcome.PASSED:
         yield _report(item, "setup", "passed", None, 0.0, properties)
         yield _report(item, "call", "passed", None, duration_s, properties)
-    elif outcome in REJECTING:
+    elif outcome.means is Means.REJECTS:
         yield _report(item, "setup", "passed", None, 0.0, properties)
         yield _report(item, "call", "failed", _text(outcome, message), duration_s, properties)
     else:

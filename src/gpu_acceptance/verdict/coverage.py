@@ -14,16 +14,6 @@ from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict.bounds import bounds_of
 from gpu_acceptance.verdict.judge import blank, num_peer_metrics, waived, why_no_limit
 
-_WORST_FIRST = (
-    Status.MISSED,
-    Status.INVALID,
-    Status.UNSTABLE,
-    Status.NO_LIMIT,
-    Status.NOT_MEASURED,
-    Status.WAIVED,
-    Status.HELD,
-    Status.NOT_APPLICABLE,
-)
 DECLARED = {Status.NOT_APPLICABLE, Status.WAIVED}
 
 
@@ -71,7 +61,7 @@ def left_out(rows: Iterable[Row], profile: Profile, not_applicable_subjects: Map
 
 def _badness(judgement: Judgement) -> tuple[int, bool, float, str]:
     margin = judgement.margin
-    return _WORST_FIRST.index(judgement.status), margin is None, margin or 0.0, judgement.message
+    return judgement.status.severity, margin is None, margin or 0.0, judgement.message
 
 
 def _never_judged(bound: str, limit: Limit, job: Job, num_metrics: int, aside: tuple[Status, str] | None) -> Judgement:

@@ -1,11 +1,11 @@
 """What speaks against ACCEPTED: rows that went wrong, bounds that were not proved, GPUs that nobody tested. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import Coverage
 from gpu_acceptance.text.ranges import named
@@ -15,18 +15,6 @@ from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict.coverage import DECLARED, NodeGpus, gpus_by_node, gpus_of_several_nodes
 
 FORMATION = "world_formation"  # row 0
-REJECTING = {Outcome.DIED: "died", Outcome.STUCK: "stuck", Outcome.FAILED: "failed"}
-INCOMPLETE = {
-    Outcome.LOST: "lost",
-    Outcome.INTERRUPTED: "interrupted",
-    Outcome.ERROR: "in error",
-    Outcome.UNSTABLE: "unstable",
-    Outcome.NO_LIMIT: "without a limit",
-    Outcome.NOT_MEASURED: "not measured on every member",
-    Outcome.SKIPPED: "skipped without declaration",
-    Outcome.NOT_RUN: "not run",
-    Outcome.VICTIM: "victim of a peer",
-}
 
 
 @dataclass(frozen=True)
@@ -59,9 +47,9 @@ def rejecting_rows(rows: Sequence[Row]) -> Iterator[Objection]:
     missed = {judgement.metric for row in rows for judgement in _missed(row)}
     num_rows = sum(bool(_missed(row)) for row in rows)
     part = f"{plural(len(missed), 'limit')} missed in {_of_all(num_rows, rows)}"
-    for row in _by_severity(rows, REJECTING):
+    for row in _by_severity(rows, Means.REJECTS):
         if not _only_missed(row):
-            yield Objection(_part_of(row, rows, REJECTING), _sentence(row))
+            yield Objection(_part_of(row, rows), _sentence(row))
     for row in rows:
         for judgement in _missed(row):
             yield Objection(part, f"{_name(row)}: {judgement.message}")
@@ -75,19 +63,19 @@ def _only_missed(row: Row) -> bool:
 def incomplete_rows(rows: Sequence[Row]) -> Iterator[Objection]:
     """One sentence for all that say the same: a counter that a machine does not have is missing from every validation."""
     alike: dict[tuple[Outcome, str], list[Row]] = {}
-    for row in _by_severity(rows, INCOMPLETE):
+    for row in _by_severity(rows, Means.LEAVES_INCOMPLETE):
         alike.setdefault((row.outcome, _first_line(row)), []).append(row)
     for first, *others in alike.values():
         more = f" and {plural(len(others), 'other')}" if others else ""
-        yield Objection(_part_of(first, rows, INCOMPLETE), f"{_name(first)}{more}: {_first_line(first) or first.outcome}")
+        yield Objection(_part_of(first, rows), f"{_name(first)}{more}: {_first_line(first) or first.outcome}")
 
 
-def _by_severity(rows: Sequence[Row], words: Mapping[Outcome, str]) -> list[Row]:
-    return [row for outcome in words for row in rows if row.outcome is outcome]
+def _by_severity(rows: Sequence[Row], means: Means) -> list[Row]:
+    return sorted((row for row in rows if row.outcome.means is means), key=lambda row: row.outcome.severity)
 
 
-def _part_of(row: Row, rows: Sequence[Row], words: Mapping[Outcome, str]) -> str:
-    word = words[row.outcome]
+def _part_of(row: Row, rows: Sequence[Row]) -> str:
+    word = row.outcome.phrase
     if not is_validation(row.nodeid):
         return f"{row.nodeid.replace('_', ' ')} {word}"
     alike = sum(other.outcome is row.outcome and not _only_missed(other) for other in validations(rows))

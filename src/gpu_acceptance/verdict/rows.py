@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
@@ -16,23 +17,6 @@ from gpu_acceptance.verdict.sift import JUDGED_OUTCOMES, quantity
 from gpu_acceptance.verdict.stacks import where
 from gpu_acceptance.verdict.unlike_variables import unlike_variables
 
-# The first of these that some rank or some limit gives is the row's. What rejects comes first: nothing may hide it.
-_ORDER = (
-    Outcome.DIED,
-    Outcome.STUCK,
-    Outcome.FAILED,
-    Outcome.LOST,
-    Outcome.INTERRUPTED,
-    Outcome.ERROR,
-    Outcome.UNSTABLE,
-    Outcome.NO_LIMIT,
-    Outcome.NOT_MEASURED,
-    Outcome.SKIPPED,
-    Outcome.NOT_RUN,
-    Outcome.VICTIM,
-    Outcome.NOT_APPLICABLE,
-    Outcome.PASSED,
-)
 _OUTCOME_OF = {
     Status.MISSED: Outcome.FAILED,
     Status.INVALID: Outcome.ERROR,
@@ -73,7 +57,7 @@ def make_row(
     judgements = () if measure_only else judge(attempts, profile, job, waivers, subject_of(nodeid))
     answers = list(_answers(attempts, job, declared_reason(nodeid, profile.not_applicable)))
     causes = [*_causes_of_ranks(answers, job), *_causes_of_limits(judgements), *_causes_of_silence(nodeid, attempts)]
-    outcome = min((cause.outcome for cause in causes), key=_ORDER.index, default=Outcome.NOT_RUN)
+    outcome = min((cause.outcome for cause in causes), key=attrgetter("severity"), default=Outcome.NOT_RUN)
     own = [judgement for judgement in judgements if subject_of_metric(judgement.metric) != COUNTERS]
     if outcome is Outcome.PASSED and own and all(judgement.status is not Status.HELD for judgement in own):
         outcome = Outcome.NOT_APPLICABLE  # nothing was left to hold
@@ -152,9 +136,9 @@ def _causes_of_ranks(answers: Sequence[_Answer], job: Job) -> Iterator[_Cause]:
     for answer in answers:
         text = "" if answer.outcome is Outcome.PASSED else answer.text
         ranks_of[answer.outcome, text].append(answer.rank)
-    for (outcome, text), ranks in sorted(ranks_of.items(), key=lambda item: (_ORDER.index(item[0][0]), item[1], item[0][1])):
+    for (outcome, text), ranks in sorted(ranks_of.items(), key=lambda item: (item[0][0].severity, item[1], item[0][1])):
         yield _Cause(outcome, f"{job.who(ranks)}: {'victim: ' if outcome is Outcome.VICTIM else ''}{text}" if text else "")
-    by_outcome = {outcome: [answer.rank for answer in answers if answer.outcome is outcome] for outcome in _ORDER}
+    by_outcome = {outcome: [answer.rank for answer in answers if answer.outcome is outcome] for outcome in Outcome}
     passed, aside = by_outcome[Outcome.PASSED], by_outcome[Outcome.NOT_APPLICABLE]
     if passed and aside:
         yield _Cause(Outcome.ERROR, f"ranks disagree: passed on {job.who(passed)}, not applicable on {job.who(aside)}")
@@ -175,7 +159,7 @@ def _causes_of_limits(judgements: Iterable[Judgement]) -> Iterator[_Cause]:
 
 def _lines(causes: Iterable[_Cause], judgements: Iterable[Judgement], outcome: Outcome) -> list[str]:
     """What decided, worst first; then victims; then what was waived; what does not apply only where that is all there is to say."""
-    shown = {cause.text: None for cause in sorted(causes, key=lambda cause: _ORDER.index(cause.outcome)) if _is_said(cause, outcome)}
+    shown = {cause.text: None for cause in sorted(causes, key=lambda cause: cause.outcome.severity) if _is_said(cause, outcome)}
     aside = {Status.WAIVED} | ({Status.NOT_APPLICABLE} if outcome is Outcome.NOT_APPLICABLE else set())
     return [*shown, *(judgement.message for judgement in judgements if judgement.status in aside)]
 

@@ -124,5 +124,5 @@ def neutral(text: str) -> str:
     line = visible(" ".join(text.replace(platform.node(), "node-00").split()))
     line = re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+", ".../", line)
     line = re.sub(r"\bprocess \d+", "process N", line)
-    line = re.sub(r"\b\d{8}-\d{6}-[0-9a-f]{4}\b", "RUN", line)
+    line = re.sub(r"\b\d{8}-\d{6}-[0-9a-f]{8}\b", "RUN", line)
     return line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}..."

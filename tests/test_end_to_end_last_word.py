@@ -5,10 +5,10 @@ import signal
 import time
 
 import pytest
-from faults import Fault, assert_nothing_left
+from faults import Fault, assert_nothing_left, left_in
 from report.pages import parse
-from suite import PYTHON, extend_conftest, finished, make_suite, plain_pytest, start, torchrun, torchrun_command
-from waiting import wait_for
+from suite import PYTHON, extend_conftest, finished, make_suite, plain_pytest, processes_in, start, torchrun, torchrun_command
+from waiting import wait_for, wait_until
 
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.folder.manifest import differences, read_manifest
@@ -239,3 +239,13 @@ def test_when_the_launcher_is_killed_with_the_store_in_it_rank_0_still_writes_wh
     assert killed.verdict_line in output
     assert (killed.folder / "report.html").is_file()
     seen.told(LAUNCHER_KILLED, killed.verdict_line, took_s)
+
+
+def test_ranks_whose_launcher_is_killed_before_they_are_up_end_and_leave_nothing(tmp_path):
+    suite = make_suite(tmp_path, "passes")
+    process = start(torchrun_command("acceptance/"), suite)
+    assert wait_until(lambda: len(processes_in(suite)) == 3 or process.poll() is not None, 120)  # it and two ranks
+    process.kill()
+    process.communicate(timeout=120)
+    assert left_in(suite) == []
+    assert not list((suite / "reports").glob("*/results.json"))

@@ -1,6 +1,8 @@
 """What a validation leaves behind: it counts against that validation, and never reaches the next one."""
 
+import contextlib
 import getpass
+import re
 from pathlib import Path
 
 import psutil
@@ -119,8 +121,9 @@ def test_an_import_that_changes_what_all_run_in(tmp_path):
 
 def test_tmp_path_is_the_validations_own(tmp_path):
     """It is gone with its worker, killed or not, and what other pytest of this user left is not cleared away: that could take any time."""
-    temporary, elsewhere = tmp_path / "tmp", tmp_path / "elsewhere"
+    temporary, elsewhere = tmp_path / f"tmp-{'long' * 20}", tmp_path / "elsewhere"
     elsewhere.mkdir()
+    shared, short = set(Path("/dev/shm").iterdir()), set(Path("/tmp").glob("gpu-acceptance-*"))
     others = [temporary / f"pytest-of-{getpass.getuser()}" / f"pytest-{number}" / "file" for number in range(9)]
     others.append(temporary / "gpu-acceptance-of-another-run" / "file")
     for other in others:
@@ -134,3 +137,14 @@ def test_tmp_path_is_the_validations_own(tmp_path):
     assert all(path.is_relative_to(temporary) for path in written)
     assert all(other.exists() for other in others)
     assert wait_until(lambda: [path.name for path in temporary.glob("gpu-acceptance-*")] == ["gpu-acceptance-of-another-run"])
+    assert wait_until(lambda: set(Path("/tmp").glob("gpu-acceptance-*")) <= short | in_use())
+    assert [path for path in set(Path("/dev/shm").iterdir()) - shared if re.match(r"psm_|sem\.|torch_", path.name)] == []
+
+
+def in_use():
+    """Folders of other runs on this machine, which other tests may have started meanwhile."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            found.add(Path(process.environ().get("TMPDIR", "/")))
+    return found

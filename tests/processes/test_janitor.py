@@ -15,14 +15,16 @@ from gpu_acceptance.processes import janitor
 from gpu_acceptance.processes.janitor import MARK, kill_marked, marked, remove_folder
 
 SUPERVISOR = """
-import os, subprocess, sys
-from pathlib import Path
+import os, subprocess, sys, tempfile
 sys.path.insert(0, sys.argv[2])
 from gpu_acceptance.processes.janitor import MARK, start_janitor
-start_janitor(sys.argv[1], Path(sys.argv[3]))
+from gpu_acceptance.processes.scratch import Scratch
+tempfile.tempdir = sys.argv[3]
+scratch = Scratch(sys.argv[1])
+janitor = start_janitor(sys.argv[1], scratch.folders, scratch.locks)
 environment = {**os.environ, MARK: sys.argv[1]}
 subprocess.Popen(["setsid", "--fork", "sleep", "600"], env=environment).wait()
-print("ready", flush=True)
+print(janitor.pid, flush=True)
 sys.stdin.read()
 """
 
@@ -100,21 +102,124 @@ def test_others_are_left_alone(mark):
         other.wait()
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_daemon_and_folders_go_with_the_supervisor_however_that_ends(mark, end, tmp_path):
+@pytest.fixture
+def supervisor(mark, tmp_path):
+    """A supervisor with a janitor, a scratch folder in `tmp_path`, and a daemon that left its session; and its janitor's pid."""
     src = str(Path(__file__).parents[2] / "src")
-    (tmp_path / "ours-1" / "inside").mkdir(parents=True)
-    (tmp_path / "our-other").mkdir()
-    (tmp_path / "ours-2").symlink_to(tmp_path / "our-other")
-    command = [sys.executable, "-c", SUPERVISOR, mark, src, str(tmp_path / "ours-")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as supervisor:
-        assert supervisor.stdout.readline() == b"ready\n"
+    command = [sys.executable, "-c", SUPERVISOR, mark, src, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        janitor = int(process.stdout.readline())
         assert wait_until(lambda: list(marked(mark)))  # for a moment of its exec it has no environment
-        supervisor.send_signal(end)
-        supervisor.wait()
+        yield process, janitor
+        process.kill()
+
+
+def scratch_folders(tmp_path):
+    return [path.name for path in tmp_path.glob(f"{janitor.PREFIX}*")]
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_daemon_and_folders_go_with_the_supervisor_however_that_ends(mark, end, supervisor, tmp_path):
+    (tmp_path / f"{janitor.PREFIX}other").mkdir()
+    assert len(scratch_folders(tmp_path)) == 2
+    supervisor[0].send_signal(end)
     assert wait_until(lambda: not list(marked(mark)))
-    assert wait_until(lambda: not (tmp_path / "ours-1").exists())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["our-other", "ours-2"]
+    assert wait_until(lambda: scratch_folders(tmp_path) == [f"{janitor.PREFIX}other"])
+
+
+def test_no_signal_but_sigkill_ends_or_stops_a_janitor(supervisor, mark):
+    process, pid = supervisor
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        os.kill(pid, number)
+    process.kill()
+    assert wait_until(lambda: not list(marked(mark)))
+
+
+def test_what_janitor_and_supervisor_left_that_were_both_killed_goes_with_the_next_janitor(supervisor, mark, tmp_path):
+    process, pid = supervisor
+    os.kill(pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    assert (len(list(marked(mark))), len(scratch_folders(tmp_path))) == (1, 1)
+    janitor.remove_abandoned(tmp_path)
+    assert (list(marked(mark)), scratch_folders(tmp_path)) == ([], [])
+
+
+def test_what_belongs_to_a_living_rank_is_not_abandoned(supervisor, mark, tmp_path):
+    for _ in range(2):  # the janitor alone looks after it in the second round
+        janitor.remove_abandoned(tmp_path)
+        assert (len(list(marked(mark))), len(scratch_folders(tmp_path))) == (1, 1)
+        os.kill(supervisor[1], signal.SIGSTOP)
+        supervisor[0].kill()
+        supervisor[0].wait()
+    os.kill(supervisor[1], signal.SIGCONT)
+    assert wait_until(lambda: not scratch_folders(tmp_path))
+
+
+SHARES = """
+import mmap, os, sys
+from multiprocessing import shared_memory
+import _posixshmem
+fd = _posixshmem.shm_open(f"/{sys.argv[1]}", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+os.ftruncate(fd, 4096)
+memory = mmap.mmap(fd, 4096)
+os.close(fd)
+open(f"/dev/shm/torch_{os.getpid()}_1_2", "w").close()
+segment = shared_memory.SharedMemory(create=True, size=4096)
+print(segment.name, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def sharing(mark):
+    """Starts a process that made a segment of this name and maps it, one that bears its pid, and one that a resource tracker knows."""
+    started = []
+
+    def begin(name):
+        environment = {**os.environ, MARK: mark}
+        process = subprocess.Popen(
+            [sys.executable, "-c", SHARES, name], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append((process, name))
+        tracked = process.stdout.readline().strip()
+        return process, {Path("/dev/shm") / one for one in (name, f"torch_{process.pid}_1_2", tracked)}
+
+    yield begin
+    for process, name in started:
+        process.kill()
+        process.communicate()
+        Path("/dev/shm", name).unlink(missing_ok=True)
+
+
+def test_segments_go_with_the_processes_that_made_them_and_no_others(sharing, mark):
+    segments, others = janitor.Segments(), Path("/dev/shm", f"torch_{os.getpid()}_1_2")
+    others.touch()
+    process, made = sharing(f"test-{mark}")
+    assert all(one.exists() for one in made)
+    kill_marked(mark, rounds=20, note=segments.note)
+    process.wait()
+    segments.remove()
+    assert [one for one in made if one.exists()] == []
+    assert others.exists()
+    others.unlink()
+
+
+def test_a_segment_that_somebody_else_holds_or_that_was_there_before_stays(sharing, mark):
+    before = Path("/dev/shm", f"before-{mark}")
+    before.touch()
+    segments = janitor.Segments()
+    process, _ = sharing(f"test-{mark}")
+    name = Path("/dev/shm", f"test-{mark}")
+    with before.open(), name.open():
+        for one in (process.pid, os.getpid()):
+            segments.note(one)
+        process.kill()
+        process.wait()
+        segments.remove()
+        assert (before.exists(), name.exists()) == (True, True)
+    segments.note(process.pid)
+    before.unlink()
 
 
 def test_what_is_no_folder_of_ours_stays(tmp_path):

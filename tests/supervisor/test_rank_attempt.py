@@ -78,6 +78,9 @@ class FakeHost:
     def memory_held_bytes(self) -> int | None:
         return self.held
 
+    def kill_worker(self) -> None:
+        self.worker.kill()
+
     def kill_strays(self) -> None:
         self.strays_killed += 1
 

@@ -105,7 +105,7 @@ def test_moments_that_are_none(watch, begin_s, end_s):
 def hold(monkeypatch, tmp_path):
     """A supervisor's hold on its worker; it starts and kills no process here."""
     install(monkeypatch)
-    monkeypatch.setattr(worker_hold, "start_janitor", lambda *_: 0)
+    monkeypatch.setattr(worker_hold, "start_janitor", lambda *_: SimpleNamespace(pid=0, poll=lambda: None))
     for name in ("kill_marked", "kill_descendants"):
         monkeypatch.setattr(worker_hold, name, lambda *_, **__: None)
     control, events = SimpleNamespace(prefix="telemetry"), SimpleNamespace(listen=lambda _: None)

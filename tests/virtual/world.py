@@ -333,7 +333,7 @@ class World:
         replace(run, "read_validations", lambda items, _deadline_s, _parameters: ({item.nodeid: item.validation for item in items}, []))
         replace(worker_hold, "WorkerProcess", self._make_worker)
         replace(worker_hold, "start_fork_server", lambda *_: None)
-        replace(worker_hold, "start_janitor", lambda *_: 0)
+        replace(worker_hold, "start_janitor", lambda *_: SimpleNamespace(pid=0, poll=lambda: None))
         replace(worker_hold, "kill_marked", lambda _mark, **_how: None)
         replace(worker_hold, "descendants", list)
         replace(worker_hold, "kill_descendants", lambda **_how: None)

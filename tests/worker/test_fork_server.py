@@ -547,7 +547,7 @@ def end():
 """
 ENDS = """
 hold.kill_everything()
-print([process.name() for process in descendants() if process.pid != hold._janitor])
+print([process.name() for process in descendants() if process.pid != hold._janitor.pid])
 print(files.worker_log.read_text(), end="")
 """
 

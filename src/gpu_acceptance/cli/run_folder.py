@@ -12,7 +12,7 @@ from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import parse_moment
 
-RUN_ID = re.compile(r"(\d{8}-\d{6})-\w{4}", re.ASCII)
+RUN_ID = re.compile(r"(\d{8}-\d{6})-\w{4}(?:\w{4})?", re.ASCII)
 COMMITTED = ("samples", "evidence")  # of `reports/`
 _STARTED_AT = re.compile(rb'"started_at": ?"([0-9T:+Z.-]{10,40})"')
 _RUN = re.compile(rb'"run_id": ?"([^"\\]{1,100})"')

@@ -18,19 +18,36 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def new_run_id() -> str:
-    """`20261120-064931-3fa2`: sorts by time, unlike for two runs that start together."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    """`20261120-064931-3fa2c01b`: sorts by time, unlike for two runs that start together."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+def claim_run_folder(parent: Path, named: str | None) -> str:
+    """Makes the folder of a new run, which two runs cannot both do; returns its run id. Raises FileExistsError where `named` is taken."""
+    while True:
+        run_id = named or new_run_id()
+        try:
+            (parent / run_id).mkdir()
+        except FileExistsError:
+            if named:
+                raise
+        else:
+            return run_id
 
 
 def node_run_id(host: str, launcher: int | None) -> str:
-    """One id for all ranks of a node, none of which hears rank 0: by the start of the launcher that they share."""
+    """One id for all ranks of a node, none of which hears rank 0: by the launcher that they share, which no two runs do.
+
+    Containers count processes anew, and may start in one second: their namespace and the exact start of the launcher count as well.
+    """
     try:
         process = psutil.Process(launcher) if launcher else None
     except psutil.NoSuchProcess:
         process = None
     if process is None:
         return new_run_id()
-    mark = hashlib.sha256(f"{host} {process.pid}".encode()).hexdigest()[:4]
+    namespace = Path("/proc/self/ns/pid").readlink()
+    mark = hashlib.sha256(f"{host} {namespace} {process.pid} {process.create_time()!r}".encode()).hexdigest()[:8]
     return f"{datetime.fromtimestamp(process.create_time(), UTC):%Y%m%d-%H%M%S}-{mark}"
 
 

@@ -34,6 +34,20 @@ def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
         os._exit(1)
 
 
+def has_lost_torchrun(proc: Path = Path("/proc")) -> bool:
+    """Whether the torchrun that started this process was gone before anybody looked: who is its parent now has no torch.
+
+    torchrun makes each rank the leader of a session. Of one that a shell or a container started for it, nothing is known.
+    """
+    parent = os.getppid()
+    if os.getsid(0) != os.getpid() or not parent:
+        return False
+    try:
+        return b"/libtorch" not in (proc / str(parent) / "maps").read_bytes()
+    except OSError:  # of another user, as init is; or it has just ended
+        return True
+
+
 def become_subreaper() -> None:
     """Orphans of this process's descendants become its own children, so that `kill_descendants` finds them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -8,6 +8,7 @@ import time
 from types import FrameType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_NOBODY = -1  # no process has this id
 _AS_WELL_S = 0.4  # between the signals to processes of one step, on a busy machine
 
 
@@ -59,6 +60,10 @@ class StopSignals:
         if self.reason is None and self._launcher and os.getppid() != self._launcher:
             self.reason = f"the loss of the launcher of {self._node}"
         return self.reason
+
+    def lose_launcher(self) -> None:
+        """The launcher was gone before this process could note who it is."""
+        self._launcher = _NOBODY
 
     @property
     def launcher(self) -> int | None:

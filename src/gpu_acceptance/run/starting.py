@@ -10,7 +10,7 @@ from gpu_acceptance.control.session import Message, Session, begin_session
 from gpu_acceptance.control.store_host import host_store
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import Journal
-from gpu_acceptance.folder.run_files import RunFiles, new_run_id
+from gpu_acceptance.folder.run_files import RunFiles, claim_run_folder, new_run_id
 from gpu_acceptance.launch.identity import read_identity
 from gpu_acceptance.launch.patience import Patience
 from gpu_acceptance.launch.rank import Rank
@@ -20,7 +20,7 @@ from gpu_acceptance.options import data_dir, lora_files
 from gpu_acceptance.options.chosen_profile import choose_profile
 from gpu_acceptance.options.own_files import NO_FILES, OwnFiles, read_own_files
 from gpu_acceptance.options.settings import Settings
-from gpu_acceptance.processes.facts import become_subreaper
+from gpu_acceptance.processes.facts import become_subreaper, has_lost_torchrun
 from gpu_acceptance.processes.open_files import let_open, num_files_of_store
 from gpu_acceptance.processes.stop_signals import StopSignals
 from gpu_acceptance.record.identity import RankIdentity
@@ -45,6 +45,8 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
         let_open(os.getppid(), num_files_of_store(place.world_size))  # of one of these the store is
     begun = _begin(place) if place.rank == 0 else None
     stop = StopSignals(place.node_name, has_launcher=bool(place.launcher))
+    if place.has_agent and has_lost_torchrun():
+        stop.lose_launcher()
     become_subreaper()
     identity = read_identity(place)
     own, refusal = _own_files(settings, place, refusal)
@@ -69,8 +71,11 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
 
     identity = known(identity)
     files = RunFiles(settings.report_dir / run_id, place.rank)
-    supervisor.hold = WorkerHold(supervisor.control, supervisor.events, files, identity)
     obstacles = _open_journal(supervisor, files, identity)
+    try:
+        supervisor.hold = WorkerHold(supervisor.control, supervisor.events, files, identity)
+    except OSError as error:
+        obstacles.append(RefusedError(f"cannot make a temporary folder: {error}; TMPDIR names another place", NOT_WRITABLE))
     job = Job(tuple(map(known, joined))) if joined else None
     profile = chosen.get("profile")
     return Run(settings, place, supervisor, identity, files, answer["deadline_s"], profile, obstacles, job=job, own_files=own)
@@ -146,13 +151,14 @@ def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFil
 
 
 def _fresh_run_id(settings: Settings) -> str:
-    """An id that no earlier run in this folder has, checked where the report is written."""
-    run_id = settings.run_id or new_run_id()
+    """An id that no other run in this folder has: its folder is made here, where the report is written."""
     _refuse_unwritable(settings.report_dir)
-    folder = settings.report_dir / run_id
-    if os.path.lexists(folder):
-        raise RefusedError(f"--run-id={run_id}: {folder} exists; a run never overwrites another")
-    return run_id
+    try:
+        return claim_run_folder(settings.report_dir, settings.run_id)
+    except FileExistsError as error:
+        raise RefusedError(f"--run-id={settings.run_id}: {error.filename} exists; a run never overwrites another") from None
+    except OSError as error:
+        raise RefusedError(f"--report-dir={settings.report_dir}: not writable: {error.strerror}", NOT_WRITABLE) from None
 
 
 def _unused_run_id(settings: Settings) -> str:

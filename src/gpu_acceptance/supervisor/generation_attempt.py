@@ -21,7 +21,7 @@ class FormAttempt(RankAttempt):
         self._waits_for_memory_since: float | None = None
         self._has_started = False  # the new worker
         if self._hold.worker:
-            self._hold.worker.kill()  # a healthy one has been ended before, by an attempt of its own
+            self._hold.kill_worker()  # a healthy one has been ended before, by an attempt of its own
         if self._is_absent:
             self._finish(Outcome.NOT_RUN, NO_WORKER, phase="")
         self.tick()

@@ -39,6 +39,7 @@ class Hold(Protocol):
     def start(self, env: dict[str, str], generation: int) -> None: ...
     def form_command(self, generation: int, *, group: bool) -> Message: ...
     def memory_held_bytes(self) -> int | None: ...
+    def kill_worker(self) -> None: ...
     def kill_strays(self) -> None: ...
     def glance_at_counters(self) -> None: ...
     def alarm(self) -> str | None: ...
@@ -192,14 +193,14 @@ class RankAttempt:
             self.phase = CHANNEL
             self._kill(Outcome.ERROR, message)
         elif self._hold.worker:
-            self._hold.worker.kill()
+            self._hold.kill_worker()
             self._hold.distrusted = self._hold.distrusted or f"before it, after the end of {self.go['nodeid']}: {message}"
 
     def _kill(self, outcome: Outcome, message: str, **fields: Any) -> None:
         if self.record is not None:
             return
         if worker := self._hold.worker:
-            worker.kill()
+            self._hold.kill_worker()
             fields["log_tail"] = worker.log_tail()
         self._finish(outcome, message, **fields)
 

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.processes.facts import descendants, kill_descendants
-from gpu_acceptance.processes.janitor import MARK, kill_marked, start_janitor
+from gpu_acceptance.processes.janitor import MARK, Segments, kill_marked, start_janitor
 from gpu_acceptance.processes.scratch import SCRATCH, Scratch
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
@@ -68,7 +69,7 @@ class WorkerHold:
         self._fork_server: ForkServerProcess | None = None  # started with the first worker
         self._known: list[psutil.Process] | None = None  # what was here before the first worker: the user's own, from a conftest
         # As they are before the validations are collected here: an import must not reach the workers by this way.
-        self._environment, self._folder = dict(os.environ), Path.cwd()
+        self._folder = Path.cwd()
         self._mark = f"{control.prefix}-{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
         self._host, self._num_gpus = identity.host, identity.num_gpus
         self._expects_gpu = identity.num_gpus > 0
@@ -81,8 +82,10 @@ class WorkerHold:
         self._log = LogWarnings()
         self._warnings: tuple[Figure, ...] = ()
         self._telemetry = TelemetryWatch()
-        self._scratch = Scratch()
-        self._janitor = start_janitor(self._mark, self._scratch.stem)
+        self._scratch = Scratch(self._mark)
+        self._environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self._scratch.temporary)}
+        self._segments = Segments()
+        self._janitor = self._start_janitor()
         self._memory_before = {gpu.index: gpu.use.used_bytes for gpu in identity.gpus if gpu.use}
 
     def collect_with(self, suite: Suite) -> None:
@@ -94,13 +97,13 @@ class WorkerHold:
         assert self.worker is None
         assert self._coming is None
         if self._known is None:
-            self._fork_server = start_fork_server({**self._environment, MARK: self._mark}, self._folder, self._files.worker_log)
+            self._fork_server = start_fork_server(self._environment, self._folder, self._files.worker_log)
             self._known = descendants()  # with that one
         self.distrusted = ""
         with self._files.worker_log.open("a") as log:
             log.write(f"=== generation {generation} ===\n")
         command = worker_command(sys.executable, self._suite.rootdir, self._suite.ini, self._suite.files)
-        environment = {**self._environment, **env, MARK: self._mark, SCRATCH: str(self._scratch.name_next())}
+        environment = {**self._environment, **env, SCRATCH: str(self._scratch.name_next())}
         asks_nccl = self._expects_gpu and self._control.place.local_rank == 0
         files = self._folder, self._files.worker_log, self._files.stacks
         self._coming = WorkerProcess(command, environment, *files, asks_nccl=asks_nccl, fork_server=self._fork_server)
@@ -115,6 +118,11 @@ class WorkerHold:
             self._events.watch(self.worker)
         elif self.worker:
             self.worker.flush()
+        if self._janitor.poll() is not None:  # somebody killed it
+            self._janitor = self._start_janitor()
+
+    def _start_janitor(self) -> "subprocess.Popen[bytes]":
+        return start_janitor(self._mark, self._scratch.folders, self._scratch.locks)
 
     def _let_come(self) -> WorkerProcess:
         coming, self._coming = self._coming, None
@@ -222,14 +230,21 @@ class WorkerHold:
             return None
         return used - before if used - before > _MEMORY_SLACK_BYTES else 0
 
+    def kill_worker(self) -> None:
+        """SIGKILLs the worker and its process group; its exit is an event. What it holds in /dev/shm is removed with the strays."""
+        if self.worker:
+            self._segments.note(self.worker.pid)
+            self.worker.kill()
+
     def kill_strays(self) -> None:
         """Ends what the last worker left behind: by its mark, and as our child, which orphans of our descendants become."""
         if self._known is None:  # there was no worker
             return
         self._abandon()
-        kill_marked(self._mark, rounds=2, spare=self._fork_server.pid if self._fork_server else 0)
-        kill_descendants(timeout_s=0.2, spare=self._janitor, known=self._known)
-        self._scratch.remove(within_s=0)
+        kill_marked(self._mark, rounds=4, spare=self._fork_server.pid if self._fork_server else 0, note=self._segments.note)
+        kill_descendants(timeout_s=0.2, spare=self._janitor.pid, known=self._known)
+        self._segments.remove()
+        self._scratch.remove_of_ended()
 
     def kill_everything(self) -> None:
         """SIGKILLs the worker and everything that it ever started, and removes its folder. No worker comes up any more.
@@ -241,8 +256,9 @@ class WorkerHold:
         if self._fork_server:
             self._fork_server.close()
         if self.worker:
-            self.worker.kill()
+            self.kill_worker()
             self.reap()
-        kill_marked(self._mark, rounds=20)
-        kill_descendants(spare=self._janitor)
+        kill_marked(self._mark, rounds=20, note=self._segments.note)
+        kill_descendants(spare=self._janitor.pid)
+        self._segments.remove()
         self._scratch.remove(within_s=_REMOVING_S)

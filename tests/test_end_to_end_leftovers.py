@@ -58,6 +58,32 @@ def test_the_next_validation_has_clean_surroundings(at_the_end):
     assert at_the_end.row("changes_its_surroundings.py::test_next").outcome == "passed"
 
 
+def test_settings_that_a_validation_leaves_are_put_back(tmp_path):
+    ended = torchrun(make_suite(tmp_path, "leaves_settings"))
+    wrong = [row.nodeid for row in ended.record.rows if row.outcome != "passed"]
+    assert (wrong, ended.verdict_line) == ([], "ACCEPTED (cpu profile: no GPU was tested)"), ended.output
+    assert ended.folder
+    log = (ended.folder / "logs" / "rank-00000.log").read_text()
+    assert "::test_setting[leave-alarm], put back: timer ITIMER_REAL is True, was False\n" in log
+    assert "::test_nested, put back: environment LEFT_BY_THE_CALL is '1', was None\n" in log
+
+
+def test_what_cannot_be_put_back_is_an_error_and_costs_the_workers(tmp_path):
+    ended = torchrun(make_suite(tmp_path, "leaves_in_doubt"))
+    rows = {row.nodeid.rsplit("[")[-1].rstrip("]"): row for row in ended.record.rows}
+    assert {name: row.outcome for name, row in rows.items() if name.startswith("find-")}.keys() == {
+        f"find-{name}" for name in ("clock", "busy_thread", "signal_mask", "affinity")
+    }
+    assert {str(row.outcome) for name, row in rows.items() if name.startswith("find-")} == {"passed"}, ended.output
+    assert {str(row.outcome) for name, row in rows.items() if name.startswith("leave-")} == {"error"}, ended.output
+    said = {name: row.message for name, row in rows.items()}
+    assert "error in teardown: left behind: function time.perf_counter is " in said["leave-clock"]
+    assert "error in teardown: left behind: thread burner (busy: " in said["leave-busy_thread"]
+    assert "left behind: blocked signals is [" in said["leave-signal_mask"]
+    assert "left behind: CPU affinity is [" in said["leave-affinity"]
+    assert ended.verdict_line.startswith("INCOMPLETE")
+
+
 def test_a_late_figure_is_booked_on_nobody_and_said(at_the_end):
     assert [at_the_end.row(f"checks_late.py::{name}").outcome for name in ("test_late", "test_next")] == ["passed", "passed"]
     text = "acceptance/test_checks_late.py::test_late gave checks_late.value after it had ended"
@@ -115,8 +141,8 @@ def test_an_import_that_changes_what_all_run_in(tmp_path):
     ended = plain_pytest(make_suite(tmp_path, "import_changes"))
     assert ended.returncode == 5  # nothing ran
     message = ended.row("world_formation").message
-    assert "importing the validations changed what all of them run in: torch default_dtype is torch.float64, was torch.float32; " in message
-    assert "NCCL_ALGO='TREE', was None" in message
+    text = "importing the validations changed what all of them run in: torch default_dtype is torch.float64, was torch.float32; "
+    assert f"{text}environment NCCL_ALGO is 'TREE', was None" in message
 
 
 def test_tmp_path_is_the_validations_own(tmp_path):

@@ -114,7 +114,7 @@ if "gpu_acceptance.worker.fork_server" in sys.orig_argv:
     module("torch", cuda=cuda, default_generator=types.SimpleNamespace(seed=lambda: 0))
     module("pytest", main=run)
     module("gpu_acceptance.worker.last_collectives", answer_when_asked=lambda *_: None)
-    module("gpu_acceptance.worker.surroundings", Surroundings=object)
+    module("gpu_acceptance.worker.leftovers", Leftovers=object)
     module("gpu_acceptance.worker.plugin", WorkerPlugin=lambda *_: types.SimpleNamespace(said_bye=True))
     module("gpu_acceptance.run.starting")
 """

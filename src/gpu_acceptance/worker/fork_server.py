@@ -29,7 +29,7 @@ _IMPORTED = (
     "pytest",
     "torch",
     "gpu_acceptance.worker.last_collectives",
-    "gpu_acceptance.worker.surroundings",
+    "gpu_acceptance.worker.leftovers",
     "gpu_acceptance.worker.plugin",
     "gpu_acceptance.run.starting",
 )

@@ -17,10 +17,11 @@ from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.worker.channel import Message
 from gpu_acceptance.worker.group import World, device_facts, form_group, open_device, release_cached_memory, seal, wait_for_device
-from gpu_acceptance.worker.leftovers import Leftovers
+from gpu_acceptance.worker.leftovers import Change, Leftovers
 from gpu_acceptance.worker.phases import phase_outcome
 from gpu_acceptance.worker.session import FIGURES, WORKER_SESSION, Figures, WorkerSession, check_gathered, use_before
-from gpu_acceptance.worker.surroundings import Surroundings
+from gpu_acceptance.worker.settings import freeze_collector
+from gpu_acceptance.worker.threads import Load
 from gpu_acceptance.worker.to_supervisor import ToSupervisor
 
 
@@ -31,19 +32,19 @@ class NotEnteredError(Exception):
 class WorkerPlugin:
     """Commands come in, phases go out; one validation at a time."""
 
-    def __init__(self, read_fd: int, write_fd: int, surroundings: Surroundings) -> None:
+    def __init__(self, read_fd: int, write_fd: int, leftovers: Leftovers) -> None:
         self._supervisor = ToSupervisor(read_fd, write_fd)
-        self._surroundings = surroundings
+        self._leftovers = leftovers  # made before anything was collected; from the forming on, how validations must leave this worker
         self._done: dict[str, Any] = {}  # how the validation in progress ends, worst phase so far
         self.said_bye = False
-        self._leftovers: Leftovers | None = None  # of the validation in progress, once it was let in
+        self._has_entered = False  # the call of the validation in progress
         self._late: list[str] = []
-        self._collected_with: list[str] = []  # what collecting changed
+        self._collected_with: list[Change] = []  # what collecting changed
         self._config: pytest.Config | None = None
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
-        self._collected_with = self._surroundings.changes()
+        self._collected_with = self._leftovers.changes(at_import=True)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -55,7 +56,8 @@ class WorkerPlugin:
             match command["type"]:
                 case "form":
                     self._form(command)
-                    gc.freeze()  # what torch and pytest made stays; collecting after each validation looks at the rest alone
+                    freeze_collector()
+                    self._leftovers = Leftovers()
                 case "run":
                     self._run(items, command)
                     self._supervisor.tell({"type": "done", **self._done})
@@ -72,11 +74,17 @@ class WorkerPlugin:
         answer = self._supervisor.next("enter")
         if not answer["ok"]:
             raise NotEnteredError
-        around, self._leftovers = Surroundings(), Leftovers()  # after the set-up: what wider fixtures hold is theirs to give back
-        try:
+        self._has_entered = True
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
+        """What a fixture of a wider scope than one validation changes is its own, until its last finalizer has run."""
+        if fixturedef.scope == "function":
             return (yield)
-        finally:
-            around.restore()
+        with self._leftovers.holding() as held:
+            fixturedef.addfinalizer(lambda: self._leftovers.release(held))
+            return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -103,20 +111,34 @@ class WorkerPlugin:
         ):  # of fixtures that were kept for what was left out since: there was no time for it
             self._cannot_begin("; ".join(errors))
             return
-        figures, self._leftovers = Figures(item.nodeid, self._late), None
+        figures, self._has_entered = Figures(item.nodeid, self._late), False
         self._config.stash[FIGURES] = figures
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=items.get(command["next"]))
-        if self._done["phase"] in {"", "setup"}:  # else new workers come, and what is on this device may wait for a peer that is lost
+        will_go_on = self._done["phase"] in {
+            "",
+            "setup",
+        }  # else new workers come, and what is on this device may wait for a peer that is lost
+        if will_go_on:
             self._wait_for_device()
+        load = Load()
+        if will_go_on:
             gc.collect()
             release_cached_memory()
         self._done["figures"] = [asdict(figure) for figure in figures.close()]
         self._done["curves"] = [curve.model_dump() for curve in figures.curves]
-        found: list[str] = self._leftovers.found() if self._leftovers else []
-        if found:
-            self._note(Outcome.ERROR, "teardown", f"left behind: {', '.join(found)}")
-        if self._done["outcome"] is Outcome.PASSED and self._leftovers:
+        if will_go_on:
+            self._clear_up(item.nodeid, is_calm=load.is_calm())
+        if self._done["outcome"] is Outcome.PASSED and self._has_entered:
             self._seal()
+
+    def _clear_up(self, nodeid: str, *, is_calm: bool) -> None:
+        """The next validation finds this worker as this one did, or gets another worker."""
+        changed = self._leftovers.put_back()
+        left = self._leftovers.changes() if changed else []
+        if came_back := [str(change) for change in changed if change not in left]:
+            print(f"after {nodeid}, put back: {'; '.join(came_back)}", flush=True)
+        if found := [*map(str, left), *self._leftovers.running(is_calm=is_calm)]:
+            self._note(Outcome.ERROR, "teardown", f"left behind: {', '.join(found)}")
 
     def _cannot_begin(self, why: str) -> None:
         self._note(Outcome.ERROR, "setup", why)
@@ -139,8 +161,8 @@ class WorkerPlugin:
             self._note(Outcome.ERROR, "call", problem)
 
     def _note(self, outcome: Outcome, phase: str | None, message: str) -> None:
-        """Keeps the first bad end of a validation."""
-        if outcome is not Outcome.PASSED and not self._done["phase"]:
+        """Keeps the first bad end of a validation; a skip is none."""
+        if outcome is not Outcome.PASSED and self._done["outcome"] in {Outcome.PASSED, Outcome.SKIPPED}:
             self._done.update(outcome=outcome, phase=phase, message=clip(message))
 
     def _wait_for_device(self) -> None:
@@ -162,7 +184,7 @@ class WorkerPlugin:
     def _form(self, command: Message) -> None:
         """Opens the device and, where asked, forms the group; an exception is told and ends the worker's usefulness, not its life."""
         if self._collected_with:
-            text = f"importing the validations changed what all of them run in: {'; '.join(self._collected_with)}"
+            text = f"importing the validations changed what all of them run in: {'; '.join(map(str, self._collected_with))}"
             self._supervisor.tell({"type": "form_failed", "failed": False, "message": clip(text)})
             return
         place = command["place"]

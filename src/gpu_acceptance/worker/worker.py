@@ -113,11 +113,11 @@ def main(arguments: list[str]) -> int:
         import pytest  # only after the lines above: it takes time, in which the supervisor may die
 
         from gpu_acceptance.worker.last_collectives import answer_when_asked
+        from gpu_acceptance.worker.leftovers import Leftovers
         from gpu_acceptance.worker.plugin import WorkerPlugin
-        from gpu_acceptance.worker.surroundings import Surroundings
 
     answer_when_asked(bell_fd, Path(os.environ["GPU_ACCEPTANCE_COLLECTIVES_FILE"]))
-    plugin = WorkerPlugin(read_fd, write_fd, Surroundings())
+    plugin = WorkerPlugin(read_fd, write_fd, Leftovers())
     scratch = Path(os.environ[SCRATCH])
     code = int(pytest.main([*arguments, *_tmp_path_in(scratch)], plugins=[plugin]))
     return 0 if plugin.said_bye and code in {0, 1} else code or 3  # 1: a validation failed, which has been told; 3: no goodbye

@@ -1,0 +1,263 @@
+"""What one validation leaves behind: it is put back, or named. Each way is tried in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from waiting import wait_until
+
+from gpu_acceptance.worker import threads
+from gpu_acceptance.worker.leftovers import Leftovers
+from gpu_acceptance.worker.threads import own_children
+
+# What comes back, with how it is said; and what does not: each is left by a line of Python.
+PUT_BACK = {
+    "torch default_dtype is torch.float64, was torch.float32": "torch.set_default_dtype(torch.float64)",
+    "torch default_device is device(type='meta'), was device(type='cpu')": "torch.set_default_device('meta')",
+    "torch deterministic is 2, was 0": "torch.use_deterministic_algorithms(True)",
+    "torch deterministic is 1, was 0": "torch.use_deterministic_algorithms(True, warn_only=True)",
+    "torch grad is False, was True": "torch.set_grad_enabled(False)",
+    "torch anomaly detection is True, was False": "torch.autograd.set_detect_anomaly(True)",
+    "torch fp32_precision of matmul is 'tf32', was 'none'": "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
+    "torch fp32_precision of float32_matmul_precision is 'high', was 'highest'": "torch.set_float32_matmul_precision('high')",
+    "torch fp32_precision of cudnn.conv is 'none', was 'tf32'": "torch.backends.cudnn.allow_tf32 = False",
+    "torch cudnn.benchmark is True, was False": "torch.backends.cudnn.benchmark = True",
+    "torch autocast of cpu is (True, 'torch.float16'), was (False, 'torch.bfloat16')": "torch.autocast('cpu', torch.float16).__enter__()",
+    "torch math_sdp is False, was True": "torch.backends.cuda.enable_math_sdp(False)",
+    "torch denormals are kept is False, was True": "torch.set_flush_denormal(True)",
+    "torch sharing_strategy is 'file_system', was 'file_descriptor'": "torch.multiprocessing.set_sharing_strategy('file_system')",
+    "environment NCCL_ALGO is 'TREE', was None": "os.environ['NCCL_ALGO'] = 'TREE'",
+    "environment HOME is None, was '/somewhere'": "del os.environ['HOME']",
+    "the working directory is '/', was ": "os.chdir('/')",
+    "umask is '0077', was ": "os.umask(0o77)",
+    "timer ITIMER_REAL is True, was False": "signal.alarm(60)",
+    "timer ITIMER_PROF is True, was False": "signal.setitimer(signal.ITIMER_PROF, 60)",
+    "handler of SIGTERM is print, was Handlers": "signal.signal(signal.SIGTERM, print)",
+    "resource limit RLIMIT_CORE is (1, ": "resource.setrlimit(resource.RLIMIT_CORE, (1, resource.getrlimit(resource.RLIMIT_CORE)[1]))",
+    "gc (enabled, thresholds, debug) is (False, ": "gc.disable()",
+    "gc frozen is True, was False": "gc.freeze()",
+    "gc.callbacks is (print,), was ()": "gc.callbacks.append(print)",
+    "recursion limit is 400, was 1000": "sys.setrecursionlimit(400)",
+    "switch interval is 0.5, was 0.005": "sys.setswitchinterval(0.5)",
+    "sys.stderr is StringIO, was TextIOWrapper": "sys.stderr = io.StringIO()",
+    "sys.excepthook is print, was ": "sys.excepthook = print",
+    "sys.setprofile is <lambda>, was None": "sys.setprofile(lambda *_: None)",
+    "threading.settrace is <lambda>, was None": "threading.settrace(lambda *_: None)",
+    "locale is 'C.UTF-8', was ": "locale.setlocale(locale.LC_ALL, 'C.UTF-8')",
+    "socket timeout is 1.0, was None": "socket.setdefaulttimeout(1)",
+    "start method of multiprocessing is 'spawn', was 'fork'": "multiprocessing.set_start_method('spawn', force=True)",
+    "tempfile.tempdir is '/', was '": "tempfile.tempdir = '/'",
+}
+IN_DOUBT = {
+    "function time.monotonic is <lambda>, was None": "time.monotonic = lambda: 0.0",
+    "function math.sqrt is <lambda>, was None": "math.sqrt = lambda x: x",
+    "function torch.cuda.synchronize is <lambda>, was None": "torch.cuda.synchronize = lambda *_: None",
+    "function torch.cuda.Event.elapsed_time is <lambda>, was None": "torch.cuda.Event.elapsed_time = lambda *_: 1.0",
+    "function torch.distributed.all_reduce is <lambda>, was None": "torch.distributed.all_reduce = lambda *_: None",
+    "function gpu_acceptance.measure.timing.time_blocks is <lambda>, was None": "timing.time_blocks = lambda *_: None",
+    "blocked signals is [<Signals.SIGTERM: 15>], was []": "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})",
+    "nice is ": "os.nice(1)",
+    "resource limit RLIMIT_STACK is (1048576, 1048576), was ": "resource.setrlimit(resource.RLIMIT_STACK, (2**20, 2**20)); drop_rights()",
+    "handler of SIGUSR1 is print, was Handlers": "signal.signal(signal.SIGUSR1, print)",
+    "faulthandler is enabled is False, was True": "faulthandler.disable()",
+    "files of descriptors 0, 1, 2 is (": "os.close(1); os.open('/dev/null', os.O_WRONLY)",
+    "torch inference_mode is True, was False": "keep.append(torch.inference_mode()); keep[0].__enter__()",
+    "torch modes (function, dispatch) is (0, 1), was (0, 0)": "FlopCounterMode(display=False).__enter__()",
+    "torch profiler is True, was False": "keep.append(torch.profiler.profile()); keep[0].__enter__()",
+    "thread left-alone": "threading.Thread(target=threading.Event().wait, name='left-alone').start()",
+    "thread burner (busy: ": "threading.Thread(target=burn, daemon=True, name='burner').start()",
+    "thread in-bursts (busy: ": "threading.Thread(target=burn_in_bursts, daemon=True, name='in-bursts').start()",
+    "process ": "subprocess.Popen(['sleep', '60'])",
+}
+# One process for each line: it says what was put back and what is left, and whether all that came back is as it was.
+SCRIPT = """
+import faulthandler, gc, io, json, locale, math, multiprocessing, os, resource, signal, socket, subprocess, sys, tempfile, threading, time
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from gpu_acceptance.measure import timing
+from gpu_acceptance.worker.leftovers import Leftovers
+from gpu_acceptance.worker.settings import freeze_collector
+
+keep = []
+
+def burn():
+    while True:
+        pass
+
+def burn_in_bursts():
+    from time import monotonic, sleep
+    while True:
+        end = monotonic() + 0.15
+        while monotonic() < end:
+            pass
+        sleep(0.15)
+
+def drop_rights():
+    if os.getuid() == 0:
+        os.setresuid(65534, 65534, 65534)
+
+def tried(line):
+    read_fd, write_fd = os.pipe()
+    if os.fork() == 0:
+        os.environ["HOME"] = "/somewhere"
+        faulthandler.enable()
+        freeze_collector()
+        leftovers = Leftovers()
+        exec(line)
+        changed = leftovers.put_back()
+        left = [*map(str, leftovers.changes()), *([] if changed else leftovers.running(is_calm=False))]
+        os.write(write_fd, json.dumps([[str(one) for one in changed if str(one) not in left], left]).encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.close(write_fd)
+    with os.fdopen(read_fd) as pipe:
+        return json.loads(pipe.read() or '[[], ["it died"]]')
+
+print(json.dumps({line: tried(line) for line in json.load(sys.stdin)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory):
+    """By line: what was put back, and what is left."""
+    lines = json.dumps([*PUT_BACK.values(), *IN_DOUBT.values()])
+    command, folder = [sys.executable, "-c", SCRIPT], tmp_path_factory.mktemp("tried")
+    ended = subprocess.run(
+        command, input=lines, cwd=folder, capture_output=True, text=True, timeout=300, start_new_session=True, check=True
+    )
+    return json.loads(ended.stdout)
+
+
+@pytest.mark.parametrize(("said", "line"), PUT_BACK.items(), ids=PUT_BACK.values())
+def test_what_can_be_put_back(tried, said, line):
+    put_back, left = tried[line]
+    assert [one for one in put_back if one.startswith(said)], (put_back, left)
+    assert left == []
+
+
+@pytest.mark.parametrize(("said", "line"), IN_DOUBT.items(), ids=IN_DOUBT.values())
+def test_what_cannot_be_put_back(tried, said, line):
+    put_back, left = tried[line]
+    assert [one for one in left if one.startswith(said)], (put_back, left)
+
+
+def test_what_pytest_writes_into_the_environment_is_no_change(monkeypatch):
+    leftovers = Leftovers()
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "another one")
+    assert leftovers.changes() == []
+
+
+def test_what_an_import_of_a_library_may_change(monkeypatch):
+    leftovers = Leftovers()
+    monkeypatch.setattr(sys, "excepthook", print)
+    monkeypatch.setenv("NCCL_ALGO", "TREE")
+    assert [change.setting for change in leftovers.changes()] == ["sys.excepthook", "environment"]
+    assert [str(change) for change in leftovers.changes(at_import=True)] == ["environment NCCL_ALGO is 'TREE', was None"]
+
+
+def test_what_a_wider_fixture_holds_is_no_leftover_until_it_is_torn_down(monkeypatch):
+    leftovers = Leftovers()
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait, name="held")
+    with leftovers.holding() as outer:
+        monkeypatch.setenv("HELD", "1")
+        thread.start()
+        with leftovers.holding() as inner:
+            monkeypatch.setenv("HELD", "2")
+        monkeypatch.setenv("HELD_TOO", "1")
+    assert (leftovers.changes(), leftovers.running(is_calm=True)) == ([], [])
+    os.environ["LEFT"] = "1"
+    assert [str(change) for change in leftovers.put_back()] == ["environment LEFT is '1', was None"]
+    leftovers.release(inner)
+    monkeypatch.setenv("HELD", "1")
+    leftovers.release(outer)
+    assert [str(change) for change in leftovers.changes()] == ["environment HELD is '1', was None", "environment HELD_TOO is '1', was None"]
+    assert leftovers.running(is_calm=True) == ["thread held"]
+    go.set()
+    thread.join()
+
+
+def test_a_value_that_cannot_be_read_or_compared_is_a_change(monkeypatch, tmp_path):
+    class Odd:
+        def __eq__(self, other):
+            raise RuntimeError
+
+        def __repr__(self):
+            raise RuntimeError
+
+        __hash__ = None
+
+    monkeypatch.chdir(tmp_path)
+    leftovers = Leftovers()
+    (tmp_path / "gone").mkdir()
+    os.chdir("gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr(sys, "excepthook", Odd())
+    said = [str(change) for change in leftovers.put_back()]
+    assert said[0] == f"the working directory is unreadable (FileNotFoundError), was {str(tmp_path)!r}"
+    assert said[1].startswith("sys.excepthook is test_a_value_that_cannot_be_read_or_compared_is_a_change.<locals>.Odd, was ")
+    assert leftovers.changes() == []
+
+
+def test_what_is_just_ending_is_not_left_behind():
+    before = Leftovers()
+    thread = threading.Thread(target=time.sleep, args=(0.2,))
+    thread.start()
+    with subprocess.Popen(["sleep", "0.2"]):
+        assert before.running(is_calm=True) == []
+    thread.join()
+
+
+def test_a_daemon_that_waits_is_not_left_behind():
+    before, go = Leftovers(), threading.Event()
+    thread = threading.Thread(target=go.wait, daemon=True)
+    thread.start()
+    assert before.running(is_calm=False) == []
+    go.set()
+    thread.join()
+
+
+def test_where_nothing_is_left_behind_nobody_waits(monkeypatch):
+    before = Leftovers()
+    monkeypatch.setattr("gpu_acceptance.worker.leftovers.sleep", lambda _seconds: pytest.fail("it waits"))
+    monkeypatch.setattr(threads, "sleep", lambda _seconds: pytest.fail("it waits"))
+    assert before.running(is_calm=True) == []
+
+
+def test_what_was_there_before_is_not_left_behind():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert Leftovers().running(is_calm=True) == []
+        process.communicate(b"\n")
+
+
+def test_children_are_found_on_a_kernel_that_does_not_list_them(tmp_path):
+    (tmp_path / "task" / "1").mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert own_children(tmp_path) == own_children()
+        assert process.pid in own_children(tmp_path)
+        process.communicate(b"\n")
+
+
+def test_an_idle_pool_of_threads_is_not_left_behind_and_a_busy_one_is():
+    before = Leftovers()
+    go = threading.Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
+        busy = pool.submit(go.wait)
+        assert before.running(is_calm=True) == ["thread pool_0"]
+        go.set()
+        busy.result()
+        assert wait_until(lambda: before.running(is_calm=True) == [])
+
+
+def test_a_pool_of_compilers_may_stay():
+    before = Leftovers()
+    script = Path("/torch/_inductor/compile_worker/__main__.py")
+    with subprocess.Popen([sys.executable, "-c", "input()", str(script)], stdin=subprocess.PIPE) as process:
+        found = before.running(is_calm=True)
+        process.communicate(b"\n")
+    assert found == []

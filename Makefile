@@ -14,7 +14,7 @@ INSTALLED = $(if $(OFFLINE),$(EVERY_EXTRA) wheels,debug)
 ifneq ($(filter-out 1,$(OFFLINE)),)
 $(error OFFLINE=$(OFFLINE): it is 1, or not given)
 endif
-ifneq ($(and $(OFFLINE),$(filter test test-fast test-system lint faults soak docs,$(MAKECMDGOALS))),)
+ifneq ($(and $(OFFLINE),$(filter test test-fast test-system lint faults soak fuzz docs,$(MAKECMDGOALS))),)
 $(error OFFLINE=1 is for `make accept`, `make plan` and `make bench`: a bundle does not hold the tools of our own tests)
 endif
 
@@ -25,7 +25,7 @@ NEW_PYTHON = @$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(
 SAME_PYTHON = $(if $(filter command,$(origin PYTHON)),@$(PYTHON) tools/make_venv.py $(VENV))
 
 .DEFAULT_GOAL := help
-.PHONY: help accept plan bundle test-system test test-fast lint bench faults soak docs clean whole-bundle
+.PHONY: help accept plan bundle test-system test test-fast lint bench faults soak fuzz docs clean whole-bundle
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ faults: $(VENV)/.ready-dev ## run the fault matrix on a CPU and write docs/fault
 
 soak: $(VENV)/.ready-dev ## 200 validations with a fault in every third, on 4 CPU ranks: verdicts right, nothing hangs, nothing grows
 	$(VENV)/bin/python tests/soak.py $(ARGS)
+
+fuzz: $(VENV)/.ready-dev ## any signal to any process of a run, at a random time: it ends in time, with the right exit code, and leaves nothing
+	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/signal_fuzz.py $(ARGS)
 
 docs: $(VENV)/.ready-dev ## write the pages that are made from code, and build the site of all documents in site/
 	$(VENV)/bin/python -m tools.make_pages

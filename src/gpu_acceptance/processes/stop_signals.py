@@ -8,6 +8,7 @@ import time
 from types import FrameType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_NOT_TO_IGNORE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}  # the first two cannot be, and the third tells of children
 _NOBODY = -1  # no process has this id
 _AS_WELL_S = 0.4  # between the signals to processes of one step, on a busy machine
 
@@ -75,8 +76,8 @@ class StopSignals:
         return self._launcher is not None and self.launcher is None
 
     def ignore(self) -> None:
-        """From here on the run is over and the report is written: a late SIGTERM must not lose it."""
-        for number in _SIGNALS:
+        """From here on the run is over and the report is written: no late signal must lose it, nor make the exit code another one."""
+        for number in signal.valid_signals() - _NOT_TO_IGNORE:
             signal.signal(number, signal.SIG_IGN)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:

@@ -7,7 +7,7 @@ pytestmark = [pytest.mark.launcher, pytest.mark.slow]
 
 
 def test_rounds_end_right_and_leave_nothing(tmp_path):
-    assert fuzz(tmp_path, range(3), seed=3) == []
+    assert fuzz(tmp_path, range(3), seed=4) == []
 
 
 def test_a_round_is_made_from_its_seed_and_number_alone():

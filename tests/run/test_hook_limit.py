@@ -1,0 +1,54 @@
+"""Hooks that hang when pytest ends, each in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROCESS = """
+import sys, time
+from types import SimpleNamespace
+from gpu_acceptance.run import hook_limit
+
+hook_limit._BEFORE_THE_VERDICT_S, hook_limit._STOPPED_S, hook_limit._BACKSTOP_S = {limits}
+stop_signals = SimpleNamespace(reason=None)
+run = SimpleNamespace(ending=None, go_wrong=print, exit_code=lambda said: 3, supervisor=SimpleNamespace(stop_signals=stop_signals))
+limit = hook_limit.HookLimit(run)
+limit.last_word = lambda: print("last word") or 6
+
+def swallow():
+    while True:
+        try:
+            time.sleep(600)
+        except BaseException:
+            print("swallowed")
+
+try:
+    limit.begin()
+    {hook}
+    limit.end()
+except hook_limit.HookTimeoutError:
+    limit.end()
+    print("interrupted")
+"""
+HOLDS_THE_GIL = "import ctypes; mutex = ctypes.create_string_buffer(64); [ctypes.PyDLL(None).pthread_mutex_lock(mutex) for _ in range(2)]"
+PATIENT, SHORT, BACKSTOP = (600, 600, 600), (1, 600, 600), (1, 600, 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "hook", "said", "code"),
+    [
+        (SHORT, "time.sleep(600)", ["a hook did not return", "interrupted"], 0),
+        ((600, 1, 600), "stop_signals.reason = 'SIGTERM'; time.sleep(600)", ["a hook did not return", "interrupted"], 0),
+        (SHORT, "swallow()", ["a hook did not return", "swallowed", "last word"], 6),
+        (BACKSTOP, HOLDS_THE_GIL, [], 3),
+        (PATIENT, "time.sleep(1.5)", [], 0),
+    ],
+    ids=["waits", "waits after a signal", "swallows", "holds the GIL", "returns"],
+)
+def test_a_hook_that_hangs(limits, hook, said, code):
+    text = PROCESS.format(limits=limits, hook=hook)
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=False)
+    lines = ended.stdout.splitlines()
+    assert (len(lines), ended.returncode) == (len(said), code), ended
+    assert all(line.startswith(start) for line, start in zip(lines, said, strict=True)), lines

@@ -217,3 +217,17 @@ def test_a_plugin_that_could_multiply_and_does_not_is_no_hindrance(tmp_path):
     (tmp_path / "repeats.py").write_text(REPEATS)
     ended = plain_pytest(suite, "-prepeats", "-ppytest_timeout", "-otimeout=240", env={"PYTHONPATH": str(tmp_path)})
     assert ended.returncode == 0, ended.output
+
+
+def test_a_variable_of_a_debugger_is_refused_on_all_ranks_by_its_name(tmp_path):
+    refused = torchrun(make_suite(tmp_path, "passes"), env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "CUDA_LAUNCH_BLOCKING": "1"})
+    assert refused.rank_exit_codes == {0: 4, 1: 4}, refused.output
+    assert "counts: TORCH_DISTRIBUTED_DEBUG=DETAIL: torch checks each collective with another one, and crashes in DDP; " in refused.output
+    assert "; unset TORCH_DISTRIBUTED_DEBUG CUDA_LAUNCH_BLOCKING\n" in refused.output
+    assert not refused.has_results
+
+
+def test_a_batch_script_on_one_node_of_a_job_of_four_says_so(tmp_path):
+    ended = torchrun(make_suite(tmp_path, "passes"), env={"SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_ID": "17"})
+    assert ended.returncode == 0, ended.output
+    assert "1 of 4 nodes of the Slurm job" in ended.verdict_line

@@ -30,11 +30,13 @@ from gpu_acceptance.plan.contract import contract_lines
 from gpu_acceptance.plan.plan import missing_lines, plan_lines, planned_shape
 from gpu_acceptance.plan.validations import FormationItem, order, read_validation
 from gpu_acceptance.processes.exit_timer import end_process_within
+from gpu_acceptance.processes.pidfd import find_unusable
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.report.ending import INTERNAL_ERROR
 from gpu_acceptance.report.event_files import find_missing
 from gpu_acceptance.report.figure_properties import figure_properties
 from gpu_acceptance.run.aggregate_reports import reports
+from gpu_acceptance.run.debugging_variables import find_debugging
 from gpu_acceptance.run.error_file import write_error_file
 from gpu_acceptance.run.hook_limit import HookLimit
 from gpu_acceptance.run.last_word import LastWord
@@ -115,7 +117,9 @@ def _say_at_start(config: pytest.Config, line: str) -> None:
 def find_problem(config: pytest.Config, settings: Settings, place: Rank) -> RefusedError | None:
     """What this rank alone can see that speaks against the run."""
     missing = find_missing() if settings.tensorboard and place.rank == 0 else None
-    refusal = find_refusal(config, place.world_size) or missing
+    debugging = find_debugging()
+    of_node = debugging or find_unusable()
+    refusal = find_refusal(config, place.world_size) or missing or (of_node and f"{place.node_name}: {of_node}")
     if refusal:
         return RefusedError(refusal)
     unwritable = find_unwritable(config) if place.rank == 0 else None

@@ -48,7 +48,7 @@ class FakeHost:
     def __init__(self, worker: FakeWorker | None) -> None:
         self.hold = self
         self.worker = worker
-        self.distrusted = ""
+        self.distrusted = self.start_problem = ""
         self.told: list[dict] = []
         self.published: list = []
         self.started: list[tuple] = []
@@ -555,8 +555,23 @@ def test_a_formation_that_fails_or_dies(clock):
     (record, _), *_ = host.published
     assert (record.outcome, record.phase, record.message) == (Outcome.FAILED, "opening the device", "RuntimeError: no GPU")
     dying = FakeHost(None)
-    FormAttempt(dying, go()).on_exit("exit code 1", "ImportError")
+    attempt = FormAttempt(dying, go())
+    attempt.on_worker(said("ready", seq=0))
+    attempt.on_exit("exit code 1", "ImportError")
     assert (dying.published[0][0].outcome, dying.published[0][0].phase) == (Outcome.DIED, "starting the worker")
+
+
+def test_a_worker_that_ends_before_its_first_word_is_no_fault_of_a_device(clock):
+    dying = FakeHost(None)
+    FormAttempt(dying, go()).on_exit("exit code 1", "=== generation 1 ===\nTraceback\nImportError: libexample.so\n")
+    record = dying.published[0][0]
+    assert (record.outcome, record.phase) == (Outcome.ERROR, "starting the worker")
+    assert record.message == "the worker ended with exit code 1 before it opened a device: ImportError: libexample.so"
+    late = FakeHost(None)
+    attempt = FormAttempt(late, go())
+    clock(1_000)
+    attempt.tick()
+    assert late.published[0][0].outcome is Outcome.ERROR
 
 
 def test_a_suite_that_cannot_be_judged_is_no_fault_of_the_machine(clock):

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from gpu_acceptance.inventory import brief, host, needs, nvml, pcie, versions
+from gpu_acceptance.launch.allocation import allocated_nodes
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.record.identity import RankIdentity
 
@@ -32,6 +33,7 @@ def read_identity(place: Rank) -> RankIdentity:
         environment=host.environment(),
         chassis_serial=host.chassis_serial(),
         lacks=needs.lacking(has_gpu=bool(reading.gpus or num_gpus_on_bus)),
+        allocated_nodes=allocated_nodes(),
         python=sys.executable,
         inventory=brief.read() if place.local_rank == 0 else {},
     )

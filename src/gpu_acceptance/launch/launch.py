@@ -16,8 +16,12 @@ _RESTARTS = {
 }
 _SAID = "gpu-acceptance.said"  # beside the folders of a node's ranks
 # Of launchers that are not asked who a rank is: how many tasks there are, and which of them this one is.
-_OTHER_SIZES = ("FLUX_JOB_SIZE", "MV2_COMM_WORLD_SIZE")  # Flux, MVAPICH2
-_OTHER_RANKS = ("FLUX_TASK_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK")
+_OTHER_SIZES = ("FLUX_JOB_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "HOROVOD_SIZE")  # Flux, MVAPICH2, jsrun of LSF, horovodrun
+# The same, then any launcher with PMIx, PALS and ALPS of HPE Cray.
+_OTHER_RANKS = (
+    *("FLUX_TASK_RANK", "MV2_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK", "HOROVOD_RANK"),
+    *("PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE"),
+)
 
 
 def who_am_i(environ: Mapping[str, str] = os.environ) -> Rank:

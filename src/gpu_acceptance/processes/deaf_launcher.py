@@ -6,7 +6,6 @@ itself. Standard library only: this is a process of its own, which outlives the 
 """
 
 import contextlib
-import os
 import select
 import signal
 import subprocess
@@ -32,13 +31,15 @@ def end_launcher_later(launcher_pid: int, patience_s: float = PATIENCE_S) -> Non
 
 
 def main(launcher_pid: int, patience_s: float) -> None:
+    from gpu_acceptance.processes.pidfd import pidfd_open, pidfd_send_signal  # here: the line at the end of this file finds it
+
     with contextlib.suppress(ProcessLookupError):
-        pidfd = os.pidfd_open(launcher_pid)
+        pidfd = pidfd_open(launcher_pid)
         if not is_torchrun(launcher_pid):
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
             if not select.select([pidfd], [], [], patience_s)[0]:
-                signal.pidfd_send_signal(pidfd, number)
+                pidfd_send_signal(pidfd, number)
 
 
 def is_torchrun(pid: int, proc: Path = Path("/proc")) -> bool:
@@ -52,4 +53,5 @@ def is_torchrun(pid: int, proc: Path = Path("/proc")) -> bool:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[2]))  # last: our folder must not shadow a standard module
     main(int(sys.argv[1]), float(sys.argv[2]))

@@ -210,9 +210,11 @@ def remove_folder(folder: Path) -> None:
 
 
 def main(supervisor_pid: int, mark: str, folders: Sequence[Path]) -> None:
+    from gpu_acceptance.processes.pidfd import pidfd_open  # here: the line at the end of this file finds it
+
     segments, places = Segments(), {folder.parent for folder in folders}
     with contextlib.suppress(ProcessLookupError):
-        pidfd = os.pidfd_open(supervisor_pid)
+        pidfd = pidfd_open(supervisor_pid)
         for place in places:
             remove_abandoned(place)
         select.select([pidfd], [], [])
@@ -225,4 +227,5 @@ def main(supervisor_pid: int, mark: str, folders: Sequence[Path]) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[2]))  # last: our folder must not shadow a standard module
     main(int(sys.argv[1]), sys.argv[2], [Path(folder) for folder in sys.argv[3:]])

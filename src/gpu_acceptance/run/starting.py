@@ -14,7 +14,7 @@ from gpu_acceptance.folder.run_files import RunFiles, claim_run_folder, new_run_
 from gpu_acceptance.launch.identity import read_identity
 from gpu_acceptance.launch.patience import Patience
 from gpu_acceptance.launch.rank import Rank
-from gpu_acceptance.launch.refused import NOT_WRITABLE, RefusedError, UnmetError, interrupted
+from gpu_acceptance.launch.refused import INCOMPLETE, NOT_WRITABLE, RefusedError, UnmetError, interrupted
 from gpu_acceptance.launch.secret import Secret, find_secret
 from gpu_acceptance.options import data_dir, lora_files
 from gpu_acceptance.options.chosen_profile import choose_profile
@@ -71,11 +71,7 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
 
     identity = known(identity)
     files = RunFiles(settings.report_dir / run_id, place.rank)
-    obstacles = _open_journal(supervisor, files, identity)
-    try:
-        supervisor.hold = WorkerHold(supervisor.control, supervisor.events, files, identity)
-    except OSError as error:
-        obstacles.append(RefusedError(f"cannot make a temporary folder: {error}; TMPDIR names another place", NOT_WRITABLE))
+    obstacles = _open_journal(supervisor, files, identity) + _hold_worker(supervisor, files, identity)
     job = Job(tuple(map(known, joined))) if joined else None
     profile = chosen.get("profile")
     return Run(settings, place, supervisor, identity, files, answer["deadline_s"], profile, obstacles, job=job, own_files=own)
@@ -115,6 +111,16 @@ def _open_journal(supervisor: Supervisor, files: RunFiles, identity: RankIdentit
         supervisor.journal.append(identity)
     except (OSError, RecordError) as error:
         return [RefusedError(f"cannot write to {files.folder}: {error}", NOT_WRITABLE)]
+    return []
+
+
+def _hold_worker(supervisor: Supervisor, files: RunFiles, identity: RankIdentity) -> list[RefusedError]:
+    """Makes the hold on this rank's workers, with the process that cleans up after them; else why this rank cannot take part."""
+    try:
+        supervisor.hold = WorkerHold(supervisor.control, supervisor.events, files, identity)
+    except OSError as error:
+        todo = "see TMPDIR (in a pod, mount an emptyDir at /tmp), ulimit -u, and the limits of the container"
+        return [RefusedError(f"no temporary folder could be made, or no process started: {error}; {todo}", INCOMPLETE)]
     return []
 
 

@@ -20,6 +20,7 @@ class FormAttempt(RankAttempt):
         self.phase = "ending the last worker"
         self._waits_for_memory_since: float | None = None
         self._has_started = False  # the new worker
+        self._is_ready = False  # it has said its first word; before that it opens no device
         if self._hold.worker:
             self._hold.kill_worker()  # a healthy one has been ended before, by an attempt of its own
         if self._is_absent:
@@ -34,6 +35,7 @@ class FormAttempt(RankAttempt):
         assert self._hold.worker
         match message["type"]:
             case "ready":
+                self._is_ready = True
                 command = self._hold.form_command(self.go["generation"], group=self.go["group"])
                 self._hold.worker.send({**command, "seq": self.go["seq"]})
             case "step":
@@ -45,8 +47,17 @@ class FormAttempt(RankAttempt):
                 self._finish_told(outcome, message["message"], log_tail=self._hold.worker.log_tail())
 
     def on_exit(self, text: str, log_tail: str) -> None:
-        if self._has_started:
+        if self._has_started and not self._is_ready and not self._sentence:
+            last = _last_line(log_tail)
+            said = f": {last}" if last else ", and its log says nothing"
+            self._finish(Outcome.ERROR, f"the worker ended with {text} before it opened a device{said}", log_tail=log_tail)
+        elif self._has_started:
             super().on_exit(text, log_tail)
+
+    def _judge(self, outcome: Outcome, message: str) -> None:
+        """What keeps a worker from its first word is no fault of a device that it has not opened."""
+        is_ours = self._has_started and not self._is_ready and outcome is Outcome.STUCK
+        super()._judge(Outcome.ERROR if is_ours else outcome, message)
 
     def tick(self) -> None:
         if self._cannot_be_killed():
@@ -54,6 +65,8 @@ class FormAttempt(RankAttempt):
         super().tick()
         if self.record is None and not self._has_started and self._hold.worker is None:
             self._start_when_memory_is_free()
+        if self.record is None and self._has_started and self._hold.start_problem:
+            self._finish(Outcome.ERROR, f"the worker could not be started: {self._hold.start_problem}")
 
     def _cannot_be_killed(self) -> bool:
         """Whether the kernel keeps the old worker. Counted from its kill on: a later formation need not find out again."""
@@ -71,6 +84,12 @@ class FormAttempt(RankAttempt):
         elif time.monotonic() - self._waits_for_memory_since > _FREE_S:
             amount = "an unknown amount" if held is None else f"{held / 2**30:.1f} GiB"
             self._finish(Outcome.ERROR, f"{amount} of GPU memory still in use {_FREE_S:g} s after the last worker ended")
+
+
+def _last_line(log_tail: str) -> str:
+    """Of what the worker wrote itself; the lines of its supervisor begin with ===."""
+    lines = [line.strip() for line in log_tail.splitlines() if line.strip() and not line.startswith("===")]
+    return clip(lines[-1], 500) if lines else ""
 
 
 class EndAttempt(RankAttempt):

@@ -61,6 +61,7 @@ class WorkerHold:
     def __init__(self, control: Control, events: Events, files: RunFiles, identity: RankIdentity) -> None:
         self.worker: WorkerProcess | None = None
         self.distrusted = ""  # why, where it was killed between two attempts
+        self.start_problem = ""  # why the worker that was asked for cannot come
         self._control = control
         self._events = events
         self._files = files
@@ -96,13 +97,20 @@ class WorkerHold:
         assert self._suite
         assert self.worker is None
         assert self._coming is None
+        try:
+            self._ask_for_worker(env, generation)
+        except OSError as error:
+            self.start_problem = f"no process could be started: {error.strerror}"
+
+    def _ask_for_worker(self, env: dict[str, str], generation: int) -> None:
+        assert self._suite
         if self._known is None:
             self._fork_server = start_fork_server(self._environment, self._folder, self._files.worker_log)
             self._known = descendants()  # with that one
-        self.distrusted = ""
+        self.distrusted = self.start_problem = ""
         with self._files.worker_log.open("a") as log:
             log.write(f"=== generation {generation} ===\n")
-        command = worker_command(sys.executable, self._suite.rootdir, self._suite.ini, self._suite.files)
+        command = worker_command(sys.executable, self._suite.rootdir, self._suite.ini, self._files_to_collect())
         environment = {**self._environment, **env, SCRATCH: str(self._scratch.name_next())}
         asks_nccl = self._expects_gpu and self._control.place.local_rank == 0
         files = self._folder, self._files.worker_log, self._files.stacks
@@ -111,9 +119,20 @@ class WorkerHold:
             self._events.listen(self._fork_server.fd)
         self.attend()
 
+    def _files_to_collect(self) -> list[str]:
+        """As seen from the worker's folder: pytest takes a bracket or `::` in a path that leads there for the end of a file's name."""
+        assert self._suite
+        return [os.path.join(os.curdir, os.path.relpath(file, self._folder)) for file in self._suite.files]  # noqa: PTH118
+
     def attend(self) -> None:
         """To be called after each wait: a worker that was asked for may have come, and one that is there may read on."""
-        if self._coming and self._coming.is_up():
+        try:
+            has_come = self._coming is not None and self._coming.is_up()
+        except OSError as error:
+            self._abandon()
+            self.start_problem = f"no process could be started: {error.strerror}"
+            return
+        if has_come:
             self.worker = self._let_come()
             self._events.watch(self.worker)
         elif self.worker:

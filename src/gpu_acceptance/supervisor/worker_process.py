@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from gpu_acceptance.processes.facts import count_oom_kills
+from gpu_acceptance.processes.pidfd import pidfd_open
 from gpu_acceptance.supervisor.fork_server_process import ForkedProcess, ForkServerProcess
 from gpu_acceptance.supervisor.inquiry import Inquiry, tail
 from gpu_acceptance.supervisor.nccl_ras import ras_address
@@ -51,14 +52,24 @@ class WorkerProcess:
         self._start = WorkerStart(command, ends, folder, log_file, [child_read, child_write, child_bell], fork_server)
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._killed: float | None = None  # when, at first
-        self.is_up()
+        self._begin()
+
+    def _begin(self) -> None:
+        try:
+            self.is_up()
+        except OSError:
+            self.abandon()
+            raise
 
     def is_up(self) -> bool:
-        """Whether its process is there. Until then it can only be asked this again, or be abandoned."""
+        """Whether its process is there. Until then it can only be asked this again, or be abandoned.
+
+        Raises OSError where no process can be started.
+        """
         if self._process is None and (process := self._start.poll()):
             self._process = process
             self.pid = process.pid
-            self.pidfd = os.pidfd_open(self.pid)
+            self.pidfd = pidfd_open(self.pid)
             self._oom_kills = count_oom_kills()
         return self._process is not None
 

@@ -30,7 +30,7 @@ from gpu_acceptance.verdict.objections import (
     untested,
     validations,
 )
-from gpu_acceptance.verdict.weaknesses import find_control_caveats, find_weaknesses, tested_part
+from gpu_acceptance.verdict.weaknesses import find_control_caveats, find_weaknesses, larger_allocations, tested_part
 
 Verdict = Literal["ACCEPTED", "REJECTED", "INCOMPLETE"]
 _MOST_PARTS = 4
@@ -86,6 +86,7 @@ def conclude(
     verdict: Verdict = "REJECTED" if rejecting else "INCOMPLETE" if incomplete else "ACCEPTED"
     excuse = [agreed.excuse] if agreed and agreed.excuse else []
     weaknesses = [
+        *larger_allocations(job),
         *_weaknesses(rows, limits, profile, coverage, left_out(rows, profile, too_small)),
         *excuse,
         *find_control_caveats(control),

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpu_acceptance.record.control_messages import ControlMessages
+from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import Coverage, FarBoundRecord
@@ -72,6 +73,15 @@ def find_control_caveats(control: ControlMessages | None) -> Iterator[str]:
         yield "control messages were not authenticated"
     if control and control.dropped:
         yield f"{plural(sum(control.dropped.values()), 'control message')} of strangers dropped"
+
+
+def larger_allocations(job: Job) -> Iterator[str]:
+    """`1 of 4 nodes of the Slurm job`, where a scheduler gave more nodes to the job than take part in the run."""
+    allocated: dict[str, int] = {}
+    for identity in job.ranks:
+        for name, number in identity.allocated_nodes.items():
+            allocated[name] = max(number, allocated.get(name, 0))
+    yield from (f"{job.num_nodes} of {number} nodes of the {name}" for name, number in allocated.items() if number > job.num_nodes)
 
 
 def tested_part(coverage: Coverage) -> str:

@@ -19,6 +19,7 @@ from gpu_acceptance.processes import title as process_title
 from gpu_acceptance.processes.exit import ProcessExit
 from gpu_acceptance.processes.facts import die_with_parent
 from gpu_acceptance.processes.gc_pause import gc_spared
+from gpu_acceptance.processes.pidfd import pidfd_open
 from gpu_acceptance.worker.worker import descriptor_environment, run, write_whole_lines
 
 MOST_BYTES = 200_000  # of a request: below what a socket of this kind takes (net.core.wmem_default)
@@ -81,7 +82,7 @@ def _fork() -> bool:
             sys.exit("the fork server could not fork a worker")
         return False
     try:
-        has_ended = os.pidfd_open(os.getpid())
+        has_ended = pidfd_open(os.getpid())
         _refuse_cuda()
         if os.fork():
             os._exit(0)

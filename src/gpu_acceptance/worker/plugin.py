@@ -42,6 +42,11 @@ class WorkerPlugin:
         self._collected_with: list[Change] = []  # what collecting changed
         self._config: pytest.Config | None = None
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A worker that cannot collect ends before it can tell; its log has why."""
+        if report.failed:
+            print(report.longreprtext, flush=True)
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
         self._collected_with = self._leftovers.changes(at_import=True)

@@ -1,0 +1,76 @@
+"""What keeps our own worker from starting, or could have: a run that works all the same, or one that is INCOMPLETE and says why."""
+
+import pytest
+from suite import make_suite, torchrun
+
+from gpu_acceptance.verdict.objections import FORMATION
+
+pytestmark = pytest.mark.launcher
+
+LACKS_A_LIBRARY = """
+import os
+
+if os.environ.get("RANK") == "1" and "GPU_ACCEPTANCE_SUPERVISOR" in os.environ:
+    raise ImportError("libexample.so.1: cannot open shared object file")
+"""
+HAS_NO_PYTHON = """
+import os, sys
+
+
+def pytest_collection_finish():
+    if os.environ.get("RANK") == "1" and "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
+        sys.executable = "/nowhere/python"
+"""
+NOT_EVEN_THE_FIRST = """
+import os, sys
+
+if os.environ.get("RANK") == "1" and "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
+    sys.executable = "/nowhere/python"
+"""
+WITHOUT_PIDFD = """
+import os, signal
+
+del os.pidfd_open, signal.pidfd_send_signal
+"""
+
+
+@pytest.mark.parametrize(
+    ("conftest", "text"),
+    [
+        (
+            LACKS_A_LIBRARY,
+            "the worker ended with exit code 4 before it opened a device: E   ImportError: libexample.so.1: cannot open shared object file",
+        ),
+        (HAS_NO_PYTHON, "the worker could not be started: no process could be started: No such file or directory"),
+    ],
+    ids=["import", "no process"],
+)
+def test_a_worker_that_cannot_start_says_nothing_about_a_gpu(tmp_path, conftest, text):
+    suite = make_suite(tmp_path, "passes")
+    (suite / "acceptance" / "conftest.py").write_text(conftest)
+    ended = torchrun(suite)
+    assert ended.rank_exit_codes == {0: 5, 1: 5}, ended.output  # nothing ran
+    assert ended.verdict_line.startswith("INCOMPLETE: world formation in error")
+    assert f"error in starting the worker of attempt 1: {text}" in ended.row(FORMATION).message, ended.row(FORMATION).message
+    assert ended.outcomes_by_rank(FORMATION, 0) == {0: "victim", 1: "error"}
+
+
+def test_a_rank_that_can_start_no_process_at_all_keeps_all_from_running(tmp_path):
+    suite = make_suite(tmp_path, "passes")
+    (suite / "acceptance" / "conftest.py").write_text(NOT_EVEN_THE_FIRST)
+    ended = torchrun(suite)
+    assert set(ended.rank_exit_codes.values()) <= {6, -15}, ended.output
+    assert (
+        "rank 1 cannot take part: no temporary folder could be made, or no process started: [Errno 2] No such file or directory: '/nowhere/"
+        in ended.output
+    )
+    assert not ended.has_results
+
+
+@pytest.mark.parametrize("without_pidfd", [False, True], ids=["brackets in its path", "no pidfd_open in its Python"])
+def test_a_run_that_works_all_the_same(tmp_path, without_pidfd):
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_PIDFD)
+    suite = make_suite(tmp_path / ("suite" if without_pidfd else "feature x [a]::b"), "passes")
+    ended = torchrun(suite, env={"PYTHONPATH": str(tmp_path)} if without_pidfd else {})
+    assert ended.returncode == 0, ended.output
+    assert ended.outcomes() == {"test_value": "passed"}

@@ -29,15 +29,15 @@ from gpu_acceptance.launch.allocation import ALLOCATIONS, allocated_nodes
             {"CLUSTER_SPEC": json.dumps({"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2222", "d:2222"]}})},
         ),
         ("Azure ML job", {"AZUREML_NODE_COUNT": "4"}),
-        ("Azure Batch task", {"AZ_BATCH_NODE_LIST": "10.0.0.4;10.0.0.5;10.0.0.6;10.0.0.7"}),
+        ("Azure Batch task", {"AZ_BATCH_NODE_LIST": "192.0.2.4;192.0.2.5;192.0.2.6;192.0.2.7"}),
         ("SkyPilot cluster", {"SKYPILOT_NUM_NODES": "4"}),
         ("NGC job", {"NGC_ARRAY_SIZE": "4"}),
         ("Lepton job", {"LEPTON_JOB_TOTAL_WORKERS": "4"}),
-        ("Runpod cluster", {"NUM_NODES": "4", "PRIMARY_ADDR": "10.65.0.2"}),
+        ("Runpod cluster", {"NUM_NODES": "4", "PRIMARY_ADDR": "192.0.2.2"}),
         ("job of PET_NNODES", {"PET_NNODES": "1:4"}),
         ("Volcano job", {"VC_WORKER_NUM": "4", "VC_LAUNCHER_NUM": "1", "VC_WORKER_HOSTS": "a,b,c,d"}),
         ("LeaderWorkerSet group", {"LWS_GROUP_SIZE": "4"}),
-        ("Kubernetes Job by its index", {"JOB_COMPLETION_INDEX": "3", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}),
+        ("Kubernetes Job by its index", {"JOB_COMPLETION_INDEX": "3", "KUBERNETES_SERVICE_HOST": "192.0.2.1"}),
     ],
 )
 def test_what_each_says(name, environ):

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -84,6 +85,43 @@ def test_a_limit_that_nothing_could_be_judged_by(overlay, text, says):
 )
 def test_what_is_limited_or_a_figure_may_be_limited(overlay, metric, unit):
     assert metric in overlay(limit(metric, unit=unit)).limits
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        (
+            "hbm.copy.bandwidth: {at_least: 9000, at_most: 100, unit: TB/s, scope: rank, source: why}",
+            (
+                r"limits\.hbm\.copy\.bandwidth\.source \(line 1\): 'why' is not allowed; allowed: a sentence of 20 characters",
+                r"limits\.hbm\.copy\.bandwidth \(line 1\): at_least is 9000, above at_most 100",
+                r"limits\.hbm\.copy\.bandwidth: the unit is 'TB/s', and this metric is measured in 'GB/s'",
+            ),
+        ),
+        (
+            "hbm.cpoy.bandwidth: {at_leats: 1, scope: gpu, source: why}",
+            (
+                r"limits\.hbm\.cpoy\.bandwidth\.unit \(line 1\): is missing; needed: the unit that the test passes",
+                r"limits\.hbm\.cpoy\.bandwidth\.scope \(line 1\): 'gpu' is not allowed; allowed: whose figure it is",
+                r"limits\.hbm\.cpoy\.bandwidth\.source \(line 1\): 'why' is not allowed",
+                r"limits\.hbm\.cpoy\.bandwidth\.at_leats \(line 1\): unknown key; .*; did you mean 'at_least'\?",
+                r"limits\.hbm\.cpoy\.bandwidth: no validation has this metric; did you mean 'hbm\.copy\.bandwidth'\?",
+            ),
+        ),
+        ("hbm.copy.bandwidth: 5", (r"limits\.hbm\.copy\.bandwidth \(line 1\): 5 is not allowed",)),
+        (
+            "hbm.copy.bandwidth: {at_least: much, unit: GB/s, scope: rank, source: why}",
+            (r"limits\.hbm\.copy\.bandwidth\.at_least \(line 1\): 'much' is not allowed", r"limits\.hbm\.copy\.bandwidth\.source"),
+        ),
+    ],
+)
+def test_all_faults_of_an_entry_are_told_at_once(overlay, entry, says):
+    with pytest.raises(LimitsError) as caught:
+        overlay(f"limits: {{{entry}}}")
+    lines = str(caught.value).split("\n")
+    assert len(lines) == len(says), lines
+    for line, expected in zip(lines, says, strict=True):
+        assert re.match(rf"mine\.yaml: {expected}", line), line
 
 
 def test_a_ceiling_of_its_own_says_that_a_bound_is_meant(overlay):

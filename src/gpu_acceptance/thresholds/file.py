@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from gpu_acceptance.text.nearest import did_you_mean
 from gpu_acceptance.text.strict_yaml import MAX_BYTES, Document, Key, StrictYamlError, parse, shown
 from gpu_acceptance.thresholds.limit import BY_SIZE, FileDigest, subject_of_metric
 from gpu_acceptance.thresholds.parameters import PARAMETERS
-from gpu_acceptance.thresholds.schema import Content, Entry, Match, PeersEntry, number_hint
+from gpu_acceptance.thresholds.schema import Content, Entry, Match, PeersEntry, disagreements, number_hint
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -22,10 +22,14 @@ MAX_PATH = 500  # characters of a path in a message
 
 
 class LimitsError(ValueError):
-    """What a user wrote into a limits file, or asked of the profiles, and what is allowed. One line for each problem."""
+    """What a user wrote into a limits file, or asked of the profiles, and what is allowed. One line for each problem.
 
-    def __init__(self, problems: str | Iterable[str]) -> None:
-        lines = [problems] if isinstance(problems, str) else list(problems)
+    `rest`: what is right in the file, where that is known, for problems that only show beside other files.
+    """
+
+    def __init__(self, problems: str | Iterable[str], rest: "LimitsFile | None" = None) -> None:
+        self.problems = lines = [problems] if isinstance(problems, str) else list(problems)
+        self.rest = rest
         more = [f"and {len(lines) - MAX_PROBLEMS} more"] if len(lines) > MAX_PROBLEMS else []
         super().__init__("\n".join(lines[:MAX_PROBLEMS] + more))
 
@@ -41,23 +45,34 @@ class LimitsFile:
 
 
 def read_file(path: Path) -> LimitsFile:
-    """The file at `path`, every entry found right by itself; what only holds after merging is not looked at."""
-    return LimitsFile(*read_validated(path, Content, _problems))
+    """The file at `path`, every entry found right by itself; what only holds after merging is not looked at. Raises LimitsError."""
+    digest, document = _read_document(path)
+    try:
+        return LimitsFile(digest, Content.model_validate(document.data))
+    except ValidationError as error:
+        wrong = [_path(detail["loc"]) for detail in error.errors(include_url=False)]
+        rest = _rest(document, wrong)
+        raise LimitsError(
+            [*_problems(digest.file, document, error), *_hidden(digest.file, document, wrong, rest)], LimitsFile(digest, rest)
+        ) from None
 
 
 def read_validated(path: Path, model: type[M], problems: Callable[[str, Document, ValidationError], list[str]]) -> tuple[FileDigest, M]:
     """A YAML file as `model` has it. LimitsError, with what `problems` makes of what is wrong."""
+    digest, document = _read_document(path)
+    try:
+        return digest, model.model_validate(document.data)
+    except ValidationError as error:
+        raise LimitsError(problems(digest.file, document, error)) from None
+
+
+def _read_document(path: Path) -> tuple[FileDigest, Document]:
     name = file_name(path)
     content = _read_bytes(path, name)
     try:
-        document = parse(content)
+        return FileDigest(name, hashlib.sha256(content).hexdigest()), parse(content)
     except StrictYamlError as error:
         raise LimitsError(f"{name}: {error}") from None
-    try:
-        found = model.model_validate(document.data)
-    except ValidationError as error:
-        raise LimitsError(problems(name, document, error)) from None
-    return FileDigest(name, hashlib.sha256(content).hexdigest()), found
 
 
 def file_name(path: Path) -> str:
@@ -92,6 +107,31 @@ def _problems(file: str, document: Document, error: ValidationError) -> list[str
         if path not in lines or detail["type"] == "value_error":  # of the branches of a union, the one that says why
             lines[path] = f"{file}: {dotted(path)}{line_of(document, path)}: {_what(detail, path)}"
     return list(lines.values())
+
+
+def _rest(document: Document, wrong: Sequence[tuple[Key, ...]]) -> Content:
+    """The figures of the file, and its limits without their keys that are wrong. Nothing else is in it."""
+    data = document.data if isinstance(document.data, dict) else {}
+    limits = {} if ("limits",) in wrong else data.get("limits") or {}
+    keys = {path[:3] for path in wrong}
+    entries = {
+        metric: Entry.model_construct(
+            **{key: value for key, value in entry.items() if isinstance(key, str) and ("limits", metric, key) not in keys}
+        )
+        for metric, entry in limits.items()
+        if ("limits", metric) not in keys and isinstance(entry, dict)
+    }
+    figures = {} if any(path[:1] == ("figures",) for path in wrong) else data.get("figures") or {}
+    return Content.model_construct(limits=entries, figures=figures)
+
+
+def _hidden(file: str, document: Document, wrong: Sequence[tuple[Key, ...]], rest: Content) -> Iterator[str]:
+    """What does not agree inside an entry. pydantic looks at that only where each key is right by itself."""
+    for metric, entry in rest.limits.items():
+        keys = {str(path[2]) for path in wrong if path[:2] == ("limits", metric)}
+        if keys and (problems := "; ".join(disagreements(entry, keys))):
+            path = ("limits", metric)
+            yield f"{file}: {dotted(path)}{line_of(document, path)}: {problems}"
 
 
 def _path(loc: tuple[Key, ...]) -> tuple[Key, ...]:

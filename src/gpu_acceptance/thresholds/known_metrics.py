@@ -28,13 +28,15 @@ class KnownMetrics:
         """None of a metric that nobody knows, and of one of a site's own subject."""
         return self.limited.get(metric) or next((unit for name, unit in self.figures.items() if fnmatchcase(metric, name)), None)
 
-    def problem_of(self, metric: str, unit: str) -> str:
-        """Why a limit on this metric in this unit would never be judged; empty where it would."""
+    def problem_of(self, metric: str, unit: str | None) -> str:
+        """Why a limit on this metric in this unit would never be judged; empty where it would. None: a unit that is not known."""
         subject = subject_of_metric(metric)
         wanted = self.unit_of(metric)
         if wanted is None:
             return "" if subject in self.own else f"no validation has this metric{self._hint(metric)}"
-        return "" if unit == wanted else f"the unit is {unit!r}, and this metric is measured in {wanted!r}; a limit cannot change that"
+        return (
+            "" if unit in (None, wanted) else f"the unit is {unit!r}, and this metric is measured in {wanted!r}; a limit cannot change that"
+        )
 
     def matching(self, glob: str) -> list[str]:
         """All names that this glob, or the subject of this name, stands for."""

@@ -71,11 +71,9 @@ def load_profile(name: str, directory: Path, overlays: Sequence[Path] = (), suit
         raise LimitsError(f"{shown(name)} is a parent of other profiles, not a machine's; profiles: {', '.join(profile_names(directory))}")
     _refuse_incomplete(profile, own.name)
     paths = [_overlay_path(overlay, directory) for overlay in overlays]
-    files = [read_file(path) for path in paths]
-    known = known_metrics(read_profiles(directory, but=paths) if files else (), files, suite)
+    files = _read_overlays(paths, profile, directory, suite)
     machine = profile
     for file in files:
-        _refuse_unjudgeable(file, machine, known)
         profile = _overlaid(profile, file)
     return replace(profile, far_bounds=far_bounds(machine, profile), digest=_digest(profile.files))
 
@@ -171,15 +169,28 @@ def _merged(before: Mapping[str, Mapping[str, float]], after: Mapping[Any, Mappi
     return {level: {**before.get(level, {}), **after.get(level, {})} for level in LEVELS if level in before or level in after}
 
 
-def _refuse_unjudgeable(file: LimitsFile, machine: Profile, known: KnownMetrics) -> None:
-    """LimitsError over limits of an overlay that nothing would ever be judged by, or that nothing could ever meet."""
-    problems = [
-        f"{file.name}: limits.{metric}: {problem}"
-        for metric, entry in file.content.limits.items()
-        if (problem := known.problem_of(metric, entry.unit) or _beyond_ceiling(entry, machine.limits.get(metric)))
-    ]
+def _read_overlays(paths: Sequence[Path], machine: Profile, directory: Path, suite: Path | None) -> list[LimitsFile]:
+    """The overlays. Raises LimitsError with all that is wrong with them."""
+    files, problems = list[LimitsFile](), list[str]()
+    for path in paths:
+        try:
+            files.append(read_file(path))
+        except LimitsError as error:
+            problems += error.problems
+            files += [error.rest] if error.rest else []
+    known = known_metrics(read_profiles(directory, but=paths) if files else (), files, suite)
+    problems += [problem for file in files for problem in _unjudgeable(file, machine, known)]
     if problems:
         raise LimitsError(problems)
+    return files
+
+
+def _unjudgeable(file: LimitsFile, machine: Profile, known: KnownMetrics) -> Iterator[str]:
+    """The limits of an overlay that nothing would ever be judged by, or that nothing could ever meet."""
+    for metric, entry in file.content.limits.items():
+        unit = getattr(entry, "unit", None)  # of the rest of a file, one that is wrong is left out
+        if problem := known.problem_of(metric, unit) or _beyond_ceiling(entry, machine.limits.get(metric)):
+            yield f"{file.name}: limits.{metric}: {problem}"
 
 
 def _beyond_ceiling(entry: Entry, own: Limit | None) -> str:

@@ -5,7 +5,7 @@ The texts of `description` are shown to whoever got a key wrong, and stand in th
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise, product
 from typing import Annotated, Any, Literal, Self
 
@@ -101,6 +101,7 @@ SettingValue = bool | int | float | Annotated[Text, AfterValidator(_no_number_in
 Metric = Annotated[str, Field(pattern=_METRIC), AfterValidator(_not_reserved)]
 Subject = Annotated[str, Field(pattern=_SUBJECT), AfterValidator(_not_reserved)]
 
+_BOUNDS = ("at_least", "at_most", "equals", "uniform", "peers")
 _BOUND = "a finite number, or a mapping from GPUs per node (a whole number from 1) to finite numbers"
 _FRACTION = "a fraction between 0 and 1; 0.03 is 3 %"
 
@@ -151,8 +152,7 @@ class Entry(_Model):
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
-        problems = [*_bound_problems(self), *_unit_problems(self), *_order_problems(self), *_size_problems(self)]
-        if problems:
+        if problems := list(disagreements(self)):
             raise ValueError("; ".join(problems))
         return self
 
@@ -171,9 +171,19 @@ class Entry(_Model):
         )
 
 
+def disagreements(entry: Entry, wrong: Collection[str] = ()) -> Iterator[str]:
+    """What cannot be true together. `wrong`: keys that are left out of this entry, or missing, because each by itself is wrong."""
+    if set(wrong) <= Entry.model_fields.keys() - {*_BOUNDS, "scope"}:  # an unknown key may be a bound, misspelt
+        yield from _bound_problems(entry)
+    if not {"equals", "unit"} & set(wrong):
+        yield from _unit_problems(entry)
+    yield from _order_problems(entry)
+    yield from _size_problems(entry)
+
+
 def _bound_problems(entry: Entry) -> Iterator[str]:
-    if all(bound is None for bound in (entry.at_least, entry.at_most, entry.equals, entry.uniform, entry.peers)):
-        yield "no bound; one of at_least, at_most, equals, uniform, peers is needed"
+    if all(getattr(entry, name) is None for name in _BOUNDS):
+        yield f"no bound; one of {', '.join(_BOUNDS)} is needed"
     if entry.scope == "job" and (entry.peers or entry.uniform):
         yield "peers and uniform compare members, and a job is only one; scope must be rank or node"
 

@@ -27,7 +27,7 @@ def test_each_culprit_stands_with_figure_bound_deviation_source_and_what_to_do()
     text = short(samples.rejected())
     told = text[text.index(GPU_5) :].removeprefix(GPU_5).split("all of ranks 0-7")[0]
     assert told.strip().startswith(
-        "✗ MISSED hbm.triad.bandwidth 3120.0 GB/s, needed >= 4150 -24.8 % h200-sxm.yaml: measured 2026-11-20, 8x H200,"
+        "✗ MISSED hbm.triad.bandwidth 3120 GB/s, needed >= 4150 -24.8 % h200-sxm.yaml: measured 2026-11-20, 8x H200,"
     )
     assert told.strip().endswith(
         "in test_hbm.py::test_hbm_triad watch Run this GPU alone. If it is still slow at its full memory clock, return it to the vendor."

@@ -9,12 +9,14 @@ from gpu_acceptance.report.formatting import (
     exact,
     gibibytes,
     innermost_frame,
+    judged_figure,
     moment,
     percent,
     ranks_text,
     reproduce,
     rounded,
 )
+from tests.report import samples
 
 
 @pytest.mark.parametrize(("value", "text"), [(336.99999999, "336.99999999"), (True, "True"), (None, "none"), ("NVLS", "NVLS"), (0, "0")])
@@ -22,9 +24,20 @@ def test_exact_shows_every_digit(value, text):
     assert exact(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(365.41234567, "365.412"), (4294967296, "4294967296"), (True, "True"), (1.5e-7, "1.5e-07")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(365.41234567, "365.4"), (14338.29, "14338"), (4294967296, "4294967296"), (True, "True"), (1.5e-7, "1.5e-07"), (2e9 + 0.5, "2e+09")],
+)
 def test_rounded(value, text):
     assert rounded(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "margin", "text"), [(3120.0625, -0.25, "3120"), (4149.9996, -1e-7, "4149.9996"), (24.320748896, None, "24.32")]
+)
+def test_a_figure_near_its_bound_keeps_every_digit(value, margin, text):
+    judgement = samples.held("hbm.triad.bandwidth", value, "GB/s", ">= 4150", margin)
+    assert judged_figure(judgement) == text
 
 
 @pytest.mark.parametrize(

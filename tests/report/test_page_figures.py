@@ -6,7 +6,7 @@ import pytest
 
 from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.report import build_page
-from gpu_acceptance.report.formatting import exact, rounded
+from gpu_acceptance.report.formatting import judged_figure, rounded
 from gpu_acceptance.report.validations import shown_figures
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -32,9 +32,9 @@ def test_each_figure_of_each_rank_is_that_of_the_results(browser, run):
 
 
 @pytest.mark.parametrize("run", ["samples/h100x2-rejected", "evidence/h200-compute/x4-competitor"])
-def test_each_miss_is_shown_with_every_digit(browser, run):
+def test_each_miss_is_shown_beside_its_bound(browser, run):
     record = read_results(REPORTS / run)
     missed = [one for row in record.rows for one in row.judgements if one.status == "missed"]
     text = browser.open(build_page(record)).ask("document.querySelector('#wrong').textContent")
     assert missed
-    assert [one for one in missed if exact(one.value) not in text or one.need not in text] == []
+    assert [one for one in missed if judged_figure(one) not in text or one.need not in text] == []

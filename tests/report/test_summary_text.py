@@ -86,7 +86,7 @@ def test_a_limit_that_some_rank_did_not_measure_shows_no_figure_as_its_own():
 def test_rows_of_the_suite_itself_are_not_counted_as_validations():
     record = samples.accepted()
     formation = record.rows[0].model_copy(update={"nodeid": "world_formation"})
-    assert coverage_line(record.model_copy(update={"rows": (formation, *record.rows)})).endswith("; validations: 3 of 3 passed")
+    assert coverage_line(record.model_copy(update={"rows": (formation, *record.rows)})).endswith("; 3 validations: 3 passed")
 
 
 def test_an_accepted_run_has_nothing_wrong():

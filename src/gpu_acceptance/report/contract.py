@@ -8,7 +8,7 @@ from pathlib import Path
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.formatting import exact
+from gpu_acceptance.report.formatting import judged_figure
 from gpu_acceptance.report.words import STATUS, Mark
 from gpu_acceptance.thresholds.contract import Contract, JudgedLine, LineState
 from gpu_acceptance.thresholds.contract_file import read_contract
@@ -110,5 +110,5 @@ def _telling(judgement: Judgement) -> tuple[int, float, str]:
 
 
 def _shown(judgement: Judgement) -> Shown:
-    figure = "no figure" if judgement.value is None else with_unit(exact(judgement.value), judgement.unit)
+    figure = "no figure" if judgement.value is None else with_unit(judged_figure(judgement), judgement.unit)
     return Shown(judgement.metric, STATUS[judgement.status], figure, judgement.need)

@@ -4,10 +4,12 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import Value
-from gpu_acceptance.thresholds.values import show_whole
 
+_VISIBLE_MARGIN = 0.001  # a smaller one would not show in four digits
+_MOST_WHOLE = 1e7
 _MOST_TEXT = 400  # characters of a first line
 _FRAME = re.compile(r"""^\s*(?:File "|at |#0\b)""")
 
@@ -18,13 +20,16 @@ def exact(value: Value | None) -> str:
 
 
 def rounded(value: Value | None) -> str:
-    """Six significant digits: for overviews."""
-    return f"{value:.6g}" if isinstance(value, float) else exact(value)
+    """Four significant digits, and the whole of what stands before the point: for people."""
+    if not isinstance(value, float):
+        return exact(value)
+    return f"{value:.0f}" if 1_000 <= abs(value) < _MOST_WHOLE else f"{value:.4g}"
 
 
-def whole(value: Value | None) -> str:
-    """Six significant digits where they are all that there are, else every digit: six can show a figure that missed as its bound."""
-    return show_whole(value) if isinstance(value, float) else exact(value)
+def judged_figure(judgement: Judgement) -> str:
+    """The value as people read it; every digit where fewer could show a miss as its bound."""
+    is_far = judgement.margin is None or abs(judgement.margin) >= _VISIBLE_MARGIN
+    return rounded(judgement.value) if is_far else exact(judgement.value)
 
 
 def percent(part: float) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.formatting import exact
+from gpu_acceptance.report.formatting import rounded
 from gpu_acceptance.report.needed import bound_of
 from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel
 from gpu_acceptance.report.pictures import STYLES
@@ -104,5 +104,5 @@ def _panel(title: str, readings: Sequence[_Reading], needs: Mapping[str, str]) -
 
 
 def _row(one: _Reading, need: str) -> Row:
-    worst, best = (with_unit(exact(value), one.unit) for value in (one.worst, one.best))
+    worst, best = (with_unit(rounded(value), one.unit) for value in (one.worst, one.best))
     return Row(one.num_ranks, one.metric, worst, best, need)

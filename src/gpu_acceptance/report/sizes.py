@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import by_node
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.formatting import exact
+from gpu_acceptance.report.formatting import rounded
 from gpu_acceptance.report.needed import bound_of
 from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel
 from gpu_acceptance.thresholds.limit import Value
@@ -142,13 +142,13 @@ def _collective(
     ]
     rows = [Row(size_text(one.num_bytes), metric, _shown(worst[metric]), needs.get(metric) or "–") for metric, one in of.items()]
     drawn = [(is_time, size, figure) for is_time, curve in known.items() for size, figure in sorted(curve.items())]
-    rows += [Row(size_text(size), _REFERENCE, with_unit(exact(figure), _UNITS[is_time]), "–") for is_time, size, figure in drawn]
+    rows += [Row(size_text(size), _REFERENCE, with_unit(rounded(figure), _UNITS[is_time]), "–") for is_time, size, figure in drawn]
     return Collective(name, tuple(panel for panel in panels if panel), tuple(rows))
 
 
 def _shown(figure: Figure) -> str:
     """Every digit, as in results.json."""
-    return "no value" if figure.value is None else with_unit(exact(figure.value), figure.unit)
+    return "no value" if figure.value is None else with_unit(rounded(figure.value), figure.unit)
 
 
 def _panel(

@@ -11,13 +11,13 @@ from gpu_acceptance.report.advice import advice_on_run
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.contract import unanswered
 from gpu_acceptance.report.culprits import Fault, Suspect, suspects
-from gpu_acceptance.report.formatting import count, exact, ranks_text
+from gpu_acceptance.report.formatting import count, judged_figure, ranks_text
 from gpu_acceptance.report.kinds import kinds_of_status
 from gpu_acceptance.report.problems import limits_beyond_rows, problems, reasons_of_the_job
 from gpu_acceptance.report.remedies import table
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.visible import one_line, visible
-from gpu_acceptance.thresholds.limit import Value, subject_of_metric
+from gpu_acceptance.thresholds.limit import subject_of_metric
 from gpu_acceptance.thresholds.values import plural, with_unit
 from gpu_acceptance.verdict.objections import validations
 from gpu_acceptance.verdict.rows import essence
@@ -30,7 +30,6 @@ _MOST_SUBJECTS = 8
 _MOST_REASONS = 3
 _MOST_MESSAGE = 240  # characters of what a rank said
 _LONGEST_LINE = 1_000  # characters; all lines go to every rank in one message
-_FEW_DIGITS, _VISIBLE_MARGIN = 4, 0.001  # a margin below this would not show in so few digits
 
 
 def summary_lines(record: RunRecord) -> Iterator[str]:
@@ -58,14 +57,14 @@ def _lines(record: RunRecord) -> Iterator[str]:
 
 
 def coverage_line(record: RunRecord) -> str:
-    """`coverage: 1 node x 8 ranks, 8 of 8 GPUs; limits: ...; validations: ...`."""
+    """`coverage: 1 node x 8 ranks, 8 of 8 GPUs; limits: ...; 87 validations: ...`. As many validations as the verdict line counts."""
     coverage = record.conclusion.coverage
     size = f"{plural(coverage.nodes, 'node')} x {plural(coverage.ranks, 'rank')}, {coverage.gpus_tested} of {coverage.gpus_existing} GPUs"
     limits = f"{coverage.limits_expected} expected, {coverage.limits_judged} judged, {coverage.limits_held} held"
     outcomes = Counter(row.outcome for row in validations(record.rows))
-    aside = outcomes.pop(Outcome.NOT_APPLICABLE, 0)
-    passed = f"{outcomes[Outcome.PASSED]} of {outcomes.total()} passed{f', {aside} not applicable' if aside else ''}"
-    return f"coverage: {size}; limits: {limits}; validations: {passed}"
+    aside = outcomes[Outcome.NOT_APPLICABLE]
+    passed = f"{plural(outcomes.total(), 'validation')}: {outcomes[Outcome.PASSED]} passed{f', {aside} not applicable' if aside else ''}"
+    return f"coverage: {size}; limits: {limits}; {passed}"
 
 
 def shortened(lines: Sequence[str], most: int = _MOST_LINES, elsewhere: str = ", see the report") -> list[str]:
@@ -144,15 +143,10 @@ def _figure(judged: Judgement) -> str:
     """`hbm.triad.bandwidth = 3120 GB/s, need >= 4153 GB/s (24.9 % off)`; a margin that held stands with its sign."""
     if judged.value is None:
         return judged.metric
-    few = judged.margin is None or abs(judged.margin) >= _VISIBLE_MARGIN
-    value = with_unit(_few_digits(judged.value) if few else exact(judged.value), judged.unit)
+    value = with_unit(judged_figure(judged), judged.unit)
     of_number = judged.bound in {"at_least", "at_most"}
     need = f", need {with_unit(judged.need, judged.unit) if of_number else judged.need}" if judged.need else ""
     return f"{judged.metric} = {value}{need}{_margin(judged)}"
-
-
-def _few_digits(value: Value) -> str:
-    return f"{value:.{_FEW_DIGITS}g}" if isinstance(value, float) else exact(value)
 
 
 def _margin(judged: Judgement) -> str:

@@ -12,7 +12,7 @@ from gpu_acceptance.record.row import Attempt, Judgement, Row
 from gpu_acceptance.record.run_record import Header, RunRecord
 from gpu_acceptance.report import gpu_time, notable
 from gpu_acceptance.report.cluster import places
-from gpu_acceptance.report.formatting import duration, exact, percent, ranks_text, reproduce, rounded, whole
+from gpu_acceptance.report.formatting import duration, exact, judged_figure, percent, ranks_text, reproduce, rounded
 from gpu_acceptance.report.histogram import Histogram, histograms
 from gpu_acceptance.report.notable import median_ranks
 from gpu_acceptance.report.pictures import Picture, pictures
@@ -134,13 +134,12 @@ def judgement_lines(judgements: Iterable[Judgement], names: Mapping[int, str], a
 
 
 def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float | None, median: str) -> Line:
-    shown = rounded if judgement.status is Status.HELD else whole
     margin = None if judgement.status is Status.NOT_MEASURED else judgement.margin  # of those that were measured, and not of those named
     return Line(
         judgement=judgement,
         mark=STATUS[judgement.status],
         metric=judgement.metric,
-        figure=_with_unit(shown(judgement.value), judgement),
+        figure=_with_unit(judged_figure(judgement), judgement),
         figure_exact=_with_unit(exact(judgement.value), judgement),
         need=judgement.need or "–",
         margin="" if margin is None else percent(margin),

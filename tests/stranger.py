@@ -65,7 +65,7 @@ while True:
 
 
 class Stranger:
-    """A context manager. `plan`: `forge`; a kind of key that it deletes (`box`, `cast`, `beat`, `letter`, `to`); `over`: writes over boxes."""
+    """A context manager. `plan`: `forge`, `over` (writes over boxes), or a kind of key to delete: `box`, `cast`, `beat`, `letter`, `to`."""
 
     def __init__(self, port: int, plan: str) -> None:
         user = NOBODY if is_root() else 0

@@ -1,12 +1,15 @@
 """What must be alike on all nodes: the same words for the same node, other words where something differs."""
 
 import json
+import tempfile
 
 import pytest
 from snapshots import changed, healthy_h200, snapshot_of
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from gpu_acceptance.inventory import drift
 from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.host import environment
 
 HEALTHY = healthy_h200()
 NOWHERE = {"missing": "not there", "detail": "x"}
@@ -89,6 +92,17 @@ def test_variables_are_shown_and_their_whole_is_compared():
     assert few == facts_of(HEALTHY, NCCL_DEBUG="WARN", CUDA_VISIBLE_DEVICES="7", NCCL_HOSTID="b")["variables"]
     many = {f"NCCL_{number:03d}": "x" * 50 for number in range(100)}
     assert facts_of(HEALTHY, **many)["variables"] != facts_of(HEALTHY, **{**many, "NCCL_099": "y"})["variables"]
+
+
+def test_what_torch_sets_where_it_compiles_is_no_difference_of_ranks(tmp_path, monkeypatch):
+    """Each rank has a TMPDIR of its own, and two sound H100 were REJECTED for it."""
+    seen = set()
+    for rank in range(2):
+        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / str(rank)))
+        assert cache_dir().startswith(str(tmp_path / str(rank)))
+        seen.add(facts_of(HEALTHY, **environment())["variables"])
+    assert len(seen) == 1
 
 
 def wired(**changes):

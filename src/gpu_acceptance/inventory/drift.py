@@ -49,7 +49,8 @@ class Host(Protocol):
 
 
 _UNTOLD = {Why.NOT_PERMITTED, Why.UNREADABLE}
-_OWN = {"CUDA_VISIBLE_DEVICES", "NCCL_HOSTID"}  # of a rank; of a host, which it names for NCCL
+# Of a rank; of a host, which it names for NCCL; in the TMPDIR of a rank: torch sets it before it first compiles (its cache_dir_utils.py).
+_OWN = {"CUDA_VISIBLE_DEVICES", "NCCL_HOSTID", "TORCHINDUCTOR_CACHE_DIR"}
 _SEARCHED = "LD_LIBRARY_PATH"  # in order: a folder named again changes nothing, and Open MPI 4 names its own once more on other nodes
 OF_GPUS = ("driver", "gpus", "topology")  # facts for which NVML is asked
 

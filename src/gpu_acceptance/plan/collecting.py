@@ -2,8 +2,8 @@
 
 import os
 import sys
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,8 @@ class Collected:
     not_collected: Sequence[str] = ()  # a sentence for each file that was skipped as a whole
     num_deselected: int = 0
     selection: str = ""
+    seen: Mapping[str, Path] = field(default_factory=dict)  # node id -> file, of all that pytest collected
+    made: Mapping[str, int] = field(default_factory=dict)  # node id of a test function -> how many validations its parameters make
 
 
 class Collection:
@@ -42,6 +44,7 @@ class Collection:
         self._errors: list[str] = []
         self._skipped: list[str] = []
         self._seen: dict[str, Path] = {}
+        self._made: dict[str, int] = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection(self) -> Generator[None, object, object]:
@@ -69,6 +72,11 @@ class Collection:
             said = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
             self._skipped.append(f"{report.nodeid} was skipped as a whole: {said.removeprefix('Skipped: ')}")
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Once all parameters are known. pytest does not say in public how many sets of them there are."""
+        self._made[metafunc.definition.nodeid] = max(1, len(getattr(metafunc, "_calls", ())))
+
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         self._seen[item.nodeid] = item.path
 
@@ -83,6 +91,8 @@ class Collection:
             not_collected=self._skipped,
             num_deselected=len(self._seen.keys() - kept),
             selection=self._selection(nothing=not items),
+            seen=self._seen,
+            made=self._made,
         )
 
     def _reserved(self, items: Sequence[pytest.Item]) -> list[RefusedError]:

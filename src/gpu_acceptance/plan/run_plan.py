@@ -14,6 +14,7 @@ from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.options.own_files import OwnFiles
 from gpu_acceptance.options.settings import Settings
 from gpu_acceptance.plan.collecting import Collected
+from gpu_acceptance.plan.suite_state import look_at_suite
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
 from gpu_acceptance.thresholds.levels import num_left_out, runs
 from gpu_acceptance.thresholds.limit import Profile
@@ -49,6 +50,7 @@ def make_plan(
         selection=collected.selection,
         not_collected=tuple(collected.not_collected),
         not_at_level=num_left_out(profile, (one.nodeid for one in validations)),
+        suite=look_at_suite(settings.suite.parent, collected.items, collected.seen, collected.made, is_whole=not collected.selection),
         validations=tuple(
             PlannedValidation(
                 nodeid=one.nodeid,

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from gpu_acceptance.inventory.declared import DeclaredNode
+from gpu_acceptance.record.suite_state import SuiteState
 from gpu_acceptance.text.model import Model
 from gpu_acceptance.thresholds.contract import Contract
 from gpu_acceptance.thresholds.limit import Profile
@@ -41,5 +42,6 @@ class RunPlan(Model):
     selection: str = ""  # where less than the whole suite was asked for: what; it weakens the verdict
     not_collected: tuple[str, ...] = ()  # a sentence for each test file of which no validations are known
     not_at_level: dict[str, int] = Field(default_factory=dict)  # by subject: how many validations the chosen level leaves out
+    suite: SuiteState | None = None  # as rank 0 saw it; None: an earlier version did not look
     validations: tuple[PlannedValidation, ...]  # in rank 0's order
     gpu_acceptance_version: str

@@ -14,6 +14,7 @@ from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.suite_state import SuiteState
 from gpu_acceptance.text.model import Model, Text
 from gpu_acceptance.thresholds.contract import JudgedContract
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, ChangeKind, Value
@@ -78,6 +79,7 @@ class Header(Model):
     level: str = DEFAULT_LEVEL  # --level
     not_at_level: dict[str, int] = Field(default_factory=dict)  # by subject: how many validations it left out
     gpu_acceptance_version: str
+    suite: SuiteState | None = None  # as rank 0 saw it
     ranks: tuple[RankIdentity, ...]
     journals: tuple[int, ...] | None = None  # ranks whose journals lie beside this record; None: an earlier version did not say
     control: ControlMessages | None = None  # None: of a version that does not say so

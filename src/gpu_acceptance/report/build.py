@@ -143,6 +143,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "uses_known": any(line.gpu.use for line in gpus),  # what was recorded by an earlier version has none
         "inventory": inventory.inventory(header),
         "topology": topology.topology(record),
+        "version": cluster.own_version(header),
         "versions": cluster.versions(header),
         "variables": cluster.variables(header),
         "suspects": culprits.suspects(found, beyond),

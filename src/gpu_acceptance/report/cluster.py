@@ -133,3 +133,9 @@ def gpu_models(header: Header) -> str:
     for line in gpu_lines(header):
         counts[line.gpu.name] = counts.get(line.gpu.name, 0) + 1
     return ", ".join(f"{number} × {name}" for name, number in counts.items()) or "no GPU"
+
+
+def own_version(header: Header) -> str:
+    """`0.1.0`, or `0.1.0 (commit 1a2b3c4d5e6f)` where the suite was a checkout or an unpacked bundle."""
+    commit = header.suite.commit if header.suite else ""
+    return header.gpu_acceptance_version + (f" (commit {commit[:12]})" if commit else "")

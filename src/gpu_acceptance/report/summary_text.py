@@ -12,7 +12,7 @@ from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import contract
 from gpu_acceptance.report.advice import Advice
-from gpu_acceptance.report.cluster import gpu_models, nodes
+from gpu_acceptance.report.cluster import gpu_models, nodes, own_version
 from gpu_acceptance.report.culprits import JOB, Fault, Suspect, suspects
 from gpu_acceptance.report.formatting import count, exact, percent
 from gpu_acceptance.report.problems import limits_beyond_rows, problems, reasons_of_the_job
@@ -71,7 +71,7 @@ def _shortened(lines: list[str], most: int) -> list[str]:
 
 def _identity(record: RunRecord) -> Iterator[str]:
     header = record.header
-    yield f"{header.run_id}, {header.started_at} to {header.ended_at}, gpu-acceptance {header.gpu_acceptance_version}"
+    yield f"{header.run_id}, {header.started_at} to {header.ended_at}, gpu-acceptance {own_version(header)}"
     yield f"profile {header.profile} (digest {header.profile_digest or 'unknown'}), level {level_text(header.level, header.parameters)}"
     found = nodes(header)
     yield f"{count(len(found), 'node')}, {gpu_models(header)}: {', '.join(one.host for one in found)}"

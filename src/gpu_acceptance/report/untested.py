@@ -13,6 +13,7 @@ from gpu_acceptance.report.words import OUTCOME, Mark
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, subject_of_metric
 from gpu_acceptance.thresholds.values import level_text
+from gpu_acceptance.verdict.suite_state import suite_notes
 
 _NAMED = 3  # waivers and loosened limits that the verdict box spells out; a table further down has them all
 _SPELLED_OUT = ("dropped", "loosened")
@@ -70,7 +71,7 @@ def weaknesses(record: RunRecord) -> list[str]:
         ),
         (bool(record.not_applicable), f"{count(len(record.not_applicable), 'pattern')} declared not applicable"),
     ]
-    return [text for holds, text in found if holds] + list(_changes(record))
+    return [text for holds, text in found if holds] + list(_changes(record)) + list(suite_notes(record.header.suite))
 
 
 def level(record: RunRecord) -> str:

@@ -16,6 +16,7 @@ from gpu_acceptance.verdict.busy import NOTE
 from gpu_acceptance.verdict.contract import judge_contract
 from gpu_acceptance.verdict.coverage import make_coverage
 from gpu_acceptance.verdict.objections import absent, contract_missed, contract_not_tested, incomplete_rows, lost_messages, rejecting_rows
+from gpu_acceptance.verdict.suite_state import suite_notes
 from gpu_acceptance.verdict.unproved_bounds import find_unproved
 from gpu_acceptance.verdict.weaknesses import find_control_caveats, find_weaknesses, tested_part
 
@@ -160,7 +161,9 @@ def _untold(record: RunRecord) -> Iterator[str]:
     stated = header.profile, header.level, header.parameters, conclusion.coverage
     known = find_weaknesses(*stated, conclusion.limits, record.rows, changes, record.far_bounds)
     excuse = conclusion.contract.excuse if conclusion.contract else ""
-    texts = (tested_part(conclusion.coverage), *known, *find_control_caveats(header.control), excuse, NOTE if header.allow_busy else "")
+    texts = [tested_part(conclusion.coverage), *known, *find_control_caveats(header.control), excuse, *suite_notes(header.suite)]
+    if header.allow_busy:
+        texts.append(NOTE)
     yield from (f"its line does not say {text!r}" for text in texts if text and not _says(conclusion.line, text))
 
 

@@ -9,6 +9,7 @@ from gpu_acceptance.record.run_plan import RunPlan
 from gpu_acceptance.record.run_record import ChangeRecord, FarBoundRecord, Header, RunRecord
 from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict import busy
+from gpu_acceptance.verdict.suite_state import suite_notes
 from gpu_acceptance.verdict.verdict import conclude
 
 
@@ -66,6 +67,7 @@ def _notes(plan: RunPlan) -> Iterator[str]:
         yield plan.selection
     if plan.num_deselected:
         yield f"{plural(plan.num_deselected, 'validation')} deselected"
+    yield from suite_notes(plan.suite)
 
 
 def _planned(plan: RunPlan, control: ControlMessages | None) -> ControlMessages | None:
@@ -100,6 +102,7 @@ def make_header(
         level=profile.level,
         not_at_level=plan.not_at_level,
         gpu_acceptance_version=plan.gpu_acceptance_version,
+        suite=plan.suite,
         ranks=tuple(job.by_rank.values()),
         control=control,
         rebuilt=rebuilt,

@@ -15,6 +15,7 @@ from gpu_acceptance.record.rank_record import FORMING
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.limit import Value
+from gpu_acceptance.worker.call_witness import CallWitness
 from gpu_acceptance.worker.channel import Message
 from gpu_acceptance.worker.group import World, device_facts, form_group, open_device, release_cached_memory, seal, wait_for_device
 from gpu_acceptance.worker.leftovers import Change, Leftovers
@@ -38,6 +39,7 @@ class WorkerPlugin:
         self._done: dict[str, Any] = {}  # how the validation in progress ends, worst phase so far
         self.said_bye = False
         self._has_entered = False  # the call of the validation in progress
+        self._witness = CallWitness()  # of the same call
         self._late: list[str] = []
         self._collected_with: list[Change] = []  # what collecting changed
         self._config: pytest.Config | None = None
@@ -73,14 +75,18 @@ class WorkerPlugin:
         return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_call(self) -> Generator[None]:
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
         """The vote: nobody enters the call unless every rank's set-up worked."""
         self._supervisor.tell({"type": "setup", "outcome": Outcome.PASSED})
         answer = self._supervisor.next("enter")
         if not answer["ok"]:
             raise NotEnteredError
-        self._has_entered = True
-        return (yield)
+        self._has_entered, self._witness = True, CallWitness()
+        self._witness.watch(item)
+        try:
+            return (yield)
+        finally:
+            self._witness.release()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
@@ -96,7 +102,7 @@ class WorkerPlugin:
         report = yield
         if call.excinfo is not None and call.excinfo.errisinstance(NotEnteredError):
             return report
-        outcome, message = phase_outcome(report, call)
+        outcome, message = phase_outcome(report, call, self._witness.against_passed if report.when == "call" else "")
         if report.when == "call":
             self._done["duration_s"] = report.duration
         self._note(outcome, report.when, message)
@@ -116,7 +122,7 @@ class WorkerPlugin:
         ):  # of fixtures that were kept for what was left out since: there was no time for it
             self._cannot_begin("; ".join(errors))
             return
-        figures, self._has_entered = Figures(item.nodeid, self._late), False
+        figures, self._has_entered, self._witness = Figures(item.nodeid, self._late), False, CallWitness()
         self._config.stash[FIGURES] = figures
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=items.get(command["next"]))
         will_go_on = self._done["phase"] in {

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from faults import assert_nothing_left
-from suite import make_suite, plain_pytest, torchrun
+from suite import make_suite, plain_pytest, processes_in, torchrun
 from waiting import wait_until
 
 pytestmark = pytest.mark.launcher
@@ -72,14 +72,15 @@ def test_what_cannot_be_put_back_is_an_error_and_costs_the_workers(tmp_path):
     ended = torchrun(make_suite(tmp_path, "leaves_in_doubt"))
     rows = {row.nodeid.rsplit("[")[-1].rstrip("]"): row for row in ended.record.rows}
     assert {name: row.outcome for name, row in rows.items() if name.startswith("find-")}.keys() == {
-        f"find-{name}" for name in ("clock", "busy_thread", "signal_mask", "affinity")
+        f"find-{name}" for name in ("clock", "busy_thread", "failing_set_up", "affinity")
     }
     assert {str(row.outcome) for name, row in rows.items() if name.startswith("find-")} == {"passed"}, ended.output
     assert {str(row.outcome) for name, row in rows.items() if name.startswith("leave-")} == {"error"}, ended.output
     said = {name: row.message for name, row in rows.items()}
-    assert "error in teardown: left behind: function time.perf_counter is " in said["leave-clock"]
+    assert "error in teardown: left behind: replacement of time.perf_counter is " in said["leave-clock"]
     assert "error in teardown: left behind: thread burner (busy: " in said["leave-busy_thread"]
-    assert "left behind: blocked signals is [" in said["leave-signal_mask"]
+    assert "error in teardown: ValueError: set-up\n" in said["leave-failing_set_up"]
+    assert "; left behind: replacement of math.sqrt is " in said["leave-failing_set_up"]
     assert "left behind: CPU affinity is [" in said["leave-affinity"]
     assert ended.verdict_line.startswith("INCOMPLETE")
 
@@ -100,7 +101,7 @@ def test_a_process_left_behind_is_an_error_and_gone_before_the_next(left):
     assert left.row("test_leaves").outcome == "error"
     assert "sleep 4321)" in left.row("test_leaves").message
     assert left.row("leaves_a_process.py::test_next").outcome == "passed"
-    assert [process.pid for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", "4321"]] == []
+    assert [process for process in processes_in(left.suite) if process.endswith("sleep 4321")] == []
 
 
 MONITORS = """

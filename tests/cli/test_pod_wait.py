@@ -19,11 +19,25 @@ PULL = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "gpu-ac
 END = "nothing was tested; what to do: gpu-acceptance remedy pod_pending"
 
 
+class Clock:
+    """Time that passes only while somebody sleeps: how long the API takes to answer decides nothing."""
+
+    def __init__(self):
+        self._now_s = 0.0
+
+    def monotonic(self):
+        return self._now_s
+
+    def sleep(self, seconds):
+        self._now_s += seconds
+
+
 @pytest.fixture
 def api(tmp_path, monkeypatch):
     with cluster(tmp_path / "account") as found:
         monkeypatch.setattr(kubernetes_api, "ACCOUNT", found.account)
         monkeypatch.setattr(pod_wait, "_EVERY_S", 0.01)
+        monkeypatch.setattr(pod_wait, "time", Clock())
         yield found
 
 

@@ -55,12 +55,12 @@ PUT_BACK = {
     "tempfile.tempdir is '/', was '": "tempfile.tempdir = '/'",
 }
 IN_DOUBT = {
-    "function time.monotonic is <lambda>, was None": "time.monotonic = lambda: 0.0",
-    "function math.sqrt is <lambda>, was None": "math.sqrt = lambda x: x",
-    "function torch.cuda.synchronize is <lambda>, was None": "torch.cuda.synchronize = lambda *_: None",
-    "function torch.cuda.Event.elapsed_time is <lambda>, was None": "torch.cuda.Event.elapsed_time = lambda *_: 1.0",
-    "function torch.distributed.all_reduce is <lambda>, was None": "torch.distributed.all_reduce = lambda *_: None",
-    "function gpu_acceptance.measure.timing.time_blocks is <lambda>, was None": "timing.time_blocks = lambda *_: None",
+    "replacement of time.monotonic is <lambda>, was None": "time.monotonic = lambda: 0.0",
+    "replacement of math.sqrt is <lambda>, was None": "math.sqrt = lambda x: x",
+    "replacement of torch.cuda.synchronize is <lambda>, was None": "torch.cuda.synchronize = lambda *_: None",
+    "replacement of torch.cuda.Event.elapsed_time is <lambda>, was None": "torch.cuda.Event.elapsed_time = lambda *_: 1.0",
+    "replacement of torch.distributed.all_reduce is <lambda>, was None": "torch.distributed.all_reduce = lambda *_: None",
+    "replacement of gpu_acceptance.measure.timing.time_blocks is <lambda>, was None": "timing.time_blocks = lambda *_: None",
     "blocked signals is [<Signals.SIGTERM: 15>], was []": "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})",
     "nice is ": "os.nice(1)",
     "resource limit RLIMIT_STACK is (1048576, 1048576), was ": "resource.setrlimit(resource.RLIMIT_STACK, (2**20, 2**20)); drop_rights()",

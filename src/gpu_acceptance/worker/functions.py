@@ -52,4 +52,4 @@ class _AllWatched:
         return {f"{owner}.{name}": now for owner, watched in self._watched.items() for name, now in watched.replaced().items()}
 
 
-SETTINGS: tuple[Setting, ...] = (Setting("function", _AllWatched().replaced),)
+SETTINGS: tuple[Setting, ...] = (Setting("replacement of", _AllWatched().replaced),)

@@ -149,7 +149,12 @@ class WorkerPlugin:
         if came_back := [str(change) for change in changed if change not in left]:
             print(f"after {nodeid}, put back: {'; '.join(came_back)}", flush=True)
         if found := [*map(str, left), *self._leftovers.running(is_calm=is_calm)]:
-            self._note(Outcome.ERROR, "teardown", f"left behind: {', '.join(found)}")
+            self._spoil(f"left behind: {', '.join(found)}")
+
+    def _spoil(self, message: str) -> None:
+        """An error that costs the workers, also where the set-up has failed or skipped, which by itself would not."""
+        before = self._done["message"] if self._done["outcome"] is not Outcome.SKIPPED else ""
+        self._done.update(outcome=Outcome.ERROR, phase="teardown", message=clip("; ".join(filter(None, [before, message]))))
 
     def _cannot_begin(self, why: str) -> None:
         self._note(Outcome.ERROR, "setup", why)
@@ -172,8 +177,8 @@ class WorkerPlugin:
             self._note(Outcome.ERROR, "call", problem)
 
     def _note(self, outcome: Outcome, phase: str | None, message: str) -> None:
-        """Keeps the first bad end of a validation; a skip is none."""
-        if outcome is not Outcome.PASSED and self._done["outcome"] in {Outcome.PASSED, Outcome.SKIPPED}:
+        """Keeps the first bad end of a validation."""
+        if outcome is not Outcome.PASSED and not self._done["phase"]:
             self._done.update(outcome=outcome, phase=phase, message=clip(message))
 
     def _wait_for_device(self) -> None:

@@ -4,8 +4,9 @@ This process is a supervisor (supervisor/supervisor.py): pytest's own loop runs 
 """
 
 import gc
+import sys
 from collections.abc import Generator, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from typing import NoReturn
@@ -61,7 +62,15 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     add_options(parser)
     config = pluginmanager.get_plugin("pytestconfig")
     assert isinstance(config, pytest.Config)
+    config.add_cleanup(_write_out)  # the last one
     config.add_cleanup(partial(_retell_usage_error, parser))
+
+
+def _write_out() -> None:
+    """What pytest said: Python does so only when all threads have ended, which those that a conftest started may never do."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
 
 
 def _retell_usage_error(parser: pytest.Parser) -> None:

@@ -32,6 +32,18 @@ except hook_limit.HookTimeoutError:
     print("interrupted")
 """
 HOLDS_THE_GIL = "import ctypes; mutex = ctypes.create_string_buffer(64); [ctypes.PyDLL(None).pthread_mutex_lock(mutex) for _ in range(2)]"
+HOLDS_THE_TERMINAL = """
+    import os
+    read, write = os.pipe()
+    said, one = os.dup(1), os.dup2(write, 1)
+    os.set_blocking(1, False)
+    try:
+        while True: os.write(1, b" " * 65536)
+    except BlockingIOError:
+        pass
+    time.sleep(3)
+    os.dup2(said, 1)
+"""
 PATIENT, SHORT, BACKSTOP = (600, 600, 600), (1, 600, 600), (1, 600, 1)
 
 
@@ -43,8 +55,9 @@ PATIENT, SHORT, BACKSTOP = (600, 600, 600), (1, 600, 600), (1, 600, 1)
         (SHORT, "swallow()", ["a hook did not return", "swallowed", "last word"], 6),
         (BACKSTOP, HOLDS_THE_GIL, [], 3),
         (PATIENT, "time.sleep(1.5)", [], 0),
+        (SHORT, HOLDS_THE_TERMINAL, [], 0),
     ],
-    ids=["waits", "waits after a signal", "swallows", "holds the GIL", "returns"],
+    ids=["waits", "waits after a signal", "swallows", "holds the GIL", "returns", "waits for the terminal"],
 )
 def test_a_hook_that_hangs(limits, hook, said, code):
     text = PROCESS.format(limits=limits, hook=hook)

@@ -78,3 +78,12 @@ def test_a_record_waits_for_nothing_once_the_run_is_to_end(supervisor):
 def test_each_link_is_read_at_both_ends_of_the_workers(supervisor, nodeid, each_link):
     supervisor.publish(make_record(0, Outcome.PASSED, nodeid=nodeid), {})
     assert supervisor.hold.read_counters.call_args.kwargs == {"each_link": each_link}
+
+
+def test_an_attempt_that_is_announced_while_a_rank_leaves_starts_no_worker(supervisor):
+    supervisor.stop_signals.ignore = lambda: None
+    supervisor.say_bye()
+    go = {"type": "go", "seq": 1, "kind": "form", "nodeid": "formation", "generation": 1, "group": True, "env": {}, "deadline_s": 60.0}
+    supervisor._casts.extend([go, {"type": "leave"}])
+    assert supervisor.await_cast("leave", silence_s=5) == {"type": "leave"}
+    assert not supervisor.hold.start.called

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-_PROGRAMS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+_PROGRAMS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "gpu_acceptance.launch.torchrun")
 PATIENCE_S = 15.0  # a launcher that hears ends within seconds of its first rank
 
 

@@ -5,7 +5,6 @@ neither a hook that hangs in C, nor a thread that Python waits for at its end, c
 """
 
 import ctypes
-import sys
 
 _CLOCK_MONOTONIC, _SIGEV_THREAD = 1, 2  # linux/time.h, asm-generic/siginfo.h
 
@@ -34,10 +33,11 @@ class _Timer:
 
 
 def end_process_within(seconds: float, code: int) -> None:
-    """Has this process end with `code` unless it has ended by then. Replaces what was asked for before; writes out what was printed."""
+    """Has this process end with `code` unless it has ended by then. Replaces what was asked for before.
+
+    What Python has buffered is lost: whoever has something to say writes it out.
+    """
     let_process_run()
-    for stream in (sys.stdout, sys.stderr):
-        _flush(stream)
     libc = _library()
     event = _Event(value=code or None, notify=_SIGEV_THREAD, function=ctypes.cast(libc._exit, ctypes.c_void_p).value)
     timer = ctypes.c_void_p()
@@ -62,10 +62,3 @@ def _library() -> ctypes.CDLL:
     if not hasattr(libc, "timer_create"):
         return ctypes.CDLL("librt.so.1")  # which leads to _exit, too
     return libc
-
-
-def _flush(stream: object) -> None:
-    try:
-        stream.flush()  # type: ignore[attr-defined]
-    except Exception:  # closed, replaced by whatever, or a terminal that takes no text: nothing more can be written
-        return

@@ -5,6 +5,7 @@ from there, and the process ends. A hook that holds the GIL ends by the exit tim
 """
 
 import os
+import select
 import signal
 import sys
 import time
@@ -61,6 +62,8 @@ class HookLimit:
     def _tick(self, _number: int, frame: FrameType | None) -> None:
         if self._begun is None:
             return
+        if not _takes_text():
+            self._wait_on()
         now, stopped = time.monotonic(), self._run.supervisor.stop_signals.reason
         self._stopped = self._stopped or (now if stopped else None)
         late = now - self._begun > self._patience_s or (self._stopped is not None and now - self._stopped > _STOPPED_S)
@@ -72,6 +75,11 @@ class HookLimit:
             self._run.go_wrong(text)
             raise HookTimeoutError(text)
 
+    def _wait_on(self) -> None:
+        """The terminal takes no text: it is not the hook that hangs."""
+        self._begun = time.monotonic()
+        end_process_within(self._patience_s + _BACKSTOP_S, self._run.exit_code(0))
+
     def _leave_from_here(self) -> None:
         """The hook has swallowed what was raised in it."""
         self.end()
@@ -79,6 +87,14 @@ class HookLimit:
         code = self.last_word()
         sys.stdout.flush()
         os._exit(code)
+
+
+def _takes_text() -> bool:
+    """Whether who reads the terminal, or the pipe in its place, does."""
+    try:
+        return len(select.select([], [1, 2], [], 0)[1]) == 2
+    except OSError:  # closed
+        return True
 
 
 def _hook_of(frame: FrameType | None) -> str:

@@ -73,6 +73,7 @@ class Supervisor:
         self.is_cut_off = False  # from the store, and the launcher is perhaps as well
         self.given_up: set[int] = set()  # leaders that were followed by another one
         self._all_answered = True  # the leader: no rank was lost so far
+        self._is_leaving = False  # no worker comes up any more
         self._store_lost = ""  # why; nothing can be awaited any more
 
     @property
@@ -160,7 +161,7 @@ class Supervisor:
         while self._casts:
             message = self._casts.popleft()
             match message["type"]:
-                case "go":
+                case "go" if not self._is_leaving:
                     self._begin(message)
                 case "enter" | "seal" | "gathered" | "peer_bad":
                     if self._attempt and message["seq"] == self._seq:
@@ -272,6 +273,7 @@ class Supervisor:
         torchrun SIGTERMs all ranks of a node when the first one fails, and the node that hosts the store takes it along.
         """
         self.stop_signals.ignore()
+        self._is_leaving = True
         self._stop_asked = None
         self.tell_leader({"type": "bye"})
         try:

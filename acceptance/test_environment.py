@@ -46,7 +46,7 @@ def test_site(ranks, declared_nodes, check):
     check("environment.site.difference", declared.difference(declared_nodes, seen), "text")
 
 
-def test_node(ranks, check):
+def test_node(ranks, check, record):
     """This node is like all others of the job: hardware, software, settings, and what a process may use."""
     first = ranks.gather("node", ranks.node).index(ranks.node)
     gpus = gpu_reader.read() if ranks.rank == first else gpu_reader.not_read(Missing(Why.NOT_THERE, f"rank {first} asks"))
@@ -55,6 +55,7 @@ def test_node(ranks, check):
             told = ranks.gather(name, "" if isinstance(what, Missing) else what)[first]
             what = what if ranks.rank == first else told or Missing(Why.UNREADABLE, f"see rank {first}, which asked")
         check(f"environment.node.{name}", what, "text")
+    record("environment.node.own_loopback_address", host.own_loopback_address() or "none", "text")
 
 
 def test_versions(ranks, check):

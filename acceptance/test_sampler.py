@@ -17,7 +17,8 @@ def judge(check, record):
                 check("sampler.samples.missing", epoch.num_missing, "count", detail=where)
                 check("sampler.samples.repeated", epoch.num_repeated, "count", detail=where)
                 check("sampler.padding.difference", epoch.padding_difference, "count", detail=where)
-            check("sampler.epochs.same_order", result.num_same_order, "count", detail=size)
+            if result.epochs:
+                check("sampler.epochs.same_order", result.num_same_order, "count", detail=size)
         record("sampler.samples.read", sum(epoch.num_distinct for result in results for epoch in result.epochs), "count")
 
     return judge_results

@@ -67,6 +67,27 @@ def test_a_rank_that_can_start_no_process_at_all_keeps_all_from_running(tmp_path
     assert not ended.has_results
 
 
+READS_BY_A_WORKER = """
+import os
+from gpu_acceptance.measure.train import sampler
+
+
+def test_value(ranks, check):
+    found = sampler.measure(16, num_workers=1, drop_last=False, device=ranks.device, num_epochs=1)
+    check("passes.value", float(found.workers[0].num_started and not found.workers[0].fault), "GB/s")
+"""
+
+
+def test_workers_of_a_loader_start_in_a_long_tmpdir(tmp_path):
+    suite = make_suite(tmp_path / "suite", "passes")
+    (suite / "acceptance" / "test_passes.py").write_text(READS_BY_A_WORKER)
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    ended = torchrun(suite, env={"TMPDIR": str(long)})
+    assert ended.returncode == 0, ended.output
+    assert ended.outcomes() == {"test_value": "passed"}
+
+
 @pytest.mark.parametrize("without_pidfd", [False, True], ids=["brackets in its path", "no pidfd_open in its Python"])
 def test_a_run_that_works_all_the_same(tmp_path, without_pidfd):
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_PIDFD)

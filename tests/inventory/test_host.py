@@ -36,6 +36,23 @@ def test_a_serial_nobody_may_read_is_empty(tmp_path):
     assert host.chassis_serial(tmp_path / "nowhere") == ""
 
 
+@pytest.mark.parametrize(
+    ("hosts", "address"),
+    [
+        ("127.0.0.1 localhost\n127.0.1.1\tNAME.example NAME  # by the installer\n", "127.0.1.1"),
+        ("::1 localhost NAME\n", "::1"),
+        ("127.0.1.1 NAME\n192.0.2.7 NAME\n", ""),
+        ("127.0.0.1 localhost\n192.0.2.7 NAME\n# 127.0.1.1 NAME\n127.0.1.1 NAMES\n", ""),
+        ("", ""),
+    ],
+)
+def test_a_node_whose_own_name_is_a_loopback_address(tmp_path, hosts, address):
+    file = tmp_path / "hosts"
+    file.write_text(hosts.replace("NAME", socket.gethostname()))
+    assert host.own_loopback_address(file) == address
+    assert host.own_loopback_address(tmp_path / "nowhere") == ""
+
+
 def test_only_variables_that_change_results_are_kept():
     variables = {"PATH": "/bin", "NCCL_ALGO": "Ring", "CUDA_VISIBLE_DEVICES": "0", "LD_LIBRARY_PATH": "/opt", "MY_NCCL_ALGO": "Tree"}
     assert host.environment(variables) == {"CUDA_VISIBLE_DEVICES": "0", "LD_LIBRARY_PATH": "/opt", "NCCL_ALGO": "Ring"}

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_acceptance.record.figure import make_figure
+from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.limit import subject_of
@@ -99,6 +100,18 @@ def test_a_formation_that_failed_tells_first_which_rank_was_set_up_otherwise():
     assert "differ" not in row_of(died, job=make_job(4, 2), nodeid="world_formation").message
     assert "differ" not in row_of(formed, job=job, nodeid="world_formation").message
     assert "differ" not in row_of(died, job=job).message
+
+
+@pytest.mark.parametrize(("environment", "is_said"), [({}, True), ({"GLOO_SOCKET_IFNAME": "ens3"}, False)])
+def test_a_formation_that_failed_names_the_nodes_whose_own_name_is_a_loopback_address(environment, is_said):
+    formed = Attempt(number=1, ranks=tuple(make_record(rank) for rank in range(4)))
+    died = with_record(formed, make_record(0, Outcome.FAILED, phase="forming the group", message="Connection refused"))
+    job = make_job(4, 2)
+    own = {"own_loopback_address": "127.0.1.1", "environment": environment}
+    job = Job(tuple(one.model_copy(update=own if one.node == 1 else {}) for one in job.ranks))
+    said = "/etc/hosts sends the own name to 127.0.1.1 on node 1 (node-01): gloo may wait there, unless GLOO_SOCKET_IFNAME is set"
+    assert (said in row_of(died, job=job, nodeid="world_formation").message) is is_said
+    assert said not in row_of(formed, job=job, nodeid="world_formation").message
 
 
 def test_variables_of_nccl_are_not_blamed_for_what_happened_before_it_was_asked():

@@ -71,8 +71,14 @@ def _refuse_used(folder: Path) -> None:
 
 def _validations(suite: Path, arguments: Sequence[str]) -> list[str]:
     """What is to run: names of the suite's own files are looked up in it, wherever this was called; without any, all of it."""
-    found = [str(suite / one) if _names_a_file_of(suite, one) else one for one in arguments]
-    return found if found != list(arguments) else [str(suite / FOLDER), *found]
+    found = [_seen_from_here(suite / one) if _names_a_file_of(suite, one) else one for one in arguments]
+    return found if found != list(arguments) else [_seen_from_here(suite / FOLDER), *found]
+
+
+def _seen_from_here(path: Path) -> str:
+    """Pytest takes a bracket or `::` in the path of a folder for the end of a file's name; the current folder may have one in its own."""
+    is_odd = "[" in str(path) or "::" in str(path.parent)
+    return os.path.join(os.curdir, os.path.relpath(path)) if is_odd else str(path)  # noqa: PTH118
 
 
 def _names_a_file_of(suite: Path, argument: str) -> bool:

@@ -14,6 +14,7 @@ PREFIXES = (
     *("NVIDIA_TF32_OVERRIDE", "NVSHMEM_", "OMP_", "PYTORCH_", "SHARP_", "TORCHINDUCTOR_", "TORCH_", "UCX_"),
 )
 MAX_VALUE = 1_000  # characters of one value
+_MOST_HOSTS = 1_000_000  # characters of /etc/hosts
 _MAX_NAME = 253  # characters of a name in DNS
 
 
@@ -21,6 +22,20 @@ def hostname(variables: Mapping[str, str] = os.environ) -> str:
     """In a pod of deploy/kubernetes that of its node: the pod is gone once somebody looks for the GPU that failed."""
     node = variables.get("NODE_NAME", "")[:_MAX_NAME] if variables.get("KUBERNETES_SERVICE_HOST") else ""
     return node or socket.gethostname()
+
+
+def own_loopback_address(path: Path = Path("/etc/hosts")) -> str:
+    """The loopback address that /etc/hosts gives to this node's own name, as Debian and Ubuntu do; empty where it gives another or none.
+
+    The file alone is read: a name server that does not answer must not hold up a start.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace")[:_MOST_HOSTS].splitlines()
+    except OSError:
+        return ""
+    entries = [line.partition("#")[0].split() for line in lines]
+    found = [address for address, *names in filter(None, entries) if socket.gethostname() in names]
+    return found[0] if found and all(address.startswith("127.") or address == "::1" for address in found) else ""
 
 
 def kernel() -> str:

@@ -33,6 +33,7 @@ def read_identity(place: Rank) -> RankIdentity:
         environment=host.environment(),
         chassis_serial=host.chassis_serial(),
         lacks=needs.lacking(has_gpu=bool(reading.gpus or num_gpus_on_bus)),
+        own_loopback_address=host.own_loopback_address(),
         allocated_nodes=allocated_nodes(),
         python=sys.executable,
         inventory=brief.read() if place.local_rank == 0 else {},

@@ -8,12 +8,14 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from logging.handlers import MemoryHandler
 from typing import TYPE_CHECKING
 
 import psutil
 
+from gpu_acceptance.launch.refused import USAGE
 from gpu_acceptance.processes.facts import die_with_parent
 
 if TYPE_CHECKING:
@@ -51,6 +53,11 @@ def main(arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:  # of which torchrun would make a traceback
+        print(f"ERROR: {error.strerror}: name one by TMPDIR, or mount one at /tmp (an emptyDir, in a pod)", file=sys.stderr)
+        return USAGE
     kept = _keep_what_is_said_of_ranks()
     try:
         run(parse_args([*_number_of_ranks(arguments), *arguments]))  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.inventory.declared import DeclaredNode
+from gpu_acceptance.inventory.declared import DeclaredNode, by_declared_name
 from gpu_acceptance.launch.refused import RefusedError
 from gpu_acceptance.options.site_file import SiteFile, read_site
 from gpu_acceptance.thresholds.contract import Contract
@@ -31,7 +31,8 @@ class OwnFiles:
 
     def rack_of(self, host: str) -> str:
         """Empty where the site's file gives none."""
-        return self.site.racks.get(host, "") if self.site else ""
+        racks = self.site.racks if self.site else {}
+        return racks.get(by_declared_name([host], racks).get(host, ""), "")
 
     def laid_on(self, profile: Profile) -> Profile:
         """The profile of a run that these files decide with."""

@@ -101,6 +101,9 @@ class Collection:
 
     def _of_plugins(self, items: Sequence[pytest.Item]) -> list[RefusedError]:
         """Validations that a plugin multiplied or renamed. Workers load no such plugin and do not know them."""
+        timed = next((item.nodeid for item in items if item.get_closest_marker("timeout")), "")
+        if timed and self._config.pluginmanager.hasplugin("timeout"):
+            return [RefusedError(f"{timed} has the marker timeout: pytest-timeout would end one rank alone; use the marker deadline")]
         plugins = sorted(_plugins_that_make_items(self._config))
         odd = [item.nodeid for item in items if _has_foreign_parameter(item) or (plugins and _is_renamed(item))]
         if not odd:

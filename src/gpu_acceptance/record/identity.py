@@ -34,6 +34,7 @@ class RankIdentity(Model):
     rack: str = ""  # where --site says that it stands
     inventory: dict[str, str] = Field(default_factory=dict)  # its node in words; the first rank of a node tells
     lacks: dict[str, str] = Field(default_factory=dict)  # of inventory/needs.py: what it lacks -> what is there instead
+    own_loopback_address: str = ""  # to which /etc/hosts of its node sends the node's own name; empty where that is no loopback address
     allocated_nodes: dict[str, int] = Field(default_factory=dict)  # scheduler -> how many nodes it gave to the job of this process
     python: str = ""  # the interpreter for which something would be installed
     clock_ahead_s: Bounds | None = None  # of its node's clock against node 0's; None: nobody asked, or no answer came

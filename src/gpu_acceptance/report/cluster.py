@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gpu_acceptance.inventory.declared import by_declared_name
 from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import by_node
@@ -63,8 +64,8 @@ def nodes(header: Header) -> list[Node]:
 
 def declared(header: Header) -> list[tuple[str, str]]:
     """Each node that --site says there must be, and its GPUs; those of which no rank came are marked."""
-    hosts = {identity.host for identity in header.ranks}
-    return [(node.place, count(node.gpus, "GPU") + ("" if node.host in hosts else ": ! NO RANK")) for node in header.declared_nodes]
+    names = by_declared_name((identity.host for identity in header.ranks), (node.host for node in header.declared_nodes)).values()
+    return [(node.place, count(node.gpus, "GPU") + ("" if node.host in names else ": ! NO RANK")) for node in header.declared_nodes]
 
 
 def _shown(members: Iterable[RankIdentity]) -> list[Gpu]:

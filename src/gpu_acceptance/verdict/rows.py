@@ -11,6 +11,7 @@ from gpu_acceptance.record.rank_record import FORMING, RankRecord
 from gpu_acceptance.record.row import Attempt, Judgement, Row
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import COUNTERS, Profile, matching_reason, subject_of, subject_of_metric
+from gpu_acceptance.thresholds.values import first_of
 from gpu_acceptance.verdict.judge import judge
 from gpu_acceptance.verdict.objections import FORMATION, is_validation
 from gpu_acceptance.verdict.sift import JUDGED_OUTCOMES, quantity
@@ -167,8 +168,20 @@ def _lines(causes: Iterable[_Cause], judgements: Iterable[Judgement], outcome: O
 def _why(nodeid: str, attempts: Sequence[Attempt], job: Job) -> list[str]:
     """First where the group did not form: who crashed in it is as a rule not who was set up otherwise. What came before asked no NCCL."""
     in_group = any(record.phase == FORMING for attempt in attempts for record in attempt.ranks if record.outcome not in _NO_CAUSE)
-    unlike = unlike_variables(job) if nodeid == FORMATION and in_group else ""
-    return [f"ranks of one node differ in what NCCL is told: {unlike}"] if unlike else []
+    if nodeid != FORMATION or not in_group:
+        return []
+    unlike = unlike_variables(job)
+    return [*([f"ranks of one node differ in what NCCL is told: {unlike}"] if unlike else []), *_own_names(job)]
+
+
+def _own_names(job: Job) -> Iterator[str]:
+    """Nodes at whose own name gloo offers a loopback address to the others. Many clusters work all the same, through other interfaces."""
+    first = [ranks[0] for ranks in job.by_node.values() if job.num_nodes > 1]
+    found = [one for one in first if one.own_loopback_address and "GLOO_SOCKET_IFNAME" not in one.environment]
+    if found:
+        hosts = first_of([f"node {one.node} ({one.host})" for one in found], _MOST_LINES)
+        address = found[0].own_loopback_address
+        yield f"/etc/hosts sends the own name to {address} on {hosts}: gloo may wait there, unless GLOO_SOCKET_IFNAME is set"
 
 
 def _ras(attempts: Sequence[Attempt]) -> list[str]:

@@ -6,7 +6,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
+from multiprocessing import forkserver
 from typing import Any
 from unittest.mock import patch
 
@@ -51,6 +53,20 @@ def without_a_worker() -> dict[str, Any]:
         return measured(num_workers=NUM_WORKERS)
 
 
+def in_too_long_a_folder() -> str:
+    """The temporary folder of rank 1 is one in which no socket can be made."""
+
+    def refuse(*_: Any) -> None:
+        raise OSError("AF_UNIX path too long")
+
+    with patch.object(forkserver._forkserver, "ensure_running", refuse) if dist.get_rank() else nullcontext():
+        try:
+            measured(num_workers=NUM_WORKERS)
+        except sampler.NoWorkersError as error:
+            return str(error)
+    return ""
+
+
 def with_loaded_data() -> dict[str, Any]:
     """Soundly, and from a worker that is slow."""
     # Not at the top: each worker imports this script, and transformers take seconds.
@@ -83,6 +99,7 @@ def main(rank: int, store_file: str) -> None:
         "never shuffled anew": with_a_fault("set_epoch", lambda *_: None),
         "another's part": with_a_fault("__iter__", as_rank_0),
         "a dead worker": without_a_worker(),
+        "a path that is too long": in_too_long_a_folder(),
         "loaded": with_loaded_data(),
     }
     print(json.dumps(found))

@@ -79,7 +79,7 @@ def answers(tmp_path_factory):
 def test_every_sample_is_read_once_over_all_ranks_by_workers_that_end(answers):
     for answer in answers:
         assert answer["padded"]["epochs"] == [{"num_distinct": NUM_SAMPLES, **SOUND}] * 2
-        assert answer["padded"]["workers"] == [{"num_missing": 0, "num_left": 0, "fault": ""}] * 2
+        assert answer["padded"]["workers"] == [{"num_started": 2, "num_missing": 0, "num_left": 0, "fault": ""}] * 2
         assert answer["dropped"]["epochs"] == [{"num_distinct": NUM_SAMPLES - 1, **SOUND}] * 2
         assert answer["padded"]["num_same_order"] == answer["dropped"]["num_same_order"] == 0
 
@@ -98,13 +98,18 @@ def test_a_rank_that_reads_the_part_of_another(answers):
         assert answer["another's part"]["epochs"] == [wanted] * 2
 
 
-def test_a_dead_worker_is_told_by_its_rank_and_what_it_had_not_given_by_all(answers):
+def test_a_dead_worker_is_told_by_its_rank_and_what_nobody_read_is_not_counted(answers):
     sound, faulty = (answer["a dead worker"] for answer in answers)
     assert [one["num_missing"] for one in sound["workers"]] == [0, 0]
     assert all(one["num_missing"] >= 1 and one["num_left"] == 0 for one in faulty["workers"])
     assert all("DataLoader worker" in one["fault"] or "Connection" in one["fault"] or "EOF" in one["fault"] for one in faulty["workers"])
-    assert sound["epochs"] == faulty["epochs"]
-    assert all(epoch["num_missing"] > 0 and epoch["padding_difference"] > 0 for epoch in sound["epochs"])
+    assert sound["epochs"] == faulty["epochs"] == []
+
+
+def test_workers_that_never_began_say_nothing_about_samples(answers):
+    told = [answer["a path that is too long"] for answer in answers]
+    assert told[0] == "no worker of a DataLoader could be started: on another rank"
+    assert told[1] == "no worker of a DataLoader could be started: OSError: AF_UNIX path too long"
 
 
 def test_data_that_come_too_late_are_told_from_training(answers):

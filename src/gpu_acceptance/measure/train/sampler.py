@@ -36,9 +36,17 @@ class Epoch:
 class Workers:
     """The DataLoader workers of this rank in one epoch."""
 
+    num_started: int
     num_missing: int  # of those asked for: processes that were there, and of which samples came
     num_left: int  # still there after the epoch
     fault: str  # why the loader gave up; empty where it did not
+
+
+class NoWorkersError(RuntimeError):
+    """A DataLoader of this job could start none of its workers."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"no worker of a DataLoader could be started: {why}")
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,8 @@ class Result:
     """Some epochs over as many samples. Every rank gets the same, but `workers`, which are its own."""
 
     num_samples: int
-    epochs: tuple[Epoch, ...]
-    num_same_order: int  # epochs whose order an earlier one had
+    epochs: tuple[Epoch, ...]  # those that every rank read to their end: what nobody read was not measured
+    num_same_order: int  # of these, the ones whose order an earlier one had
     workers: tuple[Workers, ...]
 
 
@@ -58,7 +66,10 @@ def sizes(world_size: int) -> list[int]:
 
 
 def measure(num_samples: int, *, num_workers: int, drop_last: bool, device: torch.device, num_epochs: int = 2) -> Result:
-    """Reads some epochs on all ranks. Collective. A loader that gives up ends the epoch of its rank: what it had not given is missing."""
+    """Reads some epochs on all ranks. Collective. A loader that gives up ends the epoch of its rank, which then counts on no rank.
+
+    Raises NoWorkersError on all ranks where no worker of a loader came up on one of them: that says nothing about samples.
+    """
     dataset = Numbers(num_samples)
     sampler: DistributedSampler[torch.Tensor] = DistributedSampler(dataset, drop_last=drop_last)
     loader = loader_of(dataset, sampler, batch_size=_BATCH_SIZE, num_workers=num_workers)
@@ -66,10 +77,20 @@ def measure(num_samples: int, *, num_workers: int, drop_last: bool, device: torc
     for epoch in range(num_epochs):
         sampler.set_epoch(epoch)
         own, found = _read(loader)
+        workers.append(found)
+        if has_given_up(found, device):
+            continue
         orders.append(_side_by_side(own, per_rank(num_samples, dist.get_world_size(), drop_last=drop_last), device))
         epochs.append(count(orders[-1], num_samples, drop_last=drop_last))
-        workers.append(found)
     return Result(num_samples, tuple(epochs), num_same(orders), tuple(workers))
+
+
+def has_given_up(found: Workers, device: torch.device) -> bool:
+    """Whether the loader of any rank ended before its epoch did. Collective. Raises NoWorkersError where one of them never began."""
+    worst = largest(0 if not found.fault else 1 if found.num_started else 2, device)
+    if worst == 2:
+        raise NoWorkersError(found.fault if not found.num_started and found.fault else "on another rank")
+    return bool(worst)
 
 
 def count(order_WK: torch.Tensor, num_samples: int, *, drop_last: bool) -> Epoch:
@@ -114,7 +135,7 @@ def _read(loader: DataLoader[torch.Tensor]) -> tuple[torch.Tensor, Workers]:
         fault = f"{type(error).__name__}: {error}"
     read_K2 = torch.cat(batches) if batches else torch.empty(0, 2, dtype=torch.int64)
     num_seen = len(started & set(read_K2[:, 1].tolist()))
-    return read_K2[:, 0], Workers(max(loader.num_workers - num_seen, int(bool(fault))), len(started & _children()), fault)
+    return read_K2[:, 0], Workers(len(started), max(loader.num_workers - num_seen, int(bool(fault))), len(started & _children()), fault)
 
 
 def _children() -> set[int]:

@@ -97,6 +97,15 @@ def test_what_fails_when_the_session_ends_counts(tmp_path):
     assert "error in teardown: OSError: the data is corrupted" in ended.row("test_value").message
 
 
+def test_what_goes_wrong_in_a_teardown_is_told_of_the_teardown(tmp_path):
+    ended = plain_pytest(make_suite(tmp_path, "ends_badly_in_teardown"))
+    assert "died in teardown: the worker ended with signal SIGABRT" in ended.row("test_aborts").message
+    lines = ended.row("test_two_at_once").message.splitlines()
+    assert lines[0].endswith("error in teardown: OSError: the first is in use")
+    assert lines[1:] == ["ValueError: the second is gone", "ExceptionGroup of 2 exceptions"]
+    assert ended.row("test_next").outcome == "passed"
+
+
 def test_a_process_left_behind_is_an_error_and_gone_before_the_next(left):
     assert left.row("test_leaves").outcome == "error"
     assert "sleep 4321)" in left.row("test_leaves").message

@@ -33,7 +33,7 @@ from gpu_acceptance.plan.validations import FormationItem, order, read_validatio
 from gpu_acceptance.processes.exit_timer import end_process_within
 from gpu_acceptance.processes.pidfd import find_unusable
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.report.ending import INTERNAL_ERROR
+from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing
 from gpu_acceptance.report.figure_properties import figure_properties
 from gpu_acceptance.run.aggregate_reports import reports
@@ -249,8 +249,8 @@ class Acceptance:
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
-    def pytest_internalerror(self, excrepr: object) -> None:
-        self._run.go_wrong(str(excrepr).strip().splitlines()[-1])
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self._run.go_wrong(describe(excinfo.value))
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self) -> Generator[None]:

@@ -343,10 +343,16 @@ def test_text_of_a_machine_cannot_steer_the_terminal(tmp_path, capsys):
         (timedelta(days=1, hours=5), "ended 1 day ago"),
         (timedelta(days=40), "ended 40 days ago"),
         (timedelta(minutes=-10), "ended 10 min 0 s in the future: the clocks differ"),
+        (timedelta(days=-400), "ended 400 days in the future: the clocks differ"),
     ],
 )
 def test_how_long_ago(ago, text):
     assert how_long_ago((NOW - ago).isoformat(), NOW) == text
+
+
+def test_an_age_of_half_a_century_is_a_wrong_clock():
+    said = "ended at 1970-01-01T00:01:00+00:00, when this program did not exist: that node's clock was wrong"
+    assert how_long_ago("1970-01-01T00:01:00+00:00", NOW) == said
 
 
 @pytest.mark.parametrize("ended_at", ["", "yesterday", "2026-11-20T07:00:00"])
@@ -509,19 +515,21 @@ def test_journals_of_another_run_are_not_rebuilt_here(tmp_path, capsys):
 def test_report_merge_joins_the_journals_of_nodes(tmp_path, capsys):
     told().leave(tmp_path / "a", 2, 3)
     told().leave(tmp_path / "b", 0, 3)  # rank 1 is in both
-    os.utime(tmp_path / "b" / "journal" / "rank-00002.jsonl", (0, 4_000_000_000))
+    for path in tmp_path.glob("*/journal/*"):
+        os.utime(path, (0, 1_795_161_600 + 60 * (path.name == "rank-00002.jsonl")))
     out_dir = tmp_path / "out"
     code, out, err = run(capsys, "report", "merge", out_dir, tmp_path / "a", tmp_path / "b")
     assert (code, err) == (6, "")
     assert "rebuilt from 3 of 4 journals (joined from 2 folders)" in out
     assert sorted(path.name for path in (out_dir / "journal").iterdir()) == [f"rank-0000{rank}.jsonl" for rank in range(3)]
-    assert read_results(out_dir).header.ended_at == "2096-10-02T07:06:40+00:00"
+    assert read_results(out_dir).header.ended_at == "2026-11-20T08:01:00+00:00"
     assert (out_dir / "report.html").exists()
-    told().leave(tmp_path / "c", 0, 1, 2)
+    (last,) = (told().leave(tmp_path / "c", 0, 1, 2) / "journal").iterdir()
+    os.utime(last, (0, 1_795_161_600))
     code, out, _ = run(capsys, "report", "merge", out_dir, tmp_path / "c")
     assert code == 6
     assert "rebuilt from 4 of 4 journals (joined from 1 folder)" in out
-    assert read_results(out_dir).header.ended_at == "2096-10-02T07:06:40+00:00"
+    assert read_results(out_dir).header.ended_at == "2026-11-20T08:01:00+00:00"
 
 
 def test_journals_that_do_not_fit_together_are_not_merged(tmp_path, capsys):

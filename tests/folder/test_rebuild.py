@@ -3,6 +3,7 @@
 import os
 import random
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -351,8 +352,17 @@ def test_a_folder_without_journals_is_empty(tmp_path):
 def test_the_run_ended_when_its_last_line_was_written(tmp_path):
     told().leave(tmp_path)
     for rank in range(4):
-        os.utime(tmp_path / "journal" / f"rank-{rank:05d}.jsonl", (0, 1_800_000_000 + rank))
-    assert last_written(read_run_folder(tmp_path)) == "2027-01-15T08:00:03+00:00"
+        os.utime(tmp_path / "journal" / f"rank-{rank:05d}.jsonl", (0, 1_795_161_600 + rank))
+    assert last_written(read_run_folder(tmp_path)) == "2026-11-20T08:00:03+00:00"
+
+
+@pytest.mark.parametrize("second", [0, 100_000_000_000])
+def test_an_end_before_the_run_began_or_after_now_is_none(tmp_path, second):
+    told().leave(tmp_path)
+    for path in (tmp_path / "journal").iterdir():
+        os.utime(path, (0, second))
+    ended = datetime.fromisoformat(last_written(read_run_folder(tmp_path)))
+    assert datetime(2026, 11, 20, 7, 0, tzinfo=UTC) <= ended <= datetime.now(UTC)
 
 
 def test_the_page_says_that_nobody_finished_the_run():

@@ -199,6 +199,24 @@ def test_unjudged_limits_are_a_kind_as_well():
     assert kinds_of_reason(found.sentence) == ("not_measured",)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "internal error: the journal of rank 1 (/runs/a/journal/rank-00001.jsonl) is gone",
+        "the report could not be written to /runs/a: FileNotFoundError: [Errno 2] No such file or directory: '/runs/a/report.html'",
+        "the report could not be written to /runs/a: OSError: [Errno 116] Stale file handle",
+    ],
+)
+def test_a_report_folder_that_was_removed_is_no_full_disk(text):
+    kinds = kinds_of_reason(text)
+    assert kinds[0] == "report_files_harmed"
+    assert "disk_full" not in kinds
+
+
+def test_a_full_disk_is_one():
+    assert kinds_of_reason("the report could not be written to /runs/a: OSError: [Errno 28] No space left on device") == ("disk_full",)
+
+
 def test_no_sentence_of_an_objection_was_forgotten():
     """A new one is not in the list above, and fails here."""
     source = ast.parse(Path(objections.__file__).read_text(encoding="utf-8"))

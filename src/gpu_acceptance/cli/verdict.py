@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from gpu_acceptance.cli.machine import Verbs
 
 
+_FIRST = datetime(2026, 1, 1, tzinfo=UTC)  # no run of any version ended before
+
+
 def add_verb(verbs: "Verbs") -> None:
     verdict = verbs.add_parser(
         "verdict",
@@ -80,7 +83,11 @@ def how_long_ago(ended_at: str, now: datetime) -> str:
     if ended is None:
         raise RecordError(f"ended_at is {ended_at!r}, not an ISO 8601 time with a zone")
     seconds = (now - ended).total_seconds()
-    if seconds < 0:
-        return f"ended {duration(-seconds)} in the future: the clocks differ"
-    days = seconds // 86_400
-    return f"ended {count(int(days), 'day')} ago" if days else f"ended {duration(seconds)} ago"
+    if ended < _FIRST:
+        return f"ended at {ended.isoformat(timespec='seconds')}, when this program did not exist: that node's clock was wrong"
+    return f"ended {_age(-seconds)} in the future: the clocks differ" if seconds < 0 else f"ended {_age(seconds)} ago"
+
+
+def _age(seconds: float) -> str:
+    days = int(seconds // 86_400)
+    return count(days, "day") if days else duration(seconds)

@@ -5,6 +5,7 @@ What the journals prove counts, a missed limit as well. What they do not is lost
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,9 +59,14 @@ def journal_paths(run_dir: Path) -> list[Path]:
 
 
 def last_written(contents: Sequence[JournalContent]) -> str:
-    """When the last line was written to any of the journals, in ISO 8601 and UTC: the best there is for the end of the run."""
-    moment = max(content.path.stat().st_mtime for content in contents)
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
+    """When the last line was written to any of the journals, in ISO 8601 and UTC: the best there is for the end of the run.
+
+    An archive may have lost the times of its files, and a clock may be off: not before the run began, and not after now.
+    """
+    moment = datetime.fromtimestamp(max(content.path.stat().st_mtime for content in contents), UTC)
+    with suppress(ValueError):
+        moment = max([moment, *(datetime.fromisoformat(one.plan.started_at).astimezone(UTC) for one in contents if one.plan)])
+    return min(moment, datetime.now(UTC)).isoformat(timespec="seconds")
 
 
 def rebuild(contents: Sequence[JournalContent], *, ended_at: str, why: str, interrupted: str | None = None) -> RunRecord:

@@ -238,6 +238,7 @@ class RunAttempt(RankAttempt):
     def __init__(self, host: Host, go: Message) -> None:
         super().__init__(host, go)
         self._kept_out: Message | None = None
+        self._torn_down_from = self.phase  # the phase before the teardown; what follows it is waited for as before
         self._waits_to_enter = False  # a worker whose set-up did not succeed asks for no entry
         self._num_rounds = 0  # that it told the end of
         self._alive_s = 0.0  # elapsed when the call or the last round began
@@ -268,6 +269,10 @@ class RunAttempt(RankAttempt):
                 vote = {"outcome": Outcome(message["outcome"]), "reason": clip(message.get("reason", ""))}
                 self._waits_to_enter = vote["outcome"] == Outcome.PASSED
                 self._host.post({"type": "vote", "seq": self.go["seq"], **vote})
+            case "teardown":
+                self._torn_down_from, self.phase = self.phase, "teardown"
+            case "torn_down":
+                self.phase = self._torn_down_from
             case "passed":
                 self._progress = "; it was through with its call and waited for its peers"
                 self._host.post({"type": "sealable", "seq": self.go["seq"]})

@@ -1,5 +1,7 @@
 """What one phase of pytest means for the verdict."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from gpu_acceptance.record.outcome import Outcome
@@ -22,4 +24,21 @@ def phase_outcome(report: pytest.TestReport, call: pytest.CallInfo[None], agains
             return Outcome.SKIPPED, str(reason)
         return Outcome.ERROR, f"skip raised inside the {report.when} phase, where other ranks may wait: {reason}"
     failed = report.when == "call" and call.excinfo is not None and call.excinfo.errisinstance((AssertionError, pytest.fail.Exception))
-    return Outcome.FAILED if failed else Outcome.ERROR, report.longreprtext
+    return Outcome.FAILED if failed else Outcome.ERROR, _text(report, call)
+
+
+def _text(report: pytest.TestReport, call: pytest.CallInfo[None]) -> str:
+    """Pytest's text. Of several exceptions at once, as fixtures raise them, it marks no line as the error, so that these come first."""
+    error = call.excinfo.value if call.excinfo else None
+    if not isinstance(error, BaseExceptionGroup):
+        return report.longreprtext
+    lines = [f"E   {type(one).__name__}: {line}" for one in _leaves(error) for line in (str(one).splitlines() or [""])[:1]]
+    return "\n".join([*lines, report.longreprtext, f"{type(error).__name__} of {len(lines)} exceptions"])
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for one in group.exceptions:
+        if isinstance(one, BaseExceptionGroup):
+            yield from _leaves(one)
+        else:
+            yield one

@@ -107,7 +107,8 @@ def with_conftest(suite, text):
 def test_what_hangs_after_the_last_word_keeps_nobody(tmp_path, at):
     ended = torchrun(with_conftest(make_suite(tmp_path, "passes"), HANGS.format(at=at)))
     assert ended.returncode == 0, ended.output
-    assert ended.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)"
+    assert ended.verdict_line.startswith("ACCEPTED (cpu profile: no GPU was tested")
+    assert ("1 thread started by an import: Thread-" in ended.verdict_line) == (at == THREAD)
     assert list(differences(ended.folder, read_manifest(ended.folder))) == []
     assert_nothing_left(ended.suite)
 

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import threading
 
 import pytest
 from bundles import GIT, commit_all
@@ -83,3 +84,16 @@ def test_words_are_few_and_visible():
         "conftests acceptance/test_0\\n.py, acceptance/test_1\\n.py beside the suite's own",
     ]
     assert list(suite_notes(None)) == list(suite_notes(SuiteState())) == []
+
+
+def test_a_thread_that_python_would_wait_for_is_named_with_its_module(tmp_path):
+    (root := tmp_path / "suite").mkdir()
+    ends = threading.Event()
+    threads = [threading.Thread(target=ends.wait, name="stays"), threading.Thread(target=ends.wait, name="does not", daemon=True)]
+    try:
+        for thread in threads:
+            thread.start()
+        (named,) = [name for name in look(root).threads if name.startswith("stays of ")]
+    finally:
+        ends.set()
+    assert list(suite_notes(SuiteState(threads=(named,)))) == [f"1 thread started by an import: {named}"]

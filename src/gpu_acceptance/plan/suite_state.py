@@ -11,6 +11,8 @@ import json
 import os
 import re
 import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -50,8 +52,26 @@ def look_at_suite(
         num_changed=len(changed),
         conftests=tuple(sorted(_other_conftests(root, items))[:MOST_NAMES]),
         fixtures=tuple(ForeignFixture(name=name, file=file) for name, file in sorted(_foreign_fixtures(root, items)))[:MOST_NAMES],
+        threads=tuple(sorted(_threads())[:MOST_NAMES]),
         hidden=tuple(sorted(_hidden(root, seen, made, is_whole=is_whole))[:MOST_NAMES]),
     )
+
+
+def _threads() -> Iterator[str]:
+    """Threads that an import started here, and that Python would wait for at its end: `Thread-1 (run) of client.stream`."""
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            yield f"{thread.name[:100]} of {_module_of(thread)[:100]}"
+
+
+def _module_of(thread: threading.Thread) -> str:
+    """The module whose code it runs, not that of the standard library by which it does."""
+    frame, modules = sys._current_frames().get(thread.ident or 0), []
+    while frame:
+        modules.append(str(frame.f_globals.get("__name__", "?")))
+        frame = frame.f_back
+    own = [name for name in modules if name.split(".", 1)[0] not in sys.stdlib_module_names]
+    return next(reversed(own or modules), type(thread).__module__)
 
 
 # --- as it was committed or packed ---------------------------------------------------------------------------------------------

@@ -25,4 +25,5 @@ class SuiteState(Model):
     num_changed: int = 0
     conftests: tuple[str, ...] = Field((), max_length=MOST_NAMES)  # but the suite's own
     fixtures: tuple[ForeignFixture, ...] = Field((), max_length=MOST_NAMES)
+    threads: tuple[str, ...] = Field((), max_length=MOST_NAMES)  # that an import started and Python waits for: name and module
     hidden: tuple[str, ...] = Field((), max_length=MOST_NAMES)  # test functions that gave fewer validations than they define

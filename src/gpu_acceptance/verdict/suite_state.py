@@ -29,6 +29,8 @@ def suite_notes(state: SuiteState | None) -> Iterator[str]:
         yield f"fixture {one_line(fixture.name)} from {one_line(fixture.file)}"
     if len(state.fixtures) > _MOST_NAMES:
         yield f"{plural(len(state.fixtures) - _MOST_NAMES, 'more fixture')} not the suite's own"
+    if state.threads:
+        yield f"{plural(len(state.threads), 'thread')} started by an import: {_few(state.threads)}"
     if state.hidden:
         yield f"{plural(len(state.hidden), 'test')} not collected in full: {_few([name.rpartition('/')[2] for name in state.hidden])}"
 

@@ -11,7 +11,9 @@ import pytest
 from faults import Fault
 from suite import PYTHON, ROOT, make_suite, plain_pytest, torchrun
 
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.cli.verbs import main
+from gpu_acceptance.folder.manifest import write_manifest
+from gpu_acceptance.folder.results import read_results, write_results
 
 pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
 
@@ -146,3 +148,18 @@ def test_a_journal_that_was_harmed_while_the_run_went_on(tmp_path, harm, text, s
     assert build(ended.folder, "verify", str(ended.folder)).exit_code == 1
     if harm == "truncated":
         seen.told(HARMED, reason.replace(f"{ended.folder}/", ""), 0)
+
+
+def test_a_rejected_run_whose_bad_row_was_cut_out_is_accepted_by_nobody(tmp_path, capsys):
+    ended = plain_pytest(make_suite(tmp_path, "begins", "misses"))
+    assert (ended.returncode, main(["verdict", str(ended.folder)])) == (1, 1)
+    rows = tuple(row for row in ended.record.rows if row.subject != "misses")
+    header = ended.record.header.model_copy(update={"required": ("begins",)})
+    cut = ended.record.model_copy(update={"header": header, "rows": rows, "conclusion": ended.alone("begins")})
+    assert cut.conclusion.exit_code == 0
+    write_results(ended.folder, cut)
+    write_manifest(ended.folder)
+    assert build(ended.folder, "verify", str(ended.folder)).exit_code == 1
+    capsys.readouterr()
+    assert main(["verdict", str(ended.folder)]) == 3
+    assert "the journal of rank 0 (journal/rank-00000.jsonl) has a plan with another required" in capsys.readouterr().err

@@ -42,12 +42,12 @@ def ask_for_journals(supervisor: Supervisor, files: RunFiles) -> Journals:
     return Journals(tuple(sorted(here)), told[0] if told else "")
 
 
-def find_unconfirmed(run_dir: Path, record: RunRecord, node: int) -> list[Unlike]:
-    """Journals that do not confirm the record. Those of other nodes than `node` get the time that a network file system may need."""
+def find_unconfirmed(run_dir: Path, record: RunRecord, node: int, *, may_wait: bool) -> list[Unlike]:
+    """Journals that do not confirm the record. `may_wait`: those of nodes other than `node` get the time that a network disk needs."""
     nodes = {identity.rank: identity.node for identity in record.header.ranks}
     end = time.monotonic() + _CACHED_S
     while True:
         unlike = list(find_unlike_journals(run_dir, record))
-        if all(nodes.get(one.rank) == node for one in unlike) or time.monotonic() > end:
+        if not may_wait or all(nodes.get(one.rank) == node for one in unlike) or time.monotonic() > end:
             return unlike
         time.sleep(_POLL_S)

@@ -413,7 +413,10 @@ class Run:
 
     def _confirmed(self, record: RunRecord) -> RunRecord:
         """The record where the journals in its folder say the same; else one that says which does not."""
-        unlike = find_unconfirmed(self.files.folder, record, self.identity.node) if self.problem is None else []
+        if self.problem is not None:
+            return record
+        may_wait = not self.supervisor.stopping  # else the launcher soon kills what is left
+        unlike = find_unconfirmed(self.files.folder, record, self.identity.node, may_wait=may_wait)
         if not unlike:
             return record
         self.problem = f"{unlike[0]}{f', and {len(unlike) - 1} more' if len(unlike) > 1 else ''}"

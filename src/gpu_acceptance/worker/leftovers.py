@@ -107,18 +107,20 @@ class Leftovers:
         What is just ending is given a moment. `is_calm`: other threads have just been seen to use next to no CPU.
         """
         end_s = monotonic() + _ENDS_WITHIN_S
-        while (seen := self._seen()) and monotonic() < end_s:
+        children = own_children()  # once where nothing is left: with CUDA there are dozens of threads to ask
+        while (seen := self._seen(children)) and monotonic() < end_s:
             sleep(0.02)
+            children = own_children()
         new = working_threads() - self._threads
         if not seen and (new or not is_calm):
             seen = burning_threads(num_calm=3 if new else 1)
-        self._threads, self._children = working_threads(), own_children()
+        self._threads, self._children = working_threads(), children
         return seen
 
-    def _seen(self) -> list[str]:
+    def _seen(self, children: set[int]) -> list[str]:
         threads = [f"thread {thread.name}" for thread in working_threads() - self._threads if not thread.daemon]
-        children = lasting(own_children() - self._children)
-        return sorted(threads) + sorted(f"process {pid} ({clip(command, 100)})" for pid, command in children)
+        processes = [f"process {pid} ({clip(command, 100)})" for pid, command in lasting(children - self._children)]
+        return sorted(threads) + sorted(processes)
 
     def _expect(self, values: Values) -> None:
         self._values = {place: value for place, value in (self._values | values).items() if _is_there(place, value)}

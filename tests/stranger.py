@@ -44,14 +44,13 @@ def forge(key, folder, kind):
 
 
 def take_away(key, folder, kind):
-    if kind == plan:
+    if plan in {kind, "everything"} and kind != "beat":
         store.delete_key(key)
-    if plan == "over":
-        if kind == "box":
-            store.set(key, "x" * 1000)
-    for rank in (0, 1):
-        if plan == "to" and store.queue_len(f"{folder}to/{rank}"):
-            store.queue_pop(f"{folder}to/{rank}", False)
+    if plan == "everything":
+        store.delete_key(f"{folder}bell")
+        for rank in (0, 1):
+            if store.queue_len(f"{folder}to/{rank}"):
+                store.queue_pop(f"{folder}to/{rank}", False)
 
 
 while True:
@@ -60,12 +59,12 @@ while True:
             folder, found, _ = key.partition(f"/{kind}/")
             if found:
                 (forge if plan == "forge" else take_away)(key, f"{folder}/", kind)
-    time.sleep(0.005)
+    time.sleep(0.005 if plan == "forge" else 0)
 """
 
 
 class Stranger:
-    """A context manager. `plan`: `forge`, `over` (writes over boxes), or a kind of key to delete: `box`, `cast`, `beat`, `letter`, `to`."""
+    """A context manager. `plan`: `forge`, or the kind of key that it deletes (`box`, `cast`), or `everything`."""
 
     def __init__(self, port: int, plan: str) -> None:
         user = NOBODY if is_root() else 0

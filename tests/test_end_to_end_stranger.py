@@ -19,3 +19,19 @@ def test_what_a_stranger_forges_and_repeats_changes_nothing(tmp_path):
     assert control.dropped
     assert not control.lost
     assert "control messages of strangers dropped" in ended.verdict_line
+
+
+@pytest.mark.parametrize("plan", ["cast", "everything"])
+def test_where_messages_are_taken_away_the_run_is_incomplete_and_nobody_is_blamed(plan, tmp_path):
+    """From the moment when both ranks are in a call. What a stranger deletes too late changes nothing."""
+    with Ranks(make_suite(tmp_path, "sleeps_on", "two_metrics"), 2) as ranks:
+        ranks.start(0, 1)
+        for rank in (0, 1):
+            ranks.wait_for(f"sleeps-{rank}")
+        with Stranger(ranks.port, plan):
+            ended = ranks.end()
+    control = ended.record.header.control
+    assert ranks.exit_codes[0] == (6 if control.lost else 0), ended.output
+    assert control.lost or plan != "everything"
+    assert ended.verdict_line.startswith("INCOMPLETE: control messages lost" if control.lost else "ACCEPTED"), ended.verdict_line
+    assert not {"died", "failed", "error", "stuck"} & {str(row.outcome) for row in ended.record.rows}, ended.output

@@ -14,8 +14,6 @@ from gpu_acceptance.control.casts import Casts
 from gpu_acceptance.control.relay import Link, Relay, link_to
 from gpu_acceptance.control.session import Session
 
-SESSION = Session(b"of this test")
-
 LONG = "long " * 20_000  # more than a relay hands on
 
 THEIRS = "0" * 32
@@ -41,7 +39,7 @@ def join(store):
     ends = []
 
     def join(local_rank, node=0):
-        ends.append(Casts(SESSION, len(ends), node, local_rank, 4))
+        ends.append(Casts(Session(b"of this test"), len(ends), node, local_rank, 4))
         return ends[-1]
 
     yield join

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from gpu_acceptance.control.ledger import Ledger
 from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
 from gpu_acceptance.control.session import Session
 
@@ -13,6 +14,12 @@ pytestmark = pytest.mark.slow
 RANKS = range(1, 4)
 LONG = "long " * 1000
 SESSION = Session(b"of this test")
+
+
+@pytest.fixture(autouse=True)
+def new_ledger():
+    """A session in which nothing was said."""
+    SESSION.ledger = Ledger(SESSION.tampering)
 
 
 def say(speaker, attempt, word):

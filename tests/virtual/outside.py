@@ -1,11 +1,13 @@
 """What the real modules find in place of threads, queues, selectors, signals and the launcher's store: the same calls on virtual time."""
 
+import math
 import os
 import queue
 import selectors
 import socket
 from collections import defaultdict, deque
 from collections.abc import Callable
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -209,9 +211,10 @@ class StoreClient:
     def __init__(self, store: VirtualStore, rank: int | None) -> None:
         self._store = store
         self._rank = rank
+        self._patience_s = math.inf
 
-    def set_timeout(self, _timeout: object) -> None:
-        """Nobody here waits that long."""
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._patience_s = timeout.total_seconds()
 
     def set(self, key: str, value: str) -> None:
         self._write(key, value, append=False)
@@ -228,8 +231,9 @@ class StoreClient:
     def get(self, key: str) -> bytes:
         return self.multi_get([key])[0]
 
-    def wait(self, keys: list[str], _timeout: object = None) -> None:
-        self._reach(lambda: all(key in self._store.values for key in keys))
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        patience_s = timeout.total_seconds() if timeout else self._patience_s
+        self._reach(lambda: all(key in self._store.values for key in keys), patience_s)
 
     def check(self, keys: list[str]) -> bool:
         self._reach()
@@ -263,10 +267,19 @@ class StoreClient:
         self._reach(lambda: bool(self._store.queues[key]))
         return self._store.queues[key].popleft()
 
-    def _reach(self, answer: Callable[[], bool] = lambda: True) -> None:
-        """Blocks while this rank is cut off and while there is no answer yet."""
+    def _reach(self, answer: Callable[[], bool] = lambda: True, patience_s: float = math.inf) -> None:
+        """Blocks while this rank is cut off, and while there is no answer yet, which the store itself gives up after a while."""
         store = self._store
         store.schedule.sleep(store.schedule.random.random() * store.latency_s)
-        store.schedule.wait(lambda: store.gone or (self._rank not in store.cut_off and answer()))
+        end, given_up = store.schedule.now + patience_s, False
+
+        def is_answered() -> bool:
+            return store.gone or (self._rank not in store.cut_off and (given_up or answer()))
+
+        if not store.schedule.wait(is_answered, end - store.schedule.now):
+            given_up = True
+            store.schedule.wait(is_answered)  # a store that is not reached cannot say so
         if store.gone:
             raise RuntimeError("Connection reset by peer")
+        if not answer():
+            raise RuntimeError("wait timeout")

@@ -16,6 +16,7 @@ from gpu_acceptance.control.relay import Link, link_to, make_relay
 from gpu_acceptance.control.session import Numbers, Session
 from gpu_acceptance.control.store_client import get_now
 
+CHANNEL = "cast"
 _NOTHING = "null"  # it wakes who waits
 _PATIENCE_S = 3.0  # for a relay that says nothing, as most do most of the time, before the store is asked
 _ON_ITS_WAY_S = 1.0  # what is in the log, from there over the relay
@@ -34,7 +35,7 @@ class Casts:
         self._heard_by_all = 0
         self._deleted = 0
         self._heard = 0  # places
-        self._numbers = Numbers("cast", session.tampering)
+        self._numbers = Numbers(CHANNEL, session)
         self._there = 0  # places at least that the relay says are in the log
         self._closing = False
         self._relay = make_relay() if local_rank == 0 and local_world_size > 1 else None
@@ -47,6 +48,7 @@ class Casts:
         self._written = max(self._written, self._heard) + 1
         while not self._put(store, self._written, self._num_said, text):
             self._written += 1
+        self._session.ledger.note_sent(CHANNEL, self._num_said)
         while self._deleted < self._heard_by_all:
             self._deleted += 1
             store.delete_key(_key(self._deleted))
@@ -57,8 +59,11 @@ class Casts:
         return store.compare_set(_key(place), "", signed) == signed.encode()
 
     def begin_attempt(self) -> None:
-        """Rank 0, before it announces one, where all have answered each that was before: all have heard what was said before the last."""
-        self._heard_by_all, self._of_attempt = self._of_attempt - 1, max(self._written, self._heard) + 1
+        """Rank 0, before it announces one, where all have answered each that was before: all have heard what was said before the last.
+
+        Up to our own last cast: what strangers wrote behind that, others may not have passed yet.
+        """
+        self._heard_by_all, self._of_attempt = self._of_attempt - 1, self._written + 1
 
     def await_next(self, store: Store) -> tuple[int, Any] | None:
         """Sender and message of the next cast, or None: what is in the next place is none."""

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 
 from gpu_acceptance.launch.rank import Rank
@@ -24,6 +24,7 @@ from gpu_acceptance.processes.gc_pause import gc_spared
 with gc_spared():  # hundreds of thousands of objects
     from torch.distributed import PrefixStore, Store, TCPStore
 
+    from gpu_acceptance.control.casts import CHANNEL as CAST_CHANNEL
     from gpu_acceptance.control.casts import Casts
     from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
     from gpu_acceptance.control.session import (
@@ -44,6 +45,7 @@ _NO_MORE = b"no more"  # a rank's last message to itself
 _LONGEST_RUN = timedelta(days=30)  # a wait that times out writes two warnings to stderr; ours never should
 _PATIENCE_S = 20.0  # for a key that must be there: longer than a network is away that comes back
 CONNECT_S = 60.0
+_ENDS = {"stop", "final", "refused", "leave"}
 _LAST_WORD_S = 2.0  # for the listener to read it
 
 
@@ -126,8 +128,14 @@ class Control:
             return
         self._num_sent[rank] += 1
         key = f"to/{rank}"
-        signed = self.session.sign(key, self.place.rank, self._num_sent[rank], text)
-        self._outgoing.put(lambda store: store.queue_push(key, signed))
+        number = self._num_sent[rank]
+        signed = self.session.sign(key, self.place.rank, number, text)
+
+        def push(store: Store) -> None:
+            store.queue_push(key, signed)
+            self.session.ledger.note_sent(key, number)
+
+        self._outgoing.put(push)
 
     def post(self, message: Message) -> None:
         """Tells rank 0 something of the attempt `message["seq"]`; in vain where rank 0 has gone on to the next one. Never blocks."""
@@ -155,6 +163,18 @@ class Control:
         if casts := self._casts:
             self._outgoing.put(lambda store: casts.write(store, text))
         self._deliver(text)
+
+    def facts(self) -> Message:
+        """What the others shall know of this rank, with each heartbeat."""
+        return {**self.session.tampering.facts(), "sent": self.session.ledger.sent}
+
+    def find_late(self, told: Mapping[int, Message]) -> None:
+        """Compares what came with what the others told by `facts`. To be called about once a second."""
+        channels = {f"to/{self.place.rank}", CAST_CHANNEL, *([self._reader.channel] if self._reader else [])}
+        sent = {rank: facts["sent"] for rank, facts in told.items() if rank != self.place.rank}
+        lost = self.session.ledger.find_late(sent, channels, time.monotonic())
+        if CAST_CHANNEL in lost and (casts := self._casts):
+            self._outgoing.put(casts.wake)  # it waits in a place that will stay empty
 
     def all_have_joined(self) -> None:
         """Rank 0, once every rank has said hello: nobody needs to be told of the session any more. Never blocks."""
@@ -233,7 +253,7 @@ class Control:
 
     def _listen(self, store: Store) -> None:
         key = f"to/{self.place.rank}"
-        numbers = Numbers("to", self.session.tampering)
+        numbers = Numbers(key, self.session)
         while not ((text := store.queue_pop(key)) == _NO_MORE and self._closing):
             said = self.session.check(key, text)
             if said and numbers.is_next(*said[:2]):
@@ -244,7 +264,9 @@ class Control:
         assert casts
         while not self._closing:
             said = casts.await_next(store)
-            if said and said[0] != self.place.rank:
+            # Where one was lost, what follows has no ground: only what ends the run is heard.
+            is_sound = not self.session.tampering.lost[CAST_CHANNEL]
+            if said and said[0] != self.place.rank and (is_sound or said[1]["type"] in _ENDS):
                 self._put(said)
         casts.close()
 

@@ -55,6 +55,7 @@ class Speaker:
             # It begins a line as well: what a stranger appended without an end would take this one along.
             store.append(_box_key(attempt), f"\n{line}\n")  # type: ignore[attr-defined]  # torch's stub does not name it
             ring(store)
+            self._session.ledger.note_sent(_box_key(attempt), number)
 
         return send
 
@@ -76,12 +77,17 @@ class Reader:
         self._session = session
         self._wanted: object = None  # the attempt whose box is to be read
         self._attempt: object = None  # the one that is
-        self._numbers = Numbers("box", session.tampering)  # of its words
+        self._numbers = Numbers("box", session)  # of its words
         self._read = 0  # bytes of its box
 
     def open(self, attempt: object) -> None:
         """From the next bell on. Its box is laid out, or will be."""
         self._wanted = attempt
+
+    @property
+    def channel(self) -> str:
+        """Of the words that are read."""
+        return _box_key(self._attempt)
 
     def await_words(self, store: Store) -> Iterator[list[Word]]:
         """Waits for the bell, and yields all words that are new, some at once. Then it rests for as long as all that took: others speak."""
@@ -99,8 +105,9 @@ class Reader:
         if attempt != self._attempt:
             if self._attempt is not None:
                 store.delete_key(_box_key(self._attempt))
+                self._session.ledger.forget(_box_key(self._attempt))
             self._attempt, self._read = attempt, 0
-            self._numbers = Numbers("box", self._session.tampering)
+            self._numbers = Numbers(_box_key(attempt), self._session)
 
     def _new_lines(self, store: Store) -> list[bytes]:
         box = get_now(store, _box_key(self._attempt)) or b""

@@ -91,6 +91,11 @@ class Lookout:
             return []
         return sorted(rank for rank, sight in self._seen.copy().items() if now - sight.since > LOST_S)
 
+    def all_seen_since(self, since: float) -> bool:
+        """Whether each watched rank that is not lost has shown a new beat after this moment."""
+        lost = self.lost()
+        return all(sight.since > since for rank, sight in self._seen.copy().items() if rank not in lost)
+
     def alive(self) -> list[int]:
         """Watched ranks whose counter was seen to move within the last three beats."""
         now = time.monotonic()

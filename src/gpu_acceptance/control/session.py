@@ -10,16 +10,14 @@ import hashlib
 import hmac
 import json
 import secrets
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from torch.distributed import Store
 
+from gpu_acceptance.control.ledger import Ledger, Tampering, channel_kind
 from gpu_acceptance.control.store_client import get_now
 from gpu_acceptance.launch.secret import Secret
 
@@ -27,30 +25,6 @@ Message = dict[str, Any]
 _CODE = 32  # hexadecimal digits
 _NONCE_KEY = "session"
 _POLL_S = 0.1
-
-
-@dataclass
-class Tampering:
-    """What strangers did to the control messages of a run, as one rank saw it. Its methods may be called from any thread."""
-
-    dropped: Counter[str] = field(default_factory=Counter)  # by kind of message
-    lost: Counter[str] = field(default_factory=Counter)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def drop(self, kind: str) -> None:
-        """Count a message of this kind that was not authentic."""
-        with self._lock:
-            self.dropped[kind] += 1
-
-    def facts(self) -> dict[str, dict[str, int]]:
-        """Both counts, as JSON."""
-        with self._lock:
-            return {"dropped": dict(self.dropped), "lost": dict(self.lost)}
-
-    def lose(self, kind: str, number: int = 1) -> None:
-        """Count messages that were sent and are not there."""
-        with self._lock:
-            self.lost[kind] += number
 
 
 class Session:
@@ -63,6 +37,7 @@ class Session:
         self.is_authenticated = is_authenticated
         self.name = hmac.digest(key, b"name", hashlib.sha256).hex()[:16]
         self.tampering = Tampering()
+        self.ledger = Ledger(self.tampering)
 
     def sign(self, channel: str, sender: int, number: int, text: str) -> str:
         """A message (`text`: JSON on one line) with its code."""
@@ -73,7 +48,7 @@ class Session:
         """Sender, number and message; None where the code is not right, which is counted by the kind of channel."""
         code, body = data[:_CODE], data[_CODE:]
         if not hmac.compare_digest(code, self._code(channel, body).encode()):
-            self.tampering.drop(channel.partition("/")[0])
+            self.tampering.drop(channel_kind(channel))
             return None
         sender, number, message = json.loads(body)
         return sender, number, message
@@ -85,25 +60,21 @@ class Session:
 class Numbers:
     """The numbers of one channel, by sender: each follows the one before."""
 
-    def __init__(self, kind: str, tampering: Tampering) -> None:
-        self._kind = kind
-        self._tampering = tampering
-        self._last: Counter[int] = Counter()
+    def __init__(self, channel: str, session: Session) -> None:
+        self._channel = channel
+        self._session = session
 
     def is_next(self, sender: int, number: int) -> bool:
         """Whether a message is new; one that was heard before is dropped, those that were left out are lost."""
-        missing = number - self._last[sender] - 1
+        ledger, tampering = self._session.ledger, self._session.tampering
+        missing = number - ledger.last_heard(sender, self._channel) - 1
         if missing < 0:
-            self._tampering.drop(self._kind)
+            tampering.drop(channel_kind(self._channel))
             return False
         if missing:
-            self._tampering.lose(self._kind, missing)
-        self._last[sender] = number
+            tampering.lose(channel_kind(self._channel), missing)
+        ledger.note_heard(sender, self._channel, number)
         return True
-
-    def heard(self, sender: int) -> int:
-        """The number of the last message of this sender."""
-        return self._last[sender]
 
 
 def new_nonce() -> str:

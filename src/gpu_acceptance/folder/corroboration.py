@@ -91,9 +91,8 @@ def _problem(content: JournalContent, identity: RankIdentity, record: RunRecord)
     if unlike := _unlike_fields(_before_it_opened(content.identity), _before_it_opened(identity)):
         return f"gives its rank another {unlike}"
     header = record.header
-    planned = make_header(
-        content.plan, Job(header.ranks), header.ended_at, header.control, rebuilt=header.rebuilt, journals=header.journals
-    )
+    facts = header.ended_at, header.control
+    planned = make_header(content.plan, Job(header.ranks), *facts, rebuilt=header.rebuilt, journals=header.journals)
     if unlike := _unlike_fields(planned, header):
         return f"has a plan with another {unlike}"
     rows = {row.nodeid for row in record.rows}

@@ -7,6 +7,7 @@ from pathlib import Path
 from gpu_acceptance.folder.corroboration import Unlike, find_unlike_journals
 from gpu_acceptance.folder.run_files import RunFiles
 from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.supervisor.confirmation import digest_of
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.text.ranges import named
 
@@ -24,8 +25,12 @@ class Journals:
 
 
 def ask_for_journals(supervisor: Supervisor, files: RunFiles) -> Journals:
-    """Each living rank reads its journal once more and says what became of it. Collective: the others answer while they wait."""
-    supervisor.control.cast({"type": "journal?", "beside": files.journal.name})
+    """Each living rank reads its journal once more, says what became of it, and objects where something else was judged than it told.
+
+    Collective: the others answer while they wait.
+    """
+    judged = {str(rank): digest_of(told) for rank, told in supervisor.judged.items()}
+    supervisor.control.cast({"type": "journal?", "beside": files.journal.name, "judged": judged})
     end = time.monotonic() + _ANSWER_S
     everybody = set(range(supervisor.place.world_size))
     while True:

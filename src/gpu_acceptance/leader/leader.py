@@ -94,6 +94,11 @@ class Leader:
         """Ends healthy workers on all ranks, and keeps how that went. Collective: the others follow."""
         self._generations.end()
 
+    @property
+    def has_doubtful_rows(self) -> bool:
+        """Whether a rank was stuck, which it also is where a stranger took a message away that it waited for."""
+        return any(row.outcome is Outcome.STUCK for row in self.finished_rows())
+
     def finished_rows(self) -> list[Row]:
         """All rows; row 0 holds every formation of the run, the later ones too, and the worst of them counts. A bad end is a row."""
         rows = [row for row in self.rows if row.nodeid != FORMATION]

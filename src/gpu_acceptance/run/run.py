@@ -46,7 +46,7 @@ from gpu_acceptance.run.error_file import write_error_file
 from gpu_acceptance.run.joining import agree
 from gpu_acceptance.run.outputs import empty
 from gpu_acceptance.run.unmet import note_refusal
-from gpu_acceptance.supervisor.supervisor import BYE_S, LEAVE_S, LeaderLostError, Supervisor
+from gpu_acceptance.supervisor.supervisor import BYE_S, LEAVE_S, LOST_MESSAGES, LeaderLostError, Supervisor
 from gpu_acceptance.supervisor.worker_hold import Suite
 from gpu_acceptance.thresholds.levels import runs
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, matching_reason, subject_of
@@ -209,9 +209,9 @@ class Run:
 
     @property
     def _interruption(self) -> str | None:
-        """A budget that is spent is none."""
+        """A budget that is spent is none, and what strangers did is told by itself."""
         stopped, budget = self.supervisor.stopping, self.settings.budget
-        return None if budget and stopped == budget.text else stopped
+        return None if stopped == LOST_MESSAGES or (budget and stopped == budget.text) else stopped
 
     # --- the end -------------------------------------------------------------------------------------------------------------
 
@@ -347,6 +347,8 @@ class Run:
 
     def _end_workers_and_report(self, leader: Leader) -> None:
         leader.end_workers()
+        if leader.has_doubtful_rows:
+            self.supervisor.settle()
         self.supervisor.refuse_a_leader_that_was_given_up()  # another rank writes
         self.journals = ask_for_journals(self.supervisor, self.files)
         self._tell(self._end_as_leader())

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gpu_acceptance.control.session import Message
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.supervisor.confirmation import Told, note
 from gpu_acceptance.verdict.attempts import causes_before_victims, is_poison
 
 LOST_AFTER_S = 15.0  # beyond deadline and grace: a supervisor answers within a second unless it is gone
@@ -31,6 +32,8 @@ class Board:
         self._sealable: set[int] = set()  # passed, and ready for the collective that must pair
         self._ready: set[int] = set()  # for that, or it will not be any more
         self._sealed = False
+        self.told: dict[int, Told] = {}  # what each rank told of itself
+        self.excuse = ""  # why a rank may not have been heard, though it is there
         self.facts: dict[int, dict[str, str]] = {}
 
     @property
@@ -62,6 +65,8 @@ class Board:
         except ValueError as error:
             record = self._record(rank, Outcome.ERROR, f"its record could not be read: {error}"[:2000])
         self._keep(rank, record)
+        if self._records[rank] is record:
+            note(self.told.setdefault(rank, {}), record, message["record"])
         self.facts[rank] = {str(name): str(value) for name, value in message.get("facts", {}).items()}
 
     def _refuse_other_place(self, rank: int, record: RankRecord) -> None:
@@ -111,7 +116,7 @@ class Board:
 
     def records(self) -> tuple[RankRecord, ...]:
         """One record for every rank, in rank order; a rank that never answered is lost."""
-        answer = f"no answer within {self.elapsed_s:.0f} s: its supervisor or node is gone"
+        answer = f"no answer within {self.elapsed_s:.0f} s: {self.excuse or 'its supervisor or node is gone'}"
         complete = [self._records.get(rank) or self._record(rank, Outcome.LOST, answer) for rank in range(self._world_size)]
         return causes_before_victims(complete)
 

@@ -6,10 +6,11 @@ finishes the run (leader/standby.py). All others follow.
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from gpu_acceptance.control.control import Control, ControlError, UnreachableError
-from gpu_acceptance.control.lookout import LOST_S, Lookout, Loss
+from gpu_acceptance.control.ledger import LATE_S
+from gpu_acceptance.control.lookout import BEAT_S, LOST_S, Lookout, Loss
 from gpu_acceptance.control.session import Message
 from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.journal import Journal
@@ -22,11 +23,13 @@ from gpu_acceptance.record.identity import RankFacts
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.supervisor.board import GRACE_S, Board
+from gpu_acceptance.supervisor.confirmation import Told, digest_of, find_disputed, note
 from gpu_acceptance.supervisor.events import Event, Events
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RankAttempt, RunAttempt
 from gpu_acceptance.supervisor.worker_hold import WorkerHold
 
+LOST_MESSAGES = "the loss of control messages"  # as a reason to stop
 IDLE_S = 120.0  # for the leader to say what is next
 _STOP_S = 3.0  # for a leader without a heartbeat to react to a signal, and for the ranks to answer: torchrun kills 30 s after its SIGTERM
 _BUSY_S = 10.0  # for one whose heart beats: it may be inside a hook, or judge a thousand records
@@ -52,7 +55,7 @@ class Supervisor:
         self.place = place
         self.control = control
         self.stop_signals = stop
-        self.lookout = Lookout(control.client(), control.session, place.rank, control.session.tampering.facts)
+        self.lookout = Lookout(control.client(), control.session, place.rank, control.facts)
         self.events = Events(control, stop)
         self.hold: WorkerHold | None = None
         self.journal: Journal | None = None
@@ -72,8 +75,11 @@ class Supervisor:
         self._stop_asked: float | None = None
         self.is_cut_off = False  # from the store, and the launcher is perhaps as well
         self.given_up: set[int] = set()  # leaders that were followed by another one
+        self.judged: dict[int, Told] = {}  # the leader: what each rank told
+        self._told: Told = {}  # what this rank told
         self._all_answered = True  # the leader: no rank was lost so far
         self._is_leaving = False  # no worker comes up any more
+        self._compared_s = 0.0  # when what came was last compared with what was sent
         self._store_lost = ""  # why; nothing can be awaited any more
 
     @property
@@ -108,8 +114,26 @@ class Supervisor:
             for rank in self.lookout.lost():
                 self.board.lose(rank, f"no heartbeat for {LOST_S:g} s: its supervisor or node is gone")
             self.board.advance()
+        self._look_for_lost_messages()
         self.on_tick()
         self._refuse_to_wait_for_nobody()
+
+    def _look_for_lost_messages(self) -> None:
+        """What is concluded without them proves nothing: the run ends."""
+        if time.monotonic() - self._compared_s < BEAT_S:
+            return
+        self._compared_s = time.monotonic()
+        self.control.find_late(self.lookout.told.copy())
+        if self.is_leader and not self.stopping and self.control_messages().lost:
+            self.control.cast({"type": "stop", "reason": LOST_MESSAGES})
+
+    def settle(self) -> None:
+        """The leader: waits until each heartbeat has told what its rank had sent by now, and that has come or is known to be lost."""
+        begin_s = time.monotonic()
+        while time.monotonic() < begin_s + LATE_S + LOST_S and not self.control_messages().lost:
+            if self.lookout.all_seen_since(begin_s) and not self.control.session.ledger.is_late and self._compared_s > begin_s:
+                return
+            self.pump()
 
     def _refuse_to_wait_for_nobody(self) -> None:
         if self._store_lost:
@@ -204,6 +228,8 @@ class Supervisor:
         finally:
             self.board = None
         self._all_answered &= board.all_answered
+        for rank, told in board.told.items():
+            self.judged.setdefault(rank, {}).update(told)
         return board
 
     def publish(self, record: RankRecord, facts: dict[str, str]) -> None:
@@ -235,12 +261,14 @@ class Supervisor:
                 self.journal.append(RankFacts(rank=self.place.rank, facts=facts))
         except OSError as error:
             self.journal_problem = self.journal_problem or f"{self.journal.path} could not be written: {error.strerror}"
-        message = {"type": "published", "seq": self._seq, "record": encode(record), "facts": facts, "problem": self.journal_problem}
+        text, message = encode(record), {"type": "published", "seq": self._seq, "problem": self.journal_problem}
         try:
-            self.post(message)
+            self.post({**message, "record": text, "facts": facts})
         except ControlError as error:
-            short = record.model_copy(update={"outcome": Outcome.ERROR, "message": f"record not sent: {error}", "figures": ()})
-            self.post({**message, "record": encode(short), "facts": {}})
+            record = record.model_copy(update={"outcome": Outcome.ERROR, "message": f"record not sent: {error}", "figures": ()})
+            text = encode(record)
+            self.post({**message, "record": text, "facts": {}})
+        note(self._told, record, text)
 
     def describe_network(self, since: float) -> str:
         """What to add to the report of a rank that is stuck, where its node did not reach the store meanwhile."""
@@ -255,15 +283,21 @@ class Supervisor:
         self._publish_now()
         if self.board:
             self.board.hurry(_STOP_S)
+            self.board.excuse = reason if reason == LOST_MESSAGES else ""
 
     def control_messages(self) -> ControlMessages:
         """What strangers did to the messages between ranks, as this rank saw it and as the others told."""
         dropped, lost = Counter[str](), Counter[str]()
-        told = {**self.lookout.told, self.place.rank: self.control.session.tampering.facts()}
+        told = {**self.lookout.told.copy(), self.place.rank: self.control.session.tampering.facts()}
         for facts in told.values():
             dropped.update(facts["dropped"])
             lost.update(facts["lost"])
-        return ControlMessages(is_authenticated=self.control.session.is_authenticated, dropped=dict(dropped), lost=dict(lost))
+        return ControlMessages(
+            is_authenticated=self.control.session.is_authenticated,
+            dropped=dict(dropped),
+            lost=dict(lost),
+            disputed=find_disputed(self.judged, self.mail.get("journal", {}), whole=not self.stopping and self._all_answered),
+        )
 
     # --- the end -------------------------------------------------------------------------------------------------------------
 
@@ -317,15 +351,13 @@ class Supervisor:
         match message["type"]:
             case "store_lost":
                 self._store_lost = f"the control store at {self._store} is gone: {message['reason']}"
-            case "hello" if sender in self.mail.get("hello", {}):
-                self.control.cast({"type": "stop", "reason": f"a second process that says it is rank {sender}"})
             case "hello" | "collected" | "resend" | "journal" | "bye":
                 self.mail.setdefault(message["type"], {})[sender] = message
             case "clock?":
                 self.tell_leader({"type": "clock", "clock_s": time.time()})
             case "journal?" if sender == self.leader:
                 self._heard_leader = time.monotonic()
-                self.tell_leader({"type": "journal", **self._look_at_journal(message["beside"])})
+                self.tell_leader({"type": "journal", **self._look_at_journal(message["beside"]), **self._confirm(message["judged"])})
             case "clock":
                 self.mail.setdefault("clock", {})[sender] = {**message, "heard_s": time.time()}
             case "vote" | "published" | "gather" | "sealable":
@@ -348,6 +380,11 @@ class Supervisor:
         harm = self.journal.find_harm()
         problem = f"the journal of rank {self.place.rank} ({self.journal.path}) {harm}" if harm else ""
         return {"problem": self.journal_problem or problem, "shared": self.journal.path.with_name(beside).exists()}
+
+    def _confirm(self, judged: Mapping[str, str]) -> Message:
+        """All that this rank has told, where the leader judged something else; None where it did not."""
+        agrees = judged.get(str(self.place.rank)) == digest_of(self._told)
+        return {"told": None if agrees else self._told}
 
     def _to_board(self, sender: int, message: Message) -> None:
         if self.board is None or message["seq"] != self.board.go["seq"]:

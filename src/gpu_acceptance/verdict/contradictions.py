@@ -15,7 +15,15 @@ from gpu_acceptance.thresholds.limit import COUNTERS, matching_reason, subject_o
 from gpu_acceptance.verdict.busy import NOTE
 from gpu_acceptance.verdict.contract import judge_contract
 from gpu_acceptance.verdict.coverage import make_coverage
-from gpu_acceptance.verdict.objections import absent, contract_missed, contract_not_tested, incomplete_rows, lost_messages, rejecting_rows
+from gpu_acceptance.verdict.objections import (
+    absent,
+    contract_missed,
+    contract_not_tested,
+    disputed_records,
+    incomplete_rows,
+    lost_messages,
+    rejecting_rows,
+)
 from gpu_acceptance.verdict.suite_state import suite_notes
 from gpu_acceptance.verdict.unproved_bounds import find_unproved
 from gpu_acceptance.verdict.weaknesses import find_control_caveats, find_weaknesses, tested_part
@@ -49,7 +57,7 @@ def _contradictions(record: RunRecord) -> Iterator[str]:
 def _rejections(record: RunRecord) -> Iterator[str]:
     """REJECTED and something that rejects need each other."""
     verdict = record.conclusion.verdict
-    first = next(iter([*rejecting_rows(record.rows), *contract_missed(record.conclusion.contract)]), None)
+    first = next(iter([*rejecting_rows(record.rows, record.header.control), *contract_missed(record.conclusion.contract)]), None)
     if verdict == "REJECTED" and first is None:
         yield "REJECTED, and no validation failed, died, was stuck or missed a limit, and no contract line was missed"
     if verdict != "REJECTED" and first is not None:
@@ -85,8 +93,9 @@ def _against_accepted(record: RunRecord) -> Iterator[str]:
         yield "no reporter finished the run"
     if record.header.measure_only:
         yield "nothing was judged (--measure-only)"
-    yield from (objection.sentence for objection in incomplete_rows(record.rows))
+    yield from (objection.sentence for objection in incomplete_rows(record.rows, record.header.control))
     yield from (objection.sentence for objection in lost_messages(record.header.control))
+    yield from (objection.sentence for objection in disputed_records(record.header.control))
     yield from (objection.sentence for objection in contract_not_tested(record.conclusion.contract))
     yield from _absences(record)
     yield from (f"{nodeid} is there {times} times" for nodeid, times in Counter(row.nodeid for row in record.rows).items() if times > 1)

@@ -42,12 +42,12 @@ def _missed(row: Row) -> list[Judgement]:
     return [judgement for judgement in row.judgements if judgement.status is Status.MISSED]
 
 
-def rejecting_rows(rows: Sequence[Row]) -> Iterator[Objection]:
-    """Failed, died, stuck, missed. A missed limit rejects whatever its row says."""
+def rejecting_rows(rows: Sequence[Row], control: ControlMessages | None) -> Iterator[Objection]:
+    """Failed, died, stuck, missed. A missed limit rejects whatever its row says. A rank may be stuck because a message was lost."""
     missed = {judgement.metric for row in rows for judgement in _missed(row)}
     num_rows = sum(bool(_missed(row)) for row in rows)
     part = f"{plural(len(missed), 'limit')} missed in {_of_all(num_rows, rows)}"
-    for row in _by_severity(rows, Means.REJECTS):
+    for row in _by_severity(rows, Means.REJECTS, control):
         if not _only_missed(row):
             yield Objection(_part_of(row, rows), _sentence(row))
     for row in rows:
@@ -60,18 +60,24 @@ def _only_missed(row: Row) -> bool:
     return row.outcome is Outcome.FAILED and _first_line(row) in {_first_line(judgement) for judgement in _missed(row)}
 
 
-def incomplete_rows(rows: Sequence[Row]) -> Iterator[Objection]:
+def incomplete_rows(rows: Sequence[Row], control: ControlMessages | None) -> Iterator[Objection]:
     """One sentence for all that say the same: a counter that a machine does not have is missing from every validation."""
     alike: dict[tuple[Outcome, str], list[Row]] = {}
-    for row in _by_severity(rows, Means.LEAVES_INCOMPLETE):
+    for row in _by_severity(rows, Means.LEAVES_INCOMPLETE, control):
         alike.setdefault((row.outcome, _first_line(row)), []).append(row)
     for first, *others in alike.values():
         more = f" and {plural(len(others), 'other')}" if others else ""
         yield Objection(_part_of(first, rows), f"{_name(first)}{more}: {_first_line(first) or first.outcome}")
 
 
-def _by_severity(rows: Sequence[Row], means: Means) -> list[Row]:
-    return sorted((row for row in rows if row.outcome.means is means), key=lambda row: row.outcome.severity)
+def _by_severity(rows: Sequence[Row], means: Means, control: ControlMessages | None) -> list[Row]:
+    return sorted((row for row in rows if _means(row.outcome, control) is means), key=lambda row: row.outcome.severity)
+
+
+def _means(outcome: Outcome, control: ControlMessages | None) -> Means:
+    """A rank may be stuck because a message was lost that it waited for: no fault of its own, nor of the hardware."""
+    is_excused = outcome is Outcome.STUCK and control is not None and bool(control.lost)
+    return Means.LEAVES_INCOMPLETE if is_excused else outcome.means
 
 
 def _part_of(row: Row, rows: Sequence[Row]) -> str:
@@ -118,6 +124,14 @@ def lost_messages(control: ControlMessages | None) -> Iterator[Objection]:
         kinds = ", ".join(f"{kind}: {number}" for kind, number in sorted(control.lost.items()))
         number = plural(sum(control.lost.values()), "control message")
         yield Objection("control messages lost", f"{number} deleted or overwritten in the control store by a stranger ({kinds})")
+
+
+def disputed_records(control: ControlMessages | None) -> Iterator[Objection]:
+    """Ranks that told something else of themselves than rank 0 judged."""
+    disputed = control.disputed if control else ()
+    for one in disputed:
+        what = f"{one.nodeid} (attempt {one.attempt}): it told {one.told}, and {one.judged} was judged"
+        yield Objection(f"{plural(len(disputed), 'rank')} told otherwise", f"rank {one.rank} objects to {what}")
 
 
 def uncollected(sentences: Sequence[str]) -> Iterator[Objection]:

@@ -21,6 +21,7 @@ from gpu_acceptance.verdict.objections import (
     broken_off,
     contract_missed,
     contract_not_tested,
+    disputed_records,
     incomplete_rows,
     lost_messages,
     rejecting_rows,
@@ -69,13 +70,13 @@ def conclude(
     limits = judge_run(rows, profile, job, waivers)
     coverage = make_coverage(limits, profile.requires, job)
     agreed = judge_contract(contract, limits, job.num_nodes, profile.not_applicable) if contract else None
-    rejecting = [*rejecting_rows(rows), *contract_missed(agreed)]
+    rejecting = [*rejecting_rows(rows, control), *contract_missed(agreed)]
     halted = list(broken_off(measure_only, interrupted, internal_error, not_concluded))
-    halted += lost_messages(control)
+    halted += [*lost_messages(control), *disputed_records(control)]
     incomplete = [
         *halted,
         *uncollected(not_collected),
-        *incomplete_rows(rows),
+        *incomplete_rows(rows, control),
         *([] if measure_only else unproved(rows, limits, coverage, profile)),
         *([] if measure_only else contract_not_tested(agreed)),
         *([] if measure_only else map(same, subjects_without_limit(rows, profile, job, waivers, too_small))),

@@ -1,0 +1,101 @@
+"""Messages that were sent and never came: a stranger deleted them in the store, and no code and no number shows that while nothing follows.
+
+Each rank tells with its heartbeat how many messages it has sent by each channel. Who reads a channel compares that with what came.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+LATE_S = 15.0  # as long as a heart may stand still: the connections of a rank are not back at one time after a network was away
+
+
+class Tampering:
+    """What strangers did to control messages, as one rank saw it; counts are by kind. Its methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self.dropped = Counter[str]()
+        self.lost = Counter[str]()
+        self._lock = threading.Lock()
+
+    def drop(self, kind: str) -> None:
+        """Count a message of this kind that was not authentic."""
+        with self._lock:
+            self.dropped[kind] += 1
+
+    def lose(self, kind: str, number: int = 1) -> None:
+        """Count messages that were sent and are not there."""
+        with self._lock:
+            self.lost[kind] += number
+
+    def facts(self) -> dict[str, dict[str, int]]:
+        """Both counts, as JSON."""
+        with self._lock:
+            return {"dropped": dict(self.dropped), "lost": dict(self.lost)}
+
+
+class Ledger:
+    """What one rank has sent and heard. Its methods may be called from any thread; `find_late` from one only."""
+
+    def __init__(self, tampering: Tampering) -> None:
+        self._tampering = tampering
+        self._lock = threading.Lock()  # of what was heard, which several threads note
+        self._sent: dict[str, int] = {}
+        self._heard: dict[tuple[int, str], int] = {}
+        self._late: dict[tuple[int, str], tuple[int, float]] = {}  # the number that is awaited, and since when
+
+    def note_sent(self, channel: str, number: int) -> None:
+        """The store has message `number` of this channel. Of channels with an attempt in their names the last one of a kind counts."""
+        kind, is_private = channel_kind(channel), channel.startswith("to/")
+        kept = {other: last for other, last in self._sent.items() if is_private or channel_kind(other) != kind}
+        self._sent = {**kept, channel: number}
+
+    def note_heard(self, sender: int, channel: str, number: int) -> None:
+        """Message `number` of a sender has come."""
+        with self._lock:
+            self._heard[sender, channel] = number
+
+    def forget(self, channel: str) -> None:
+        """Nobody reads this channel any more."""
+        with self._lock:
+            self._heard = {key: number for key, number in self._heard.items() if key[1] != channel}
+
+    @property
+    def sent(self) -> dict[str, int]:
+        """The last number of each channel, for the others."""
+        return self._sent
+
+    @property
+    def is_late(self) -> bool:
+        """Whether something that others have sent has not come yet."""
+        return bool(self._late)
+
+    def find_late(self, told: Mapping[int, Mapping[str, int]], channels: Collection[str], now: float) -> set[str]:
+        """Compares what each rank told of these channels. What is late for too long is counted as lost; returns these channels."""
+        late, lost = {}, set()
+        for sender, sent in told.items():
+            for channel in sent.keys() & channels:
+                number, key = sent[channel], (sender, channel)
+                heard = self._heard.get(key, 0)
+                if heard >= number:
+                    continue
+                awaited, since = self._late.get(key, (number, now))
+                if heard >= awaited:
+                    awaited, since = number, now
+                if now - since <= LATE_S:
+                    late[key] = awaited, since
+                    continue
+                self._tampering.lose(channel_kind(channel), number - heard)
+                self.note_heard(*key, number)
+                lost.add(channel)
+        self._late = late
+        return lost
+
+    def last_heard(self, sender: int, channel: str) -> int:
+        """The number of the last message that came, or was given up."""
+        return self._heard.get((sender, channel), 0)
+
+
+def channel_kind(channel: str) -> str:
+    """`box` of `box/17`."""
+    return channel.partition("/")[0]

@@ -1,0 +1,50 @@
+"""Each rank confirms what is concluded about it: rank 0 tells the digest of what it judged of a rank, and the rank compares its own.
+
+A rank that has told something else objects with all that it has told; rank 0 then names the first record that differs, with both values.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpu_acceptance.record.control_messages import DisputedRecord
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.rank_record import RankRecord
+
+_DIGITS = 16
+Told = dict[str, list[str]]  # `NODE_ID ATTEMPT` -> outcome and digest
+
+
+def note(told: Told, record: RankRecord, text: str) -> None:
+    """Adds a record, as it was sent."""
+    told[f"{record.nodeid} {record.attempt}"] = [record.outcome, hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]]
+
+
+def digest_of(told: Mapping[str, list[str]]) -> str:
+    """Of all records of one rank."""
+    return hashlib.sha256(json.dumps(sorted(told.items())).encode()).hexdigest()[:_DIGITS]
+
+
+def find_disputed(judged: Mapping[int, Told], answers: Mapping[int, Mapping[str, Any]], *, whole: bool) -> tuple[DisputedRecord, ...]:
+    """Of each rank that objects (its answer has all that it `told`), the first record that differs.
+
+    `whole`: the run was not broken off, so that no record may be missing either.
+    """
+    objecting = {rank: answer["told"] for rank, answer in sorted(answers.items()) if answer["told"] is not None}
+    found = (next(_differing(rank, judged.get(rank, {}), told, whole=whole), None) for rank, told in objecting.items())
+    return tuple(one for one in found if one)
+
+
+def _differing(rank: int, judged: Told, told: Told, *, whole: bool) -> Iterator[DisputedRecord]:
+    for key in sorted(judged.keys() | told.keys()):
+        ours, theirs = judged.get(key), told.get(key)
+        if ours == theirs or (not whole and ours is None):
+            continue
+        nodeid, _, attempt = key.rpartition(" ")
+        yield DisputedRecord(rank=rank, nodeid=nodeid, attempt=int(attempt), told=_shown(theirs), judged=_shown(ours))
+
+
+def _shown(entry: list[str] | None) -> str:
+    """`passed (0123456789abcdef)`."""
+    return f"{Outcome(entry[0])} ({entry[1]})" if entry else "nothing"

@@ -88,6 +88,16 @@ def test_the_same_text_is_written_as_often_as_it_was_said(join, store):
     assert [read(end, store) for _ in range(4)] == ["again"] * 3 + ["over"]
 
 
+def test_a_place_that_a_stranger_left_empty_is_passed_by_all_or_by_none(join, store):
+    """Whoever writes takes an empty place for a free one."""
+    writer, early, late = join(0), join(0), join(0)
+    store.set("cast/1", "")
+    assert read(early, store) is None
+    write(writer, store, "go")
+    assert read(early, store) == "go"
+    assert [read(late, store) for _ in range(2)] == [None, "go"]
+
+
 def test_what_was_said_before_the_last_attempt_is_not_kept(join, store):
     end, keys = join(0), []
     for attempt in range(5):

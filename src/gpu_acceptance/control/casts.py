@@ -76,7 +76,7 @@ class Casts:
         if said is None:
             if self._closing:
                 return None
-            text = store.get(_key(place))
+            text = store.get(_key(place)) or self._fill(store, place)
             said = self._session.check(_key(place), text)
         self._heard = place
         if self._relay:
@@ -84,6 +84,10 @@ class Casts:
         if said is None or said[2] is None or not self._numbers.is_next(*said[:2]):
             return None
         return said[0], said[2]
+
+    def _fill(self, store: Store, place: int) -> bytes:
+        """What is in a place for good: a stranger left it empty, and whoever writes a cast takes an empty place for a free one."""
+        return store.compare_set(_key(place), "", self._session.sign(_key(place), self._rank, 0, _NOTHING))
 
     def close(self) -> None:
         """Ends waiting for the relay, now and later, and then `wake` that for the store."""

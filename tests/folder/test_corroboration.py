@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,29 @@ def verify(folder, capsys):
 )
 def test_a_run_as_it_was_left_is_confirmed(tmp_path, run):
     assert unlike(leave(tmp_path / RUN_ID, run)) == []
+
+
+def with_other_limits(run, change):
+    """The same figures, judged by other limits under the name and the digest of the same profile."""
+    limits = {metric: changed for metric, limit in run.plan.profile.limits.items() if (changed := change(limit))}
+    return Told(run.plan.model_copy(update={"profile": replace(run.plan.profile, limits=limits)}), 4, run.attempts)
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (lambda limit: replace(limit, at_least=1.0) if limit.metric == "hbm.triad.bandwidth" else limit, "is passed, and its figures"),
+        (lambda limit: replace(limit, source="policy: as agreed") if limit.metric == "hbm.triad.bandwidth" else limit, "source is"),
+        (lambda limit: None if limit.subject == "gemm" else limit, "is no limit, and its figures and limits give passed"),
+    ],
+    ids=["a looser bound", "another source", "a limit less"],
+)
+def test_a_record_that_was_judged_by_other_limits_is_not_confirmed(tmp_path, change, wrong):
+    run = told(triad=(120.0, 120.0, 3.0, 120.0))
+    found = unlike(leave(tmp_path / RUN_ID, run, record_of(with_other_limits(run, change))))
+    assert len(found) == 1
+    assert found[0].startswith(f"{journal(0)} has limits by which results.json is wrong: ")
+    assert wrong in found[0]
 
 
 def test_a_record_whose_bad_row_was_cut_out_is_not_confirmed(tmp_path, capsys):

@@ -29,7 +29,8 @@ def board(casts):
 
 
 def publish(board, rank, outcome=Outcome.PASSED, facts=None, **more):
-    board.publish(rank, {"record": make_record(rank, outcome, **more).model_dump_json(), "facts": facts or {}})
+    record = make_record(rank, outcome, nodeid=GO["nodeid"], generation=GO["generation"], **more)
+    board.publish(rank, {"record": record.model_dump_json(), "facts": facts or {}})
 
 
 def outcomes(board):

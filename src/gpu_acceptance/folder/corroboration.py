@@ -19,6 +19,7 @@ from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.thresholds.values import first_of
 from gpu_acceptance.verdict.attempts import causes_before_victims
+from gpu_acceptance.verdict.judged_again import find_judged_otherwise
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.run_record import make_header
 
@@ -63,7 +64,19 @@ def find_unlike_journals(run_dir: Path, record: RunRecord) -> Iterator[Unlike]:
         else:
             contents[rank] = content
     yield from (Unlike(_rank_of(path), "is of no rank of this run") for path in found.values())
-    yield from _unlike_records(contents, record)
+    unlike = list(_unlike_records(contents, record))
+    yield from unlike
+    if contents and not unlike:  # figures that are not those of the journals are told as that
+        yield from _judged_otherwise(contents, record)
+
+
+def _judged_otherwise(contents: Mapping[int, JournalContent], record: RunRecord) -> Iterator[Unlike]:
+    """By the limits that the journals have from the start of the run."""
+    first, *others = sorted(contents)
+    plan = contents[first].plan
+    yield from (Unlike(rank, f"has another plan than that of rank {first}") for rank in others if contents[rank].plan != plan)
+    if plan is not None and (fault := next(find_judged_otherwise(record, plan), "")):
+        yield Unlike(first, f"has limits by which results.json is wrong: {one_line(fault)}")
 
 
 def _expected_here(record: RunRecord, found: Mapping[str, Path]) -> Sequence[int]:

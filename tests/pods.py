@@ -50,6 +50,8 @@ def environment_of(container: dict[str, Any], labels: dict[str, str], annotation
         if "value" in entry:
             known[entry["name"]] = _VARIABLE.sub(lambda match: known[match[1]], entry["value"])
         else:
+            if "secretKeyRef" in entry["valueFrom"]:
+                continue  # optional, and no such secret was made
             path = entry["valueFrom"]["fieldRef"]["fieldPath"]
             if path == "spec.nodeName":
                 continue  # of hosts here the name is their own

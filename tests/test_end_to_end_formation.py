@@ -10,36 +10,27 @@ pytestmark = pytest.mark.launcher
 
 DEADLINE_S = 60  # of a worker that starts as well: that took more than 20 s where four runs shared two cores
 # How rank 1 of 2 is broken by its conftest, in its supervisor (whose environment the worker gets) or in its worker.
-HANGS = """
+# A worker refuses what an import has replaced, so the fault comes with a hook after that.
+_AFTER_COLLECTING = """
 import os, signal
-import torch.distributed as dist
 
-if os.environ["RANK"] == "1" and "GPU_ACCEPTANCE_SUPERVISOR" in os.environ:
-    dist.init_process_group = lambda **arguments: signal.pause()
+import pytest
+import torch
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop():
+    if os.environ["RANK"] == "1" and "GPU_ACCEPTANCE_SUPERVISOR" in os.environ:
+        {fault}
 """
+HANGS = _AFTER_COLLECTING.format(fault="torch.distributed.init_process_group = lambda **arguments: signal.pause()")
 WRONG_INTERFACE = """
 import os
 
 if os.environ["RANK"] == "1":
     os.environ["GLOO_SOCKET_IFNAME"] = "nowhere0"
 """
-DIES = """
-import os
-import torch.distributed as dist
-
-if os.environ["RANK"] == "1" and "GPU_ACCEPTANCE_SUPERVISOR" in os.environ:
-    dist.init_process_group = lambda **arguments: os._exit(7)
-"""
-
-
-SEES_ONE_GPU = """
-import os
-import torch
-
-if os.environ["RANK"] == "1" and "GPU_ACCEPTANCE_SUPERVISOR" in os.environ:
-    torch.cuda.is_available = lambda: True
-    torch.cuda.device_count = lambda: 1
-"""
+DIES = _AFTER_COLLECTING.format(fault="torch.distributed.init_process_group = lambda **arguments: os._exit(7)")
+SEES_ONE_GPU = _AFTER_COLLECTING.format(fault="torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: 1")
 
 
 def fault(name, ends_in, says):

@@ -102,16 +102,15 @@ seconds=${patience%s} seconds=${seconds/%m/*60} seconds=$((10#${seconds/%h/*3600
 # The secret of this run, by which ranks of all hosts know each other's messages: over standard input into a file that only this user reads, since
 # every user of a host sees its command lines. noclobber: nobody else made that file.
 key=${GPU_ACCEPTANCE_KEY:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')}
-key_file=/tmp/gpu-acceptance-$run_id.key
+key_file=/tmp/gpu-acceptance-$run_id # and the number of the host: two of the list may be one machine
 handed=()
 for index in "${!hosts[@]}"; do
-    "${ssh[@]}" "${hosts[index]}" "exec bash -c $(quoted "umask 077; set -o noclobber; cat >$key_file")" <<<"$key" &
+    "${ssh[@]}" "${hosts[index]}" "exec bash -c $(quoted "umask 077; set -o noclobber; cat >$key_file-$index.key")" <<<"$key" &
     handed[index]=$!
 done
 for index in "${!hosts[@]}"; do
-    wait "${handed[index]}" || fail "${hosts[index]} does not take the key of this run: $key_file cannot be made there"
+    wait "${handed[index]}" || fail "${hosts[index]} does not take the key of this run: $key_file-$index.key cannot be made there"
 done
-read_key="GPU_ACCEPTANCE_KEY=\$(cat $key_file)&& export GPU_ACCEPTANCE_KEY&& rm -f $key_file&& "
 
 settings=()
 while IFS= read -r name; do settings+=("$name=${!name}"); done < <(compgen -e | grep -E '^(NCCL|GLOO|CUDA|OMP|UCX|FI|TORCH_NCCL)_')
@@ -122,6 +121,7 @@ for index in "${!hosts[@]}"; do
         -m pytest acceptance/ --report-dir="$reports" --run-id="$run_id" --join-timeout="$patience" "$@")
     said=/dev/stdout
     [ "$index" = 0 ] || said=$scratch/$index.said
+    read_key="GPU_ACCEPTANCE_KEY=\$(cat $key_file-$index.key)&& export GPU_ACCEPTANCE_KEY&& rm -f $key_file-$index.key&& "
     "${ssh[@]}" -tt "${hosts[index]}" "$here $read_key exec $(quoted "${command[@]}")" >"$said" 2>&1 </dev/null &
     launched[index]=$!
 done

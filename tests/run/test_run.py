@@ -19,7 +19,7 @@ from gpu_acceptance.run.run import Run
 
 def make_run(folder, rank=0, **state):
     journals = {0: {"problem": "", "shared": True}}
-    supervisor = Mock(ended=None, is_cut_off=False, mail={"journal": journals}, place=Rank(rank=rank))
+    supervisor = Mock(ended=None, is_cut_off=False, mail={"journal": journals}, place=Rank(rank=rank), judged={})
     supervisor.lookout.lost.return_value = []
     run = Run(Mock(budget=None), Rank(rank=rank), supervisor, Mock(), RunFiles(folder, rank), 60.0, None, [])
     for name, value in state.items():

@@ -35,7 +35,8 @@ def test_what_is_ignored_deselected_or_dropped_by_a_hook_is_in_the_verdict_line(
     assert ended.returncode == 6, ended.output
     assert ended.outcomes() == {"test_second": "passed"}
     assert ended.verdict_line.endswith(
-        "(cpu profile: no GPU was tested, 1 file left out: acceptance/test_waived.py, 2 validations deselected)"
+        "(cpu profile: no GPU was tested, 1 file left out: acceptance/test_waived.py, 2 validations deselected, "
+        "conftest acceptance/conftest.py beside the suite's own)"
     )
 
 

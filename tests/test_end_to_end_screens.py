@@ -58,7 +58,7 @@ def assert_last_screen(rows: list[str], verdict: str, folder: Path) -> None:
     """The verdict, what to do, the paths; and nothing of pytest or torchrun."""
     text = "\n".join(rows)
     assert text.count(verdict) == 1, text
-    assert f"report: {folder}/report.html" in text.replace("\n  ", " ")
+    assert f"report: {folder}/report.html" in " ".join(text.split())
     assert read_manifest(folder).sha256 in text
     if verdict != "ACCEPTED":
         assert "to do: " in " ".join(rows).lower()

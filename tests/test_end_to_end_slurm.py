@@ -166,8 +166,12 @@ def test_each_node_by_itself(slurm, tmp_path):
     assert slurm.wait(job) == "FAILED 1:0", job.text
     good, bad = job.text.splitlines()[-2:]
     untested = "1 node of the partition drained or down: not tested"
-    assert good.startswith(f"node1: ACCEPTED (cpu profile: no GPU was tested, {untested}, 1 waived, "), job.text
-    assert bad.startswith("node2: REJECTED: 1 limit missed in 1 of 10 validations (cpu profile: no GPU was tested, "), job.text
+    assert good.startswith(f"node1: ACCEPTED (1 of 2 nodes of the Slurm job, cpu profile: no GPU was tested, {untested}, 1 waived, "), (
+        job.text
+    )
+    assert bad.startswith(
+        "node2: REJECTED: 1 limit missed in 1 of 10 validations (1 of 2 nodes of the Slurm job, cpu profile: no GPU was tested, "
+    ), job.text
     folders = [suite / "reports" / f"slurm-{job.number}-{node}" for node in ("node1", "node2")]
     said = f"slurm.cpus.lacking = {os.cpu_count() - 1} count (CPUs 0; Slurm gave {os.cpu_count()}), need <= 0 count"
     assert said in Path(f"{folders[1]}.txt").read_text()

@@ -1,5 +1,6 @@
 """Signals that ask a run to end, and a launcher that is gone: kept as a reason, so that no signal ends the process by itself."""
 
+import atexit
 import contextlib
 import os
 import signal
@@ -30,6 +31,7 @@ class StopSignals:
         self.wake, self._wake_write = socket.socketpair()
         self.wake.setblocking(False)
         self._wake_write.setblocking(False)
+        atexit.register(self.ignore)  # Python gives signals their default back before it ends: a late SIGINT would become the exit code
         self.arm()
 
     def arm(self) -> None:

@@ -54,7 +54,7 @@ def test_the_readings_on_gpus_are_all_right_and_each_was_followed_by_a_validatio
 
 
 def test_a_text_names_no_machine():
-    text = f"process 4711 of {platform.node()} in /tmp/some/where/results.json:\n 20261120-105204-2486"
+    text = f"process 4711 of {platform.node()} in /tmp/some/where/results.json:\n 20261120-105204-2486a0b1"
     assert neutral(text) == "process N of node-00 in .../results.json: RUN"
     assert neutral("\x1b[31mred\udcff") == r"\x1b[31mred\udcff"
     assert len(neutral("x" * 1000)) < 300

@@ -99,7 +99,9 @@ def test_the_end_of_a_worker_that_sent_garbage_echoes_in_its_peers(make):
 
 
 @pytest.mark.parametrize("collectives_tell", [True, False])
-@pytest.mark.parametrize(("phase", "kind", "outcome"), [("start", "exit", "died"), ("form", "signal", "died"), ("form", "error", "failed")])
+@pytest.mark.parametrize(
+    ("phase", "kind", "outcome"), [("start", "exit", "error"), ("form", "signal", "died"), ("form", "error", "failed")]
+)
 def test_who_waits_in_a_formation_for_a_rank_that_failed_is_its_victim(make, collectives_tell, phase, kind, outcome):
     world = ended(make((1, FORMATION, phase, kind), collectives_tell=collectives_tell))
     assert outcomes(world, FORMATION) == ["victim", outcome, "victim"]

@@ -265,7 +265,9 @@ class World:
         return self._exit(rank, code, *lines)
 
     def _session(self, one: Run) -> None:
-        items = [SimpleNamespace(nodeid=validation.nodeid, path=Path("x.py"), validation=validation) for validation in self._validations]
+        config = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugins=list))
+        facts = {"path": Path("x.py"), "config": config, "fixturenames": []}
+        items = [SimpleNamespace(nodeid=validation.nodeid, validation=validation, **facts) for validation in self._validations]
         order = one.agree(Collected(items=items), self.folder, self.folder / "pytest.ini")  # type: ignore[arg-type]
         if one.place.rank == 0:
             one.lead_with(lambda _line: None)

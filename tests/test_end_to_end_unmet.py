@@ -95,4 +95,4 @@ def test_a_second_process_of_one_rank_is_refused_and_the_run_goes_on(tmp_path):
         ranks.start(1)
         assert ranks.processes[1].wait(timeout=180) == 6, ranks.outputs
         assert first.wait(timeout=180) == ranks.processes[0].wait(timeout=180) == 0, ranks.outputs
-    assert "it has given it to another process that is rank 1" in (suite / "output-1").read_text(), ranks.outputs
+    assert "it has given it to another process that is rank 1" in ranks.outputs

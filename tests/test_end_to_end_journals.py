@@ -22,6 +22,7 @@ TRUNCATED = Fault("journal cut off in its last line", INCOMPLETE)
 MALFORMED = Fault("journal with a line that is no JSON", INCOMPLETE)
 FUTURE = Fault("journal with a line of a future schema", INCOMPLETE)
 TWO_RUNS = Fault("journals of two runs in one folder", "none: nothing is written, exit code 3")
+HARMED = Fault("journal truncated, unlinked, replaced or overwritten while the run goes on", "INCOMPLETE, exit code 3")
 ONE_FOLDER = Fault("two runs with one name", "usage error, exit code 4: the first stays")
 
 
@@ -137,7 +138,7 @@ def test_two_runs_with_one_name(runs, seen):
         ("overwritten", "no longer holds what was written"),
     ],
 )
-def test_a_journal_that_was_harmed_while_the_run_went_on(tmp_path, harm, text):
+def test_a_journal_that_was_harmed_while_the_run_went_on(tmp_path, harm, text, seen):
     ended = torchrun(make_suite(tmp_path, "harms_a_journal"), env={"HARM": harm})
     assert ended.rank_exit_codes == {0: 3, 1: 3}, ended.output
     assert ended.outcomes() == {"test_harm": "passed", "test_next": "passed"}
@@ -145,6 +146,8 @@ def test_a_journal_that_was_harmed_while_the_run_went_on(tmp_path, harm, text):
     reason = ended.record.conclusion.reasons[0]
     assert re.fullmatch(rf"internal error: the journal of rank 1 \({ended.folder}/journal/rank-00001.jsonl\) {text}", reason), reason
     assert build(ended.folder, "verify", str(ended.folder)).exit_code == 1
+    if harm == "truncated":
+        seen.told(HARMED, reason.replace(f"{ended.folder}/", ""), 0)
 
 
 def test_a_rejected_run_whose_bad_row_was_cut_out_is_accepted_by_nobody(tmp_path, capsys):

@@ -37,12 +37,11 @@ with gc_spared():  # hundreds of thousands of objects
         forget_session,
         new_nonce,
     )
-    from gpu_acceptance.control.store_client import NoStoreError, store_client
+    from gpu_acceptance.control.store_client import LONGEST_RUN, NoStoreError, store_client
     from gpu_acceptance.control.store_host import CLOSED, listen_here
 
 MAX_MESSAGE_BYTES = 1 << 20  # TCPStore drops the connection above 8 MiB
 _NO_MORE = b"no more"  # a rank's last message to itself
-_LONGEST_RUN = timedelta(days=30)  # a wait that times out writes two warnings to stderr; ours never should
 _PATIENCE_S = 20.0  # for a key that must be there: longer than a network is away that comes back
 CONNECT_S = 60.0
 _ENDS = {"stop", "final", "refused", "leave"}
@@ -91,9 +90,9 @@ class Control:
         self._casts = None if is_alone else Casts(self.session, place.rank, place.node, place.local_rank, place.local_world_size)
         self._closing = False
         self._sender = threading.Thread(target=self._send_all, args=(self.client(),), daemon=True, name="control-send")
-        waits = {"control-listen": (self._listen, _LONGEST_RUN)}
+        waits = {"control-listen": (self._listen, LONGEST_RUN)}
         if self._casts:
-            waits["control-hear"] = self._hear_casts, _LONGEST_RUN
+            waits["control-hear"] = self._hear_casts, LONGEST_RUN
         if self._reader:
             waits["control-read"] = self._read_words, timedelta(seconds=_PATIENCE_S)
         self._waiting = [
@@ -108,7 +107,7 @@ class Control:
         if self.place.rank == 0:
             begun = session or begin_session(secret)
             if not secret.is_of_run and self.place.world_size > 1:
-                announce_session(self._base_client(_LONGEST_RUN), secret, begun)
+                announce_session(self._base_client(LONGEST_RUN), secret, begun)
             return begun
         joined = await_session(self._base_client, secret, join_s, self._stopped)
         if joined is None:
@@ -178,7 +177,7 @@ class Control:
 
     def all_have_joined(self) -> None:
         """Rank 0, once every rank has said hello: nobody needs to be told of the session any more. Never blocks."""
-        self._outgoing.put(lambda _store: forget_session(self._base_client(_LONGEST_RUN)))
+        self._outgoing.put(lambda _store: forget_session(self._base_client(LONGEST_RUN)))
 
     def _encode(self, message: Message) -> str:
         text = json.dumps(message)

@@ -12,13 +12,12 @@ Rank 0 opens the box of an attempt before it announces it, when it has done with
 import json
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 from torch.distributed import Store
 
 from gpu_acceptance.control.session import Numbers, Session
-from gpu_acceptance.control.store_client import get_all_now, get_now
+from gpu_acceptance.control.store_client import LONGEST_RUN, get_all_now, get_now
 
 Word = tuple[int, Any]  # sender and message
 _BELL = "bell"
@@ -26,7 +25,6 @@ _LETTER = "letter"
 _LONGEST_LINE = 300  # bytes. The box is read anew at each bell, all of it
 _MOST_AT_ONCE = 64  # letters in one answer of the store: each may hold a control message of 1 MiB
 _LEAST_REST_S, _LONGEST_REST_S = 0.001, 0.1
-_LONGEST_RUN = timedelta(days=30)  # a wait that times out writes two warnings to stderr; ours never should
 
 
 class Speaker:
@@ -91,7 +89,7 @@ class Reader:
 
     def await_words(self, store: Store) -> Iterator[list[Word]]:
         """Waits for the bell, and yields all words that are new, some at once. Then it rests for as long as all that took: others speak."""
-        store.wait([_BELL], _LONGEST_RUN)
+        store.wait([_BELL], LONGEST_RUN)
         store.delete_key(_BELL)
         begin_s = time.monotonic()
         self._turn_to(self._wanted, store)

@@ -88,9 +88,8 @@ def begin_session(secret: Secret) -> Session:
 
 
 def announce_session(store: Store, secret: Secret, session: Session) -> None:
-    """Rank 0: says the nonce of this run, where the others need it."""
-    if not secret.is_of_run:
-        store.set(_NONCE_KEY, _derive(secret).sign(_NONCE_KEY, 0, 1, json.dumps(session.nonce)))
+    """Rank 0: says the nonce of this run. The others need it where the secret is not of this run alone."""
+    store.set(_NONCE_KEY, _derive(secret).sign(_NONCE_KEY, 0, 1, json.dumps(session.nonce)))
 
 
 def forget_session(store: Store) -> None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from torch.distributed import DistError, Store, TCPStore
 
+LONGEST_RUN = timedelta(days=30)  # a wait that times out writes two warnings to stderr; ours never should
 _EVERY_S = 0.5
 _ANSWER_S = 10.0  # at least, of what listens: thousands of ranks may ask a store at once
 _NOT_THERE = "?"  # no value of ours

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import psutil
 
+from gpu_acceptance.launch.refused import INTERRUPTED
 from gpu_acceptance.launch.torchrun import environment_for_torchrun
 from gpu_acceptance.processes.facts import become_subreaper, descendants, kill_descendants
 
@@ -21,7 +22,6 @@ _FORCED = (signal.SIGINT, signal.SIGQUIT)  # the second SIGINT; SIGQUIT at once
 _ORPHANS_S = 120.0  # ranks that lose their launcher stop within seconds, and then write the report
 _FORCED_S = 10.0  # for the janitors of the ranks
 _STOPPING = b"\ngpu-acceptance: stopping: the report is being written; a second Ctrl-C ends at once, without a report\n"
-INTERRUPTED = 2
 
 
 class TorchrunProcess:

@@ -6,7 +6,7 @@ finishes the run (leader/standby.py). All others follow.
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from gpu_acceptance.control.control import Control, ControlError, UnreachableError
 from gpu_acceptance.control.ledger import LATE_S
@@ -124,13 +124,13 @@ class Supervisor:
             return
         self._compared_s = time.monotonic()
         self.control.find_late(self.lookout.told.copy())
-        if self.is_leader and not self.stopping and self.control_messages().lost:
+        if self.is_leader and not self.stopping and self._has_lost_messages:
             self.control.cast({"type": "stop", "reason": LOST_MESSAGES})
 
     def settle(self) -> None:
         """The leader: waits until each heartbeat has told what its rank had sent by now, and that has come or is known to be lost."""
         begin_s = time.monotonic()
-        while time.monotonic() < begin_s + LATE_S + LOST_S and not self.control_messages().lost:
+        while time.monotonic() < begin_s + LATE_S + LOST_S and not self._has_lost_messages:
             if self.lookout.all_seen_since(begin_s) and not self.control.session.ledger.is_late and self._compared_s > begin_s:
                 return
             self.pump()
@@ -288,8 +288,7 @@ class Supervisor:
     def control_messages(self) -> ControlMessages:
         """What strangers did to the messages between ranks, as this rank saw it and as the others told."""
         dropped, lost = Counter[str](), Counter[str]()
-        told = {**self.lookout.told.copy(), self.place.rank: self.control.session.tampering.facts()}
-        for facts in told.values():
+        for facts in self._told_of_messages():
             dropped.update(facts["dropped"])
             lost.update(facts["lost"])
         return ControlMessages(
@@ -298,6 +297,14 @@ class Supervisor:
             lost=dict(lost),
             disputed=find_disputed(self.judged, self.mail.get("journal", {}), whole=not self.stopping and self._all_answered),
         )
+
+    @property
+    def _has_lost_messages(self) -> bool:
+        return any(facts["lost"] for facts in self._told_of_messages())
+
+    def _told_of_messages(self) -> Collection[Mapping[str, Mapping[str, int]]]:
+        """What each rank saw of what strangers did, by its last heartbeat; this one by now."""
+        return {**self.lookout.told.copy(), self.place.rank: self.control.session.tampering.facts()}.values()
 
     # --- the end -------------------------------------------------------------------------------------------------------------
 

@@ -17,11 +17,10 @@ from gpu_acceptance.verdict.contract import judge_contract
 from gpu_acceptance.verdict.coverage import make_coverage
 from gpu_acceptance.verdict.objections import (
     absent,
+    broken_messages,
     contract_missed,
     contract_not_tested,
-    disputed_records,
     incomplete_rows,
-    lost_messages,
     rejecting_rows,
 )
 from gpu_acceptance.verdict.suite_state import suite_notes
@@ -94,8 +93,7 @@ def _against_accepted(record: RunRecord) -> Iterator[str]:
     if record.header.measure_only:
         yield "nothing was judged (--measure-only)"
     yield from (objection.sentence for objection in incomplete_rows(record.rows, record.header.control))
-    yield from (objection.sentence for objection in lost_messages(record.header.control))
-    yield from (objection.sentence for objection in disputed_records(record.header.control))
+    yield from (objection.sentence for objection in broken_messages(record.header.control))
     yield from (objection.sentence for objection in contract_not_tested(record.conclusion.contract))
     yield from _absences(record)
     yield from (f"{nodeid} is there {times} times" for nodeid, times in Counter(row.nodeid for row in record.rows).items() if times > 1)

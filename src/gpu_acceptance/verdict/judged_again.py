@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.verdict.attempts import too_small
@@ -39,7 +39,7 @@ def find_judged_otherwise(record: RunRecord, plan: RunPlan) -> Iterator[str]:
 def _needs_no_run(validation: PlannedValidation | None, plan: RunPlan, job: Job) -> bool:
     if validation is None:
         return False
-    lack: Row | None = row_of_lack(validation, job, plan.profile.not_applicable)
+    lack = row_of_lack(validation, job, plan.profile.not_applicable)
     return too_small(validation, job) is not None or (lack is not None and lack.outcome is Outcome.NOT_APPLICABLE)
 
 

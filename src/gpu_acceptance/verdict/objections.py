@@ -118,20 +118,26 @@ def broken_off(
         yield Objection("measured only, not judged", "measured only: no figure was judged")
 
 
-def lost_messages(control: ControlMessages | None) -> Iterator[Objection]:
+def broken_messages(control: ControlMessages | None) -> Iterator[Objection]:
+    """What strangers did to the messages between ranks, so that what was concluded from these is not proved."""
+    if control:
+        yield from _lost_messages(control)
+        yield from _disputed_records(control)
+
+
+def _lost_messages(control: ControlMessages) -> Iterator[Objection]:
     """Messages between ranks that were sent and are not there: what was concluded without them is not proved."""
-    if control and control.lost:
+    if control.lost:
         kinds = ", ".join(f"{kind}: {number}" for kind, number in sorted(control.lost.items()))
         number = plural(sum(control.lost.values()), "control message")
         yield Objection("control messages lost", f"{number} deleted or overwritten in the control store by a stranger ({kinds})")
 
 
-def disputed_records(control: ControlMessages | None) -> Iterator[Objection]:
+def _disputed_records(control: ControlMessages) -> Iterator[Objection]:
     """Ranks that told something else of themselves than rank 0 judged."""
-    disputed = control.disputed if control else ()
-    for one in disputed:
+    for one in control.disputed:
         what = f"{one.nodeid} (attempt {one.attempt}): it told {one.told}, and {one.judged} was judged"
-        yield Objection(f"{plural(len(disputed), 'rank')} told otherwise", f"rank {one.rank} objects to {what}")
+        yield Objection(f"{plural(len(control.disputed), 'rank')} told otherwise", f"rank {one.rank} objects to {what}")
 
 
 def uncollected(sentences: Sequence[str]) -> Iterator[Objection]:

@@ -18,12 +18,11 @@ from gpu_acceptance.verdict.contract import judge_contract
 from gpu_acceptance.verdict.coverage import judge_run, left_out, make_coverage, subjects_without_limit
 from gpu_acceptance.verdict.objections import (
     Objection,
+    broken_messages,
     broken_off,
     contract_missed,
     contract_not_tested,
-    disputed_records,
     incomplete_rows,
-    lost_messages,
     rejecting_rows,
     same,
     uncollected,
@@ -72,7 +71,7 @@ def conclude(
     agreed = judge_contract(contract, limits, job.num_nodes, profile.not_applicable) if contract else None
     rejecting = [*rejecting_rows(rows, control), *contract_missed(agreed)]
     halted = list(broken_off(measure_only, interrupted, internal_error, not_concluded))
-    halted += [*lost_messages(control), *disputed_records(control)]
+    halted += broken_messages(control)
     incomplete = [
         *halted,
         *uncollected(not_collected),

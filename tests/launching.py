@@ -17,12 +17,12 @@ ENDS_WITHIN_S = 180.0  # on a machine that does other things: a start took 40 s 
 
 
 class Ranks:
-    """A job of one node in `suite`, as torchrun would start it. A context manager: nothing is left running."""
+    """A job in `suite`, as torchrun would start it, of one node or of two. A context manager: nothing is left running."""
 
-    def __init__(self, suite: Path, world_size: int, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, suite: Path, world_size: int, *arguments: str, env: Mapping[str, str] | None = None, num_nodes: int = 1) -> None:
         self.suite = suite
         self.processes: dict[int, subprocess.Popen[str]] = {}
-        self._world_size = world_size
+        self._world_size, self._num_nodes = world_size, num_nodes
         self._arguments = arguments
         self._env = env or {}
         self._store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
@@ -102,7 +102,9 @@ class Ranks:
         return self.suite / f"error-{rank}.json"
 
     def _launched(self, rank: int) -> dict[str, str]:
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self._world_size, "LOCAL_WORLD_SIZE": self._world_size}
-        node = {"GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._store.port}
+        of_node = self._world_size // self._num_nodes
+        place = {"RANK": rank, "LOCAL_RANK": rank % of_node, "WORLD_SIZE": self._world_size, "LOCAL_WORLD_SIZE": of_node}
+        node = {"GROUP_RANK": rank // of_node, "GROUP_WORLD_SIZE": self._num_nodes}
+        node |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._store.port}
         launcher = {"TORCHELASTIC_RUN_ID": _RUN, "TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_ERROR_FILE": self._error_file(rank)}
         return {name: str(value) for name, value in {**place, **node, **launcher, "OMP_NUM_THREADS": 1}.items()}

@@ -2,19 +2,24 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 from needs import is_root
 
 NOBODY = 65534
-# Until it is killed. PLAN names what it does, over and over, as fast as the store takes it.
+# Until it is killed. PLAN names what it does, over and over, as fast as the store takes it. What it heard goes to HEARD, if there is one.
 _STRANGER = """
 import json, os, sys, time
+heard = open(sys.argv[4], "a+") if len(sys.argv) > 4 else None
 if int(sys.argv[3]):
     os.setgid(int(sys.argv[3])), os.setuid(int(sys.argv[3]))
 from torch.distributed import TCPStore
 
 store = TCPStore("127.0.0.1", int(sys.argv[1]), None, is_master=False)
-plan, captured, begun = sys.argv[2], {}, set()
+plan, captured = sys.argv[2], {}
+if heard:
+    heard.seek(0)
+    captured = {line: "of an earlier run" for line in heard.read().split("\\n")}
 record = {"kind": "rank", "nodeid": "?", "attempt": 1, "generation": 1, "rank": 1, "outcome": "passed"}
 forged = json.dumps([1, 99, {"type": "published", "seq": 1, "record": json.dumps(record), "facts": {}, "problem": None}])
 print("up", flush=True)
@@ -43,6 +48,26 @@ def forge(key, folder, kind):
         store.set(f"{folder}given-up/0", '["rank 0 lost: a lie", ""]')
 
 
+def listen(key, folder, kind):
+    for line in read(key).split("\\n") if kind != "beat" else ():
+        if line not in captured:
+            captured[line] = key
+            print(line, file=heard, flush=True)
+
+
+def replay(key, folder, kind):
+    if kind == "box":
+        store.append(key, "\\n".join(captured) + "\\n")
+        store.set(f"{folder}bell", "")
+    elif kind == "cast":
+        for line in captured:
+            store.compare_set(f"{folder}cast/{int(key.rpartition('/')[2]) + 1}", "", line)
+    elif kind == "beat":
+        for line in captured:
+            for rank in (0, 1):
+                store.queue_push(f"{folder}to/{rank}", line)
+
+
 def take_away(key, folder, kind):
     if plan in {kind, "everything"} and kind != "beat":
         store.delete_key(key)
@@ -53,22 +78,26 @@ def take_away(key, folder, kind):
                 store.queue_pop(f"{folder}to/{rank}", False)
 
 
+plans = {"forge": forge, "listen": listen, "replay": replay}
 while True:
     for key in store.list_keys():
         for kind in ("box", "cast", "beat", "letter"):
             folder, found, _ = key.partition(f"/{kind}/")
             if found:
-                (forge if plan == "forge" else take_away)(key, f"{folder}/", kind)
-    time.sleep(0.005 if plan == "forge" else 0)
+                plans.get(plan, take_away)(key, f"{folder}/", kind)
+    time.sleep(0.005 if plan in {"forge", "replay"} else 0)
 """
 
 
 class Stranger:
-    """A context manager. `plan`: `forge`, or the kind of key that it deletes (`box`, `cast`), or `everything`."""
+    """A context manager. `plan`: `forge`, or the kind of key that it deletes (`box`, `cast`), or `everything`.
 
-    def __init__(self, port: int, plan: str) -> None:
+    `listen` writes what is said to the file `heard`, and `replay` says all of it in another run.
+    """
+
+    def __init__(self, port: int, plan: str, heard: Path | None = None) -> None:
         user = NOBODY if is_root() else 0
-        command = [sys.executable, "-c", _STRANGER, str(port), plan, str(user)]
+        command = [sys.executable, "-c", _STRANGER, str(port), plan, str(user), *([str(heard)] if heard else [])]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def __enter__(self) -> "Stranger":

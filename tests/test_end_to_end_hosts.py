@@ -20,6 +20,7 @@ from gpu_acceptance.folder.journal import read_journal
 from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.launch.refused import INCOMPLETE
 from gpu_acceptance.processes.deaf_launcher import PATIENCE_S
+from gpu_acceptance.verdict.objections import FORMATION
 
 # The first test that asks may wait for all scenarios.
 pytestmark = [pytest.mark.launcher, pytest.mark.timeout(900), needs_hosts]
@@ -144,6 +145,15 @@ def clock_ahead(folder: Path) -> Ended:
         return ended(hosts, since)
 
 
+def own_name_is_loopback(folder: Path) -> Ended:
+    """As an installer of Debian and Ubuntu leaves /etc/hosts: gloo tells the other node an address where only the own node listens."""
+    with two_hosts(folder, "passes") as hosts:
+        hosts.knows(1, 1, "127.0.1.1", "node-1")
+        since = time.monotonic()
+        hosts.start()
+        return ended(hosts, since)
+
+
 SCENARIOS = {
     "healed": healed,
     "cut off": lambda folder: cut_off(folder, "static"),
@@ -155,6 +165,7 @@ SCENARIOS = {
     "no hello": never_says_hello,
     "never there": never_there,
     "clock": clock_ahead,
+    "own name": own_name_is_loopback,
 }
 
 
@@ -340,3 +351,11 @@ def test_clocks_that_agree_are_recorded_and_not_talked_about(scenarios):
     least_s, most_s = first.record.header.ranks[1].clock_ahead_s
     assert least_s <= 0 <= most_s
     assert "clock of node" not in first.output
+
+
+def test_a_node_whose_own_name_is_a_loopback_address_is_named_where_the_group_fails(scenarios):
+    first, _ = scenarios("own name").hosts
+    print(first.output)
+    assert first.rank_exit_codes
+    said = "/etc/hosts sends the own name to 127.0.1.1 on node 1 (node-1): gloo may wait there, unless GLOO_SOCKET_IFNAME is set"
+    assert said in first.row(FORMATION).message, first.output

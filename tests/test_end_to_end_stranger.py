@@ -1,9 +1,12 @@
 """Strangers on the control store: they change no verdict, end no run, and where they take messages away nobody is blamed for it."""
 
+import re
+
 import pytest
+from clean_environment import KEY
 from launching import Ranks
 from stranger import Stranger
-from suite import make_suite
+from suite import make_suite, torchrun
 
 pytestmark = pytest.mark.launcher
 
@@ -35,3 +38,70 @@ def test_where_messages_are_taken_away_the_run_is_incomplete_and_nobody_is_blame
     assert control.lost or plan != "everything"
     assert ended.verdict_line.startswith("INCOMPLETE: control messages lost" if control.lost else "ACCEPTED"), ended.verdict_line
     assert not {"died", "failed", "error", "stuck"} & {str(row.outcome) for row in ended.record.rows}, ended.output
+
+
+MANY = """
+import pytest
+
+
+@pytest.mark.parametrize("number", range({number}))
+def test_value(check, ranks, number):
+    check("passes.value", 2.0 - ranks.rank * {less}, "GB/s")
+"""
+NUMBER = 40  # so that a stranger who reads what is there for a moment hears some
+
+
+def test_with_one_key_for_all_runs_what_another_run_said_changes_nothing(tmp_path):
+    """Two nodes, whose launcher hands the same key to run after run: in the first rank 1 says that it passed, in the second it misses."""
+    heard, suites = tmp_path / "heard", []
+    for name, less in (("first", 0.5), ("second", 1.5)):
+        suites.append(make_suite(tmp_path / name, "passes"))
+        (suites[-1] / "acceptance" / "test_passes.py").write_text(MANY.format(number=NUMBER, less=less))
+    with Ranks(suites[0], 2, env=KEY, num_nodes=2) as ranks, Stranger(ranks.port, "listen", heard):
+        assert ranks.start(0, 1).end().verdict_line.startswith("ACCEPTED")
+    assert re.search(r'^\w{32}\[1, \d+, {"type": "published", .*passed', heard.read_text(), re.MULTILINE)
+    with Ranks(suites[1], 2, env=KEY, num_nodes=2) as ranks, Stranger(ranks.port, "replay", heard):
+        ended = ranks.start(0, 1).end()
+    assert ranks.exit_codes == {0: 1, 1: 1}, ended.output
+    assert list(ended.outcomes().values()) == ["failed"] * NUMBER, ended.output
+    control = ended.record.header.control
+    assert control.is_authenticated
+    assert control.dropped.keys() >= {"box", "cast"}
+    assert not control.lost
+
+
+FAILS_ON_RANK_1 = """
+def test_value(ranks, check):
+    check("passes.value", 5.0, "GB/s")
+    assert not ranks.rank, "a wrong result"
+"""
+OTHER_JUDGEMENT = """
+import os
+from gpu_acceptance.supervisor.board import Board
+
+publish = Board.publish
+
+
+def believes_that_rank_1_passed(self, rank, message):
+    if rank == 1:
+        message = {**message, "record": message["record"].replace('"outcome":"failed"', '"outcome":"passed"')}
+    publish(self, rank, message)
+
+
+Board.publish = believes_that_rank_1_passed
+"""
+
+
+def test_a_rank_of_which_something_else_was_judged_than_it_told_objects(tmp_path):
+    """Rank 0 makes a pass of what rank 1 told."""
+    suite = make_suite(tmp_path, "passes")
+    (suite / "acceptance" / "test_passes.py").write_text(FAILS_ON_RANK_1)
+    (suite / "acceptance" / "conftest.py").write_text(OTHER_JUDGEMENT)
+    ended = torchrun(suite)
+    assert ended.rank_exit_codes == {0: 3, 1: 3}, ended.output
+    assert ended.verdict_line.startswith("INCOMPLETE: internal error, 1 rank told otherwise")
+    (disputed,) = ended.record.header.control.disputed
+    assert (disputed.rank, disputed.nodeid, disputed.attempt) == (1, "acceptance/test_passes.py::test_value", 1)
+    assert [said.split(" (")[0] for said in (disputed.told, disputed.judged)] == ["failed", "passed"]
+    beside = "the journal of rank 1 (journal/rank-00001.jsonl) tells otherwise than results.json: test_passes.py::test_value: failed there"
+    assert beside in ended.reasons

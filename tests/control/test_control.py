@@ -201,6 +201,23 @@ def test_what_is_not_authentic_is_dropped_and_counted_and_the_next_message_heard
     assert not first.session.tampering.lost
 
 
+@pytest.mark.parametrize(("sender", "text"), [(1, "no JSON"), (1, "{}, 3"), ('"1"', "{}"), ("[]", "{}")])
+def test_what_has_a_right_code_and_is_no_message_is_dropped_too(sender, text, server, pair):
+    """Where no key was given over several nodes, anybody can make the code."""
+    first, second = pair
+    store = PrefixStore(first.prefix, server)
+    announce(pair, 1)
+    for channel, write in (("to/0", store.queue_push), ("box/1", store.append), ("cast/2", store.set)):
+        write(channel, first.session.sign(channel, sender, 1, text))
+    second.send(0, {"type": "bye"})
+    second.post({"type": "vote", "seq": 1})
+    assert sorted([received(first), received(first)], key=str) == [(1, {"type": "bye"}), (1, {"type": "vote", "seq": 1})]
+    first.cast({"type": "enter", "seq": 1})
+    assert received(second) == (0, {"type": "enter", "seq": 1})
+    assert {kind: number for kind, number in first.session.tampering.dropped.items() if kind != "cast"} == {"to": 1, "box": 1}
+    assert second.session.tampering.dropped["cast"] == 1
+
+
 def test_a_message_that_is_repeated_is_heard_once(server, pair):
     first, second = pair
     store = PrefixStore(first.prefix, server)

@@ -1,7 +1,7 @@
 """Processes that need not import torch: forks of one that has (warm_server.py). That import is most of what many of them cost.
 
 What a fork runs is what `python -m MODULE` runs, with an environment, folder, command line and exit code of its own. The ranks that
-torchrun starts, and all workers, are started anew, as everywhere.
+such a torchrun starts, and their fork servers, are forks too (warm_nest.py). Runs that `make` or the console program starts are not.
 """
 
 import atexit
@@ -19,28 +19,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from clean_environment import clean_environment
+from warm_nest import read_once
 
 from gpu_acceptance.processes import title as process_title
 
 _SERVER = Path(__file__).parent / "warm_server.py"
 _MODULES = ("pytest", "torch.distributed.run")
-# What Python, the dynamic linker, torch or a library of it reads once, at the start: a process that has another of these is started anew.
-_READ_ONCE = (
-    "PYTHON",
-    "LD_",
-    "GLIBC_",
-    "MALLOC_",
-    "TORCH_",
-    "PYTORCH_",
-    "OMP_",
-    "MKL_",
-    "OPENBLAS_",
-    "GOMP_",
-    "LC_",
-    "LANG",
-    "TZ",
-    "FAKETIME",
-)
 
 
 class Forked:
@@ -117,7 +101,7 @@ class Server:
     """A process that has imported these modules, under these options of Python; ends with ours."""
 
     def __init__(self, environment: Mapping[str, str], imported: Sequence[str], options: Sequence[str] = ()) -> None:
-        self.read_once = _read_once(environment)
+        self.read_once = read_once(environment)
         self._lock = threading.Lock()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -142,7 +126,7 @@ def fork(
     server = _server()
     python, option, module, *arguments = [*command, "", "", ""]
     is_known = python == sys.executable and option == "-m" and module in _MODULES
-    if server is None or not is_known or _read_once(environment) != server.read_once:
+    if server is None or not is_known or read_once(environment) != server.read_once:
         return None
     request = {"module": module, "arguments": arguments[:-3], "cwd": str(cwd), "environment": dict(environment)}
     return Forked(server, request, output, namespaces=namespaces)
@@ -151,10 +135,6 @@ def fork(
 @functools.cache
 def _server() -> Server | None:
     return Server(clean_environment(), (*_MODULES, "pydantic")) if process_title.can_be_shown() else None
-
-
-def _read_once(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_ONCE)}
 
 
 def _opened(path: Path) -> int:

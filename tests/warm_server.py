@@ -3,11 +3,13 @@
 Each request is one JSON object (`module` or `script`, `arguments`, `cwd`, `environment`) with descriptors of an output, of errors, of a
 report, and of namespaces to enter. The fork becomes `python -m MODULE ARGUMENTS` or `python SCRIPT ARGUMENTS`; its PID and exit code are
 lines of the report.
+
+A launcher and a rank have a nest (warm_nest.py), so that what they start need not import torch either.
 """
 
 import ctypes
 import gc
-import importlib.util
+import importlib
 import json
 import os
 import runpy
@@ -17,38 +19,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from warm_nest import become, lay_nest
+
+_HAVE_A_NEST = ("torch.distributed.run", "pytest")
 _REQUEST_BYTES = 200_000  # below what a socket of this kind takes (net.core.wmem_default)
-
-
-def _loaded(path: Path) -> Any:
-    """By a name of its own: a fork imports the package itself, from wherever its checkout is."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_process_title = _loaded(Path(__file__).parents[1] / "src" / "gpu_acceptance" / "processes" / "title.py")
 
 
 def _become(request: dict[str, Any], output: int, errors: int, namespaces: list[int]) -> None:
     for namespace in namespaces:
         if ctypes.CDLL(None, use_errno=True).setns(namespace, 0):
             raise OSError(ctypes.get_errno(), "setns")
-    environment, target, arguments = request["environment"], request.get("script", ""), request["arguments"]
     os.dup2(output, 1)
     os.dup2(errors, 2)
     os.closerange(3, 1024)
-    os.chdir(request["cwd"])
-    os.environ.clear()
-    os.environ.update(environment)
-    if not target:
-        _process_title.show([sys.executable, "-m", request["module"], *arguments], environment)
-    sys.path[0] = str(Path(target).parent if target else Path.cwd())
-    sys.argv = [target or "-m", *arguments]
-    gc.enable()
+    become(request)
 
 
 def _serve(channel: socket.socket) -> dict[str, Any]:
@@ -89,6 +73,8 @@ def main() -> None:
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork of more than one thread may hang"
     channel.send(b"ready")
     request = _serve(channel)
+    while request.get("module") in _HAVE_A_NEST and (of_nest := lay_nest()):
+        request = of_nest  # this is a process of the nest
     if "script" in request:
         runpy.run_path(request["script"], run_name="__main__")
     else:

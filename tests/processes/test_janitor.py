@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 from waiting import wait_until
 
@@ -114,6 +115,10 @@ def supervisor(mark, tmp_path):
         process.kill()
 
 
+def has_ended(pid):
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
 def scratch_folders(tmp_path):
     return [path.name for path in tmp_path.glob(f"{janitor.PREFIX}*")]
 
@@ -140,6 +145,7 @@ def test_what_janitor_and_supervisor_left_that_were_both_killed_goes_with_the_ne
     os.kill(pid, signal.SIGKILL)
     process.kill()
     process.wait()
+    assert wait_until(lambda: has_ended(pid))  # it holds a lock until then
     assert (len(list(marked(mark))), len(scratch_folders(tmp_path))) == (1, 1)
     janitor.remove_abandoned(tmp_path)
     assert (list(marked(mark)), scratch_folders(tmp_path)) == ([], [])

@@ -1,7 +1,8 @@
 """Variables that debuggers, profilers and checkers use, and that people forget in the environment: they slow or break what is measured.
 
 A run that has one is refused, since a figure under it says nothing about the machine. What is only logged more, and the machine's own
-settings (`NCCL_*`, `CUDA_VISIBLE_DEVICES`), are no reason to refuse; the record keeps them.
+settings (`NCCL_*`, `CUDA_VISIBLE_DEVICES`), are no reason to refuse; the record keeps them. Nor is TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which
+NVIDIA's container of PyTorch sets: validations that measure a precision ask for it.
 """
 
 import os
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _OFF = re.compile(r"\s*(0|off|no|none|false|disabled?)?\s*", re.IGNORECASE)
+_UNSET = re.compile(r"\s*")
 _ANYTHING = re.compile(r".*", re.DOTALL)
 _DEBUG_LEVEL = re.compile(r"debug|trace|data|func|poll|req", re.IGNORECASE)
 _MOST_SHOWN = 200  # characters of a value
@@ -17,19 +19,23 @@ _MOST_SHOWN = 200  # characters of a value
 
 @dataclass(frozen=True)
 class Debugging:
-    """Variables that do the same. `bad`: the values, in full, that do it; what says off never does."""
+    """Variables that do the same. `bad`: the values, in full, that do it; those of `off` never do."""
 
     names: tuple[str, ...]
     does: str
     source: str
     bad: re.Pattern[str] = _ANYTHING
     only_with: tuple[str, re.Pattern[str]] | None = None  # another variable and its values, without which it does nothing
+    off: re.Pattern[str] = _OFF
 
 
 _PYTHON = "https://docs.python.org/3/using/cmdline.html"
 _CUDA = "https://docs.nvidia.com/cuda/cuda-c-programming-guide, CUDA Environment Variables"
 _TORCH = "https://docs.pytorch.org/docs/stable/torch_environment_variables.html"
 _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+_MPS = "https://docs.nvidia.com/deploy/mps, Environment Variables"
+_FAKETIME = "https://github.com/wolfcw/libfaketime, README 4b to 4e"
+_PRELOADED = re.compile(r".*libfaketime.*", re.DOTALL)
 _MALLOC = "mallopt(3), mtrace(3)"
 VARIABLES = (
     Debugging(
@@ -48,8 +54,34 @@ VARIABLES = (
         "torch.compile compiles nothing, or writes down all that it does",
         "torch/_dynamo/config.py, torch/_inductor/config.py",
     ),
+    Debugging(("TORCHINDUCTOR_NAN_ASSERTS",), "compiled code looks for NaN in each result", "torch/_inductor/config.py"),
+    Debugging(
+        ("TORCH_LOGS",),
+        "torch writes down what it compiles",
+        "https://docs.pytorch.org/docs/stable/logging.html",
+        re.compile(r"(?:.*,)?\s*[^\s,-].*", re.DOTALL),  # `-dynamo` writes down less
+    ),
+    Debugging(("TORCH_TRACE",), "torch writes down what it compiles", "torch/_logging/_internal.py; https://docs.rs/crate/tlparse"),
+    Debugging(
+        ("PYTORCH_JIT",),
+        "torch.jit compiles nothing",
+        "https://docs.pytorch.org/docs/stable/jit.html, Disable JIT for Debugging",
+        re.compile(r"\s*0\s*"),
+        off=_UNSET,
+    ),
+    Debugging(
+        ("NVIDIA_TF32_OVERRIDE",),
+        "libraries of NVIDIA do not use the precision that a validation asks for",
+        "https://deeprec.readthedocs.io/en/latest/NVIDIA-TF32.html",
+        off=_UNSET,  # 0 turns TF32 off
+    ),
     Debugging(("PYTORCH_NO_CUDA_MEMORY_CACHING",), "torch asks the driver for each tensor's memory", _TORCH),
     Debugging(("TRITON_INTERPRET", "TRITON_DEBUG"), "Triton interprets or checks its kernels", "https://triton-lang.org: Debugging Triton"),
+    Debugging(
+        ("TRITON_ALWAYS_COMPILE", "MLIR_ENABLE_DUMP"),
+        "Triton compiles each kernel anew, or writes down how",
+        "https://github.com/triton-lang/triton, README.md: Tips for hacking",
+    ),
     Debugging(("CUDA_LAUNCH_BLOCKING",), "the CPU waits for each kernel", _CUDA),
     Debugging(
         ("CUDA_FORCE_PTX_JIT", "CUDA_DISABLE_PTX_JIT"), "CUDA ignores the kernels that were built for this GPU, or builds none", _CUDA
@@ -58,6 +90,23 @@ VARIABLES = (
         ("CUDA_INJECTION64_PATH", "CUDA_DEVICE_WAITS_ON_EXCEPTION", "CUDA_DEBUGGER_SOFTWARE_PREEMPTION"),
         "a profiler, a checker or a debugger is loaded into each process that uses CUDA",
         "https://docs.nvidia.com/cupti, https://docs.nvidia.com/cuda/cuda-gdb",
+    ),
+    Debugging(
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",),
+        "MPS gives each process a part of the GPU's multiprocessors",
+        _MPS,
+        re.compile(r"(?!\s*100(?:\.0*)?\s*$).*", re.DOTALL),
+    ),
+    Debugging(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",), "MPS gives each process a part of the GPU's memory", _MPS),
+    Debugging(
+        ("CUDA_DISABLE_PERF_BOOST",), "the GPU does not raise its clocks for CUDA", "release notes of NVIDIA's Linux driver 580.105.08"
+    ),
+    Debugging(("NCCL_PROFILER_PLUGIN",), "NCCL tells a profiler of each step", "https://github.com/NVIDIA/nccl, ext-profiler/README.md"),
+    Debugging(
+        ("NVSHMEM_DEBUG",),
+        "NVSHMEM writes down each step",
+        "https://docs.nvidia.com/nvshmem/api/gen/env.html",
+        re.compile("TRACE", re.IGNORECASE),
     ),
     Debugging(("NCCL_DEBUG",), "NCCL writes down each step", _NCCL, re.compile("TRACE", re.IGNORECASE)),
     Debugging(
@@ -84,14 +133,15 @@ VARIABLES = (
         "Python checks or writes down what it does",
         _PYTHON,
     ),
+    Debugging(("PYTHONPERFSUPPORT", "PYTHON_PERF_JIT_SUPPORT"), "Python makes a trampoline for each function that it calls", _PYTHON),
     Debugging(("PYTHONINSPECT",), "Python does not end where its program does", _PYTHON),
     Debugging(
         ("PYTHONWARNINGS",), "a warning of any library is an error", _PYTHON, re.compile(r"(?:.*,)?\s*error.*", re.IGNORECASE | re.DOTALL)
     ),
     Debugging(
-        ("COVERAGE_PROCESS_START", "COV_CORE_SOURCE"),
+        ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG", "COV_CORE_SOURCE"),
         "coverage.py counts each line that runs",
-        "https://coverage.readthedocs.io: Measuring subprocesses",
+        "https://coverage.readthedocs.io: Managing processes; coverage/control.py, process_startup",
     ),
     Debugging(
         ("MALLOC_CHECK_", "MALLOC_PERTURB_", "MALLOC_TRACE"), "the C library checks, fills or writes down each piece of memory", _MALLOC
@@ -106,12 +156,31 @@ VARIABLES = (
     Debugging(
         ("LD_PRELOAD",),
         "a checker or a profiler is loaded into each process",
-        "https://github.com/google/sanitizers, valgrind(1), heaptrack(1), electric fence efence(3)",
+        "https://github.com/google/sanitizers, valgrind(1), heaptrack(1), electric fence efence(3), scalene/scalene_preload.py, "
+        "https://docs.nvidia.com/compute-sanitizer and https://docs.nvidia.com/nsight-compute: folders `target` and `compute-sanitizer`",
         re.compile(
             r".*(?:lib(?:a|t|ub|m|l|hwa)san|clang_rt\.\w*san|libefence|libduma|vgpreload|libc_malloc_debug|libheaptrack|tcmalloc_debug|libprofiler"
-            r"|libmemusage|libpcprofile|libbytehound|ToolsInjection|libinterceptor|libmemray).*",
+            r"|libmemusage|libpcprofile|libbytehound|ToolsInjection|libinterceptor|libmemray|libscalene"
+            r"|libTreeLauncher|libInterceptorInjection).*",
             re.DOTALL,
         ),
+    ),
+    Debugging(
+        ("LD_PRELOAD",), "what is written to a disk never has to reach it", "eatmydata(1)", re.compile(r".*libeatmydata.*", re.DOTALL)
+    ),
+    Debugging(
+        ("FAKETIME",),
+        "the clock stands still or runs at another speed",
+        _FAKETIME,
+        re.compile(r"(?!\s*(?:[+-][\d.,]+[smhdy]?|@[^xi]*)\s*$).*", re.DOTALL),  # an offset or a date to start at changes no speed
+        only_with=("LD_PRELOAD", _PRELOADED),
+    ),
+    Debugging(
+        ("LD_PRELOAD",),
+        "a file may say how fast the clock runs",
+        _FAKETIME,
+        _PRELOADED,
+        only_with=("FAKETIME", _UNSET),
     ),
 )
 
@@ -129,7 +198,7 @@ def _on(environ: Mapping[str, str]) -> Iterator[tuple[str, Debugging]]:
     for one in VARIABLES:
         for name in one.names:
             value = environ.get(name, "")
-            if not _OFF.fullmatch(value) and one.bad.fullmatch(value) and _has_effect(one, environ):
+            if not one.off.fullmatch(value) and one.bad.fullmatch(value) and _has_effect(one, environ):
                 yield name, one
 
 

@@ -9,8 +9,10 @@ import ctypes
 import fcntl
 import gc
 import importlib.util
+import io
 import json
 import os
+import platform
 import select
 import signal
 import socket
@@ -74,6 +76,7 @@ def become(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(environment)
+    platform._uname_cache = None  # type: ignore[attr-defined]  # it may be of another host
     if not target:
         _process_title.show(request.get("command", [sys.executable, "-m", request["module"], *arguments]), environment)
     sys.path[:1] = [str(Path(target).parent if target else Path.cwd()), *request.get("paths", ())]
@@ -203,6 +206,11 @@ def _forked() -> bool:
     return True
 
 
+def _unbuffered(number: int, errors: str) -> io.TextIOWrapper:
+    """As `python -u` has it: a hook may end the process at once."""
+    return io.TextIOWrapper(os.fdopen(number, "wb", 0, closefd=False), "utf-8", errors, write_through=True)
+
+
 def _take_places(channel: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:
     os.setsid()
     told, *given = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _HIGH) for number in (channel.fileno(), *descriptors)]
@@ -211,7 +219,7 @@ def _take_places(channel: socket.socket, request: dict[str, Any], descriptors: l
     for descriptor, place in zip(given, [0, 1, 2, *request["fds"]], strict=True):
         os.dup2(descriptor, place)
     if request["is_unbuffered"]:
-        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = _unbuffered(1, "strict"), _unbuffered(2, "backslashreplace")
     become(request)
     os.write(told, str(os.getpid()).encode())
     os.closerange(_HIGH, _END)

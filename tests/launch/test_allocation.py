@@ -17,6 +17,17 @@ from gpu_acceptance.launch.allocation import ALLOCATIONS, allocated_nodes
             {"SLURM_JOB_NUM_NODES_HET_GROUP_0": "1", "SLURM_JOB_NUM_NODES_HET_GROUP_1": "3", "SLURM_HET_SIZE": "2"},
         ),
         ("LSF job", {"LSB_MCPU_HOSTS": "hostA 8 hostB 8 hostC 8 hostD 8"}),
+        ("LSF job", {"LSB_MCPU_HOSTS": "batch2 1 a01 42 a02 42 a03 42 a04 42", "JSM_NAMESPACE_SIZE": "4"}),
+        (
+            "job of TF_CONFIG",
+            {"TF_CONFIG": json.dumps({"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1", "d:1"]}, "task": {"index": 0}})},
+        ),
+        ("dstack task", {"DSTACK_NODES_NUM": "4", "DSTACK_NODE_RANK": "0"}),
+        ("Beaker experiment", {"BEAKER_REPLICA_COUNT": "4", "BEAKER_REPLICA_RANK": "0"}),
+        ("Metaflow step", {"MF_PARALLEL_NUM_NODES": "4", "MF_PARALLEL_NODE_INDEX": "0"}),
+        ("Volcengine job", {"MLP_WORKER_NUM": "4", "MLP_ROLE_INDEX": "0"}),
+        ("ModelArts job", {"MA_NUM_HOSTS": "4", "MA_NUM_GPUS": "8"}),
+        ("Fujitsu job", {"PJM_NODE": "4"}),
         ("Torque job", {"PBS_NUM_NODES": "4"}),
         ("Grid Engine job", {"NHOSTS": "4", "PE_HOSTFILE": "/var/spool/pe_hostfile"}),
         ("Flux job", {"FLUX_JOB_NNODES": "4"}),
@@ -58,8 +69,9 @@ def test_a_file_with_a_line_for_each_slot(tmp_path, name, variable):
         {"SLURM_JOB_NUM_NODES": "many", "SM_HOSTS": "[", "CLUSTER_SPEC": '{"cluster": 4}', "LSB_MCPU_HOSTS": "", "PBS_NUM_NODES": "-4"},
         {"NHOSTS": "4", "NUM_NODES": "4", "JOB_COMPLETION_INDEX": "3", "_CONDOR_NPROCS": "4"},
         {"CLUSTER_SPEC": "[" * 100_000},
+        {"TF_CONFIG": '{"cluster": {}, "task": {"type": "worker"}}'},
     ],
-    ids=["unreadable", "somebody else's name", "deep"],
+    ids=["unreadable", "somebody else's name", "deep", "no cluster"],
 )
 def test_what_cannot_be_read_or_is_not_theirs_says_nothing(environ):
     assert allocated_nodes(environ) == {}

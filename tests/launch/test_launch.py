@@ -34,7 +34,10 @@ def test_torchrun():
     )
 
 
-@pytest.mark.parametrize("task", [{"FLUX_JOB_SIZE": "2", "FLUX_TASK_RANK": "1"}, {"PMIX_RANK": "1"}])
+@pytest.mark.parametrize(
+    "task",
+    [{"FLUX_JOB_SIZE": "2", "FLUX_TASK_RANK": "1"}, {"PMIX_RANK": "1"}, {"PALS_RANKID": "0"}, {"PMI_RANK": "0", "MPI_LOCALNRANKS": "1"}],
+)
 def test_a_torchrun_in_each_task_of_a_launcher_that_is_not_known(task):
     assert who_am_i({**TORCHRUN, **task}) == who_am_i(TORCHRUN)
 
@@ -46,7 +49,16 @@ def test_a_node_is_named_with_its_host_and_ranks(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "environ", [{}, {"WORLD_SIZE": "1"}, {"SLURM_STEP_NUM_TASKS": "1", "SLURM_RESTART_COUNT": "0"}, {"PMIX_RANK": "0"}]
+    "environ",
+    [
+        {},
+        {"WORLD_SIZE": "1"},
+        {"SLURM_STEP_NUM_TASKS": "1", "SLURM_RESTART_COUNT": "0"},
+        {"SLURM_STEP_NUM_TASKS": "1", "PMIX_RANK": "0"},  # srun --mpi=pmix
+        {"OMPI_COMM_WORLD_SIZE": "1", "PMIX_RANK": "0"},
+        {"PMI_SIZE": "1", "PMI_RANK": "0", "MPI_LOCALNRANKS": "1"},
+        {"WORLD_SIZE": "1", "PALS_RANKID": "0"},
+    ],
 )
 def test_nobody_is_a_world_of_one(environ):
     place = who_am_i(environ)
@@ -202,7 +214,7 @@ def test_one_node_needs_no_address(environ):
 
 @pytest.mark.parametrize(
     "environ",
-    [open_mpi(0, OMPI_COMM_WORLD_SIZE=1), hydra(0, PMI_SIZE=1), bare(0, WORLD_SIZE=1), srun(0, SLURM_STEP_NUM_TASKS=1)],
+    [open_mpi(0, OMPI_COMM_WORLD_SIZE=1), hydra(0, PMI_SIZE=1, MPI_LOCALNRANKS=1), bare(0, WORLD_SIZE=1), srun(0, SLURM_STEP_NUM_TASKS=1)],
 )
 def test_one_rank_needs_no_launcher(environ):
     assert who_am_i(environ) == Rank()
@@ -287,7 +299,24 @@ def test_one_rank_needs_no_launcher(environ):
                 ({"FLUX_JOB_SIZE": "16", "FLUX_TASK_RANK": "0"}, "FLUX_JOB_SIZE=16", 1),
                 ({"MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_RANK": "1"}, "MV2_COMM_WORLD_SIZE=2", 1),
                 ({"PMIX_RANK": "3"}, "PMIX_RANK=3", 1),
+                ({"MVP_COMM_WORLD_SIZE": "2", "MVP_COMM_WORLD_RANK": "0"}, "MVP_COMM_WORLD_SIZE=2", 1),
+                ({"MPI_LOCALNRANKS": "4"}, "MPI_LOCALNRANKS=4", 1),
+                ({"PMI_RANK": "1"}, "PMI_RANK=1", 1),
                 ({**TORCHRUN, "FLUX_JOB_SIZE": "16", "FLUX_TASK_RANK": "0"}, "FLUX_JOB_SIZE=16", 2),
+            )
+        ),
+        *(
+            (
+                environment,
+                f"{seen}: a launcher that is not known here started this task, and no variable says how many there are: "
+                "set WORLD_SIZE=1 if it is the only one; else start one torchrun per task, with --nnodes; "
+                "or say to each who it is: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT",
+            )
+            for environment, seen in (
+                ({"PMIX_RANK": "0"}, "PMIX_RANK=0"),
+                ({"PALS_RANKID": "0", "PALS_LOCAL_RANKID": "0"}, "PALS_RANKID=0"),
+                ({"ALPS_APP_PE": "0"}, "ALPS_APP_PE=0"),
+                ({"PMI_RANK": "0", "MPI_LOCALNRANKS": "1"}, "PMI_RANK=0"),
             )
         ),
         (

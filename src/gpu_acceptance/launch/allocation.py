@@ -52,9 +52,15 @@ def _largest(names: re.Pattern[str]) -> Count:
     return lambda environ: max((_whole(value) for name, value in environ.items() if names.fullmatch(name)), default=0)
 
 
-def _names_in(variable: str, separator: str | None, step: int = 1) -> Count:
-    """A list of host names; `step` 2 where a number follows each."""
-    return lambda environ: len(set(filter(None, environ.get(variable, "").split(separator)[::step])))
+def _names_in(variable: str, separator: str) -> Count:
+    """A list of host names."""
+    return lambda environ: len(set(filter(None, environ.get(variable, "").split(separator))))
+
+
+def _lsf_hosts(environ: Mapping[str, str]) -> int:
+    """A number follows each host. Where jsrun starts the tasks, the first host runs the batch script and none of them."""
+    hosts = dict.fromkeys(environ.get("LSB_MCPU_HOSTS", "").split()[::2])
+    return len(hosts) - (1 if len(hosts) > 1 and "JSM_NAMESPACE_SIZE" in environ else 0)
 
 
 def _names_in_file(*variables: str) -> Count:
@@ -98,8 +104,9 @@ ALLOCATIONS = (
     Allocation("Slurm job", _number("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), "https://slurm.schedmd.com/sbatch.html"),
     Allocation(
         "LSF job",
-        _names_in("LSB_MCPU_HOSTS", None, step=2),
-        "https://www.ibm.com/docs/en/spectrum-lsf: Environment variables set for job execution",
+        _lsf_hosts,
+        "https://www.ibm.com/docs/en/spectrum-lsf: Environment variables set for job execution; "
+        "https://github.com/olcf-tutorials/Batch-Script-Examples, of jsrun",
     ),
     Allocation("Torque job", _number("PBS_NUM_NODES"), "Torque administrator guide, Exported batch environment variables"),
     Allocation("PBS job", _names_in_file("PBS_NODEFILE"), "PBS Professional reference guide, PBS_NODEFILE"),
@@ -117,9 +124,26 @@ ALLOCATIONS = (
     Allocation(
         "Vertex AI job", _names_in_json("CLUSTER_SPEC", "cluster"), "https://cloud.google.com/vertex-ai/docs/training/distributed-training"
     ),
+    Allocation(
+        "job of TF_CONFIG",
+        _names_in_json("TF_CONFIG", "cluster"),
+        "https://www.alibabacloud.com/help/en/pai/user-guide/general-environment-variables; Vertex AI and Kubeflow set it too",
+    ),
     Allocation("Azure ML job", _number("AZUREML_NODE_COUNT"), "https://learn.microsoft.com/azure/machine-learning: distributed training"),
     Allocation("Azure Batch task", _names_in("AZ_BATCH_NODE_LIST", ";"), "https://learn.microsoft.com/azure/batch: multi-instance tasks"),
     Allocation("SkyPilot cluster", _number("SKYPILOT_NUM_NODES"), "https://docs.skypilot.co/en/latest/running-jobs/distributed-jobs.html"),
+    Allocation("dstack task", _number("DSTACK_NODES_NUM"), "https://dstack.ai/docs/concepts/tasks: distributed tasks"),
+    Allocation("Beaker experiment", _number("BEAKER_REPLICA_COUNT"), "https://github.com/allenai/beaker-gantry: BEAKER_REPLICA_COUNT"),
+    Allocation("Metaflow step", _number("MF_PARALLEL_NUM_NODES"), "https://github.com/Netflix/metaflow, metaflow/metaflow_current.py"),
+    Allocation(
+        "Volcengine job",
+        _number("MLP_WORKER_NUM"),
+        "https://huggingface.co/BechusRantus/injected_thinking: torchrun --nnodes $MLP_WORKER_NUM",
+    ),
+    Allocation(
+        "ModelArts job", _number("MA_NUM_HOSTS"), "public scripts for Huawei ModelArts: NNODES=$MA_NUM_HOSTS, NODE_RANK=$VC_TASK_INDEX"
+    ),
+    Allocation("Fujitsu job", _number("PJM_NODE"), "public scripts for pjsub of Fujitsu: ranks per node are PJM_MPI_PROC / PJM_NODE"),
     Allocation("NGC job", _number("NGC_ARRAY_SIZE"), "https://docs.nvidia.com/base-command-platform/user-guide: NGC_ARRAY_SIZE"),
     Allocation(
         "Lepton job", _number("LEPTON_JOB_TOTAL_WORKERS"), "https://docs.nvidia.com/dgx-cloud/lepton: batch jobs, distributed training"

@@ -16,12 +16,15 @@ _RESTARTS = {
 }
 _SAID = "gpu-acceptance.said"  # beside the folders of a node's ranks
 # Of launchers that are not asked who a rank is: how many tasks there are, and which of them this one is.
-_OTHER_SIZES = ("FLUX_JOB_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "HOROVOD_SIZE")  # Flux, MVAPICH2, jsrun of LSF, horovodrun
-# The same, then any launcher with PMIx, PALS and ALPS of HPE Cray.
+# Flux, MVAPICH2, MVAPICH 3, jsrun of LSF, horovodrun.
+_TOTALS = ("FLUX_JOB_SIZE", "MV2_COMM_WORLD_SIZE", "MVP_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "HOROVOD_SIZE")
+_OTHER_SIZES = (*_TOTALS, HYDRA.local_world_size)  # Hydra's on this node
+_WITHOUT_SIZE = ("PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE", "PMI_RANK")  # any launcher with PMIx, PALS and ALPS of HPE Cray, and PMI
 _OTHER_RANKS = (
-    *("FLUX_TASK_RANK", "MV2_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK", "HOROVOD_RANK"),
-    *("PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE"),
+    *("FLUX_TASK_RANK", "MV2_COMM_WORLD_RANK", "MVP_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK", "HOROVOD_RANK"),
+    *_WITHOUT_SIZE,
 )
+_ALL_TOTALS = {*_TOTALS, *(one.world_size for one in (SRUN, OPEN_MPI, HYDRA, BARE))}
 
 
 def who_am_i(environ: Mapping[str, str] = os.environ) -> Rank:
@@ -38,6 +41,7 @@ def who_am_i(environ: Mapping[str, str] = os.environ) -> Rank:
     if launcher is None:
         _refuse_part_of_unknown(environ)
         _refuse_task_of_other(environ, 1)
+        _refuse_task_of_unknown_number(environ)
         return Rank()
     place = rank_of(launcher, environ)
     if launcher is not BARE:
@@ -83,6 +87,17 @@ def _refuse_task_of_other(environ: Mapping[str, str], num_nodes: int) -> None:
         raise LaunchError(
             f"{seen[0]}={environ[seen[0]]}: a launcher that is not known here started more tasks than this job has nodes ({num_nodes}): "
             f"start one torchrun per task, with --nnodes; or say to each who it is: {', '.join(BY_HAND)}"
+        )
+
+
+def _refuse_task_of_unknown_number(environ: Mapping[str, str]) -> None:
+    """The first of several tasks looks like the only one, where its launcher tells no number of them."""
+    seen = next((name for name in _WITHOUT_SIZE if name in environ), "")
+    if seen and not environ.keys() & _ALL_TOTALS:
+        raise LaunchError(
+            f"{seen}={environ[seen]}: a launcher that is not known here started this task, and no variable says how many there are: "
+            f"set {BARE.world_size}=1 if it is the only one; else start one torchrun per task, with --nnodes; "
+            f"or say to each who it is: {', '.join(BY_HAND)}"
         )
 
 

@@ -17,10 +17,11 @@ import os, signal
 import pytest
 import torch
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop():
     if os.environ["RANK"] == "1" and "GPU_ACCEPTANCE_SUPERVISOR" in os.environ:
         {fault}
+    return (yield)
 """
 HANGS = _AFTER_COLLECTING.format(fault="torch.distributed.init_process_group = lambda **arguments: signal.pause()")
 WRONG_INTERFACE = """

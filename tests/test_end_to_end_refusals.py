@@ -219,6 +219,75 @@ def test_a_plugin_that_could_multiply_and_does_not_is_no_hindrance(tmp_path):
     assert ended.returncode == 0, ended.output
 
 
+LOOPS = """
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session):
+    for item in session.items * 2:
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    return True
+"""
+LATE = """
+import pytest
+
+
+class Late:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item, nextitem):
+        return True
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(Late(), "late")
+"""
+AGAIN = """
+import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session):
+    result = yield
+    item = session.items[-1]
+    item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    return result
+"""
+
+
+@pytest.mark.parametrize(
+    ("plugin", "text"),
+    [
+        (LOOPS, "foreign would run validations in its own way (pytest_runtestloop): leave it out (a plugin: -p no:NAME)"),
+        (LATE, "late would run validations in its own way (pytest_runtest_protocol): leave it out (a plugin: -p no:NAME)"),
+    ],
+    ids=["loop", "protocol"],
+)
+def test_a_plugin_that_runs_validations_itself_is_refused_by_its_name(tmp_path, plugin, text):
+    suite = make_suite(tmp_path / "suite", "passes")
+    (tmp_path / "foreign.py").write_text(plugin)
+    refused = torchrun(suite, "-pforeign", env={"PYTHONPATH": str(tmp_path)})
+    assert refused.rank_exit_codes == {0: 4, 1: 4}, refused.output
+    assert text in refused.output
+    assert not refused.has_results
+
+
+def test_a_conftest_that_runs_validations_itself_is_refused_by_its_path(tmp_path):
+    suite = make_suite(tmp_path, "passes")
+    (suite / "acceptance" / "conftest.py").write_text(LOOPS)
+    refused = plain_pytest(suite)
+    assert refused.returncode == 4, refused.output
+    assert f"{suite}/acceptance/conftest.py would run validations in its own way (pytest_runtestloop)" in refused.output
+
+
+def test_a_validation_that_is_run_again_is_no_attempt(tmp_path):
+    suite = make_suite(tmp_path / "suite", "passes")
+    (tmp_path / "foreign.py").write_text(AGAIN)
+    ended = plain_pytest(suite, "-pforeign", env={"PYTHONPATH": str(tmp_path)})
+    assert (ended.returncode, ended.verdict_line) == (3, "INCOMPLETE: internal error (cpu profile: no GPU was tested)"), ended.output
+    assert "was run already: a plugin or a conftest runs validations again; leave it out" in ended.output
+
+
 def test_a_variable_of_a_debugger_is_refused_on_all_ranks_by_its_name(tmp_path):
     refused = torchrun(make_suite(tmp_path, "passes"), env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "CUDA_LAUNCH_BLOCKING": "1"})
     assert refused.rank_exit_codes == {0: 4, 1: 4}, refused.output

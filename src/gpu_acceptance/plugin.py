@@ -235,7 +235,7 @@ class Acceptance:
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         try:
             outcome, message, duration_s, row = self._run.run(item.nodeid)
-        except ControlError as error:
+        except (ControlError, RefusedError) as error:
             self._run.go_wrong(str(error))
             pytest.exit(str(error), returncode=INTERNAL_ERROR)
         if in_lines and outcome is Outcome.NOT_APPLICABLE:

@@ -46,6 +46,18 @@ def test_random_order(changes):
     assert find_refusal(make_config(**changes), world_size=1) == text
 
 
+@pytest.mark.parametrize(("option", "flag"), [("hours", "--hours"), ("minutes", "--minutes"), ("seconds", "--seconds")])
+def test_hours_of_the_same(option, flag):
+    text = f"{flag} would multiply the validations, and no worker knows the copies: leave it out; --confirm=N measures a missed limit again"
+    assert find_refusal(make_config(**{option: 2}), world_size=1) == text
+    assert find_refusal(make_config(**{option: 0}), world_size=1) is None
+
+
+def test_a_search_for_leaks():
+    assert find_refusal(make_config(leaks=":"), world_size=1).startswith("-R would multiply the validations")
+    assert find_refusal(make_config(leaks=None), world_size=1) is None
+
+
 def test_reruns():
     assert find_refusal(make_config(reruns=1), world_size=1).startswith("--reruns would run a validation until it passes: leave it out")
 

@@ -10,6 +10,7 @@ import pytest
 
 from gpu_acceptance.launch.refused import RefusedError
 from gpu_acceptance.options.suite import FOLDER
+from gpu_acceptance.plan.foreign_hooks import find_foreign_hooks
 from gpu_acceptance.processes.stop_signals import StopSignals
 from gpu_acceptance.record.row import WORKER_END
 from gpu_acceptance.text.visible import one_line
@@ -87,7 +88,8 @@ class Collection:
             items=items,
             problems=[RefusedError(f"could not collect: {text}") for text in [*self._errors, *_broken_off()]]
             + self._reserved(items)
-            + self._of_plugins(items),
+            + self._of_plugins(items)
+            + [RefusedError(text) for text in find_foreign_hooks(self._config)],
             not_collected=self._skipped,
             num_deselected=len(self._seen.keys() - kept),
             selection=self._selection(nothing=not items),

@@ -41,6 +41,10 @@ SETTINGS = (
     Setting("forever", "--forever", _REPEAT),
     Setting("forked", "--forked", "{} would run validations in processes of its own: leave it out; each has a worker already"),
     Setting("count", "--count", _REPEAT, off=("1",)),  # pytest-repeat
+    Setting("hours", "--hours", _REPEAT),  # pytest-stress
+    Setting("minutes", "--minutes", _REPEAT),
+    Setting("seconds", "--seconds", _REPEAT),
+    Setting("leaks", "-R", _REPEAT),  # pytest-leaks
     Setting("flake_finder_enable", "--flake-finder", _REPEAT),
     Setting("reruns", "--reruns", _RERUN, ini="reruns"),  # pytest-rerunfailures
     Setting("force_reruns", "--force-reruns", _RERUN),

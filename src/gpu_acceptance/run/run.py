@@ -75,6 +75,7 @@ class Run:
     leader: Leader | None = None  # rank 0, once the validations are agreed on
     job: Job | None = None
     validations: dict[str, Validation] = field(default_factory=dict)
+    begun: set[str] = field(default_factory=set)  # their node ids
     started_at: str = field(default_factory=utc_now)
     plan: RunPlan | None = None  # once agreed, the same on all ranks
     refused: RefusedError | None = None  # instead of a plan
@@ -175,7 +176,10 @@ class Run:
         return unmet_needs(self.validations.values(), self.job) if self.job else ()
 
     def run(self, nodeid: str) -> tuple[Outcome, str, float, Row | None]:
-        """One validation on all ranks: outcome, message, duration; on rank 0 also the row. Collective."""
+        """One validation on all ranks: outcome, message, duration; on rank 0 also the row. Collective. Raises RefusedError."""
+        if nodeid in self.begun:
+            raise RefusedError(f"{nodeid} was run already: a plugin or a conftest runs validations again; leave it out")
+        self.begun.add(nodeid)
         if self.supervisor.ended:
             row = self.leader.not_run(self.validations[nodeid], self.supervisor.ended) if self.leader else None
             return Outcome.NOT_RUN, self.supervisor.ended, 0.0, row

@@ -41,6 +41,7 @@ class Told:
     plan: RunPlan = field(default_factory=make_plan)
     world_size: int = 4
     attempts: Mapping[str, Sequence[Attempt]] = field(default_factory=dict)
+    ranks_of_node: int = 0  # 0: all of them
 
     @property
     def job(self) -> Job:
@@ -50,7 +51,7 @@ class Told:
         return {"gpu_uuid": f"GPU-0-{rank}", "nccl": "2.28.9"}
 
     def _identity(self, rank: int):
-        return make_identity(rank, self.world_size, self.world_size).model_copy(update={"run_id": self.plan.run_id})
+        return make_identity(rank, self.world_size, self.ranks_of_node or self.world_size).model_copy(update={"run_id": self.plan.run_id})
 
     def records(self, rank: int) -> list[RankRecord]:
         return [record for attempts in self.attempts.values() for attempt in attempts for record in attempt.ranks if record.rank == rank]

@@ -20,9 +20,10 @@ from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.refusal import Refusal
+from gpu_acceptance.record.run_record import RunEnd
 from gpu_acceptance.thresholds.profile import profile_names, shipped_dir
 from gpu_acceptance.verdict.run_record import make_run_record
-from tests.journals import LARGE_JOB, RUN_ID, TRIAD, make_plan, told
+from tests.journals import RUN_ID, TRIAD, make_plan, told
 from tests.judging import make_identity
 from tests.report import samples
 
@@ -595,9 +596,7 @@ def test_a_run_whose_reporter_lost_ranks_is_merged_and_its_report_stays(tmp_path
     for name, silent in (("a", (2, 3)), ("b", (0, 1))):
         told().leave(tmp_path / name, *silent)
     seen = told(rank_2=Outcome.LOST, rank_3=Outcome.LOST)
-    write_results(
-        tmp_path / "a", make_run_record(seen.plan, seen.job, seen.rows(), ended_at=NOW.isoformat(), too_small={LARGE_JOB: "small"})
-    )
+    write_results(tmp_path / "a", make_run_record(seen.plan, seen.job, seen.rows(), ended_at=NOW.isoformat(), end=RunEnd()))
     before = (tmp_path / "a" / "results.json").read_bytes()
     code, out, _ = run(capsys, "report", "merge", tmp_path / "out", tmp_path / "a", tmp_path / "b")
     assert code == 6

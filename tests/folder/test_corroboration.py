@@ -8,24 +8,25 @@ import pytest
 
 from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.folder.corroboration import find_unlike_journals
+from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt
+from gpu_acceptance.record.run_record import RunEnd
 from gpu_acceptance.verdict.run_record import make_run_record
-from tests.journals import BF16, LARGE_JOB, RUN_ID, TRIAD, Told, make_plan, told
+from tests.journals import BF16, RUN_ID, TRIAD, Told, make_plan, told
 
 ENDED = "2026-11-20T07:21:40+00:00"
-TOO_SMALL = {LARGE_JOB: "small"}
 
 
 def record_of(run: Told, journals=(0, 1, 2, 3), **fields):
-    return make_run_record(run.plan, run.job, run.rows(), ended_at=ENDED, too_small=TOO_SMALL, journals=journals, **fields)
+    return make_run_record(run.plan, run.job, run.rows(), ended_at=ENDED, end=RunEnd(), journals=journals, **fields)
 
 
 def leave(folder, run, record=None, *left_out):
     """What a run leaves: journals, results and a manifest that names them as they are."""
-    run.leave(folder, *left_out)
+    run.leave(folder, *left_out).mkdir(exist_ok=True)
     write_results(folder, record or record_of(run))
     write_manifest(folder)
     return folder
@@ -59,7 +60,7 @@ def with_other_limits(run, change):
     return Told(run.plan.model_copy(update={"profile": replace(run.plan.profile, limits=limits)}), 4, run.attempts)
 
 
-@pytest.mark.parametrize(
+OTHER_LIMITS = pytest.mark.parametrize(
     ("change", "wrong"),
     [
         (lambda limit: replace(limit, at_least=1.0) if limit.metric == "hbm.triad.bandwidth" else limit, "is passed, and its figures"),
@@ -68,12 +69,55 @@ def with_other_limits(run, change):
     ],
     ids=["a looser bound", "another source", "a limit less"],
 )
+
+
+@OTHER_LIMITS
 def test_a_record_that_was_judged_by_other_limits_is_not_confirmed(tmp_path, change, wrong):
     run = told(triad=(120.0, 120.0, 3.0, 120.0))
     found = unlike(leave(tmp_path / RUN_ID, run, record_of(with_other_limits(run, change))))
-    assert len(found) == 1
-    assert found[0].startswith(f"{journal(0)} has limits by which results.json is wrong: ")
-    assert wrong in found[0]
+    assert found == [f"{journal(rank)} has a plan with another profile" for rank in range(4)]
+
+
+@OTHER_LIMITS
+def test_nor_is_one_that_keeps_no_plan(tmp_path, change, wrong):
+    run = told(triad=(120.0, 120.0, 3.0, 120.0))
+    earlier = record_of(with_other_limits(run, change)).model_copy(update={"plan": None})
+    (found,) = unlike(leave(tmp_path / RUN_ID, run, earlier))
+    assert found.startswith(f"{journal(0)} has limits by which results.json is wrong: ")
+    assert wrong in found
+
+
+@OTHER_LIMITS
+def test_one_that_has_the_plan_of_its_journals_and_was_judged_by_other_limits_cannot_be_read(tmp_path, change, wrong):
+    run = told(triad=(120.0, 120.0, 3.0, 120.0))
+    folder = leave(tmp_path / RUN_ID, run, record_of(with_other_limits(run, change)).model_copy(update={"plan": run.plan}))
+    with pytest.raises(RecordError, match="contradicts itself: "):
+        read_results(folder)
+
+
+@pytest.mark.parametrize(
+    "of_plan", [{"not_collected": ("test_nccl.py: no tests",)}, {"num_deselected": 37}, {"selection": "-k 'not nccl'"}]
+)
+def test_what_the_plan_says_against_a_verdict_is_in_it_whatever_is_written_there(tmp_path, of_plan, capsys):
+    plan = make_plan().model_copy(update=of_plan)
+    run, good = told(plan=plan), record_of(told())
+    assert good.conclusion.line == "ACCEPTED"
+    bare = record_of(run).model_copy(update={"conclusion": good.conclusion})
+    folder = leave(tmp_path / RUN_ID, run, bare)
+    if "not_collected" in of_plan:
+        assert main(["verdict", str(folder)]) == 3
+        assert "conclusion.verdict is 'ACCEPTED', and what the record holds gives 'INCOMPLETE'" in capsys.readouterr().err
+    else:
+        assert main(["verdict", str(folder)]) == 0
+        assert capsys.readouterr().out.startswith("ACCEPTED (")
+
+
+@pytest.mark.parametrize("said", [(0, 2, 3), ()], ids=["without the one that says otherwise", "none at all"])
+def test_a_record_cannot_say_that_journals_of_its_node_lie_elsewhere(tmp_path, said):
+    bad = told(triad=(120.0, 3.0, 120.0, 120.0))
+    folder = leave(tmp_path / RUN_ID, bad, record_of(told(), said), *({0, 1, 2, 3} - set(said)))
+    assert unlike(folder)[0] == f"{journal(min({0, 1, 2, 3} - set(said)))} is gone"
+    assert main(["verdict", str(folder)]) == 3
 
 
 def test_a_record_whose_bad_row_was_cut_out_is_not_confirmed(tmp_path, capsys):
@@ -173,7 +217,7 @@ def test_a_journal_that_no_manifest_could_vouch_for(tmp_path, harm, text):
 
 
 def test_journals_of_nodes_that_have_a_folder_of_their_own_are_not_missed(tmp_path):
-    run = told()
+    run = replace(told(), ranks_of_node=2)
     assert unlike(leave(tmp_path / RUN_ID, run, record_of(run, (0, 1)), 2, 3)) == []
 
 

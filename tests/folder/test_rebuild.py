@@ -17,6 +17,7 @@ from gpu_acceptance.folder.never_began import NothingRanError
 from gpu_acceptance.folder.rebuild import last_written, read_run_folder, rebuild
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.refusal import Refusal
+from gpu_acceptance.record.run_record import RunEnd
 from gpu_acceptance.report import build_page
 from gpu_acceptance.thresholds.limit import Peers
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
@@ -66,8 +67,7 @@ def peer_run(*attempts, world_size=4):
 )
 def test_a_complete_run_has_the_rows_of_its_own_reporter(run):
     rows = run.rows()
-    too_small = {row.subject: row.message for row in rows if row.nodeid == LARGE_JOB}
-    original = make_run_record(run.plan, run.job, rows, ended_at=ENDED, too_small=too_small, journals=range(run.world_size))
+    original = make_run_record(run.plan, run.job, rows, ended_at=ENDED, end=RunEnd(), journals=range(run.world_size))
     record = rebuilt(run.contents())
     assert list(record.rows) == rows
     assert record.conclusion.limits == original.conclusion.limits

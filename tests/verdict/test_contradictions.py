@@ -6,7 +6,7 @@ import json
 import pytest
 
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.record.run_record import RunEnd, RunRecord
 from gpu_acceptance.thresholds.contract import ContractLine
 from gpu_acceptance.verdict.contract import judge_contract
 from gpu_acceptance.verdict.contradictions import find_contradiction
@@ -170,7 +170,7 @@ def test_samples_do_not_contradict_themselves(sample):
     "run", [told(), told(triad=(50.0,) * 4), told(rank_2=Outcome.DIED), told(rank_1=Outcome.SKIPPED), told(triad=(-1.0,) * 4)]
 )
 def test_what_a_run_concludes_does_not_contradict_itself(run):
-    record = make_run_record(run.plan, run.job, run.rows(), ended_at="2026-11-20T07:21:40+00:00", too_small={})
+    record = make_run_record(run.plan, run.job, run.rows(), ended_at="2026-11-20T07:21:40+00:00", end=RunEnd())
     assert find_contradiction(record) == ""
 
 

@@ -11,6 +11,7 @@ from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, Row
+from gpu_acceptance.record.run_record import RunEnd
 from gpu_acceptance.thresholds.limit import Change, FarBound, Peers, subject_of
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.rows import make_row
@@ -209,9 +210,9 @@ def test_many_parts_are_counted():
     ("rows", "more", "code"),
     [
         ([row_of()], {}, 0),
-        ([row_of()], {"internal_error": "disk full", "interrupted": "SIGTERM"}, 3),
-        ([row_of()], {"interrupted": "SIGTERM"}, 2),
-        ([bare_row(Outcome.DIED)], {"interrupted": "SIGTERM"}, 2),
+        ([row_of()], {"end": RunEnd(internal_error="disk full", interrupted="SIGTERM")}, 3),
+        ([row_of()], {"end": RunEnd(interrupted="SIGTERM")}, 2),
+        ([bare_row(Outcome.DIED)], {"end": RunEnd(interrupted="SIGTERM")}, 2),
         ([bare_row(Outcome.DIED)], {}, 1),
         ([bare_row(Outcome.STUCK, "world_formation"), bare_row(Outcome.NOT_RUN)], {}, 1),
         ([], {}, 5),
@@ -232,10 +233,10 @@ def test_exit_code_is_the_first_that_applies(rows, more, code):
 
 
 def test_why_a_run_was_broken_off():
-    conclusion = verdict_of(interrupted="SIGTERM", internal_error="disk full")
+    conclusion = verdict_of(end=RunEnd(interrupted="SIGTERM", internal_error="disk full"))
     assert conclusion.line == "INCOMPLETE: internal error, interrupted"
     assert conclusion.reasons == ("internal error: disk full", "interrupted: SIGTERM")
-    rejected = verdict_of(make_attempt(all_equal(50.0)), interrupted="SIGTERM")
+    rejected = verdict_of(make_attempt(all_equal(50.0)), end=RunEnd(interrupted="SIGTERM"))
     assert rejected.line == "REJECTED: 1 limit missed in 1 of 1 validation, interrupted"
 
 
@@ -581,7 +582,7 @@ def test_no_value_is_never_accepted(rank, value):
 
 @given(some_attempts(), st.none() | st.just("SIGTERM"), st.none() | st.just("bug"))
 def test_the_exit_code_follows_from_the_verdict(attempt, interrupted, internal_error):
-    conclusion = verdict_of(attempt, profile=WIDE, interrupted=interrupted, internal_error=internal_error)
+    conclusion = verdict_of(attempt, profile=WIDE, end=RunEnd(interrupted=interrupted, internal_error=internal_error))
     expected = {"ACCEPTED": {0}, "REJECTED": {1}, "INCOMPLETE": {5, 6}}[conclusion.verdict]
     assert conclusion.exit_code in ({3} if internal_error else {2} if interrupted else expected)
     assert (conclusion.verdict == "ACCEPTED") == (not conclusion.reasons)

@@ -71,9 +71,11 @@ def find_unlike_journals(run_dir: Path, record: RunRecord) -> Iterator[Unlike]:
 
 
 def _judged_otherwise(contents: Mapping[int, JournalContent], record: RunRecord) -> Iterator[Unlike]:
-    """By the limits that the journals have from the start of the run."""
+    """By the limits that the journals have from the start of the run; a record that has them too was judged by its own when it was read."""
     first, *others = sorted(contents)
     plan = contents[first].plan
+    if record.plan is not None:
+        return
     yield from (Unlike(rank, f"has another plan than that of rank {first}") for rank in others if contents[rank].plan != plan)
     if plan is not None and (fault := next(find_judged_otherwise(record, plan), "")):
         yield Unlike(first, f"has limits by which results.json is wrong: {one_line(fault)}")
@@ -82,10 +84,20 @@ def _judged_otherwise(contents: Mapping[int, JournalContent], record: RunRecord)
 def _expected_here(record: RunRecord, found: Mapping[str, Path]) -> Sequence[int]:
     """The ranks whose journals belong into this folder. An earlier version did not say: all of each node that left any."""
     if record.header.journals is not None:
-        return record.header.journals
+        return [*record.header.journals, *_left_out(record)]
     nodes = Job(record.header.ranks).by_node.values()
     here = [ranks for ranks in nodes if any(journal_name(one.rank) in found for one in ranks)]
     return [one.rank for ranks in here or nodes for one in ranks]
+
+
+def _left_out(record: RunRecord) -> Iterator[int]:
+    """Ranks whose journals lie where others of their node do, or where rank 0 wrote: nothing is ACCEPTED without them, whoever says so."""
+    if record.plan and record.conclusion.verdict == "ACCEPTED":
+        here = set(record.header.journals or ())
+        for ranks in Job(record.header.ranks).by_node.values():
+            of_node = {one.rank for one in ranks}
+            if 0 in of_node or of_node & here:
+                yield from sorted(of_node - here)
 
 
 def _rank_of(path: Path) -> int:
@@ -111,7 +123,7 @@ def _problem(content: JournalContent, identity: RankIdentity, record: RunRecord)
     rows = {row.nodeid for row in record.rows}
     if missing := [one.nodeid for one in content.plan.validations if one.nodeid not in rows and one.nodeid != FORMATION]:
         return f"has planned what results.json lacks: {_names(missing)}"
-    return ""
+    return f"has a plan with another {_unlike_fields(content.plan, record.plan)}" if record.plan and record.plan != content.plan else ""
 
 
 def _before_it_opened(identity: RankIdentity) -> RankIdentity:

@@ -17,19 +17,17 @@ from gpu_acceptance.folder.never_began import NothingRanError, find_why_it_never
 from gpu_acceptance.folder.run_files import journal_name
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt, Judgement, Row
+from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
-from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.text.clip import clip
-from gpu_acceptance.thresholds.limit import subject_of
-from gpu_acceptance.verdict.attempts import all_passed, bare_row, causes_before_victims, too_small
-from gpu_acceptance.verdict.judge import wants_repeat
+from gpu_acceptance.record.run_record import RunEnd, RunRecord
+from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, too_small
 from gpu_acceptance.verdict.needs import row_of_lack
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.run_record import make_run_record
+from gpu_acceptance.verdict.settled import settle
 
 _MOST_PROBLEMS = 50  # in the record; each has its journal and line
 
@@ -86,9 +84,7 @@ def rebuild(contents: Sequence[JournalContent], *, ended_at: str, why: str, inte
         job,
         rows,
         ended_at=ended_at,
-        too_small=dict(_too_small_subjects(plan, job)),
-        interrupted=interrupted,
-        not_concluded=_not_concluded(contents, job, why),
+        end=RunEnd(interrupted=interrupted, not_concluded=tuple(_not_concluded(contents, job, why))),
         journals=tuple(job.by_rank),
     )
 
@@ -160,7 +156,7 @@ def _row(validation: PlannedValidation, records: dict[int, list[RankRecord]], pl
         return row_of_lack(validation, job, plan.profile.not_applicable) or unknown
     attempts = [_attempt(validation.nodeid, number, records[number], job) for number in sorted(records)]
     row = make_row(validation.nodeid, attempts, plan.profile, job, plan.waivers, validation.deadline_s, measure_only=plan.measure_only)
-    return row if _is_settled(row) else _unsettled(row)
+    return settle(row)
 
 
 def _attempt(nodeid: str, number: int, found: Sequence[RankRecord], job: Job) -> Attempt:
@@ -178,49 +174,6 @@ def _attempt(nodeid: str, number: int, found: Sequence[RankRecord], job: Job) ->
         for rank in sorted(set(range(job.world_size)) - {record.rank for record in found})
     ]
     return Attempt(number=number, ranks=causes_before_victims(sorted([*found, *lost], key=lambda record: record.rank)))
-
-
-def _is_settled(row: Row) -> bool:
-    """Whether a miss of the peer rule stands: every rank told of every attempt, and no announced repeat was still to come."""
-    outcomes = {record.outcome for attempt in row.attempts for record in attempt.ranks}
-    if Outcome.LOST in outcomes or row.attempts[0].number != 1:
-        return False
-    came_through = all(all_passed(attempt.ranks) for attempt in row.attempts)
-    return not came_through or wants_repeat(row.judgements, len(row.attempts)) is None
-
-
-def _unsettled(row: Row) -> Row:
-    """The same row, in which nobody is found behind peers that did not all tell, or without the repeat that was due."""
-    judgements = tuple(map(_provisional, row.judgements))
-    changed = [(old, new) for old, new in zip(row.judgements, judgements, strict=True) if old is not new]
-    if not changed:
-        return row
-    message = row.message
-    for old, new in changed:
-        message = message.replace(old.message, new.message)
-    return row.model_copy(update={"judgements": judgements, "message": clip(message), "outcome": _outcome(row, judgements)})
-
-
-def _provisional(judgement: Judgement) -> Judgement:
-    if judgement.bound != "peers" or judgement.status is not Status.MISSED:
-        return judgement
-    message = clip(f"not confirmed, because the journals do not tell all attempts: {judgement.message}")
-    return judgement.model_copy(update={"status": Status.UNSTABLE, "message": message})
-
-
-def _outcome(row: Row, judgements: Sequence[Judgement]) -> Outcome:
-    """Failed by the peer rule alone is failed no more."""
-    told = {record.outcome for attempt in row.attempts for record in attempt.ranks}
-    if row.outcome is not Outcome.FAILED or Outcome.FAILED in told or any(one.status is Status.MISSED for one in judgements):
-        return row.outcome
-    return Outcome.LOST if Outcome.LOST in told else Outcome.UNSTABLE
-
-
-def _too_small_subjects(plan: RunPlan, job: Job) -> Iterator[tuple[str, str]]:
-    for validation in plan.validations:
-        reason = too_small(validation, job)
-        if reason:
-            yield subject_of(validation.nodeid), reason
 
 
 def _not_concluded(contents: Sequence[JournalContent], job: Job, why: str) -> list[str]:

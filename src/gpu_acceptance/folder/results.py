@@ -8,7 +8,10 @@ from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomical
 from gpu_acceptance.folder.encoding import encode, first_problem
 from gpu_acceptance.processes.gc_pause import gc_paused
 from gpu_acceptance.record.run_record import SCHEMA_VERSION, RunRecord
+from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.verdict.contradictions import find_contradiction
+from gpu_acceptance.verdict.judged_again import find_concluded_otherwise
+from gpu_acceptance.verdict.run_record import conclude_again
 
 RESULTS = "results.json"
 
@@ -38,4 +41,6 @@ def read_results(run_dir_or_file: Path) -> RunRecord:
         raise RecordError(f"{path}: no schema_version; this version reads {SCHEMA_VERSION}")
     if contradiction := find_contradiction(record):
         raise RecordError(f"{path}: contradicts itself: {contradiction}")
-    return record
+    if fault := next(find_concluded_otherwise(record), ""):
+        raise RecordError(f"{path}: contradicts itself: {one_line(fault)}")
+    return conclude_again(record) if record.plan else record  # its words are ours

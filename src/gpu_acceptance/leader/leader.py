@@ -15,7 +15,7 @@ from gpu_acceptance.supervisor.board import Board
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.ranges import named
-from gpu_acceptance.thresholds.limit import Profile, subject_of
+from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.verdict.attempts import all_passed, bare_row, too_small
 from gpu_acceptance.verdict.judge import wants_repeat
 from gpu_acceptance.verdict.needs import has_all, row_of_lack
@@ -50,7 +50,6 @@ class Leader:
     ) -> None:
         self.rows: list[Row] = []
         self.job = job
-        self.too_small: dict[str, str] = {}  # subjects whose validations all need more ranks than there are -> reason
         self._supervisor = supervisor
         self._profile = profile
         self._waivers = waivers
@@ -118,7 +117,6 @@ class Leader:
             return self._judged(validation, self._generations.formations[-1:])
         reason = too_small(validation, self.job)
         if reason:
-            self.too_small[subject_of(validation.nodeid)] = reason
             return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, reason, validation.deadline_s)
         if row := row_of_lack(validation, self.job, self._profile.not_applicable):
             return row

@@ -3,7 +3,7 @@
 Whatever comes back from disk or from another rank goes through validation. Nothing is pickled.
 Text from machines is kept as it came; whoever shows it escapes it.
 
-Format history: 1 (2026-11) first.
+Format history: 1 (2026-11) first; later in that month with the plan and the end of the run.
 """
 
 from typing import Annotated, Literal
@@ -14,6 +14,7 @@ from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.run_plan import RunPlan
 from gpu_acceptance.record.suite_state import SuiteState
 from gpu_acceptance.text.model import Model, Text
 from gpu_acceptance.thresholds.contract import JudgedContract
@@ -86,10 +87,27 @@ class Header(Model):
     rebuilt: str = ""  # from which journals and why, where no reporter finished the run; such a run is never ACCEPTED
 
 
+class RunEnd(Model):
+    """How a run ended, but for what its rows say."""
+
+    interrupted: str | None = None  # by what
+    internal_error: str | None = None
+    not_concluded: tuple[str, ...] = ()  # why nobody who saw the whole run judged it
+    not_written: str | None = None  # what of its report could not be written, and why
+
+
+WHOLE = RunEnd()
+
+
 class RunRecord(Model):
-    """`results.json`: all that a run knows. The report is built from this alone."""
+    """`results.json`: all that a run knows. The report is built from this alone.
+
+    What was judged follows from the plan, the ranks, their attempts and the end: whoever reads it judges again (verdict/judged_again.py).
+    """
 
     schema_version: Literal[1] = 1
+    plan: RunPlan | None = None  # None: of a version that left it to the journals
+    end: RunEnd = WHOLE
     header: Header
     conclusion: Conclusion
     rows: tuple[Row, ...]

@@ -14,6 +14,7 @@ from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.report.exports import remove_exports, write_exports
 from gpu_acceptance.report.summary import summary_lines
 from gpu_acceptance.text.clip import clip
+from gpu_acceptance.verdict.run_record import conclude_again
 
 INTERNAL_ERROR = 3
 
@@ -50,7 +51,7 @@ def spoil(folder: Path, record: RunRecord, problem: str) -> Ending:
             (folder / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         remove_exports(folder)
-    spoiled = _spoiled(record, problem)
+    spoiled = conclude_again(record, record.end.model_copy(update={"not_written": problem}))
     with contextlib.suppress(Exception):
         write_results(folder, spoiled)
         _write_page(folder, spoiled)
@@ -86,15 +87,3 @@ def broken(error: Exception) -> Ending:
 
 def describe(error: BaseException) -> str:
     return clip(f"{type(error).__name__}: {error}", 1_000)
-
-
-def _spoiled(record: RunRecord, problem: str) -> RunRecord:
-    conclusion = record.conclusion
-    rejected = conclusion.verdict == "REJECTED"
-    changes = {
-        "verdict": "REJECTED" if rejected else "INCOMPLETE",
-        "line": conclusion.line if rejected else clip(f"INCOMPLETE: {problem}"),
-        "exit_code": INTERNAL_ERROR,
-        "reasons": (clip(problem), *conclusion.reasons),
-    }
-    return record.model_copy(update={"conclusion": conclusion.model_copy(update=changes)})

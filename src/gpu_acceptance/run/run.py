@@ -36,7 +36,7 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.record.run_record import RunEnd, RunRecord
 from gpu_acceptance.report.ending import INTERNAL_ERROR, Ending, broken, complete_ending, describe, spoil, write_ending
 from gpu_acceptance.report.event_files import write_event_files
 from gpu_acceptance.report.github import tell_github
@@ -436,9 +436,7 @@ class Run:
             self.leader.job,
             self.leader.finished_rows(),
             ended_at=utc_now(),
-            too_small=self.leader.too_small,
-            interrupted=self._interruption,
-            internal_error=self.problem,
+            end=RunEnd(interrupted=self._interruption, internal_error=self.problem),
             journals=self.journals.here,
             control=self.supervisor.control_messages(),
         )

@@ -1,39 +1,68 @@
-"""Is what a record says of each limit what its figures and the planned limits give? Pure.
+"""Is what a record says was judged what its plan, its ranks and their attempts give? Everything is judged once more. Pure."""
 
-A record holds what was judged and the figures, and the plan of a journal holds the limits. With both, everything is judged once more.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.row import Judgement
+from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
-from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.record.run_record import Conclusion, Header, RunRecord
+from gpu_acceptance.text.model import Model
 from gpu_acceptance.verdict.attempts import too_small
 from gpu_acceptance.verdict.coverage import judge_run
 from gpu_acceptance.verdict.needs import row_of_lack
 from gpu_acceptance.verdict.rows import make_row
+from gpu_acceptance.verdict.run_record import conclude_again
+from gpu_acceptance.verdict.settled import settle
+
+_OF_ROW = ("subject", "outcome", "duration_s")
+_OF_CONCLUSION = ("verdict", "exit_code", "coverage")
+_OF_RECORD = ("changes", "far_bounds", "not_applicable", "waivers")
+
+
+def find_concluded_otherwise(record: RunRecord) -> Iterator[str]:
+    """What a record with a plan says was concluded, and what it holds gives otherwise: each field by name. Words are not compared."""
+    if record.plan is None:
+        return
+    yield from find_judged_otherwise(record, record.plan)
+    again = conclude_again(record)
+    yield from _differing("", record, again, _OF_RECORD)
+    yield from _differing("header.", record.header, again.header, Header.model_fields)
+    yield from _differing("conclusion.", record.conclusion, again.conclusion, _OF_CONCLUSION)
+    if _contract_of(record.conclusion) != _contract_of(again.conclusion):
+        yield "conclusion.contract is not what its lines and the limits give"
+
+
+def _differing(where: str, told: Model, again: Model, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        if (one := getattr(told, name)) != (other := getattr(again, name)):
+            yield f"{where}{name} is {one!r:.200}, and what the record holds gives {other!r:.200}"
+
+
+def _contract_of(conclusion: Conclusion) -> object:
+    said = conclusion.contract
+    return said and (said.file, said.sha256, [(one.line, one.state, one.declared) for one in said.lines])
 
 
 def find_judged_otherwise(record: RunRecord, plan: RunPlan) -> Iterator[str]:
-    """What the record says was judged, and its own figures and the plan judge otherwise. Messages are not compared.
-
-    Nothing of a record that was rebuilt from journals: what they do not tell is judged more carefully, and it is never ACCEPTED.
-    """
-    if record.header.rebuilt:
-        return
+    """What the record says was judged, and its own figures and a plan judge otherwise. Messages are not compared."""
     job = Job(record.header.ranks)
     planned = {one.nodeid: one for one in plan.validations}
     for row in record.rows:
         if row.attempts:
-            again = make_row(row.nodeid, row.attempts, plan.profile, job, plan.waivers, row.deadline_s, measure_only=plan.measure_only)
-            if again.outcome is not row.outcome:
-                yield f"{row.nodeid} is {row.outcome}, and its figures and limits give {again.outcome}"
-            yield from _unlike(row.nodeid, row.judgements, again.judgements)
+            yield from _judged_otherwise(row, record, plan, job)
         elif row.outcome is Outcome.NOT_APPLICABLE and not _needs_no_run(planned.get(row.nodeid), plan, job):
             yield f"{row.nodeid} is {row.outcome}, and nothing that was planned says so"
     yield from _unlike("the whole run", record.conclusion.limits, judge_run(record.rows, plan.profile, job, plan.waivers))
+
+
+def _judged_otherwise(row: Row, record: RunRecord, plan: RunPlan, job: Job) -> Iterator[str]:
+    again = make_row(row.nodeid, row.attempts, plan.profile, job, plan.waivers, row.deadline_s, measure_only=plan.measure_only)
+    again = settle(again) if record.header.rebuilt else again
+    for name in _OF_ROW:
+        if (told := getattr(row, name)) != (given := getattr(again, name)):
+            yield f"{row.nodeid}: {name} is {told}, and its figures and limits give {given}"
+    yield from _unlike(row.nodeid, row.judgements, again.judgements)
 
 
 def _needs_no_run(validation: PlannedValidation | None, plan: RunPlan, job: Job) -> bool:

@@ -7,7 +7,8 @@ from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
-from gpu_acceptance.record.run_record import Coverage
+from gpu_acceptance.record.run_record import Coverage, RunEnd
+from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.contract import JudgedContract, LineState
 from gpu_acceptance.thresholds.limit import Profile
@@ -106,14 +107,14 @@ def _name(row: Row) -> str:
     return f"{path.rsplit('/', 1)[-1]}{colons}{test}"
 
 
-def broken_off(
-    measure_only: bool, interrupted: str | None, internal_error: str | None, not_concluded: Sequence[str] = ()
-) -> Iterator[Objection]:
-    if internal_error is not None:
-        yield Objection("internal error", f"internal error: {internal_error}")
-    if interrupted is not None:
-        yield Objection("interrupted", f"interrupted: {interrupted}")
-    yield from (Objection(not_concluded[0], sentence) for sentence in not_concluded)
+def broken_off(measure_only: bool, end: RunEnd) -> Iterator[Objection]:
+    if end.not_written is not None:
+        yield same(clip(end.not_written))
+    if end.internal_error is not None:
+        yield Objection("internal error", f"internal error: {end.internal_error}")
+    if end.interrupted is not None:
+        yield Objection("interrupted", f"interrupted: {end.interrupted}")
+    yield from (Objection(end.not_concluded[0], sentence) for sentence in end.not_concluded)
     if measure_only:
         yield Objection("measured only, not judged", "measured only: no figure was judged")
 

@@ -1,14 +1,16 @@
 """Plan, job and rows -> the run record, whoever reports. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.run_record import ChangeRecord, FarBoundRecord, Header, RunRecord
+from gpu_acceptance.record.run_record import ChangeRecord, FarBoundRecord, Header, RunEnd, RunRecord
 from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict import busy
+from gpu_acceptance.verdict.attempts import too_small
 from gpu_acceptance.verdict.suite_state import suite_notes
 from gpu_acceptance.verdict.verdict import conclude
 
@@ -19,15 +21,11 @@ def make_run_record(
     rows: Sequence[Row],
     *,
     ended_at: str,
-    too_small: Mapping[str, str],
-    interrupted: str | None = None,
-    internal_error: str | None = None,
-    not_concluded: Sequence[str] = (),
-    journals: Sequence[int] = (),
+    end: RunEnd,
+    journals: Sequence[int] | None = (),
     control: ControlMessages | None = None,
 ) -> RunRecord:
-    """All that a run knows, judged. `too_small`: subject -> why it needs a larger job. `journals`: the ranks whose journals lie in the
-    folder of the record. The other keywords as for `conclude`.
+    """All that a run knows, judged. `journals`: the ranks whose journals lie in the folder of the record. `control` as for `conclude`.
 
     Without `control` the plan says whether messages were authenticated, and nobody what strangers did to them.
     """
@@ -40,17 +38,17 @@ def make_run_record(
         declared_gpus=plan.declared_gpus,
         expected_nodes=plan.expected_nodes,
         measure_only=plan.measure_only,
-        interrupted=interrupted,
-        internal_error=internal_error,
-        not_concluded=not_concluded,
+        end=end,
         not_collected=plan.not_collected,
-        not_applicable_subjects=too_small,
+        not_applicable_subjects=dict(_too_small(plan, job, rows)),
         contract=plan.contract,
         control=control,
         notes=list(_notes(plan)),
     )
     return RunRecord(
-        header=make_header(plan, job, ended_at, control, rebuilt=not_concluded[0] if not_concluded else "", journals=journals),
+        plan=plan,
+        end=end,
+        header=make_header(plan, job, ended_at, control, rebuilt=end.not_concluded[0] if end.not_concluded else "", journals=journals),
         conclusion=conclusion,
         rows=tuple(rows),
         changes=tuple(ChangeRecord(**vars(change)) for change in plan.profile.changes),
@@ -58,6 +56,30 @@ def make_run_record(
         not_applicable=dict(plan.profile.not_applicable),
         waivers=plan.waivers,
     )
+
+
+def conclude_again(record: RunRecord, end: RunEnd | None = None) -> RunRecord:
+    """The record of the same rows, with everything else made anew from its plan and its ranks. `end`: it ended otherwise than it says."""
+    assert record.plan is not None
+    header = record.header
+    return make_run_record(
+        record.plan,
+        Job(header.ranks),
+        record.rows,
+        ended_at=header.ended_at,
+        end=end or record.end,
+        journals=header.journals,
+        control=header.control,
+    )
+
+
+def _too_small(plan: RunPlan, job: Job, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """Subject -> why it needs a larger job, of those that were not run for that."""
+    planned = {one.nodeid: one for one in plan.validations}
+    for row in rows:
+        is_set_aside = not row.attempts and row.outcome is Outcome.NOT_APPLICABLE and row.nodeid in planned
+        if is_set_aside and (reason := too_small(planned[row.nodeid], job)):
+            yield row.subject, reason
 
 
 def _notes(plan: RunPlan) -> Iterator[str]:

@@ -10,7 +10,7 @@ from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
-from gpu_acceptance.record.run_record import Conclusion, Coverage
+from gpu_acceptance.record.run_record import WHOLE, Conclusion, Coverage, RunEnd
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.contract import Contract
 from gpu_acceptance.thresholds.limit import Profile
@@ -45,9 +45,7 @@ def conclude(
     declared_gpus: int | None = None,
     expected_nodes: int | None = None,
     measure_only: bool = False,
-    interrupted: str | None = None,
-    internal_error: str | None = None,
-    not_concluded: Sequence[str] = (),
+    end: RunEnd = WHOLE,
     not_collected: Sequence[str] = (),
     not_applicable_subjects: Mapping[str, str] | None = None,
     contract: Contract | None = None,
@@ -62,15 +60,15 @@ def conclude(
     `contract` (--contract): a line of it that is missed rejects; one that was not tested, and that its file did not excuse, is incomplete.
     `control`: never ACCEPTED where a message between ranks was lost.
     `notes` are more weaknesses to show.
-    `not_concluded`: why nobody who saw the whole run judged it; the first is for the verdict line. Never ACCEPTED with one.
-    `not_collected`: one sentence for each test file of which no validations are known. Never ACCEPTED with one either.
+    `end`: never ACCEPTED where it says anything. Of `not_concluded` the first is for the verdict line.
+    `not_collected`: one sentence for each test file of which no validations are known. Never ACCEPTED with one.
     """
     too_small = not_applicable_subjects or {}
     limits = judge_run(rows, profile, job, waivers)
     coverage = make_coverage(limits, profile.requires, job)
     agreed = judge_contract(contract, limits, job.num_nodes, profile.not_applicable) if contract else None
     rejecting = [*rejecting_rows(rows, control), *contract_missed(agreed)]
-    halted = list(broken_off(measure_only, interrupted, internal_error, not_concluded))
+    halted = list(broken_off(measure_only, end))
     halted += broken_messages(control)
     incomplete = [
         *halted,
@@ -95,7 +93,7 @@ def conclude(
     return Conclusion(
         verdict=verdict,
         line=clip(_line(verdict, [*rejecting, *halted] if rejecting else incomplete, weaknesses, coverage)),
-        exit_code=_exit_code(verdict, rows, interrupted, internal_error),
+        exit_code=_exit_code(verdict, rows, end),
         reasons=tuple(dict.fromkeys(clip(objection.sentence) for objection in [*rejecting, *incomplete])),
         coverage=coverage,
         limits=limits,
@@ -137,11 +135,11 @@ def _ran_nowhere(row: Row) -> bool:
     return row.outcome is Outcome.NOT_RUN and all(one.outcome is Outcome.NOT_RUN for attempt in row.attempts for one in attempt.ranks)
 
 
-def _exit_code(verdict: Verdict, rows: Sequence[Row], interrupted: str | None, internal_error: str | None) -> int:
+def _exit_code(verdict: Verdict, rows: Sequence[Row], end: RunEnd) -> int:
     """First that applies; 4, usage, never gets this far."""
-    if internal_error is not None:
+    if end.internal_error is not None or end.not_written is not None:
         return 3
-    if interrupted is not None:
+    if end.interrupted is not None:
         return 2
     if verdict == "REJECTED":
         return 1

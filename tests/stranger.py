@@ -16,7 +16,7 @@ if int(sys.argv[3]):
 from torch.distributed import TCPStore
 
 store = TCPStore("127.0.0.1", int(sys.argv[1]), None, is_master=False)
-plan, captured = sys.argv[2], {}
+(plan, _, aim), captured = sys.argv[2].partition(" "), {}
 if heard:
     heard.seek(0)
     captured = {line: "of an earlier run" for line in heard.read().split("\\n")}
@@ -68,8 +68,18 @@ def replay(key, folder, kind):
                 store.queue_push(f"{folder}to/{rank}", line)
 
 
+def overwrite(key, folder, kind):
+    if f"{kind}/" in aim and key.endswith(aim):
+        store.set(key, "x")
+
+
+def hold(key, folder, kind):
+    if f"{kind}/" in aim and key.endswith(aim):
+        store.set(key, captured.setdefault(key, read(key)))
+
+
 def take_away(key, folder, kind):
-    if plan in {kind, "everything"} and kind != "beat":
+    if plan in {kind, "everything"}:
         store.delete_key(key)
     if plan == "everything":
         store.delete_key(f"{folder}bell")
@@ -78,7 +88,7 @@ def take_away(key, folder, kind):
                 store.queue_pop(f"{folder}to/{rank}", False)
 
 
-plans = {"forge": forge, "listen": listen, "replay": replay}
+plans = {"forge": forge, "listen": listen, "replay": replay, "overwrite": overwrite, "hold": hold}
 while True:
     for key in store.list_keys():
         for kind in ("box", "cast", "beat", "letter"):
@@ -90,8 +100,9 @@ while True:
 
 
 class Stranger:
-    """A context manager. `plan`: `forge`, or the kind of key that it deletes (`box`, `cast`), or `everything`.
+    """A context manager. `plan`: `forge`, or the kind of key that it deletes (`box`, `cast`, `beat`), or `everything`.
 
+    `overwrite beat/1` writes garbage there, `hold beat/1` what was there first.
     `listen` writes what is said to the file `heard`, and `replay` says all of it in another run.
     """
 

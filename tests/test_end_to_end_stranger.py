@@ -40,6 +40,38 @@ def test_where_messages_are_taken_away_the_run_is_incomplete_and_nobody_is_blame
     assert not {"died", "failed", "error", "stuck"} & {str(row.outcome) for row in ended.record.rows}, ended.output
 
 
+LONG = """
+import time
+from pathlib import Path
+
+
+def test_value(check, ranks):
+    Path(f"sleeps-{ranks.rank}").touch()
+    time.sleep(50)
+    check("passes.value", 5.0, "GB/s")
+"""
+
+
+@pytest.mark.parametrize("plan", ["beat", "overwrite beat/0", "hold beat/1"])
+def test_a_rank_whose_heartbeats_are_taken_away_is_not_lost(plan, tmp_path):
+    """Its messages are: neither it nor rank 0, whose heartbeats the others await, nor a node is to blame for that."""
+    suite = make_suite(tmp_path, "passes")
+    (suite / "acceptance" / "test_passes.py").write_text(LONG)
+    with Ranks(suite, 2) as ranks:
+        ranks.start(0, 1)
+        for rank in (0, 1):
+            ranks.wait_for(f"sleeps-{rank}")
+        with Stranger(ranks.port, plan):
+            ended = ranks.end()
+    lost = ended.record.header.control.lost  # none where those who watch were quicker than the stranger, now and then
+    assert lost.keys() <= {"beat"}
+    assert ranks.exit_codes == ({0: 6, 1: 6} if lost else {0: 0, 1: 0}), ended.output
+    assert ended.verdict_line.startswith("INCOMPLETE: control messages lost" if lost else "ACCEPTED"), ended.verdict_line
+    assert not ended.record.header.rebuilt
+    assert not any("lost:" in reason or "heartbeat" in reason for reason in ended.reasons), ended.reasons
+    assert not {"died", "failed", "error", "stuck", "lost"} & {str(row.outcome) for row in ended.record.rows}, ended.output
+
+
 MANY = """
 import pytest
 

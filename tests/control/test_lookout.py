@@ -1,6 +1,7 @@
 """Heartbeats over a real store on 127.0.0.1."""
 
 import time
+from datetime import timedelta
 
 import pytest
 from torch.distributed import TCPStore
@@ -8,6 +9,7 @@ from waiting import wait_until
 
 from gpu_acceptance.control import lookout as module
 from gpu_acceptance.control.control import ControlError
+from gpu_acceptance.control.ledger import Tampering
 from gpu_acceptance.control.lookout import Lookout, Loss
 from gpu_acceptance.control.session import Session
 
@@ -20,11 +22,16 @@ pytestmark = pytest.mark.slow
 def beat_fast(monkeypatch):
     monkeypatch.setattr(module, "BEAT_S", 0.05)
     monkeypatch.setattr(module, "LOST_S", 1.0)
+    monkeypatch.setattr(module, "_HELD_S", 6.0)
 
 
 @pytest.fixture
-def make():
-    server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+def server():
+    return TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture
+def make(server):
     made = []
 
     def lookout(rank: int) -> Lookout:
@@ -72,6 +79,9 @@ def test_nobody_is_lost_while_we_ourselves_are_cut_off(make, monkeypatch):
 
 def test_a_store_that_is_gone_before_the_first_beat():
     class Gone:
+        def set_timeout(self, timeout: timedelta) -> None:
+            assert timeout
+
         def set(self, key: str, value: str) -> None:
             raise RuntimeError("Connection reset by peer\nException raised from ...")
 
@@ -120,3 +130,45 @@ def test_a_heart_that_stands_still_does_not_beat(make):
     assert wait_until(lambda: watcher.beats(1))
     stopping.end()
     assert wait_until(lambda: not watcher.beats(1))
+
+
+@pytest.mark.usefixtures("beat_fast")
+@pytest.mark.parametrize("what", ["delete", "overwrite", "put an old one back", "put the last one back"])
+def test_a_rank_whose_beats_a_stranger_takes_away_is_not_lost(make, server, what, monkeypatch):
+    """The heart stands still, as it does for who watches where each beat is taken away at once."""
+    monkeypatch.setattr(SESSION, "tampering", Tampering())
+    watcher, held = make(0), make(1)
+    first = server.get("beat/1").decode()
+    watcher.watch([1])
+    assert wait_until(lambda: watcher.alive() == [1])
+    held.end()
+    held._thread.join()
+    last = server.get("beat/1").decode()
+    while not watcher.lost():
+        if what == "delete":
+            server.delete_key("beat/1")
+        else:
+            server.set("beat/1", {"overwrite": "x", "put an old one back": first, "put the last one back": last}[what])
+        assert SESSION.tampering.lost or not watcher.lost()  # which ends a run; who is held for much longer is gone as well
+        time.sleep(0.005)
+    assert SESSION.tampering.lost == {"beat": 1}
+    assert watcher.is_held(1)
+
+
+@pytest.mark.usefixtures("beat_fast")
+def test_a_heart_that_beats_again_answers_the_question_and_what_was_asked_before_asks_nothing(make, server, monkeypatch):
+    monkeypatch.setattr(SESSION, "tampering", Tampering())
+    watcher, second, held = make(0), make(2), make(1)
+    for one in (watcher, second):
+        one.watch([1])
+    assert wait_until(lambda: watcher.alive() == second.alive() == [1])
+    with monkeypatch.context() as stands_still:
+        stands_still.setattr(held, "_beat", lambda _counter: None)
+        last = server.get("beat/1").decode()
+        assert wait_until(lambda: server.get("beat/1").decode() != last)
+        question, asked_s = server.get("beat/1").decode(), time.monotonic()
+    assert wait_until(lambda: watcher.all_seen_since(asked_s) and second.all_seen_since(asked_s))
+    held.end()
+    assert not SESSION.tampering.lost
+    server.set("beat/1", question)
+    assert wait_until(lambda: SESSION.tampering.dropped["beat"] > 0)

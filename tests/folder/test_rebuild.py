@@ -15,6 +15,7 @@ from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.journal import JournalContent, read_journal
 from gpu_acceptance.folder.never_began import NothingRanError
 from gpu_acceptance.folder.rebuild import last_written, read_run_folder, rebuild
+from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.refusal import Refusal
 from gpu_acceptance.record.run_record import RunEnd
@@ -84,6 +85,15 @@ def test_a_run_that_was_interrupted_before_its_reporter_was_lost_is_interrupted(
     assert "interrupted: SIGTERM" in record.conclusion.reasons
     assert find_contradiction(record) == ""
     assert record.header.rebuilt == "no reporter saw this run whole: rebuilt from 4 of 4 journals (node-00 lost power)"
+
+
+def test_what_strangers_did_to_a_run_is_said_by_the_rank_that_rebuilds_it():
+    control = ControlMessages(is_authenticated=True, dropped={"beat": 21}, lost={"beat": 1})
+    record = rebuild(told().contents(), ended_at=ENDED, why=WHY, control=control)
+    assert (record.header.control.dropped, record.header.control.lost) == ({"beat": 21}, {"beat": 1})
+    assert "1 control message deleted or overwritten in the control store by a stranger (beat: 1)" in record.conclusion.reasons
+    assert "21 control messages of strangers dropped" in record.conclusion.line
+    assert find_contradiction(record) == ""
 
 
 def test_nobody_accepts_a_run_that_nobody_finished():

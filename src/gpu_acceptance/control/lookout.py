@@ -3,6 +3,9 @@
 A beat is a counter in the store, so that nobody's clock matters: a rank is silent for as long as its counter stands still here.
 Followers watch the leader, the leader watches all; watching everybody from everywhere would cost the store world_size**2 reads.
 Who gives up the leader writes so to one key, which every rank reads with the heartbeats, the leader too: all know it a beat or two later.
+
+A stranger may delete a beat, write over it, or put an old one back. None of that is silence: such a rank is not lost, its beats are lost
+messages. An old beat looks like silence, so a watcher puts a question in its place: only a stranger puts the old beat back after that.
 """
 
 import json
@@ -10,7 +13,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from torch.distributed import Store
@@ -23,6 +27,8 @@ from gpu_acceptance.control.store_host import BEAT
 BEAT_S = 1.0
 LOST_S = 15.0  # a link cut for 5 s was back within 7 s: TCP sends again at 0.2, 0.4, ... 6.4 s
 _GAP_S = 3 * BEAT_S
+_HELD_S = 3 * LOST_S  # a leader that lives has ended the run long before that: its messages are lost as well, or it is gone
+_PATIENCE_S = LOST_S / 2  # for a beat that is deleted while we read: the same thread beats
 _UNREACHABLE_S = 25.0  # more than LOST_S: who is cut off must not take the others for lost first
 
 
@@ -40,6 +46,9 @@ class _Sight:
     counter: int
     since: float  # when it was first seen at this counter
     moved: bool  # it was seen at another one before
+    is_asked: bool = False  # a question of ours took its place
+    is_tampered: bool = False  # something else took its place
+    is_told: bool = False  # and that was counted
 
 
 class Lookout:
@@ -62,6 +71,7 @@ class Lookout:
         self._gap = (self._own, 0.0)  # the last time that it was away for long: until when, for how many seconds
         self._ended = threading.Event()
         try:
+            store.set_timeout(timedelta(seconds=_PATIENCE_S))
             self._store.set(_loss_key(rank), session.sign(_loss_key(rank), rank, 0, "null"))
             self._beat(0)
         except RuntimeError as error:
@@ -85,11 +95,16 @@ class Lookout:
         return self._losses.get(leader)
 
     def lost(self) -> list[int]:
-        """Watched ranks whose counter stood still for too long, while our own way to the store was open."""
+        """Watched ranks whose counter stood still for long, while our own way to the store was open: longer where strangers held it."""
         now = time.monotonic()
         if now - self._own > _GAP_S or now - self._oldest <= LOST_S:
             return []
-        return sorted(rank for rank, sight in self._seen.copy().items() if now - sight.since > LOST_S)
+        return sorted(rank for rank, sight in self._seen.copy().items() if now - sight.since > (_HELD_S if sight.is_tampered else LOST_S))
+
+    def is_held(self, rank: int) -> bool:
+        """Whether a stranger keeps a watched rank from being heard."""
+        sight = self._seen.get(rank)
+        return sight is not None and sight.is_tampered
 
     def all_seen_since(self, since: float) -> bool:
         """Whether each watched rank that is not lost has shown a new beat after this moment."""
@@ -166,22 +181,38 @@ class Lookout:
             self._losses.setdefault(leader, Loss(*said[2]))
         now = time.monotonic()
         for rank, text in zip(watched, texts, strict=True):
-            self._see(rank, text, now)
+            sight = self._see(rank, self._seen.get(rank) or _Sight(b"", -1, now, moved=False), text, now)
+            self._seen[rank] = self._told_if_taken(sight, now)
         self._oldest = min((sight.since for sight in self._seen.copy().values()), default=math.inf)
 
-    def _see(self, rank: int, text: bytes | None, now: float) -> None:
-        """A beat that is not authentic, or was there before, is none."""
-        before = self._seen.get(rank)
-        if before is None:
-            self._seen[rank] = _Sight(b"", -1, now, moved=False)
-        if text is None or (before and before.text == text):
-            return
-        said = self._session.check(_key(rank), text)
-        if said and said[0] == rank and (before is None or said[1] > before.counter):
-            self._seen[rank] = _Sight(text, said[1], now, moved=before is not None)
+    def _see(self, rank: int, before: _Sight, text: bytes | None, now: float) -> _Sight:
+        """What is known of a rank now. A beat that is not authentic, or was there before, is none."""
+        if text is not None and text == before.text:
+            return replace(before, is_tampered=True) if before.is_asked else self._ask(rank, before, now)
+        said = self._session.check(_key(rank), text) if text is not None else None
+        if said and said[0] != rank and said[1] >= before.counter:
+            return before  # a question, which nobody has answered yet
+        if said and text and said[0] == rank and said[1] > before.counter:
             self.told[rank] = said[2]
-        elif said:
+            return _Sight(text, said[1], now, moved=before.counter >= 0)
+        if said:
             self._session.tampering.drop("beat")
+        return replace(before, is_tampered=True)
+
+    def _ask(self, rank: int, before: _Sight, now: float) -> _Sight:
+        """Puts a question in the place of a beat that has been there for long; a heart that beats writes over it."""
+        if now - before.since <= LOST_S / 2:
+            return before
+        question = self._session.sign(_key(rank), self._rank, before.counter, "null")
+        is_asked = self._store.compare_set(_key(rank), before.text.decode(), question) == question.encode()
+        return replace(before, is_asked=is_asked)
+
+    def _told_if_taken(self, sight: _Sight, now: float) -> _Sight:
+        """Counts beats that were taken away for as long as a heart may stand still: nobody knows whether that one beats."""
+        if sight.is_told or not sight.is_tampered or now - max(sight.since, self.open_since) <= LOST_S:
+            return sight
+        self._session.tampering.lose("beat")
+        return replace(sight, is_told=True)
 
 
 def _key(rank: int) -> str:

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 from torch.distributed import DistError, Store, TCPStore
@@ -43,11 +44,11 @@ def get_now(store: Store, key: str) -> bytes | None:
 
 
 def get_all_now(store: Store, keys: list[str]) -> list[bytes | None]:
-    """The values of keys that should all be there, in one answer; None for one that is not, once the client's patience is over."""
-    try:
-        return list(store.multi_get(keys))
-    except RuntimeError:  # raised again below where the store itself is gone
-        return [get_now(store, key) for key in keys]
+    """The values of keys that should all be there, in one answer; None for one that is not."""
+    with suppress(RuntimeError):  # raised again below where the store itself is gone
+        if store.check(keys):  # else it would wait for the client's patience, as it does where one is deleted after this
+            return list(store.multi_get(keys))
+    return [get_now(store, key) for key in keys]
 
 
 def _await_listener(host: str, port: int, end: float, stopped: Callable[[], object]) -> None:

@@ -15,6 +15,7 @@ from gpu_acceptance.folder.journal import JournalContent, read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest
 from gpu_acceptance.folder.never_began import NothingRanError, find_why_it_never_began
 from gpu_acceptance.folder.run_files import journal_name
+from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
@@ -67,10 +68,17 @@ def last_written(contents: Sequence[JournalContent]) -> str:
     return min(moment, datetime.now(UTC)).isoformat(timespec="seconds")
 
 
-def rebuild(contents: Sequence[JournalContent], *, ended_at: str, why: str, interrupted: str | None = None) -> RunRecord:
+def rebuild(
+    contents: Sequence[JournalContent],
+    *,
+    ended_at: str,
+    why: str,
+    interrupted: str | None = None,
+    control: ControlMessages | None = None,
+) -> RunRecord:
     """The run as its journals tell it, in whatever order they come. `why` nobody else reports it, `interrupted` by what before that.
 
-    Raises RecordError.
+    `control`: what a rank that was there saw of strangers; no journal says it. Raises RecordError.
     """
     usable = _one_per_rank(contents)
     if never := find_why_it_never_began(contents):
@@ -86,6 +94,7 @@ def rebuild(contents: Sequence[JournalContent], *, ended_at: str, why: str, inte
         ended_at=ended_at,
         end=RunEnd(interrupted=interrupted, not_concluded=tuple(_not_concluded(contents, job, why))),
         journals=tuple(job.by_rank),
+        control=control,
     )
 
 

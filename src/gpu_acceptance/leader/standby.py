@@ -80,7 +80,8 @@ def rebuild_run(supervisor: Supervisor, files: RunFiles, why: str, interrupted: 
     """The new leader: puts the journals of the living beside its own and rebuilds the run from all in the folder."""
     for rank, message in supervisor.mail["resend"].items():
         _keep(RunFiles(files.folder, rank).journal, message["journal"])
-    return rebuild(read_run_folder(files.folder), ended_at=utc_now(), why=why, interrupted=interrupted)
+    contents, control = read_run_folder(files.folder), supervisor.control_messages()
+    return rebuild(contents, ended_at=utc_now(), why=why, interrupted=interrupted, control=control)
 
 
 def _keep(path: Path, text: str) -> None:

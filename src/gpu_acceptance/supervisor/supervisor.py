@@ -145,7 +145,8 @@ class Supervisor:
         if self.is_leader:
             return
         if self.leader in self.lookout.lost():
-            raise self._lost(f"no heartbeat for {LOST_S:g} s")
+            is_held = self.lookout.is_held(self.leader)
+            raise self._lost("a stranger takes its heartbeats away" if is_held else f"no heartbeat for {LOST_S:g} s")
         if self._stop_asked and not self.stopping and not self.leader_writes:
             self._refuse_to_be_ignored(self._stop_asked)
 

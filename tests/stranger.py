@@ -68,6 +68,15 @@ def replay(key, folder, kind):
                 store.queue_push(f"{folder}to/{rank}", line)
 
 
+def flood(key, folder, kind):
+    if kind == "box" and key not in captured:
+        captured[key] = "flooded"
+        for line in ("x\\n", "x\\n", "0" * 32 + "[]\\n"):
+            store.append(key, line * (7_800_000 // len(line)))
+        store.set(f"{folder}bell", "")
+        print("flooded", flush=True)
+
+
 def overwrite(key, folder, kind):
     if f"{kind}/" in aim and key.endswith(aim):
         store.set(key, "x")
@@ -88,7 +97,7 @@ def take_away(key, folder, kind):
                 store.queue_pop(f"{folder}to/{rank}", False)
 
 
-plans = {"forge": forge, "listen": listen, "replay": replay, "overwrite": overwrite, "hold": hold}
+plans = {"forge": forge, "listen": listen, "replay": replay, "overwrite": overwrite, "hold": hold, "flood": flood}
 while True:
     for key in store.list_keys():
         for kind in ("box", "cast", "beat", "letter"):
@@ -102,7 +111,7 @@ while True:
 class Stranger:
     """A context manager. `plan`: `forge`, or the kind of key that it deletes (`box`, `cast`, `beat`), or `everything`.
 
-    `overwrite beat/1` writes garbage there, `hold beat/1` what was there first.
+    `overwrite beat/1` writes garbage there, `hold beat/1` what was there first. `flood` fills each box.
     `listen` writes what is said to the file `heard`, and `replay` says all of it in another run.
     """
 
@@ -112,9 +121,13 @@ class Stranger:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def __enter__(self) -> "Stranger":
-        assert self._process.stdout
-        assert self._process.stdout.readline() == "up\n", self._process.communicate()
+        self.await_line("up")
         return self
+
+    def await_line(self, line: str) -> None:
+        """Until it says so: `up`, or `flooded` after a box."""
+        assert self._process.stdout
+        assert self._process.stdout.readline() == f"{line}\n", self._process.communicate()
 
     def __exit__(self, *_: object) -> None:
         was_there = self._process.poll() is None

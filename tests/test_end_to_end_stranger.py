@@ -47,9 +47,30 @@ from pathlib import Path
 
 def test_value(check, ranks):
     Path(f"sleeps-{ranks.rank}").touch()
-    time.sleep(50)
+    end = time.monotonic() + 50
+    while not Path("wake").exists() and time.monotonic() < end:
+        time.sleep(0.1)
     check("passes.value", 5.0, "GB/s")
 """
+
+
+def test_what_a_rank_says_behind_millions_of_lines_of_a_stranger_is_heard(tmp_path):
+    """The run takes longer; no rank is stuck for it, and no message counts as lost."""
+    suite = make_suite(tmp_path, "passes")
+    (suite / "acceptance" / "test_passes.py").write_text(LONG)
+    with Ranks(suite, 2) as ranks:
+        ranks.start(0, 1)
+        for rank in (0, 1):
+            ranks.wait_for(f"sleeps-{rank}")
+        with Stranger(ranks.port, "flood") as stranger:
+            stranger.await_line("flooded")
+            (suite / "wake").touch()
+            ended = ranks.end()
+    assert ranks.exit_codes == {0: 0, 1: 0}, ended.output
+    assert ended.verdict_line.startswith("ACCEPTED")
+    control = ended.record.header.control
+    assert control.dropped["box"] > 7_000_000
+    assert not control.lost
 
 
 @pytest.mark.parametrize("plan", ["beat", "overwrite beat/0", "hold beat/1"])

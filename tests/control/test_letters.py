@@ -2,10 +2,12 @@
 
 import json
 import threading
+import time
 
 import pytest
 
-from gpu_acceptance.control.ledger import Ledger
+from gpu_acceptance.control import letters
+from gpu_acceptance.control.ledger import LATE_S, Ledger, Tampering
 from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
 from gpu_acceptance.control.session import Session
 
@@ -99,6 +101,34 @@ def test_a_bell_that_rings_for_nothing_new_tells_nothing(store, reader):
 def test_a_bell_before_any_attempt_tells_nothing(store):
     say(Speaker(SESSION, 1), 0, "of an attempt that nobody announced")(store)
     assert heard(Reader(SESSION), store) == []
+
+
+@pytest.mark.parametrize("line", ["x", "0" * 32 + "[]", f"{'0' * 32}[{'x' * 300}"])
+def test_a_word_behind_many_lines_of_a_stranger_is_heard(store, reader, line, monkeypatch):
+    """Also where they are more than become lines at once, and whatever they look like."""
+    monkeypatch.setattr(letters, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(SESSION, "tampering", Tampering())
+    speaker = Speaker(SESSION, 1)
+    for word in ("first", "second"):
+        store.append("box/1", f"{line}\n" * 5000)
+        say(speaker, 1, word)(store)
+        store.append("box/1", line)
+    assert heard(reader, store) == ["first", "second"]
+    assert SESSION.tampering.dropped == {"box": 10_001}  # what ends without an end is one line with what follows
+
+
+def test_a_word_is_not_lost_while_there_is_more_to_read_before_it(store, reader):
+    """However long that takes: the box is read until where it was when the reader last had done with it."""
+    began = time.monotonic()
+    say(Speaker(SESSION, 1), 1, "first")(store)
+    words = reader.await_words(store)
+    assert next(words) == [(1, "first")]
+    told = {1: {"box/1": 2}}
+    for now in (began, began + 100 * LATE_S):
+        assert SESSION.ledger.find_late(told, {"box/1": reader.read_until_s}, now) == set()
+    assert list(words) == []
+    assert SESSION.ledger.find_late(told, {"box/1": reader.read_until_s}, began) == set()
+    assert reader.read_until_s > began
 
 
 def test_no_word_is_lost_while_the_reader_looks(connect, store, reader):

@@ -169,9 +169,12 @@ class Control:
 
     def find_late(self, told: Mapping[int, Message]) -> None:
         """Compares what came with what the others told by `facts`. To be called about once a second."""
-        channels = {f"to/{self.place.rank}", CAST_CHANNEL, *([self._reader.channel] if self._reader else [])}
+        now = time.monotonic()
+        channels = {f"to/{self.place.rank}": now, CAST_CHANNEL: now}
+        if self._reader:
+            channels[self._reader.channel] = self._reader.read_until_s
         sent = {rank: facts["sent"] for rank, facts in told.items() if rank != self.place.rank}
-        lost = self.session.ledger.find_late(sent, channels, time.monotonic())
+        lost = self.session.ledger.find_late(sent, channels, now)
         if CAST_CHANNEL in lost and (casts := self._casts):
             self._outgoing.put(casts.wake)  # it waits in a place that will stay empty
 

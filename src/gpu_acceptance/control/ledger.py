@@ -5,7 +5,7 @@ Each rank tells with its heartbeat how many messages it has sent by each channel
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 LATE_S = 15.0  # as long as a heart may stand still: the connections of a rank are not back at one time after a network was away
 
@@ -18,10 +18,10 @@ class Tampering:
         self.lost = Counter[str]()
         self._lock = threading.Lock()
 
-    def drop(self, kind: str) -> None:
-        """Count a message of this kind that was not authentic."""
+    def drop(self, kind: str, number: int = 1) -> None:
+        """Count messages of this kind that were not authentic."""
         with self._lock:
-            self.dropped[kind] += 1
+            self.dropped[kind] += number
 
     def lose(self, kind: str, number: int = 1) -> None:
         """Count messages that were sent and are not there."""
@@ -70,11 +70,14 @@ class Ledger:
         """Whether something that others have sent has not come yet."""
         return bool(self._late)
 
-    def find_late(self, told: Mapping[int, Mapping[str, int]], channels: Collection[str], now: float) -> set[str]:
-        """Compares what each rank told of these channels. What is late for too long is counted as lost; returns these channels."""
+    def find_late(self, told: Mapping[int, Mapping[str, int]], channels: Mapping[str, float], now: float) -> set[str]:
+        """Compares what each rank told of these channels. What is late for too long is counted as lost; returns these channels.
+
+        Each channel comes with the moment until which all is read that was in it: what is behind that may only be late.
+        """
         late, lost = {}, set()
         for sender, sent in told.items():
-            for channel in sent.keys() & channels:
+            for channel in sent.keys() & channels.keys():
                 number, key = sent[channel], (sender, channel)
                 heard = self._heard.get(key, 0)
                 if heard >= number:
@@ -82,7 +85,7 @@ class Ledger:
                 awaited, since = self._late.get(key, (number, now))
                 if heard >= awaited:
                     awaited, since = number, now
-                if now - since <= LATE_S:
+                if channels[channel] - since <= LATE_S:
                     late[key] = awaited, since
                     continue
                 self._tampering.lose(channel_kind(channel), number - heard)

@@ -6,16 +6,21 @@ appends its words, a line each, with the code of the session (session.py). What 
 the line names that. Nobody waits for an answer. Then the rank rings a bell, one key for all. Rank 0 waits for the bell, takes it down,
 reads what is new in the box in one call, and all letters that it names in another.
 
+A stranger may fill a box. What does not look like a word is thrown away before any code is made, many lines at once, and what is awaited
+from the box is not lost while there is more to read: ranks may have spoken behind all that.
+
 Rank 0 opens the box of an attempt before it announces it, when it has done with the one before: a later word about that is never read.
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.distributed import Store
 
+from gpu_acceptance.control.ledger import channel_kind
 from gpu_acceptance.control.session import Numbers, Session
 from gpu_acceptance.control.store_client import LONGEST_RUN, get_all_now, get_now
 
@@ -24,6 +29,9 @@ _BELL = "bell"
 _LETTER = "letter"
 _LONGEST_LINE = 300  # bytes. The box is read anew at each bell, all of it
 _MOST_AT_ONCE = 64  # letters in one answer of the store: each may hold a control message of 1 MiB
+_LINE = re.compile(rb"^[^\n]+$", re.MULTILINE)
+_WORD = re.compile(rb"^[0-9a-f]{32}\[[^\n]{,%d}$" % _LONGEST_LINE, re.MULTILINE)
+_MOST_BYTES = 1 << 20  # that become lines at once: a line of two bytes takes twenty times as much memory
 _LEAST_REST_S, _LONGEST_REST_S = 0.001, 0.1
 
 
@@ -77,6 +85,8 @@ class Reader:
         self._attempt: object = None  # the one that is
         self._numbers = Numbers("box", session)  # of its words
         self._read = 0  # bytes of its box
+        self._begin_s: float | None = None  # of reading what is new, while that lasts
+        self._read_until_s = 0.0
 
     def open(self, attempt: object) -> None:
         """From the next bell on. Its box is laid out, or will be."""
@@ -87,16 +97,21 @@ class Reader:
         """Of the words that are read."""
         return _box_key(self._attempt)
 
+    @property
+    def read_until_s(self) -> float:
+        """All that was in the box at this moment is read."""
+        return time.monotonic() if self._begin_s is None else self._read_until_s
+
     def await_words(self, store: Store) -> Iterator[list[Word]]:
         """Waits for the bell, and yields all words that are new, some at once. Then it rests for as long as all that took: others speak."""
         store.wait([_BELL], LONGEST_RUN)
+        begin_s = self._begin_s = time.monotonic()
         store.delete_key(_BELL)
-        begin_s = time.monotonic()
         self._turn_to(self._wanted, store)
         if self._attempt is not None:
-            lines = self._new_lines(store)
-            for first in range(0, len(lines), _MOST_AT_ONCE):
-                yield self._read_words(lines[first : first + _MOST_AT_ONCE], store)
+            for lines in self._new_lines(store):
+                yield self._read_words(lines, store)
+        self._read_until_s, self._begin_s = begin_s, None
         time.sleep(min(max(time.monotonic() - begin_s, _LEAST_REST_S), _LONGEST_REST_S))
 
     def _turn_to(self, attempt: object, store: Store) -> None:
@@ -107,13 +122,19 @@ class Reader:
             self._attempt, self._read = attempt, 0
             self._numbers = Numbers(_box_key(attempt), self._session)
 
-    def _new_lines(self, store: Store) -> list[bytes]:
+    def _new_lines(self, store: Store) -> Iterator[list[bytes]]:
+        """What looks like words, some at once."""
         box = get_now(store, _box_key(self._attempt)) or b""
         if len(box) < self._read:  # somebody wrote over it: what was read before has a number that is too low
             self._read = 0
         new = box[self._read :]
         self._read += len(new)
-        return [line for line in new.split(b"\n") if line]
+        for part in _parts(new):
+            lines = _WORD.findall(part)
+            if num_others := len(_LINE.findall(part)) - len(lines):
+                self._session.tampering.drop(channel_kind(self.channel), num_others)
+            for first in range(0, len(lines), _MOST_AT_ONCE):
+                yield lines[first : first + _MOST_AT_ONCE]
 
     def _read_words(self, lines: list[bytes], store: Store) -> list[Word]:
         """The words that are authentic, with what is in each letter in the place of the line that names it."""
@@ -133,6 +154,15 @@ class Reader:
             else:
                 self._session.tampering.lose("letter")
         return words
+
+
+def _parts(text: bytes) -> Iterator[bytes]:
+    """Whole lines, of little more than so many bytes together."""
+    begin = 0
+    while begin < len(text):
+        end = text.find(b"\n", begin + _MOST_BYTES) + 1 or len(text)
+        yield text[begin:end]
+        begin = end
 
 
 def _letter_key(rank: int, number: int) -> str:

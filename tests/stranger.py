@@ -16,7 +16,7 @@ if int(sys.argv[3]):
 from torch.distributed import TCPStore
 
 store = TCPStore("127.0.0.1", int(sys.argv[1]), None, is_master=False)
-(plan, _, aim), captured = sys.argv[2].partition(" "), {}
+(plan, _, aim), captured, repeated = sys.argv[2].partition(" "), {}, set()
 if heard:
     heard.seek(0)
     captured = {line: "of an earlier run" for line in heard.read().split("\\n")}
@@ -56,6 +56,9 @@ def listen(key, folder, kind):
 
 
 def replay(key, folder, kind):
+    if key in repeated:
+        return
+    repeated.add(key)
     if kind == "box":
         store.append(key, "\\n".join(captured) + "\\n")
         store.set(f"{folder}bell", "")

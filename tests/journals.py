@@ -12,10 +12,12 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
+from gpu_acceptance.record.run_record import WHOLE, RunRecord
 from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, too_small
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.rows import make_row
+from gpu_acceptance.verdict.run_record import make_run_record
 from tests.judging import make_identity, make_limit, make_profile
 
 RUN_ID = "20261120-070000-ab12"
@@ -86,6 +88,12 @@ class Told:
             Attempt(number=attempt.number, ranks=causes_before_victims(attempt.ranks)) for attempt in self.attempts[validation.nodeid]
         ]
         return make_row(validation.nodeid, attempts, self.plan.profile, self.job, self.plan.waivers, validation.deadline_s)
+
+
+def concluded(run: Told) -> RunRecord:
+    """The record that its reporter leaves, beside all journals."""
+    ended_at = "2026-11-20T07:21:40+00:00"
+    return make_run_record(run.plan, run.job, run.rows(), ended_at=ended_at, end=WHOLE, journals=range(run.world_size))
 
 
 def attempt_of(nodeid: str, figures: Mapping[int, Sequence[Figure]], number: int = 1, **outcomes: Outcome) -> Attempt:

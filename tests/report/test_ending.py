@@ -1,27 +1,21 @@
 """What a run leaves on disk at its end: everything, or nothing that says too much."""
 
 import pytest
-from journals import told
+from journals import concluded, told
 from report import samples
 
 from gpu_acceptance.folder.results import read_results, write_results
-from gpu_acceptance.record.run_record import RunEnd
 from gpu_acceptance.report import ending
 from gpu_acceptance.report.ending import broken, complete_ending, spoil, write_ending
 from gpu_acceptance.report.exports import EXPORTS
-from gpu_acceptance.verdict.run_record import make_run_record
-
-
-def made_of(run):
-    return make_run_record(run.plan, run.job, run.rows(), ended_at="2026-11-20T07:21:40+00:00", end=RunEnd(), journals=range(4))
 
 
 def accepted():
-    return made_of(told())
+    return concluded(told())
 
 
 def rejected():
-    return made_of(told(triad=(120.0, 120.0, 3.0, 120.0)))
+    return concluded(told(triad=(120.0, 120.0, 3.0, 120.0)))
 
 
 def names(folder):

@@ -6,6 +6,7 @@ from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.report import ending, exports
 from gpu_acceptance.report.ending import spoil, write_ending
 from gpu_acceptance.report.exports import EXPORTS, write_exports
+from tests.journals import concluded, told
 from tests.report import samples
 
 
@@ -30,8 +31,8 @@ def test_one_that_cannot_be_written_is_told_and_the_verdict_stands(tmp_path, mon
 
 
 def test_an_acceptance_is_taken_back_in_all_of_them(tmp_path):
-    write_ending(tmp_path, samples.accepted())
-    spoil(tmp_path, samples.accepted(), "a hook failed")
+    write_ending(tmp_path, concluded(told()))
+    spoil(tmp_path, concluded(told()), "a hook failed")
     assert (tmp_path / "summary.txt").read_text().startswith("INCOMPLETE: a hook failed\n")
 
 
@@ -40,5 +41,5 @@ def test_none_is_left_where_no_results_can_be_written(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ending, "write_results", fail)
-    write_ending(tmp_path, samples.accepted())
+    write_ending(tmp_path, concluded(told()))
     assert [path.name for path in tmp_path.iterdir()] == []

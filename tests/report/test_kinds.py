@@ -9,7 +9,7 @@ import pytest
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Judgement, Row
-from gpu_acceptance.record.run_record import Coverage
+from gpu_acceptance.record.run_record import Coverage, RunEnd
 from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_rank, kinds_of_reason, kinds_of_row
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
 from gpu_acceptance.verdict import objections
@@ -167,9 +167,15 @@ PROFILE, JOB = make_profile(make_limit()), make_job(4)
 OPEN = [judgement("hbm.triad.bandwidth", status=Status.NOT_MEASURED)]
 OTHER = make_profile(make_limit(), device_name="NVIDIA H100")
 FEWER = type(JOB)(tuple(make_identity(rank, 2, 4).model_copy(update={"local_world_size": 2}) for rank in range(2)))
+ENDED = RunEnd(
+    interrupted="SIGTERM",
+    internal_error="KeyError: 'x'",
+    not_concluded=("no reporter saw this run whole: rebuilt from 1 of 4 journals (dead)",),
+    not_written="the report could not be written to reports/x: OSError: [Errno 28] No space left on device",
+)
 FOUND = [
-    *objections.broken_off(True, "SIGTERM", "KeyError: 'x'", ["no reporter saw this run whole: rebuilt from 1 of 4 journals (dead)"]),
-    *objections.broken_off(False, None, None, ["rank 2 took no part: no store"]),
+    *objections.broken_off(True, ENDED),
+    *objections.broken_off(False, RunEnd(not_concluded=("rank 2 took no part: no store",))),
     *objections.uncollected(["acceptance/test_x.py was skipped as a whole: needs y"]),
     *objections.unproved([], OPEN, coverage(limits_judged=0), PROFILE),
     *objections.untested(make_job(4, silent=(2,)), PROFILE, coverage(), None, None),

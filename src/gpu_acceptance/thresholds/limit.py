@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
+
+from pydantic import PlainSerializer
 
 Value = bool | int | float | str
 Scope = Literal["rank", "node", "job"]
@@ -138,7 +140,7 @@ class Profile:
 
     name: str
     device_name: str | None  # what NVML calls the GPU; None: the profile of a machine without GPUs, or no one GPU (base)
-    requires: frozenset[str]
+    requires: Annotated[frozenset[str], PlainSerializer(sorted, list[str])]  # in one order wherever it is written
     limits: Mapping[str, Limit]
     parameters: Mapping[str, Value]
     deadline_s: float  # of one validation, unless its `deadline` marker says otherwise

@@ -11,6 +11,7 @@ from gpu_acceptance.folder.corroboration import find_unlike_journals
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.folder.results import read_results, write_results
+from gpu_acceptance.record.identity import MOST_RANKS
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.record.run_record import RunEnd
@@ -238,3 +239,14 @@ def test_a_journal_of_nobody(tmp_path):
 def test_what_the_reporter_never_heard_of_a_lost_rank_is_no_contradiction(tmp_path):
     run = told(rank_2=Outcome.LOST)
     assert unlike(leave(tmp_path / RUN_ID, told(), record_of(run))) == []
+
+
+@pytest.mark.parametrize("size", [-1, MOST_RANKS + 1, 10**18])
+def test_a_size_that_no_job_has_is_not_counted_up_to(tmp_path, size):
+    record = record_of(told())
+    first, *others = record.header.ranks
+    ranks = (first.model_copy(update={"world_size": size}), *others)
+    write_results(tmp_path, record.model_copy(update={"header": record.header.model_copy(update={"ranks": ranks})}))
+    bound = "greater than or equal to 0" if size < 0 else "less than or equal to 1000000"
+    with pytest.raises(RecordError, match=rf"results\.json: .*world_size.*{bound}"):
+        read_results(tmp_path)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.record.figure import Figure, make_figure
-from gpu_acceptance.record.identity import RankFacts, RankIdentity
+from gpu_acceptance.record.identity import MOST_RANKS, RankFacts, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt, Judgement, Row
@@ -33,6 +33,7 @@ words = st.text("aZ09_%/.*^-", min_size=1, max_size=8)
 floats = st.floats(allow_nan=False, allow_infinity=False)
 integers = st.integers(-(2**63), 2**63 - 1)
 values = st.booleans() | integers | floats | texts
+OF_PLACE = ("rank", "local_rank", "node", "local_world_size", "world_size")
 LEAVES = {str: texts, float: floats, int: integers}
 
 
@@ -53,6 +54,7 @@ def field_strategy(model, name):
         ("Curve", "points"): st.lists(st.none() | floats, min_size=1, max_size=2).map(tuple),
         ("FarBoundRecord", "ratio"): st.floats(1e-300, 1e300),
         ("Figure", "value"): st.none() | values,
+        **{("RankIdentity", name): st.integers(0, MOST_RANKS) for name in OF_PLACE},
         ("Judgement", "value"): st.none() | values,
         ("Header", "parameters"): st.dictionaries(texts, values, max_size=2),
         ("GpuSeries", "levels"): st.dictionaries(texts, st.lists(st.none() | floats, max_size=2).map(tuple), max_size=2),

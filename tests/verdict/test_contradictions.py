@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from gpu_acceptance.record.identity import MOST_RANKS
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.run_record import RunEnd, RunRecord
 from gpu_acceptance.thresholds.contract import ContractLine
@@ -325,9 +326,9 @@ def test_a_contract_and_the_verdict_over_it_say_the_same(sample, change, message
 
 def test_a_world_that_somebody_made_up_takes_no_time():
     def change(data):
-        data["header"]["ranks"][0]["world_size"] = 10**15
+        data["header"]["ranks"][0]["world_size"] = MOST_RANKS
 
-    assert contradiction_of(samples.accepted, change) == f"ACCEPTED, and 8 of {10**15} ranks said who they are"
+    assert contradiction_of(samples.accepted, change) == f"ACCEPTED, and 8 of {MOST_RANKS} ranks said who they are"
 
 
 def test_a_node_that_never_came():

@@ -41,6 +41,9 @@ def read_results(run_dir_or_file: Path) -> RunRecord:
         raise RecordError(f"{path}: no schema_version; this version reads {SCHEMA_VERSION}")
     if contradiction := find_contradiction(record):
         raise RecordError(f"{path}: contradicts itself: {contradiction}")
-    if fault := next(find_concluded_otherwise(record), ""):
+    if record.plan is None:
+        return record
+    again = conclude_again(record)
+    if fault := next(find_concluded_otherwise(record, again), ""):
         raise RecordError(f"{path}: contradicts itself: {one_line(fault)}")
-    return conclude_again(record) if record.plan else record  # its words are ours
+    return again  # its words are ours

@@ -1,7 +1,7 @@
 """Who a rank is: its node, its GPUs, its versions. Told before any GPU is touched; the first line of its journal."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -10,6 +10,8 @@ from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.text.model import Model
 
 Bounds = tuple[float, float]  # at least, at most
+MOST_RANKS = 1_000_000  # whoever judges counts up to the size of the job, which a file may have from anybody
+RankNumber = Annotated[int, Field(ge=0, le=MOST_RANKS)]
 
 
 class RankIdentity(Model):
@@ -18,12 +20,12 @@ class RankIdentity(Model):
     kind: Literal["identity"] = "identity"
     schema_version: Literal[1] = 1
     run_id: str = ""
-    rank: int
-    local_rank: int
-    node: int
+    rank: RankNumber
+    local_rank: RankNumber
+    node: RankNumber
     host: str
-    local_world_size: int
-    world_size: int
+    local_world_size: RankNumber
+    world_size: RankNumber
     gpus: tuple[Gpu, ...] = ()  # all GPUs of this node that NVML shows
     gpu_uuid: str = ""  # of the GPU its worker really opened; empty until it did
     num_gpus_on_bus: int = 0  # of this node, as the PCI bus shows them; a device that would not say what it is counts

@@ -12,20 +12,19 @@ from gpu_acceptance.verdict.attempts import too_small
 from gpu_acceptance.verdict.coverage import judge_run
 from gpu_acceptance.verdict.needs import row_of_lack
 from gpu_acceptance.verdict.rows import make_row
-from gpu_acceptance.verdict.run_record import conclude_again
 from gpu_acceptance.verdict.settled import settle
 
+_THE_RUN = "the whole run"
 _OF_ROW = ("subject", "outcome", "duration_s")
 _OF_CONCLUSION = ("verdict", "exit_code", "coverage")
 _OF_RECORD = ("changes", "far_bounds", "not_applicable", "waivers")
 
 
-def find_concluded_otherwise(record: RunRecord) -> Iterator[str]:
-    """What a record with a plan says was concluded, and what it holds gives otherwise: each field by name. Words are not compared."""
-    if record.plan is None:
-        return
-    yield from find_judged_otherwise(record, record.plan)
-    again = conclude_again(record)
+def find_concluded_otherwise(record: RunRecord, again: RunRecord) -> Iterator[str]:
+    """What a record with a plan says was concluded, and `again` (conclude_again) does not: each field by name. Words are not compared."""
+    assert record.plan is not None
+    yield from _rows_judged_otherwise(record, record.plan)
+    yield from _unlike(_THE_RUN, record.conclusion.limits, again.conclusion.limits)
     yield from _differing("", record, again, _OF_RECORD)
     yield from _differing("header.", record.header, again.header, Header.model_fields)
     yield from _differing("conclusion.", record.conclusion, again.conclusion, _OF_CONCLUSION)
@@ -45,7 +44,12 @@ def _contract_of(conclusion: Conclusion) -> object:
 
 
 def find_judged_otherwise(record: RunRecord, plan: RunPlan) -> Iterator[str]:
-    """What the record says was judged, and its own figures and a plan judge otherwise. Messages are not compared."""
+    """What a record without a plan says was judged, and its figures and the plan of a journal give otherwise. Messages are not compared."""
+    yield from _rows_judged_otherwise(record, plan)
+    yield from _unlike(_THE_RUN, record.conclusion.limits, judge_run(record.rows, plan.profile, Job(record.header.ranks), plan.waivers))
+
+
+def _rows_judged_otherwise(record: RunRecord, plan: RunPlan) -> Iterator[str]:
     job = Job(record.header.ranks)
     planned = {one.nodeid: one for one in plan.validations}
     for row in record.rows:
@@ -53,7 +57,6 @@ def find_judged_otherwise(record: RunRecord, plan: RunPlan) -> Iterator[str]:
             yield from _judged_otherwise(row, record, plan, job)
         elif row.outcome is Outcome.NOT_APPLICABLE and not _needs_no_run(planned.get(row.nodeid), plan, job):
             yield f"{row.nodeid} is {row.outcome}, and nothing that was planned says so"
-    yield from _unlike("the whole run", record.conclusion.limits, judge_run(record.rows, plan.profile, job, plan.waivers))
 
 
 def _judged_otherwise(row: Row, record: RunRecord, plan: RunPlan, job: Job) -> Iterator[str]:

@@ -157,13 +157,11 @@ def test_a_rejected_run_whose_bad_row_was_cut_out_is_accepted_by_nobody(tmp_path
     header = ended.record.header.model_copy(update={"required": ("begins",)})
     cut = ended.record.model_copy(update={"header": header, "rows": rows, "conclusion": ended.alone("begins")})
     assert cut.conclusion.exit_code == 0
-    for record, said in (
-        (cut, "contradicts itself: "),
-        (cut.model_copy(update={"plan": None}), "the journal of rank 0 (journal/rank-00000.jsonl) has a plan with another required"),
-    ):
+    another = "the journal of rank 0 (journal/rank-00000.jsonl) has a plan with another required"
+    for record, code, said in ((cut, 3, "contradicts itself: "), (cut.model_copy(update={"plan": None}), 1, another)):
         write_results(ended.folder, record)
         write_manifest(ended.folder)
-        assert build(ended.folder, "verify", str(ended.folder)).exit_code in {1, 3}
+        assert build(ended.folder, "verify", str(ended.folder)).exit_code == code
         capsys.readouterr()
         assert main(["verdict", str(ended.folder)]) == 3
         assert said in capsys.readouterr().err

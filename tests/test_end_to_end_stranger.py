@@ -1,6 +1,7 @@
 """Strangers on the control store: they change no verdict, end no run, and where they take messages away nobody is blamed for it."""
 
 import re
+from contextlib import contextmanager
 
 import pytest
 from clean_environment import KEY
@@ -9,6 +10,16 @@ from stranger import Stranger
 from suite import make_suite, torchrun
 
 pytestmark = pytest.mark.launcher
+
+
+@contextmanager
+def in_a_call(suite):
+    """Two ranks, both in the call of a validation that says so."""
+    with Ranks(suite, 2) as ranks:
+        ranks.start(0, 1)
+        for rank in (0, 1):
+            ranks.wait_for(f"sleeps-{rank}")
+        yield ranks
 
 
 def test_what_a_stranger_forges_and_repeats_changes_nothing(tmp_path):
@@ -27,12 +38,8 @@ def test_what_a_stranger_forges_and_repeats_changes_nothing(tmp_path):
 @pytest.mark.parametrize("plan", ["cast", "everything"])
 def test_where_messages_are_taken_away_the_run_is_incomplete_and_nobody_is_blamed(plan, tmp_path):
     """From the moment when both ranks are in a call. What a stranger deletes too late changes nothing."""
-    with Ranks(make_suite(tmp_path, "sleeps_on", "two_metrics"), 2) as ranks:
-        ranks.start(0, 1)
-        for rank in (0, 1):
-            ranks.wait_for(f"sleeps-{rank}")
-        with Stranger(ranks.port, plan):
-            ended = ranks.end()
+    with in_a_call(make_suite(tmp_path, "sleeps_on", "two_metrics")) as ranks, Stranger(ranks.port, plan):
+        ended = ranks.end()
     control = ended.record.header.control
     assert ranks.exit_codes[0] == (6 if control.lost else 0), ended.output
     assert control.lost or plan != "everything"
@@ -58,14 +65,10 @@ def test_what_a_rank_says_behind_millions_of_lines_of_a_stranger_is_heard(tmp_pa
     """The run takes longer; no rank is stuck for it, and no message counts as lost."""
     suite = make_suite(tmp_path, "passes")
     (suite / "acceptance" / "test_passes.py").write_text(LONG)
-    with Ranks(suite, 2) as ranks:
-        ranks.start(0, 1)
-        for rank in (0, 1):
-            ranks.wait_for(f"sleeps-{rank}")
-        with Stranger(ranks.port, "flood") as stranger:
-            stranger.await_line("flooded")
-            (suite / "wake").touch()
-            ended = ranks.end()
+    with in_a_call(suite) as ranks, Stranger(ranks.port, "flood") as stranger:
+        stranger.await_line("flooded")
+        (suite / "wake").touch()
+        ended = ranks.end()
     assert ranks.exit_codes == {0: 0, 1: 0}, ended.output
     assert ended.verdict_line.startswith("ACCEPTED")
     control = ended.record.header.control
@@ -78,12 +81,8 @@ def test_a_rank_whose_heartbeats_are_taken_away_is_not_lost(plan, tmp_path):
     """Its messages are: neither it nor rank 0, whose heartbeats the others await, nor a node is to blame for that."""
     suite = make_suite(tmp_path, "passes")
     (suite / "acceptance" / "test_passes.py").write_text(LONG)
-    with Ranks(suite, 2) as ranks:
-        ranks.start(0, 1)
-        for rank in (0, 1):
-            ranks.wait_for(f"sleeps-{rank}")
-        with Stranger(ranks.port, plan):
-            ended = ranks.end()
+    with in_a_call(suite) as ranks, Stranger(ranks.port, plan):
+        ended = ranks.end()
     lost = ended.record.header.control.lost  # none where those who watch were quicker than the stranger, now and then
     assert lost.keys() <= {"beat"}
     assert ranks.exit_codes == ({0: 6, 1: 6} if lost else {0: 0, 1: 0}), ended.output

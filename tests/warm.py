@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import warm_package
 from clean_environment import clean_environment
 from warm_nest import read_once
 
@@ -134,7 +135,7 @@ def fork(
 
 @functools.cache
 def _server() -> Server | None:
-    return Server(clean_environment(), (*_MODULES, "pydantic")) if process_title.can_be_shown() else None
+    return Server(clean_environment(), (*_MODULES, *warm_package.NAMES)) if process_title.can_be_shown() else None
 
 
 def _opened(path: Path) -> int:

@@ -23,6 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from warm_package import be_found_in
+
 _MODULES = ("pytest", "gpu_acceptance.worker.fork_server")
 _HANDLER = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"  # which has Popen by a name of its own
 # What Python, the dynamic linker, torch or a library of it reads once, at the start: a process that has another of these is started anew.
@@ -81,6 +83,7 @@ def become(request: dict[str, Any]) -> None:
         _process_title.show(request.get("command", [sys.executable, "-m", request["module"], *arguments]), environment)
     sys.path[:1] = [str(Path(target).parent if target else Path.cwd()), *request.get("paths", ())]
     sys.argv = [target or "-m", *arguments]
+    be_found_in([Path("src").absolute(), *map(Path, request.get("paths", ()))])
     gc.enable()
 
 

@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import warm_package
 from warm_nest import become, lay_nest
 
 _HAVE_A_NEST = ("torch.distributed.run", "pytest")
@@ -66,6 +67,8 @@ def main() -> None:
     gc.disable()  # a collection in a fork would copy all pages of what was imported
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    if set(warm_package.NAMES) <= sys.modules.keys():
+        warm_package.forget_what_knows_its_place()
     gc.freeze()
     if not (trial := os.fork()):
         os._exit(0)

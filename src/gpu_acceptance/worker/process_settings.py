@@ -1,0 +1,145 @@
+"""Settings of the process, kept by the kernel and by the C library, that a validation can change, and that the next one relies on."""
+
+import ctypes
+import os
+import platform
+import resource
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any
+
+from gpu_acceptance.worker.settings import Setting
+
+_LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+_TIMERS = {"ITIMER_REAL": signal.ITIMER_REAL, "ITIMER_VIRTUAL": signal.ITIMER_VIRTUAL, "ITIMER_PROF": signal.ITIMER_PROF}
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_SYSCALLS = {"x86_64": (239, 252), "aarch64": (236, 31)}  # asm/unistd_64.h, asm-generic/unistd.h
+_GET_MEMPOLICY, _IOPRIO_GET = _SYSCALLS.get(platform.machine(), (-1, -1))  # no call has this number: ENOSYS
+_IOPRIO_WHO_PROCESS = 1
+# linux/prctl.h. What the numbers of the second table say is written where the call points to.
+_PRCTL_RETURNED = {"transparent huge pages are off": (42, 41), "timer slack in ns": (30, 29), "can dump core": (3, 4)}
+_PRCTL_WRITTEN = {"signal when the parent ends": (2, 1), "adopts orphans": (37, 36)}
+
+
+def _umask() -> str:
+    """As the kernel tells it: os.umask() would have to change it, under the threads that make files meanwhile."""
+    status = Path("/proc/self/status").read_bytes()
+    return next((line.split()[1].decode() for line in status.splitlines() if line.startswith(b"Umask:")), "unknown")
+
+
+def _timers() -> dict[str, bool]:
+    return {name: signal.getitimer(timer) != (0.0, 0.0) for name, timer in _TIMERS.items()}
+
+
+def _disarm(_before: object) -> None:
+    for timer in _TIMERS.values():
+        signal.setitimer(timer, 0)
+
+
+def _resource_limits() -> dict[str, tuple[int, int]]:
+    return {name: resource.getrlimit(number) for name, number in _LIMITS.items()}
+
+
+def _put_back_limits(before: dict[str, tuple[int, int]]) -> None:
+    """The soft ones, and the hard ones where this user may."""
+    for name, limit in _resource_limits().items():
+        if limit != before[name]:
+            try:
+                resource.setrlimit(_LIMITS[name], before[name])
+            except ValueError:  # a hard limit that was lowered: new workers get it from their supervisor
+                continue
+
+
+def _prctl(option: int, argument: Any = 0) -> int:
+    answer = int(_LIBC.prctl(option, argument, 0, 0, 0))
+    if answer < 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+    return answer
+
+
+def _written_by_prctl(option: int) -> int:
+    number = ctypes.c_int()
+    _prctl(option, ctypes.byref(number))
+    return number.value
+
+
+def _memory_policy() -> int:
+    """Where new pages come from (MPOL_DEFAULT is 0), as set_mempolicy(2) and libnuma set it."""
+    mode = ctypes.c_int()
+    if _LIBC.syscall(_GET_MEMPOLICY, ctypes.byref(mode), None, 0, None, 0):
+        return 0  # a container may refuse the question
+    return mode.value
+
+
+class _CEnvironment:
+    """The variables that a library in C finds otherwise than Python does, as putenv and unsetenv leave them.
+
+    Those that a library writes for itself begin with `_`.
+    """
+
+    def __init__(self) -> None:
+        self._addresses: list[int] = []
+        self._found: dict[str, str] = {}
+
+    def read(self) -> dict[str, str]:
+        """Anew where a string lies elsewhere: each putenv and setenv makes a new one, also those of Python."""
+        addresses = list(_elements(ctypes.c_void_p))
+        if addresses != self._addresses:
+            self._addresses, self._found = addresses, _only_in_c()
+        return self._found
+
+    def put_back(self, before: dict[str, str]) -> None:
+        for name in self.read().keys() - before.keys():
+            if name in os.environ:
+                os.putenv(name, os.environ[name])
+            else:
+                os.unsetenv(name)
+
+
+def _only_in_c() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for entry in _elements(ctypes.c_char_p):
+        name, _, value = os.fsdecode(entry).partition("=")
+        found.setdefault(name, value)  # as getenv(3) does: the first one
+    of_python = dict(os.environ)
+    names = [name for name in found.keys() | of_python.keys() if not name.startswith("_") and found.get(name) != of_python.get(name)]
+    return {name: found.get(name, "unset") for name in names}
+
+
+def _elements(kind: Any) -> Iterator[Any]:
+    """Of environ(7), which ends with a null pointer or is one."""
+    held = ctypes.POINTER(kind).in_dll(_LIBC, "environ")
+    return takewhile(lambda element: element is not None, map(held.__getitem__, count())) if held else iter(())
+
+
+def _settings() -> Iterable[Setting]:
+    of_c = _CEnvironment()
+    yield Setting("environment of C libraries", of_c.read, of_c.put_back, may_change_at_import=True)
+    yield Setting("umask", _umask, lambda before: os.umask(int(before, 8)))
+    yield Setting("timer", _timers, _disarm)
+    yield Setting("resource limit", _resource_limits, _put_back_limits)
+    yield Setting("rounding of floats", _LIBC.fegetround, _LIBC.fesetround)
+    for name, (get, put) in _PRCTL_RETURNED.items():
+        yield Setting(name, partial(_prctl, get), partial(_prctl, put))
+    for name, (get, put) in _PRCTL_WRITTEN.items():
+        yield Setting(name, partial(_written_by_prctl, get), partial(_prctl, put))
+    yield from _inherited()
+
+
+def _inherited() -> Iterable[Setting]:
+    """Threads, processes and memory that began meanwhile have these too, and keep them: nothing puts that back."""
+    questions: dict[str, Callable[[], object]] = {
+        "blocked signals": lambda: sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "CPU affinity": lambda: sorted(os.sched_getaffinity(0)),
+        "nice": lambda: os.getpriority(os.PRIO_PROCESS, 0),
+        "scheduling policy": lambda: os.sched_getscheduler(0),
+        "I/O priority": lambda: _LIBC.syscall(_IOPRIO_GET, _IOPRIO_WHO_PROCESS, 0),
+        "memory policy": _memory_policy,
+    }
+    yield from (Setting(name, read) for name, read in questions.items())
+
+
+SETTINGS = tuple(_settings())

@@ -26,7 +26,7 @@ class Scratch:
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         self.temporary = self.folder if len(str(self.folder)) <= _LONGEST else _make_short()
         self.folders = tuple({self.folder, self.temporary})
-        self.locks = tuple(_own(folder, mark) for folder in self.folders)
+        self.locks: tuple[int, ...] = tuple(_own(folder, mark) for folder in self.folders)
         self._num_named = 0
         self._in_use: list[Path] = []
 
@@ -42,8 +42,11 @@ class Scratch:
         _remove_within(0, ended)
 
     def remove(self, within_s: float) -> None:
-        """All of it. Waits no longer than this; the removal goes on meanwhile."""
+        """All of it, and lets go of the locks. Waits no longer than this; the removal goes on meanwhile."""
         _remove_within(within_s, self.folders)
+        for lock in self.locks:
+            os.close(lock)
+        self.locks = ()
 
 
 def _make_short() -> Path:

@@ -151,8 +151,8 @@ def test_an_import_that_changes_what_all_run_in(tmp_path):
     ended = plain_pytest(make_suite(tmp_path, "import_changes"))
     assert ended.returncode == 5  # nothing ran
     message = ended.row("world_formation").message
-    text = "importing the validations changed what all of them run in: torch default_dtype is torch.float64, was torch.float32; "
-    assert f"{text}environment NCCL_ALGO is 'TREE', was None" in message
+    text = "importing the validations changed what all of them run in: environment NCCL_ALGO is 'TREE', was None; "
+    assert f"{text}torch default_dtype is torch.float64, was torch.float32" in message
 
 
 def test_tmp_path_is_the_validations_own(tmp_path):

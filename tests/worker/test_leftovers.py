@@ -42,7 +42,7 @@ PUT_BACK = {
     "resource limit RLIMIT_CORE is (1, ": "resource.setrlimit(resource.RLIMIT_CORE, (1, resource.getrlimit(resource.RLIMIT_CORE)[1]))",
     "gc (enabled, thresholds, debug) is (False, ": "gc.disable()",
     "gc frozen is True, was False": "gc.freeze()",
-    "gc.callbacks is (print,), was ()": "gc.callbacks.append(print)",
+    "gc.callbacks is (zip,), was ()": "gc.callbacks.append(zip)",
     "recursion limit is 400, was 1000": "sys.setrecursionlimit(400)",
     "switch interval is 0.5, was 0.005": "sys.setswitchinterval(0.5)",
     "sys.stderr is StringIO, was TextIOWrapper": "sys.stderr = io.StringIO()",
@@ -53,6 +53,29 @@ PUT_BACK = {
     "socket timeout is 1.0, was None": "socket.setdefaulttimeout(1)",
     "start method of multiprocessing is 'spawn', was 'fork'": "multiprocessing.set_start_method('spawn', force=True)",
     "tempfile.tempdir is '/', was '": "tempfile.tempdir = '/'",
+    "logging.disable is 50, was 0": "logging.disable()",
+    "level of the root logger is 10, was 30": "logging.root.setLevel(logging.DEBUG)",
+    "tracemalloc is True, was False": "tracemalloc.start()",
+    "sys.path is ('/left', ": "sys.path.insert(0, '/left')",
+    "sys.meta_path is (": "sys.meta_path.insert(0, keep)",
+    "decimal context is (2, ": "decimal.getcontext().prec = 2",
+    "numpy.seterr of over is 'raise', was 'warn'": "numpy.seterr(over='raise')",
+    "environment of C libraries NCCL_ALGO is 'Tree', was None": "os.putenv('NCCL_ALGO', 'Tree')",
+    "environment of C libraries HOME is 'unset', was None": "os.unsetenv('HOME')",
+    "rounding of floats is ": "libc.fesetround(libc.fegetround() ^ 0xC00)",
+    "transparent huge pages are off is 1, was 0": "libc.prctl(41, 1, 0, 0, 0)",
+    "timer slack in ns is 1000000, was 50000": "libc.prctl(29, 1000000, 0, 0, 0)",
+    "can dump core is 0, was 1": "libc.prctl(4, 0, 0, 0, 0)",
+    "signal when the parent ends is 15, was 0": "libc.prctl(1, 15, 0, 0, 0)",
+    "adopts orphans is 1, was 0": "libc.prctl(36, 1, 0, 0, 0)",
+    "torch sparse invariants is True, was False": "torch.sparse.check_sparse_tensor_invariants.enable()",
+    "torch autograd multithreading is False, was True": "torch.autograd.set_multithreading_enabled(False)",
+    "torch nnpack is False, was True": "torch.backends.nnpack.set_flags(False)",
+    "torch hooks of all modules or optimizers _global_forward_hooks is ((": "torch.nn.modules.module.register_module_forward_hook(print)",
+    "torch hooks of all modules or optimizers _global_optimizer_post_hooks": "register_optimizer_step_post_hook(print)",
+    "torch.compiler stance is 'force_eager', was 'default'": "torch.compiler.set_stance('force_eager')",
+    "torch._dynamo.config recompile_limit is 1, was None": "torch._dynamo.config.recompile_limit = 1",
+    "torch._inductor.config max_autotune is True, was None": "import torch._inductor.config as c; c.max_autotune = True",
 }
 IN_DOUBT = {
     "replacement of time.monotonic is <lambda>, was None": "time.monotonic = lambda: 0.0",
@@ -60,6 +83,22 @@ IN_DOUBT = {
     "replacement of torch.cuda.synchronize is <lambda>, was None": "torch.cuda.synchronize = lambda *_: None",
     "replacement of torch.cuda.Event.elapsed_time is <lambda>, was None": "torch.cuda.Event.elapsed_time = lambda *_: 1.0",
     "replacement of torch.distributed.all_reduce is <lambda>, was None": "torch.distributed.all_reduce = lambda *_: None",
+    "replacement of torch.equal is <lambda>, was None": "torch.equal = lambda *_: True",
+    "replacement of torch.Tensor.equal is <lambda>, was None": "torch.Tensor.equal = lambda *_: True",
+    "replacement of torch.Tensor.__add__ is <lambda>, was None": "torch.Tensor.__add__ = lambda self, _: self",
+    "replacement of torch.nn.functional.linear is <lambda>, was None": "torch.nn.functional.linear = lambda *_: None",
+    "replacement of torch.nn.Linear.forward is <lambda>, was None": "torch.nn.Linear.forward = lambda *_: None",
+    "replacement of torch.nn.Linear.__call__ is <lambda>, was None": "torch.nn.Linear.__call__ = lambda *_: None",
+    "replacement of torch.optim.AdamW.step is <lambda>, was None": "torch.optim.AdamW.step = lambda *_: None",
+    "replacement of builtins.sum is <lambda>, was None": "import builtins; builtins.sum = lambda *_: 0",
+    "replacement of os.fsync is <lambda>, was None": "os.fsync = lambda _: None",
+    "replacement of os.sched_yield is None, was None": "del os.sched_yield",
+    "replacement of random.random is <lambda>, was None": "random.random = lambda: 0.5",
+    "kernel in Python of aten/mm/CPU is 'registered', was None": "keep.append(own_kernel())",
+    "I/O priority is ": "psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)",
+    "memory policy is ": "libc.syscall({'x86_64': 238}.get(platform.machine(), 237), 4, None, 0)",  # set_mempolicy(MPOL_LOCAL)
+    "torch saved-tensor hooks is (print, print), was ()": "torch.autograd.graph.saved_tensors_hooks(print, print).__enter__()",
+    "torch refusal of saved-tensor hooks is 'left', was None": "torch._C._autograd._saved_tensors_hooks_disable('left')",
     "replacement of gpu_acceptance.measure.timing.time_blocks is <lambda>, was None": "timing.time_blocks = lambda *_: None",
     "blocked signals is [<Signals.SIGTERM: 15>], was []": "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})",
     "nice is ": "os.nice(1)",
@@ -77,14 +116,21 @@ IN_DOUBT = {
 }
 # One process for each line: it says what was put back and what is left, and whether all that came back is as it was.
 SCRIPT = """
-import faulthandler, gc, io, json, locale, math, multiprocessing, os, resource, signal, socket, subprocess, sys, tempfile, threading, time
-import torch
+import ctypes, decimal, faulthandler, gc, io, json, locale, logging, math, multiprocessing, os, pathlib, platform, random, resource, signal
+import socket, subprocess, sys, tempfile, threading, time, tracemalloc
+import numpy, psutil, torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
 from gpu_acceptance.measure import timing
 from gpu_acceptance.worker.leftovers import Leftovers
-from gpu_acceptance.worker.settings import freeze_collector
+from gpu_acceptance.worker.settings import COLLECTOR
 
-keep = []
+keep, libc = [], ctypes.CDLL(None)
+
+def own_kernel():
+    of_torch = torch.library.Library("aten", "IMPL")
+    of_torch.impl("mm", lambda a, b: a, "CPU")
+    return of_torch
 
 def burn():
     while True:
@@ -107,9 +153,10 @@ def tried(line):
     if os.fork() == 0:
         os.environ["HOME"] = "/somewhere"
         faulthandler.enable()
-        freeze_collector()
+        COLLECTOR.freeze()
         leftovers = Leftovers()
         exec(line)
+        COLLECTOR.collect()
         changed = leftovers.put_back()
         left = [*map(str, leftovers.changes()), *([] if changed else leftovers.running(is_calm=False))]
         os.write(write_fd, json.dumps([[str(one) for one in changed if str(one) not in left], left]).encode())
@@ -156,7 +203,7 @@ def test_what_an_import_of_a_library_may_change(monkeypatch):
     leftovers = Leftovers()
     monkeypatch.setattr(sys, "excepthook", print)
     monkeypatch.setenv("NCCL_ALGO", "TREE")
-    assert [change.setting for change in leftovers.changes()] == ["sys.excepthook", "environment"]
+    assert [change.setting for change in leftovers.changes()] == ["environment", "sys.excepthook"]
     assert [str(change) for change in leftovers.changes(at_import=True)] == ["environment NCCL_ALGO is 'TREE', was None"]
 
 

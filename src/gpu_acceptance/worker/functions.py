@@ -1,47 +1,117 @@
 """The functions that measurements rely on: a validation that replaces one falsifies its own figures, and those of all that follow."""
 
+import builtins
 import math
+import os
+import random
 import statistics
+import subprocess
 import sys
+import threading
 import time
 import types
-from operator import is_
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.library
+import torch.nn.functional
+import torch.optim
 
 from gpu_acceptance.worker.settings import Identity, Setting
 
-_OURS = ("gpu_acceptance.", "fixtures.")
+_OURS = ("gpu_acceptance.measure.", "gpu_acceptance.inventory.", "gpu_acceptance.worker.", "fixtures.")  # what works in a worker
+_MODULES: tuple[types.ModuleType, ...] = (
+    *(builtins, math, os, random, statistics, subprocess, threading, time),
+    *(torch, torch.autograd, torch.cuda, torch.linalg, torch.nn.functional, dist, dist.distributed_c10d),
+)
+_CLASSES: dict[str, type] = {
+    "torch.Tensor": torch.Tensor,
+    "torch.nn.Module": torch.nn.Module,
+    "torch.autograd.Function": torch.autograd.Function,
+    **{f"torch.cuda.{name}": getattr(torch.cuda, name) for name in ("Event", "Stream", "CUDAGraph")},
+}
+_FUNCTIONS = (
+    *(types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
+    *(staticmethod, classmethod, property, type),
+)
+_FEW = 4  # functions of a space, which are faster looked up by name
+_TORCH = f"{Path(torch.__file__).parent}/"
 
 
 class _Watched:
-    """The functions and classes of a module or a class, as they were when it was seen first."""
+    """Functions and classes in a module or a class, all or those of some names, as they were when it was seen first."""
 
-    def __init__(self, owner: object) -> None:
-        self._space = vars(owner)
-        found = {name: value for name, value in self._space.items() if _is_function(value)}
-        self._names, self._values = tuple(found), tuple(found.values())
+    def __init__(self, owner: Any, names: Iterable[str] | None = None) -> None:
+        self._space, self._names = vars(owner), frozenset(vars(owner))
+        self._above: tuple[type, ...] = owner.__mro__[1:] if isinstance(owner, type) else ()
+        found = self._space if names is None else self._names & set(names)
+        self._functions = {name: self._space[name] for name in found if _is_function(self._space[name])}
+        self._values = self._all_values()
+        self._replaced: dict[str, Identity] = {}
 
     def replaced(self) -> dict[str, Identity]:
-        """What stands there now, by the name that had another one."""
-        if all(map(is_, map(self._space.get, self._names), self._values)):
-            return {}
-        pairs = zip(self._names, self._values, strict=True)
-        return {name: Identity(self._space.get(name)) for name, value in pairs if self._space.get(name) is not value}
+        """What stands there now, by the name that had another one. Looks at each only where any value is another: that is cheaper."""
+        values = self._all_values()
+        if not _are_same(values, self._values):
+            self._values, self._replaced = values, self._found()
+        return self._replaced
+
+    def _all_values(self) -> list[object]:
+        if len(self._functions) < _FEW:
+            return [len(self._space), *map(self._space.get, self._functions)]
+        return list(self._space.values())
+
+    def _found(self) -> dict[str, Identity]:
+        for name, now in self._different():
+            if _is_of_torch(now):
+                self._functions[name] = now
+        return {name: Identity(now) for name, now in (*self._different(), *self._hiding())}
+
+    def _different(self) -> list[tuple[str, object]]:
+        return [(name, self._space.get(name)) for name, value in self._functions.items() if self._space.get(name) is not value]
+
+    def _hiding(self) -> Iterator[tuple[str, object]]:
+        """What is new in a class and hides a function of a class above it."""
+        for name in self._space.keys() - self._names if self._above else ():
+            above = next((vars(base)[name] for base in self._above if name in vars(base)), None)
+            if _is_function(above) and not _is_of_torch(self._space[name]):
+                yield name, self._space[name]
+
+
+def _are_same(values: list[object], before: list[object]) -> bool:
+    """Lists compare by identity first, and only else by `==`, which a tensor answers with a tensor."""
+    try:
+        return values == before
+    except Exception:
+        return False
 
 
 def _is_function(value: object) -> bool:
     """By its type alone: some objects of torch warn when they are asked for their class."""
-    return issubclass(type(value), types.FunctionType | types.BuiltinFunctionType | type)
+    return issubclass(type(value), _FUNCTIONS)
+
+
+def _is_of_torch(now: object) -> bool:
+    """Whether torch itself has put it there: its compiler and its optimizers wrap functions when they are used first."""
+    return isinstance(now, types.FunctionType) and now.__code__.co_filename.startswith(_TORCH)
+
+
+def _classes_of(module: types.ModuleType) -> dict[str, type]:
+    found = {name: value for name, value in vars(module).items() if issubclass(type(value), type)}
+    return {f"{module.__name__}.{name}": value for name, value in found.items() if value.__module__.startswith("torch.")}
 
 
 class _AllWatched:
     """What is watched by full name. Modules of this package and of its fixtures count from when they are seen first."""
 
     def __init__(self) -> None:
-        modules = (time, math, statistics, torch.cuda, dist, dist.distributed_c10d)
-        self._watched = {module.__name__: _Watched(module) for module in modules} | {"torch.cuda.Event": _Watched(torch.cuda.Event)}
+        self._watched = {name: _Watched(owner, ["forward"]) for name, owner in _classes_of(torch.nn).items()}
+        self._watched |= {name: _Watched(owner, ["step"]) for name, owner in _classes_of(torch.optim).items()}
+        self._watched |= {module.__name__: _Watched(module) for module in _MODULES}
+        self._watched |= {name: _Watched(owner) for name, owner in _CLASSES.items()}
         self._num_modules = 0
 
     def replaced(self) -> dict[str, Identity]:
@@ -52,6 +122,23 @@ class _AllWatched:
         return {f"{owner}.{name}": now for owner, watched in self._watched.items() for name, now in watched.replaced().items()}
 
 
+class _Kernels:
+    """Kernels in Python that were registered for torch's own operations. Those that only tell a shape (Meta) are torch's compiler's."""
+
+    def __init__(self) -> None:
+        self._num = 0
+        self._found: dict[str, str] = {}
+
+    def registered(self) -> dict[str, str]:
+        if len(torch.library._impls) != self._num:
+            self._num = len(torch.library._impls)
+            of_torch = (name.rpartition("/") for name in torch.library._impls if name.startswith("aten/"))
+            self._found = {f"{name}/{key}": "registered" for name, _, key in of_torch if key != "Meta"}
+        return self._found
+
+
 SETTINGS: tuple[Setting, ...] = (
-    Setting("replacement of", _AllWatched().replaced, may_change_at_import=True),  # a conftest is code, and the verdict line names it
+    # A conftest is code, and the verdict line names it.
+    Setting("replacement of", _AllWatched().replaced, may_change_at_import=True),
+    Setting("kernel in Python of", _Kernels().registered, may_change_at_import=True),
 )

@@ -4,6 +4,7 @@ A setting that can be put back is put back, and no error; the log says which. Al
 the workers. What a fixture of a wider scope changes or starts in its set-up is its own until it is torn down.
 """
 
+import faulthandler
 import reprlib
 import threading
 from collections.abc import Iterable, Iterator
@@ -13,18 +14,18 @@ from time import monotonic, sleep
 from typing import Any
 
 from gpu_acceptance.text.clip import clip
-from gpu_acceptance.worker import functions, settings, torch_settings
+from gpu_acceptance.worker import functions, process_settings, settings, torch_settings
 from gpu_acceptance.worker.settings import Setting
 from gpu_acceptance.worker.threads import burning_threads, lasting, own_children, working_threads
 
-SETTINGS = (*settings.SETTINGS, *torch_settings.SETTINGS, *functions.SETTINGS)
+SETTINGS = (*settings.SETTINGS, *process_settings.SETTINGS, *torch_settings.SETTINGS, *functions.SETTINGS)
 
 _ENDS_WITHIN_S = 1.0  # what is just ending is no leftover
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 100
 
 
-Values = dict[tuple[str, str], Any]  # by the setting's name and the key in its value, which is empty where that is no dict
+Values = dict[str, Any]  # by the setting's name
 
 
 @dataclass(frozen=True)
@@ -81,24 +82,25 @@ class Leftovers:
         yield held
         held.changes = _changes(began, _read(SETTINGS))
         held.threads, held.children = working_threads() - threads, own_children() - children
-        self._expect({(change.setting, change.key): change.now for change in held.changes})
+        self._expect((change.setting, change.key, change.now) for change in held.changes)
         self._threads |= held.threads
         self._children |= held.children
 
     def release(self, held: Held) -> None:
         """Called when a wider fixture has been torn down: all that it held has to be as it was."""
-        self._expect({(change.setting, change.key): change.before for change in held.changes})
+        self._expect((change.setting, change.key, change.before) for change in held.changes)
         self._threads -= held.threads
         self._children -= held.children
 
     def put_back(self) -> list[Change]:
         """Puts back every setting that is different and can be, and returns what was changed."""
+        faulthandler.cancel_dump_traceback_later()  # nothing tells whether one is due
         changed = self.changes()
         different = {change.setting for change in changed}
         for setting in SETTINGS:
             if setting.name in different and setting.put_back:
                 with suppress(Exception):  # what does not come back is seen by who looks again
-                    setting.put_back(self._value_of(setting.name))
+                    setting.put_back(self._values[setting.name])
         return changed
 
     def running(self, *, is_calm: bool) -> list[str]:
@@ -122,26 +124,18 @@ class Leftovers:
         processes = [f"process {pid} ({clip(command, 100)})" for pid, command in lasting(children - self._children)]
         return sorted(threads) + sorted(processes)
 
-    def _expect(self, values: Values) -> None:
-        self._values = {place: value for place, value in (self._values | values).items() if _is_there(place, value)}
-
-    def _value_of(self, name: str) -> Any:
-        found = {key: value for (setting, key), value in self._values.items() if setting == name}
-        return found.get("", found)
+    def _expect(self, values: Iterable[tuple[str, str, object]]) -> None:
+        """A value by setting and key, which is empty where the value of the setting is no dict; None for a key that is not there."""
+        for name, key, value in values:
+            if key:
+                rest = {one: held for one, held in self._values[name].items() if one != key}
+                self._values[name] = rest if value is None else {**rest, key: value}
+            else:
+                self._values[name] = value
 
 
 def _read(chosen: Iterable[Setting]) -> Values:
-    values: Values = {}
-    for setting in chosen:
-        value = _value(setting)
-        of_keys = value if isinstance(value, dict) else {"": value}
-        values |= {(setting.name, key): one for key, one in of_keys.items()}
-    return values
-
-
-def _is_there(place: tuple[str, str], value: object) -> bool:
-    """False for a key that a change says is not in the value of its setting."""
-    return value is not None or not place[1]
+    return {setting.name: _value(setting) for setting in chosen}
 
 
 def _value(setting: Setting) -> Any:
@@ -152,5 +146,11 @@ def _value(setting: Setting) -> Any:
 
 
 def _changes(before: Values, now: Values) -> list[Change]:
-    places = [place for place in before | now if before.get(place) != now.get(place)]
-    return [Change(*place, before.get(place), now.get(place)) for place in places]
+    return [change for name in now if now[name] != before[name] for change in _changes_of(name, before[name], now[name])]
+
+
+def _changes_of(name: str, before: Any, now: Any) -> list[Change]:
+    """One by one where the value is a dict."""
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        return [Change(name, "", before, now)]
+    return [Change(name, key, before.get(key), now.get(key)) for key in before | now if before.get(key) != now.get(key)]

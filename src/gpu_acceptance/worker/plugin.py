@@ -1,12 +1,12 @@
 """The pytest plugin of a rank worker: runs the validations it is told to run, and tells how each phase went."""
 
-import gc
 from collections.abc import Generator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
@@ -21,7 +21,7 @@ from gpu_acceptance.worker.group import World, device_facts, form_group, open_de
 from gpu_acceptance.worker.leftovers import Change, Leftovers
 from gpu_acceptance.worker.phases import phase_outcome
 from gpu_acceptance.worker.session import FIGURES, WORKER_SESSION, Figures, WorkerSession, check_gathered, use_before
-from gpu_acceptance.worker.settings import freeze_collector
+from gpu_acceptance.worker.settings import COLLECTOR
 from gpu_acceptance.worker.threads import Load
 from gpu_acceptance.worker.to_supervisor import ToSupervisor
 
@@ -63,7 +63,7 @@ class WorkerPlugin:
             match command["type"]:
                 case "form":
                     self._form(command)
-                    freeze_collector()
+                    COLLECTOR.freeze()
                     self._leftovers = Leftovers()
                 case "run":
                     self._run(items, command)
@@ -142,14 +142,17 @@ class WorkerPlugin:
             self._wait_for_device()
         load = Load()
         if will_go_on:
-            gc.collect()
+            COLLECTOR.collect()
             release_cached_memory()
         self._done["figures"] = [asdict(figure) for figure in figures.close()]
         self._done["curves"] = [curve.model_dump() for curve in figures.curves]
+        is_to_seal = self._done["outcome"] is Outcome.PASSED and self._has_entered and self._config.stash[WORKER_SESSION].has_group
+        if is_to_seal:
+            self._supervisor.tell({"type": "passed"})  # the ranks agree on it while each of them clears up
         if will_go_on:
             self._clear_up(item.nodeid, is_calm=load.is_calm())
-        if self._done["outcome"] is Outcome.PASSED and self._has_entered:
-            self._seal()
+        if is_to_seal and self._supervisor.next("seal")["ok"]:
+            self._seal(self._config.stash[WORKER_SESSION].device)
 
     def _clear_up(self, nodeid: str, *, is_calm: bool) -> None:
         """The next validation finds this worker as this one did, or gets another worker."""
@@ -169,17 +172,10 @@ class WorkerPlugin:
         self._note(Outcome.ERROR, "setup", why)
         self._supervisor.tell({"type": "setup", "outcome": Outcome.ERROR, "reason": self._done["message"]})
 
-    def _seal(self) -> None:
+    def _seal(self, device: torch.device) -> None:
         """Once all ranks have passed: one more collective on every group, which must pair."""
-        assert self._config is not None
-        session = self._config.stash[WORKER_SESSION]
-        if not session.has_group:
-            return
-        self._supervisor.tell({"type": "passed"})
-        if not self._supervisor.next("seal")["ok"]:
-            return
         try:
-            problem = seal(self._supervisor.seq, session.device)
+            problem = seal(self._supervisor.seq, device)
         except RuntimeError as error:
             problem = f"{type(error).__name__}: {error}"
         if problem:

@@ -1,24 +1,26 @@
-"""Settings of the process and of Python that a validation can change, and that the next one relies on."""
+"""Settings of Python that a validation can change, and that the next one relies on."""
 
+import decimal
 import faulthandler
 import gc
 import locale
+import logging
 import multiprocessing
 import os
-import resource
 import signal
 import socket
 import sys
 import tempfile
 import threading
+import tracemalloc
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from importlib.machinery import PathFinder
+from operator import is_
 from typing import Any
 
-_LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
-_TIMERS = {"ITIMER_REAL": signal.ITIMER_REAL, "ITIMER_VIRTUAL": signal.ITIMER_VIRTUAL, "ITIMER_PROF": signal.ITIMER_PROF}
 _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 # Handlers in C of the worker itself, which Python does not know of: to write a stack (worker.py). Nobody can put one back.
 _HANDLED_IN_C = {signal.SIGUSR1, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGBUS, signal.SIGILL}
@@ -82,78 +84,74 @@ def _put_back_environment(before: dict[str, str]) -> None:
     os.environ.update({name: value for name, value in before.items() if now.get(name) != value})
 
 
-def _umask() -> str:
-    """As the kernel tells it: os.umask() would have to change it, under the threads that make files meanwhile."""
-    status = Path("/proc/self/status").read_bytes()
-    return next((line.split()[1].decode() for line in status.splitlines() if line.startswith(b"Umask:")), "unknown")
-
-
-def _timers() -> dict[str, bool]:
-    return {name: signal.getitimer(timer) != (0.0, 0.0) for name, timer in _TIMERS.items()}
-
-
-def _disarm(_before: object) -> None:
-    for timer in _TIMERS.values():
-        signal.setitimer(timer, 0)
-
-
-def _handlers() -> dict[str, Identity]:
+class _Handlers:
     """Python's handlers by signal. The one that torch's DataLoader sets once for all times is left to it.
 
     torch/utils/data/_utils/signal_handling.py and _set_SIGCHLD_handler in __init__ of torch 2.13: it is not set a second time.
     """
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    code = getattr(handlers[signal.SIGCHLD], "__code__", None)
-    if code is not None and code.co_filename.endswith("/torch/utils/data/_utils/signal_handling.py"):
-        del handlers[signal.SIGCHLD]
-    return {_name(number): Identity(handler) for number, handler in handlers.items()}
+
+    def __init__(self) -> None:
+        self._held: list[object] = []
+        self._found: dict[str, Identity] = {}
+
+    def read(self) -> dict[str, Identity]:
+        held: list[object] = list(map(signal.getsignal, _SIGNALS))
+        if not (self._held and all(map(is_, held, self._held))):
+            self._held = held
+            found = dict(zip(_SIGNALS, held, strict=True))
+            code = getattr(found[signal.SIGCHLD], "__code__", None)
+            if code is not None and code.co_filename.endswith("/torch/utils/data/_utils/signal_handling.py"):
+                del found[signal.SIGCHLD]
+            self._found = {_name(number): Identity(handler) for number, handler in found.items()}
+        return self._found
+
+    def put_back(self, before: dict[str, Identity]) -> None:
+        now = self.read()
+        for number in _SIGNALS:
+            was = before.get(_name(number))
+            if was and was.held is not None and was != now.get(_name(number)) and number not in _HANDLED_IN_C:
+                signal.signal(number, was.held)  # type: ignore[arg-type]
 
 
 def _name(number: int) -> str:
     return number.name if isinstance(number, signal.Signals) else str(number)  # a real-time signal
 
 
-def _put_back_handlers(before: dict[str, Identity]) -> None:
-    now = _handlers()
-    for number in _SIGNALS:
-        was = before.get(_name(number))
-        if was and was.held is not None and was != now.get(_name(number)) and number not in _HANDLED_IN_C:
-            signal.signal(number, was.held)  # type: ignore[arg-type]
+class _Canary:
+    """An object that only a collection of cycles frees, and none does once somebody has frozen what is there (gc.freeze)."""
+
+    def __init__(self) -> None:
+        self.itself = self
 
 
-def _resource_limits() -> dict[str, tuple[int, int]]:
-    return {name: resource.getrlimit(number) for name, number in _LIMITS.items()}
+class _Collector:
+    """Python's garbage collector, for whom what was there before the first validation is frozen.
+
+    What is frozen later would never be collected, with all memory that it holds. gc.get_freeze_count() would tell, but counts one by one.
+    """
+
+    def __init__(self) -> None:
+        self._canary = _Canary()
+        self.is_frozen = False  # by a validation, as the last collection found
+
+    def freeze(self) -> None:
+        """What torch and pytest made stays; collecting after each validation looks at the rest alone."""
+        gc.freeze()
+        self._canary, self.is_frozen = _Canary(), False
+
+    def collect(self) -> None:
+        canary = weakref.ref(self._canary)
+        self._canary = _Canary()
+        gc.collect()
+        self.is_frozen = self.is_frozen or canary() is not None
+
+    def thaw(self) -> None:
+        gc.unfreeze()
+        gc.collect()
+        self.freeze()
 
 
-def _put_back_limits(before: dict[str, tuple[int, int]]) -> None:
-    """The soft ones, and the hard ones where this user may."""
-    for name, limit in _resource_limits().items():
-        if limit != before[name]:
-            try:
-                resource.setrlimit(_LIMITS[name], before[name])
-            except ValueError:  # a hard limit that was lowered: new workers get it from their supervisor
-                continue
-
-
-_frozen = [0]  # objects that gc leaves alone: fewer with each that goes, more only by a freeze
-
-
-def _is_frozen() -> bool:
-    """Whether somebody has frozen what was there since `freeze_collector`: it would never be collected, with all memory that it holds."""
-    _frozen[0] = min(_frozen[0], gc.get_freeze_count())
-    return gc.get_freeze_count() > _frozen[0]
-
-
-def freeze_collector() -> None:
-    """What torch and pytest made stays; collecting after each validation looks at the rest alone."""
-    gc.freeze()
-    _frozen[0] = gc.get_freeze_count()
-
-
-def _thaw(_before: object) -> None:
-    gc.unfreeze()
-    gc.collect()
-    freeze_collector()
+COLLECTOR = _Collector()
 
 
 def _put_back_gc(before: tuple[bool, tuple[int, int, int], int]) -> None:
@@ -167,6 +165,37 @@ def _start_method() -> str:
     return str(multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0])  # the first is the default
 
 
+def _finders() -> tuple[Identity, ...]:
+    """What is asked for a module up to Python's own search along sys.path: the rest finds only what these do not."""
+    found = list(map(Identity, sys.meta_path))
+    own = Identity(PathFinder)
+    return tuple(found[: found.index(own) + 1] if own in found else found)
+
+
+def _put_back_finders(before: tuple[Identity, ...]) -> None:
+    finders: list[Any] = [finder.held for finder in before]
+    sys.meta_path[: len(_finders())] = finders
+
+
+def _decimal_context() -> tuple[object, ...]:
+    context = decimal.getcontext()
+    traps = tuple(condition for condition, is_set in context.traps.items() if is_set)
+    return context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp, traps
+
+
+def _put_back_decimal(before: tuple[Any, ...]) -> None:
+    prec, rounding, least, most, capitals, clamp, traps = before
+    decimal.setcontext(decimal.Context(prec, rounding, least, most, capitals, clamp, [], list(traps)))
+
+
+_NUMPY = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}  # until somebody imports it
+
+
+def _numpy_errors() -> dict[str, str]:
+    numpy = sys.modules.get("numpy")
+    return numpy.geterr() if numpy else _NUMPY
+
+
 def _outputs() -> tuple[tuple[int, int], ...]:
     """What descriptors 0 to 2 lead to: libraries warn there, and the supervisor reads it."""
     return tuple((found.st_dev, found.st_ino) for found in map(os.fstat, (0, 1, 2)))
@@ -175,19 +204,12 @@ def _outputs() -> tuple[tuple[int, int], ...]:
 def _settings() -> Iterable[Setting]:
     yield Setting("environment", environment, _put_back_environment)
     yield Setting("the working directory", os.getcwd, os.chdir)
-    yield Setting("umask", _umask, lambda before: os.umask(int(before, 8)))
-    yield Setting("timer", _timers, _disarm)
-    yield Setting("handler of", _handlers, _put_back_handlers, may_change_at_import=True)
-    yield Setting("resource limit", _resource_limits, _put_back_limits)
-    # Threads and processes that began meanwhile have these too, and keep them: nothing puts that back.
-    yield Setting("blocked signals", lambda: sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
-    yield Setting("CPU affinity", lambda: sorted(os.sched_getaffinity(0)))
-    yield Setting("nice", lambda: os.getpriority(os.PRIO_PROCESS, 0))
-    yield Setting("scheduling policy", lambda: os.sched_getscheduler(0))
+    handlers = _Handlers()
+    yield Setting("handler of", handlers.read, handlers.put_back, may_change_at_import=True)
     yield Setting("files of descriptors 0, 1, 2", _outputs)
     yield Setting("faulthandler is enabled", faulthandler.is_enabled)
     yield Setting("gc (enabled, thresholds, debug)", lambda: (gc.isenabled(), gc.get_threshold(), gc.get_debug()), _put_back_gc)
-    yield Setting("gc frozen", _is_frozen, _thaw, may_change_at_import=True)
+    yield Setting("gc frozen", lambda: COLLECTOR.is_frozen, lambda _before: COLLECTOR.thaw(), may_change_at_import=True)
     yield Setting(
         "gc.callbacks",
         lambda: tuple(map(Identity, gc.callbacks)),
@@ -205,6 +227,14 @@ def _settings() -> Iterable[Setting]:
     yield Setting("threading.setprofile", lambda: Identity(threading.getprofile()), lambda before: threading.setprofile(before.held))
     of_locale = partial(locale.setlocale, locale.LC_ALL)
     yield Setting("locale", of_locale, of_locale, may_change_at_import=True)
+    root = logging.root
+    yield Setting("level of the root logger", lambda: root.level, lambda level: root.setLevel(level), may_change_at_import=True)
+    yield attribute(root.manager, "disable", "logging.disable", may_change_at_import=True)
+    yield Setting("tracemalloc", tracemalloc.is_tracing, lambda before: tracemalloc.start() if before else tracemalloc.stop())
+    yield Setting("sys.path", lambda: tuple(sys.path), lambda before: sys.path.__setitem__(slice(None), before), may_change_at_import=True)
+    yield Setting("sys.meta_path", _finders, _put_back_finders, may_change_at_import=True)
+    yield Setting("decimal context", _decimal_context, _put_back_decimal, may_change_at_import=True)
+    yield Setting("numpy.seterr of", _numpy_errors, lambda before: sys.modules["numpy"].seterr(**before), may_change_at_import=True)
     yield Setting("socket timeout", socket.getdefaulttimeout, socket.setdefaulttimeout)
     force = partial(multiprocessing.set_start_method, force=True)
     yield Setting("start method of multiprocessing", _start_method, force, may_change_at_import=True)

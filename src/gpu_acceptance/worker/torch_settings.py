@@ -3,13 +3,20 @@
 The state of its random generators is none of them: every random number changes it, so what needs a certain one seeds its own.
 """
 
+import sys
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.modules import module as nn_module
+from torch.optim import optimizer as nn_optimizer
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import deterministic
+from torch.utils._config_module import _UNSET_SENTINEL
 from torch.utils._device import DeviceContext
 
 from gpu_acceptance.worker.settings import Identity, Setting, attribute
@@ -74,6 +81,54 @@ def _modes() -> tuple[int, int]:
     return len(modes), torch._C._len_torch_dispatch_stack()
 
 
+_HOOKS = {
+    name: table
+    for owner in (nn_module, nn_optimizer)
+    for name, table in vars(owner).items()
+    if name.startswith("_global_") and isinstance(table, dict)
+}
+
+
+def _global_hooks() -> dict[str, tuple[tuple[object, Identity], ...]]:
+    """What is called for every module or optimizer, by the table that it hangs in."""
+    return {name: tuple((key, Identity(hook)) for key, hook in table.items()) for name, table in _HOOKS.items() if table}
+
+
+def _put_back_hooks(before: dict[str, tuple[tuple[object, Identity], ...]]) -> None:
+    for name, table in _HOOKS.items():
+        table.clear()
+        table.update({key: hook.held for key, hook in before.get(name, ())})
+
+
+def _saved_tensor_hooks() -> tuple[Identity, ...]:
+    """What is called for each tensor that a backward pass will need: the innermost pair."""
+    return tuple(map(Identity, torch._C._autograd._top_saved_tensors_default_hooks(True) or ()))
+
+
+def _stance() -> str:
+    """What torch.compile does with a function (torch.compiler.set_stance)."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    stance = dynamo._stance if dynamo else None
+    return "default" if stance is None else f"{stance.stance}{f' with {stance.backend}' if stance.backend else ''}"
+
+
+def _compilers_config(name: str) -> dict[str, object]:
+    """What is set to another value than the default in one module of settings of torch's compiler, which may not be imported yet."""
+    config = sys.modules.get(name)
+    entries = config._config if config else {}
+    held = [entry.user_override for entry in entries.values()]
+    if held and isinstance(held[0], ContextVar):  # torch 2.13; before it the values themselves
+        held = [variable.get() for variable in held]
+    values = zip(entries.items(), held, strict=True)
+    return {key: deepcopy(value) for (key, entry), value in values if value is not _UNSET_SENTINEL and value != entry.default}
+
+
+def _put_back_config(name: str, before: dict[str, object]) -> None:
+    config: Any = sys.modules[name]
+    for key in _compilers_config(name).keys() | before.keys():
+        setattr(config, key, before[key] if key in before else config._config[key].default)
+
+
 def _settings() -> Iterable[Setting]:
     yield Setting("torch default_dtype", torch.get_default_dtype, torch.set_default_dtype)
     yield Setting("torch default_tensor_type", torch._C._get_default_device)
@@ -105,6 +160,15 @@ def _settings() -> Iterable[Setting]:
     sharing = torch.multiprocessing
     yield Setting("torch sharing_strategy", sharing.get_sharing_strategy, sharing.set_sharing_strategy)
     yield Setting("the default process group", lambda: Identity(dist.distributed_c10d._world.default_pg))
+    yield Setting("torch sparse invariants", torch._C._check_sparse_tensor_invariants, torch._C._set_check_sparse_tensor_invariants)
+    yield Setting("torch autograd multithreading", torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled)
+    yield Setting("torch nnpack", torch._C._get_nnpack_enabled, torch._C._set_nnpack_enabled)
+    yield Setting("torch hooks of all modules or optimizers", _global_hooks, _put_back_hooks, may_change_at_import=True)
+    yield Setting("torch saved-tensor hooks", _saved_tensor_hooks)
+    yield Setting("torch refusal of saved-tensor hooks", torch._C._autograd._saved_tensors_hooks_get_disabled_error_message)
+    yield Setting("torch.compiler stance", _stance, lambda _before: torch.compiler.set_stance("default"), may_change_at_import=True)
+    for module in ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config"):
+        yield Setting(module, partial(_compilers_config, module), partial(_put_back_config, module), may_change_at_import=True)
     yield from _settings_of_cuda()
 
 

@@ -4,10 +4,12 @@ import select
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from torch.distributed import PrefixStore
 
+from gpu_acceptance.control import ledger
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES, Control, ControlError
 from gpu_acceptance.launch.rank import TORCHRUN, Rank
 from gpu_acceptance.launch.secret import NO_SECRET, Secret
@@ -241,6 +243,30 @@ def test_a_message_that_somebody_took_away_is_missed_by_its_number(server, pair)
     second.post({"type": "published", "seq": 1})
     assert received(first) == (1, {"type": "published", "seq": 1})
     assert first.session.tampering.lost == {"box": 1}
+
+
+@pytest.mark.parametrize("channel", ["to", "cast"])
+def test_what_lies_behind_a_flood_is_late_and_not_lost(channel, server, pair, monkeypatch):
+    """However long the flood takes; and what is not there once all that is read is lost."""
+    first, second = pair
+    reader, writer = (first, second) if channel == "to" else (second, first)
+    store = PrefixStore(first.prefix, server)
+    announce(pair, 1)
+    told = {writer.place.rank: {"sent": {"to/0": 1} if channel == "to" else {"cast": 2}}}
+    monkeypatch.setattr(ledger, "LATE_S", 0.0)
+    monkeypatch.setattr(ledger.ReadUntil, "_QUIET_S", 3600.0)
+    for number in range(300):
+        if channel == "to":
+            store.queue_push("to/0", "garbage")
+        else:
+            store.set(f"cast/{number + 2}", "garbage")
+        reader.find_late(told)
+    assert not reader.session.tampering.lost
+    monkeypatch.setattr(ledger.ReadUntil, "_QUIET_S", 0.0)
+    reader.find_late(told)
+    time.sleep(0.01)
+    reader.find_late(told)
+    assert reader.session.tampering.lost == {channel: 1}
 
 
 def test_what_a_generation_left_in_the_store_is_forgotten_and_nothing_else(server, connect):

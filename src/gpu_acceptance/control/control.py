@@ -26,6 +26,7 @@ with gc_spared():  # hundreds of thousands of objects
 
     from gpu_acceptance.control.casts import CHANNEL as CAST_CHANNEL
     from gpu_acceptance.control.casts import Casts
+    from gpu_acceptance.control.ledger import ReadUntil
     from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
     from gpu_acceptance.control.session import (
         Message,
@@ -88,6 +89,7 @@ class Control:
         is_alone = place.world_size == 1
         self._reader = None if is_alone or place.rank else Reader(self.session)  # of what all others say
         self._casts = None if is_alone else Casts(self.session, place.rank, place.node, place.local_rank, place.local_world_size)
+        self._listened, self._heard_casts = ReadUntil(), ReadUntil()
         self._closing = False
         self._sender = threading.Thread(target=self._send_all, args=(self.client(),), daemon=True, name="control-send")
         waits = {"control-listen": (self._listen, LONGEST_RUN)}
@@ -170,7 +172,7 @@ class Control:
     def find_late(self, told: Mapping[int, Message]) -> None:
         """Compares what came with what the others told by `facts`. To be called about once a second."""
         now = time.monotonic()
-        channels = {f"to/{self.place.rank}": now, CAST_CHANNEL: now}
+        channels = {f"to/{self.place.rank}": self._listened.moment_s, CAST_CHANNEL: self._heard_casts.moment_s}
         if self._reader:
             channels[self._reader.channel] = self._reader.read_until_s
         sent = {rank: facts["sent"] for rank, facts in told.items() if rank != self.place.rank}
@@ -256,7 +258,12 @@ class Control:
     def _listen(self, store: Store) -> None:
         key = f"to/{self.place.rank}"
         numbers = Numbers(key, self.session)
-        while not ((text := store.queue_pop(key)) == _NO_MORE and self._closing):
+        while True:
+            self._listened.wait()
+            text = store.queue_pop(key)
+            self._listened.hear()
+            if text == _NO_MORE and self._closing:
+                return
             said = self.session.check(key, text)
             if said and numbers.is_next(*said[:2]):
                 self._put((said[0], said[2]))
@@ -265,7 +272,9 @@ class Control:
         casts = self._casts
         assert casts
         while not self._closing:
+            self._heard_casts.wait()
             said = casts.await_next(store)
+            self._heard_casts.hear()
             # Where one was lost, what follows has no ground: only what ends the run is heard.
             is_sound = not self.session.tampering.lost[CAST_CHANNEL]
             if said and said[0] != self.place.rank and (is_sound or said[1]["type"] in _ENDS):

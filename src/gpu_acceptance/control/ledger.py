@@ -4,10 +4,37 @@ Each rank tells with its heartbeat how many messages it has sent by each channel
 """
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 
 LATE_S = 15.0  # as long as a heart may stand still: the connections of a rank are not back at one time after a network was away
+
+
+class ReadUntil:
+    """The moment until which a reader has read all that was sent to it. It says when it begins to wait, and when something has come.
+
+    A stranger may have put any number of messages before the next one of ours. Who has waited for a second has come to the end of them.
+    """
+
+    _QUIET_S = 1.0  # in which a store answers that has something
+
+    def __init__(self) -> None:
+        self._began_s = self._moment_s = time.monotonic()
+
+    def wait(self) -> None:
+        """It waits from now on."""
+        self._began_s = time.monotonic()
+
+    def hear(self) -> None:
+        """Something has come."""
+        self._moment_s = self.moment_s
+
+    @property
+    def moment_s(self) -> float:
+        """On the clock of time.monotonic; may be asked by another thread than the reader's."""
+        now = time.monotonic()
+        return now if now - self._began_s >= self._QUIET_S else self._moment_s
 
 
 class Tampering:

@@ -211,6 +211,33 @@ def test_segments_go_with_the_processes_that_made_them_and_no_others(sharing, ma
     others.unlink()
 
 
+MAKES = """
+import os, sys
+held = None
+for number in range(10**9):
+    made = os.open(f"/dev/shm/{sys.argv[1]}-{number}", os.O_CREAT | os.O_RDWR, 0o600)
+    if held is not None:
+        os.unlink(f"/dev/shm/{sys.argv[1]}-{number - 1}")
+        os.close(held)
+    held = made
+"""
+
+
+def test_what_a_process_makes_while_it_is_noted_and_killed_goes_too(mark):
+    name, left = f"test-{mark}", []
+    for _ in range(10):
+        segments = janitor.Segments()
+        with subprocess.Popen([sys.executable, "-I", "-S", "-c", MAKES, name], env={**os.environ, MARK: mark}) as process:
+            assert wait_until(lambda: any(Path("/dev/shm").glob(f"{name}-*")))
+            kill_marked(mark, rounds=20, note=segments.note)
+            process.wait()
+        segments.remove()
+        for path in Path("/dev/shm").glob(f"{name}-*"):
+            left.append(path)
+            path.unlink()
+    assert left == []
+
+
 def test_a_segment_that_somebody_else_holds_or_that_was_there_before_stays(sharing, mark):
     before = Path("/dev/shm", f"before-{mark}")
     before.touch()

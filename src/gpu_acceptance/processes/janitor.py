@@ -27,6 +27,7 @@ _BEARS_PID = re.compile(r"(?:torch|__KMP_REGISTERED_LIB)_(\d+)_")  # of torch's 
 _MAPPED = re.compile(rf"^\S+ \S+ \S+ \S+ (\d+) +{_SHM}/", re.MULTILINE)  # of proc_pid_maps(5): the inode
 _MOST_LISTINGS = 20  # there are machines that never cease to fork
 _EXEC_MS = 500  # it may wait for a disk
+_STOP_MS = 50  # of a thread that is in the kernel for longer, nothing is awaited
 
 
 def start_janitor(mark: str, folders: Sequence[Path], locks: Sequence[int]) -> subprocess.Popen[bytes]:
@@ -94,13 +95,33 @@ def kill_marked(mark: str, rounds: int, spare: int = 0, note: Callable[[int], No
         for pid in marked(mark):
             if pid != spare:
                 found = True
+                is_to_end = number == rounds - 1 or not _removes_shared_memory(pid)
+                if is_to_end:
+                    stop(pid)
                 note(pid)
-                if number == rounds - 1 or not _removes_shared_memory(pid):
+                if is_to_end:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL)
         if not found:
             return
         time.sleep(0.1)
+
+
+def stop(pid: int) -> None:
+    """Before it is noted and killed: what it made between the two, nobody would know to be of this run. Returns once it stands still."""
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGSTOP)
+        for _ in range(_STOP_MS):
+            if all(map(_stands_still, list(os.scandir(f"/proc/{pid}/task")))):
+                return
+            time.sleep(0.001)
+
+
+def _stands_still(task: os.DirEntry[str]) -> bool:
+    """Stopped, traced or dead: proc_pid_stat(5)."""
+    with contextlib.suppress(OSError):
+        return Path(task.path, "stat").read_bytes().rpartition(b") ")[2][:1] in b"TtZX"
+    return True  # it is gone
 
 
 def _removes_shared_memory(pid: int) -> bool:

@@ -17,7 +17,7 @@ from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.processes.facts import descendants, kill_descendants
-from gpu_acceptance.processes.janitor import MARK, Segments, kill_marked, start_janitor
+from gpu_acceptance.processes.janitor import MARK, Segments, kill_marked, start_janitor, stop
 from gpu_acceptance.processes.scratch import SCRATCH, Scratch
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
@@ -252,6 +252,7 @@ class WorkerHold:
     def kill_worker(self) -> None:
         """SIGKILLs the worker and its process group; its exit is an event. What it holds in /dev/shm is removed with the strays."""
         if self.worker:
+            stop(self.worker.pid)
             self._segments.note(self.worker.pid)
             self.worker.kill()
 

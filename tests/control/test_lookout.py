@@ -55,6 +55,23 @@ def test_a_heart_that_stops_is_lost_and_the_others_are_alive(make):
 
 
 @pytest.mark.usefixtures("beat_fast")
+@pytest.mark.parametrize(
+    "junk", ["null", "3", '"lost"', "[1, 2, 3]", '{"sent": 3}', '{"sent": {"to/0": "x", "cast": true}, "lost": [1], "more": {}}']
+)
+def test_what_has_a_right_code_and_is_no_word_of_a_rank_tells_nothing_and_ends_nothing(make, server, junk):
+    """Where no key was given over several nodes, anybody can make the code."""
+    watcher = make(0)
+    server.set("beat/1", SESSION.sign("beat/1", 1, 7, junk))
+    server.set("given-up/1", SESSION.sign("given-up/1", 2, 1, junk))
+    watcher.watch([1, 2], 1)
+    assert wait_until(lambda: watcher.told == {1: {"dropped": {}, "lost": {}, "sent": {}}})
+    alive = make(2)
+    assert wait_until(lambda: watcher.alive() == [2])
+    assert watcher.loss_of(1) is None
+    alive.end()
+
+
+@pytest.mark.usefixtures("beat_fast")
 def test_who_was_dead_before_we_looked_is_not_alive(make):
     watcher, dead, beating = make(0), make(1), make(2)
     dead.end()

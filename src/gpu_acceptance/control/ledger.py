@@ -11,6 +11,20 @@ from collections.abc import Mapping
 LATE_S = 15.0  # as long as a heart may stand still: the connections of a rank are not back at one time after a network was away
 
 
+Facts = dict[str, dict[str, int]]  # "dropped" and "lost" by kind, "sent" by channel
+
+
+def read_facts(told: object) -> Facts:
+    """What a rank tells of its messages with each heartbeat; what is of no such form counts as not told: anybody may have the code."""
+    tables = told if isinstance(told, dict) else {}
+    return {name: _counts(tables.get(name)) for name in ("dropped", "lost", "sent")}
+
+
+def _counts(table: object) -> dict[str, int]:
+    rows = table.items() if isinstance(table, dict) else ()
+    return {name: number for name, number in rows if type(number) is int and number >= 0}
+
+
 class ReadUntil:
     """The moment until which a reader has read all that was sent to it. It says when it begins to wait, and when something has come.
 

@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
 from torch.distributed import Store
 
 from gpu_acceptance.control.control import UnreachableError
+from gpu_acceptance.control.ledger import Facts, read_facts
 from gpu_acceptance.control.session import Session
 from gpu_acceptance.control.store_client import get_all_now
 from gpu_acceptance.control.store_host import BEAT
@@ -56,7 +56,7 @@ class Lookout:
 
     def __init__(self, store: Store, session: Session, rank: int, tell: Callable[[], object] = lambda: None) -> None:
         """`tell`: what the others shall know of this rank, with each beat."""
-        self.told: dict[int, Any] = {}  # by the last beat of each watched rank
+        self.told: dict[int, Facts] = {}  # by the last beat of each watched rank
         self._tell = tell
         self._store = store
         self._session = session
@@ -177,8 +177,9 @@ class Lookout:
         if not keys:
             return
         texts = get_all_now(self._store, keys)
-        if leader is not None and (text := texts.pop()) and (said := self._session.check(_loss_key(leader), text)) and said[2]:
-            self._losses.setdefault(leader, Loss(*said[2]))
+        said = self._session.check(_loss_key(leader), text) if leader is not None and (text := texts.pop()) else None
+        if leader is not None and said and (loss := _read_loss(said[2])):
+            self._losses.setdefault(leader, loss)
         now = time.monotonic()
         for rank, text in zip(watched, texts, strict=True):
             sight = self._see(rank, self._seen.get(rank) or _Sight(b"", -1, now, moved=False), text, now)
@@ -193,7 +194,7 @@ class Lookout:
         if said and said[0] != rank and said[1] >= before.counter:
             return before  # a question, which nobody has answered yet
         if said and text and said[0] == rank and said[1] > before.counter:
-            self.told[rank] = said[2]
+            self.told[rank] = read_facts(said[2])
             return _Sight(text, said[1], now, moved=before.counter >= 0)
         if said:
             self._session.tampering.drop("beat")
@@ -217,6 +218,14 @@ class Lookout:
 
 def _key(rank: int) -> str:
     return BEAT.format(rank)
+
+
+def _read_loss(told: object) -> Loss | None:
+    """What a rank wrote of a leader that it gave up; None where it is nothing of the kind."""
+    match told:
+        case [str(reason), str(number)]:
+            return Loss(reason, number)
+    return None
 
 
 def _loss_key(leader: int) -> str:

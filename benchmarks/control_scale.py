@@ -128,7 +128,7 @@ class Leader(Supervisor):
 
 def follow(first: int, number: int, world_size: int, port: int) -> None:
     controls = [Control(place_of(rank, world_size, port), SECRET) for rank in range(first, first + number)]
-    lookouts = [Lookout(control.client(), control.session, control.place.rank) for control in controls]
+    lookouts = [Lookout(control.client(), control.session, control.place.rank, control.facts) for control in controls]
     ranks = {control.wake_fd: (control, AnswersAtOnce(control)) for control in controls}
     poll = select.poll()
     for control in controls:

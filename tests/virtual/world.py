@@ -19,7 +19,7 @@ from virtual.outside import VirtualRelays, VirtualSignals, VirtualStore, virtual
 from virtual.schedule import Schedule
 from virtual.worker import Group, VirtualWorker
 
-from gpu_acceptance.control import casts, control, letters, lookout
+from gpu_acceptance.control import casts, control, ledger, letters, lookout
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.launch.rank import TORCHRUN, Rank
 from gpu_acceptance.launch.refused import USAGE, RefusedError, interrupted
@@ -36,7 +36,7 @@ from gpu_acceptance.verdict.objections import FORMATION
 
 DEADLINE_S = 6.0  # of a validation and of a formation
 # modules that read a clock
-_TIMED = (board, budget, control, generation_attempt, joining, leader, letters, lookout, rank_attempt, standby, supervisor)
+_TIMED = (board, budget, control, generation_attempt, joining, leader, ledger, letters, lookout, rank_attempt, standby, supervisor)
 RUN_ID = "20261120-070000-ab12"
 SECRET = Secret(b"of this run", is_of_run=True)
 

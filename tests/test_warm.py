@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from clean_environment import clean_environment
 from warm import Forked, Server, fork
 
@@ -70,3 +71,27 @@ def test_libraries_that_start_threads_at_their_import_are_no_obstacle():
     """As OpenBLAS does where nothing says how many it may have."""
     environment = {name: value for name, value in clean_environment().items() if not name.startswith(("OMP_", "OPENBLAS_", "MKL_"))}
     Server(environment, ("numpy", "torch")).close()
+
+
+PACKAGE = """
+import gpu_acceptance.options.suite
+def test_it():
+    print("\\nshown", gpu_acceptance.options.suite.__file__)
+"""
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_the_package_is_found_where_the_suite_has_it(tmp_path, is_ours):
+    """Also where that is another package, of which nothing was imported before."""
+    (tmp_path / "conftest.py").write_text("import sys\nsys.path.insert(0, 'src')\n")
+    (tmp_path / "test_shown.py").write_text(PACKAGE)
+    if is_ours:
+        (tmp_path / "src").symlink_to(Path(__file__).parents[1] / "src")
+    else:
+        (tmp_path / "src" / "gpu_acceptance" / "options").mkdir(parents=True)
+        for name in ("__init__.py", "options/__init__.py", "options/suite.py"):
+            (tmp_path / "src" / "gpu_acceptance" / name).touch()
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "test_shown.py"]
+    forked = fork(command, tmp_path, clean_environment(), None)
+    output, _ = forked.communicate(timeout=120)
+    assert [Path(line.split()[1]) for line in said(output)] == [tmp_path / "src" / "gpu_acceptance" / "options" / "suite.py"]

@@ -84,6 +84,7 @@ IN_DOUBT = {
     "replacement of torch.cuda.Event.elapsed_time is <lambda>, was None": "torch.cuda.Event.elapsed_time = lambda *_: 1.0",
     "replacement of torch.distributed.all_reduce is <lambda>, was None": "torch.distributed.all_reduce = lambda *_: None",
     "replacement of torch.equal is <lambda>, was None": "torch.equal = lambda *_: True",
+    "replacement of torch.allclose is _ANY, was None": "import unittest.mock; torch.allclose = unittest.mock.ANY",  # it equals anything
     "replacement of torch.Tensor.equal is <lambda>, was None": "torch.Tensor.equal = lambda *_: True",
     "replacement of torch.Tensor.__add__ is <lambda>, was None": "torch.Tensor.__add__ = lambda self, _: self",
     "replacement of torch.nn.functional.linear is <lambda>, was None": "torch.nn.functional.linear = lambda *_: None",

@@ -11,6 +11,7 @@ import threading
 import time
 import types
 from collections.abc import Iterable, Iterator
+from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,6 @@ _FUNCTIONS = (
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
     *(staticmethod, classmethod, property, type),
 )
-_FEW = 4  # functions of a space, which are faster looked up by name
 _TORCH = f"{Path(torch.__file__).parent}/"
 
 
@@ -49,20 +49,19 @@ class _Watched:
         self._above: tuple[type, ...] = owner.__mro__[1:] if isinstance(owner, type) else ()
         found = self._space if names is None else self._names & set(names)
         self._functions = {name: self._space[name] for name in found if _is_function(self._space[name])}
+        self._is_whole = names is None
         self._values = self._all_values()
         self._replaced: dict[str, Identity] = {}
 
     def replaced(self) -> dict[str, Identity]:
         """What stands there now, by the name that had another one. Looks at each only where any value is another: that is cheaper."""
-        values = self._all_values()
-        if not _are_same(values, self._values):
+        values, has_grown = self._all_values(), bool(self._above) and len(self._space) != len(self._names)
+        if has_grown or len(values) != len(self._values) or not all(map(is_, values, self._values)):
             self._values, self._replaced = values, self._found()
         return self._replaced
 
     def _all_values(self) -> list[object]:
-        if len(self._functions) < _FEW:
-            return [len(self._space), *map(self._space.get, self._functions)]
-        return list(self._space.values())
+        return list(self._space.values() if self._is_whole else map(self._space.get, self._functions))
 
     def _found(self) -> dict[str, Identity]:
         for name, now in self._different():
@@ -79,14 +78,6 @@ class _Watched:
             above = next((vars(base)[name] for base in self._above if name in vars(base)), None)
             if _is_function(above) and not _is_of_torch(self._space[name]):
                 yield name, self._space[name]
-
-
-def _are_same(values: list[object], before: list[object]) -> bool:
-    """Lists compare by identity first, and only else by `==`, which a tensor answers with a tensor."""
-    try:
-        return values == before
-    except Exception:
-        return False
 
 
 def _is_function(value: object) -> bool:

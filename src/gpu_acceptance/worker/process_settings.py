@@ -121,7 +121,7 @@ def _settings() -> Iterable[Setting]:
     yield Setting("umask", _umask, lambda before: os.umask(int(before, 8)))
     yield Setting("timer", _timers, _disarm)
     yield Setting("resource limit", _resource_limits, _put_back_limits)
-    yield Setting("rounding of floats", _LIBC.fegetround, _LIBC.fesetround)
+    yield Setting("rounding of floats", lambda: _LIBC.fegetround(), lambda before: _LIBC.fesetround(before))
     for name, (get, put) in _PRCTL_RETURNED.items():
         yield Setting(name, partial(_prctl, get), partial(_prctl, put))
     for name, (get, put) in _PRCTL_WRITTEN.items():

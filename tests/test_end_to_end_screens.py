@@ -14,6 +14,7 @@ from clean_environment import clean_environment
 from faults import assert_nothing_left
 from suite import PYTHON, ROOT, Finished, finished, make_suite, run, start, torchrun_command
 from waiting import wait_for
+from warm import fork
 
 from gpu_acceptance.folder.manifest import read_manifest
 
@@ -30,7 +31,9 @@ def on_a_terminal(command: list[str], cwd: Path, **env: str) -> tuple[int, str]:
     """Exit code and output of a command whose standard streams are a terminal of 100 columns."""
     lead, follow = pty.openpty()
     environment = {**clean_environment(), "TERM": "xterm", "COLUMNS": str(COLUMNS), "LINES": "24", **env}
-    process = subprocess.Popen(command, cwd=cwd, env=environment, stdin=follow, stdout=follow, stderr=follow, start_new_session=True)
+    process = fork(command, cwd, environment, None, terminal=follow) or subprocess.Popen(
+        command, cwd=cwd, env=environment, stdin=follow, stdout=follow, stderr=follow, start_new_session=True
+    )
     os.close(follow)
     said = b""
     while True:

@@ -50,6 +50,30 @@ def test_what_it_imported_is_there(tmp_path):
     assert "AssertionError: meant" in output.read_text()
 
 
+ENDS = """
+import atexit, sys, threading, time
+print("kept in a buffer")
+atexit.register(print, "exit function")
+threading.Thread(target=lambda: (time.sleep(0.3), print("its thread"))).start()
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["pass", "sys.exit(3)", "sys.exit('words')", "sys.exit()", "raise ValueError('words')"])
+def test_it_ends_as_python_does(tmp_path, end):
+    script = tmp_path / "script.py"
+    script.write_text(ENDS.format(end=end))
+    started = subprocess.run([sys.executable, script], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False)
+    server = Server(clean_environment(), ("json",))
+    request = {"script": str(script), "arguments": [], "cwd": str(tmp_path), "environment": clean_environment()}
+    output, errors = tmp_path / "output", tmp_path / "errors"
+    forked = Forked(server, request, output, errors)
+    assert forked.wait(timeout=120) == started.returncode
+    server.close()
+    assert output.read_text() == started.stdout
+    assert errors.read_text().splitlines()[-1:] == started.stderr.splitlines()[-1:]
+
+
 def test_a_signal_is_its_end(tmp_path):
     (tmp_path / "test_long.py").write_text("import time\nprint('long', flush=True)\ndef test_it(): time.sleep(600)\n")
     forked = fork([sys.executable, "-m", "pytest", "test_long.py"], tmp_path, clean_environment(), tmp_path / "output")

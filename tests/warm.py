@@ -1,7 +1,7 @@
 """Processes that need not import torch: forks of one that has (warm_server.py). That import is most of what many of them cost.
 
 What a fork runs is what `python -m MODULE` runs, with an environment, folder, command line and exit code of its own. The ranks that
-such a torchrun starts, and their fork servers, are forks too (warm_nest.py). Runs that `make` or the console program starts are not.
+such a torchrun starts, and their fork servers, are forks too (warm_nest.py). What `make` or an installed program starts is not.
 """
 
 import atexit
@@ -18,14 +18,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import warm_package
 from clean_environment import clean_environment
 from warm_nest import read_once
 
 from gpu_acceptance.processes import title as process_title
 
 _SERVER = Path(__file__).parent / "warm_server.py"
-_MODULES = ("pytest", "torch.distributed.run")
+_MODULES = ("pytest", "torch.distributed.run", "gpu_acceptance")
 
 
 class Forked:
@@ -38,13 +37,16 @@ class Forked:
         output: Path | None,
         errors: Path | None = None,
         namespaces: Sequence[int] = (),
+        terminal: int | None = None,
     ) -> None:
-        """Output and errors go to these files; without them to one pipe, or both to the file of the output."""
+        """Output and errors go to these files, or both to that of the output, or all three streams to the terminal; else to one pipe."""
         self.returncode: int | None = None
         self._text = b""
         self._output = None
         report, their_report = os.pipe()
-        if output:
+        if terminal is not None:
+            their_output = os.dup(terminal)
+        elif output:
             their_output = _opened(output)
         else:
             self._output, their_output = os.pipe()
@@ -121,21 +123,29 @@ class Server:
 
 
 def fork(
-    command: list[str], cwd: Path, environment: Mapping[str, str], output: Path | None, namespaces: Sequence[int] = ()
+    command: list[str],
+    cwd: Path,
+    environment: Mapping[str, str],
+    output: Path | None,
+    namespaces: Sequence[int] = (),
+    terminal: int | None = None,
 ) -> Forked | None:
-    """The command as a fork, if it can be one: `python -m` of what most of them are, in an environment like that of the others."""
+    """The command as a fork, if it can be one: `python -m` of what most of them are, in an environment like that of the others.
+
+    `terminal`: of the standard streams of a session of its own.
+    """
     server = _server()
     python, option, module, *arguments = [*command, "", "", ""]
     is_known = python == sys.executable and option == "-m" and module in _MODULES
     if server is None or not is_known or read_once(environment) != server.read_once:
         return None
     request = {"module": module, "arguments": arguments[:-3], "cwd": str(cwd), "environment": dict(environment)}
-    return Forked(server, request, output, namespaces=namespaces)
+    return Forked(server, {**request, "has_terminal": terminal is not None}, output, namespaces=namespaces, terminal=terminal)
 
 
 @functools.cache
 def _server() -> Server | None:
-    return Server(clean_environment(), (*_MODULES, *warm_package.NAMES)) if process_title.can_be_shown() else None
+    return Server(clean_environment(), ("pytest", "torch.distributed.run")) if process_title.can_be_shown() else None
 
 
 def _opened(path: Path) -> int:

@@ -25,7 +25,7 @@ from typing import Any
 
 from warm_package import be_found_in
 
-_MODULES = ("pytest", "gpu_acceptance.worker.fork_server")
+_MODULES = ("pytest", "gpu_acceptance.worker.fork_server", "gpu_acceptance.launch.torchrun")
 _HANDLER = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"  # which has Popen by a name of its own
 # What Python, the dynamic linker, torch or a library of it reads once, at the start: a process that has another of these is started anew.
 _READ_ONCE = (
@@ -45,7 +45,7 @@ _READ_ONCE = (
     "FAKETIME",
 )
 _READ_LATER = "TORCH_NCCL_"  # when a group is formed; torchrun sets one
-_OPTIONS = {"env", "cwd", "stdin", "stdout", "stderr", "pass_fds", "start_new_session"}
+_OPTIONS = {"env", "cwd", "stdin", "stdout", "stderr", "pass_fds", "start_new_session", "process_group"}
 _REQUEST_BYTES = 200_000  # below what a socket of this kind takes (net.core.wmem_default)
 _MOST_DESCRIPTORS = 16
 _HIGH, _END = 512, 1024  # descriptors that wait here for their places
@@ -87,15 +87,18 @@ def become(request: dict[str, Any]) -> None:
     gc.enable()
 
 
-def lay_nest() -> dict[str, Any] | None:
-    """Lays the nest of this process, and returns None; in each process that was forked there, returns what that is to run."""
+def lay_nest(*, for_one: bool = False) -> dict[str, Any] | None:
+    """Lays the nest of this process, and returns None; in each process that was forked there, returns what that is to run.
+
+    `for_one`: it ends with the first process that is started: it would be one of the descendants that this one waits for.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
-    if not os.fork():
+    if not (nest := os.fork()):
         ours.close()
-        return _serve(theirs, parent)
+        return _serve(theirs, parent, for_one=for_one)
     theirs.close()
-    _FromNest.nest, _FromNest.owner = ours, os.getpid()
+    _FromNest.nest, _FromNest.owner, _FromNest.ends = ours, os.getpid(), nest * for_one
     subprocess.Popen = _FromNest  # type: ignore[misc]
     if handler := sys.modules.get(_HANDLER):
         handler.Popen = _FromNest  # type: ignore[attr-defined]
@@ -106,12 +109,16 @@ class _FromNest(_Popen[Any]):
     """subprocess.Popen, whose process comes from the nest where it can."""
 
     nest: socket.socket
-    owner = 0
+    owner = ends = 0  # process ids: whose nest it is, and of one that ends with the first process
     _lock = threading.Lock()
 
     def __init__(self, args: Any, **options: Any) -> None:
         request = _request(args, options) if os.getpid() == self.owner else None
         pid = self._ask(request, options) if request else 0
+        if self.ends and self.owner == os.getpid():
+            self.nest.close()
+            os.waitpid(self.ends, 0)
+            _FromNest.owner = 0
         if not pid:
             super().__init__(args, **options)
             return
@@ -145,7 +152,8 @@ def _request(args: Any, options: dict[str, Any]) -> dict[str, Any] | None:
     environment = dict(options.get("env") or os.environ)
     paths = _new_paths(environment)
     is_known = python == _PYTHON and option == "-m" and module in _MODULES and options.keys() <= _OPTIONS
-    if not is_known or not options.get("start_new_session") or paths is None:
+    is_apart = options.get("start_new_session") or options.get("process_group") == 0
+    if not is_known or not is_apart or paths is None:
         return None
     told = {"module": module, "arguments": arguments[:-2], "command": command}
     fds = list(options.get("pass_fds", ()))
@@ -173,8 +181,8 @@ def _descriptor(given: Any, number: int, nothing: int) -> int:
     return nothing if given == subprocess.DEVNULL else given if isinstance(given, int) else int(given.fileno())
 
 
-def _serve(channel: socket.socket, parent: int) -> dict[str, Any]:
-    """The nest itself, until its process ends; returns in a fork."""
+def _serve(channel: socket.socket, parent: int, *, for_one: bool) -> dict[str, Any]:
+    """The nest itself, until its process ends or it has served; returns in a fork."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
@@ -193,6 +201,8 @@ def _serve(channel: socket.socket, parent: int) -> dict[str, Any]:
             request = json.loads(content)
             _take_places(channel, request, descriptors)
             return dict(request)
+        if for_one:
+            os._exit(0)
         for descriptor in descriptors:
             os.close(descriptor)
 

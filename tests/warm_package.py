@@ -1,57 +1,64 @@
 """The modules of this package that forks need not import anew (warm_server.py), by whatever path a suite finds the package.
 
-What they are made of is the same for each suite whose `src` leads to this checkout. Those that look where they themselves are,
-and those that import one of these, are not kept: each fork imports them from the suite's own path.
+What they are made of is the same for each suite whose `src` leads to this checkout. A fork has them say that they are where that suite has
+them: those that look where they themselves are find its files.
 """
 
+import importlib
 import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-# All that the plugin imports; the plugin itself is pytest's to import and rewrite.
-NAMES = ("gpu_acceptance.run.starting", "gpu_acceptance.worker.plugin")
 _PACKAGE = "gpu_acceptance"
-_FOLDER = Path(__file__).resolve().parents[1] / "src" / _PACKAGE
-_IMPORT = re.compile(rf"^\s*(?:from ({_PACKAGE}[\w.]*) import ([^(\n]+|\([^)]*\))|import ({_PACKAGE}[\w.]*))", re.MULTILINE)
+_ROOT = Path(__file__).resolve().parents[1]
+_FOLDER = _ROOT / "src" / _PACKAGE
+# What runs as a program, and the plugin, which is pytest's to import and rewrite.
+_PROGRAMS = (f"{_PACKAGE}.__main__", f"{_PACKAGE}.plugin", f"{_PACKAGE}.launch.torchrun", f"{_PACKAGE}.worker.fork_server")
+_IMPORT = re.compile(rf"^from ({_PACKAGE}[\w.]*) import ", re.MULTILINE)
 
 
-def forget_what_knows_its_place() -> None:
-    """Once, where the modules were imported."""
-    if Path(str(sys.modules[_PACKAGE].__file__)).resolve().parent != _FOLDER:
-        _forget(_ours())
-    sources = {name: Path(str(sys.modules[name].__file__)).read_text() for name in _ours()}
-    imported = {name: _imported(text) for name, text in sources.items()}
-    forgotten = {name for name, text in sources.items() if "__file__" in text}
-    while more := {name for name in sources.keys() - forgotten if imported[name] & forgotten}:
-        forgotten |= more
-    _forget(forgotten)
+def import_package() -> None:
+    """All that the console program, the plugin and the suite's fixtures import. Once, before a server forks."""
+    sources = [_FOLDER / "cli" / "verbs.py", _FOLDER / "cli" / "run.py", _FOLDER / "plugin.py", *(_ROOT / "fixtures").glob("*.py")]
+    for name in {f"{_PACKAGE}.cli.verbs", *(name for source in sources for name in _IMPORT.findall(source.read_text()))}:
+        importlib.import_module(name)
+    is_ours = Path(str(sys.modules[_PACKAGE].__file__)).resolve().parent == _FOLDER
+    _forget(_PROGRAMS if is_ours else _ours())
 
 
 def be_found_in(folders: Iterable[Path]) -> None:
-    """In a fork: what is imported from here on is in the first of these folders. Nothing is kept where one of them has another package."""
+    """In a fork: the package is in the first of these folders that has it, else where it was. Nothing is kept where one has another."""
     found = [folder / _PACKAGE for folder in folders if (folder / _PACKAGE).is_dir()]
-    if {folder.resolve() for folder in found} != {_FOLDER}:
+    if {folder.resolve() for folder in found} - {_FOLDER}:
         _forget(_ours())
+    elif found:
+        _move(found[0])
+
+
+def _move(to: Path) -> None:
+    """With all paths into the package that its modules keep."""
+    was = Path(str(sys.modules[_PACKAGE].__file__)).parent
+
+    def moved(path: Path) -> Path:
+        return to / path.relative_to(was)
+
     for name in _ours():
         module = sys.modules[name]
+        for variable, value in vars(module).items():
+            if isinstance(value, Path) and value.is_relative_to(was):
+                setattr(module, variable, moved(value))
+        module.__file__ = str(moved(Path(str(module.__file__))))
         if hasattr(module, "__path__"):
-            module.__path__ = [str(found[0].joinpath(*name.split(".")[1:]))]
+            module.__path__ = [str(Path(module.__file__).parent)]
 
 
 def _ours() -> list[str]:
     return [name for name in sys.modules if f"{name}.".startswith(f"{_PACKAGE}.")]
 
 
-def _imported(text: str) -> set[str]:
-    found = set()
-    for package, names, module in _IMPORT.findall(text):
-        found |= {package or module} | {f"{package}.{name}" for name in re.findall(r"\w+", names)}
-    return found
-
-
 def _forget(names: Iterable[str]) -> None:
-    for name in list(names):
+    for name in set(names) & sys.modules.keys():
         del sys.modules[name]
         package, _, own = name.rpartition(".")
         if parent := sys.modules.get(package):

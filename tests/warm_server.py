@@ -4,9 +4,13 @@ Each request is one JSON object (`module` or `script`, `arguments`, `cwd`, `envi
 report, and of namespaces to enter. The fork becomes `python -m MODULE ARGUMENTS` or `python SCRIPT ARGUMENTS`; its PID and exit code are
 lines of the report.
 
-A launcher and a rank have a nest (warm_nest.py), so that what they start need not import torch either.
+The console program, a launcher and a rank have a nest (warm_nest.py), so that what they start need not import torch either.
+
+A fork ends as Python does, its threads waited for, its exit functions called, its output flushed, but for taking each module apart.
 """
 
+import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -16,13 +20,14 @@ import runpy
 import select
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import warm_package
 from warm_nest import become, lay_nest
 
-_HAVE_A_NEST = ("torch.distributed.run", "pytest")
+_HAVE_A_NEST = ("torch.distributed.run", "pytest", "gpu_acceptance", "gpu_acceptance.launch.torchrun")
 _REQUEST_BYTES = 200_000  # below what a socket of this kind takes (net.core.wmem_default)
 
 
@@ -30,6 +35,9 @@ def _become(request: dict[str, Any], output: int, errors: int, namespaces: list[
     for namespace in namespaces:
         if ctypes.CDLL(None, use_errno=True).setns(namespace, 0):
             raise OSError(ctypes.get_errno(), "setns")
+    if request.get("has_terminal"):
+        os.setsid()
+        os.dup2(output, 0)
     os.dup2(output, 1)
     os.dup2(errors, 2)
     os.closerange(3, 1024)
@@ -62,13 +70,38 @@ def _serve(channel: socket.socket) -> dict[str, Any]:
             reports[os.pidfd_open(pid)] = pid, report
 
 
+def _exit_code_of(request: dict[str, Any]) -> int:
+    try:
+        if "script" in request:
+            runpy.run_path(request["script"], run_name="__main__")
+        else:
+            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            raise
+        return int(ended.code or 0)
+    except Exception:  # whatever it is, Python would show it
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def _end(code: int) -> None:
+    threading._shutdown()  # type: ignore[attr-defined]  # as Py_FinalizeEx does, in this order
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     gc.disable()  # a collection in a fork would copy all pages of what was imported
     for name in sys.argv[2:]:
         importlib.import_module(name)
-    if set(warm_package.NAMES) <= sys.modules.keys():
-        warm_package.forget_what_knows_its_place()
+    if "pytest" in sys.argv:
+        warm_package.import_package()
     gc.freeze()
     if not (trial := os.fork()):
         os._exit(0)
@@ -76,12 +109,9 @@ def main() -> None:
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork of more than one thread may hang"
     channel.send(b"ready")
     request = _serve(channel)
-    while request.get("module") in _HAVE_A_NEST and (of_nest := lay_nest()):
+    while (module := request.get("module")) in _HAVE_A_NEST and (of_nest := lay_nest(for_one=module == "gpu_acceptance")):
         request = of_nest  # this is a process of the nest
-    if "script" in request:
-        runpy.run_path(request["script"], run_name="__main__")
-    else:
-        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    _end(_exit_code_of(request))
 
 
 if __name__ == "__main__":

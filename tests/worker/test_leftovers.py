@@ -113,7 +113,7 @@ IN_DOUBT = {
     "thread left-alone": "threading.Thread(target=threading.Event().wait, name='left-alone').start()",
     "thread burner (busy: ": "threading.Thread(target=burn, daemon=True, name='burner').start()",
     "thread in-bursts (busy: ": "threading.Thread(target=burn_in_bursts, daemon=True, name='in-bursts').start()",
-    "process ": "subprocess.Popen(['sleep', '60'])",
+    "process ": "subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)",
 }
 # One process for each line: it says what was put back and what is left, and whether all that came back is as it was.
 SCRIPT = """

@@ -32,7 +32,7 @@ def be_found_in(folders: Iterable[Path]) -> None:
     found = [folder / _PACKAGE for folder in folders if (folder / _PACKAGE).is_dir()]
     if {folder.resolve() for folder in found} - {_FOLDER}:
         _forget(_ours())
-    elif found:
+    elif found and _PACKAGE in sys.modules:
         _move(found[0])
 
 

@@ -12,7 +12,14 @@ from gpu_acceptance.run import hook_limit
 
 hook_limit._BEFORE_THE_VERDICT_S, hook_limit._STOPPED_S, hook_limit._BACKSTOP_S = {limits}
 stop_signals = SimpleNamespace(reason=None)
-run = SimpleNamespace(ending=None, go_wrong=print, exit_code=lambda said: 3, supervisor=SimpleNamespace(stop_signals=stop_signals))
+
+
+def go_wrong(text):
+    print(text)
+    time.sleep({report_s})
+    print("report written")
+
+run = SimpleNamespace(ending=None, go_wrong=go_wrong, exit_code=lambda said: 3, supervisor=SimpleNamespace(stop_signals=stop_signals))
 limit = hook_limit.HookLimit(run)
 limit.last_word = lambda: print("last word") or 6
 
@@ -47,20 +54,21 @@ HOLDS_THE_TERMINAL = """
 PATIENT, SHORT, BACKSTOP = (600, 600, 600), (1, 600, 600), (1, 600, 1)
 
 
+@pytest.mark.parametrize("report_s", [0, 2.5], ids=["", "slow disk"])
 @pytest.mark.parametrize(
     ("limits", "hook", "said", "code"),
     [
-        (SHORT, "time.sleep(600)", ["a hook did not return", "interrupted"], 0),
-        ((600, 1, 600), "stop_signals.reason = 'SIGTERM'; time.sleep(600)", ["a hook did not return", "interrupted"], 0),
-        (SHORT, "swallow()", ["a hook did not return", "swallowed", "last word"], 6),
+        (SHORT, "time.sleep(600)", ["a hook did not return", "report written", "interrupted"], 0),
+        ((600, 1, 600), "stop_signals.reason = 'SIGTERM'; time.sleep(600)", ["a hook did not return", "report written", "interrupted"], 0),
+        (SHORT, "swallow()", ["a hook did not return", "report written", "swallowed", "last word"], 6),
         (BACKSTOP, HOLDS_THE_GIL, [], 3),
         (PATIENT, "time.sleep(1.5)", [], 0),
         (SHORT, HOLDS_THE_TERMINAL, [], 0),
     ],
     ids=["waits", "waits after a signal", "swallows", "holds the GIL", "returns", "waits for the terminal"],
 )
-def test_a_hook_that_hangs(limits, hook, said, code):
-    text = PROCESS.format(limits=limits, hook=hook)
+def test_a_hook_that_hangs(limits, hook, said, code, report_s):
+    text = PROCESS.format(limits=limits, hook=hook, report_s=report_s)
     ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=False)
     lines = ended.stdout.splitlines()
     assert (len(lines), ended.returncode) == (len(said), code), ended

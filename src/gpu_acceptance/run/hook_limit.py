@@ -70,10 +70,14 @@ class HookLimit:
         if late and self._num_raised:
             self._leave_from_here()
         elif late:
-            self._num_raised += 1
-            text = f"a hook did not return within {now - self._begun:.0f} s when pytest ended: {_hook_of(frame)}"
-            self._run.go_wrong(text)
-            raise HookTimeoutError(text)
+            self._interrupt(now - self._begun, frame)
+
+    def _interrupt(self, passed_s: float, frame: FrameType | None) -> None:
+        begun, self._begun = self._begun, None  # the report is written anew here: a tick in the midst of that must not end the process
+        text = f"a hook did not return within {passed_s:.0f} s when pytest ended: {_hook_of(frame)}"
+        self._run.go_wrong(text)
+        self._begun, self._num_raised = begun, self._num_raised + 1
+        raise HookTimeoutError(text)
 
     def _wait_on(self) -> None:
         """The terminal takes no text: it is not the hook that hangs."""

@@ -3,12 +3,12 @@
 import ctypes
 import os
 import platform
+import re
 import resource
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import count, takewhile
-from pathlib import Path
 from typing import Any
 
 from gpu_acceptance.worker.settings import Setting
@@ -19,6 +19,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _SYSCALLS = {"x86_64": (239, 252), "aarch64": (236, 31)}  # asm/unistd_64.h, asm-generic/unistd.h
 _GET_MEMPOLICY, _IOPRIO_GET = _SYSCALLS.get(platform.machine(), (-1, -1))  # no call has this number: ENOSYS
 _IOPRIO_WHO_PROCESS = 1
+_UMASK = re.compile(rb"^Umask:\s+(\d+)$", re.MULTILINE)  # the second line of proc_pid_status(5)
 # linux/prctl.h. What the numbers of the second table say is written where the call points to.
 _PRCTL_RETURNED = {"transparent huge pages are off": (42, 41), "timer slack in ns": (30, 29), "can dump core": (3, 4)}
 _PRCTL_WRITTEN = {"signal when the parent ends": (2, 1), "adopts orphans": (37, 36)}
@@ -26,8 +27,12 @@ _PRCTL_WRITTEN = {"signal when the parent ends": (2, 1), "adopts orphans": (37, 
 
 def _umask() -> str:
     """As the kernel tells it: os.umask() would have to change it, under the threads that make files meanwhile."""
-    status = Path("/proc/self/status").read_bytes()
-    return next((line.split()[1].decode() for line in status.splitlines() if line.startswith(b"Umask:")), "unknown")
+    descriptor = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = _UMASK.search(os.read(descriptor, 256))
+    finally:
+        os.close(descriptor)
+    return found[1].decode() if found else "unknown"
 
 
 def _timers() -> dict[str, bool]:

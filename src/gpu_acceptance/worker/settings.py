@@ -31,12 +31,14 @@ class Setting:
     """One thing that must be the same before every validation. `read` returns its value; values compare with `==`.
 
     `put_back` takes the value to return to. Where it is None, or does not bring the value back, new workers are needed.
+    `is_large`: reading it takes longer than all others together. It is never put back, so that it may be read later.
     """
 
     name: str
     read: Callable[[], Any]
     put_back: Callable[[Any], object] | None = None
     may_change_at_import: bool = False  # by a library, for all validations alike
+    is_large: bool = False
 
 
 class Identity:
@@ -71,17 +73,25 @@ def _object(owner: Any, name: str) -> Setting:
     )
 
 
-def environment() -> dict[str, str]:
+class _Environment:
     """All variables but those that a library writes there by itself: pytest what runs, torch's compiler where its cache is."""
-    written = ("PYTEST_", "TORCHINDUCTOR_CACHE_DIR")
-    return {name: value for name, value in os.environ.items() if not name.startswith(written)}
 
+    def __init__(self) -> None:
+        self._held: dict[bytes, bytes] = {}
+        self._found: dict[str, str] = {}
 
-def _put_back_environment(before: dict[str, str]) -> None:
-    now = environment()
-    for name in now.keys() - before.keys():
-        del os.environ[name]
-    os.environ.update({name: value for name, value in before.items() if now.get(name) != value})
+    def read(self) -> dict[str, str]:
+        held: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # to decode each takes ten times as long
+        if held != self._held:
+            self._held, written = dict(held), ("PYTEST_", "TORCHINDUCTOR_CACHE_DIR")
+            self._found = {name: value for name, value in os.environ.items() if not name.startswith(written)}
+        return self._found
+
+    def put_back(self, before: dict[str, str]) -> None:
+        now = self.read()
+        for name in now.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if now.get(name) != value})
 
 
 class _Handlers:
@@ -202,7 +212,8 @@ def _outputs() -> tuple[tuple[int, int], ...]:
 
 
 def _settings() -> Iterable[Setting]:
-    yield Setting("environment", environment, _put_back_environment)
+    variables = _Environment()
+    yield Setting("environment", variables.read, variables.put_back)
     yield Setting("the working directory", os.getcwd, os.chdir)
     handlers = _Handlers()
     yield Setting("handler of", handlers.read, handlers.put_back, may_change_at_import=True)

@@ -14,9 +14,21 @@ from gpu_acceptance.processes.facts import process_state
 # These stay up on purpose and idle: a pool of compilers, and what Python's multiprocessing keeps for later.
 _MAY_STAY = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
+_WALL = 0x40000000  # linux/wait.h: of any kind
 _WINDOW_S = 0.1  # in which threads count as calm that use no more of it than
 _CALM = 0.1
 _NUM_WINDOWS = 10  # 1 s; after which they are no more just ending: an OpenMP pool spins for up to 0.2 s (KMP_BLOCKTIME)
+
+
+def has_children() -> bool:
+    """Whether this process has any, also one that has ended and nobody has waited for."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _WALL)
+    except ChildProcessError:
+        return False
+    except OSError:  # a sandbox that does not know the question
+        return True
+    return True
 
 
 def own_children(proc: Path = Path("/proc/self")) -> set[int]:

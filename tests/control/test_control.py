@@ -184,6 +184,13 @@ def test_a_world_of_one_hosts_its_own_store():
     control.close(timeout_s=5)
 
 
+def test_half_of_a_surrogate_pair_comes_through(pair):
+    """As of a file whose name is no UTF-8."""
+    first, second = pair
+    second.send(0, {"type": "bye", "path": "\udcff"})
+    assert received(first) == (1, {"type": "bye", "path": "\udcff"})
+
+
 @pytest.mark.parametrize("garbage", ["", "no pair", "x" * 100_000, "no more", '["a", 1, {}]', "0" * 32 + '[1, 1, {"type": "hello"}]'])
 def test_what_is_not_authentic_is_dropped_and_counted_and_the_next_message_heard(garbage, server, pair):
     first, second = pair
@@ -203,7 +210,7 @@ def test_what_is_not_authentic_is_dropped_and_counted_and_the_next_message_heard
     assert not first.session.tampering.lost
 
 
-@pytest.mark.parametrize(("sender", "text"), [(1, "no JSON"), (1, "{}, 3"), ('"1"', "{}"), ("[]", "{}")])
+@pytest.mark.parametrize(("sender", "text"), [(1, "no JSON"), (1, "{}, 3"), ('"1"', "{}"), ("[]", "{}"), (1, "[" * 9_000)])
 def test_what_has_a_right_code_and_is_no_message_is_dropped_too(sender, text, server, pair):
     """Where no key was given over several nodes, anybody can make the code."""
     first, second = pair

@@ -162,6 +162,24 @@ def test_what_belongs_to_a_living_rank_is_not_abandoned(supervisor, mark, tmp_pa
     assert wait_until(lambda: not scratch_folders(tmp_path))
 
 
+def test_what_has_an_environment_of_its_own_goes_too_and_what_no_worker_started_stays(mark, start):
+    """A look, as the janitor takes them, and then the end of all that carries the mark."""
+    worker = start(["sh", "-c", "env -i sh -c 'sleep 600 & wait' & wait"], mark)
+    of_user = start(["env", "-i", "sleep", "600"], mark)
+    assert wait_until(lambda: [one.name() for one in psutil.Process(worker.pid).children(recursive=True)] == ["sh", "sleep"])
+    assert wait_until(lambda: Path(f"/proc/{of_user.pid}/environ").read_bytes() == b"")
+    bare = [one.pid for one in psutil.Process(worker.pid).children(recursive=True)]
+    offspring, noted = janitor.Offspring(os.getpid(), mark), []
+    offspring.look()
+    kill_marked(mark, rounds=20)
+    assert has_ended(worker.pid)
+    assert not any(map(has_ended, bare))
+    offspring.kill(noted.append)
+    assert wait_until(lambda: all(map(has_ended, bare)))
+    assert noted == bare
+    assert of_user.poll() is None
+
+
 SHARES = """
 import mmap, os, sys
 from multiprocessing import shared_memory

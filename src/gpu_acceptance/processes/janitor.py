@@ -26,6 +26,7 @@ _SHM = Path("/dev/shm")  # noqa: S108 - looked at
 _BEARS_PID = re.compile(r"(?:torch|__KMP_REGISTERED_LIB)_(\d+)_")  # of torch's libshm, of Intel's OpenMP
 _MAPPED = re.compile(rf"^\S+ \S+ \S+ \S+ (\d+) +{_SHM}/", re.MULTILINE)  # of proc_pid_maps(5): the inode
 _MOST_LISTINGS = 20  # there are machines that never cease to fork
+_LOOK_S = 2.0  # a look takes a millisecond or two: a worker on a GPU has dozens of threads
 _EXEC_MS = 500  # it may wait for a disk
 _STOP_MS = 50  # of a thread that is in the kernel for longer, nothing is awaited
 
@@ -133,6 +134,58 @@ def _removes_shared_memory(pid: int) -> bool:
     return b"multiprocessing.resource_tracker" in command or command.split(b"\0")[0].endswith(b"torch_shm_manager")
 
 
+class Offspring:
+    """What marked processes under a supervisor have started, also with an environment of its own, which has no mark.
+
+    Nobody can tell that once their parents are gone, so they are looked at while those live. What starts after the last look is missed.
+    """
+
+    def __init__(self, supervisor_pid: int, mark: str) -> None:
+        self._supervisor_pid = supervisor_pid
+        self._wanted = f"{MARK}={mark}".encode()
+        self._started: dict[int, bytes] = {}  # pid -> start, which the next process with this pid does not share
+
+    def look(self) -> None:
+        """Notes who is there."""
+        self._started = {pid: start for pid, start in self._started.items() if _start_of(pid) == start}
+        for child in _children(self._supervisor_pid):
+            if child in self._started or self._wanted in _environment(Path(f"/proc/{child}")).split(b"\0"):
+                self._started |= {pid: _start_of(pid) for pid in _with_descendants(child)}
+
+    def kill(self, note: Callable[[int], None]) -> None:
+        """SIGKILLs those that are still there, with all that they have started since. `note` is told each pid before."""
+        left = [pid for pid, start in self._started.items() if _start_of(pid) == start]
+        for pid in dict.fromkeys(one for root in left for one in _with_descendants(root)):
+            stop(pid)
+            note(pid)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _with_descendants(pid: int) -> Iterator[int]:
+    yield pid
+    for child in _children(pid):
+        yield from _with_descendants(child)
+
+
+def _children(pid: int) -> list[int]:
+    """None where the kernel does not tell (CONFIG_PROC_CHILDREN): to ask every process of the machine would disturb what is measured."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.scandir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                found += map(int, Path(task.path, "children").read_bytes().split())
+    return found
+
+
+def _start_of(pid: int) -> bytes:
+    """In ticks since the machine's boot; empty where it is gone or a zombie. See proc_pid_stat(5)."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()  # from the third one on
+        return b"" if fields[0] in b"ZX" else fields[19]
+    return b""
+
+
 class Segments:
     """Named shared memory and semaphores in /dev/shm that processes of this run made: what is new, and which they hold or bears their pid.
 
@@ -233,13 +286,15 @@ def remove_folder(folder: Path) -> None:
 def main(supervisor_pid: int, mark: str, folders: Sequence[Path]) -> None:
     from gpu_acceptance.processes.pidfd import pidfd_open  # here: the line at the end of this file finds it
 
-    segments, places = Segments(), {folder.parent for folder in folders}
+    segments, offspring, places = Segments(), Offspring(supervisor_pid, mark), {folder.parent for folder in folders}
     with contextlib.suppress(ProcessLookupError):
         pidfd = pidfd_open(supervisor_pid)
         for place in places:
             remove_abandoned(place)
-        select.select([pidfd], [], [])
+        while not select.select([pidfd], [], [], _LOOK_S)[0]:
+            offspring.look()
     kill_marked(mark, rounds=20, note=segments.note)
+    offspring.kill(segments.note)
     segments.remove()
     for folder in folders:
         remove_folder(folder)

@@ -70,7 +70,8 @@ def test_a_compiler_that_works_is_not_lacking():
         ("false", "CC=false: exit code 1"),
     ],
 )
-def test_a_cc_that_is_no_compiler_is_told(name, text):
+def test_a_cc_that_is_no_compiler_is_told(name, text, monkeypatch):
+    monkeypatch.setenv("PATH", os.defpath)  # a folder in it that this user may not enter makes it "Permission denied"
     assert problem(CC=name) == text
 
 

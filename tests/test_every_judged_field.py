@@ -16,6 +16,8 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.snapshot.judge import NoGpusError, judge_snapshot
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
+pytestmark = pytest.mark.slow
+
 PLAIN = {name: real(name) for name in REAL_NAMES}
 IDLE = PLAIN["h200x8-idle"]
 PROFILE = load_profile("h200-sxm", shipped_dir())

@@ -24,6 +24,8 @@ from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
 from tests.judging import make_job, make_record
 
+pytestmark = pytest.mark.slow
+
 DIRECTORY = shipped_dir()
 UNLISTED_SIZE = 4
 INFORMS = make_figure("smoke.runs.duration_s", 1.0, "s", judged=False)  # beside a counter: a validation without a figure is an error

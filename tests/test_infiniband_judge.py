@@ -253,6 +253,7 @@ def test_a_part_that_cannot_be_read_is_not_fine(part, judged):
     assert conclusion.verdict == "INCOMPLETE"
 
 
+@pytest.mark.slow
 def test_every_value_that_any_row_judges_has_a_damage_of_its_own(judged):
     """By trying: whatever of a device, when it cannot be read, changes a row, is damaged above."""
     moved = set()

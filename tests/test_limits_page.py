@@ -163,6 +163,7 @@ def test_a_row_names_the_commands_of_its_remedies(row):
     assert sorted(command for command in commands if f"`{command}`" not in " ".join(section(row).split())) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", found_metrics())
 def test_a_row_names_the_profiles_that_declare_it_not_applicable(row):
     for profile in PROFILES:

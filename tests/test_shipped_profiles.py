@@ -305,6 +305,7 @@ def test_a_world_of_one_says_that_nccl_and_p2p_were_left_out():
     assert conclusion.line == f"ACCEPTED (cpu profile: no GPU was tested, {left_out})"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*DEVICES, "cpu"])
 def test_what_is_trained_is_pinned_by_the_shape_that_the_profile_gives_it(name):
     """Its parameters, and what a sample of it costs: a smaller image or a shorter sequence has as many parameters."""

@@ -88,6 +88,7 @@ def test_each_file_that_goes_missing_takes_answers_along_and_changes_none(node):
     assert {file for file, changed in lost.items() if not changed} == {f"sys/devices/system/cpu/{name}" for name in NEVER_READ}
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(data=st.data())
 def test_no_text_makes_a_reader_fail(shared_node, data):
@@ -104,6 +105,7 @@ def test_no_text_makes_a_reader_fail(shared_node, data):
         (shared_node / file).write_bytes(whole)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(data=st.data())
 def test_no_foreign_file_makes_a_reader_fail(shared_node, data):

@@ -54,6 +54,7 @@ def answers(tmp_path_factory):
     return answers_of("gloo_world.py", 2, tmp_path_factory.mktemp("gloo"))
 
 
+@pytest.mark.slow
 @each_collective
 def test_two_ranks_agree_on_every_number(collective, answers):
     first, second = (answer["sound"][collective] for answer in answers)

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report import build_page, culprits
 from gpu_acceptance.report.culprits import JOB
@@ -75,6 +77,7 @@ def test_an_accepted_run_has_its_smallest_margins_alone():
     assert "by culprit" not in short(samples.accepted())
 
 
+@pytest.mark.slow
 def test_many_faults_and_many_culprits_are_counted():
     record = large(3, 60)  # rank 5 is slow in one of five, each time of another metric
     assert "and 6 more, below" in short(record)

@@ -90,6 +90,7 @@ def test_a_number_below_0_stays_a_number():
     assert values == ["-1.25e-07", "'-x"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["rejected", "stuck", "incomplete", "trained"])
 @given(taint=hostile | st.text(st.characters(), min_size=1, max_size=20), lead=st.sampled_from("x=+-@\t\r\n "))
 @example(taint="x" * 1_000_000, lead="x")

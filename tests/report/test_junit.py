@@ -111,6 +111,7 @@ def test_properties_of_the_suite_hold_the_verdict_and_the_figures_by_case():
     assert told["acceptance.test_hbm.test_hbm_triad hbm.triad.bandwidth at_least"] == "3120 GB/s, need >= 4150: missed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["rejected", "stuck", "incomplete", "trained"])
 @given(taint=hostile | st.text(st.characters(), min_size=1, max_size=20))
 @example(taint="x" * 1_000_000)

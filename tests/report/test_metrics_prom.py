@@ -71,6 +71,7 @@ def test_it_ends_as_openmetrics_demands():
     assert "\n\n" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["rejected", "stuck", "incomplete", "trained"])
 @given(taint=hostile | st.text(st.characters(), min_size=1, max_size=20))
 @example(taint="x" * 1_000_000)

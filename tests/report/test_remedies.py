@@ -235,6 +235,7 @@ def broken(tmp_path, old, new):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -110,6 +110,7 @@ def test_of_many_ranks_the_notable_ones_have_a_line(many):
     assert (notable(few.attempts[0], few.judgements), note(few.attempts[0])) == (few.attempts[0].ranks, "")
 
 
+@pytest.mark.slow
 def test_the_page_of_many_ranks_says_what_it_leaves_out(many):
     page = build_page(many)
     table = next(one for one in parse(page).all("table") if "rate, test_case[0]" in one.text)

@@ -93,6 +93,7 @@ def test_an_accepted_run_has_nothing_wrong():
     assert "what is wrong" not in build_summary(samples.accepted())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["rejected", "stuck", "incomplete", "trained"])
 @given(taint=hostile | st.text(st.characters(), min_size=1, max_size=20))
 @example(taint="x" * 1_000_000)

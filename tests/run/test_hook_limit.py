@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROCESS = """
 import sys, time
 from types import SimpleNamespace

@@ -119,6 +119,7 @@ def test_what_is_left_of_a_snapshot_is_damaged(tmp_path, text):
         read_snapshot(tmp_path / "x.json")
 
 
+@pytest.mark.slow
 @given(st.sampled_from(FIRST_GPU), VALUES)
 def test_any_value_anywhere_is_taken_or_refused_in_words(path, value):
     plain = changed(HEALTHY, path, value)

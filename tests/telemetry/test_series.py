@@ -140,6 +140,7 @@ def test_a_value_that_is_0_all_over_has_no_variation():
     assert span.cv_percent == Missing(Why.UNREADABLE, "no variation of a mean of 0 over 0.05 s")
 
 
+@pytest.mark.slow
 def test_a_soak_of_an_hour_stays_bounded_and_keeps_its_one_hot_second():
     hot = {50_000 + number for number in range(20)}
     series = series_of(
@@ -195,6 +196,7 @@ def test_a_window_that_cannot_be():
         Series(PERIOD_S).window(2.0, 2.0)
 
 
+@pytest.mark.slow
 def test_a_stretch_of_the_last_minute_has_nothing_of_what_was_before_and_after_it():
     """After hours, when what is older has been merged: 15 s of a product at its power cap, between two loads at another clock."""
     series = Series(PERIOD_S, most_bins=64)

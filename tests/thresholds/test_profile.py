@@ -627,6 +627,7 @@ SWAPPED = {
 }
 
 
+@pytest.mark.slow
 @given(old=limits, new=limits)
 @settings(max_examples=500, deadline=None)
 def test_loosened_one_way_is_tightened_the_other(old, new):
@@ -652,6 +653,7 @@ def holds(limit, value, size, num_nodes):
     return (least is None or value >= least) and (most is None or value <= most) and (limit.equals is None or value == limit.equals)
 
 
+@pytest.mark.slow
 @given(old=limits, new=limits, value=numbers, size=st.integers(1, 20), num_nodes=st.integers(1, 3))
 @settings(max_examples=500, deadline=None)
 def test_no_figure_passes_thanks_to_an_overlay_that_loosened_nothing(old, new, value, size, num_nodes):
@@ -702,12 +704,14 @@ structures = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(content=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass"))))
 @settings(FUZZ, max_examples=2000)
 def test_random_text_is_refused_in_words(content, tmp_path):
     refuses_or_reads(content, tmp_path / "f.yaml")
 
 
+@pytest.mark.slow
 @given(pairs=st.lists(st.tuples(names, structures), min_size=1, max_size=4))
 @settings(FUZZ, max_examples=1000)
 def test_random_structures_are_refused_in_words(pairs, tmp_path):
@@ -741,6 +745,7 @@ def mutated(content, chance):
     return bytes(data)
 
 
+@pytest.mark.slow
 def test_mutations_of_the_shipped_files_are_refused_in_words(tmp_path):
     contents = [b"\n".join(path.read_bytes().split(b"\n")[:40]) for path in SHIPPED]  # parsing is the cost: 40 lines have every key
     refused = 0

@@ -182,6 +182,7 @@ def tried(tmp_path_factory):
     return json.loads(ended.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("said", "line"), PUT_BACK.items(), ids=PUT_BACK.values())
 def test_what_can_be_put_back(tried, said, line):
     put_back, left = tried[line]
@@ -189,6 +190,7 @@ def test_what_can_be_put_back(tried, said, line):
     assert left == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("said", "line"), IN_DOUBT.items(), ids=IN_DOUBT.values())
 def test_what_cannot_be_put_back(tried, said, line):
     put_back, left = tried[line]

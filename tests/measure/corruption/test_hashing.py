@@ -48,6 +48,7 @@ def test_they_do_not_depend_on_rows_and_chunks(content, columns, rows):
         assert text(from_bytes(content)) == reference(content)
 
 
+@pytest.mark.slow
 def test_a_tensor_of_more_than_one_chunk():
     tensor = torch.randint(-(2**31), 2**31, (hashing._CHUNK_WORDS + 12_345,), dtype=torch.int32, generator=torch.Generator().manual_seed(1))
     index = torch.arange(tensor.numel())

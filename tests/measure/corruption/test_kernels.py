@@ -47,6 +47,7 @@ def processes():
     return [json.loads(lines) for lines, _ in outputs]
 
 
+@pytest.mark.slow
 @EACH
 def test_two_processes_give_the_same_bits(each, processes):
     (inputs, output, again), other, _ = (process[each] for process in processes)

@@ -46,6 +46,7 @@ def test_a_profile_may_name_the_depths_that_there_are():
     assert tuple(models.RESNETS) == RESNET_DEPTHS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [GPT2, LLAMA_3_8B], ids=["gpt2", "llama"])
 def test_a_decoder_costs_what_the_formula_says(shape):
     """6 (N - N_embedding) + 12 L d s for a token; the table of GPT-2's tokens multiplies at its end as well."""
@@ -64,6 +65,7 @@ def steps_of(batches):
     return ([(1, batch)] for batch in itertools.cycle(batches))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SMALL, ids=lambda shape: f"{type(shape).__name__}-{getattr(shape, 'kind', getattr(shape, 'depth', ''))}")
 def test_each_learns(shape):
     torch.manual_seed(0)

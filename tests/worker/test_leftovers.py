@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import torch
 from waiting import wait_until
 
 from gpu_acceptance.worker import threads
@@ -79,8 +78,8 @@ PUT_BACK = {
     "torch._inductor.config max_autotune is True, was None": "import torch._inductor.config as c; c.max_autotune = True",
 }
 IN_DOUBT = {
-    "replacement of Python's time.monotonic is <lambda>, was None": "time.monotonic = lambda: 0.0",
-    "replacement of Python's math.sqrt is <lambda>, was None": "math.sqrt = lambda x: x",
+    "replacement of time.monotonic is <lambda>, was None": "time.monotonic = lambda: 0.0",
+    "replacement of math.sqrt is <lambda>, was None": "math.sqrt = lambda x: x",
     "replacement of torch.cuda.synchronize is <lambda>, was None": "torch.cuda.synchronize = lambda *_: None",
     "replacement of torch.cuda.Event.elapsed_time is <lambda>, was None": "torch.cuda.Event.elapsed_time = lambda *_: 1.0",
     "replacement of torch.distributed.all_reduce is <lambda>, was None": "torch.distributed.all_reduce = lambda *_: None",
@@ -92,10 +91,10 @@ IN_DOUBT = {
     "replacement of torch.nn.Linear.forward is <lambda>, was None": "torch.nn.Linear.forward = lambda *_: None",
     "replacement of torch.nn.Linear.__call__ is <lambda>, was None": "torch.nn.Linear.__call__ = lambda *_: None",
     "replacement of torch.optim.AdamW.step is <lambda>, was None": "torch.optim.AdamW.step = lambda *_: None",
-    "replacement of Python's builtins.sum is <lambda>, was None": "import builtins; builtins.sum = lambda *_: 0",
-    "replacement of Python's os.fsync is <lambda>, was None": "os.fsync = lambda _: None",
-    "replacement of Python's os.sched_yield is None, was None": "del os.sched_yield",
-    "replacement of Python's random.random is <lambda>, was None": "random.random = lambda: 0.5",
+    "replacement of builtins.sum is <lambda>, was None": "import builtins; builtins.sum = lambda *_: 0",
+    "replacement of os.fsync is <lambda>, was None": "os.fsync = lambda _: None",
+    "replacement of os.sched_yield is None, was None": "del os.sched_yield",
+    "replacement of random.random is <lambda>, was None": "random.random = lambda: 0.5",
     "kernel in Python of aten/mm/CPU is 'registered', was None": "keep.append(own_kernel())",
     "I/O priority is ": "psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)",
     "memory policy is ": "libc.syscall({'x86_64': 238}.get(platform.machine(), 237), 4, None, 0)",  # set_mempolicy(MPOL_LOCAL)
@@ -312,45 +311,3 @@ def test_a_pool_of_compilers_may_stay():
         found = before.running(is_calm=True)
         process.communicate(b"\n")
     assert found == []
-
-
-FIRST, SECOND, OTHER = "acceptance/test_a.py::test_it[1]", "acceptance/test_a.py::test_it[2]", "acceptance/test_a.py::test_other"
-REPLACED = "replacement of torch.equal is print, was None"
-
-
-def test_a_function_of_torch_is_looked_at_once_for_each_test_function(monkeypatch):
-    leftovers = Leftovers()
-    monkeypatch.setattr(torch, "equal", print)
-    assert leftovers.clear_up(FIRST, SECOND, 0.01, is_calm=True) == ([], [])
-    told = leftovers.clear_up(SECOND, OTHER, 0.01, is_calm=True)
-    assert told == ([], [f"{REPLACED} (by one of the last 2 validations, from {FIRST} on)"])
-    assert leftovers.unseen() == [], "it is told once"
-
-
-@pytest.mark.parametrize("following", [OTHER, ""])
-def test_it_is_told_of_the_validation_that_did_it_where_the_next_is_of_another_function(monkeypatch, following):
-    leftovers = Leftovers()
-    monkeypatch.setattr(torch, "equal", print)
-    assert leftovers.clear_up(FIRST, following, 0.01, is_calm=True) == ([], [REPLACED])
-
-
-def test_it_is_told_of_the_validation_that_did_it_where_that_took_a_while(monkeypatch):
-    leftovers = Leftovers()
-    monkeypatch.setattr(torch, "equal", print)
-    assert leftovers.clear_up(FIRST, SECOND, 0.5, is_calm=True) == ([], [REPLACED])
-
-
-def test_what_a_worker_that_ends_has_not_looked_at_is_told(monkeypatch):
-    leftovers = Leftovers()
-    monkeypatch.setattr(torch, "equal", print)
-    leftovers.clear_up(FIRST, SECOND, 0.01, is_calm=True)
-    assert leftovers.unseen() == [f"left behind: {REPLACED} (by {FIRST})"]
-    assert leftovers.unseen(SECOND) == [f"left behind: {REPLACED} (by one of the last 2 validations, from {FIRST} on)"]
-
-
-def test_what_can_be_put_back_is_put_back_after_each_validation(monkeypatch):
-    leftovers = Leftovers()
-    monkeypatch.setenv("LEFT", "1")
-    came_back, left = leftovers.clear_up(FIRST, SECOND, 0.01, is_calm=True)
-    assert ([str(change) for change in came_back], left) == (["environment LEFT is '1', was None"], [])
-    assert "LEFT" not in os.environ

@@ -24,10 +24,9 @@ import torch.optim
 from gpu_acceptance.worker.settings import Identity, Setting
 
 _OURS = ("gpu_acceptance.measure.", "gpu_acceptance.inventory.", "gpu_acceptance.worker.", "fixtures.")  # what works in a worker
-_OF_PYTHON: tuple[types.ModuleType, ...] = (builtins, math, os, random, statistics, subprocess, threading, time)
-_OF_TORCH: tuple[types.ModuleType, ...] = (
-    *(torch, torch.autograd, torch.cuda, torch.linalg),
-    *(torch.nn.functional, dist, dist.distributed_c10d),
+_MODULES: tuple[types.ModuleType, ...] = (
+    *(builtins, math, os, random, statistics, subprocess, threading, time),
+    *(torch, torch.autograd, torch.cuda, torch.linalg, torch.nn.functional, dist, dist.distributed_c10d),
 )
 _CLASSES: dict[str, type] = {
     "torch.Tensor": torch.Tensor,
@@ -96,24 +95,14 @@ def _classes_of(module: types.ModuleType) -> dict[str, type]:
     return {f"{module.__name__}.{name}": value for name, value in found.items() if value.__module__.startswith("torch.")}
 
 
-class _Table:
-    """What is watched by full name."""
-
-    def __init__(self, watched: dict[str, _Watched]) -> None:
-        self._watched = watched
-
-    def replaced(self) -> dict[str, Identity]:
-        return {f"{owner}.{name}": now for owner, watched in self._watched.items() for name, now in watched.replaced().items()}
-
-
-class _LargeTable(_Table):
-    """What measures in torch, in this package and in its fixtures; modules of the latter two count from when they are seen first."""
+class _AllWatched:
+    """What is watched by full name. Modules of this package and of its fixtures count from when they are seen first."""
 
     def __init__(self) -> None:
-        watched = {name: _Watched(owner, ["forward"]) for name, owner in _classes_of(torch.nn).items()}
-        watched |= {name: _Watched(owner, ["step"]) for name, owner in _classes_of(torch.optim).items()}
-        watched |= {module.__name__: _Watched(module) for module in _OF_TORCH}
-        super().__init__(watched | {name: _Watched(owner) for name, owner in _CLASSES.items()})
+        self._watched = {name: _Watched(owner, ["forward"]) for name, owner in _classes_of(torch.nn).items()}
+        self._watched |= {name: _Watched(owner, ["step"]) for name, owner in _classes_of(torch.optim).items()}
+        self._watched |= {module.__name__: _Watched(module) for module in _MODULES}
+        self._watched |= {name: _Watched(owner) for name, owner in _CLASSES.items()}
         self._num_modules = 0
 
     def replaced(self) -> dict[str, Identity]:
@@ -121,7 +110,7 @@ class _LargeTable(_Table):
             self._num_modules = len(sys.modules)
             for name in [name for name in sys.modules if name.startswith(_OURS) and name not in self._watched]:
                 self._watched[name] = _Watched(sys.modules[name])
-        return super().replaced()
+        return {f"{owner}.{name}": now for owner, watched in self._watched.items() for name, now in watched.replaced().items()}
 
 
 class _Kernels:
@@ -141,7 +130,6 @@ class _Kernels:
 
 SETTINGS: tuple[Setting, ...] = (
     # A conftest is code, and the verdict line names it.
-    Setting("replacement of Python's", _Table({one.__name__: _Watched(one) for one in _OF_PYTHON}).replaced, may_change_at_import=True),
-    Setting("replacement of", _LargeTable().replaced, may_change_at_import=True, is_large=True),
+    Setting("replacement of", _AllWatched().replaced, may_change_at_import=True),
     Setting("kernel in Python of", _Kernels().registered, may_change_at_import=True),
 )

@@ -20,9 +20,6 @@ from gpu_acceptance.worker.threads import burning_threads, has_children, lasting
 
 SETTINGS = (*settings.SETTINGS, *process_settings.SETTINGS, *torch_settings.SETTINGS, *functions.SETTINGS)
 
-_SMALL = tuple(setting for setting in SETTINGS if not setting.is_large)
-_LARGE = {setting.name for setting in SETTINGS if setting.is_large}
-_UNSEEN_S = 0.1
 _ENDS_WITHIN_S = 1.0  # what is just ending is no leftover
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 100
@@ -69,12 +66,12 @@ class Leftovers:
     def __init__(self) -> None:
         self._values = _read(SETTINGS)
         self._threads, self._children = working_threads(), own_children()
-        self._unseen: list[str] = []  # validations since all settings were read
-        self._unseen_s = 0.0  # which they took
 
-    def changes(self, *, at_import: bool = False, with_large: bool = True) -> list[Change]:
+    def changes(self, *, at_import: bool = False) -> list[Change]:
         """What is different now. `at_import`: but for what a library may change when it is imported."""
-        now = _read(SETTINGS if with_large else _SMALL)
+        now = _read(SETTINGS)
+        if now == self._values:
+            return []
         passed_over = {setting.name for setting in SETTINGS if at_import and setting.may_change_at_import}
         return [change for change in _changes(self._values, now) if change.setting not in passed_over]
 
@@ -95,43 +92,12 @@ class Leftovers:
         self._threads -= held.threads
         self._children -= held.children
 
-    def clear_up(self, nodeid: str, following: str, took_s: float, *, is_calm: bool) -> tuple[list[Change], list[str]]:
-        """After a validation: what was put back, and what stays, in words: settings, processes, threads.
-
-        Large tables are looked at unless the next is of the same test function and all since the last look took less than 0.1 s. So
-        what one of them replaced may be told of a later one, or by `unseen`.
-        """
-        self._unseen.append(nodeid)
-        self._unseen_s += took_s
-        is_due = self._unseen_s >= _UNSEEN_S or following.partition("[")[0] != nodeid.partition("[")[0]
-        changed = self.put_back(with_large=is_due)
-        left = self.changes(with_large=is_due) if changed else []
-        by = self._by() if len(self._unseen) > 1 else ""
-        said = [f"{change}{by}" if change.setting in _LARGE else str(change) for change in left]
-        if is_due:
-            self._unseen, self._unseen_s = [], 0.0
-        return [change for change in changed if change not in left], [*said, *self.running(is_calm=is_calm)]
-
-    def unseen(self, nodeid: str = "") -> list[str]:
-        """What validations have left for which nobody has looked yet, in words; asked before a worker ends.
-
-        `nodeid`: of the one that ends it, and may have done it as well.
-        """
-        if not self._unseen:
-            return []
-        self._unseen += [nodeid] * bool(nodeid)
-        return [f"left behind: {change}{self._by()}" for change in self.changes() if change.setting in _LARGE]
-
-    def _by(self) -> str:
-        first, *others = self._unseen
-        return f" (by one of the last {len(self._unseen)} validations, from {first} on)" if others else f" (by {first})"
-
-    def put_back(self, *, with_large: bool = True) -> list[Change]:
+    def put_back(self) -> list[Change]:
         """Puts back every setting that is different and can be, and returns what was changed."""
         faulthandler.cancel_dump_traceback_later()  # nothing tells whether one is due
-        changed = self.changes(with_large=with_large)
+        changed = self.changes()
         different = {change.setting for change in changed}
-        for setting in SETTINGS if different else ():
+        for setting in SETTINGS:
             if setting.name in different and setting.put_back:
                 with suppress(Exception):  # what does not come back is seen by who looks again
                     setting.put_back(self._values[setting.name])

@@ -1,6 +1,5 @@
 """The pytest plugin of a rank worker: runs the validations it is told to run, and tells how each phase went."""
 
-import time
 from collections.abc import Generator
 from dataclasses import asdict
 from pathlib import Path
@@ -70,8 +69,7 @@ class WorkerPlugin:
                     self._run(items, command)
                     self._supervisor.tell({"type": "done", **self._done})
                 case "quit":
-                    errors = [*self._tear_down(session), *self._leftovers.unseen()]
-                    self._supervisor.tell({"type": "bye", "errors": errors, "late": self._late})
+                    self._supervisor.tell({"type": "bye", "errors": self._tear_down(session), "late": self._late})
                     self.said_bye = True
                     return True
         return True
@@ -121,7 +119,7 @@ class WorkerPlugin:
     def _run(self, items: dict[str, pytest.Item], command: Message) -> None:
         assert self._config is not None
         self._done = {"outcome": Outcome.PASSED, "phase": "", "message": "", "duration_s": 0.0}
-        item, began_s = items.get(command["nodeid"]), time.monotonic()
+        item = items.get(command["nodeid"])
         if item is None:
             self._cannot_begin(f"this worker did not collect {command['nodeid']}")
             return
@@ -149,19 +147,18 @@ class WorkerPlugin:
         if is_to_seal:
             self._supervisor.tell({"type": "passed"})  # the ranks agree on it while each of them clears up
         if will_go_on:
-            self._clear_up(item.nodeid, command["next"] or "", time.monotonic() - began_s, is_calm=load.is_calm())
-        elif found := self._leftovers.unseen(item.nodeid):  # what failed may have failed by it
-            self._spoil("; ".join(found))
+            self._clear_up(item.nodeid, is_calm=load.is_calm())
         if is_to_seal and self._supervisor.next("seal")["ok"]:
             self._seal(self._config.stash[WORKER_SESSION].device)
 
-    def _clear_up(self, nodeid: str, following: str, took_s: float, *, is_calm: bool) -> None:
+    def _clear_up(self, nodeid: str, *, is_calm: bool) -> None:
         """The next validation finds this worker as this one did, or gets another worker."""
-        came_back, left = self._leftovers.clear_up(nodeid, following, took_s, is_calm=is_calm)
-        if came_back:
-            print(f"after {nodeid}, put back: {'; '.join(map(str, came_back))}", flush=True)
-        if left:
-            self._spoil(f"left behind: {', '.join(left)}")
+        changed = self._leftovers.put_back()
+        left = self._leftovers.changes() if changed else []
+        if came_back := [str(change) for change in changed if change not in left]:
+            print(f"after {nodeid}, put back: {'; '.join(came_back)}", flush=True)
+        if found := [*map(str, left), *self._leftovers.running(is_calm=is_calm)]:
+            self._spoil(f"left behind: {', '.join(found)}")
 
     def _spoil(self, message: str) -> None:
         """An error that costs the workers, also where the set-up has failed or skipped, which by itself would not."""

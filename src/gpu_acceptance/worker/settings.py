@@ -31,14 +31,12 @@ class Setting:
     """One thing that must be the same before every validation. `read` returns its value; values compare with `==`.
 
     `put_back` takes the value to return to. Where it is None, or does not bring the value back, new workers are needed.
-    `is_large`: reading it takes longer than all others together. It is never put back, so that it may be read later.
     """
 
     name: str
     read: Callable[[], Any]
     put_back: Callable[[Any], object] | None = None
     may_change_at_import: bool = False  # by a library, for all validations alike
-    is_large: bool = False
 
 
 class Identity:

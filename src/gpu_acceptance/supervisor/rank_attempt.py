@@ -271,8 +271,9 @@ class RunAttempt(RankAttempt):
                 self._host.post({"type": "vote", "seq": self.go["seq"], **vote})
             case "teardown":
                 self._torn_down_from, self.phase = self.phase, "teardown"
+            case "torn_down":
+                self.phase = self._torn_down_from
             case "passed":
-                self._leave_teardown()
                 self._progress = "; it was through with its call and waited for its peers"
                 self._host.post({"type": "sealable", "seq": self.go["seq"]})
             case "gather":
@@ -284,13 +285,7 @@ class RunAttempt(RankAttempt):
             case "telemetry":
                 self._tell_telemetry(message)
             case "done":
-                self._leave_teardown()
                 self._finish_done(message)
-
-    def _leave_teardown(self) -> None:
-        """With the next message: one of its own would cost a wait more in each validation."""
-        if self.phase == "teardown":
-            self.phase = self._torn_down_from
 
     def on_control(self, message: Message) -> None:
         match message["type"]:

@@ -101,7 +101,10 @@ class WorkerPlugin:
     def pytest_runtest_teardown(self) -> Generator[None, object, object]:
         """A worker that dies in here did not die in its call, and its supervisor can know only by being told."""
         self._supervisor.tell({"type": "teardown"})
-        return (yield)
+        try:
+            return (yield)
+        finally:
+            self._supervisor.tell({"type": "torn_down"})
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:

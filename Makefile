@@ -21,6 +21,9 @@ endif
 # In words that every Python knows: what an older one is given to read would end in a traceback.
 NEW_PYTHON = @$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("PYTHON=$(PYTHON) is Python %d.%d: name one of 3.11 or newer, PYTHON=python3.12" % sys.version_info[:2])'
 
+# One thread of torch in each of many processes; and byte code is kept, whatever the shell says: each process would compile our modules anew.
+FOR_TESTS = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONDONTWRITEBYTECODE=
+
 # Where somebody names one: $(VENV) may be there already, of another one with another torch.
 SAME_PYTHON = $(if $(filter command,$(origin PYTHON)),@$(PYTHON) tools/make_venv.py $(VENV))
 
@@ -49,10 +52,10 @@ test-system: ## install the Debian packages without which `make test` leaves tes
 	@$(PYTHON) tools/system_packages.py
 
 test: $(VENV)/.ready-dev ## our own tests, on a CPU
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m pytest tests -n 4 --dist=loadfile --no-loadscope-reorder --durations=30 --durations-min=10 $(ARGS)
+	$(FOR_TESTS) $(VENV)/bin/python -m pytest tests -n 4 --dist=loadfile --no-loadscope-reorder --durations=30 --durations-min=10 $(ARGS)
 
 test-fast: $(VENV)/.ready-dev ## those of our own tests that take no launcher and little time
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m pytest tests -n logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder -m 'not (launcher or repository or slow)' $(ARGS)
+	$(FOR_TESTS) $(VENV)/bin/python -m pytest tests -n logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder -m 'not (launcher or repository or slow)' $(ARGS)
 
 lint: $(VENV)/.ready-dev ## ruff and mypy
 	$(VENV)/bin/ruff check

@@ -66,12 +66,14 @@ def test_two_ranks_agree_on_every_number(collective, answers):
     assert first["busbw_gb_per_s"] == pytest.approx(first["num_bytes"] / first["elapsed_s"] / 1e9 * bus_factor(collective, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["wrong", "nan"])
 @each_collective
 def test_one_wrong_element_is_told_by_the_rank_that_has_it(collective, fault, answers):
     assert [answer[fault][collective] for answer in answers] == [0, min(1, MESSAGES[collective][1][1])]
 
 
+@pytest.mark.slow
 @each_collective
 def test_a_collective_that_moves_nothing_has_every_element_wrong_that_was_to_come(collective, answers):
     wrong = [answer["nothing"][collective] for answer in answers]
@@ -79,16 +81,19 @@ def test_a_collective_that_moves_nothing_has_every_element_wrong_that_was_to_com
     assert wrong == to_come.get(collective, MESSAGES[collective][1])
 
 
+@pytest.mark.slow
 @each_collective
 def test_right_elements_in_the_wrong_place_are_wrong(collective, answers):
     assert [answer["swapped"][collective] for answer in answers] == MESSAGES[collective][1]
 
 
+@pytest.mark.slow
 @each_collective
 def test_a_drill_gives_as_many_wrong_elements_to_the_rank_that_asked_for_them(collective, answers):
     assert [answer["planted"][collective] for answer in answers] == [0, min(2, MESSAGES[collective][1][1])]
 
 
+@pytest.mark.slow
 @each_collective
 def test_elements_are_counted_without_timing(collective, answers):
     assert [answer["none"][collective] for answer in answers] == [0, 0]
@@ -115,24 +120,29 @@ def test_neighbours_are_two_nodes(nodes, pairs):
     assert nccl.neighbours(nodes) == pairs
 
 
+@pytest.mark.slow
 def test_a_slow_rank_runs_as_many_operations_as_a_fast_one(answers):
     assert answers[0]["num_runs"] == answers[1]["num_runs"]
 
 
+@pytest.mark.slow
 def test_a_message_is_no_shorter_than_an_element_of_shards_one_for_each_rank(answers):
     assert answers[0]["shortest"] == {c: 8 if c in {"all_gather", "reduce_scatter", "all_to_all"} else 4 for c in NAMES}
 
 
+@pytest.mark.slow
 def test_a_message_of_no_bytes_is_refused(answers):
     assert answers[0]["too_small"] == "num_bytes=0: at least 1"
 
 
+@pytest.mark.slow
 def test_every_collective_is_exact_at_three_sizes_and_a_drill_is_found(answers):
     assert [answer["exact"]["num_operations"] for answer in answers] == [3 * len(NAMES)] * 2
     assert [answer["exact"]["num_planted"] for answer in answers] == [0, 1]
     assert [answer["exact"]["wrong_by_operation"] for answer in answers] == [{}, {"all_reduce of 4096 bytes": 1}]
 
 
+@pytest.mark.slow
 def test_sizes_that_are_the_same_are_run_once(answers):
     assert answers[0]["exact_at_one_element"] == [len(NAMES), 0]
 
@@ -150,10 +160,12 @@ def test_a_curve_goes_from_8_bytes_to_the_largest_size(largest, names):
     assert [nccl.size_name(size) for size in nccl.curve_sizes(largest)] == names
 
 
+@pytest.mark.slow
 def test_unknown_collectives_are_refused_before_anything_is_sent(answers):
     assert answers[0]["unknown"].startswith("unknown collective 'gather'; known: all_gather")
 
 
+@pytest.mark.slow
 def test_latency_called_one_by_one(answers):
     for answer in answers:
         assert answer["latency"]["num_bytes"] == 8

@@ -126,6 +126,7 @@ ended.code = sum(map(bool, statuses))
 """
 
 
+@pytest.mark.slow
 def test_threads_that_wait_to_free_a_tensor_end_with_their_process():
     ended = run(GLOO)
     assert ended.returncode == 0, ended.stderr

@@ -45,6 +45,7 @@ def test_a_process_that_is_not_there():
         pidfd_open(process.pid)
 
 
+@pytest.mark.slow
 def test_the_janitor_waits_in_a_python_without_them(tmp_path):
     """It ends once its supervisor has, and has removed the folders; before that it does not."""
     (tmp_path / "stem-1").mkdir()

@@ -55,6 +55,7 @@ def test_two_processes_give_the_same_bits(each, processes):
     assert [inputs, output, again] == other
 
 
+@pytest.mark.slow
 @EACH
 def test_another_seed_gives_other_bits(each, processes):
     one, _, other = (process[each] for process in processes)
@@ -62,6 +63,7 @@ def test_another_seed_gives_other_bits(each, processes):
     assert one[1] != other[1]
 
 
+@pytest.mark.slow
 def test_every_kernel_ran_in_the_processes(processes):
     assert sorted({each.split()[0] for each in processes[0]}) == sorted(NAMES)
 

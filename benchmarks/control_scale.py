@@ -1,6 +1,7 @@
 """What the control plane costs a validation on 8 to 1,024 ranks: our own supervisor leads, over a TCPStore in a process of its own.
 
-There are no workers. Each other rank is a `Control` and a `Lookout`, as in a run, that answers at once; many of them share a process.
+There are no workers. Each other rank is a `Control` and a `Lookout`, as in a run, that answers at once; some of them share a process, as
+few as this machine has cores for: those in one process wait for each other's turn at Python, which no rank of a run does.
 So what is left is messages, heartbeats, and the judgement of ten limits. Wall time is that of all ranks on this one machine, and too
 long by what they do on its cores; CPU time of the leader and of the store is what one machine of a cluster would have to give, and that
 of all other ranks, over the cores of this machine, is what each would do on its own. Needs the root of the checkout on PYTHONPATH.
@@ -44,10 +45,12 @@ COUNTERS = tuple(f"counters.counter{number}" for number in range(12))
 GO = {"nodeid": NODEID, "deadline_s": 600, "generation": 1, "attempt": 1, "absent": []}
 SECRET = Secret(b"of a benchmark", is_of_run=True)
 _MEET_S = 600.0
+_LEAST, _MOST = 8, 128  # ranks in a process: each needs a quarter of a GiB for torch alone
 
 
-def main(sizes: list[int], ranks_in_a_process: int) -> None:
+def main(sizes: list[int]) -> None:
     for world_size in sizes:
+        ranks_in_a_process = min(max(_LEAST, -(-world_size // (os.cpu_count() or 1))), _MOST)
         store = subprocess.Popen([sys.executable, __file__, "--step=host"], stdout=subprocess.PIPE, text=True)
         assert store.stdout
         port = store.stdout.readline().strip()
@@ -196,7 +199,6 @@ def lead(world_size: int, port: int, store_pid: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", type=int, nargs="*", default=[8, 64, 256, 1024], help="ranks of a job (8 64 256 1024)")
-    parser.add_argument("--ranks-in-a-process", type=int, default=128)
     for name in ("port", "first", "ranks", "store-pid"):
         parser.add_argument(f"--{name}", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--step", choices=("host", "follow", "lead"), help=argparse.SUPPRESS)
@@ -209,4 +211,4 @@ if __name__ == "__main__":
         case "lead":
             lead(options.sizes[0], options.port, options.store_pid)
         case _:
-            main(options.sizes, options.ranks_in_a_process)
+            main(options.sizes)

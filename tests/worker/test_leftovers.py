@@ -75,6 +75,7 @@ PUT_BACK = {
     "torch hooks of all modules or optimizers _global_optimizer_post_hooks": "register_optimizer_step_post_hook(print)",
     "torch.compiler stance is 'force_eager', was 'default'": "torch.compiler.set_stance('force_eager')",
     "torch._dynamo.config recompile_limit is 1, was None": "torch._dynamo.config.recompile_limit = 1",
+    "torch._dynamo.config traceable_tensor_subclasses is {'left'}, was None": "read_before.traceable_tensor_subclasses.add('left')",
     "torch._inductor.config max_autotune is True, was None": "import torch._inductor.config as c; c.max_autotune = True",
 }
 IN_DOUBT = {
@@ -127,6 +128,8 @@ from gpu_acceptance.worker.leftovers import Leftovers
 from gpu_acceptance.worker.settings import COLLECTOR
 
 keep, libc = [], ctypes.CDLL(None)
+import torch._dynamo.config as read_before
+read_before.traceable_tensor_subclasses  # torch makes a copy of it then, which whoever reads it later gets as well
 
 def own_kernel():
     of_torch = torch.library.Library("aten", "IMPL")

@@ -34,6 +34,7 @@ class Session:
     def __init__(self, key: bytes, nonce: str = "", *, is_authenticated: bool = True) -> None:
         """`nonce`: rank 0's, where the secret is not of this run alone."""
         self.key = key
+        self._code_of_nothing = hmac.new(key, digestmod=hashlib.sha256)
         self.nonce = nonce
         self.is_authenticated = is_authenticated
         self.name = hmac.digest(key, b"name", hashlib.sha256).hex()[:16]
@@ -57,7 +58,10 @@ class Session:
         return None
 
     def _code(self, channel: str, body: bytes) -> str:
-        return hmac.digest(self.key, channel.encode() + b"\0" + body, hashlib.sha256).hex()[:_CODE]
+        """From a copy of what has the key already: `hmac.digest` takes twice as long, and lets another thread in before it ends."""
+        code = self._code_of_nothing.copy()
+        code.update(channel.encode() + b"\0" + body)
+        return code.hexdigest()[:_CODE]
 
 
 def _read(body: bytes) -> tuple[int, int, Any] | None:

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import tracemalloc
 import weakref
+from _signal import getsignal  # type: ignore[import-not-found]  # that of `signal` makes an enum of each answer, which takes ten times as long
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -103,10 +104,10 @@ class _Handlers:
         self._found: dict[str, Identity] = {}
 
     def read(self) -> dict[str, Identity]:
-        held: list[object] = list(map(signal.getsignal, _SIGNALS))
+        held: list[object] = list(map(getsignal, _SIGNALS))
         if not (self._held and all(map(is_, held, self._held))):
             self._held = held
-            found = dict(zip(_SIGNALS, held, strict=True))
+            found = {number: signal.getsignal(number) for number in _SIGNALS}
             code = getattr(found[signal.SIGCHLD], "__code__", None)
             if code is not None and code.co_filename.endswith("/torch/utils/data/_utils/signal_handling.py"):
                 del found[signal.SIGCHLD]

@@ -4,10 +4,9 @@ The state of its random generators is none of them: every random number changes 
 """
 
 import sys
-from collections.abc import Callable, Iterable
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import Context, ContextVar, copy_context
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import torch
@@ -112,21 +111,39 @@ def _stance() -> str:
     return "default" if stance is None else f"{stance.stance}{f' with {stance.backend}' if stance.backend else ''}"
 
 
-def _compilers_config(name: str) -> dict[str, object]:
-    """What is set to another value than the default in one module of settings of torch's compiler, which may not be imported yet."""
-    config = sys.modules.get(name)
-    entries = config._config if config else {}
-    held = [entry.user_override for entry in entries.values()]
-    if held and isinstance(held[0], ContextVar):  # torch 2.13; before it the values themselves
-        held = [variable.get() for variable in held]
-    values = zip(entries.items(), held, strict=True)
-    return {key: deepcopy(value) for (key, entry), value in values if value is not _UNSET_SENTINEL and value != entry.default}
+class _CompilersConfig:
+    """What is set to another value than the default in one module of settings of torch's compiler, which may not be imported yet.
+
+    torch 2.13 keeps what is set in the context (contextvars), so where that is as before, it is: to ask for hundreds takes long.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._context: Context | None = None
+        self._found: dict[str, object] = {}
+
+    def read(self) -> dict[str, object]:
+        context = copy_context()
+        if context != self._context:
+            entries = getattr(sys.modules.get(self._module), "_config", {})
+            held = [entry.user_override for entry in entries.values()]
+            is_in_context = bool(held) and isinstance(held[0], ContextVar)
+            values = [variable.get() for variable in held] if is_in_context else held
+            can_change_in_place = any(isinstance(value, list | dict | set) for value in values)
+            self._context = context if is_in_context and not can_change_in_place else None
+            self._found = dict(_set_otherwise(zip(entries.items(), values, strict=True)))
+        return self._found
+
+    def put_back(self, before: dict[str, object]) -> None:
+        config: Any = sys.modules[self._module]
+        for key in self.read().keys() | before.keys():
+            setattr(config, key, before[key] if key in before else config._config[key].default)
 
 
-def _put_back_config(name: str, before: dict[str, object]) -> None:
-    config: Any = sys.modules[name]
-    for key in _compilers_config(name).keys() | before.keys():
-        setattr(config, key, before[key] if key in before else config._config[key].default)
+def _set_otherwise(entries: Iterable[tuple[tuple[str, Any], object]]) -> Iterator[tuple[str, object]]:
+    for (key, entry), value in entries:
+        if value is not _UNSET_SENTINEL and value != entry.default:
+            yield key, deepcopy(value)
 
 
 def _settings() -> Iterable[Setting]:
@@ -168,7 +185,8 @@ def _settings() -> Iterable[Setting]:
     yield Setting("torch refusal of saved-tensor hooks", torch._C._autograd._saved_tensors_hooks_get_disabled_error_message)
     yield Setting("torch.compiler stance", _stance, lambda _before: torch.compiler.set_stance("default"), may_change_at_import=True)
     for module in ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config"):
-        yield Setting(module, partial(_compilers_config, module), partial(_put_back_config, module), may_change_at_import=True)
+        config = _CompilersConfig(module)
+        yield Setting(module, config.read, config.put_back, may_change_at_import=True)
     yield from _settings_of_cuda()
 
 

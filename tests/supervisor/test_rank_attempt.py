@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpu_acceptance.control.ledger import LATE_S
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import LastCollective
@@ -49,6 +50,7 @@ class FakeHost:
         self.hold = self
         self.worker = worker
         self.distrusted = self.start_problem = ""
+        self.has_late_mail = False
         self.told: list[dict] = []
         self.published: list = []
         self.started: list[tuple] = []
@@ -341,6 +343,45 @@ def test_a_rank_that_was_through_while_the_others_wait_says_so(clock):
     ((record, _),) = host.published
     text = "deadline of 10 s passed; it was through with its call and waited for its peers"
     assert (record.outcome, record.message) == (Outcome.STUCK, text)
+
+
+def test_a_rank_that_hangs_after_all_were_through_says_so(clock):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go())
+    attempt.on_worker(said("setup", outcome="passed"))
+    attempt.on_control({"type": "enter", "ok": True})
+    attempt.on_worker(said("passed"))
+    attempt.on_control({"type": "seal", "ok": True})
+    clock(10.5)
+    attempt.tick()
+    ((record, _),) = host.published
+    text = "deadline of 10 s passed; it was through with its call, and every rank was"
+    assert (record.outcome, record.message) == (Outcome.STUCK, text)
+
+
+@pytest.mark.parametrize("phase", ["setup", "call"])
+def test_a_rank_is_not_stuck_while_what_it_may_wait_for_is_on_its_way(clock, phase):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go())
+    if phase == "call":
+        attempt.on_control({"type": "enter", "ok": True})
+    host.has_late_mail = True
+    for _ in range(2):
+        clock(12)
+        attempt.tick()
+    assert host.published == []
+    host.has_late_mail = False
+    attempt.tick()
+    assert [record.outcome for record, _ in host.published] == [Outcome.STUCK]
+
+
+def test_no_stranger_keeps_a_stuck_rank_for_ever_by_words_that_are_late(clock):
+    host = FakeHost(FakeWorker())
+    attempt = RunAttempt(host, go())
+    host.has_late_mail = True
+    clock(10 + LATE_S + 0.1)
+    attempt.tick()
+    assert [record.outcome for record, _ in host.published] == [Outcome.STUCK]
 
 
 def test_a_rank_that_waits_for_the_vote_is_not_the_stuck_one(clock):

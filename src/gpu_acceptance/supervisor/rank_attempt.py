@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gpu_acceptance.control.ledger import LATE_S
 from gpu_acceptance.control.session import Message
 from gpu_acceptance.record.curve import curve_from_json
 from gpu_acceptance.record.figure import figure_from_json
@@ -54,6 +55,9 @@ class Host(Protocol):
 
     @property
     def hold(self) -> Hold | None: ...
+
+    @property
+    def has_late_mail(self) -> bool: ...
     def tell_leader(self, message: Message) -> None: ...
     def post(self, message: Message) -> None: ...
     def describe_network(self, since: float) -> str: ...
@@ -142,7 +146,7 @@ class RankAttempt:
         if self._sentence is None and self._peer_bad and self._peer_bad_for_s() > GRACE_S:
             peer = self._peer_bad[1]
             self._judge(Outcome.VICTIM, f"rank {peer['rank']} went bad first ({peer['outcome']})")
-        if self.record is None and self._sentence is None and self._elapsed() > self._longest_s():
+        if self.record is None and self._sentence is None and self._is_overdue:
             self._judge(Outcome.STUCK, f"{self._overdue()}{self._progress}{self._host.describe_network(self._started)}")
         if self._sentence and self._sentence.inquiry.poll():
             self._execute()
@@ -154,6 +158,12 @@ class RankAttempt:
         """What a collective says while other supervisors end their workers, whose grace is over as well, is their echo."""
         echo = may_echo(outcome, fields.get("phase", self.phase)) and self._peer_bad_for_s() > GRACE_S - _TICK_S
         self._finish(Outcome.VICTIM if echo else outcome, message, **fields)
+
+    @property
+    def _is_overdue(self) -> bool:
+        """A word of others that is on its way may be what it waits for: what does not come is counted as lost after so long."""
+        beyond_s = self._elapsed() - self._longest_s()
+        return beyond_s > 0 and (beyond_s > LATE_S or not self._host.has_late_mail)
 
     def _longest_s(self) -> float:
         """Seconds after which this rank counts as stuck."""
@@ -292,6 +302,7 @@ class RunAttempt(RankAttempt):
             case "enter":
                 self._enter(message)
             case "seal" if self._hold.worker:
+                self._progress = "; it was through with its call, and every rank was"
                 self._hold.worker.send({"type": "seal", "ok": message["ok"], "seq": self.go["seq"]})
             case "gathered" if self._hold.worker:
                 self._hold.worker.send({"type": "gathered", "values": message["values"], "absent": message["absent"]})

@@ -118,6 +118,11 @@ class Supervisor:
         self.on_tick()
         self._refuse_to_wait_for_nobody()
 
+    @property
+    def has_late_mail(self) -> bool:
+        """Whether something that others have sent to this rank has not come yet."""
+        return self.control.session.ledger.is_late
+
     def _look_for_lost_messages(self) -> None:
         """What is concluded without them proves nothing: the run ends."""
         if time.monotonic() - self._compared_s < BEAT_S:
@@ -131,7 +136,7 @@ class Supervisor:
         """The leader: waits until each heartbeat has told what its rank had sent by now, and that has come or is known to be lost."""
         begin_s = time.monotonic()
         while time.monotonic() < begin_s + LATE_S + LOST_S and not self._has_lost_messages:
-            if self.lookout.all_seen_since(begin_s) and not self.control.session.ledger.is_late and self._compared_s > begin_s:
+            if self.lookout.all_seen_since(begin_s) and not self.has_late_mail and self._compared_s > begin_s:
                 return
             self.pump()
 

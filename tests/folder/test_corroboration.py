@@ -12,6 +12,7 @@ from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.record.identity import MOST_RANKS
+from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.record.run_record import RunEnd
@@ -113,11 +114,13 @@ def test_what_the_plan_says_against_a_verdict_is_in_it_whatever_is_written_there
         assert capsys.readouterr().out.startswith("ACCEPTED (")
 
 
+@pytest.mark.parametrize("has_plan", [True, False], ids=["", "its plan taken out"])
 @pytest.mark.parametrize("said", [(0, 2, 3), ()], ids=["without the one that says otherwise", "none at all"])
-def test_a_record_cannot_say_that_journals_of_its_node_lie_elsewhere(tmp_path, said):
-    bad = told(triad=(120.0, 3.0, 120.0, 120.0))
-    folder = leave(tmp_path / RUN_ID, bad, record_of(told(), said), *({0, 1, 2, 3} - set(said)))
-    assert unlike(folder)[0] == f"{journal(min({0, 1, 2, 3} - set(said)))} is gone"
+def test_a_record_cannot_say_that_journals_of_its_node_lie_elsewhere(tmp_path, said, has_plan):
+    bad, forged = told(triad=(120.0, 3.0, 120.0, 120.0)), record_of(told(), said)
+    forged = forged.model_copy(update={"plan": forged.plan if has_plan else None})
+    folder = leave(tmp_path / RUN_ID, bad, forged, *({0, 1, 2, 3} - {0, *said}))  # rank 0's is there, whoever names it
+    assert unlike(folder)[0] == f"{journal(1)} is gone"
     assert main(["verdict", str(folder)]) == 3
 
 
@@ -193,7 +196,7 @@ def of_other_limits(path):
         (gone, "is gone"),
         (truncated, "cannot be used: line 6: cut off: the writer ended in the middle of it"),
         (begun_anew, "has no plan: it was cut off, or begun anew"),
-        (of_another_rank, "gives its rank another rank, local_rank"),
+        (of_another_rank, "gives its rank another rank, local_rank, gpu_uuid"),
         (of_other_limits, "has a plan with another profile_digest"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
@@ -228,6 +231,15 @@ def test_a_record_of_an_earlier_version_wants_all_journals_of_a_node(tmp_path):
     earlier = record.model_copy(update={"header": record.header.model_copy(update={"journals": None})})
     assert unlike(leave(tmp_path / RUN_ID, run, earlier)) == []
     assert unlike(leave(tmp_path / "short", run, earlier, 3)) == [f"{journal(3)} is gone"]
+
+
+@pytest.mark.parametrize("field", [{"gpu_uuid": "GPU-of-another"}, {"versions": {"torch": "9.9"}}], ids=["gpu_uuid", "versions"])
+def test_what_a_rank_told_of_the_device_that_it_opened_is_compared(tmp_path, field):
+    run = told()
+    record = record_of(run)
+    ranks = [one.model_copy(update=field) if one.rank == 1 else one for one in record.header.ranks]
+    forged = make_run_record(run.plan, Job(tuple(ranks)), run.rows(), ended_at=ENDED, end=RunEnd(), journals=(0, 1, 2, 3))
+    assert unlike(leave(tmp_path / RUN_ID, run, forged)) == [f"{journal(1)} gives its rank another {next(iter(field))}"]
 
 
 def test_a_journal_of_nobody(tmp_path):

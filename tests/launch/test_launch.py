@@ -319,6 +319,15 @@ def test_one_rank_needs_no_launcher(environ):
                 ({"PMI_RANK": "0", "MPI_LOCALNRANKS": "1"}, "PMI_RANK=0"),
             )
         ),
+        *(
+            (
+                {**TORCHRUN, **of_one_node, **task},
+                f"{seen}: a launcher that is not known here started this task, and no variable says how many there are: "
+                f"unset {seen[:-2]} if it is the only one; else start one torchrun per task, with --nnodes",
+            )
+            for of_one_node in [{"WORLD_SIZE": "8", "RANK": "1", "LOCAL_RANK": "1", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}]
+            for task, seen in (({"PMIX_RANK": "0"}, "PMIX_RANK=0"), ({"PALS_RANKID": "0"}, "PALS_RANKID=0"))
+        ),
         (
             {**TORCHRUN, **open_mpi(1)},
             "mpirun started 16 tasks (OMPI_COMM_WORLD_SIZE=16), but torchrun's job has 2 nodes (GROUP_WORLD_SIZE=2): "

@@ -96,6 +96,9 @@ IN_DOUBT = {
     "replacement of os.fsync is <lambda>, was None": "os.fsync = lambda _: None",
     "replacement of os.sched_yield is None, was None": "del os.sched_yield",
     "replacement of random.random is <lambda>, was None": "random.random = lambda: 0.5",
+    "replacement of statistics.median is <lambda>, was None": "import statistics; statistics.median = torch.no_grad()(lambda _: 1)",
+    "replacement of time.perf_counter is device_count, was None": "time.perf_counter = torch.cuda.device_count",
+    "replacement of torch.nn.functional.gelu is <lambda>, was None": "torch.nn.functional.gelu = torch._dynamo.disable(lambda x: x)",
     "kernel in Python of aten/mm/CPU is 'registered', was None": "keep.append(own_kernel())",
     "I/O priority is ": "psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)",
     "memory policy is ": "libc.syscall({'x86_64': 238}.get(platform.machine(), 237), 4, None, 0)",  # set_mempolicy(MPOL_LOCAL)
@@ -116,10 +119,15 @@ IN_DOUBT = {
     "thread in-bursts (busy: ": "threading.Thread(target=burn_in_bursts, daemon=True, name='in-bursts').start()",
     "process ": "subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)",
 }
+# What is none, though it changes what is looked at.
+NO_CHANGE = (
+    "torch.compile(torch.nn.Linear(2, 2), backend='eager')(torch.ones(2)); torch.optim.SGD([keep_grad()]).step()",
+    "contextvars.ContextVar('mask').set(torch.ones(3))",
+)
 # One process for each line: it says what was put back and what is left, and whether all that came back is as it was.
 SCRIPT = """
-import ctypes, decimal, faulthandler, gc, io, json, locale, logging, math, multiprocessing, os, pathlib, platform, random, resource, signal
-import socket, subprocess, sys, tempfile, threading, time, tracemalloc
+import contextvars, ctypes, decimal, faulthandler, gc, io, json, locale, logging, math, multiprocessing, os, pathlib, platform, random
+import resource, signal, socket, subprocess, sys, tempfile, threading, time, tracemalloc
 import numpy, psutil, torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
@@ -148,6 +156,9 @@ def burn_in_bursts():
             pass
         sleep(0.15)
 
+def keep_grad():
+    return torch.ones(1, requires_grad=True)
+
 def drop_rights():
     if os.getuid() == 0:
         os.setresuid(65534, 65534, 65534)
@@ -158,6 +169,7 @@ def tried(line):
         os.environ["HOME"] = "/somewhere"
         faulthandler.enable()
         COLLECTOR.freeze()
+        contextvars.ContextVar("mask").set(torch.zeros(3))
         leftovers = Leftovers()
         exec(line)
         COLLECTOR.collect()
@@ -176,7 +188,7 @@ print(json.dumps({line: tried(line) for line in json.load(sys.stdin)}))
 @pytest.fixture(scope="module")
 def tried(tmp_path_factory):
     """By line: what was put back, and what is left."""
-    lines = json.dumps([*PUT_BACK.values(), *IN_DOUBT.values()])
+    lines = json.dumps([*PUT_BACK.values(), *IN_DOUBT.values(), *NO_CHANGE])
     command, folder = [sys.executable, "-c", SCRIPT], tmp_path_factory.mktemp("tried")
     ended = subprocess.run(
         command, input=lines, cwd=folder, capture_output=True, text=True, timeout=300, start_new_session=True, check=True
@@ -197,6 +209,12 @@ def test_what_can_be_put_back(tried, said, line):
 def test_what_cannot_be_put_back(tried, said, line):
     put_back, left = tried[line]
     assert [one for one in left if one.startswith(said)], (put_back, left)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", NO_CHANGE)
+def test_what_is_no_change(tried, line):
+    assert tried[line] == [[], []]
 
 
 def test_what_pytest_writes_into_the_environment_is_no_change(monkeypatch):

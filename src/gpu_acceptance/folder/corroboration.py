@@ -84,16 +84,16 @@ def _judged_otherwise(contents: Mapping[int, JournalContent], record: RunRecord)
 def _expected_here(record: RunRecord, found: Mapping[str, Path]) -> Sequence[int]:
     """The ranks whose journals belong into this folder. An earlier version did not say: all of each node that left any."""
     if record.header.journals is not None:
-        return [*record.header.journals, *_left_out(record)]
+        return [*record.header.journals, *_left_out(record, has_any=bool(found))]
     nodes = Job(record.header.ranks).by_node.values()
     here = [ranks for ranks in nodes if any(journal_name(one.rank) in found for one in ranks)]
     return [one.rank for ranks in here or nodes for one in ranks]
 
 
-def _left_out(record: RunRecord) -> Iterator[int]:
+def _left_out(record: RunRecord, *, has_any: bool) -> Iterator[int]:
     """Ranks whose journals lie where others of their node do, or where rank 0 wrote: nothing is ACCEPTED without them, whoever says so."""
-    if record.plan and record.conclusion.verdict == "ACCEPTED":
-        here = set(record.header.journals or ())
+    here = set(record.header.journals or ())
+    if record.conclusion.verdict == "ACCEPTED" and (record.plan or here or has_any):  # an earlier version without a plan may have kept none
         for ranks in Job(record.header.ranks).by_node.values():
             of_node = {one.rank for one in ranks}
             if 0 in of_node or of_node & here:
@@ -113,7 +113,8 @@ def _problem(content: JournalContent, identity: RankIdentity, record: RunRecord)
         return "has no plan: it was cut off, or begun anew"
     if content.identity.run_id != record.header.run_id:
         return f"is of run {one_line(content.identity.run_id)}"
-    if unlike := _unlike_fields(_before_it_opened(content.identity), _before_it_opened(identity)):
+    pair = content.identity, identity
+    if unlike := _unlike_fields(*(pair if record.conclusion.verdict == "ACCEPTED" else map(_before_it_opened, pair))):
         return f"gives its rank another {unlike}"
     header = record.header
     facts = header.ended_at, header.control

@@ -24,7 +24,9 @@ _OTHER_RANKS = (
     *("FLUX_TASK_RANK", "MV2_COMM_WORLD_RANK", "MVP_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK", "HOROVOD_RANK"),
     *_WITHOUT_SIZE,
 )
-_ALL_TOTALS = {*_TOTALS, *(one.world_size for one in (SRUN, OPEN_MPI, HYDRA, BARE))}
+_ALL_TOTALS = {*_TOTALS, *(one.world_size for one in (SRUN, OPEN_MPI, HYDRA))}
+_ONE_EACH = "else start one torchrun per task, with --nnodes"
+_SAY_WHO = f"or say to each who it is: {', '.join(BY_HAND)}"
 
 
 def who_am_i(environ: Mapping[str, str] = os.environ) -> Rank:
@@ -37,11 +39,13 @@ def who_am_i(environ: Mapping[str, str] = os.environ) -> Rank:
             _refuse_other_number(launcher, environ, place)
         else:
             _refuse_task_of_other(environ, place.num_nodes)
+            if place.num_nodes == 1:
+                _refuse_task_of_unknown_number(environ, f"unset {{}} if it is the only one; {_ONE_EACH}")
         return place
     if launcher is None:
         _refuse_part_of_unknown(environ)
         _refuse_task_of_other(environ, 1)
-        _refuse_task_of_unknown_number(environ)
+        _refuse_task_of_unknown_number(environ, f"set {BARE.world_size}=1 if it is the only one; {_ONE_EACH}; {_SAY_WHO}")
         return Rank()
     place = rank_of(launcher, environ)
     if launcher is not BARE:
@@ -86,18 +90,18 @@ def _refuse_task_of_other(environ: Mapping[str, str], num_nodes: int) -> None:
     if seen:
         raise LaunchError(
             f"{seen[0]}={environ[seen[0]]}: a launcher that is not known here started more tasks than this job has nodes ({num_nodes}): "
-            f"start one torchrun per task, with --nnodes; or say to each who it is: {', '.join(BY_HAND)}"
+            f"start one torchrun per task, with --nnodes; {_SAY_WHO}"
         )
 
 
-def _refuse_task_of_unknown_number(environ: Mapping[str, str]) -> None:
+def _refuse_task_of_unknown_number(environ: Mapping[str, str], remedy: str) -> None:
     """The first of several tasks looks like the only one, where its launcher tells no number of them."""
+    totals = _ALL_TOTALS if "TORCHELASTIC_RUN_ID" in environ else {*_ALL_TOTALS, BARE.world_size}  # torchrun's own is of its ranks
     seen = next((name for name in _WITHOUT_SIZE if name in environ), "")
-    if seen and not environ.keys() & _ALL_TOTALS:
+    if seen and not environ.keys() & totals:
         raise LaunchError(
             f"{seen}={environ[seen]}: a launcher that is not known here started this task, and no variable says how many there are: "
-            f"set {BARE.world_size}=1 if it is the only one; else start one torchrun per task, with --nnodes; "
-            f"or say to each who it is: {', '.join(BY_HAND)}"
+            f"{remedy.format(seen)}"
         )
 
 

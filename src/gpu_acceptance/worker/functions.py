@@ -12,7 +12,6 @@ import time
 import types
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import torch.library
 import torch.nn.functional
 import torch.optim
 
-from gpu_acceptance.worker.settings import Identity, Setting
+from gpu_acceptance.worker.settings import Identity, Setting, are_same
 
 _OURS = ("gpu_acceptance.measure.", "gpu_acceptance.inventory.", "gpu_acceptance.worker.", "fixtures.")  # what works in a worker
 _MODULES: tuple[types.ModuleType, ...] = (
@@ -39,7 +38,10 @@ _FUNCTIONS = (
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
     *(staticmethod, classmethod, property, type),
 )
-_TORCH = f"{Path(torch.__file__).parent}/"
+_TORCH = Path(torch.__file__).parent
+_WRAPPING = (f"{_TORCH}/_dynamo/", f"{_TORCH}/optim/")
+_TAGGING = f"{_TORCH}/_dynamo/mutation_guard.py"  # of each module that is made; it says of none that it is around it
+_DEEPEST = 10
 
 
 class _Watched:
@@ -57,7 +59,7 @@ class _Watched:
     def replaced(self) -> dict[str, Identity]:
         """What stands there now, by the name that had another one."""
         values, has_grown = list(self.values()), bool(self._above) and len(self._space) != len(self._names)
-        if has_grown or not _are_same(values, self._values):
+        if has_grown or not are_same(values, self._values):
             self._values, self._replaced = values, self._found()
         return self._replaced
 
@@ -70,7 +72,7 @@ class _Watched:
 
     def _found(self) -> dict[str, Identity]:
         for name, now in self._different():
-            if _is_of_torch(now):
+            if _is_torchs_own(now, self._functions[name]):
                 self._functions[name] = now
         return {name: Identity(now) for name, now in (*self._different(), *self._hiding())}
 
@@ -81,12 +83,8 @@ class _Watched:
         """What is new in a class and hides a function of a class above it."""
         for name in self._space.keys() - self._names if self._above else ():
             above = next((vars(base)[name] for base in self._above if name in vars(base)), None)
-            if _is_function(above) and not _is_of_torch(self._space[name]):
+            if _is_function(above) and not _is_torchs_own(self._space[name], above):
                 yield name, self._space[name]
-
-
-def _are_same(values: list[object], before: list[object]) -> bool:
-    return len(values) == len(before) and all(map(is_, values, before))
 
 
 def _is_function(value: object) -> bool:
@@ -94,9 +92,22 @@ def _is_function(value: object) -> bool:
     return issubclass(type(value), _FUNCTIONS)
 
 
-def _is_of_torch(now: object) -> bool:
-    """Whether torch itself has put it there: its compiler and its optimizers wrap functions when they are used first."""
-    return isinstance(now, types.FunctionType) and now.__code__.co_filename.startswith(_TORCH)
+def _is_torchs_own(now: object, before: object) -> bool:
+    """Whether torch itself has put it around what was there: its compiler and its optimizers do when they are used first."""
+    if not isinstance(now, types.FunctionType):
+        return False
+    file = now.__code__.co_filename
+    ends = [before, *_within(before)]  # what is around something is taken off before torch puts itself around
+    return file == _TAGGING or (file.startswith(_WRAPPING) and any(inner is end for inner in _within(now) for end in ends))
+
+
+def _within(function: object) -> Iterator[object]:
+    """What a wrapper says that it calls, what that calls, and so on."""
+    for _ in range(_DEEPEST):
+        function = getattr(function, "_torchdynamo_orig_callable", None) or getattr(function, "__wrapped__", None)
+        if function is None:
+            return
+        yield function
 
 
 def _classes_of(module: types.ModuleType) -> dict[str, type]:
@@ -122,7 +133,7 @@ class _AllWatched:
         self._watch_new_modules()
         every = self._watched.values()
         sizes, values = list(map(len, every)), list(chain.from_iterable(map(_Watched.values, every)))
-        if sizes != self._sizes or not _are_same(values, self._values):
+        if sizes != self._sizes or not are_same(values, self._values):
             self._sizes, self._values = sizes, values
             found = {owner: watched.replaced() for owner, watched in self._watched.items()}
             self._replaced = {f"{owner}.{name}": now for owner, of_one in found.items() for name, now in of_one.items()}

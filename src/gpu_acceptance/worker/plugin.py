@@ -3,6 +3,7 @@
 from collections.abc import Generator
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -224,7 +225,7 @@ class WorkerPlugin:
             device=device,
             gpu_uuid=facts.get("gpu_uuid", ""),
             has_group=command["group"],
-            parameters=command["parameters"],
+            parameters=MappingProxyType(command["parameters"]),
             use_before=use_before(command["gpus"], facts.get("gpu_uuid", "")),
             digests=command["digests"],
             declared_nodes=tuple(DeclaredNode(**node) for node in command["declared_nodes"]),

@@ -15,7 +15,7 @@ import threading
 import tracemalloc
 import weakref
 from _signal import getsignal  # type: ignore[import-not-found]  # that of `signal` makes an enum of each answer, which takes ten times as long
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.machinery import PathFinder
@@ -54,6 +54,11 @@ class Identity:
 
     def __repr__(self) -> str:
         return str(getattr(self.held, "__qualname__", None) or type(self.held).__qualname__) if self.held is not None else "None"
+
+
+def are_same(values: Sequence[object], before: Sequence[object]) -> bool:
+    """Whether each is the very object that was there: to compare them would ask them, and what they answer is a stranger's."""
+    return len(values) == len(before) and all(map(is_, values, before))
 
 
 def attribute(owner: Any, name: str, label: str = "", *, may_change_at_import: bool = False) -> Setting:
@@ -105,7 +110,7 @@ class _Handlers:
 
     def read(self) -> dict[str, Identity]:
         held: list[object] = list(map(getsignal, _SIGNALS))
-        if not (self._held and all(map(is_, held, self._held))):
+        if not are_same(held, self._held):
             self._held = held
             found = {number: signal.getsignal(number) for number in _SIGNALS}
             code = getattr(found[signal.SIGCHLD], "__code__", None)

@@ -5,7 +5,7 @@ The state of its random generators is none of them: every random number changes 
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import Context, ContextVar, copy_context
+from contextvars import ContextVar
 from copy import deepcopy
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.utils import deterministic
 from torch.utils._config_module import _UNSET_SENTINEL
 from torch.utils._device import DeviceContext
 
-from gpu_acceptance.worker.settings import Identity, Setting, attribute
+from gpu_acceptance.worker.settings import Identity, Setting, are_same, attribute
 
 _BACKENDS = torch.backends
 _MATMUL, _CUDNN, _MKLDNN = torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn
@@ -112,25 +112,22 @@ def _stance() -> str:
 
 
 class _CompilersConfig:
-    """What is set to another value than the default in one module of settings of torch's compiler, which may not be imported yet.
-
-    torch 2.13 keeps what is set in the context (contextvars), so where that is as before, it is: to ask for hundreds takes long.
-    """
+    """What is set to another value than the default in one module of settings of torch's compiler, which may not be imported yet."""
 
     def __init__(self, module: str) -> None:
         self._module = module
-        self._context: Context | None = None
+        self._values: list[object] = []
+        self._can_change_in_place = False
         self._found: dict[str, object] = {}
 
     def read(self) -> dict[str, object]:
-        context = copy_context()
-        if context != self._context:
-            entries = getattr(sys.modules.get(self._module), "_config", {})
-            held = [entry.user_override for entry in entries.values()]
-            is_in_context = bool(held) and isinstance(held[0], ContextVar)
-            values = [variable.get() for variable in held] if is_in_context else held
-            can_change_in_place = any(isinstance(value, list | dict | set) for value in values)
-            self._context = context if is_in_context and not can_change_in_place else None
+        entries = getattr(sys.modules.get(self._module), "_config", {})
+        values = [entry.user_override for entry in entries.values()]
+        if values and isinstance(values[0], ContextVar):  # torch 2.13; before it the values themselves
+            values = [variable.get() for variable in values]
+        if self._can_change_in_place or not are_same(values, self._values):
+            self._values = values
+            self._can_change_in_place = any(isinstance(value, list | dict | set) for value in values)
             self._found = dict(_set_otherwise(zip(entries.items(), values, strict=True)))
         return self._found
 

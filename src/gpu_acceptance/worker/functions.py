@@ -39,7 +39,7 @@ _FUNCTIONS = (
     *(staticmethod, classmethod, property, type),
 )
 _TORCH = Path(torch.__file__).parent
-_WRAPPING = (f"{_TORCH}/_dynamo/", f"{_TORCH}/optim/")
+_WRAPPING = (f"{_TORCH}/_dynamo/", f"{_TORCH}/_compile.py", f"{_TORCH}/optim/")
 _TAGGING = f"{_TORCH}/_dynamo/mutation_guard.py"  # of each module that is made; it says of none that it is around it
 _DEEPEST = 10
 

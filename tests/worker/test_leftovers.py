@@ -75,7 +75,7 @@ PUT_BACK = {
     "torch hooks of all modules or optimizers _global_optimizer_post_hooks": "register_optimizer_step_post_hook(print)",
     "torch.compiler stance is 'force_eager', was 'default'": "torch.compiler.set_stance('force_eager')",
     "torch._dynamo.config recompile_limit is 1, was None": "torch._dynamo.config.recompile_limit = 1",
-    "torch._dynamo.config traceable_tensor_subclasses is {'left'}, was None": "read_before.traceable_tensor_subclasses.add('left')",
+    "torch._dynamo.config traceable_tensor_subclasses is {'left'}, was None": "read_before().add('left')",
     "torch._inductor.config max_autotune is True, was None": "import torch._inductor.config as c; c.max_autotune = True",
 }
 IN_DOUBT = {
@@ -122,7 +122,7 @@ IN_DOUBT = {
 # What is none, though it changes what is looked at.
 NO_CHANGE = (
     "torch.compile(torch.nn.Linear(2, 2), backend='eager')(torch.ones(2)); torch.optim.SGD([keep_grad()]).step()",
-    "contextvars.ContextVar('mask').set(torch.ones(3))",
+    "mask.set(torch.ones(3))",  # a value that nobody can compare
 )
 # One process for each line: it says what was put back and what is left, and whether all that came back is as it was.
 SCRIPT = """
@@ -136,8 +136,8 @@ from gpu_acceptance.worker.leftovers import Leftovers
 from gpu_acceptance.worker.settings import COLLECTOR
 
 keep, libc = [], ctypes.CDLL(None)
-import torch._dynamo.config as read_before
-read_before.traceable_tensor_subclasses  # torch makes a copy of it then, which whoever reads it later gets as well
+mask = contextvars.ContextVar("mask")
+mask.set(torch.zeros(3))
 
 def own_kernel():
     of_torch = torch.library.Library("aten", "IMPL")
@@ -156,6 +156,10 @@ def burn_in_bursts():
             pass
         sleep(0.15)
 
+def read_before():
+    import torch._dynamo.config
+    return torch._dynamo.config.traceable_tensor_subclasses  # a copy that torch makes when it is read first
+
 def keep_grad():
     return torch.ones(1, requires_grad=True)
 
@@ -169,7 +173,8 @@ def tried(line):
         os.environ["HOME"] = "/somewhere"
         faulthandler.enable()
         COLLECTOR.freeze()
-        contextvars.ContextVar("mask").set(torch.zeros(3))
+        if "read_before" in line:
+            read_before()
         leftovers = Leftovers()
         exec(line)
         COLLECTOR.collect()

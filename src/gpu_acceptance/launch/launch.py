@@ -25,7 +25,6 @@ _OTHER_RANKS = (
     *_WITHOUT_SIZE,
 )
 _ALL_TOTALS = {*_TOTALS, *(one.world_size for one in (SRUN, OPEN_MPI, HYDRA))}
-_ONE_EACH = "else start one torchrun per task, with --nnodes"
 _SAY_WHO = f"or say to each who it is: {', '.join(BY_HAND)}"
 
 
@@ -40,12 +39,12 @@ def who_am_i(environ: Mapping[str, str] = os.environ) -> Rank:
         else:
             _refuse_task_of_other(environ, place.num_nodes)
             if place.num_nodes == 1:
-                _refuse_task_of_unknown_number(environ, f"unset {{}} if it is the only one; {_ONE_EACH}")
+                _refuse_task_of_unknown_number(environ)
         return place
     if launcher is None:
         _refuse_part_of_unknown(environ)
         _refuse_task_of_other(environ, 1)
-        _refuse_task_of_unknown_number(environ, f"set {BARE.world_size}=1 if it is the only one; {_ONE_EACH}; {_SAY_WHO}")
+        _refuse_task_of_unknown_number(environ)
         return Rank()
     place = rank_of(launcher, environ)
     if launcher is not BARE:
@@ -94,15 +93,20 @@ def _refuse_task_of_other(environ: Mapping[str, str], num_nodes: int) -> None:
         )
 
 
-def _refuse_task_of_unknown_number(environ: Mapping[str, str], remedy: str) -> None:
+def _refuse_task_of_unknown_number(environ: Mapping[str, str]) -> None:
     """The first of several tasks looks like the only one, where its launcher tells no number of them."""
-    totals = _ALL_TOTALS if "TORCHELASTIC_RUN_ID" in environ else {*_ALL_TOTALS, BARE.world_size}  # torchrun's own is of its ranks
     seen = next((name for name in _WITHOUT_SIZE if name in environ), "")
-    if seen and not environ.keys() & totals:
-        raise LaunchError(
-            f"{seen}={environ[seen]}: a launcher that is not known here started this task, and no variable says how many there are: "
-            f"{remedy.format(seen)}"
-        )
+    if not seen or environ.keys() & _ALL_TOTALS:
+        return
+    only, also = f"set {BARE.world_size}=1", f"; {_SAY_WHO}"
+    if "TORCHELASTIC_RUN_ID" in environ:
+        only, also = f"unset {seen}", ""  # WORLD_SIZE is torchrun's own: of its ranks, and not of the tasks
+    elif BARE.world_size in environ:
+        return
+    raise LaunchError(
+        f"{seen}={environ[seen]}: a launcher that is not known here started this task, and no variable says how many there are: "
+        f"{only} if it is the only one; else start one torchrun per task, with --nnodes{also}"
+    )
 
 
 def _refuse_other_number(launcher: Launcher, environ: Mapping[str, str], place: Rank) -> None:

@@ -12,7 +12,7 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
-from gpu_acceptance.record.run_record import WHOLE, RunRecord
+from gpu_acceptance.record.run_record import WHOLE, Closing, RunRecord
 from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, too_small
 from gpu_acceptance.verdict.objections import FORMATION
@@ -33,7 +33,9 @@ def make_plan(profile: Profile = PROFILE, nodeids: Sequence[str] = (FORMATION, T
         PlannedValidation(nodeid=nodeid, deadline_s=DEADLINE_S, min_ranks=16 if nodeid == LARGE_JOB else 1) for nodeid in nodeids
     ]
     fields = {"run_id": RUN_ID, "started_at": "2026-11-20T07:00:00+00:00", "command": ("torchrun", "-m", "pytest"), "profile": profile}
-    return RunPlan.model_validate({**fields, "validations": tuple(validations), "gpu_acceptance_version": "0.1.0", **more})
+    return RunPlan.model_validate(
+        {**fields, "validations": tuple(validations), "gpu_acceptance_version": "0.1.0", "has_closing": True, **more}
+    )
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ class Told:
     def contents(self, *left_out: int) -> list[JournalContent]:
         return [self.content(rank) for rank in range(self.world_size) if rank not in left_out]
 
-    def leave(self, run_dir: Path, *left_out: int) -> Path:
-        """Writes the journals as supervisors do."""
+    def leave(self, run_dir: Path, *left_out: int, closing: Closing | None = None) -> Path:
+        """Writes the journals as supervisors do. Without a closing nobody was left to say how the run ended."""
         for rank in set(range(self.world_size)) - set(left_out):
             with Journal(run_dir / "journal" / f"rank-{rank:05d}.jsonl") as journal:
                 journal.append(self._identity(rank))
@@ -74,6 +76,8 @@ class Told:
                 journal.append(RankFacts(rank=rank, facts=self.facts(rank)))
                 for record in self.records(rank):
                     journal.append(record)
+                if closing:
+                    journal.append(closing)
         return run_dir
 
     def rows(self) -> list[Row]:

@@ -65,7 +65,7 @@ def test_accepted_and_what_weakens_it_is_in_the_line(accepted):
 def test_its_last_line_is_the_digest_of_a_manifest_over_all_its_files(accepted, capsys):
     (digest,) = re.findall(rf"^manifest: {re.escape(str(accepted.folder))}/SHA256SUMS, sha256 (\w+)$", accepted.output, re.MULTILINE)
     assert main(["report", "verify", f"--sha256={digest}", str(accepted.folder)]) == 0
-    assert capsys.readouterr().out.startswith("VERIFIED by --sha256: ")
+    assert "\nVERIFIED by --sha256: " in capsys.readouterr().out
     named = read_manifest(accepted.folder).digests
     assert {"junit.xml", "report.html", "results.json", "journal/rank-00001.jsonl", "logs/rank-00001.pytest.txt"} < set(named)
     assert any(name.startswith("tensorboard/") for name in named)

@@ -11,8 +11,11 @@ from suite import PYTHON, extend_conftest, finished, make_suite, plain_pytest, p
 from waiting import wait_for, wait_until
 
 from gpu_acceptance.cli import verbs as cli
-from gpu_acceptance.folder.manifest import differences, read_manifest
+from gpu_acceptance.folder.manifest import differences, read_manifest, write_manifest
+from gpu_acceptance.folder.results import read_results, write_results
+from gpu_acceptance.record.run_record import WHOLE
 from gpu_acceptance.report.exports import EXPORTS
+from gpu_acceptance.verdict.run_record import conclude_again
 
 pytestmark = pytest.mark.launcher
 
@@ -76,6 +79,11 @@ def test_a_hook_that_fails_at_the_end_takes_the_acceptance_back(tmp_path, name):
     assert heading.endswith(f" {ended.verdict_line}")
     assert "ACCEPTED" not in heading
     assert cli.main(["verdict", str(ended.folder)]) == 3
+    write_results(ended.folder, conclude_again(ended.record, WHOLE))
+    write_manifest(ended.folder)
+    assert read_results(ended.folder).conclusion.exit_code == 0, "all that was measured held"
+    assert cli.main(["verdict", str(ended.folder)]) == 3, "the journal knows how it ended"
+    assert cli.main(["report", "verify", str(ended.folder)]) == 1
 
 
 HANGS = """

@@ -34,9 +34,10 @@ def edit_results(folder):
 
 def test_a_run_as_it_was_left(run_dir, capsys):
     tail = f"2 files as SHA256SUMS names them{{}} | SHA256SUMS sha256 {digest_of(run_dir)} | {run_dir}\n"
-    consistent = "CONSISTENT: " + tail.format("; whether it is the run's own, its digest says")
+    line = read_results(run_dir).conclusion.line
+    consistent = f"{line}\nCONSISTENT: " + tail.format("; whether it is the run's own, its digest says")
     assert run(capsys, "report", "verify", run_dir) == (0, consistent, "")
-    verified = "VERIFIED by --sha256: " + tail.format("")
+    verified = f"{line}\nVERIFIED by --sha256: " + tail.format("")
     assert run(capsys, "report", "verify", f"--sha256={digest_of(run_dir)}", run_dir.parent) == (0, verified, "")
 
 

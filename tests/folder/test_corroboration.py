@@ -11,6 +11,7 @@ from gpu_acceptance.folder.corroboration import find_unlike_journals
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.folder.results import read_results, write_results
+from gpu_acceptance.record.control_messages import ControlMessages, DisputedRecord
 from gpu_acceptance.record.identity import MOST_RANKS
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
@@ -23,12 +24,12 @@ ENDED = "2026-11-20T07:21:40+00:00"
 
 
 def record_of(run: Told, journals=(0, 1, 2, 3), **fields):
-    return make_run_record(run.plan, run.job, run.rows(), ended_at=ENDED, end=RunEnd(), journals=journals, **fields)
+    return make_run_record(run.plan, run.job, run.rows(), **{"ended_at": ENDED, "end": RunEnd(), "journals": journals, **fields})
 
 
-def leave(folder, run, record=None, *left_out):
-    """What a run leaves: journals, results and a manifest that names them as they are."""
-    run.leave(folder, *left_out).mkdir(exist_ok=True)
+def leave(folder, run, record=None, *left_out, closed_with=None):
+    """What a run leaves: journals, results and a manifest that names them. `closed_with`: the record that the ranks heard of."""
+    run.leave(folder, *left_out, closing=(closed_with or record_of(run)).closing).mkdir(exist_ok=True)
     write_results(folder, record or record_of(run))
     write_manifest(folder)
     return folder
@@ -195,7 +196,7 @@ def of_other_limits(path):
     ("harm", "text"),
     [
         (gone, "is gone"),
-        (truncated, "cannot be used: line 6: cut off: the writer ended in the middle of it"),
+        (truncated, "cannot be used: line 7: cut off: the writer ended in the middle of it"),
         (begun_anew, "has no plan: it was cut off, or begun anew"),
         (of_another_rank, "gives its rank another rank, local_rank, gpu_uuid"),
         (of_other_limits, "has a plan with another profile_digest"),
@@ -250,8 +251,44 @@ def test_a_journal_of_nobody(tmp_path):
 
 
 def test_what_the_reporter_never_heard_of_a_lost_rank_is_no_contradiction(tmp_path):
-    run = told(rank_2=Outcome.LOST)
-    assert unlike(leave(tmp_path / RUN_ID, told(), record_of(run))) == []
+    record = record_of(told(rank_2=Outcome.LOST))
+    assert unlike(leave(tmp_path / RUN_ID, told(), record, closed_with=record)) == []
+
+
+DISPUTED = DisputedRecord(rank=1, nodeid=TRIAD, attempt=1, told="failed (0123456789abcdef)", judged="passed (fedcba9876543210)")
+
+
+@pytest.mark.parametrize(
+    ("how", "fields"),
+    [
+        ({"end": RunEnd(interrupted="SIGTERM")}, "verdict, exit_code, end"),
+        ({"end": RunEnd(internal_error="the journal of rank 1 is gone")}, "verdict, exit_code, end"),
+        ({"control": ControlMessages(is_authenticated=True, lost={"published": 1})}, "verdict, exit_code, control"),
+        ({"control": ControlMessages(is_authenticated=True, disputed=(DISPUTED,))}, "verdict, exit_code, control"),
+        ({"control": ControlMessages(is_authenticated=True, dropped={"published": 1})}, "control"),
+        ({"ended_at": "2026-11-20T07:00:01+00:00"}, "ended_at"),
+    ],
+    ids=["interrupted", "an internal error", "messages lost", "a rank that objects", "strangers", "the time"],
+)
+def test_how_the_run_ended_is_what_its_ranks_heard(tmp_path, how, fields, capsys):
+    run = told()
+    folder = leave(tmp_path / RUN_ID, run, closed_with=record_of(run, **how))
+    assert unlike(folder) == [f"{journal(rank)} was closed with another {fields} of the run" for rank in range(4)]
+    assert (main(["verdict", str(folder)]), verify(folder, capsys)[0]) == (3, 1)
+
+
+def test_nothing_is_accepted_that_a_rank_did_not_confirm(tmp_path, capsys):
+    folder = leave(tmp_path / RUN_ID, told())
+    path = folder / "journal" / "rank-00002.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    write_manifest(folder)
+    assert unlike(folder) == [f"{journal(2)} does not say how the run ended"]
+    assert (main(["verdict", str(folder)]), verify(folder, capsys)[0]) == (3, 1)
+
+
+def test_what_broke_a_run_off_may_have_come_too_late_for_its_journals(tmp_path):
+    run = told()
+    assert unlike(leave(tmp_path / RUN_ID, run, record_of(run, end=RunEnd(interrupted="SIGTERM")))) == []
 
 
 @pytest.mark.parametrize("size", [-1, MOST_RANKS + 1, 10**18])

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from gpu_acceptance.folder.manifest import read_manifest, write_manifest
+from gpu_acceptance.folder.results import read_results
 from tests.cli.test_verbs import leave_run, run
 
 pytestmark = pytest.mark.needs("openssh-client")
@@ -43,15 +44,16 @@ def verify(capsys, folder, allowed):
 
 
 def test_a_signature_says_who_vouches_for_all_files(run_dir, keys, capsys):
+    line = f"{read_results(run_dir).conclusion.line}\n"
     tail = f" | SHA256SUMS sha256 {read_manifest(run_dir).sha256} | {run_dir}\n"
-    assert run(capsys, "report", "sign", run_dir, f"--key={keys / 'buyer'}") == (0, f"SIGNED: SHA256SUMS.sig{tail}", "")
+    assert run(capsys, "report", "sign", run_dir, f"--key={keys / 'buyer'}") == (0, f"{line}SIGNED: SHA256SUMS.sig{tail}", "")
     code, out = verify(capsys, run_dir, keys / "allowed")
     assert code == 0
-    assert out.startswith("VERIFIED by the signature of buyer@example.org (ED25519 key SHA256:")
+    assert out.startswith(f"{line}VERIFIED by the signature of buyer@example.org (ED25519 key SHA256:")
     assert out.endswith(f"): 1 file as SHA256SUMS names them{tail}")
     code, out, _ = run(capsys, "report", "verify", run_dir)
     assert code == 0
-    assert out.startswith("CONSISTENT: ")
+    assert out.startswith(f"{line}CONSISTENT: ")
     assert "whether it is the run's own, SHA256SUMS.sig counts with --allowed-signers" in out
 
 

@@ -81,6 +81,7 @@ def check(world: World) -> None:
     a_report_is_written(checked)
     who_met_nobody_says_so(checked)
     accepted_only_if_all_held(checked)
+    each_rank_confirmed_what_was_accepted(checked)
     what_rejects_is_rejected(checked)
     each_fault_is_named(checked)
     nobody_healthy_is_blamed(checked)
@@ -177,6 +178,14 @@ def accepted_only_if_all_held(checked: Checked, *, disturbed: bool = False) -> N
         assert nothing_wrong, f"ACCEPTED, in spite of {checked.bad or missing}"
     if checked.undisturbed and not checked.bad and expected and not disturbed:
         assert {end.exit_code for end in checked.ends.values()} == {0}, checked.ends
+
+
+def each_rank_confirmed_what_was_accepted(checked: Checked) -> None:
+    """Its journal ends with how the run ended."""
+    record = checked.record
+    if record and record.conclusion.verdict == "ACCEPTED":
+        closings = [read_journal(path).closing for rank in checked.world.runs for path in checked.world.journals(rank)]
+        assert closings == [record.closing] * checked.world.shape.world_size, closings
 
 
 def what_rejects_is_rejected(checked: Checked) -> None:

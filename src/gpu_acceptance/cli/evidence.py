@@ -14,6 +14,7 @@ from gpu_acceptance.folder.disk import RecordError, write_atomically
 from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE, Difference, Kind, Manifest, differences, find_manifest
 from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.folder.signature import NAMESPACE, SignatureError, find_signer, make_signature
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.redaction.redaction import redact_run
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.summary import shortened
@@ -31,7 +32,8 @@ def add_verbs(verbs: "Verbs") -> None:
         "verify",
         help="list the files of a run that changed since the run",
         description=f"Compare all files of a run with its manifest, {MANIFEST}, and its results with the journals of its ranks. Print a "
-        "line for each file that DIFFERS, is MISSING or EXTRA, and for each journal that is UNLIKE the results, then the result. "
+        "line for each file that DIFFERS, is MISSING or EXTRA, and for each journal that is UNLIKE the results; else the verdict line that "
+        "the results give, which a page beside them may not. Then the result. "
         "VERIFIED (exit code 0) needs proof that the manifest is the run's own, from --sha256 or a signature, because whoever changes a "
         "file can write a new manifest. Without that proof the result is CONSISTENT (exit code 0). CHANGED is exit code 1. Exit code 3: "
         "the manifest is missing or cannot be used.",
@@ -88,9 +90,10 @@ def _verify(options: argparse.Namespace) -> int:
     run_dir = find_run(options.dir)
     manifest = manifest_of(run_dir)
     signer, unsigned = _find_signer(run_dir, options.allowed_signers)
-    changes = [*_other_manifest(manifest, options.sha256), *unsigned, *differences(run_dir, manifest)] or list(_unlike_journals(run_dir))
-    if changes:
-        return _say_changes(run_dir, manifest, changes)
+    record = _confirmed(run_dir, manifest, *_other_manifest(manifest, options.sha256), *unsigned)
+    if record is None:
+        return CHANGED
+    print(one_line(record.conclusion.line))
     proofs = [*(["--sha256"] if options.sha256 else []), *([f"the signature of {signer}"] if signer else [])]
     _say(_unchanged(run_dir, manifest, " and ".join(proofs)), run_dir, manifest)
     return 0
@@ -99,11 +102,13 @@ def _verify(options: argparse.Namespace) -> int:
 def _sign(options: argparse.Namespace) -> int:
     run_dir, path = options.dir, options.dir / SIGNATURE
     manifest = manifest_of(run_dir)
-    if changes := list(differences(run_dir, manifest)) or list(_unlike_journals(run_dir)):
-        return _say_changes(run_dir, manifest, changes)
+    record = _confirmed(run_dir, manifest)
+    if record is None:
+        return CHANGED
     if os.path.lexists(path):
         raise UsageError(f"{path}: is there already; a signature is never replaced: move it away to sign again")
     write_atomically(path, make_signature(run_dir, options.key))
+    print(one_line(record.conclusion.line))
     _say(f"SIGNED: {SIGNATURE}", run_dir, manifest)
     return 0
 
@@ -116,18 +121,26 @@ def _redact(options: argparse.Namespace) -> int:
         if folder.resolve() in names.resolve().parents or folder.resolve() in out.resolve().parents:
             raise UsageError(f"{names} and {out}: neither may be in a folder that is given away or is a run")
     manifest = find_manifest(run_dir)
-    if manifest and (changes := list(differences(run_dir, manifest)) or list(_unlike_journals(run_dir))):
-        return _say_changes(run_dir, manifest, changes)
+    if manifest and _confirmed(run_dir, manifest) is None:
+        return CHANGED
     _say(f"REDACTED: {one_line(str(names))} says what stands for what, keep it", out, redact_run(run_dir, out, names))
     return 0
 
 
-def _unlike_journals(run_dir: Path) -> Iterator[Difference]:
-    """Journals that do not say what the results say, of a run whose files are those of its manifest. Raises RecordError."""
+def _confirmed(run_dir: Path, manifest: Manifest, *faults: Difference) -> RunRecord | None:
+    """The record of a run whose files are those of its manifest and whose journals confirm it; else None, and what differs is said.
+
+    `faults`: what is known to be wrong. Raises RecordError.
+    """
+    if changes := [*faults, *differences(run_dir, manifest)]:
+        _say_changes(run_dir, manifest, changes)
+        return None
     record = read_results(run_dir)
     refuse_another_run(record.header.run_id, run_dir, run_dir / RESULTS)
-    for one in find_unlike_journals(run_dir, record):
-        yield Difference("unlike", one.name, f"rank {one.rank}: it {one.what}")
+    unlike = [Difference("unlike", one.name, f"rank {one.rank}: it {one.what}") for one in find_unlike_journals(run_dir, record)]
+    if unlike:
+        _say_changes(run_dir, manifest, unlike)
+    return None if unlike else record
 
 
 def manifest_of(run_dir: Path) -> Manifest:
@@ -157,11 +170,10 @@ def _find_signer(run_dir: Path, allowed: Path | None) -> tuple[str, list[Differe
         return "", [Difference("differs", SIGNATURE, str(error))]
 
 
-def _say_changes(run_dir: Path, manifest: Manifest, changes: Sequence[Difference]) -> int:
+def _say_changes(run_dir: Path, manifest: Manifest, changes: Sequence[Difference]) -> None:
     for line in shortened([str(one) for one in changes], elsewhere=""):
         print(line)
     _say(f"CHANGED: {_in_words(changes, manifest)}", run_dir, manifest)
-    return CHANGED
 
 
 def _in_words(changes: Sequence[Difference], manifest: Manifest) -> str:

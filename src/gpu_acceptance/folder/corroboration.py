@@ -64,18 +64,18 @@ def find_unlike_journals(run_dir: Path, record: RunRecord) -> Iterator[Unlike]:
         else:
             contents[rank] = content
     yield from (Unlike(_rank_of(path), "is of no rank of this run") for path in found.values())
-    unlike = list(_unlike_records(contents, record))
-    yield from unlike
-    if contents and not unlike:  # figures that are not those of the journals are told as that
-        yield from _judged_otherwise(contents, record)
+    for look in (_unlike_records, _judged_otherwise, _closed_otherwise):  # figures that are not those of the journals are told as that
+        if unlike := list(look(contents, record)):
+            yield from unlike
+            return
 
 
 def _judged_otherwise(contents: Mapping[int, JournalContent], record: RunRecord) -> Iterator[Unlike]:
     """By the limits that the journals have from the start of the run; a record that has them too was judged by its own when it was read."""
+    if record.plan is not None or not contents:
+        return
     first, *others = sorted(contents)
     plan = contents[first].plan
-    if record.plan is not None:
-        return
     yield from (Unlike(rank, f"has another plan than that of rank {first}") for rank in others if contents[rank].plan != plan)
     if plan is not None and (fault := next(find_judged_otherwise(record, plan), "")):
         yield Unlike(first, f"has limits by which results.json is wrong: {one_line(fault)}")
@@ -125,6 +125,19 @@ def _problem(content: JournalContent, identity: RankIdentity, record: RunRecord)
     if missing := [one.nodeid for one in content.plan.validations if one.nodeid not in rows and one.nodeid != FORMATION]:
         return f"has planned what results.json lacks: {_names(missing)}"
     return f"has a plan with another {_unlike_fields(content.plan, record.plan)}" if record.plan and record.plan != content.plan else ""
+
+
+def _closed_otherwise(contents: Mapping[int, JournalContent], record: RunRecord) -> Iterator[Unlike]:
+    """Nothing is ACCEPTED that a rank did not hear and confirm. What broke a run off may have come too late for its journals."""
+    if record.header.rebuilt or record.conclusion.exit_code in _BROKEN_OFF:
+        return
+    for rank, content in contents.items():
+        if content.closing is None:
+            is_due = record.conclusion.verdict == "ACCEPTED" and content.plan and content.plan.has_closing
+            if is_due:
+                yield Unlike(rank, "does not say how the run ended")
+        elif unlike := _unlike_fields(content.closing, record.closing):
+            yield Unlike(rank, f"was closed with another {unlike} of the run")
 
 
 def _before_it_opened(identity: RankIdentity) -> RankIdentity:

@@ -17,8 +17,9 @@ from gpu_acceptance.record.identity import RankFacts, RankIdentity
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.refusal import Refusal
 from gpu_acceptance.record.run_plan import RunPlan
+from gpu_acceptance.record.run_record import Closing
 
-JournalLine = RankIdentity | RunPlan | RankFacts | RankRecord | Refusal
+JournalLine = RankIdentity | RunPlan | RankFacts | RankRecord | Refusal | Closing
 _LINE: TypeAdapter[JournalLine] = TypeAdapter(Annotated[JournalLine, Field(discriminator="kind")])
 _PLAN = b'{"kind":"plan"'
 
@@ -92,6 +93,7 @@ class JournalContent:
     plan: RunPlan | None = None
     records: tuple[RankRecord, ...] = ()  # in the order they were written
     refusal: Refusal | None = None
+    closing: Closing | None = None  # the last one: what comes to light while journals are closed is told once more
     problems: tuple[str, ...] = ()
 
 
@@ -101,7 +103,7 @@ def read_journal(path: Path) -> JournalContent:
         data = read_regular(path)
     except RecordError as error:
         return JournalContent(path, problems=(str(error),))
-    identity, plan, refusal, facts = None, None, None, dict[str, str]()
+    identity, plan, refusal, closing, facts = None, None, None, None, dict[str, str]()
     records, problems = list[RankRecord](), list[str]()
     for number, entry in _parse_lines(data):
         problem = ""
@@ -120,6 +122,8 @@ def read_journal(path: Path) -> JournalContent:
                 refusal = entry
             case Refusal():
                 problem = "a second refusal; a journal has one"
+            case Closing():
+                closing = entry
             case _ if identity and entry.rank != identity.rank:
                 problem = f"a record of rank {entry.rank} in the journal of rank {identity.rank}"
             case RankFacts():
@@ -130,7 +134,7 @@ def read_journal(path: Path) -> JournalContent:
             problems.append(f"{path}: line {number}: {problem}")
     if identity is None:
         problems.insert(0, f"{path}: line 1 is not the identity of a rank")
-    return JournalContent(path, identity and identity.with_facts(facts), plan, tuple(records), refusal, tuple(problems))
+    return JournalContent(path, identity and identity.with_facts(facts), plan, tuple(records), refusal, closing, tuple(problems))
 
 
 def _parse_lines(data: bytes) -> Iterator[tuple[int, JournalLine | str]]:

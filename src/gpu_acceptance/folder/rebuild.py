@@ -78,13 +78,15 @@ def rebuild(
 ) -> RunRecord:
     """The run as its journals tell it, in whatever order they come. `why` nobody else reports it, `interrupted` by what before that.
 
-    `control`: what a rank that was there saw of strangers; no journal says it. Raises RecordError.
+    `control`: what a rank that was there saw of strangers. Where nobody was there, journals that were closed say both. Raises RecordError.
     """
     usable = _one_per_rank(contents)
     if never := find_why_it_never_began(contents):
         raise NothingRanError(never)
     plan = _agreed_plan(usable)
     job = Job(tuple(identity for _, identity in usable))
+    if closing := next((content.closing for content, _ in usable if content.closing), None):
+        interrupted, control = interrupted or closing.end.interrupted, control or closing.control
     records = _records(usable)
     rows = [_row(validation, records.get(validation.nodeid, {}), plan, job) for validation in _validations(plan, records)]
     return make_run_record(
@@ -115,7 +117,7 @@ def _one_per_rank(contents: Sequence[JournalContent]) -> list[tuple[JournalConte
 
 
 def _said(content: JournalContent) -> tuple[object, ...]:
-    return content.identity, content.plan, content.records, content.refusal, len(content.problems)
+    return content.identity, content.plan, content.records, content.refusal, content.closing, len(content.problems)
 
 
 def _agreed_plan(usable: Sequence[tuple[JournalContent, RankIdentity]]) -> RunPlan:

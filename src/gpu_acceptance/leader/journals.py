@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_acceptance.folder.corroboration import Unlike, find_unlike_journals
+from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.run_files import RunFiles
-from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.record.run_record import Closing, RunRecord
 from gpu_acceptance.supervisor.confirmation import digest_of
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.text.ranges import named
 
 _ANSWER_S = 15.0  # for a rank to read its own journal; one that is slower is in a hook
-_POLL_S = 1.0
+_POLL_S = 0.5
+_WRITING_S = 0.2  # a line that another rank writes at this moment
 _CACHED_S = 25.0  # sshfs shows another node's file as it was up to 20 s ago, NFS without close-to-open as it was up to 60 s ago
 
 
@@ -24,35 +26,47 @@ class Journals:
     problem: str = ""
 
 
-def ask_for_journals(supervisor: Supervisor, files: RunFiles) -> Journals:
+def close_journals(supervisor: Supervisor, files: RunFiles, closing: Closing, number: int) -> Journals:
     """Each living rank reads its journal once more, says what became of it, and objects where something else was judged than it told.
 
-    Collective: the others answer while they wait.
+    Else it closes the journal with how the run ends. `number`: how often that was asked before; who was silent then is not awaited again.
+    Collective: the others answer while they wait. Only what is ACCEPTED needs the answer of each rank.
     """
     judged = {str(rank): digest_of(told) for rank, told in supervisor.judged.items()}
-    supervisor.control.cast({"type": "journal?", "beside": files.journal.name, "judged": judged})
-    end = time.monotonic() + _ANSWER_S
+    question = {"beside": files.journal.name, "judged": judged, "closing": encode(closing), "round": number}
+    supervisor.control.cast({"type": "journal?", **question})
+    is_accepted, answers = closing.verdict == "ACCEPTED", supervisor.mail.setdefault("journal", {})
     everybody = set(range(supervisor.place.world_size))
-    while True:
-        silent = everybody - supervisor.mail.setdefault("journal", {}).keys() - set(supervisor.lookout.lost())
-        if not silent or supervisor.stopping or time.monotonic() > end:
-            break
-        supervisor.await_mail("journal", _POLL_S, silent, until_stopped=True)
-    answers = supervisor.mail["journal"]
+    silent = _await(supervisor, set(answers) if number else everybody, number, needs_all=is_accepted)
     told = [answer["problem"] for _, answer in sorted(answers.items()) if answer["problem"]]
-    if silent and not supervisor.stopping:
-        told.append(f"{named('rank', silent)} did not say within {_ANSWER_S:g} s whether the journal is whole")
+    lost = silent & set(supervisor.lookout.lost())
+    if silent - lost and not number and (is_accepted or not supervisor.stopping):
+        told.append(f"{named('rank', silent - lost)} did not say within {_ANSWER_S:g} s whether the journal is whole")
+    if lost and is_accepted:
+        told.append(f"{named('rank', lost)} was lost before it could confirm the verdict")
     shared = {rank for rank, answer in answers.items() if answer["shared"]}
     here = shared | {rank for rank in everybody - shared if RunFiles(files.folder, rank).journal.exists()}
     return Journals(tuple(sorted(here)), told[0] if told else "")
 
 
+def _await(supervisor: Supervisor, ranks: set[int], number: int, *, needs_all: bool) -> set[int]:
+    """Waits for what these ranks say to this question; returns who was silent."""
+    end = time.monotonic() + _ANSWER_S
+    while True:
+        silent = ranks - {rank for rank, answer in supervisor.mail["journal"].items() if answer["round"] == number}
+        has_time = needs_all or not supervisor.stopping  # else the launcher soon kills what is left
+        if silent <= set(supervisor.lookout.lost()) or not has_time or time.monotonic() > end:
+            return silent
+        supervisor.pump()
+
+
 def find_unconfirmed(run_dir: Path, record: RunRecord, node: int, *, may_wait: bool) -> list[Unlike]:
     """Journals that do not confirm the record. `may_wait`: those of nodes other than `node` get the time that a network disk needs."""
     nodes = {identity.rank: identity.node for identity in record.header.ranks}
-    end = time.monotonic() + _CACHED_S
+    begin = time.monotonic()
     while True:
         unlike = list(find_unlike_journals(run_dir, record))
-        if not may_wait or all(nodes.get(one.rank) == node for one in unlike) or time.monotonic() > end:
+        is_elsewhere = any(nodes.get(one.rank) != node for one in unlike)
+        if not unlike or time.monotonic() > begin + (_CACHED_S if may_wait and is_elsewhere else _WRITING_S):
             return unlike
         time.sleep(_POLL_S)

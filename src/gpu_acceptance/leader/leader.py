@@ -1,7 +1,7 @@
 """Rank 0's part: says what runs when, judges, and tells every rank the same verdict."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.control.control import ControlError
@@ -98,9 +98,9 @@ class Leader:
         """Whether a rank was stuck, which it also is where a stranger took a message away that it waited for."""
         return any(row.outcome is Outcome.STUCK for row in self.finished_rows())
 
-    def finished_rows(self) -> list[Row]:
+    def finished_rows(self, unreached: Iterable[Row] = ()) -> list[Row]:
         """All rows; row 0 holds every formation of the run, the later ones too, and the worst of them counts. A bad end is a row."""
-        rows = [row for row in self.rows if row.nodeid != FORMATION]
+        rows = [*(row for row in self.rows if row.nodeid != FORMATION), *unreached]
         formations, endings = self._generations.formations, self._generations.endings
         if formations:
             rows.insert(0, self._judged(Validation(FORMATION, self._profile.deadline_s), formations))

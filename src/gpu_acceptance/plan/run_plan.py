@@ -46,6 +46,7 @@ def make_plan(
         measure_only=settings.measure_only,
         allow_busy=settings.allow_busy,
         has_authentic_messages=has_authentic_messages,
+        has_closing=True,
         num_deselected=collected.num_deselected,
         selection=collected.selection,
         not_collected=tuple(collected.not_collected),

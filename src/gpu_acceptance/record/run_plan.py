@@ -38,6 +38,7 @@ class RunPlan(Model):
     measure_only: bool = False
     allow_busy: bool = False  # --allow-busy
     has_authentic_messages: bool | None = None  # between the ranks; None: of a version that does not say so
+    has_closing: bool = False  # each journal ends with how the run ended; False: of a version whose ranks did not say so
     num_deselected: int = 0
     selection: str = ""  # where less than the whole suite was asked for: what; it weakens the verdict
     not_collected: tuple[str, ...] = ()  # a sentence for each test file of which no validations are known

@@ -50,10 +50,13 @@ class Coverage(Model):
     limits_held: int
 
 
+Verdict = Literal["ACCEPTED", "REJECTED", "INCOMPLETE"]
+
+
 class Conclusion(Model):
     """The verdict of a run and everything that weakens it."""
 
-    verdict: Literal["ACCEPTED", "REJECTED", "INCOMPLETE"]
+    verdict: Verdict
     line: Text  # the whole verdict line, weaknesses included
     exit_code: int
     reasons: tuple[str, ...] = ()  # why not ACCEPTED, causes first
@@ -115,3 +118,20 @@ class RunRecord(Model):
     far_bounds: tuple[FarBoundRecord, ...] = ()
     not_applicable: dict[str, str] = Field(default_factory=dict)
     waivers: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def closing(self) -> "Closing":
+        """What the journals of its ranks have to end with."""
+        verdict, exit_code = self.conclusion.verdict, self.conclusion.exit_code
+        return Closing(verdict=verdict, exit_code=exit_code, ended_at=self.header.ended_at, end=self.end, control=self.header.control)
+
+
+class Closing(Model):
+    """The last line of a journal: how the run ended, as the rank was told before anything else was, and could confirm."""
+
+    kind: Literal["closing"] = "closing"
+    verdict: Verdict
+    exit_code: int
+    ended_at: str
+    end: RunEnd
+    control: ControlMessages | None

@@ -1,7 +1,8 @@
 """One acceptance run on one rank, from the agreement on what runs to the last bye. The pytest hooks are in plugin.py."""
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from gpu_acceptance.folder.run_files import RunFiles, utc_now
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.refused import USAGE, RefusedError, UnmetError, interrupted
 from gpu_acceptance.leader.generations import Validation
-from gpu_acceptance.leader.journals import Journals, ask_for_journals, find_unconfirmed
+from gpu_acceptance.leader.journals import Journals, close_journals, find_unconfirmed
 from gpu_acceptance.leader.leader import Leader, LeaderOptions
 from gpu_acceptance.leader.standby import await_listeners, elect, rebuild_run, send_journal
 from gpu_acceptance.options.chosen_profile import own_digest
@@ -50,12 +51,14 @@ from gpu_acceptance.supervisor.supervisor import BYE_S, LEAVE_S, LOST_MESSAGES, 
 from gpu_acceptance.supervisor.worker_hold import Suite
 from gpu_acceptance.thresholds.levels import runs
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, matching_reason, subject_of
+from gpu_acceptance.verdict.attempts import bare_row
 from gpu_acceptance.verdict.counter_alarm import most_risen
 from gpu_acceptance.verdict.needs import Unmet, unmet_needs
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.run_record import make_run_record
 
 _CLEARING_S, _REMOVING_S = 5.0, 20.0  # torchrun ends a rank 30 s after one of its peers has failed
+_MOST_ROUNDS = 4  # of closing the journals: interrupted, a loss, a journal that does not confirm
 _HOOKS_S, _HOOKS_OF_LEADER_S = BYE_S - 1, LEAVE_S - 2
 BACKSTOP_S = 60.0  # the process group's own timeout lies this far behind the longest deadline: the supervisor's always fires first
 
@@ -354,16 +357,15 @@ class Run:
         if leader.has_doubtful_rows:
             self.supervisor.settle()
         self.supervisor.refuse_a_leader_that_was_given_up()  # another rank writes
-        self.journals = ask_for_journals(self.supervisor, self.files)
-        self._tell(self._end_as_leader())
+        self._tell(self._end_as_leader(self._confirmed))
 
     def _finish_alone(self, problem: str) -> None:
         """The leader, where nobody can be told any more: what it has is written, with exit code 3."""
         self.problem = self.problem or problem
         if self.leader and self.record:
-            self.ending = spoil(self.files.folder, self.record, problem)
+            self.ending = self._taken_back(spoil(self.files.folder, self.record, problem), self.record)
         elif self.leader:
-            self.ending = self._end_as_leader()
+            self.ending = self._end_as_leader(self._conclude)
 
     def _follow_to_the_end(self) -> None:
         if self.alive:
@@ -398,35 +400,58 @@ class Run:
         except Exception as error:
             return broken(error)
 
-    def _end_as_leader(self) -> Ending:
+    def _end_as_leader(self, make_record: Callable[[], RunRecord]) -> Ending:
         """Judges and writes. Whatever breaks here is told to all ranks: no verdict is better than none said."""
-        self.problem = self.problem or self.supervisor.journal_problem or self.journals.problem or None
         try:
-            self._add_unreached()
-            self.record = self._confirmed(self._conclude())
-            return write_ending(self.files.folder, self.record)
+            self.record = make_record()
+            return self._taken_back(write_ending(self.files.folder, self.record), self.record)
+        except ControlError:
+            raise
         except Exception as error:
             return broken(error)
 
-    def _add_unreached(self) -> None:
+    def _confirmed(self) -> RunRecord:
+        """The record that all ranks could confirm and closed their journals with; else one that says what is against that. Collective."""
+        record = self._conclude()
+        for number in range(_MOST_ROUNDS):
+            self.journals = close_journals(self.supervisor, self.files, record.closing, number)
+            record = record.model_copy(update={"header": record.header.model_copy(update={"journals": self.journals.here})})
+            told = self.supervisor.journal_problem or self.journals.problem
+            self.problem = self.problem or told or self._find_unconfirmed(record) or None
+            if self._ended_as(record):
+                return record
+            record = self._conclude()
+        return record
+
+    def _ended_as(self, record: RunRecord) -> bool:
+        """Whether nothing came to light since. What strangers write without end changes no verdict."""
+        known, control = record.header.control, self.supervisor.control_messages()
+        return record.end == self._end and known is not None and known.model_copy(update={"dropped": control.dropped}) == control
+
+    @property
+    def _end(self) -> RunEnd:
+        return RunEnd(interrupted=self._interruption, internal_error=self.problem)
+
+    def _find_unconfirmed(self, record: RunRecord) -> str:
+        may_wait = not self.supervisor.stopping  # else the launcher soon kills what is left
+        unlike = find_unconfirmed(self.files.folder, record, self.identity.node, may_wait=may_wait)
+        return f"{unlike[0]}{f', and {len(unlike) - 1} more' if len(unlike) > 1 else ''}" if unlike else ""
+
+    def _taken_back(self, ending: Ending, record: RunRecord) -> Ending:
+        """Where the run ended otherwise than its ranks heard, since a report or a hook failed after that, this rank's journal says so."""
+        journal = self.supervisor.journal
+        if journal and ending.exit_code != record.conclusion.exit_code:
+            with contextlib.suppress(OSError):  # of a disk that may have refused the report as well
+                journal.append(record.closing.model_copy(update={"verdict": "INCOMPLETE", "exit_code": ending.exit_code}))
+        return ending
+
+    def _unreached(self, leader: Leader) -> Iterator[Row]:
         """Validations that pytest never came to (-x, --maxfail) are rows too."""
-        assert self.leader
-        reached = {row.nodeid for row in self.leader.rows}
+        reached = {row.nodeid for row in leader.rows}
         reason = self.supervisor.ended or self.problem or "the run stopped before it (-x or --maxfail)"
         for nodeid, validation in self.validations.items():
             if nodeid not in reached:
-                self.leader.not_run(validation, reason)
-
-    def _confirmed(self, record: RunRecord) -> RunRecord:
-        """The record where the journals in its folder say the same; else one that says which does not."""
-        if self.problem is not None:
-            return record
-        may_wait = not self.supervisor.stopping  # else the launcher soon kills what is left
-        unlike = find_unconfirmed(self.files.folder, record, self.identity.node, may_wait=may_wait)
-        if not unlike:
-            return record
-        self.problem = f"{unlike[0]}{f', and {len(unlike) - 1} more' if len(unlike) > 1 else ''}"
-        return self._conclude()
+                yield bare_row(nodeid, Outcome.NOT_RUN, reason, validation.deadline_s)
 
     def _conclude(self) -> RunRecord:
         assert self.leader
@@ -434,9 +459,9 @@ class Run:
         return make_run_record(
             self.plan,
             self.leader.job,
-            self.leader.finished_rows(),
+            self.leader.finished_rows(self._unreached(self.leader)),
             ended_at=utc_now(),
-            end=RunEnd(interrupted=self._interruption, internal_error=self.problem),
+            end=self._end,
             journals=self.journals.here,
             control=self.supervisor.control_messages(),
         )

@@ -1,6 +1,7 @@
-"""Each rank confirms what is concluded about it: rank 0 tells the digest of what it judged of a rank, and the rank compares its own.
+"""Each rank confirms what is concluded: rank 0 tells how the run ends and the digest of what it judged of a rank, which compares its own.
 
 A rank that has told something else objects with all that it has told; rank 0 then names the first record that differs, with both values.
+Else it closes its journal with how the run ends.
 """
 
 import hashlib
@@ -8,9 +9,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.record.control_messages import DisputedRecord
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.run_record import Closing
 
 _DIGITS = 16
 Told = dict[str, list[str]]  # `NODE_ID ATTEMPT` -> outcome and digest
@@ -24,6 +27,30 @@ def note(told: Told, record: RankRecord, text: str) -> None:
 def digest_of(told: Mapping[str, list[str]]) -> str:
     """Of all records of one rank."""
     return hashlib.sha256(json.dumps(sorted(told.items())).encode()).hexdigest()[:_DIGITS]
+
+
+def answer(question: Mapping[str, Any], rank: int, journal: Journal, told: Told, lost: Mapping[str, int]) -> dict[str, Any]:
+    """What a rank says of its journal and of what was judged of it (None: just that); `lost`: messages that it knows to be lost.
+
+    It closes its journal where it can confirm all. Where the leader's journal is `beside` it, they share a folder.
+    """
+    harm = journal.find_harm()
+    problem = f"the journal of rank {rank} ({journal.path}) {harm}" if harm else ""
+    agrees = question["judged"].get(str(rank)) == digest_of(told)
+    closing = Closing.model_validate_json(question["closing"])
+    if agrees and not problem and lost.keys() <= (closing.control.lost if closing.control else {}).keys():
+        problem = _close(journal, closing)
+    shared = journal.path.with_name(question["beside"]).exists()
+    return {"problem": problem, "shared": shared, "told": None if agrees else told, "round": question["round"]}
+
+
+def _close(journal: Journal, closing: Closing) -> str:
+    """Returns why it could not be done, or nothing."""
+    try:
+        journal.append(closing)
+    except OSError as error:
+        return f"{journal.path} could not be written: {error.strerror}"
+    return ""
 
 
 def find_disputed(judged: Mapping[int, Told], answers: Mapping[int, Mapping[str, Any]], *, whole: bool) -> tuple[DisputedRecord, ...]:

@@ -23,7 +23,7 @@ from gpu_acceptance.record.identity import RankFacts
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.supervisor.board import GRACE_S, Board
-from gpu_acceptance.supervisor.confirmation import Told, digest_of, find_disputed, note
+from gpu_acceptance.supervisor.confirmation import Told, answer, find_disputed, note
 from gpu_acceptance.supervisor.events import Event, Events
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RankAttempt, RunAttempt
@@ -370,7 +370,7 @@ class Supervisor:
                 self.tell_leader({"type": "clock", "clock_s": time.time()})
             case "journal?" if sender == self.leader:
                 self._heard_leader = time.monotonic()
-                self.tell_leader({"type": "journal", **self._look_at_journal(message["beside"]), **self._confirm(message["judged"])})
+                self._confirm(message)
             case "clock":
                 self.mail.setdefault("clock", {})[sender] = {**message, "heard_s": time.time()}
             case "vote" | "published" | "gather" | "sealable":
@@ -387,17 +387,10 @@ class Supervisor:
             case "final" if sender not in self.given_up:  # of a leader that others elected before us
                 self.mail.setdefault("final", {})[sender] = message
 
-    def _look_at_journal(self, beside: str) -> Message:
-        """What became of this rank's journal, and whether its folder is the leader's: then the leader's journal `beside` is in it."""
+    def _confirm(self, question: Message) -> None:
         assert self.journal
-        harm = self.journal.find_harm()
-        problem = f"the journal of rank {self.place.rank} ({self.journal.path}) {harm}" if harm else ""
-        return {"problem": self.journal_problem or problem, "shared": self.journal.path.with_name(beside).exists()}
-
-    def _confirm(self, judged: Mapping[str, str]) -> Message:
-        """All that this rank has told, where the leader judged something else; None where it did not."""
-        agrees = judged.get(str(self.place.rank)) == digest_of(self._told)
-        return {"told": None if agrees else self._told}
+        said = answer(question, self.place.rank, self.journal, self._told, self.control.session.tampering.facts()["lost"])
+        self.tell_leader({"type": "journal", **said, "problem": self.journal_problem or said["problem"]})
 
     def _to_board(self, sender: int, message: Message) -> None:
         if self.board is None or message["seq"] != self.board.go["seq"]:

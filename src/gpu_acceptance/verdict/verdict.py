@@ -4,13 +4,12 @@ ACCEPTED must be proved: every expected bound held on every member of its scope,
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
 
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
-from gpu_acceptance.record.run_record import WHOLE, Conclusion, Coverage, RunEnd
+from gpu_acceptance.record.run_record import WHOLE, Conclusion, Coverage, RunEnd, Verdict
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.contract import Contract
 from gpu_acceptance.thresholds.limit import Profile
@@ -32,7 +31,6 @@ from gpu_acceptance.verdict.objections import (
 )
 from gpu_acceptance.verdict.weaknesses import find_control_caveats, find_weaknesses, larger_allocations, tested_part
 
-Verdict = Literal["ACCEPTED", "REJECTED", "INCOMPLETE"]
 _MOST_PARTS = 4
 
 

@@ -78,7 +78,7 @@ def test_what_cannot_be_put_back_is_an_error_and_costs_the_workers(tmp_path):
     assert {str(row.outcome) for name, row in rows.items() if name.startswith("leave-")} == {"error"}, ended.output
     said = {name: row.message for name, row in rows.items()}
     assert "error in teardown: left behind: replacement of time.perf_counter is " in said["leave-clock"]
-    assert "error in teardown: left behind: thread burner (busy: " in said["leave-busy_thread"]
+    assert "error in teardown: left behind: thread burner\n" in said["leave-busy_thread"]
     assert "error in teardown: ValueError: set-up\n" in said["leave-failing_set_up"]
     assert "; left behind: replacement of math.sqrt is " in said["leave-failing_set_up"]
     assert "left behind: CPU affinity is [" in said["leave-affinity"]

@@ -255,7 +255,7 @@ def test_only_the_plugin_side_imports_pytest():
     assert seen <= {
         *("plugin", "options.command_line", "options.offered", "options.settings", "options.texts", "plan.collecting", "plan.validations"),
         *("run.aggregate_reports", "run.foreign_settings", "run.last_word", "run.outputs", "run.refusals", "run.terminal"),
-        *("worker.worker", "worker.plugin", "worker.phases", "worker.session", "worker.call_witness"),
+        *("worker.worker", "worker.plugin", "worker.phases", "worker.session", "worker.call_witness", "worker.functions"),
         *("plan.foreign_hooks", "plan.suite_state"),
     }
 

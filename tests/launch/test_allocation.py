@@ -46,6 +46,7 @@ from gpu_acceptance.launch.allocation import ALLOCATIONS, allocated_nodes
         ("Lepton job", {"LEPTON_JOB_TOTAL_WORKERS": "4"}),
         ("Runpod cluster", {"NUM_NODES": "4", "PRIMARY_ADDR": "192.0.2.2"}),
         ("job of PET_NNODES", {"PET_NNODES": "1:4"}),
+        ("job of NODE_RANK", {"NODE_RANK": "3"}),
         ("Volcano job", {"VC_WORKER_NUM": "4", "VC_LAUNCHER_NUM": "1", "VC_WORKER_HOSTS": "a,b,c,d"}),
         ("LeaderWorkerSet group", {"LWS_GROUP_SIZE": "4"}),
         ("Kubernetes Job by its index", {"JOB_COMPLETION_INDEX": "3", "KUBERNETES_SERVICE_HOST": "192.0.2.1"}),

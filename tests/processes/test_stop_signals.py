@@ -115,20 +115,23 @@ def test_a_launcher_that_vanished_is_a_reason():
         assert launcher.stdout.readline() == "the loss of the launcher of node 1 (node-01, ranks 8-15)\n"
 
 
-@pytest.mark.parametrize(("ended", "told"), [("signal SIGTERM", "SIGTERM"), ("signal SIGHUP", "SIGTERM"), ("signal SIGSEGV", "None")])
+@pytest.mark.parametrize(("ended", "told"), [("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGTERM"), ("SIGSEGV", "None")])
 def test_a_worker_that_dies_of_a_signal_to_all_is_seen_to(ended, told):
     """The signal to this process comes a moment later; what is no such signal is not waited for."""
     code = f"""
 import threading
+from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.processes.stop_signals import asked_as_well
 threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
-print(asked_as_well(stop, {ended!r}))
+print(asked_as_well(stop, ExitStatus(-signal.{ended})))
 """
     assert ends(code) == (0, told)
 
 
 def test_a_worker_that_was_signalled_alone_is_not_excused():
-    assert ends("from gpu_acceptance.processes.stop_signals import asked_as_well; print(asked_as_well(stop, 'signal SIGTERM'))") == (
-        0,
-        "None",
-    )
+    code = """
+from gpu_acceptance.processes.exit_status import ExitStatus
+from gpu_acceptance.processes.stop_signals import asked_as_well
+print(asked_as_well(stop, ExitStatus(-signal.SIGTERM)))
+"""
+    assert ends(code) == (0, "None")

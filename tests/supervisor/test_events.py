@@ -32,7 +32,7 @@ print(got[-1].message["message"])
 worker.kill()
 while not got or got[-1].kind != "exit":
     got = events.wait()
-print(got[-1].message["text"])
+print(got[-1].message["status"])
 """
 
 

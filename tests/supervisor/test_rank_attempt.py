@@ -1,8 +1,11 @@
 """The state machine of one attempt on one rank, against a host that only notes what it is told."""
 
+import signal
+
 import pytest
 
 from gpu_acceptance.control.ledger import LATE_S
+from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import LastCollective
@@ -317,7 +320,7 @@ def test_whoever_is_asked_where_it_is_is_not_listened_to_any_more(clock):
 def test_one_that_dies_while_it_is_asked_was_stuck(clock):
     host, attempt = sentenced(clock, stack="inside wait")
     host.worker = None
-    attempt.on_exit("signal SIGUSR1", "the end of its log")
+    attempt.on_exit(ExitStatus(-signal.SIGUSR1), "the end of its log")
     (record, _), *_ = host.published
     ended = "deadline of 10 s passed; while it was asked where it is, it ended with signal SIGUSR1"
     assert (record.outcome, record.message, record.log_tail) == (Outcome.STUCK, ended, "the end of its log")
@@ -431,7 +434,7 @@ def test_a_rank_that_finishes_within_the_grace_keeps_its_figures(clock):
 def test_a_dead_worker(clock):
     host = FakeHost(FakeWorker())
     attempt = RunAttempt(host, go())
-    attempt.on_exit("signal SIGSEGV", "last words")
+    attempt.on_exit(ExitStatus(-signal.SIGSEGV), "last words")
     record = host.published[0][0]
     assert (record.outcome, record.message, record.log_tail) == (Outcome.DIED, "the worker ended with signal SIGSEGV", "last words")
     attempt.on_worker(done())
@@ -550,7 +553,7 @@ def test_the_poisoned_worker_goes_first_and_its_memory_is_seen_free(clock):
     assert old.killed
     assert not host.started
     host.worker = None
-    attempt.on_exit("signal SIGKILL", "")
+    attempt.on_exit(ExitStatus(-signal.SIGKILL), "")
     attempt.tick()
     assert (host.strays_killed, host.started) == (1, [])
     host.held = 0
@@ -598,13 +601,13 @@ def test_a_formation_that_fails_or_dies(clock):
     dying = FakeHost(None)
     attempt = FormAttempt(dying, go())
     attempt.on_worker(said("ready", seq=0))
-    attempt.on_exit("exit code 1", "ImportError")
+    attempt.on_exit(ExitStatus(1), "ImportError")
     assert (dying.published[0][0].outcome, dying.published[0][0].phase) == (Outcome.DIED, "starting the worker")
 
 
 def test_a_worker_that_ends_before_its_first_word_is_no_fault_of_a_device(clock):
     dying = FakeHost(None)
-    FormAttempt(dying, go()).on_exit("exit code 1", "=== generation 1 ===\nTraceback\nImportError: libexample.so\n")
+    FormAttempt(dying, go()).on_exit(ExitStatus(1), "Traceback\nImportError: libexample.so\n\n")
     record = dying.published[0][0]
     assert (record.outcome, record.phase) == (Outcome.ERROR, "starting the worker")
     assert record.message == "the worker ended with exit code 1 before it opened a device: ImportError: libexample.so"
@@ -638,7 +641,7 @@ def test_a_healthy_worker_says_goodbye_and_leaves(clock):
     assert host.worker.sent == [{"type": "quit", "seq": 1}]
     attempt.on_worker(said("bye", errors=[], late=[]))
     assert not host.published
-    attempt.on_exit("exit code 0", "")
+    attempt.on_exit(ExitStatus(0), "")
     assert host.published[0][0].outcome is Outcome.PASSED
 
 
@@ -646,31 +649,37 @@ def test_what_went_wrong_at_the_end_is_an_error(clock):
     host = FakeHost(FakeWorker())
     attempt = EndAttempt(host, go())
     attempt.on_worker(said("bye", errors=["OSError: corrupted"], late=["test_a gave a.b.c after it had ended"]))
-    attempt.on_exit("exit code 0", "")
+    attempt.on_exit(ExitStatus(0), "")
     record = host.published[0][0]
     assert (record.outcome, record.phase) == (Outcome.ERROR, "teardown")
     assert record.message == "OSError: corrupted\ntest_a gave a.b.c after it had ended"
 
 
-@pytest.mark.parametrize(("text", "goodbye"), [("signal SIGSEGV", True), ("exit code 0", False), ("exit code 3", True)])
-def test_a_worker_that_crashes_at_the_end_has_died(clock, text, goodbye):
+@pytest.mark.parametrize(
+    ("status", "has_said_goodbye", "outcome"),
+    [(-signal.SIGSEGV, True, Outcome.DIED), (0, False, Outcome.DIED), (3, False, Outcome.DIED), (3, True, Outcome.ERROR)],
+)
+def test_a_worker_that_crashes_at_the_end_has_died(clock, status, has_said_goodbye, outcome):
+    """But for one that has torn down all, and that an exit function in Python ends."""
     host = FakeHost(FakeWorker())
     attempt = EndAttempt(host, go())
-    if goodbye:
+    if has_said_goodbye:
         attempt.on_worker(said("bye", errors=[], late=[]))
-    attempt.on_exit(text, "")
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (
-        Outcome.DIED,
-        f"the worker ended with {text} after its last validation",
-    )
+    attempt.on_exit(ExitStatus(status), "")
+    record = host.published[0][0]
+    assert (record.outcome, record.message) == (outcome, f"the worker ended with {ExitStatus(status)} after its last validation")
 
 
-def test_a_worker_that_does_not_end_is_stuck(clock):
+@pytest.mark.parametrize(("has_said_goodbye", "outcome"), [(False, Outcome.STUCK), (True, Outcome.ERROR)])
+def test_a_worker_that_does_not_end_is_stuck(clock, has_said_goodbye, outcome):
+    """But for one that has torn down all: what hangs then is an exit function or a thread, and no fault of the machine."""
     host = FakeHost(FakeWorker())
     attempt = EndAttempt(host, go())
+    if has_said_goodbye:
+        attempt.on_worker(said("bye", errors=[], late=[]))
     clock(11)
     attempt.tick()
-    assert (host.published[0][0].outcome, host.worker.killed) == (Outcome.STUCK, True)
+    assert (host.published[0][0].outcome, host.worker.killed) == (outcome, True)
 
 
 def test_a_worker_that_was_gone_before_its_end(clock):
@@ -703,7 +712,7 @@ def test_passed_without_having_been_let_in_is_an_error(clock):
 def test_a_crash_before_the_first_word_names_the_validation_before(clock):
     host = FakeHost(FakeWorker())
     attempt = RunAttempt(host, go(previous="acceptance/test_a.py::test_before"))
-    attempt.on_exit("signal SIGSEGV", "")
+    attempt.on_exit(ExitStatus(-signal.SIGSEGV), "")
     assert host.published[0][0].message == (
         "the worker ended with signal SIGSEGV; the validation before was acceptance/test_a.py::test_before"
     )
@@ -765,7 +774,7 @@ def test_garbage_after_a_validation_counts_also_when_its_worker_is_gone_by_then(
     attempt.on_worker(done())
     attempt.on_worker(GARBLED)
     host.worker = None
-    attempt.on_exit("signal SIGKILL", "")
+    attempt.on_exit(ExitStatus(-signal.SIGKILL), "")
     RunAttempt(host, go(seq=2))
     assert host.published[1][0].message == f"before it, after the end of acceptance/test_a.py::test_a: {NO_MESSAGE}"
 

@@ -71,7 +71,13 @@ def start(tmp_path):
 
 def wait_for_exit(worker: WorkerProcess) -> str | None:
     assert select.select([worker.pidfd], [], [], 30)[0]
-    return worker.exit_text()
+    return exit_of(worker)
+
+
+def exit_of(worker: WorkerProcess) -> str | None:
+    """`exit code 7`, `signal SIGSEGV`; None: not yet."""
+    status = worker.exit_status()
+    return status and str(status)
 
 
 def read_message(worker: WorkerProcess) -> dict:
@@ -186,7 +192,7 @@ def test_to_ask_a_worker_does_not_harm_it_while_its_threads_run_on(start):
     for _ in range(300):
         os.kill(worker.pid, signal.SIGUSR1)
         time.sleep(0.001)
-    assert worker.exit_text() is None
+    assert exit_of(worker) is None
 
 
 def test_py_spy_adds_the_frames_inside_c_where_it_is_installed(start):
@@ -200,7 +206,7 @@ def test_py_spy_adds_the_frames_inside_c_where_it_is_installed(start):
 def test_a_worker_that_cannot_say_where_it_is(start, tmp_path):
     worker = start("import os, signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); os.write(1, b'up'); signal.pause()")
     while worker.log_tail() != "up":
-        assert worker.exit_text() is None
+        assert exit_of(worker) is None
     inquiry = answers(worker)
     assert "Stack" not in inquiry.stack
     assert inquiry.collectives == ()
@@ -222,7 +228,7 @@ def wait_for_state(worker: WorkerProcess, letter: str) -> None:
     """Seen ten times on end: a process that reads from disk is in D for a moment."""
     num_seen = 0
     while num_seen < 10:
-        assert worker.exit_text() is None
+        assert exit_of(worker) is None
         num_seen = num_seen + 1 if f"State:\t{letter}" in Path(f"/proc/{worker.pid}/status").read_text() else 0
         time.sleep(0.01)
 
@@ -257,7 +263,7 @@ def test_while_its_supervisor_did_not_run_a_worker_had_no_time_to_answer(start, 
     monkeypatch.setattr("gpu_acceptance.supervisor.inquiry.LONGEST_S", 0.6)
     worker = start("import os, signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); os.write(1, b'up'); signal.pause()")
     while worker.log_tail() != "up":
-        assert worker.exit_text() is None
+        assert exit_of(worker) is None
     inquiry = worker.inquire()
     time.sleep(1.2)
     assert not inquiry.poll()
@@ -280,7 +286,7 @@ def test_a_py_spy_that_cannot_be_started_is_done_without(start, tmp_path, monkey
 def test_the_grandchildren_of_its_session_go_with_it(start):
     worker = start("import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); import time; time.sleep(600)'])")
     while worker.log_tail() != "1\n":
-        assert worker.exit_text() is None
+        assert exit_of(worker) is None
     worker.kill()
     assert wait_for_exit(worker) == "signal SIGKILL"
 
@@ -304,7 +310,7 @@ def test_what_the_pipe_did_not_take_comes_later(start):
     code = "import os, time; time.sleep(1); fd = int(os.environ['GPU_ACCEPTANCE_CHANNEL'].split(',')[0])\nn = 0\n"
     worker = start(code + "while n < 1_000_000: n += len(os.read(fd, 65536))\nprint(n, flush=True)")
     worker.send({"type": "run", "padding": "x" * 1_000_000})
-    while worker.exit_text() is None:
+    while exit_of(worker) is None:
         worker.flush()
     assert int(worker.log_tail()) >= 1_000_000
 

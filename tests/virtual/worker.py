@@ -1,18 +1,20 @@
 """A rank worker that follows the channel's protocol, on virtual time, until a fault says otherwise."""
 
 import os
+import signal
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from virtual.schedule import Schedule
 
+from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.record.rank_record import FORMING
 from gpu_acceptance.worker.channel import LineReader, write_message
 
 Message = dict[str, Any]
 Steps = Generator[Any, Any, Any]  # yields what it waits for, and is sent what it waited for
-_BY_SIGNAL = "signal SIGSEGV"
+_BY_SIGNAL = ExitStatus(-signal.SIGSEGV)
 _TORCH = '  File "/venv/lib/python3/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
 _CHANNEL = '  File "/suite/src/gpu_acceptance/worker/channel.py", line 28 in read\n'
 
@@ -31,7 +33,10 @@ class Faults(Protocol):
 
 
 class EndedError(Exception):
-    """The process ends; the text is what its supervisor sees of it."""
+    """The process ends; this is what its supervisor sees of it."""
+
+    def __init__(self, status: ExitStatus) -> None:
+        self.status = status
 
 
 class CollectiveError(Exception):
@@ -98,7 +103,7 @@ class VirtualWorker:
         self.pidfd, self._exit_fd = os.pipe()
         os.set_blocking(read_fd, False)
         self.reader = LineReader(read_fd)
-        self._exit: str | None = None
+        self._exit: ExitStatus | None = None
         self._inbox: list[Message] = []
         self._receives = False
         self._seq = 0
@@ -120,14 +125,14 @@ class VirtualWorker:
     def flush(self) -> None:
         """The pipe never is full."""
 
-    def exit_text(self) -> str | None:
+    def exit_status(self) -> ExitStatus | None:
         return self._exit
 
     def inquire(self) -> "VirtualInquiry":
         return VirtualInquiry(self._schedule, self._stack)
 
     def kill(self) -> None:
-        self._schedule.call_later(0.001, lambda: self._end("signal SIGKILL"))
+        self._schedule.call_later(0.001, lambda: self._end(ExitStatus(-signal.SIGKILL)))
 
     @property
     def killed_for_s(self) -> float:
@@ -152,7 +157,7 @@ class VirtualWorker:
         try:
             wanted = self._steps.throw(value) if isinstance(value, Exception) else self._steps.send(value)
         except EndedError as error:
-            self._end(str(error))
+            self._end(error.status)
             return
         self._wait_for(wanted)
 
@@ -174,10 +179,10 @@ class VirtualWorker:
         else:
             self._inbox.append(message)
 
-    def _end(self, text: str) -> None:
+    def _end(self, status: ExitStatus) -> None:
         if self._exit is not None:
             return
-        self._exit = text
+        self._exit = status
         for fd in (self._write_fd, self._exit_fd):
             os.close(fd)
         if self._group:
@@ -213,7 +218,7 @@ class VirtualWorker:
                 case "quit":
                     errors = yield from self._quit()
                     self._tell("bye", errors=errors, late=[])
-                    raise EndedError("exit code 0")
+                    raise EndedError(ExitStatus(0))
 
     def _form(self, command: Message) -> Steps:
         fault = yield from self._go_through("world_formation", "form")
@@ -293,7 +298,7 @@ class VirtualWorker:
         fault = self._world.take(self.rank, nodeid, phase)
         match fault:
             case "exit":
-                raise EndedError("exit code 7")
+                raise EndedError(ExitStatus(7))
             case "signal":
                 raise EndedError(_BY_SIGNAL)
             case "hang" | "hang without a stack":

@@ -29,6 +29,7 @@ from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.options import budget
 from gpu_acceptance.options.settings import Settings
 from gpu_acceptance.plan.collecting import Collected
+from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.run import joining, run, starting
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.supervisor import board, events, generation_attempt, rank_attempt, supervisor, worker_hold
@@ -290,7 +291,7 @@ class World:
         self.schedule.kill(rank)
         for worker in self._workers:
             if worker.rank == rank:
-                worker._end("signal SIGKILL")
+                worker._end(ExitStatus(-signal.SIGKILL))
         if not failed or not self.shape.launcher_kills:
             return
         node = self.shape.node_of(rank)

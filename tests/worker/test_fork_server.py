@@ -159,7 +159,8 @@ class Starter:
 
 def exit_text(worker: WorkerProcess) -> str | None:
     assert select.select([worker.pidfd], [], [], 60)[0]
-    return worker.exit_text()
+    status = worker.exit_status()
+    return status and str(status)
 
 
 def children() -> set[int]:
@@ -294,7 +295,7 @@ def test_a_worker_outlives_the_thread_that_ran_when_it_was_forked(quick):
     ends.set()
     thread.join()
     time.sleep(0.2)
-    assert worker.exit_text() is None
+    assert worker.exit_status() is None
 
 
 # --- what may differ from what was imported --------------------------------------------------------------------------------------
@@ -540,7 +541,7 @@ def come(wait_s=0.5):
     return waits
 
 def end():
-    while not (got := [event.message["text"] for event in events.wait() if event.kind == "exit"]):
+    while not (got := [str(event.message["status"]) for event in events.wait() if event.kind == "exit"]):
         hold.attend()
     hold.reap()
     return got[0]

@@ -32,6 +32,13 @@ PUT_BACK = {
     "torch math_sdp is False, was True": "torch.backends.cuda.enable_math_sdp(False)",
     "torch denormals are kept is False, was True": "torch.set_flush_denormal(True)",
     "torch sharing_strategy is 'file_system', was 'file_descriptor'": "torch.multiprocessing.set_sharing_strategy('file_system')",
+    "torch warns always is True, was False": "torch.set_warn_always(True)",
+    "torch fastpath of attention is False, was True": "torch.backends.mha.set_fastpath_enabled(False)",
+    "torch swap_module_params_on_conversion is True": "torch.__future__.set_swap_module_params_on_conversion(True)",
+    "torch.distributed debug level is ": "torch.distributed.set_debug_level(torch.distributed.DebugLevel.DETAIL)",
+    "module numpy is None, was None": "sys.modules['numpy'] = None",
+    "module torch.nn is module, was None": "sys.modules['torch.nn'] = math",
+    "functions at the end of the process is (print,), was ()": "atexit.register(print)",
     "environment NCCL_ALGO is 'TREE', was None": "os.environ['NCCL_ALGO'] = 'TREE'",
     "environment HOME is None, was '/somewhere'": "del os.environ['HOME']",
     "the working directory is '/', was ": "os.chdir('/')",
@@ -109,6 +116,13 @@ IN_DOUBT = {
     "nice is ": "os.nice(1)",
     "resource limit RLIMIT_STACK is (1048576, 1048576), was ": "resource.setrlimit(resource.RLIMIT_STACK, (2**20, 2**20)); drop_rights()",
     "handler of SIGUSR1 is print, was Handlers": "signal.signal(signal.SIGUSR1, print)",
+    "signals with a handler in C is ['SIGSEGV', ": "faulthandler.unregister(signal.SIGUSR1)",
+    "more than half of all descriptors that were free are open is True": "keep.extend(map(os.dup, [0] * 700))",
+    "replacement of math.pi is 3.0, was None": "math.pi = 3.0",
+    "replacement of gpu_acceptance.measure.timing._OVERSHOOT is 3.0, was None": "timing._OVERSHOOT = 3.0",
+    "replacement of gpu_acceptance.measure.timing.Blocks.median_s is property": "timing.Blocks.median_s = property(lambda self: 1.0)",
+    "replacement of torch.nn.parallel.DistributedDataParallel.forward is ": "torch.nn.parallel.DistributedDataParallel.forward = print",
+    "replacement of pytest.approx is print": "import pytest; pytest.approx = print",
     "faulthandler is enabled is False, was True": "faulthandler.disable()",
     "files of descriptors 0, 1, 2 is (": "os.close(1); os.open('/dev/null', os.O_WRONLY)",
     "torch inference_mode is True, was False": "keep.append(torch.inference_mode()); keep[0].__enter__()",
@@ -117,23 +131,30 @@ IN_DOUBT = {
     "thread left-alone": "threading.Thread(target=threading.Event().wait, name='left-alone').start()",
     "thread burner (busy: ": "threading.Thread(target=burn, daemon=True, name='burner').start()",
     "thread in-bursts (busy: ": "threading.Thread(target=burn_in_bursts, daemon=True, name='in-bursts').start()",
+    "thread later": "Timer(600, torch.set_default_dtype, [torch.float64]).start()",
+    "thread loops": "threading.Thread(target=asyncio.new_event_loop().run_forever, daemon=True, name='loops').start()",
+    "thread pooled": "keep.append(multiprocessing.pool.ThreadPool(1, named, ['pooled']))",
+    "thread without a name": "_thread.start_new_thread(lambda: time.sleep(600), ()); time.sleep(0.1)",
     "process ": "subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)",
 }
 # What is none, though it changes what is looked at.
 NO_CHANGE = (
     "torch.compile(torch.nn.Linear(2, 2), backend='eager')(torch.ones(2)); torch.optim.SGD([keep_grad()]).step()",
     "mask.set(torch.ones(3))",  # a value that nobody can compare
+    "Timer(600, print).start()  # of a library",
+    "threading.Thread(target=lambda: Timer(600, print).start()).start(); time.sleep(0.1)  # of a library",
 )
 # One process for each line: it says what was put back and what is left, and whether all that came back is as it was.
 SCRIPT = """
-import contextvars, ctypes, decimal, faulthandler, gc, io, json, locale, logging, math, multiprocessing, os, pathlib, platform, random
-import resource, signal, socket, subprocess, sys, tempfile, threading, time, tracemalloc
+import _thread, asyncio, atexit, contextvars, ctypes, decimal, faulthandler, gc, io, json, locale, logging, math, multiprocessing.pool
+import os, pathlib, platform, random, resource, signal, socket, subprocess, sys, tempfile, threading, time, tracemalloc
 import numpy, psutil, torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
 from gpu_acceptance.measure import timing
 from gpu_acceptance.worker.leftovers import Leftovers
 from gpu_acceptance.worker.settings import COLLECTOR
+from gpu_acceptance.worker.asked import note_who_asks
 
 keep, libc = [], ctypes.CDLL(None)
 mask = contextvars.ContextVar("mask")
@@ -143,6 +164,12 @@ def own_kernel():
     of_torch = torch.library.Library("aten", "IMPL")
     of_torch.impl("mm", lambda a, b: a, "CPU")
     return of_torch
+
+class Timer(threading.Timer):
+    daemon, name = True, "later"
+
+def named(name):
+    threading.current_thread().name = name
 
 def burn():
     while True:
@@ -172,11 +199,13 @@ def tried(line):
     if os.fork() == 0:
         os.environ["HOME"] = "/somewhere"
         faulthandler.enable()
+        faulthandler.register(signal.SIGUSR1)
         COLLECTOR.freeze()
         if "read_before" in line:
             read_before()
         leftovers = Leftovers()
-        exec(line)
+        file = "/site-packages/library.py" if "burn" in line or "library" in line else "/suite/test_line.py"
+        exec(compile(line, file, "exec"))
         COLLECTOR.collect()
         changed = leftovers.put_back()
         left = [*map(str, leftovers.changes()), *([] if changed else leftovers.running(is_calm=False))]
@@ -186,6 +215,8 @@ def tried(line):
     with os.fdopen(read_fd) as pipe:
         return json.loads(pipe.read() or '[[], ["it died"]]')
 
+note_who_asks()
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 print(json.dumps({line: tried(line) for line in json.load(sys.stdin)}))
 """
 

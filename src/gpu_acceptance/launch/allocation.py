@@ -154,6 +154,7 @@ ALLOCATIONS = (
     Allocation(
         "job of PET_NNODES", _number("PET_NNODES"), "https://www.kubeflow.org/docs/components/trainer: PyTorch; torchrun reads PET_*"
     ),
+    Allocation("job of NODE_RANK", _index("NODE_RANK"), "https://lightning.ai/docs/pytorch: Run on an on-prem cluster, NODE_RANK"),
     Allocation("Volcano job", _largest(_VOLCANO), "https://volcano.sh/en/docs: plugins env and svc, VC_{task}_NUM"),
     Allocation("LeaderWorkerSet group", _number("LWS_GROUP_SIZE"), "https://lws.sigs.k8s.io/docs/reference: LWS_GROUP_SIZE"),
     Allocation(

@@ -8,6 +8,8 @@ import socket
 import time
 from types import FrameType
 
+from gpu_acceptance.processes.exit_status import ExitStatus
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOT_TO_IGNORE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}  # the first two cannot be, and the third tells of children
 _NOBODY = -1  # no process has this id
@@ -91,12 +93,12 @@ class StopSignals:
             raise KeyboardInterrupt
 
 
-def asked_as_well(stop: StopSignals, ended: str) -> str | None:
+def asked_as_well(stop: StopSignals, ended: ExitStatus) -> str | None:
     """Why this process is to stop, where its worker has ended with a signal that asks for that. Looks for it for a moment.
 
     A scheduler signals all processes of a step, one after the other: the worker dies of what its supervisor hears a moment later.
     """
-    if ended not in {f"signal {number.name}" for number in _SIGNALS}:
+    if ended.signal not in _SIGNALS:
         return None
     end = time.monotonic() + _AS_WELL_S
     while stop.reason is None and time.monotonic() < end:

@@ -94,7 +94,7 @@ class Events:
             with contextlib.suppress(KeyError):  # end of the stream: would be readable for ever
                 self._selector.unregister(worker.reader.fd)
         if exited:
-            events.append(Event("exit", {"type": "exit", "text": worker.exit_text() or "unknown exit"}))
+            events.append(Event("exit", {"type": "exit", "status": worker.exit_status()}))
         return events
 
     def _from_control(self) -> list[Event]:

@@ -3,6 +3,7 @@
 import time
 
 from gpu_acceptance.control.session import Message
+from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.supervisor.rank_attempt import Host, RankAttempt
 from gpu_acceptance.text.clip import clip
@@ -46,13 +47,13 @@ class FormAttempt(RankAttempt):
                 outcome = Outcome.FAILED if message["failed"] else Outcome.ERROR
                 self._finish_told(outcome, message["message"], log_tail=self._hold.worker.log_tail())
 
-    def on_exit(self, text: str, log_tail: str) -> None:
+    def on_exit(self, status: ExitStatus, log_tail: str) -> None:
         if self._has_started and not self._is_ready and not self._sentence:
-            last = _last_line(log_tail)
+            last = clip(next((line.strip() for line in reversed(log_tail.splitlines()) if line.strip()), ""), 500)
             said = f": {last}" if last else ", and its log says nothing"
-            self._finish(Outcome.ERROR, f"the worker ended with {text} before it opened a device{said}", log_tail=log_tail)
+            self._finish(Outcome.ERROR, f"the worker ended with {status} before it opened a device{said}", log_tail=log_tail)
         elif self._has_started:
-            super().on_exit(text, log_tail)
+            super().on_exit(status, log_tail)
 
     def _judge(self, outcome: Outcome, message: str) -> None:
         """What keeps a worker from its first word is no fault of a device that it has not opened."""
@@ -86,12 +87,6 @@ class FormAttempt(RankAttempt):
             self._finish(Outcome.ERROR, f"{amount} of GPU memory still in use {_FREE_S:g} s after the last worker ended")
 
 
-def _last_line(log_tail: str) -> str:
-    """Of what the worker wrote itself; the lines of its supervisor begin with ===."""
-    lines = [line.strip() for line in log_tail.splitlines() if line.strip() and not line.startswith("===")]
-    return clip(lines[-1], 500) if lines else ""
-
-
 class EndAttempt(RankAttempt):
     """The end of a healthy worker: its last fixtures torn down, its process gone without a crash. What goes wrong there counts."""
 
@@ -118,10 +113,22 @@ class EndAttempt(RankAttempt):
             case "bye":
                 self._errors = [str(text) for text in (*message["errors"], *message["late"])]
 
-    def on_exit(self, text: str, log_tail: str) -> None:
-        if text != "exit code 0" or self._errors is None:
-            super().on_exit(f"{text} after its last validation", log_tail)
+    def on_exit(self, status: ExitStatus, log_tail: str) -> None:
+        """Who has said goodbye has nothing of a validation left: what ends it with a code then is an exit function in Python."""
+        if self._errors is None or status.signal or self._sentence:
+            super().on_exit(status, log_tail)
+        elif status.returncode:
+            self._finish(Outcome.ERROR, self._of_exit(f"the worker ended with {status}"), log_tail=log_tail)
         elif self._errors:
             self._finish(Outcome.ERROR, "\n".join(self._errors), log_tail=log_tail)
         else:
             self._finish(Outcome.PASSED, "")
+
+    def _of_exit(self, text: str) -> str:
+        return f"{text} after its last validation"
+
+    def _judge(self, outcome: Outcome, message: str) -> None:
+        """What hangs after the goodbye is an exit function or a thread, and proves nothing about a device."""
+        is_ours = self._errors is not None and outcome is Outcome.STUCK
+        text = f"it had torn down all, and then did not end: {message}" if is_ours else message
+        super()._judge(Outcome.ERROR if is_ours else outcome, text)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from gpu_acceptance.control.ledger import LATE_S
 from gpu_acceptance.control.session import Message
+from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.record.curve import curve_from_json
 from gpu_acceptance.record.figure import figure_from_json
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
@@ -118,11 +119,15 @@ class RankAttempt:
     def _on_message(self, message: Message) -> None:
         """What this kind of attempt makes of a message."""
 
-    def on_exit(self, text: str, log_tail: str) -> None:
+    def on_exit(self, status: ExitStatus, log_tail: str) -> None:
         if self._sentence:
-            self._execute(log_tail, f"while it was asked where it is, it ended with {text}")
+            self._execute(log_tail, f"while it was asked where it is, it ended with {status}")
         else:
-            self._finish(Outcome.DIED, f"the worker ended with {text}", log_tail=log_tail)
+            self._finish(Outcome.DIED, self._of_exit(f"the worker ended with {status}"), log_tail=log_tail)
+
+    def _of_exit(self, text: str) -> str:
+        """What this kind of attempt adds to it."""
+        return text
 
     def on_control(self, message: Message) -> None:
         """A cast of rank 0 about this attempt."""
@@ -262,13 +267,10 @@ class RunAttempt(RankAttempt):
         else:
             self._hold.worker.send({"type": "run", "seq": go["seq"], "nodeid": go["nodeid"], "next": go["next"]})
 
-    def on_exit(self, text: str, log_tail: str) -> None:
-        super().on_exit(self._naming_both(text), log_tail)
-
     def _distrust(self, message: str) -> None:
-        super()._distrust(self._naming_both(message) if self.record is None else message)
+        super()._distrust(self._of_exit(message) if self.record is None else message)
 
-    def _naming_both(self, text: str) -> str:
+    def _of_exit(self, text: str) -> str:
         """What goes bad before its first word may have been hurt by the validation before."""
         before = self.go.get("previous") if self.phase == "setup" and not self._waits_to_enter else None
         return f"{text}; the validation before was {before}" if before else text

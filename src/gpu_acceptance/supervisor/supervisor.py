@@ -349,11 +349,11 @@ class Supervisor:
             case "exit":
                 assert self.hold
                 log_tail = self.hold.reap()
-                stopped = asked_as_well(self.stop_signals, event.message["text"])
+                stopped = asked_as_well(self.stop_signals, event.message["status"])
                 if self._attempt and stopped:
                     self._attempt.interrupt(stopped, lost=self.stop_signals.has_lost_launcher)
                 elif self._attempt:
-                    self._attempt.on_exit(event.message["text"], log_tail)
+                    self._attempt.on_exit(event.message["status"], log_tail)
             case "stop":
                 self._stop_asked = time.monotonic()
                 self.tell_leader({"type": "stop_request", "reason": event.message["reason"]})

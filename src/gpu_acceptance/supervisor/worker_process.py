@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.processes.facts import count_oom_kills
 from gpu_acceptance.processes.pidfd import pidfd_open
 from gpu_acceptance.supervisor.fork_server_process import ForkedProcess, ForkServerProcess
@@ -48,7 +49,6 @@ class WorkerProcess:
         self._unsent = b""
         self.reader = LineReader(event_read)
         ends = worker_environment(environment, (child_read, child_write), stack_file, (child_bell, self._collectives_file))
-        self._log_start = log_file.stat().st_size if log_file.exists() else 0
         self._start = WorkerStart(command, ends, folder, log_file, [child_read, child_write, child_bell], fork_server)
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._killed: float | None = None  # when, at first
@@ -90,19 +90,11 @@ class WorkerProcess:
             while self._unsent:
                 self._unsent = self._unsent[os.write(self._write_fd, self._unsent) :]
 
-    def exit_text(self) -> str | None:
-        """`exit code 7` or `signal SIGSEGV` once the worker is gone, else None."""
+    def exit_status(self) -> ExitStatus | None:
+        """Once the worker is gone, else None."""
         assert self._process
         code = self._process.poll()
-        if code is None:
-            return None
-        if code >= 0:
-            return f"exit code {code}"
-        if code == -signal.SIGKILL and (kills := count_oom_kills() - self._oom_kills):
-            return f"signal SIGKILL; since it started the kernel has killed {kills} processes of this machine for want of memory"
-        with contextlib.suppress(ValueError):
-            return f"signal {signal.Signals(-code).name}"
-        return f"signal {-code}"
+        return None if code is None else ExitStatus(code, count_oom_kills() - self._oom_kills)
 
     def inquire(self) -> Inquiry:
         """Asks a stuck worker where it is. Only just before a kill: the signal may disturb it."""
@@ -121,7 +113,7 @@ class WorkerProcess:
 
     def log_tail(self) -> str:
         """The end of what this worker wrote to stdout and stderr."""
-        return tail(self._log_file, self._log_start)
+        return tail(self._log_file, self._start.log_start)
 
     def close(self) -> None:
         for fd in (self._write_fd, self._bell_fd, self.reader.fd, self.pidfd):

@@ -26,6 +26,7 @@ class WorkerStart:
         self._descriptors = descriptors
         self._fork_server = fork_server if fork_server and fork_server.can_fork(command, environment) else None
         self._has_asked = False
+        self.log_start = log_file.stat().st_size if log_file.exists() else 0  # what follows is the worker's own
 
     def poll(self) -> subprocess.Popen[bytes] | ForkedProcess | None:
         """Its process, once; None while it is not there: call again."""
@@ -51,6 +52,7 @@ class WorkerStart:
             self._fork_server = None
             with self._log_file.open("a") as log:
                 log.write(f"=== {error}: this worker is started anew ===\n")
+            self.log_start = self._log_file.stat().st_size
             return self._started()
         return None
 

@@ -2,6 +2,7 @@
 
 import builtins
 import math
+import operator
 import os
 import random
 import statistics
@@ -10,28 +11,30 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.library
 import torch.nn.functional
 import torch.optim
 
-from gpu_acceptance.worker.settings import Identity, Setting, are_same
+from gpu_acceptance.worker.settings import CONSTANTS, Identity, Setting, are_same
 
 _OURS = ("gpu_acceptance.measure.", "gpu_acceptance.inventory.", "gpu_acceptance.worker.", "fixtures.")  # what works in a worker
 _MODULES: tuple[types.ModuleType, ...] = (
-    *(builtins, math, os, random, statistics, subprocess, threading, time),
+    *(builtins, os, pytest, random, statistics, subprocess, threading, time),
     *(torch, torch.autograd, torch.cuda, torch.linalg, torch.nn.functional, dist, dist.distributed_c10d),
 )
 _CLASSES: dict[str, type] = {
     "torch.Tensor": torch.Tensor,
     "torch.nn.Module": torch.nn.Module,
     "torch.autograd.Function": torch.autograd.Function,
+    "torch.nn.parallel.DistributedDataParallel": torch.nn.parallel.DistributedDataParallel,
     **{f"torch.cuda.{name}": getattr(torch.cuda, name) for name in ("Event", "Stream", "CUDAGraph")},
 }
 _FUNCTIONS = (
@@ -42,35 +45,30 @@ _TORCH = Path(torch.__file__).parent
 _WRAPPING = (f"{_TORCH}/_dynamo/", f"{_TORCH}/_compile.py", f"{_TORCH}/optim/")
 _TAGGING = f"{_TORCH}/_dynamo/mutation_guard.py"  # of each module that is made; it says of none that it is around it
 _DEEPEST = 10
+_ALL_OF = operator.methodcaller("values")
 
 
 class _Watched:
-    """Functions and classes in a module or a class, all or those of some names, as they were when it was seen first."""
+    """Functions and classes in a module or a class, all or those of some names, as they were when it was seen first.
 
-    def __init__(self, owner: Any, names: Iterable[str] | None = None) -> None:
-        self._space, self._names = vars(owner), frozenset(vars(owner))
+    `kinds`: other values that count as well.
+    """
+
+    def __init__(self, owner: Any, names: Iterable[str] | None = None, kinds: tuple[type, ...] = ()) -> None:
+        self._space: Mapping[str, object] = vars(owner)
+        self._names = frozenset(self._space)
         self._above: tuple[type, ...] = owner.__mro__[1:] if isinstance(owner, type) else ()
         found = self._space if names is None else self._names & set(names)
-        self._functions = {name: self._space[name] for name in found if _is_function(self._space[name])}
-        self._is_whole = names is None
-        self._values = list(self.values())
-        self._replaced: dict[str, Identity] = {}
+        self._functions = {name: self._space[name] for name in found if issubclass(type(self._space[name]), (*_FUNCTIONS, *kinds))}
+        self.named = () if names is None else tuple(self._functions)  # empty: all
+
+    @property
+    def space(self) -> Mapping[str, object]:
+        """Where they stand."""
+        return self._space
 
     def replaced(self) -> dict[str, Identity]:
         """What stands there now, by the name that had another one."""
-        values, has_grown = list(self.values()), bool(self._above) and len(self._space) != len(self._names)
-        if has_grown or not are_same(values, self._values):
-            self._values, self._replaced = values, self._found()
-        return self._replaced
-
-    def values(self) -> Iterable[object]:
-        """Among them all that is watched. To compare them all is cheaper than to look at each by its name."""
-        return self._space.values() if self._is_whole else map(self._space.get, self._functions)
-
-    def __len__(self) -> int:
-        return len(self._space)
-
-    def _found(self) -> dict[str, Identity]:
         for name, now in self._different():
             if _is_torchs_own(now, self._functions[name]):
                 self._functions[name] = now
@@ -115,13 +113,30 @@ def _classes_of(module: types.ModuleType) -> dict[str, type]:
     return {f"{module.__name__}.{name}": value for name, value in found.items() if value.__module__.startswith("torch.")}
 
 
+def _watched_of_ours(name: str, module: types.ModuleType) -> Iterator[tuple[str, _Watched]]:
+    """A module with its constants, and what is written in its classes: what `dataclass` adds to them calls nothing that measures."""
+    yield name, _Watched(module, kinds=CONSTANTS)
+    for own in vars(module).values():
+        if issubclass(type(own), type) and own.__module__ == name:
+            yield f"{name}.{own.__name__}", _Watched(own, [key for key, value in vars(own).items() if _is_written_in(value, module)])
+
+
+def _is_written_in(value: object, module: types.ModuleType) -> bool:
+    function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+    return getattr(getattr(function, "__code__", None), "co_filename", "") == module.__file__
+
+
 class _AllWatched:
-    """What is watched by full name. Modules of this package and of its fixtures count from when they are seen first."""
+    """What is watched by full name. Modules of this package and of its fixtures count from when they are seen first.
+
+    All values are compared at once, and functions one by one only where any is another: there are thousands, after each validation.
+    """
 
     def __init__(self) -> None:
         self._watched = {name: _Watched(owner, ["forward"]) for name, owner in _classes_of(torch.nn).items()}
         self._watched |= {name: _Watched(owner, ["step"]) for name, owner in _classes_of(torch.optim).items()}
         self._watched |= {module.__name__: _Watched(module) for module in _MODULES}
+        self._watched["math"] = _Watched(math, kinds=CONSTANTS)
         self._watched |= {name: _Watched(owner) for name, owner in _CLASSES.items()}
         self._num_modules = 0
         self._sizes: list[int] = []
@@ -129,10 +144,12 @@ class _AllWatched:
         self._replaced: dict[str, Identity] = {}
 
     def replaced(self) -> dict[str, Identity]:
-        """By full name. All at once, and one by one only where anything is another: that takes twice as long."""
-        self._watch_new_modules()
-        every = self._watched.values()
-        sizes, values = list(map(len, every)), list(chain.from_iterable(map(_Watched.values, every)))
+        """By full name."""
+        if len(sys.modules) != self._num_modules:
+            self._num_modules = len(sys.modules)
+            self._watch_new_modules()
+        sizes = list(map(len, self._spaces))
+        values = [*chain.from_iterable(map(_ALL_OF, self._wholes)), *map(operator.call, self._getters, self._names)]
         if sizes != self._sizes or not are_same(values, self._values):
             self._sizes, self._values = sizes, values
             found = {owner: watched.replaced() for owner, watched in self._watched.items()}
@@ -140,10 +157,13 @@ class _AllWatched:
         return self._replaced
 
     def _watch_new_modules(self) -> None:
-        if len(sys.modules) != self._num_modules:
-            self._num_modules = len(sys.modules)
-            for name in [name for name in sys.modules if name.startswith(_OURS) and name not in self._watched]:
-                self._watched[name] = _Watched(sys.modules[name])
+        for name in [name for name in sys.modules if name.startswith(_OURS) and name not in self._watched]:
+            self._watched |= dict(_watched_of_ours(name, sys.modules[name]))
+        every = self._watched.values()
+        self._spaces = [one.space for one in every]
+        self._wholes = [one.space for one in every if not one.named]
+        self._getters = [one.space.get for one in every for _ in one.named]
+        self._names = [name for one in every for name in one.named]
 
 
 class _Kernels:

@@ -14,9 +14,16 @@ from time import monotonic, sleep
 from typing import Any
 
 from gpu_acceptance.text.clip import clip
-from gpu_acceptance.worker import functions, process_settings, settings, torch_settings
+from gpu_acceptance.worker import asked, functions, process_settings, settings, torch_settings
 from gpu_acceptance.worker.settings import Setting
-from gpu_acceptance.worker.threads import burning_threads, has_children, lasting, own_children, working_threads
+from gpu_acceptance.worker.threads import (
+    bare_threads,
+    burning_threads,
+    has_children,
+    lasting,
+    own_children,
+    working_threads,
+)
 
 SETTINGS = (*settings.SETTINGS, *process_settings.SETTINGS, *torch_settings.SETTINGS, *functions.SETTINGS)
 
@@ -65,7 +72,7 @@ class Leftovers:
 
     def __init__(self) -> None:
         self._values = _read(SETTINGS)
-        self._threads, self._children = working_threads(), own_children()
+        self._threads, self._bare, self._children = working_threads(), bare_threads(), own_children()
 
     def changes(self, *, at_import: bool = False) -> list[Change]:
         """What is different now. `at_import`: but for what a library may change when it is imported."""
@@ -104,11 +111,11 @@ class Leftovers:
         return changed
 
     def running(self, *, is_calm: bool) -> list[str]:
-        """New processes, new threads that the interpreter would wait for, and threads that go on using a CPU, in words.
+        """New processes, new threads of the suite or that the interpreter would wait for, and those that go on using a CPU, in words.
 
         What is just ending is given a moment. `is_calm`: other threads have just been seen to use next to no CPU.
         """
-        if is_calm and not has_children() and self._threads.issuperset(threading.enumerate()):
+        if is_calm and not has_children() and self._threads.issuperset(threading.enumerate()) and self._bare >= bare_threads():
             self._children = set()
             return []
         end_s = monotonic() + _ENDS_WITHIN_S
@@ -119,11 +126,12 @@ class Leftovers:
         new = working_threads() - self._threads
         if not seen and (new or not is_calm):
             seen = burning_threads(num_calm=3 if new else 1)
-        self._threads, self._children = working_threads(), children
+        self._threads, self._bare, self._children = working_threads(), bare_threads(), children
         return seen
 
     def _seen(self, children: set[int]) -> list[str]:
-        threads = [f"thread {thread.name}" for thread in working_threads() - self._threads if not thread.daemon]
+        new = [thread for thread in working_threads() - self._threads if asked.has_started(thread) or not thread.daemon]
+        threads = [f"thread {thread.name}" for thread in new] + ["thread without a name"] * len(bare_threads() - self._bare)
         processes = [f"process {pid} ({clip(command, 100)})" for pid, command in lasting(children - self._children)]
         return sorted(threads) + sorted(processes)
 

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count, takewhile
 from typing import Any
 
-from gpu_acceptance.worker.settings import Setting
+from gpu_acceptance.worker.settings import HANDLED_IN_C, Setting
 
 _LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
 _TIMERS = {"ITIMER_REAL": signal.ITIMER_REAL, "ITIMER_VIRTUAL": signal.ITIMER_VIRTUAL, "ITIMER_PROF": signal.ITIMER_PROF}
@@ -19,20 +19,27 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _SYSCALLS = {"x86_64": (239, 252), "aarch64": (236, 31)}  # asm/unistd_64.h, asm-generic/unistd.h
 _GET_MEMPOLICY, _IOPRIO_GET = _SYSCALLS.get(platform.machine(), (-1, -1))  # no call has this number: ENOSYS
 _IOPRIO_WHO_PROCESS = 1
-_UMASK = re.compile(rb"^Umask:\s+(\d+)$", re.MULTILINE)  # the second line of proc_pid_status(5)
+_UMASK = re.compile(rb"^Umask:\s+(\d+)$", re.MULTILINE)  # both of proc_pid_status(5)
+_CAUGHT = re.compile(rb"^SigCgt:\s+([0-9a-f]+)$", re.MULTILINE)
 # linux/prctl.h. What the numbers of the second table say is written where the call points to.
 _PRCTL_RETURNED = {"transparent huge pages are off": (42, 41), "timer slack in ns": (30, 29), "can dump core": (3, 4)}
 _PRCTL_WRITTEN = {"signal when the parent ends": (2, 1), "adopts orphans": (37, 36)}
 
 
-def _umask() -> str:
-    """As the kernel tells it: os.umask() would have to change it, under the threads that make files meanwhile."""
+def _status(entry: re.Pattern[bytes]) -> str:
+    """What the kernel tells of this process. os.umask() would have to change the mask, under the threads that make files meanwhile."""
     descriptor = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        found = _UMASK.search(os.read(descriptor, 256))
+        found = entry.search(os.read(descriptor, 4096))
     finally:
         os.close(descriptor)
     return found[1].decode() if found else "unknown"
+
+
+def _handled_in_c() -> list[str]:
+    """Signals with a handler in C, which Python does not know of: to write a stack (worker.py)."""
+    mask = int(_status(_CAUGHT), 16)
+    return [number.name for number in HANDLED_IN_C if mask >> (number - 1) & 1]
 
 
 def _timers() -> dict[str, bool]:
@@ -123,7 +130,8 @@ def _elements(kind: Any) -> Iterator[Any]:
 def _settings() -> Iterable[Setting]:
     of_c = _CEnvironment()
     yield Setting("environment of C libraries", of_c.read, of_c.put_back, may_change_at_import=True)
-    yield Setting("umask", _umask, lambda before: os.umask(int(before, 8)))
+    yield Setting("signals with a handler in C", _handled_in_c)
+    yield Setting("umask", partial(_status, _UMASK), lambda before: os.umask(int(before, 8)))
     yield Setting("timer", _timers, _disarm)
     yield Setting("resource limit", _resource_limits, _put_back_limits)
     yield Setting("rounding of floats", lambda: _LIBC.fegetround(), lambda before: _LIBC.fesetround(before))

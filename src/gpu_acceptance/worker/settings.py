@@ -1,5 +1,6 @@
 """Settings of Python that a validation can change, and that the next one relies on."""
 
+import atexit
 import decimal
 import faulthandler
 import gc
@@ -7,6 +8,7 @@ import locale
 import logging
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import sys
@@ -22,9 +24,14 @@ from importlib.machinery import PathFinder
 from operator import is_
 from typing import Any
 
+from gpu_acceptance.worker import asked
+
 _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 # Handlers in C of the worker itself, which Python does not know of: to write a stack (worker.py). Nobody can put one back.
-_HANDLED_IN_C = {signal.SIGUSR1, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGBUS, signal.SIGILL}
+HANDLED_IN_C = (signal.SIGUSR1, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGBUS, signal.SIGILL)
+
+
+CONSTANTS = (bool, bytes, complex, float, frozenset, int, str, tuple)
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,8 @@ class Identity:
         return id(self.held)
 
     def __repr__(self) -> str:
+        if type(self.held) in CONSTANTS:
+            return repr(self.held)
         return str(getattr(self.held, "__qualname__", None) or type(self.held).__qualname__) if self.held is not None else "None"
 
 
@@ -98,6 +107,20 @@ class _Environment:
         os.environ.update({name: value for name, value in before.items() if now.get(name) != value})
 
 
+class _Descriptors:
+    """Whether descriptors are about to run out. What opens one takes the lowest that is free, so that this tells how many are left."""
+
+    def __init__(self) -> None:
+        self._most = 0
+
+    def read(self) -> bool:
+        lowest = os.dup(0)
+        os.close(lowest)
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = self._most or (sys.maxsize if limit == resource.RLIM_INFINITY else (lowest + limit) // 2)
+        return lowest > self._most
+
+
 class _Handlers:
     """Python's handlers by signal. The one that torch's DataLoader sets once for all times is left to it.
 
@@ -123,7 +146,7 @@ class _Handlers:
         now = self.read()
         for number in _SIGNALS:
             was = before.get(_name(number))
-            if was and was.held is not None and was != now.get(_name(number)) and number not in _HANDLED_IN_C:
+            if was and was.held is not None and was != now.get(_name(number)) and number not in HANDLED_IN_C:
                 signal.signal(number, was.held)  # type: ignore[arg-type]
 
 
@@ -215,6 +238,41 @@ def _outputs() -> tuple[tuple[int, int], ...]:
     return tuple((found.st_dev, found.st_ino) for found in map(os.fstat, (0, 1, 2)))
 
 
+class _Modules:
+    """What a name that was known is imported as now: another object, or None, which nobody can import. Of torch its parts, else the top."""
+
+    def __init__(self) -> None:
+        self._modules: dict[str, object] = {}
+        self._num = 0
+        self._values: list[object] = []
+        self._found: dict[str, Identity] = {}
+
+    def read(self) -> dict[str, Identity]:
+        if len(sys.modules) != self._num:
+            self._num = len(sys.modules)
+            new = (name for name in sys.modules if name not in self._modules and name.count(".") <= name.startswith("torch."))
+            self._modules |= {name: self if sys.modules[name] is None else sys.modules[name] for name in new}
+        values: list[object] = list(map(sys.modules.get, self._modules))
+        if not are_same(values, self._values):
+            self._values = values
+            pairs = zip(self._modules.items(), values, strict=True)
+            self._found = {name: Identity(now) for (name, module), now in pairs if now is not module and name in sys.modules}
+        return self._found
+
+    def put_back(self, before: dict[str, Identity]) -> None:
+        for name in self.read():
+            was = before[name].held if name in before else self._modules[name]
+            del sys.modules[name]
+            if was is not self:
+                sys.modules[name] = was  # type: ignore[assignment]
+
+
+def _forget_exit_functions(before: tuple[Identity, ...]) -> None:
+    for function in asked.exit_functions():
+        if Identity(function) not in before:
+            atexit.unregister(function)
+
+
 def _settings() -> Iterable[Setting]:
     variables = _Environment()
     yield Setting("environment", variables.read, variables.put_back)
@@ -222,6 +280,7 @@ def _settings() -> Iterable[Setting]:
     handlers = _Handlers()
     yield Setting("handler of", handlers.read, handlers.put_back, may_change_at_import=True)
     yield Setting("files of descriptors 0, 1, 2", _outputs)
+    yield Setting("more than half of all descriptors that were free are open", _Descriptors().read)
     yield Setting("faulthandler is enabled", faulthandler.is_enabled)
     yield Setting("gc (enabled, thresholds, debug)", lambda: (gc.isenabled(), gc.get_threshold(), gc.get_debug()), _put_back_gc)
     yield Setting("gc frozen", lambda: COLLECTOR.is_frozen, lambda _before: COLLECTOR.thaw(), may_change_at_import=True)
@@ -247,6 +306,14 @@ def _settings() -> Iterable[Setting]:
     yield attribute(root.manager, "disable", "logging.disable", may_change_at_import=True)
     yield Setting("tracemalloc", tracemalloc.is_tracing, lambda before: tracemalloc.start() if before else tracemalloc.stop())
     yield Setting("sys.path", lambda: tuple(sys.path), lambda before: sys.path.__setitem__(slice(None), before), may_change_at_import=True)
+    modules = _Modules()
+    yield Setting("module", modules.read, modules.put_back, may_change_at_import=True)
+    yield Setting(
+        "functions at the end of the process",
+        lambda: tuple(map(Identity, asked.exit_functions())),
+        _forget_exit_functions,
+        may_change_at_import=True,
+    )
     yield Setting("sys.meta_path", _finders, _put_back_finders, may_change_at_import=True)
     yield Setting("decimal context", _decimal_context, _put_back_decimal, may_change_at_import=True)
     yield Setting("numpy.seterr of", _numpy_errors, lambda before: sys.modules["numpy"].seterr(**before), may_change_at_import=True)

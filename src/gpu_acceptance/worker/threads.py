@@ -55,6 +55,12 @@ def _command(pid: int) -> str | None:
         return None
 
 
+def bare_threads() -> set[int]:
+    """Idents of threads that run Python and that `threading` did not start."""
+    idents = {thread.ident for thread in threading.enumerate()}
+    return {ident for ident in sys._current_frames() if ident not in idents}
+
+
 def working_threads() -> set[threading.Thread]:
     """Python's threads, but those of a pool that waits for work: torch's compiler keeps one."""
     frames = sys._current_frames()

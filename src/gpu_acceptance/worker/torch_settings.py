@@ -116,15 +116,20 @@ class _CompilersConfig:
 
     def __init__(self, module: str) -> None:
         self._module = module
+        self._overrides: list[Any] = []
+        self._are_variables = False
         self._values: list[object] = []
         self._can_change_in_place = False
         self._found: dict[str, object] = {}
 
     def read(self) -> dict[str, object]:
         entries = getattr(sys.modules.get(self._module), "_config", {})
-        values = [entry.user_override for entry in entries.values()]
-        if values and isinstance(values[0], ContextVar):  # torch 2.13; before it the values themselves
-            values = [variable.get() for variable in values]
+        if len(entries) != len(self._overrides) or not self._are_variables:
+            self._overrides = [entry.user_override for entry in entries.values()]
+            self._are_variables = bool(self._overrides) and isinstance(
+                self._overrides[0], ContextVar
+            )  # torch 2.13; else the values themselves
+        values: list[object] = [variable.get() for variable in self._overrides] if self._are_variables else self._overrides
         if self._can_change_in_place or not are_same(values, self._values):
             self._values = values
             self._can_change_in_place = any(isinstance(value, list | dict | set) for value in values)
@@ -176,6 +181,13 @@ def _settings() -> Iterable[Setting]:
     yield Setting("the default process group", lambda: Identity(dist.distributed_c10d._world.default_pg))
     yield Setting("torch sparse invariants", torch._C._check_sparse_tensor_invariants, torch._C._set_check_sparse_tensor_invariants)
     yield Setting("torch autograd multithreading", torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled)
+    yield Setting("torch warns always", torch.is_warn_always_enabled, torch.set_warn_always)
+    mha, future = torch.backends.mha, torch.__future__
+    yield Setting("torch fastpath of attention", mha.get_fastpath_enabled, mha.set_fastpath_enabled)
+    for name in ("overwrite", "swap"):
+        key = f"{name}_module_params_on_conversion"
+        yield Setting(f"torch {key}", getattr(future, f"get_{key}"), getattr(future, f"set_{key}"))
+    yield Setting("torch.distributed debug level", dist.get_debug_level, dist.set_debug_level)
     yield Setting("torch nnpack", torch._C._get_nnpack_enabled, torch._C._set_nnpack_enabled)
     yield Setting("torch hooks of all modules or optimizers", _global_hooks, _put_back_hooks, may_change_at_import=True)
     yield Setting("torch saved-tensor hooks", _saved_tensor_hooks)

@@ -112,11 +112,13 @@ def main(arguments: list[str]) -> int:
     with gc_spared():  # torch as well
         import pytest  # only after the lines above: it takes time, in which the supervisor may die
 
+        from gpu_acceptance.worker.asked import note_who_asks
         from gpu_acceptance.worker.last_collectives import answer_when_asked
         from gpu_acceptance.worker.leftovers import Leftovers
         from gpu_acceptance.worker.plugin import WorkerPlugin
 
     answer_when_asked(bell_fd, Path(os.environ["GPU_ACCEPTANCE_COLLECTIVES_FILE"]))
+    note_who_asks()
     plugin = WorkerPlugin(read_fd, write_fd, Leftovers())
     scratch = Path(os.environ[SCRATCH])
     code = int(pytest.main([*arguments, *_tmp_path_in(scratch)], plugins=[plugin]))

@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from suite import PYTHON, ROOT, make_suite, plain_pytest, torchrun
 from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.folder.results import read_results, write_results
+from gpu_acceptance.verdict.run_record import conclude_again
 
 pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
 
@@ -157,8 +158,14 @@ def test_a_rejected_run_whose_bad_row_was_cut_out_is_accepted_by_nobody(tmp_path
     header = ended.record.header.model_copy(update={"required": ("begins",)})
     cut = ended.record.model_copy(update={"header": header, "rows": rows, "conclusion": ended.alone("begins")})
     assert cut.conclusion.exit_code == 0
-    another = "the journal of rank 0 (journal/rank-00000.jsonl) has a plan with another required"
-    for record, code, said in ((cut, 3, "contradicts itself: "), (cut.model_copy(update={"plan": None}), 1, another)):
+    plan, profile = ended.record.plan, ended.record.plan.profile
+    limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject != "misses"}
+    validations = tuple(one for one in plan.validations if "misses" not in one.nodeid)
+    lesser = {"profile": replace(profile, requires=frozenset({"begins"}), limits=limits), "validations": validations}
+    planned = conclude_again(cut.model_copy(update={"plan": plan.model_copy(update=lesser)}))
+    assert planned.conclusion.exit_code == 0
+    another = "the journal of rank 0 (journal/rank-00000.jsonl) has a plan with another profile, validations"
+    for record, code, said in ((cut, 3, "contradicts itself: "), (planned, 1, another)):
         write_results(ended.folder, record)
         write_manifest(ended.folder)
         assert build(ended.folder, "verify", str(ended.folder)).exit_code == code

@@ -60,7 +60,7 @@ def test_a_suite_as_it_was_committed(tmp_path):
     assert ended.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)", ended.output
     state = ended.record.header.suite
     assert (state.source, len(state.commit), state.num_changed) == ("checkout", 40, 0)
-    assert f"gpu-acceptance 0.1.0 (commit {state.commit[:12]})" in " ".join((ended.folder / "summary.txt").read_text().split())
+    assert f"gpu-acceptance 0.2.0 (commit {state.commit[:12]})" in " ".join((ended.folder / "summary.txt").read_text().split())
 
 
 def test_what_was_changed_since_and_what_hooks_did_is_said(tmp_path):

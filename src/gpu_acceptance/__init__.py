@@ -1,3 +1,3 @@
 """gpu-acceptance: the test a buyer runs before signing for a GPU cluster."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

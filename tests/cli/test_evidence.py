@@ -27,13 +27,13 @@ def digest_of(folder):
 
 
 def edit_results(folder):
-    """Into another record that is as right in itself."""
-    record = read_results(folder)
-    write_results(folder, record.model_copy(update={"header": record.header.model_copy(update={"ended_at": "2026-11-21T00:00:00+00:00"})}))
+    """Into those of another run, journals and all, which are as right in themselves."""
+    shutil.rmtree(folder / "journal")
+    samples.leave(folder, samples.accepted(ended_at="2026-11-21T00:00:00+00:00"))
 
 
 def test_a_run_as_it_was_left(run_dir, capsys):
-    tail = f"2 files as SHA256SUMS names them{{}} | SHA256SUMS sha256 {digest_of(run_dir)} | {run_dir}\n"
+    tail = f"10 files as SHA256SUMS names them{{}} | SHA256SUMS sha256 {digest_of(run_dir)} | {run_dir}\n"
     line = read_results(run_dir).conclusion.line
     consistent = f"{line}\nCONSISTENT: " + tail.format("; whether it is the run's own, its digest says")
     assert run(capsys, "report", "verify", run_dir) == (0, consistent, "")
@@ -42,7 +42,9 @@ def test_a_run_as_it_was_left(run_dir, capsys):
 
 
 def test_what_was_changed_is_named(run_dir, capsys):
-    edit_results(run_dir)
+    record = read_results(run_dir)
+    header = record.header.model_copy(update={"ended_at": "2026-11-21T00:00:00+00:00"})
+    write_results(run_dir, record.model_copy(update={"header": header}))
     (run_dir / "junit.xml").touch()
     code, out, err = run(capsys, "report", "verify", run_dir)
     assert (code, err) == (1, "")
@@ -68,7 +70,7 @@ def test_a_manifest_of_another_run(run_dir, tmp_path, capsys):
     shutil.copy(other / "SHA256SUMS", run_dir)
     code, out, _ = run(capsys, "report", "verify", run_dir)
     assert code == 1
-    assert "CHANGED: 2 changed: not one file as it names it, a manifest of another run | " in out
+    assert "CHANGED: 10 changed: not one file as it names it, a manifest of another run | " in out
     shutil.rmtree(run_dir)
     shutil.copytree(other, run_dir)
     code, out, err = run(capsys, "report", "verify", run_dir)
@@ -148,7 +150,6 @@ def test_a_rebuilt_run_has_a_manifest_too(tmp_path, capsys):
 
 
 def test_a_manifest_outlives_the_results_that_it_names(run_dir, capsys):
-    told().leave(run_dir)
     (run_dir / "results.json").unlink()
     line = f"gpu-acceptance: {run_dir}/SHA256SUMS: of a run whose results.json is gone; move it away to rebuild the run from its journals\n"
     assert run(capsys, "report", "build", run_dir) == (3, "", line)

@@ -19,8 +19,8 @@ def test_the_copy_holds_the_suite_its_limits_and_a_readme(tmp_path, capsys):
     for part in ("acceptance", "fixtures", "thresholds"):
         wanted |= {f"{part}/{name}": content for name, content in files_of(ROOT / part).items()}
     assert copied == wanted
-    assert readme.startswith("# An acceptance suite of your own\n\nA copy of the suite of gpu-acceptance 0.1.0, ")
-    assert capsys.readouterr().out.startswith(f"{folder}: the suite of gpu-acceptance 0.1.0; README.md there says how to run it")
+    assert readme.startswith("# An acceptance suite of your own\n\nA copy of the suite of gpu-acceptance 0.2.0, ")
+    assert capsys.readouterr().out.startswith(f"{folder}: the suite of gpu-acceptance 0.2.0; README.md there says how to run it")
 
 
 def test_a_folder_that_is_there_and_empty_is_taken(tmp_path):

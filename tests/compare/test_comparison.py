@@ -13,8 +13,9 @@ from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report.compare_page import build_compare_page
 from gpu_acceptance.thresholds.contract import ContractLine
-from gpu_acceptance.verdict.contract import judge_contract
+from gpu_acceptance.thresholds.limit import FileDigest
 from tests.cli.test_verbs import run
+from tests.compare.judged_anew import judged_anew
 from tests.report import samples
 from tests.report.pages import parse
 from tests.report.test_hostile import PIECES, construct, tainted
@@ -25,9 +26,21 @@ HBM = "acceptance/test_hbm.py::test_hbm_triad"
 GEMM = "acceptance/test_gemm.py::test_gemm[bf16]"
 
 
-def later(record, **header):
-    """The same run, once more."""
-    return record.model_copy(update={"header": record.header.model_copy(update={"run_id": LATER, **header})})
+def later(record, **other):
+    """The same run, once more; `other` as `judged_anew` takes it."""
+    return judged_anew(record, run_id=LATER, **other)
+
+
+def with_other_limit():
+    """A later run that asks next to nothing of HBM."""
+    rows = samples.gemm_row(), samples.hbm_row(need=1), samples.nccl_row()
+    return samples.record(rows, map(samples.identity, range(8)), run_id=LATER)
+
+
+def of_half_the_gpus():
+    rows = samples.gemm_row(4), samples.hbm_row(ranks=4), samples.nccl_row(ranks=4)
+    ranks = [samples.identity(rank, local_world_size=4) for rank in range(4)]
+    return samples.record(rows, ranks, run_id=LATER, declared_gpus=4)
 
 
 def with_row(record, nodeid, change):
@@ -74,12 +87,14 @@ def row_of(record, nodeid):
     return next(row for row in record.rows if row.nodeid == nodeid)
 
 
+def with_slow_memory(*ranks):
+    """The accepted run, but for a limit of HBM that these ranks missed."""
+    return judged_anew(with_row(samples.accepted(), HBM, scaled("hbm.triad.bandwidth", 0.9, *ranks)))
+
+
 @pytest.fixture
 def bad():
-    """A run in which the GPU of rank 5 missed a limit of HBM; it is otherwise the accepted one."""
-    missed = judged(status=Status.MISSED, ranks=(5,))
-    row = missed(scaled("hbm.triad.bandwidth", 0.9, 5)(row_of(samples.accepted(), HBM)))
-    return with_row(samples.accepted(), HBM, lambda _: row.model_copy(update={"outcome": Outcome.FAILED}))
+    return with_slow_memory(5)
 
 
 @pytest.fixture
@@ -117,8 +132,7 @@ def test_what_is_still_there_is_no_worse(bad):
 
 
 def test_in_another_slot_it_is_gone_and_new(bad):
-    moved = with_row(bad, HBM, lambda row: judged(ranks=(2,))(row))
-    found = compare(bad, later(moved))
+    found = compare(bad, later(with_slow_memory(2)))
     assert [one.where for one in found.failures.gone] == ["node-01.example, GPU 5"]
     assert [one.where for one in found.failures.new] == ["node-01.example, GPU 2"]
     assert found.exit_code == 1
@@ -142,14 +156,14 @@ def test_what_was_not_tested_before_is_not_new(bad, good):
     assert found.exit_code == 6
 
 
-def test_a_limit_that_was_lowered_repairs_nothing(bad, good):
-    found = compare(bad, with_row(good, HBM, judged(need=">= 1")))
+def test_a_limit_that_was_lowered_repairs_nothing(bad):
+    found = compare(bad, with_other_limit())
     assert [one.reason for one in found.failures.not_compared] == ["judged by another limit: >= 4150, then >= 1"]
     assert found.exit_code == 6
 
 
 def test_nor_does_a_waiver(bad, good):
-    found = compare(bad, with_row(good, HBM, judged(status=Status.WAIVED)))
+    found = compare(bad, later(good, waivers={"hbm.*": "agreed"}))
     assert [one.reason for one in found.failures.not_compared] == ["not tested again"]
 
 
@@ -168,7 +182,6 @@ def test_a_run_that_tests_nothing_is_not_found_to_be_no_worse(good, change, reas
     [
         ({"status": Status.NOT_MEASURED}, "held, then not measured"),
         ({"status": Status.WAIVED}, "held, then waived"),
-        ({"need": ">= 1"}, "held, then by another limit: >= 1"),
         (None, "held, and the later run has no such limit"),
         ({"status": Status.MISSED}, ""),
     ],
@@ -185,11 +198,17 @@ def test_a_limit_that_held_is_judged_again_and_by_the_same(good, update, lost):
     assert found.exit_code == (6 if lost else 0)
 
 
+def test_a_limit_that_held_and_was_lowered_was_not_judged_again():
+    found = compare(samples.accepted(), with_other_limit())
+    assert list(map(str, found.lost)) == ["hbm.triad.bandwidth >= 4150: held, then by another limit: >= 1"]
+    assert found.exit_code == 6
+
+
 def test_a_real_run_that_was_accepted_and_one_that_measured_little(tmp_path, capsys):
     runs = REPORTS / "evidence"
     page = tmp_path / "page.html"
     little = read_results(runs / "h200-training/x2-sound")  # it ran before the other one
-    after = leave(tmp_path / "after", later(little, started_at="2026-12-01T07:00:00+00:00", ended_at="2026-12-01T08:00:00+00:00"))
+    after = samples.leave(tmp_path / "after", later(little, started_at="2026-12-01T07:00:00+00:00", ended_at="2026-12-01T08:00:00+00:00"))
     code, out, err = run(capsys, "report", "compare", runs / "h200x2-accept/full", after, f"--html={page}")
     assert (code, err) == (6, "")
     assert out.splitlines()[-1] == "NOT COMPARABLE: 66 right before and not tested again; 1 validation and 0 figures compared"
@@ -199,7 +218,7 @@ def test_a_real_run_that_was_accepted_and_one_that_measured_little(tmp_path, cap
 
 
 def test_a_line_of_the_report_is_no_other_parameter_of_a_measurement(bad, good):
-    found = compare(bad, later(good, parameters={**good.header.parameters, "nccl.latency_reference": "all_reduce 8 8b 5"}))
+    found = compare(bad, later(good, profile={"parameters": {**good.header.parameters, "nccl.latency_reference": "all_reduce 8 8b 5"}}))
     assert found.failures.not_compared == ()
     assert len(found.failures.gone) == 1
     assert found.figures.num_compared == compare(bad, good).figures.num_compared
@@ -207,7 +226,7 @@ def test_a_line_of_the_report_is_no_other_parameter_of_a_measurement(bad, good):
 
 def test_other_sizes_are_not_compared(bad, good):
     parameters = {**good.header.parameters, "hbm.size": 7}
-    found = compare(bad, later(good, parameters=parameters))
+    found = compare(bad, later(good, profile={"parameters": parameters}))
     assert [one.reason for one in found.failures.not_compared] == ["with other parameters"]
     assert "parameter hbm.size: none -> 7" in map(str, found.differing)
     assert not [one for one in found.figures.moved if one.metric.startswith("hbm.")]
@@ -288,25 +307,24 @@ def test_which_way_is_better(good, unit, bound, direction):
         return row.model_copy(update={"judgements": tuple(row.judgements[0].model_copy(update={"bound": one}) for one in bound.split(" "))})
 
     first = with_row(samples.accepted(), GEMM, change)
-    second = with_row(later(first), GEMM, scaled("gemm.bf16.tflops", 1.5, 0))
+    second = with_row(with_row(good, GEMM, change), GEMM, scaled("gemm.bf16.tflops", 1.5, 0))
     assert [one.direction for one in compare(first, second).figures.moved] == [direction]
 
 
 @pytest.mark.parametrize(
-    ("header", "line"),
+    ("after", "line"),
     [
-        ({"profile": "h100-sxm"}, "NOT COMPARABLE: other profile"),
-        ({"measure_only": True}, "NOT COMPARABLE: other profile"),
-        ({"ranks": 4}, "NOT COMPARABLE: other job"),
-        ({"ranks": "elsewhere"}, "NOT COMPARABLE: other nodes"),
+        (lambda good: later(good, profile={"name": "h100-sxm"}), "NOT COMPARABLE: other profile"),
+        (lambda good: later(good, measure_only=True), "NOT COMPARABLE: other profile"),
+        (lambda _: of_half_the_gpus(), "NOT COMPARABLE: other job"),
+        (
+            lambda good: later(good, ranks=[one.model_copy(update={"host": "elsewhere"}) for one in good.header.ranks]),
+            "NOT COMPARABLE: other nodes",
+        ),
     ],
 )
-def test_what_forbids_a_comparison(bad, good, header, line):
-    if header.get("ranks") == 4:
-        header = {"ranks": good.header.ranks[:4]}
-    if header.get("ranks") == "elsewhere":
-        header = {"ranks": tuple(one.model_copy(update={"host": "elsewhere"}) for one in good.header.ranks)}
-    found = compare(bad, later(good, **header))
+def test_what_forbids_a_comparison(bad, good, after, line):
+    found = compare(bad, after(good))
     assert (found.line, found.exit_code) == (line, 6)
     assert found.differing[0].forbids
 
@@ -319,9 +337,10 @@ def test_runs_that_tested_nothing_in_common(good):
 def test_what_differs_is_told(good):
     first = good.header.ranks[0]
     gpus = (first.gpus[0].model_copy(update={"serial": "1659999999999"}), *first.gpus[1:])
-    ranks = tuple(one.model_copy(update={"gpus": gpus, "versions": {**one.versions, "driver": "999.1"}}) for one in good.header.ranks)
-    after = later(good, ranks=ranks, level="quick", profile_files={"site.yaml": "f" * 64}, gpu_acceptance_version="9")
-    told = list(map(str, compare(samples.accepted(), after.model_copy(update={"waivers": {"hbm.*": "agreed"}})).differing))
+    ranks = [one.model_copy(update={"gpus": gpus, "versions": {**one.versions, "driver": "999.1"}}) for one in good.header.ranks]
+    profile = {"level": "quick", "files": (FileDigest("site.yaml", "f" * 64),)}
+    after = later(good, ranks=ranks, profile=profile, gpu_acceptance_version="9", waivers={"hbm.*": "agreed"})
+    told = list(map(str, compare(samples.accepted(), after).differing))
     for line in (
         f"serial of node-01.example, GPU 0: {first.gpus[0].serial} -> 1659999999999",
         "limits of site.yaml: none -> ffffffffffff",
@@ -334,12 +353,6 @@ def test_what_differs_is_told(good):
 
 
 # --- the verb and the page -----------------------------------------------------------------------------------------------------
-
-
-def leave(folder, record):
-    folder.mkdir()
-    write_results(folder, record)
-    return folder
 
 
 def test_two_real_runs_with_and_without_another_job_on_the_gpus(tmp_path, capsys):
@@ -374,14 +387,14 @@ def test_no_figure_of_one_machine_moves_by_more_than_noise(before, after, num_fi
 
 
 def test_one_run_is_not_compared_with_itself(tmp_path, capsys):
-    folder = leave(tmp_path / "run", samples.accepted())
+    folder = samples.leave(tmp_path / "run", samples.accepted())
     line = f"gpu-acceptance: {folder} and {folder}: both are of run {samples.RUN_ID}\n"
     assert run(capsys, "report", "compare", folder, folder) == (4, "", line)
 
 
 def test_an_earlier_run_is_not_taken_for_the_one_after_a_repair(tmp_path, capsys):
-    failed = leave(tmp_path / "failed", samples.rejected())
-    old = leave(tmp_path / "old", later(samples.accepted(), started_at="2026-11-19T07:00:00+00:00"))
+    failed = samples.leave(tmp_path / "failed", samples.rejected())
+    old = samples.leave(tmp_path / "old", later(samples.accepted(), started_at="2026-11-19T07:00:00+00:00"))
     said = f"{old} began at 2026-11-19T07:00:00+00:00, and {failed} at 2026-11-20T07:00:00+00:00: name the earlier run first"
     line = f"gpu-acceptance: {said}\n"
     assert run(capsys, "report", "compare", failed, old) == (4, "", line)
@@ -390,13 +403,12 @@ def test_an_earlier_run_is_not_taken_for_the_one_after_a_repair(tmp_path, capsys
 
 def without_results(folder):
     """Of a run whose reporter was killed."""
-    (folder / "journal").mkdir()
-    (folder / "results.json").rename(folder / "journal" / "rank-00000.jsonl")
+    (folder / "results.json").unlink()
 
 
 @pytest.mark.parametrize(("leave_manifest", "name"), [(write_manifest, "logs/page.html"), (lambda _: None, "results.json")])
 def test_a_page_never_goes_into_the_folder_of_a_run(tmp_path, capsys, good, leave_manifest, name):
-    before, after = leave(tmp_path / "before", samples.accepted()), leave(tmp_path / "after", good)
+    before, after = samples.leave(tmp_path / "before", samples.accepted()), samples.leave(tmp_path / "after", good)
     leave_manifest(after)
     (after / "logs").mkdir()
     page = after / name
@@ -408,8 +420,8 @@ def test_a_page_never_goes_into_the_folder_of_a_run(tmp_path, capsys, good, leav
 
 @pytest.mark.parametrize("name", ["journal/rank-00000.jsonl", "logs/rank-00000.log", "report.html"])
 def test_nor_into_that_of_a_run_that_left_its_journals_alone(tmp_path, capsys, good, name):
-    before, after = leave(tmp_path / "before", samples.accepted()), leave(tmp_path / "after", good)
-    without_results(leave(tmp_path / "killed", samples.rejected()))
+    before, after = samples.leave(tmp_path / "before", samples.accepted()), samples.leave(tmp_path / "after", good)
+    without_results(samples.leave(tmp_path / "killed", samples.rejected()))
     page = tmp_path / "killed" / name
     page.parent.mkdir(exist_ok=True)
     content = page.read_bytes() if page.exists() else None
@@ -419,7 +431,7 @@ def test_nor_into_that_of_a_run_that_left_its_journals_alone(tmp_path, capsys, g
 
 
 def test_edited_results_are_not_compared(tmp_path, capsys, good):
-    before, after = leave(tmp_path / "before", samples.accepted()), leave(tmp_path / "after", good)
+    before, after = samples.leave(tmp_path / "before", samples.accepted()), samples.leave(tmp_path / "after", good)
     write_manifest(after)
     write_results(after, later(good, ended_at="2026-11-22T00:00:00+00:00"))
     code, out, err = run(capsys, "report", "compare", before, after)
@@ -440,10 +452,11 @@ def test_hostile_text_changes_nothing_but_its_own_cell(bad, taint):
     assert page(f"x{taint}").shape == page("x").shape
 
 
-def with_contract(record, *lines):
-    """The same run, with a contract judged over its limits."""
-    contract = judge_contract(samples.CONTRACT.model_copy(update={"lines": lines}), record.conclusion.limits, 1, {})
-    return record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"contract": contract})})
+def with_contract(*lines, worst=4312.0):
+    """The run whose slowest memory is as fast as that, under a contract of these lines."""
+    rows = samples.gemm_row(), samples.hbm_row(worst), samples.nccl_row()
+    contract = samples.CONTRACT.model_copy(update={"lines": lines})
+    return samples.record(rows, map(samples.identity, range(8)), contract=contract)
 
 
 def of_memory(at_least):
@@ -462,8 +475,7 @@ def of_memory(at_least):
     ],
 )
 def test_a_contract_line_that_was_missed_is_a_failure_though_every_limit_held(before, after, exit_code, says):
-    record = samples.accepted()
-    comparison = compare(with_contract(record, *before), with_contract(record, *after))
+    comparison = compare(with_contract(*before), with_contract(*after))
     assert comparison.exit_code == exit_code, comparison.line
     found = {kind: getattr(comparison.failures, kind) for kind in ("gone", "new", "still", "not_compared")}
     assert tuple(kind for kind, failures in found.items() if failures) == says
@@ -474,12 +486,7 @@ def test_a_contract_line_that_was_missed_is_a_failure_though_every_limit_held(be
 
 
 def test_a_contract_line_is_new_or_gone_where_the_same_line_was_met_in_the_other_run():
-    good, line = samples.accepted(), of_memory(4200)
-    limits = tuple(
-        one.model_copy(update={"value": 4190.0}) if one.metric == "hbm.triad.bandwidth" else one for one in good.conclusion.limits
-    )
-    slow = good.model_copy(update={"conclusion": good.conclusion.model_copy(update={"limits": limits})})
-    met, missed = with_contract(good, line), with_contract(slow, line)
+    met, missed = with_contract(of_memory(4200)), with_contract(of_memory(4200), worst=4190.0)
     worse, better = compare(met, missed), compare(missed, met)
     assert (worse.exit_code, [one.nodeid for one in worse.failures.new]) == (1, ["contract line 8.1"])
     assert (better.exit_code, [one.nodeid for one in better.failures.gone]) == (0, ["contract line 8.1"])

@@ -4,6 +4,7 @@ import pytest
 
 from gpu_acceptance.compare.comparison import compare
 from gpu_acceptance.compare.slots import match_slots
+from tests.compare.judged_anew import judged_anew
 from tests.compare.test_comparison import HBM, later, scaled, with_row
 from tests.report import samples
 
@@ -29,8 +30,7 @@ def identities(*nodes, chassis=True, uuids=True, hosts=("localhost", "localhost"
 
 
 def run_of(*nodes, **more):
-    record = samples.accepted()
-    return record.model_copy(update={"header": record.header.model_copy(update={"ranks": tuple(identities(*nodes, **more))})})
+    return judged_anew(samples.accepted(), ranks=identities(*nodes, **more))
 
 
 @pytest.mark.parametrize("slow", [1, 6])

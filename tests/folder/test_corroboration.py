@@ -82,15 +82,6 @@ def test_a_record_that_was_judged_by_other_limits_is_not_confirmed(tmp_path, cha
 
 
 @OTHER_LIMITS
-def test_nor_is_one_that_keeps_no_plan(tmp_path, change, wrong):
-    run = told(triad=(120.0, 120.0, 3.0, 120.0))
-    earlier = record_of(with_other_limits(run, change)).model_copy(update={"plan": None})
-    (found,) = unlike(leave(tmp_path / RUN_ID, run, earlier))
-    assert found.startswith(f"{journal(0)} has limits by which results.json is wrong: ")
-    assert wrong in found
-
-
-@OTHER_LIMITS
 def test_one_that_has_the_plan_of_its_journals_and_was_judged_by_other_limits_cannot_be_read(tmp_path, change, wrong):
     run = told(triad=(120.0, 120.0, 3.0, 120.0))
     folder = leave(tmp_path / RUN_ID, run, record_of(with_other_limits(run, change)).model_copy(update={"plan": run.plan}))
@@ -115,12 +106,10 @@ def test_what_the_plan_says_against_a_verdict_is_in_it_whatever_is_written_there
         assert capsys.readouterr().out.startswith("ACCEPTED (")
 
 
-@pytest.mark.parametrize("has_plan", [True, False], ids=["", "its plan taken out"])
 @pytest.mark.parametrize("said", [(0, 2, 3), ()], ids=["without the one that says otherwise", "none at all"])
-def test_a_record_cannot_say_that_journals_of_its_node_lie_elsewhere(tmp_path, said, has_plan):
+def test_a_record_cannot_say_that_journals_of_its_node_lie_elsewhere(tmp_path, said):
     bad, forged = told(triad=(120.0, 3.0, 120.0, 120.0)), record_of(told(), said)
-    forged = forged.model_copy(update={"plan": forged.plan if has_plan else None})
-    left_out = {0, 1, 2, 3} - {*said, *([] if has_plan else [0])}  # without a plan, rank 0's is there, whoever names it
+    left_out = {0, 1, 2, 3} - {*said}
     folder = leave(tmp_path / RUN_ID, bad, forged, *left_out)
     assert unlike(folder)[0] == f"{journal(min(left_out))} is gone"
     assert main(["verdict", str(folder)]) == 3
@@ -130,10 +119,10 @@ def test_a_record_whose_bad_row_was_cut_out_is_not_confirmed(tmp_path, capsys):
     bad = told(triad=(120.0, 120.0, 3.0, 120.0))
     good = Told(make_plan(nodeids=[one.nodeid for one in bad.plan.validations if one.nodeid != TRIAD]), 4, bad.attempts)
     folder = leave(tmp_path / RUN_ID, bad, record_of(good))
-    assert unlike(folder) == [f"{journal(rank)} has planned what results.json lacks: test_hbm.py::test_triad" for rank in range(4)]
+    assert unlike(folder) == [f"{journal(rank)} has a plan with another validations" for rank in range(4)]
     code, lines = verify(folder, capsys)
     assert code == 1
-    assert lines[0] == ("UNLIKE journal/rank-00000.jsonl: rank 0: it has planned what results.json lacks: test_hbm.py::test_triad")
+    assert lines[0] == ("UNLIKE journal/rank-00000.jsonl: rank 0: it has a plan with another validations")
     assert lines[-1].startswith("CHANGED: 4 unlike the results | ")
 
 
@@ -199,7 +188,7 @@ def of_other_limits(path):
         (truncated, "cannot be used: line 7: cut off: the writer ended in the middle of it"),
         (begun_anew, "has no plan: it was cut off, or begun anew"),
         (of_another_rank, "gives its rank another rank, local_rank, gpu_uuid"),
-        (of_other_limits, "has a plan with another profile_digest"),
+        (of_other_limits, "has a plan with another profile"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
@@ -225,14 +214,6 @@ def test_a_journal_that_no_manifest_could_vouch_for(tmp_path, harm, text):
 def test_journals_of_nodes_that_have_a_folder_of_their_own_are_not_missed(tmp_path):
     run = replace(told(), ranks_of_node=2)
     assert unlike(leave(tmp_path / RUN_ID, run, record_of(run, (0, 1)), 2, 3)) == []
-
-
-def test_a_record_of_an_earlier_version_wants_all_journals_of_a_node(tmp_path):
-    run = told()
-    record = record_of(run)
-    earlier = record.model_copy(update={"header": record.header.model_copy(update={"journals": None})})
-    assert unlike(leave(tmp_path / RUN_ID, run, earlier)) == []
-    assert unlike(leave(tmp_path / "short", run, earlier, 3)) == [f"{journal(3)} is gone"]
 
 
 @pytest.mark.parametrize("field", [{"gpu_uuid": "GPU-of-another"}, {"versions": {"torch": "9.9"}}], ids=["gpu_uuid", "versions"])

@@ -121,7 +121,7 @@ def test_the_largest_results_are_2_gib():
         ("[" * 100_000, "not JSON: recursion limit exceeded"),
         (b"\xff\xfe", "not JSON: "),
         ("[]", "Input should be an object, not []"),
-        ("{}", "header: Field required, not {}"),
+        ("{}", "plan: Field required, not {} (and 4 more)"),
     ],
 )
 def test_what_is_no_record(tmp_path, text, message):
@@ -133,9 +133,13 @@ def test_what_is_no_record(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data.update(schema_version=2, novelty=1), "schema_version is 2; this version reads 1"),
+        (
+            lambda data: data.update(schema_version=1, novelty=1),
+            "schema_version 1, by gpu-acceptance 0.1.0, which reads it; this version reads 2: without results.json, `report build` makes",
+        ),
+        (lambda data: data.update(schema_version=3, header={}), "schema_version is 3; this version reads 2"),
         (lambda data: data["header"]["ranks"][3].update(schema_version="1"), "schema_version is '1'; this version reads 1"),
-        (lambda data: data.pop("schema_version"), "no schema_version; this version reads 1"),
+        (lambda data: data.pop("schema_version"), "no schema_version; this version reads 2"),
         (lambda data: data["header"].update(novelty=1), "unknown key header.novelty"),
         (
             lambda data: data["rows"][0]["attempts"][0]["ranks"][0]["figures"][0].update(novelty=1),
@@ -155,6 +159,8 @@ def test_what_is_no_record(tmp_path, text, message):
         ),
         (lambda data: data["rows"][0].update(message="x" * 20_000), "rows.0.message: String should have at most 16384 characters"),
         (lambda data: data["rows"][0].update(outcome=1, message=2), "(and 1 more)"),
+        (lambda data: data.pop("plan"), "plan: Field required"),
+        (lambda data: data["plan"].update(profile=None), "plan.profile: "),
     ],
 )
 def test_what_is_wrong_is_named_on_one_line(tmp_path, change, message):
@@ -166,11 +172,93 @@ def test_what_is_wrong_is_named_on_one_line(tmp_path, change, message):
     assert len(str(caught.value)) < 700
 
 
-def test_a_record_that_contradicts_itself_is_refused_on_one_line(tmp_path):
-    run_dir = written(tmp_path, lambda data: data["rows"][1].update(outcome="error", message="a\n" + "b" * 9_000))
+HBM, GEMM = "acceptance/test_hbm.py::test_hbm_triad", "acceptance/test_gemm.py::test_gemm[bf16]"
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda data: data["rows"][1].update(outcome="error"), f"{HBM}: outcome is error, and its figures and limits give passed"),
+        (
+            lambda data: data["rows"][1]["judgements"][0].update(asked=1.0),
+            f"{HBM}: hbm.triad.bandwidth: asked is 1.0, and its figures and limits give 4150.0",
+        ),
+        (
+            lambda data: data["rows"][1]["attempts"][0]["ranks"][5]["figures"][0].update(value=3.0),
+            f"{HBM}: outcome is passed, and its figures and limits give failed",
+        ),
+        (
+            lambda data: data["plan"]["profile"]["limits"]["hbm.triad.bandwidth"].update(at_least=4400),
+            f"{HBM}: outcome is passed, and its figures and limits give failed",
+        ),
+        (lambda data: data["rows"].pop(1), f"{HBM} was planned, and has no row"),
+        (lambda data: data["rows"].append(data["rows"][1]), f"{HBM} is there 2 times"),
+        (lambda data: data["plan"]["validations"].pop(1), f"{HBM} has a row, and was not planned"),
+        (lambda data: data["rows"][1].update(subject="gemm"), f"{HBM} is told to be of subject gemm"),
+        (lambda data: data["rows"][1]["attempts"][0].update(number=2), f"attempt 1 of {HBM} is told to be attempt 2"),
+        (
+            lambda data: data["rows"][1]["attempts"][0]["ranks"][3].update(attempt=2),
+            f"attempt 1 of {HBM} has what rank 3 did in attempt 2 of {HBM}",
+        ),
+        (
+            lambda data: data["rows"][1]["attempts"][0]["ranks"].append(data["rows"][1]["attempts"][0]["ranks"][3]),
+            f"attempt 1 of {HBM} has a rank twice",
+        ),
+        (lambda data: data["rows"][1]["attempts"][0]["ranks"].pop(3), f"{HBM}: outcome is passed, and its figures and limits give lost"),
+        (lambda data: data["rows"][1].update(attempts=[]), f"{HBM} is passed, and nothing that was planned says so"),
+        (
+            lambda data: data["rows"][1].update(attempts=[], outcome="not applicable"),
+            f"{HBM} is not applicable, and nothing that was planned says so",
+        ),
+        (lambda data: data["rows"][1].update(attempts=[], outcome="not run"), f"{HBM} has judgements, and no attempt"),
+        (lambda data: data["rows"][1].update(attempts=[], outcome="died"), f"{HBM} is died, and nothing that was planned says so"),
+        (lambda data: data["rows"][1].update(duration_s=1.0), f"{HBM}: duration_s is 1.0, and its figures and limits give 12.7"),
+        (lambda data: data["conclusion"]["limits"].pop(), "the whole run has 4 judgements, and its figures and limits give 5"),
+        (lambda data: data["conclusion"].update(exit_code=6), "conclusion.exit_code is 6, and what the record holds gives 0"),
+        (
+            lambda data: data["conclusion"]["coverage"].update(gpus_tested=7),
+            "conclusion.coverage is Coverage(nodes=1, ranks=8, gpus_existing=8, gpus_tested=7,",
+        ),
+        (
+            lambda data: data["end"].update(interrupted="SIGTERM"),
+            "conclusion.verdict is 'ACCEPTED', and what the record holds gives 'INCOMPLETE'",
+        ),
+        (
+            lambda data: data["plan"].update(measure_only=True),
+            f"{GEMM} has 2 judgements, and its figures and limits give 0",
+        ),
+        (lambda data: data["header"].update(level="quick"), "header.level is 'quick', and what the record holds gives 'full'"),
+        (lambda data: data["header"]["required"].pop(), "header.required is ('gemm', 'hbm'), and what the record holds gives ('gemm', "),
+        (
+            lambda data: data["header"]["ranks"].pop(),
+            f"{GEMM}: outcome is passed, and",
+        ),
+        (lambda data: data.update(waivers={"hbm.*": "a ticket"}), "waivers is {'hbm.*': 'a ticket'}, and what the record holds gives {}"),
+        (
+            lambda data: data.update(not_applicable={"hbm.*": "none"}),
+            "not_applicable is {'hbm.*': 'none'}, and what the record holds",
+        ),
+    ],
+)
+def test_a_record_from_which_something_else_follows_is_refused_on_one_line(tmp_path, change, fault):
+    run_dir = written(tmp_path, change)
     with pytest.raises(RecordError) as caught:
         read_results(run_dir)
-    assert str(caught.value) == f"{run_dir}/results.json: contradicts itself: ACCEPTED, and test_hbm.py::test_hbm_triad: a"
+    assert str(caught.value).startswith(f"{run_dir}/results.json: contradicts itself: {fault}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data["conclusion"].update(line="ACCEPTED for 64 of 64 GPUs", reasons=["a reason"]),
+        lambda data: [row.update(message="as somebody wrote") for row in data["rows"]],
+        lambda data: [one.update(message="as somebody wrote") for row in data["rows"] for one in row["judgements"]],
+    ],
+    ids=["the verdict line", "rows", "judgements"],
+)
+def test_words_that_somebody_wrote_are_made_anew(tmp_path, change):
+    assert read_results(written(tmp_path, change)) == samples.accepted()
 
 
 def test_journal_comes_back_in_order(tmp_path):

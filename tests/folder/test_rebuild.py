@@ -22,9 +22,9 @@ from gpu_acceptance.record.run_record import RunEnd
 from gpu_acceptance.report import build_page
 from gpu_acceptance.thresholds.limit import Peers
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
-from gpu_acceptance.verdict.contradictions import find_contradiction
+from gpu_acceptance.verdict.judged_again import find_concluded_otherwise
 from gpu_acceptance.verdict.objections import FORMATION
-from gpu_acceptance.verdict.run_record import make_run_record
+from gpu_acceptance.verdict.run_record import conclude_again, make_run_record
 from tests.journals import BF16, LARGE_JOB, PROFILE, RUN_ID, TRIAD, Told, attempt_of, checked, make_plan, told
 from tests.judging import make_limit, make_profile, make_record, with_record
 from tests.report.pages import parse
@@ -83,7 +83,7 @@ def test_a_run_that_was_interrupted_before_its_reporter_was_lost_is_interrupted(
     record = rebuild(run.contents(), ended_at=ENDED, why=WHY, interrupted="SIGTERM")
     assert (record.conclusion.verdict, record.conclusion.exit_code) == (verdict, 2)
     assert "interrupted: SIGTERM" in record.conclusion.reasons
-    assert find_contradiction(record) == ""
+    assert list(find_concluded_otherwise(record, conclude_again(record))) == []
     assert record.header.rebuilt == "no reporter saw this run whole: rebuilt from 4 of 4 journals (node-00 lost power)"
 
 
@@ -93,7 +93,7 @@ def test_what_strangers_did_to_a_run_is_said_by_the_rank_that_rebuilds_it():
     assert (record.header.control.dropped, record.header.control.lost) == ({"beat": 21}, {"beat": 1})
     assert "1 control message deleted or overwritten in the control store by a stranger (beat: 1)" in record.conclusion.reasons
     assert "21 control messages of strangers dropped" in record.conclusion.line
-    assert find_contradiction(record) == ""
+    assert list(find_concluded_otherwise(record, conclude_again(record))) == []
 
 
 def test_nobody_accepts_a_run_that_nobody_finished():

@@ -50,7 +50,7 @@ def test_a_signature_says_who_vouches_for_all_files(run_dir, keys, capsys):
     code, out = verify(capsys, run_dir, keys / "allowed")
     assert code == 0
     assert out.startswith(f"{line}VERIFIED by the signature of buyer@example.org (ED25519 key SHA256:")
-    assert out.endswith(f"): 1 file as SHA256SUMS names them{tail}")
+    assert out.endswith(f"): 9 files as SHA256SUMS names them{tail}")
     code, out, _ = run(capsys, "report", "verify", run_dir)
     assert code == 0
     assert out.startswith(f"{line}CONSISTENT: ")

@@ -6,11 +6,10 @@ import re
 import subprocess
 
 import pytest
-from report import samples
 
 from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.manifest import read_manifest, write_manifest
-from gpu_acceptance.folder.results import read_results, write_results
+from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Outcome
@@ -21,18 +20,20 @@ from gpu_acceptance.redaction.stand_ins import StandIns
 from gpu_acceptance.report import write_page
 from gpu_acceptance.report.exports import EXPORTS
 from tests.cli.test_verbs import run
+from tests.compare.judged_anew import judged_anew
+from tests.report import samples
 
 HOME = "/ho" + "me"
 
 
 def leave(folder, record, **files):
-    """A run folder with this record and these files, its page, event files whose folder is named by a host, and a manifest."""
+    """A run folder with this record, its journals and these files, its page, event files in a folder named by a host, and a manifest."""
     host = re.sub(r"[^a-z0-9.-]", "", record.header.ranks[0].host)
     events = folder / "tensorboard" / host
     events.mkdir(parents=True)
     (events / "events.out.tfevents.1").write_bytes(b"\xff")
     (folder / "logs").mkdir()
-    write_results(folder, record)
+    samples.leave(folder, record)
     write_page(folder)
     for name, text in files.items():
         (folder / name.replace("__", "/").replace("_", ".")).write_text(text)
@@ -58,8 +59,7 @@ def learnt(*texts, record=None):
 
 
 def with_hosts(record, *hosts):
-    ranks = tuple(one.model_copy(update={"host": hosts[one.rank % len(hosts)]}) for one in record.header.ranks)
-    return record.model_copy(update={"header": record.header.model_copy(update={"ranks": ranks})})
+    return judged_anew(record, ranks=[one.model_copy(update={"host": hosts[one.rank % len(hosts)]}) for one in record.header.ranks])
 
 
 def test_no_name_of_a_machine_is_left(tmp_path, capsys):
@@ -74,7 +74,8 @@ def test_no_name_of_a_machine_is_left(tmp_path, capsys):
     digest = read_manifest(tmp_path / "out").sha256
     says = f"REDACTED: {tmp_path}/names says what stands for what, keep it | SHA256SUMS sha256 {digest} | {tmp_path}/out\n"
     assert (code, out, err) == (0, says, "")
-    assert set(texts) == {"SHA256SUMS", "logs/log", "redaction.json", "report.html", "results.json", *EXPORTS}
+    journals = {f"journal/rank-{rank:05d}.jsonl" for rank in range(8)}
+    assert set(texts) == {"SHA256SUMS", "logs/log", "redaction.json", "report.html", "results.json", *journals, *EXPORTS}
     kept = {f"node-{node:02d}" for node in range(2)}  # what stands for a host may be its name
     assert not [name for name in names - kept for text in texts.values() if name in text]
     assert read_results(tmp_path / "out").conclusion.coverage == record.conclusion.coverage
@@ -82,9 +83,8 @@ def test_no_name_of_a_machine_is_left(tmp_path, capsys):
 
 
 def test_paths_of_the_command_are_replaced_in_record_page_and_logs(tmp_path, capsys):
-    record = samples.accepted()
     command = ("/opt/bin/python", "-m", "pytest", "acceptance/", "--report-dir=/scratch/lab-7/runs", "--limits=/mnt/lab-7/site.yaml")
-    record = record.model_copy(update={"header": record.header.model_copy(update={"command": command})})
+    record = samples.accepted(command=command)
     log = "report: /scratch/lab-7/runs/20261120-072000-a1b2/report.html\noverlay /mnt/lab-7/site.yaml"
     out = tmp_path / "out"
     assert redact(capsys, leave(tmp_path / "run", record, logs__log=log), out, tmp_path / "names")[0] == 0
@@ -143,7 +143,7 @@ def with_text(record, metric, text):
     first = first.model_copy(update={"figures": (*first.figures, make_figure(metric, text, "text", judged=False))})
     attempt = attempt.model_copy(update={"ranks": (first, *attempt.ranks[1:])})
     row = row.model_copy(update={"attempts": (*row.attempts[:-1], attempt)})
-    return record.model_copy(update={"rows": (row, *record.rows[1:])})
+    return judged_anew(record, rows=(row, *record.rows[1:]))
 
 
 def test_nodes_of_a_cluster_are_replaced_where_pods_have_names_of_their_own():
@@ -178,8 +178,7 @@ def test_colours_and_escapes_hide_no_name():
 
 def test_a_hostile_name_is_replaced_in_every_form_that_a_file_gives_it(tmp_path, capsys):
     name = 'x"<b>&\x1b[2J\u202ey'
-    record = with_hosts(samples.accepted(), name)
-    record = record.model_copy(update={"header": record.header.model_copy(update={"declared_nodes": (DeclaredNode(host=name, gpus=8),)})})
+    record = with_hosts(samples.accepted(declared_nodes=(DeclaredNode(host=name, gpus=8),)), name)
     line = encode(RankRecord(nodeid="a", attempt=1, generation=1, rank=0, outcome=Outcome.FAILED, message=f"on {name}"))
     files = {
         "other_xml": r"<a m='x&quot;&lt;b&gt;&amp;\x1b[2J\u202ey'/>",
@@ -251,6 +250,7 @@ def test_nothing_is_left_where_it_cannot_be_made(tmp_path, capsys):
     run_dir = leave(tmp_path / "run", with_counter(with_hosts(samples.accepted(), "counters")))  # a subject with rules of its own: replaced
     code, _, err = redact(capsys, run_dir, tmp_path / "out", tmp_path / "names")
     assert (code, err.count("\n")) == (3, 1)
+    assert "among the counters of a record" in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["names", "run"]
 
 
@@ -262,10 +262,10 @@ def with_counter(record):
     first = attempt.ranks[0].model_copy(update={"counters": (counter,)})
     attempt = attempt.model_copy(update={"ranks": (first, *attempt.ranks[1:])})
     row = row.model_copy(update={"attempts": (*row.attempts[:-1], attempt)})
-    return record.model_copy(update={"rows": (row, *record.rows[1:])})
+    return judged_anew(record, rows=(row, *record.rows[1:]))
 
 
-@pytest.mark.parametrize("hosts", [("rank", "node"), ("passed", "job"), ("held", "gpu")])
+@pytest.mark.parametrize("hosts", [("rank", "node"), ("passed", "job"), ("held", "gpu"), ("hbm", "wrong"), ("all_reduce", "0")])
 def test_hosts_that_are_named_like_words_of_the_format_are_replaced_and_the_record_stays_one(tmp_path, capsys, hosts):
     record = with_hosts(samples.rejected(), *hosts)
     identity = record.header.ranks[0]
@@ -275,14 +275,16 @@ def test_hosts_that_are_named_like_words_of_the_format_are_replaced_and_the_reco
     told = read_results(tmp_path / "out")
     assert {one.host for one in told.header.ranks} == {"node-00", "node-01"}
     assert [row.outcome for row in told.rows] == [row.outcome for row in record.rows]
-    assert [(one.scope, one.status, one.value) for one in told.conclusion.limits] == [
-        (one.scope, one.status, one.value) for one in record.conclusion.limits
-    ]
+    limits, known = (sorted((one.scope, one.status, one.value) for one in run.conclusion.limits) for run in (told, record))
+    assert limits == known
     first, second = map(json.loads, (tmp_path / "out" / "a.jsonl").read_text().splitlines())
     assert (first["kind"], first["host"]) == ("identity", "node-00")
     assert (second["kind"], second["outcome"], second["message"]) == ("rank", "passed", "on node-00, node-01-2")
-    words = re.compile(rf"(?<![^\W_])({hosts[0]}|{hosts[1]})(?![^\W_])")
-    assert not words.search(told.conclusion.line + "".join(row.message for row in told.rows))
+    written = json.loads((tmp_path / "out" / "results.json").read_text())
+    text = written["conclusion"]["line"] + "".join(row["message"] for row in written["rows"])
+    assert not re.search(rf"(?<![^\W_])({hosts[0]}|{hosts[1]})(?![^\W_])", re.sub(r"node-0[01]", "", text))
+    assert " on rank 5 (node-01, GPU 5, serial 1650000" in told.rows[1].message  # whoever reads it makes its words anew
+    assert run(capsys, "report", "verify", tmp_path / "out")[0] == 0
 
 
 def test_a_folder_that_is_there_is_never_written_to(tmp_path, capsys):

@@ -1,16 +1,22 @@
 """Run records as real runs leave them; hosts, serials and UUIDs are invented."""
 
+from gpu_acceptance.folder.journal import Journal
+from gpu_acceptance.folder.results import write_results
 from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.record.curve import curve_of
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt, Judgement, Row
-from gpu_acceptance.record.run_record import ChangeRecord, Conclusion, Coverage, Header, RunRecord
+from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
+from gpu_acceptance.record.run_record import WHOLE
 from gpu_acceptance.thresholds.contract import Contract, ContractLine
-from gpu_acceptance.verdict.contract import judge_contract
+from gpu_acceptance.thresholds.limit import Change, FileDigest, Limit, Profile
+from gpu_acceptance.verdict.rows import make_row
+from gpu_acceptance.verdict.run_record import make_run_record
 
 RUN_ID = "20261120-070000-ab12"
 SOURCE = "measured 2026-11-20, 8x H200, reports/evidence/h200-sxm.jsonl: 365.4; less 5 %"
@@ -73,21 +79,76 @@ def identity(rank, gpus_per_node=8, nodes=1, local_world_size=None):
     )
 
 
-def header(ranks, profile="h200-sxm", required=("gemm", "hbm", "nccl"), **more):
-    return Header(
-        run_id=RUN_ID,
-        started_at="2026-11-20T07:00:00+00:00",
-        ended_at="2026-11-20T07:21:40+00:00",
-        command=("torchrun", "--nproc-per-node", "gpu", "-m", "pytest", "acceptance/"),
-        profile=profile,
-        profile_digest="9f2c" * 16,
-        profile_files={f"{profile}.yaml": "1a2b" * 16, "base.yaml": "3c4d" * 16},
-        required=required,
-        parameters={"nccl.num_bytes": 4294967296, "gemm.size": 8192, "quick": False},
-        gpu_acceptance_version="0.1.0",
-        ranks=tuple(ranks),
-        **{"journals": (), **more},  # the samples have none
+def record(rows, ranks, *limits, profile="h200-sxm", device_name="NVIDIA H200", required=("gemm", "hbm", "nccl"), **more):
+    """What a run of these ranks leaves: the plan with the limits that the rows name and these, and all that follows from it.
+
+    `more`: of the plan, or of the profile.
+    """
+    named = [limit_of(one) for one in row_judgements(rows)] + list(limits)
+    of_profile = {name: more.pop(name) for name in ("parameters", "not_applicable", "changes", "level") if name in more}
+    made = Profile(
+        **{
+            "name": profile,
+            "device_name": device_name,
+            "requires": frozenset(required),
+            "limits": {limit.metric: limit for limit in named},
+            "parameters": {"nccl.num_bytes": 4294967296, "gemm.size": 8192, "quick": False},
+            "deadline_s": 120.0,
+            "files": (FileDigest(f"{profile}.yaml", "1a2b" * 16), FileDigest("base.yaml", "3c4d" * 16)),
+            "digest": "9f2c" * 16,
+            **of_profile,
+        }
     )
+    ended_at = more.pop("ended_at", "2026-11-20T07:21:40+00:00")
+    plan = RunPlan(
+        **{
+            "run_id": RUN_ID,
+            "started_at": "2026-11-20T07:00:00+00:00",
+            "command": ("torchrun", "--nproc-per-node", "gpu", "-m", "pytest", "acceptance/"),
+            "profile": made,
+            "validations": tuple(map(planned, rows)),
+            "gpu_acceptance_version": "0.1.0",
+            "has_closing": True,
+            **more,
+        }
+    )
+    job = Job(tuple(one.model_copy(update={"run_id": plan.run_id}) for one in ranks))
+    judged = [make_row(one.nodeid, one.attempts, made, job, plan.waivers, one.deadline_s) if one.attempts else one for one in rows]
+    return make_run_record(plan, job, judged, ended_at=ended_at, end=WHOLE, journals=tuple(job.by_rank))
+
+
+def of_ranks(record, ranks):
+    """The same record of other ranks, for what only looks at them."""
+    return record.model_copy(update={"header": record.header.model_copy(update={"ranks": tuple(ranks)})})
+
+
+def leave(folder, record):
+    """What a run leaves: the results, and a journal of each rank."""
+    for rank, identity in Job(record.header.ranks).by_rank.items():
+        with Journal(folder / "journal" / f"rank-{rank:05d}.jsonl") as journal:
+            journal.append(identity)
+            journal.append(record.plan)
+            for one in (one for row in record.rows for attempt in row.attempts for one in attempt.ranks if one.rank == rank):
+                journal.append(one)
+            journal.append(record.closing)
+    write_results(folder, record)
+    return folder
+
+
+def planned(row):
+    """What did not apply was for a larger job."""
+    is_larger = row.outcome is Outcome.NOT_APPLICABLE and not row.attempts
+    return PlannedValidation(nodeid=row.nodeid, deadline_s=row.deadline_s, min_nodes=2 if is_larger else 1)
+
+
+def row_judgements(rows):
+    return [judgement for one in rows for judgement in one.judgements]
+
+
+def limit_of(judgement):
+    """The limit that a judgement is by."""
+    fields = {name: getattr(judgement, name) for name in ("metric", "unit", "scope", "source", "file", "remedy")}
+    return Limit(**fields, **{judgement.bound: judgement.asked})
 
 
 def figure(metric, value, unit, spread_percent=None, judged=True, anomaly=""):
@@ -95,21 +156,24 @@ def figure(metric, value, unit, spread_percent=None, judged=True, anomaly=""):
 
 
 def held(metric, value, unit, need, margin, scope="job", ranks=(), **more):
-    more = {"status": Status.HELD, "bound": "at_least", "source": SOURCE, "file": "h200-sxm.yaml", **more}
+    sign, _, number = need.partition(" ")
+    bound = {">=": "at_least", "<=": "at_most", "==": "equals"}[sign]
+    asked = int(number) if bound == "equals" else float(number)
+    more = {"status": Status.HELD, "bound": bound, "asked": asked, "source": SOURCE, "file": "h200-sxm.yaml", **more}
     return Judgement(metric=metric, value=value, unit=unit, need=need, margin=margin, scope=scope, ranks=ranks, **more)
 
 
 def row(
     nodeid, figures_of, judgements, ranks=8, outcome=Outcome.PASSED, message="", telemetry_of=lambda rank: None, curves_of=lambda rank: ()
 ):
-    """A validation that every rank passed or failed by its figures alone."""
+    """A validation that passed on every rank; what its limits make of it is judged later."""
     records = tuple(
         RankRecord(
             nodeid=nodeid,
             attempt=1,
             generation=0,
             rank=rank,
-            outcome=outcome if any(rank in one.ranks and one.status is not Status.HELD for one in judgements) else Outcome.PASSED,
+            outcome=Outcome.PASSED,
             duration_s=12.0 + rank / 10,
             figures=tuple(figures_of(rank)),
             telemetry=telemetry_of(rank),
@@ -138,7 +202,7 @@ def gemm_row(ranks=8):
             figure("gemm.bf16.tflops", 731.4 + (rank - slowest) ** 2 / 7, "TFLOP/s", 0.31),
             figure("gemm.bf16.wrong", 0, "elements"),
         ],
-        [judgement, held("gemm.bf16.wrong", 0, "elements", "== 0", None, "rank", bound="equals")],
+        [judgement, held("gemm.bf16.wrong", 0, "elements", "== 0", None, "rank")],
         ranks,
         telemetry_of=telemetry,
     )
@@ -193,7 +257,7 @@ def nccl_row(busbw=365.4, need=347, ranks=8):
     missed = busbw < need
     nodeid = "acceptance/test_nccl.py::test_nccl_large[all_reduce]"
     judgements = [
-        held("nccl.all_reduce.wrong", 0, "elements", "== 0", None, bound="equals"),
+        held("nccl.all_reduce.wrong", 0, "elements", "== 0", None),
         held(
             "nccl.all_reduce.busbw_ring",
             busbw,
@@ -266,12 +330,17 @@ def stuck_row():
     )
 
 
-def error_row():
+def error_row(ranks=4):
     nodeid = "acceptance/test_ddp.py::test_ddp_throughput"
-    record = RankRecord(
-        nodeid=nodeid, attempt=1, generation=1, rank=2, outcome=Outcome.ERROR, phase="setup", message="ModuleNotFoundError: transformers"
-    )
-    return Row(nodeid=nodeid, subject="ddp", outcome=Outcome.ERROR, message=record.message, attempts=(Attempt(number=1, ranks=(record,)),))
+
+    def record(rank):
+        outcome, message = (
+            (Outcome.ERROR, "ModuleNotFoundError: transformers") if rank == 2 else (Outcome.VICTIM, "rank 2 went bad first (error)")
+        )
+        return RankRecord(nodeid=nodeid, attempt=1, generation=1, rank=rank, outcome=outcome, phase="setup", message=message)
+
+    attempts = (Attempt(number=1, ranks=tuple(map(record, range(ranks)))),)
+    return Row(nodeid=nodeid, subject="ddp", outcome=Outcome.ERROR, message="ModuleNotFoundError: transformers", attempts=attempts)
 
 
 def not_run_row():
@@ -293,34 +362,13 @@ def not_applicable_row():
 
 
 def not_measured(metric):
-    return Judgement(
-        metric=metric, status=Status.NOT_MEASURED, bound="at_least", need=">= 337", unit="GB/s", source=SOURCE, file="h200-sxm.yaml"
-    )
-
-
-def coverage(rows, nodes=1, ranks=8, gpus=8, tested=None, never=0):
-    judgements = [one for row in rows for one in row.judgements if one.status in (Status.HELD, Status.MISSED)]
-    return Coverage(
-        nodes=nodes,
-        ranks=ranks,
-        gpus_existing=gpus,
-        gpus_tested=gpus if tested is None else tested,
-        limits_expected=len(judgements) + never,
-        limits_judged=len(judgements),
-        limits_held=sum(one.status is Status.HELD for one in judgements),
-    )
-
-
-def conclude(verdict, line, exit_code, rows, cover, reasons=(), extra=()):
-    limits = tuple(one for row in rows for one in row.judgements) + tuple(extra)
-    return Conclusion(verdict=verdict, line=line, exit_code=exit_code, reasons=reasons, coverage=cover, limits=limits)
+    more = {"unit": "GB/s", "source": SOURCE, "file": "h200-sxm.yaml"}
+    return Judgement(metric=metric, status=Status.NOT_MEASURED, bound="at_least", asked=337, need=">= 337", **more)
 
 
 def accepted(**more):
     """One node, 8 x H200, all held."""
-    rows = (gemm_row(), hbm_row(), nccl_row())
-    conclusion = conclude("ACCEPTED", "ACCEPTED", 0, rows, coverage(rows))
-    return RunRecord(header=header(map(identity, range(8))), conclusion=conclusion, rows=rows, **more)
+    return record((gemm_row(), hbm_row(), nccl_row()), map(identity, range(8)), **more)
 
 
 CONTRACT = Contract(
@@ -337,73 +385,57 @@ CONTRACT = Contract(
 )
 
 
-def rejected():
+def rejected(**more):
     """Rank 5 has slow memory and the all_reduce is slow; of a contract one line is met."""
-    rows = (gemm_row(), hbm_row(worst=3120.0), nccl_row(busbw=262.5))
-    reasons = (
-        "test_hbm.py::test_hbm_triad: hbm.triad.bandwidth = 3120 GB/s, "
-        "need >= 4150 GB/s on rank 5 (node-01.example, GPU 5, serial 1653924100006)",
-        "test_nccl.py::test_nccl_large[all_reduce]: nccl.all_reduce.busbw_ring = 262.5 GB/s, need >= 347 GB/s (job)",
-    )
-    conclusion = conclude("REJECTED", "REJECTED: 2 limits missed", 1, rows, coverage(rows), reasons)
-    contract = judge_contract(CONTRACT, conclusion.limits, 1, {})
-    conclusion = conclusion.model_copy(update={"contract": contract})
-    return RunRecord(header=header(map(identity, range(8))), conclusion=conclusion, rows=rows)
+    return record((gemm_row(), hbm_row(worst=3120.0), nccl_row(busbw=262.5)), map(identity, range(8)), contract=CONTRACT, **more)
 
 
-def stuck():
+def stuck(**more):
     """A stuck rank with its victims: rejects."""
-    rows = (gemm_row(), stuck_row())
-    conclusion = conclude(
-        "REJECTED", "REJECTED: rank 5 stuck", 1, rows, coverage(rows), ("test_nccl.py::test_nccl_large[all_gather]: stuck: rank 5",)
-    )
-    return RunRecord(header=header(map(identity, range(8))), conclusion=conclusion, rows=rows)
+    return record((gemm_row(), stuck_row()), map(identity, range(8)), required=("gemm",), **more)
 
 
-def incomplete():
+def incomplete(**more):
     """4 of 8 GPUs, everything that can be left open: errors, never measured, waived, loosened, hidden GPUs."""
-    rows = (gemm_row(4), nccl_row(ranks=4), error_row(), not_run_row(), not_applicable_row())
-    waived = held("hbm.copy.bandwidth", 4100.0, "GB/s", ">= 4150", -0.012, "rank", (1,), status=Status.WAIVED, message="vendor ticket 4711")
-    mystery = Judgement(metric="nccl.broadcast.busbw", status=Status.INVALID, value=961.0, unit="GB/s", bound="at_least", need=">= 350")
-    never = (not_measured("hbm.triad.bandwidth"), not_measured("nccl.all_gather.busbw_ring"))
-    reasons = (
-        "test_ddp.py::test_ddp_throughput: error in setup on rank 2",
-        "never measured: hbm.triad.bandwidth, nccl.all_gather.busbw_ring",
-        "4 GPUs without a rank",
+    waived = row(
+        "acceptance/test_hbm.py::test_hbm_copy",
+        lambda rank: [figure("hbm.copy.bandwidth", 4100.0 + rank, "GB/s")],
+        [held("hbm.copy.bandwidth", 4100.0, "GB/s", ">= 4150", -0.012, "rank")],
+        4,
     )
-    cover = coverage(rows, ranks=4, tested=4, never=len(never) + 1)
-    conclusion = conclude(
-        "INCOMPLETE", "INCOMPLETE for 4 of 8 GPUs (1 waived, 1 loosened)", 6, rows, cover, reasons, (*never, waived, mystery)
+    mystery = row(
+        "acceptance/test_nccl.py::test_nccl_large[broadcast]",
+        lambda rank: [figure("nccl.broadcast.busbw", 961.0, "MB/s")],
+        [held("nccl.broadcast.busbw", 961.0, "GB/s", ">= 350", None)],
+        4,
     )
-    change = ChangeRecord(
-        kind="loosened", key="nccl.all_reduce.busbw_ring at_least", old="345", new="330", file="site-example.yaml", sha256="5e6f" * 16
-    )
-    return RunRecord(
-        header=header([identity(rank, local_world_size=4) for rank in range(4)], declared_gpus=4),
-        conclusion=conclusion,
-        rows=rows,
-        changes=(change,),
+    rows = (gemm_row(4), nccl_row(ranks=4), mystery, waived, error_row(), not_run_row(), not_applicable_row())
+    never = [limit_of(not_measured(metric)) for metric in ("hbm.triad.bandwidth", "nccl.all_gather.busbw_ring")]
+    key = "nccl.all_reduce.busbw_ring at_least"
+    return record(
+        rows,
+        [identity(rank, local_world_size=4) for rank in range(4)],
+        *never,
+        required=("gemm", "hbm", "memory", "nccl"),
+        declared_gpus=4,
+        changes=(Change("loosened", key, "345", "330", "site-example.yaml", "5e6f" * 16),),
         not_applicable={"infiniband.*": "no InfiniBand on this machine"},
         waivers={"hbm.copy.*": "vendor ticket 4711"},
+        **more,
     )
 
 
-def two_nodes():
+def two_nodes(**more):
     """16 GPUs on two nodes, all held; the second node has another NCCL."""
-    rows = (gemm_row(16), hbm_row(ranks=16), nccl_row(ranks=16))
     ranks = [identity(rank, nodes=2) for rank in range(16)]
     ranks[8:] = [one.model_copy(update={"versions": {**one.versions, "nccl": "2.27.3"}}) for one in ranks[8:]]
-    conclusion = conclude("ACCEPTED", "ACCEPTED", 0, rows, coverage(rows, nodes=2, ranks=16, gpus=16))
-    return RunRecord(header=header(ranks), conclusion=conclusion, rows=rows)
+    return record((gemm_row(16), hbm_row(ranks=16), nccl_row(ranks=16)), ranks, **more)
 
 
-def cpu():
+def cpu(**more):
     """Two ranks on a laptop: accepted, and no GPU was tested."""
-    rows = (gemm_row(2),)
-    line = "ACCEPTED (cpu profile: no GPU was tested)"
     ranks = [identity(rank, gpus_per_node=0, local_world_size=2) for rank in range(2)]
-    conclusion = conclude("ACCEPTED", line, 0, rows, coverage(rows, ranks=2, gpus=0))
-    return RunRecord(header=header(ranks, profile="cpu", required=("gemm",)), conclusion=conclusion, rows=rows)
+    return record((gemm_row(2),), ranks, profile="cpu", device_name=None, required=("gemm",), **more)
 
 
 SIZED = {
@@ -421,7 +453,8 @@ def sizes_row(sized=SIZED, judgements=None, ranks=8, subject="nccl_sizes", value
         judgements = (held("nccl_sizes.all_reduce.busbw", 346.04634164308436, "GB/s", ">= 326", 0.0615),)
 
     def figures_of(rank):
-        return [figure(metric, value_of(metric, rank, value), unit) for metric, (value, unit) in sized.items()]
+        judged = {one.metric for one in judgements}
+        return [figure(metric, value_of(metric, rank, value), unit, judged=metric in judged) for metric, (value, unit) in sized.items()]
 
     return row(f"acceptance/test_{subject}.py::test_curve[all_reduce]", figures_of, judgements, ranks)
 
@@ -434,7 +467,7 @@ def scaling_row(ranks=8, gpus_per_node=8):
         if ranks == gpus_per_node:
             del told["node"]
         return [
-            *(figure(f"ddp_scaling.gpt2.efficiency_{group}", value, "relative") for group, value in told.items()),
+            *(figure(f"ddp_scaling.gpt2.efficiency_{group}", value, "relative", judged=group == "all") for group, value in told.items()),
             figure("ddp_scaling.gpt2.throughput_all", 524189.1, "tokens/s", judged=False),
         ]
 
@@ -455,14 +488,12 @@ def binding_row(ranks=8, text_of=place_text):
     return row(nodeid, lambda rank: [figure("binding.map.rank", text_of(rank), "text", judged=False)], [], ranks)
 
 
-def trained():
+def trained(**more):
     """A fine-tuning that comes to the curve of the profile, beside a collective at several sizes and training in groups."""
     rows = (gemm_row(), lora_row(), sizes_row(), scaling_row(), binding_row())
-    conclusion = conclude("ACCEPTED", "ACCEPTED", 0, rows, coverage(rows))
-    told = header(map(identity, range(8)), required=("gemm", "lora_convergence", "nccl_sizes", "ddp_scaling"))
-    told.parameters["nccl_sizes.largest_bytes"] = 2**33
-    told.parameters["lora.reference"] = " ".join(str(loss + 0.01) for loss in LOSSES)
-    return RunRecord(header=told, conclusion=conclusion, rows=rows)
+    parameters = {"nccl_sizes.largest_bytes": 2**33, "lora.reference": " ".join(str(loss + 0.01) for loss in LOSSES)}
+    required = ("gemm", "lora_convergence", "nccl_sizes", "ddp_scaling")
+    return record(rows, map(identity, range(8)), required=required, parameters=parameters, **more)
 
 
 ALL = {

@@ -7,7 +7,7 @@ import pytest
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report import build_page, culprits
 from gpu_acceptance.report.culprits import JOB
-from gpu_acceptance.report.problems import limits_beyond_rows, problems
+from gpu_acceptance.report.problems import problems
 from tests.report import samples
 from tests.report.large import large
 from tests.report.pages import parse
@@ -16,7 +16,7 @@ GPU_5 = "rank 5 (node-01.example, GPU 5, serial 1653924100006)"
 
 
 def suspects(record):
-    return culprits.suspects(problems(record), limits_beyond_rows(record))
+    return culprits.suspects(problems(record))
 
 
 def short(record):

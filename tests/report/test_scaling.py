@@ -57,7 +57,7 @@ def test_a_pair_of_nodes_has_the_ranks_of_both():
     """Four nodes of two, the last one alone with another where there are five."""
     members = [samples.identity(rank, gpus_per_node=2, nodes=5) for rank in range(10)]
     record = run(row("nccl_scaling", lambda rank: [samples.figure("nccl_scaling.all_reduce.busbw_pair", 300.0, "GB/s")], ranks=8))
-    record = record.model_copy(update={"header": samples.header(members)})
+    record = samples.of_ranks(record, members)
     assert [one.num_ranks for one in scaling(record).rows] == [4]
 
 

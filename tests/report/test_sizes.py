@@ -170,7 +170,7 @@ def test_what_a_unit_and_a_limit_say_is_text():
     nasty = '<script>alert(1)</script>"'
     figures = tuple(replace(one, unit=nasty) for one in row.attempts[0].ranks[0].figures)
     ranks = tuple(rank.model_copy(update={"figures": figures}) for rank in row.attempts[0].ranks)
-    judgements = tuple(one.model_copy(update={"need": nasty}) for one in row.judgements)
+    judgements = tuple(one.model_copy(update={"need": nasty, "asked": nasty}) for one in row.judgements)
     record = run(row.model_copy(update={"attempts": (Attempt(number=1, ranks=ranks),), "judgements": judgements}))
     page = parse(build_page(record))
     assert len(page.all("script")) == 1  # that of the page

@@ -12,7 +12,7 @@ from tests.report.samples import binding_row, place_text
 def run(num_nodes=1, text_of=place_text):
     record = samples.two_nodes()
     ranks = [samples.identity(rank, nodes=num_nodes) for rank in range(8 * num_nodes)]
-    return record.model_copy(update={"header": samples.header(ranks), "rows": (binding_row(8 * num_nodes, text_of),)})
+    return samples.of_ranks(record, ranks).model_copy(update={"rows": (binding_row(8 * num_nodes, text_of),)})
 
 
 def test_a_rank_has_its_gpu_numa_node_and_card():
@@ -70,7 +70,7 @@ def test_of_many_kinds_of_nodes_the_others_are_named():
 def test_of_many_ranks_on_a_node_the_first_are_drawn():
     record = run()
     ranks = [samples.identity(rank, gpus_per_node=40) for rank in range(40)]
-    record = record.model_copy(update={"header": samples.header(ranks), "rows": (binding_row(40),)})
+    record = samples.of_ranks(record, ranks).model_copy(update={"rows": (binding_row(40),)})
     (kind,) = topology(record).kinds
     assert (len(kind.rows), kind.note) == (32, "The first 32 of 40 ranks.")
 

@@ -15,7 +15,6 @@ from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.contract import LineState
 from gpu_acceptance.thresholds.limit import subject_of
-from gpu_acceptance.thresholds.need import same_need
 
 _FAILS = {Status.MISSED, Status.UNSTABLE, Status.INVALID}
 _NO_TEST = {Outcome.PASSED, Outcome.NOT_APPLICABLE, Outcome.VICTIM, Outcome.SKIPPED, Outcome.INTERRUPTED, Outcome.NOT_RUN}
@@ -76,7 +75,7 @@ def _change(key: Key, old: "_Tested", new: "_Tested", others: Container[str]) ->
         return "still", ""
     if not (old if is_new else new).holds(key):
         return "not_compared", f"not tested {'before' if is_new else 'again'}"
-    if not same_need(old.need(key), new.need(key)):
+    if old.asked(key) != new.asked(key):
         return "not_compared", f"judged by another limit: {old.need(key)}, then {new.need(key)}"
     return ("new" if is_new else "gone"), ""
 
@@ -109,6 +108,11 @@ class _Tested:
         if line := self._lines.get(key[0]):
             return ", ".join([*line.line.metrics, line.line.asks])
         return next((one.need for one in self._judgements.get(key[:3], [])), "")
+
+    def asked(self, key: Key) -> object:
+        """The same as a value that can be compared."""
+        first = next(iter(self._judgements.get(key[:3], [])), None)
+        return (first.bound, first.asked) if first else self.need(key)
 
     def holds(self, key: Key) -> bool:
         """Whether the same was tested here, in the same slot, and found right."""

@@ -7,7 +7,6 @@ from gpu_acceptance.compare.failures import tested
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.thresholds.need import same_need
 
 _JUDGED = {Status.HELD, Status.MISSED, Status.UNSTABLE, Status.INVALID}
 
@@ -49,6 +48,6 @@ def _why_lost(limit: Judgement, later: Judgement | None) -> str:
         return "held, and the later run has no such limit"
     if later.status not in _JUDGED:
         return f"held, then {later.status}"
-    if later.status is Status.HELD and not same_need(later.need, limit.need):
+    if later.status is Status.HELD and later.asked != limit.asked:
         return f"held, then by another limit: {later.need}"
     return ""

@@ -19,9 +19,6 @@ from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.thresholds.values import first_of
 from gpu_acceptance.verdict.attempts import causes_before_victims
-from gpu_acceptance.verdict.judged_again import find_judged_otherwise
-from gpu_acceptance.verdict.objections import FORMATION
-from gpu_acceptance.verdict.run_record import make_header
 
 _MOST_NAMES = 3
 _BROKEN_OFF = {2, 3}  # exit codes of runs whose reporter may not have heard of attempts that the ranks ended
@@ -50,8 +47,7 @@ class Unlike:
 def find_unlike_journals(run_dir: Path, record: RunRecord) -> Iterator[Unlike]:
     """Each way in which a journal in this folder does not confirm the record, by rank. Nothing where all do."""
     found = {path.name: path for path in journal_paths(run_dir)}
-    expected = _expected_here(record, found)
-    yield from (Unlike(rank, "is gone") for rank in expected if journal_name(rank) not in found)
+    yield from (Unlike(rank, "is gone") for rank in _expected_here(record) if journal_name(rank) not in found)
     contents = {}
     for rank, identity in Job(record.header.ranks).by_rank.items():
         path = found.pop(journal_name(rank), None)
@@ -64,36 +60,21 @@ def find_unlike_journals(run_dir: Path, record: RunRecord) -> Iterator[Unlike]:
         else:
             contents[rank] = content
     yield from (Unlike(_rank_of(path), "is of no rank of this run") for path in found.values())
-    for look in (_unlike_records, _judged_otherwise, _closed_otherwise):  # figures that are not those of the journals are told as that
+    for look in (_unlike_records, _closed_otherwise):  # figures that are not those of the journals are told as that
         if unlike := list(look(contents, record)):
             yield from unlike
             return
 
 
-def _judged_otherwise(contents: Mapping[int, JournalContent], record: RunRecord) -> Iterator[Unlike]:
-    """By the limits that the journals have from the start of the run; a record that has them too was judged by its own when it was read."""
-    if record.plan is not None or not contents:
-        return
-    first, *others = sorted(contents)
-    plan = contents[first].plan
-    yield from (Unlike(rank, f"has another plan than that of rank {first}") for rank in others if contents[rank].plan != plan)
-    if plan is not None and (fault := next(find_judged_otherwise(record, plan), "")):
-        yield Unlike(first, f"has limits by which results.json is wrong: {one_line(fault)}")
+def _expected_here(record: RunRecord) -> Sequence[int]:
+    """The ranks whose journals belong into this folder."""
+    return [*record.header.journals, *_left_out(record)]
 
 
-def _expected_here(record: RunRecord, found: Mapping[str, Path]) -> Sequence[int]:
-    """The ranks whose journals belong into this folder. An earlier version did not say: all of each node that left any."""
-    if record.header.journals is not None:
-        return [*record.header.journals, *_left_out(record, has_any=bool(found))]
-    nodes = Job(record.header.ranks).by_node.values()
-    here = [ranks for ranks in nodes if any(journal_name(one.rank) in found for one in ranks)]
-    return [one.rank for ranks in here or nodes for one in ranks]
-
-
-def _left_out(record: RunRecord, *, has_any: bool) -> Iterator[int]:
+def _left_out(record: RunRecord) -> Iterator[int]:
     """Ranks whose journals lie where others of their node do, or where rank 0 wrote: nothing is ACCEPTED without them, whoever says so."""
-    here = set(record.header.journals or ())
-    if record.conclusion.verdict == "ACCEPTED" and (record.plan or here or has_any):  # an earlier version without a plan may have kept none
+    here = set(record.header.journals)
+    if record.conclusion.verdict == "ACCEPTED":
         for ranks in Job(record.header.ranks).by_node.values():
             of_node = {one.rank for one in ranks}
             if 0 in of_node or of_node & here:
@@ -116,15 +97,8 @@ def _problem(content: JournalContent, identity: RankIdentity, record: RunRecord)
     pair = content.identity, identity
     if unlike := _unlike_fields(*(pair if record.conclusion.verdict == "ACCEPTED" else map(_before_it_opened, pair))):
         return f"gives its rank another {unlike}"
-    header = record.header
-    facts = header.ended_at, header.control
-    planned = make_header(content.plan, Job(header.ranks), *facts, rebuilt=header.rebuilt, journals=header.journals)
-    if unlike := _unlike_fields(planned, header):
-        return f"has a plan with another {unlike}"
-    rows = {row.nodeid for row in record.rows}
-    if missing := [one.nodeid for one in content.plan.validations if one.nodeid not in rows and one.nodeid != FORMATION]:
-        return f"has planned what results.json lacks: {_names(missing)}"
-    return f"has a plan with another {_unlike_fields(content.plan, record.plan)}" if record.plan and record.plan != content.plan else ""
+    unlike = _unlike_fields(content.plan, record.plan)
+    return f"has a plan with another {unlike}" if unlike else ""
 
 
 def _closed_otherwise(contents: Mapping[int, JournalContent], record: RunRecord) -> Iterator[Unlike]:

@@ -5,7 +5,6 @@ import json
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from gpu_acceptance.record.run_record import SCHEMA_VERSION
 from gpu_acceptance.text.model import Model
 from gpu_acceptance.text.visible import one_line
 
@@ -34,8 +33,8 @@ def first_problem(error: ValidationError) -> str:
     """One line for what is wrong; another version of the format explains all else, so it is named first."""
     problems = error.errors(include_url=False)
     for problem in problems:
-        if problem["loc"][-1:] == ("schema_version",):
-            return f"schema_version is {one_line(repr(problem['input']))}; this version reads {SCHEMA_VERSION}"
+        if problem["loc"][-1:] == ("schema_version",) and problem["type"] == "literal_error":
+            return f"schema_version is {one_line(repr(problem['input']))}; this version reads {problem['ctx']['expected']}"
     first = problems[0]
     alike = [one for one in problems if one["loc"][:-1] == first["loc"][:-1] and one["loc"][-1:] in _OF_A_VALUE]
     is_value = len(alike) > 1  # none of the types of one value

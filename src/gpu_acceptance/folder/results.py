@@ -2,18 +2,28 @@
 
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomically
 from gpu_acceptance.folder.encoding import encode, first_problem
 from gpu_acceptance.processes.gc_pause import gc_paused
 from gpu_acceptance.record.run_record import SCHEMA_VERSION, RunRecord
 from gpu_acceptance.text.visible import one_line
-from gpu_acceptance.verdict.contradictions import find_contradiction
 from gpu_acceptance.verdict.judged_again import find_concluded_otherwise
 from gpu_acceptance.verdict.run_record import conclude_again
 
 RESULTS = "results.json"
+
+
+class _OtherHeader(BaseModel):
+    gpu_acceptance_version: str
+
+
+class _OtherSchema(BaseModel):
+    """What a record of any schema says of itself."""
+
+    schema_version: int
+    header: _OtherHeader
 
 
 def write_results(run_dir: Path, record: RunRecord) -> Path:
@@ -36,14 +46,22 @@ def read_results(run_dir_or_file: Path) -> RunRecord:
         with gc_paused():
             record = RunRecord.model_validate_json(data)
     except ValidationError as error:
-        raise RecordError(f"{path}: {first_problem(error)}") from None
+        raise RecordError(f"{path}: {_of_other_version(data) or first_problem(error)}") from None
     if "schema_version" not in record.model_fields_set:
         raise RecordError(f"{path}: no schema_version; this version reads {SCHEMA_VERSION}")
-    if contradiction := find_contradiction(record):
-        raise RecordError(f"{path}: contradicts itself: {contradiction}")
-    if record.plan is None:
-        return record
     again = conclude_again(record)
     if fault := next(find_concluded_otherwise(record, again), ""):
         raise RecordError(f"{path}: contradicts itself: {one_line(fault)}")
     return again  # its words are ours
+
+
+def _of_other_version(data: bytes) -> str:
+    """What to do with a record of another schema; nothing where it is none."""
+    try:
+        found = _OtherSchema.model_validate_json(data)
+    except ValidationError:
+        return ""
+    if found.schema_version == SCHEMA_VERSION:
+        return ""
+    written = f"schema_version {found.schema_version}, by gpu-acceptance {found.header.gpu_acceptance_version}, which reads it"
+    return f"{written}; this version reads {SCHEMA_VERSION}: without results.json, `report build` makes a record of its journals"

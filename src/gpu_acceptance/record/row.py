@@ -4,6 +4,7 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.text.model import Model, Text
 from gpu_acceptance.thresholds.limit import Scope, Value
+from gpu_acceptance.thresholds.values import is_number
 
 WORKER_END = "worker_end"  # the row of how healthy workers left
 
@@ -16,7 +17,8 @@ class Judgement(Model):
     value: Value | None = None  # of the worst member
     unit: str = ""
     bound: str = ""  # "at_least", "at_most", "equals", "uniform", "peers"; empty where there is no limit
-    need: str = ""  # ">= 337", "== NVLS", "equal on all"
+    asked: Value | None = None  # by the bound: 337, NVLS, the deficit to its peers that is allowed; None of "uniform"
+    need: str = ""  # the same in words: ">= 337", "== NVLS", "equal on all"
     scope: Scope = "job"
     source: str = ""
     remedy: str = ""  # what the limit says is to be done about a miss
@@ -24,6 +26,12 @@ class Judgement(Model):
     margin: float | None = None  # distance to the bound as a part of it; negative: missed
     ranks: tuple[int, ...] = ()  # who missed it, or the worst one where it held
     message: Text = ""  # one line for people; for NOT_APPLICABLE and WAIVED it carries the reason
+
+    @property
+    def asked_number(self) -> float | None:
+        """The number that the figure itself was held against."""
+        is_bound = self.bound != "peers" and is_number(self.asked) and isinstance(self.asked, int | float)
+        return float(self.asked) if is_bound else None  # type: ignore[arg-type]
 
 
 class Attempt(Model):

@@ -3,12 +3,12 @@
 Whatever comes back from disk or from another rank goes through validation. Nothing is pickled.
 Text from machines is kept as it came; whoever shows it escapes it.
 
-Format history: 1 (2026-11) first; later in that month with the plan and the end of the run.
+Format history: 1 (2026-11) first; 2 (2026-11) with the plan and the end of the run, from which all else is concluded again.
 """
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.control_messages import ControlMessages
@@ -20,7 +20,7 @@ from gpu_acceptance.text.model import Model, Text
 from gpu_acceptance.thresholds.contract import JudgedContract
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, ChangeKind, Value
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class ChangeRecord(Model):
@@ -73,7 +73,7 @@ class Header(Model):
     profile: str
     profile_digest: str
     profile_files: dict[str, str]  # file -> sha256
-    required: tuple[str, ...]
+    required: Annotated[tuple[str, ...], AfterValidator(lambda subjects: tuple(sorted(subjects)))]
     parameters: dict[str, Value]
     declared_gpus: int | None = None  # --gpus
     expected_nodes: int | None = None  # --expect-nodes
@@ -85,7 +85,7 @@ class Header(Model):
     gpu_acceptance_version: str
     suite: SuiteState | None = None  # as rank 0 saw it
     ranks: tuple[RankIdentity, ...]
-    journals: tuple[int, ...] | None = None  # ranks whose journals lie beside this record; None: an earlier version did not say
+    journals: tuple[int, ...]  # ranks whose journals lie beside this record
     control: ControlMessages | None = None  # None: of a version that does not say so
     rebuilt: str = ""  # from which journals and why, where no reporter finished the run; such a run is never ACCEPTED
 
@@ -108,9 +108,9 @@ class RunRecord(Model):
     What was judged follows from the plan, the ranks, their attempts and the end: whoever reads it judges again (verdict/judged_again.py).
     """
 
-    schema_version: Literal[1] = 1
-    plan: RunPlan | None = None  # None: of a version that left it to the journals
-    end: RunEnd = WHOLE
+    schema_version: Literal[2] = 2
+    plan: RunPlan
+    end: RunEnd
     header: Header
     conclusion: Conclusion
     rows: tuple[Row, ...]

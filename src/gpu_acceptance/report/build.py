@@ -122,7 +122,7 @@ def _show(value: object) -> object:
 def _context(record: RunRecord) -> dict[str, object]:
     header = record.header
     gpus = cluster.gpu_lines(header)
-    found, beyond = problems.problems(record), problems.limits_beyond_rows(record)
+    found = problems.problems(record)
     return {
         "record": record,
         "header": header,
@@ -146,10 +146,9 @@ def _context(record: RunRecord) -> dict[str, object]:
         "version": cluster.own_version(header),
         "versions": cluster.versions(header),
         "variables": cluster.variables(header),
-        "suspects": culprits.suspects(found, beyond),
+        "suspects": culprits.suspects(found),
         "problems": found,
         "run_advice": advice.advice_on_run(record),
-        "beyond": beyond,
         "contract": contract.contract_view(record),
         "closest": side_by_side.closest(record),
         "grids": side_by_side.grids(record),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from gpu_acceptance.report.advice import Advice
 from gpu_acceptance.report.problems import OwnRemedy, Problem
@@ -16,7 +17,7 @@ class Fault:
     """A limit that was not held (`line`), or how a validation ended."""
 
     mark: Mark
-    nodeid: str  # empty of what only the whole run tells
+    nodeid: str
     anchor: str
     num_others: int = 0  # validations in which it is the same
     line: Line | None = None
@@ -55,10 +56,10 @@ class Suspect:
         return list({one.kind: one for one in self.facts if isinstance(one, Advice)}.values())
 
 
-def suspects(found_problems: Iterable[Problem], beyond: Iterable[Line]) -> tuple[Suspect, ...]:
-    """In the order of the problems. `beyond`: limits that only the whole run tells."""
+def suspects(found_problems: Iterable[Problem]) -> tuple[Suspect, ...]:
+    """In the order of the problems."""
     found: dict[_Place, list[Fact]] = {}
-    for place, fact in _told(found_problems, beyond):
+    for place, fact in chain.from_iterable(map(_of, found_problems)):
         found.setdefault(place, []).append(fact)
     return tuple(Suspect(place.who, place.ranks, tuple(facts)) for place, facts in found.items())
 
@@ -67,13 +68,6 @@ def suspects(found_problems: Iterable[Problem], beyond: Iterable[Line]) -> tuple
 class _Place:
     ranks: tuple[int, ...]
     who: str = JOB
-
-
-def _told(found_problems: Iterable[Problem], beyond: Iterable[Line]) -> Iterator[tuple[_Place, Fact]]:
-    for problem in found_problems:
-        yield from _of(problem)
-    for line in beyond:
-        yield _place(line), Fault(line.mark, "", "", line=line)
 
 
 def _of(problem: Problem) -> Iterator[tuple[_Place, Fact]]:

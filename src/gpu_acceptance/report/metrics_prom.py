@@ -10,7 +10,6 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import parse_moment
-from gpu_acceptance.report.needed import bound_of
 from gpu_acceptance.report.words import VERDICT
 from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.thresholds.contract import LineState
@@ -95,5 +94,5 @@ def _bound(judgement: Judgement) -> Labels:
 
 def _bounds(limits: Iterable[Judgement]) -> Iterator[Sample]:
     for one in limits:
-        if (bound := bound_of(one.need)) is not None:
+        if (bound := one.asked_number) is not None:
             yield {**_bound(one), "unit": one.unit}, bound

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import RunRecord
@@ -75,17 +75,6 @@ def _folded(found: Iterable[Problem]) -> list[Problem]:
         key = (problem.mark, problem.message, problem.lines) if is_of_limits else problem.anchor
         groups.setdefault(key, []).append(problem)
     return [replace(first, others=tuple((one.anchor, one.nodeid) for one in rest)) for first, *rest in groups.values()]
-
-
-def limits_beyond_rows(record: RunRecord) -> tuple[Line, ...]:
-    """Limits that are not held over the whole run although no validation above says so; never measured ones are listed apart."""
-    told = {(judgement.metric, judgement.bound, judgement.status) for row in record.rows for judgement in row.judgements}
-    apart = HARMLESS_STATUSES | {Status.NOT_MEASURED}
-    left = [limit for limit in record.conclusion.limits if limit.status not in apart]
-    return judgement_lines(
-        [limit for limit in left if (limit.metric, limit.bound, limit.status) not in told],
-        places(record.header),
-    )
 
 
 def reasons_of_the_job(record: RunRecord) -> list[str]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import rounded
-from gpu_acceptance.report.needed import bound_of
 from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel
 from gpu_acceptance.report.pictures import STYLES
 from gpu_acceptance.thresholds.values import with_unit
@@ -64,9 +64,9 @@ def scaling(record: RunRecord) -> Scaling | None:
         for figure in rank.figures:
             _note(readings, figure, sizes.get(rank.rank, {}))
     ordered = sorted(readings.values(), key=lambda one: (one.what, one.name, one.num_ranks))
-    needs = {one.metric: one.need for row in rows for one in row.judgements if one.bound == "at_least"}
+    needs = {one.metric: one for row in rows for one in row.judgements if one.bound == "at_least"}
     panels = [_panel(title, [one for one in ordered if one.what == what], needs) for what, title in _TITLES.items()]
-    shown = tuple(_row(one, needs.get(one.metric) or "–") for one in ordered)
+    shown = tuple(_row(one, needs[one.metric].need if one.metric in needs else "–") for one in ordered)
     return Scaling(tuple(panel for panel in panels if panel), shown) if shown else None
 
 
@@ -95,11 +95,11 @@ def _note(readings: dict[tuple[str, int], _Reading], figure: Figure, sizes: Mapp
     reading.worst, reading.best = min(reading.worst, figure.value), max(reading.best, figure.value)
 
 
-def _panel(title: str, readings: Sequence[_Reading], needs: Mapping[str, str]) -> Panel | None:
+def _panel(title: str, readings: Sequence[_Reading], needs: Mapping[str, Judgement]) -> Panel | None:
     names = list(dict.fromkeys(one.name for one in readings))
     points = {name: {one.num_ranks: (one.worst, one.best) for one in readings if one.name == name} for name in names}
     lines = [Line(name, style, points[name]) for name, style in zip(names, STYLES, strict=False)]
-    bounds = ((one.num_ranks, bound_of(needs[one.metric])) for one in readings if one.metric in needs)
+    bounds = ((one.num_ranks, needs[one.metric].asked_number) for one in readings if one.metric in needs)
     return make_panel(title, lines, [(place, bound) for place, bound in bounds if can_be_drawn(bound)], str)
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import by_node
+from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import rounded
-from gpu_acceptance.report.needed import bound_of
 from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.thresholds.size_reference import Curve, size_reference
@@ -70,7 +70,7 @@ def collectives(record: RunRecord) -> tuple[Collective, ...]:
     rows = [row for row in record.rows if row.subject in _SUBJECTS]
     figures = (figure for row in rows for attempt in row.attempts for rank in attempt.ranks for figure in rank.figures)
     worst, of = _worst(figures, record.header.parameters)
-    needs = {one.metric: one.need for row in rows for one in row.judgements if one.bound in _BOUNDS and one.metric in of}
+    needs = {one.metric: one for row in rows for one in row.judgements if one.bound in _BOUNDS and one.metric in of}
     names = dict.fromkeys(one.collective for one in of.values())
     known = {is_time: _references(record, parameter) for is_time, parameter in _REFERENCES.items()}
 
@@ -133,14 +133,17 @@ def _sized(metric: str, parameters: Mapping[str, Value]) -> Sized | None:
 
 
 def _collective(
-    name: str, of: Mapping[str, Sized], worst: Mapping[str, Figure], needs: Mapping[str, str], known: Mapping[bool, Curve]
+    name: str, of: Mapping[str, Sized], worst: Mapping[str, Figure], needs: Mapping[str, Judgement], known: Mapping[bool, Curve]
 ) -> Collective:
     of = dict(sorted(of.items(), key=lambda item: (not item[1].is_time, item[1].num_bytes, item[0])))
     panels = [
         _panel(title, [metric for metric in of if of[metric].is_time is is_time], of, worst, needs, known[is_time])
         for title, is_time in _TITLES.items()
     ]
-    rows = [Row(size_text(one.num_bytes), metric, _shown(worst[metric]), needs.get(metric) or "–") for metric, one in of.items()]
+    rows = [
+        Row(size_text(one.num_bytes), metric, _shown(worst[metric]), needs[metric].need if metric in needs else "–")
+        for metric, one in of.items()
+    ]
     drawn = [(is_time, size, figure) for is_time, curve in known.items() for size, figure in sorted(curve.items())]
     rows += [Row(size_text(size), _REFERENCE, with_unit(rounded(figure), _UNITS[is_time]), "–") for is_time, size, figure in drawn]
     return Collective(name, tuple(panel for panel in panels if panel), tuple(rows))
@@ -152,12 +155,12 @@ def _shown(figure: Figure) -> str:
 
 
 def _panel(
-    title: str, metrics: Sequence[str], of: Mapping[str, Sized], worst: Mapping[str, Figure], needs: Mapping[str, str], known: Curve
+    title: str, metrics: Sequence[str], of: Mapping[str, Sized], worst: Mapping[str, Figure], needs: Mapping[str, Judgement], known: Curve
 ) -> Panel | None:
     lines = [Line(label, style, _points(label, metrics, of, worst)) for label, style in _STYLES.items()]
     if any(line.points for line in lines):  # by itself it is nothing that was measured here
         lines.append(Line(_REFERENCE, "reference", {size: (rate, rate) for size, rate in known.items()}))
-    bounds = ((of[metric].num_bytes, bound_of(needs[metric])) for metric in metrics if metric in needs)
+    bounds = ((of[metric].num_bytes, needs[metric].asked_number) for metric in metrics if metric in needs)
     return make_panel(title, lines, [(place, bound) for place, bound in bounds if can_be_drawn(bound)], size_text)
 
 

@@ -13,7 +13,7 @@ from gpu_acceptance.report.contract import unanswered
 from gpu_acceptance.report.culprits import Fault, Suspect, suspects
 from gpu_acceptance.report.formatting import count, judged_figure, ranks_text
 from gpu_acceptance.report.kinds import kinds_of_status
-from gpu_acceptance.report.problems import limits_beyond_rows, problems, reasons_of_the_job
+from gpu_acceptance.report.problems import problems, reasons_of_the_job
 from gpu_acceptance.report.remedies import table
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.visible import one_line, visible
@@ -77,7 +77,7 @@ def shortened(lines: Sequence[str], most: int = _MOST_LINES, elsewhere: str = ",
 
 def _culprits(record: RunRecord, *, rejecting_only: bool) -> Iterator[str]:
     """One line for each rank, or group of ranks, that something speaks against; what rejects first."""
-    found = sorted(suspects(problems(record), limits_beyond_rows(record)), key=lambda one: _worst(one).mark.tone != "bad")
+    found = sorted(suspects(problems(record)), key=lambda one: _worst(one).mark.tone != "bad")
     found = [one for one in found if _worst(one).mark.tone == "bad"] if rejecting_only else found
     yield from (_culprit(one, places(record.header)) for one in found[:_MOST_CULPRITS])
     if len(found) > _MOST_CULPRITS:

@@ -15,7 +15,7 @@ from gpu_acceptance.report.advice import Advice
 from gpu_acceptance.report.cluster import gpu_models, nodes, own_version
 from gpu_acceptance.report.culprits import JOB, Fault, Suspect, suspects
 from gpu_acceptance.report.formatting import count, exact, percent
-from gpu_acceptance.report.problems import limits_beyond_rows, problems, reasons_of_the_job
+from gpu_acceptance.report.problems import problems, reasons_of_the_job
 from gpu_acceptance.report.summary import coverage_line
 from gpu_acceptance.report.validations import Line
 from gpu_acceptance.report.words import STATUS
@@ -88,7 +88,7 @@ def _wrong(record: RunRecord) -> Iterator[tuple[int, str]]:
 
 
 def _facts(record: RunRecord) -> Iterator[tuple[str, list[str]]]:
-    found = suspects(problems(record), limits_beyond_rows(record))
+    found = suspects(problems(record))
     whole = [*reasons_of_the_job(record), *(f"{title} ({text})" for title, text in contract.unanswered(record))]
     if whole:
         yield JOB, whole

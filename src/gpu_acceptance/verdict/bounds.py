@@ -35,6 +35,7 @@ class Finding:
     """What one bound made of its samples. `missed` starts with the worst; it is empty where the bound held."""
 
     need: str  # ">= 337", "equal on all"
+    asked: Value | None = None  # 337
     need_has_unit: bool = False
     worst: Sample | None = None
     missed: tuple[Sample, ...] = ()
@@ -62,12 +63,12 @@ def find_beyond(samples: Sequence[Sample], asked: float, sign: int) -> Finding:
     ordered = sorted(((sign * sample.number, sample) for sample in samples), key=itemgetter(0))
     symbol = ">=" if sign == 1 else "<="
     if not ordered:
-        return Finding(need=f"{symbol} {show(asked)}", need_has_unit=True)
+        return Finding(f"{symbol} {show(asked)}", asked, need_has_unit=True)
     worst = ordered[0][1]
     shown, shown_bound = show_apart(worst.value, asked)
     missed = tuple(sample for number, sample in ordered if number < sign * asked)
     margin = relative(sign * (worst.number - asked), asked)
-    return Finding(f"{symbol} {shown_bound}", need_has_unit=True, worst=worst, missed=missed, shown=shown, margin=margin)
+    return Finding(f"{symbol} {shown_bound}", asked, need_has_unit=True, worst=worst, missed=missed, shown=shown, margin=margin)
 
 
 def relative(distance: float, bound: float) -> float | None:
@@ -84,7 +85,7 @@ def find_other_than(samples: Sequence[Sample], wanted: Value) -> Finding:
     missed = tuple(sample for sample in samples if typed(sample.value) != typed(wanted))
     worst = (missed or tuple(samples) or (None,))[0]
     shown, shown_bound = show_apart(worst.value, wanted) if worst else ("", show(wanted))
-    return Finding(f"== {shown_bound}", need_has_unit=True, worst=worst, missed=missed, shown=shown)
+    return Finding(f"== {shown_bound}", wanted, need_has_unit=True, worst=worst, missed=missed, shown=shown)
 
 
 def find_odd(samples: Sequence[Sample], scope: Scope) -> Finding:

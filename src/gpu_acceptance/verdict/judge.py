@@ -162,6 +162,7 @@ def _judgement(bound: str, limit: Limit, status: Status, message: str, finding: 
         value=finding.worst.value if finding.worst else None,
         unit=limit.unit,
         bound=bound,
+        asked=finding.asked,
         need=finding.need,
         scope=limit.scope,
         source=limit.source,

@@ -1,35 +1,61 @@
-"""Is what a record says was judged what its plan, its ranks and their attempts give? Everything is judged once more. Pure."""
+"""Is what a record says was concluded what its plan, its ranks, their attempts and its end give? Everything is judged once more. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.outcome import Means, Outcome
+from gpu_acceptance.record.row import WORKER_END, Attempt, Judgement, Row
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
 from gpu_acceptance.record.run_record import Conclusion, Header, RunRecord
 from gpu_acceptance.text.model import Model
+from gpu_acceptance.thresholds.limit import subject_of
 from gpu_acceptance.verdict.attempts import too_small
-from gpu_acceptance.verdict.coverage import judge_run
 from gpu_acceptance.verdict.needs import row_of_lack
-from gpu_acceptance.verdict.rows import make_row
-from gpu_acceptance.verdict.settled import settle
+from gpu_acceptance.verdict.objections import FORMATION
 
 _THE_RUN = "the whole run"
-_OF_ROW = ("subject", "outcome", "duration_s")
+_WORDS = {"need", "message"}
+_OF_ROW = ("outcome", "duration_s")
 _OF_CONCLUSION = ("verdict", "exit_code", "coverage")
 _OF_RECORD = ("changes", "far_bounds", "not_applicable", "waivers")
 
 
 def find_concluded_otherwise(record: RunRecord, again: RunRecord) -> Iterator[str]:
-    """What a record with a plan says was concluded, and `again` (conclude_again) does not: each field by name. Words are not compared."""
-    assert record.plan is not None
-    yield from _rows_judged_otherwise(record, record.plan)
+    """What a record says was concluded, and `again` (conclude_again) does not: each field by name. Words are not compared."""
+    yield from _misplaced(record)
+    for row, one in zip(record.rows, again.rows, strict=True):
+        yield from _judged_otherwise(row, one) if row.attempts else _unfounded(row, record)
     yield from _unlike(_THE_RUN, record.conclusion.limits, again.conclusion.limits)
     yield from _differing("", record, again, _OF_RECORD)
     yield from _differing("header.", record.header, again.header, Header.model_fields)
     yield from _differing("conclusion.", record.conclusion, again.conclusion, _OF_CONCLUSION)
     if _contract_of(record.conclusion) != _contract_of(again.conclusion):
         yield "conclusion.contract is not what its lines and the limits give"
+
+
+def _misplaced(record: RunRecord) -> Iterator[str]:
+    """One row for each validation of the plan, and in it what ranks did in that validation, once for each attempt."""
+    planned, times = [one.nodeid for one in record.plan.validations], Counter(row.nodeid for row in record.rows)
+    yield from (f"{nodeid} is there {number} times" for nodeid, number in times.items() if number > 1)
+    yield from (f"{nodeid} was planned, and has no row" for nodeid in planned if nodeid not in times and nodeid != FORMATION)
+    if not record.header.rebuilt:  # which has whatever is in a journal
+        yield from (f"{nodeid} has a row, and was not planned" for nodeid in times if nodeid not in {*planned, FORMATION, WORKER_END})
+    for row in record.rows:
+        if row.subject != subject_of(row.nodeid):
+            yield f"{row.nodeid} is told to be of subject {row.subject}"
+        for number, attempt in enumerate(row.attempts, start=1):
+            yield from _misplaced_in(row.nodeid, number, attempt)
+
+
+def _misplaced_in(nodeid: str, number: int, attempt: Attempt) -> Iterator[str]:
+    if attempt.number != number:
+        yield f"attempt {number} of {nodeid} is told to be attempt {attempt.number}"
+    for one in attempt.ranks:
+        if (one.nodeid, one.attempt) != (nodeid, number):
+            yield f"attempt {number} of {nodeid} has what rank {one.rank} did in attempt {one.attempt} of {one.nodeid}"
+    if len({one.rank for one in attempt.ranks}) < len(attempt.ranks):
+        yield f"attempt {number} of {nodeid} has a rank twice"
 
 
 def _differing(where: str, told: Model, again: Model, names: Iterable[str]) -> Iterator[str]:
@@ -43,44 +69,39 @@ def _contract_of(conclusion: Conclusion) -> object:
     return said and (said.file, said.sha256, [(one.line, one.state, one.declared) for one in said.lines])
 
 
-def find_judged_otherwise(record: RunRecord, plan: RunPlan) -> Iterator[str]:
-    """What a record without a plan says was judged, and its figures and the plan of a journal give otherwise. Messages are not compared."""
-    yield from _rows_judged_otherwise(record, plan)
-    yield from _unlike(_THE_RUN, record.conclusion.limits, judge_run(record.rows, plan.profile, Job(record.header.ranks), plan.waivers))
-
-
-def _rows_judged_otherwise(record: RunRecord, plan: RunPlan) -> Iterator[str]:
-    job = Job(record.header.ranks)
-    planned = {one.nodeid: one for one in plan.validations}
-    for row in record.rows:
-        if row.attempts:
-            yield from _judged_otherwise(row, record, plan, job)
-        elif row.outcome is Outcome.NOT_APPLICABLE and not _needs_no_run(planned.get(row.nodeid), plan, job):
-            yield f"{row.nodeid} is {row.outcome}, and nothing that was planned says so"
-
-
-def _judged_otherwise(row: Row, record: RunRecord, plan: RunPlan, job: Job) -> Iterator[str]:
-    again = make_row(row.nodeid, row.attempts, plan.profile, job, plan.waivers, row.deadline_s, measure_only=plan.measure_only)
-    again = settle(again) if record.header.rebuilt else again
+def _judged_otherwise(row: Row, again: Row) -> Iterator[str]:
     for name in _OF_ROW:
         if (told := getattr(row, name)) != (given := getattr(again, name)):
             yield f"{row.nodeid}: {name} is {told}, and its figures and limits give {given}"
     yield from _unlike(row.nodeid, row.judgements, again.judgements)
 
 
-def _needs_no_run(validation: PlannedValidation | None, plan: RunPlan, job: Job) -> bool:
-    if validation is None:
+def _unfounded(row: Row, record: RunRecord) -> Iterator[str]:
+    """Without an attempt nothing is proved, for or against."""
+    planned = next((one for one in record.plan.validations if one.nodeid == row.nodeid), None)
+    if row.outcome.means is not Means.LEAVES_INCOMPLETE and not _needs_no_run(planned, row, record.plan, Job(record.header.ranks)):
+        yield f"{row.nodeid} is {row.outcome}, and nothing that was planned says so"
+    elif row.judgements:
+        yield f"{row.nodeid} has judgements, and no attempt"
+
+
+def _needs_no_run(validation: PlannedValidation | None, row: Row, plan: RunPlan, job: Job) -> bool:
+    if validation is None or row.outcome is not Outcome.NOT_APPLICABLE:
         return False
     lack = row_of_lack(validation, job, plan.profile.not_applicable)
     return too_small(validation, job) is not None or (lack is not None and lack.outcome is Outcome.NOT_APPLICABLE)
 
 
-def _unlike(where: str, told: Sequence[Judgement], again: Sequence[Judgement]) -> Iterator[str]:
-    """The first judgement that differs, and in which fields."""
-    if len(told) != len(again):
-        yield f"{where} has {len(told)} judgements, and its figures and limits give {len(again)}"
-    for one, other in zip(told, again, strict=False):
-        if fields := [name for name in Judgement.model_fields if name != "message" and getattr(one, name) != getattr(other, name)]:
+def _unlike(where: str, told: Sequence[Judgement], given: Sequence[Judgement]) -> Iterator[str]:
+    """The first judgement that differs, and in which fields. A redacted record has other names, and so another order."""
+    if len(told) != len(given):
+        yield f"{where} has {len(told)} judgements, and its figures and limits give {len(given)}"
+    for one, other in zip(sorted(told, key=_by_bound), sorted(given, key=_by_bound), strict=False):
+        if fields := [name for name in Judgement.model_fields if name not in _WORDS and getattr(one, name) != getattr(other, name)]:
             first = fields[0]
             yield f"{where}: {one.metric}: {first} is {getattr(one, first)!r}, and its figures and limits give {getattr(other, first)!r}"
             return
+
+
+def _by_bound(judgement: Judgement) -> tuple[str, str]:
+    return judgement.metric, judgement.bound

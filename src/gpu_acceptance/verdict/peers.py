@@ -50,12 +50,12 @@ def find_behind(samples: Sequence[Sample], peers: Peers, factor: float) -> Findi
     fault = "has no peers in its attempt whose median is above zero" if unfit else ""
     ordered = sorted(best.values(), key=lambda behind: (-behind.deficit, behind.sample.unit))
     if not ordered:
-        return Finding(need, fault=fault, unfit=unfit)
+        return Finding(need, float(allowed), fault=fault, unfit=unfit)
     worst = ordered[0]
     missed = tuple(behind.sample for behind in ordered if behind.deficit > allowed)
     margin = relative(float(allowed - worst.deficit), float(allowed))
     shown = show(worst.sample.value)
-    return Finding(need, False, worst.sample, missed, shown, _distance(worst, allowed), margin, fault, unfit)
+    return Finding(need, float(allowed), False, worst.sample, missed, shown, _distance(worst, allowed), margin, fault, unfit)
 
 
 def _distance(behind: _Behind, allowed: Fraction) -> str:

@@ -11,6 +11,8 @@ from gpu_acceptance.record.run_record import ChangeRecord, FarBoundRecord, Heade
 from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict import busy
 from gpu_acceptance.verdict.attempts import too_small
+from gpu_acceptance.verdict.rows import make_row
+from gpu_acceptance.verdict.settled import settle
 from gpu_acceptance.verdict.suite_state import suite_notes
 from gpu_acceptance.verdict.verdict import conclude
 
@@ -22,7 +24,7 @@ def make_run_record(
     *,
     ended_at: str,
     end: RunEnd,
-    journals: Sequence[int] | None = (),
+    journals: Sequence[int],
     control: ControlMessages | None = None,
 ) -> RunRecord:
     """All that a run knows, judged. `journals`: the ranks whose journals lie in the folder of the record. `control` as for `conclude`.
@@ -59,18 +61,26 @@ def make_run_record(
 
 
 def conclude_again(record: RunRecord, end: RunEnd | None = None) -> RunRecord:
-    """The record of the same rows, with everything else made anew from its plan and its ranks. `end`: it ended otherwise than it says."""
-    assert record.plan is not None
-    header = record.header
+    """The record of the same attempts, with all else made anew from its plan and its ranks. `end`: it ended otherwise than it says."""
+    header, job = record.header, Job(record.header.ranks)
     return make_run_record(
         record.plan,
-        Job(header.ranks),
-        record.rows,
+        job,
+        [_judged_again(row, record, job) for row in record.rows],
         ended_at=header.ended_at,
         end=end or record.end,
         journals=header.journals,
         control=header.control,
     )
+
+
+def _judged_again(row: Row, record: RunRecord, job: Job) -> Row:
+    """Of what did not run only the reason is known."""
+    if not row.attempts:
+        return row
+    plan = record.plan
+    again = make_row(row.nodeid, row.attempts, plan.profile, job, plan.waivers, row.deadline_s, measure_only=plan.measure_only)
+    return settle(again) if record.header.rebuilt else again
 
 
 def _too_small(plan: RunPlan, job: Job, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
@@ -101,7 +111,7 @@ def _planned(plan: RunPlan, control: ControlMessages | None) -> ControlMessages 
 
 
 def make_header(
-    plan: RunPlan, job: Job, ended_at: str, control: ControlMessages | None, *, rebuilt: str, journals: Sequence[int] | None
+    plan: RunPlan, job: Job, ended_at: str, control: ControlMessages | None, *, rebuilt: str, journals: Sequence[int]
 ) -> Header:
     """What the record says of the run as a whole: the plan in short, and the ranks."""
     control = _planned(plan, control)
@@ -128,5 +138,5 @@ def make_header(
         ranks=tuple(job.by_rank.values()),
         control=control,
         rebuilt=rebuilt,
-        journals=None if journals is None else tuple(journals),
+        journals=tuple(journals),
     )

@@ -86,7 +86,7 @@ def test_only_a_torchrun_whose_node_is_cut_off_is_told_to_end_and_once(tmp_path,
 
 def test_what_the_leader_wrote_is_taken_back_when_it_could_not_tell_it(tmp_path):
     run = make_run(tmp_path, plan=Mock(), leader=Mock(rows=[]))
-    run._conclude = lambda: concluded(told())
+    run._confirmed = lambda: concluded(told())
     run.supervisor.await_cast.side_effect = ControlError("the control store is gone: it is")
     run.finish()
     assert (run.exit_code(0), read_results(tmp_path).conclusion.exit_code) == (3, 3)

@@ -657,7 +657,14 @@ def test_what_went_wrong_at_the_end_is_an_error(clock):
 
 @pytest.mark.parametrize(
     ("status", "has_said_goodbye", "outcome"),
-    [(-signal.SIGSEGV, True, Outcome.DIED), (0, False, Outcome.DIED), (3, False, Outcome.DIED), (3, True, Outcome.ERROR)],
+    [
+        (-signal.SIGSEGV, True, Outcome.DIED),
+        (0, False, Outcome.DIED),
+        (3, False, Outcome.DIED),
+        (3, True, Outcome.ERROR),
+        (None, True, Outcome.ERROR),
+        (None, False, Outcome.DIED),
+    ],
 )
 def test_a_worker_that_crashes_at_the_end_has_died(clock, status, has_said_goodbye, outcome):
     """But for one that has torn down all, and that an exit function in Python ends."""

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 class ExitStatus:
     """By a code of its own, or by a signal: subprocess counts those below zero."""
 
-    returncode: int
+    returncode: int | None  # None: something else has asked for it, and the kernel tells it once
     num_oom_kills: int = 0  # by the kernel on this machine while the process was there
 
     @property
     def signal(self) -> int:
         """0: by none."""
-        return max(-self.returncode, 0)
+        return max(-(self.returncode or 0), 0)
 
     def __str__(self) -> str:
+        if self.returncode is None:
+            return "unknown exit"
         if not self.signal:
             return f"exit code {self.returncode}"
         if self.signal == signal.SIGKILL and self.num_oom_kills:

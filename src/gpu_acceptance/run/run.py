@@ -37,7 +37,7 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.run_record import RunEnd, RunRecord
+from gpu_acceptance.record.run_record import Closing, RunEnd, RunRecord
 from gpu_acceptance.report.ending import INTERNAL_ERROR, Ending, broken, complete_ending, describe, spoil, write_ending
 from gpu_acceptance.report.event_files import write_event_files
 from gpu_acceptance.report.github import tell_github
@@ -85,6 +85,7 @@ class Run:
     problem: str | None = None  # what went wrong on this rank beside its validations
     record: RunRecord | None = None  # of the rank that reports
     journals: Journals = field(default_factory=Journals)  # rank 0, once the workers have ended
+    closing: Closing | None = None  # rank 0: what the ranks were last asked to close their journals with
     finished: bool = False
     ending: Ending | None = None
     alive: list[int] | None = None  # after the leading rank was lost: who is left
@@ -363,7 +364,7 @@ class Run:
         """The leader, where nobody can be told any more: what it has is written, with exit code 3."""
         self.problem = self.problem or problem
         if self.leader and self.record:
-            self.ending = self._taken_back(spoil(self.files.folder, self.record, problem), self.record)
+            self.ending = self._kept(spoil(self.files.folder, self.record, problem), self.record)
         elif self.leader:
             self.ending = self._end_as_leader(self._conclude)
 
@@ -404,7 +405,7 @@ class Run:
         """Judges and writes. Whatever breaks here is told to all ranks: no verdict is better than none said."""
         try:
             self.record = make_record()
-            return self._taken_back(write_ending(self.files.folder, self.record), self.record)
+            return self._kept(write_ending(self.files.folder, self.record), self.record)
         except ControlError:
             raise
         except Exception as error:
@@ -414,7 +415,8 @@ class Run:
         """The record that all ranks could confirm and closed their journals with; else one that says what is against that. Collective."""
         record = self._conclude()
         for number in range(_MOST_ROUNDS):
-            self.journals = close_journals(self.supervisor, self.files, record.closing, number)
+            self.closing = record.closing
+            self.journals = close_journals(self.supervisor, self.files, self.closing, number)
             record = record.model_copy(update={"header": record.header.model_copy(update={"journals": self.journals.here})})
             told = self.supervisor.journal_problem or self.journals.problem
             self.problem = self.problem or told or self._find_unconfirmed(record) or None
@@ -437,12 +439,14 @@ class Run:
         unlike = find_unconfirmed(self.files.folder, record, self.identity.node, may_wait=may_wait)
         return f"{unlike[0]}{f', and {len(unlike) - 1} more' if len(unlike) > 1 else ''}" if unlike else ""
 
-    def _taken_back(self, ending: Ending, record: RunRecord) -> Ending:
-        """Where the run ended otherwise than its ranks heard, since a report or a hook failed after that, this rank's journal says so."""
-        journal = self.supervisor.journal
-        if journal and ending.exit_code != record.conclusion.exit_code:
+    def _kept(self, ending: Ending, record: RunRecord) -> Ending:
+        """Where the run ended otherwise than its ranks heard, since something failed after that, this rank's journal says so."""
+        journal, closing = self.supervisor.journal, record.closing
+        if ending.exit_code != closing.exit_code:
+            closing = closing.model_copy(update={"verdict": "INCOMPLETE", "exit_code": ending.exit_code})
+        if journal and self.closing and closing != self.closing:
             with contextlib.suppress(OSError):  # of a disk that may have refused the report as well
-                journal.append(record.closing.model_copy(update={"verdict": "INCOMPLETE", "exit_code": ending.exit_code}))
+                journal.append(closing)
         return ending
 
     def _unreached(self, leader: Leader) -> Iterator[Row]:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from gpu_acceptance.control.control import Control
 from gpu_acceptance.control.session import Message
+from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.processes.stop_signals import StopSignals
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.worker.channel import ChannelError
@@ -94,7 +95,7 @@ class Events:
             with contextlib.suppress(KeyError):  # end of the stream: would be readable for ever
                 self._selector.unregister(worker.reader.fd)
         if exited:
-            events.append(Event("exit", {"type": "exit", "status": worker.exit_status()}))
+            events.append(Event("exit", {"type": "exit", "status": worker.exit_status() or ExitStatus(None)}))
         return events
 
     def _from_control(self) -> list[Event]:

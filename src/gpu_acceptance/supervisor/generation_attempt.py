@@ -117,7 +117,7 @@ class EndAttempt(RankAttempt):
         """Who has said goodbye has nothing of a validation left: what ends it with a code then is an exit function in Python."""
         if self._errors is None or status.signal or self._sentence:
             super().on_exit(status, log_tail)
-        elif status.returncode:
+        elif status.returncode != 0:
             self._finish(Outcome.ERROR, self._of_exit(f"the worker ended with {status}"), log_tail=log_tail)
         elif self._errors:
             self._finish(Outcome.ERROR, "\n".join(self._errors), log_tail=log_tail)

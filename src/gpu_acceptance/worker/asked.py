@@ -1,7 +1,7 @@
 """What the suite asks Python for that outlives its call: threads, and functions that run when the process ends.
 
-Installed packages keep threads that wait for work, and clear up at the end. What a validation starts is there for something that would come
-during the next one.
+Installed packages keep threads that wait for work, and clear up at the end; this one leaves some that wait for a name server or a driver
+that does not answer. What a validation itself starts is there for something that would come during the next one.
 """
 
 import atexit
@@ -18,6 +18,7 @@ from typing import Any
 _STANDARD = (*{f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")}, "<")  # what has no file is generated code
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _OWN = f"{Path(__file__).parents[1]}/"
+_SUITE = f"{_OWN}suite/"  # the copy that a wheel carries
 
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _exit_functions: list[Callable[..., Any]] = []
@@ -73,11 +74,11 @@ def _is_asked_by_suite(frame: FrameType | None) -> bool:
     """By the nearest frame that is not of Python's own library, which has timers and pools; else as the thread that asks."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if _is_of_suite(file) or any(part in file for part in _INSTALLED):
+        if not file.startswith(_STANDARD) or any(part in file for part in _INSTALLED):
             return _is_of_suite(file)
         frame = frame.f_back
     return threading.current_thread() in _threads
 
 
 def _is_of_suite(file: str) -> bool:
-    return file.startswith(_OWN) or not (file.startswith(_STANDARD) or any(part in file for part in _INSTALLED))
+    return file.startswith(_SUITE) or not (file.startswith((*_STANDARD, _OWN)) or any(part in file for part in _INSTALLED))

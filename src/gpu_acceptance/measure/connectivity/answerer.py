@@ -31,6 +31,7 @@ class Answerer:
         self._udp.settimeout(_POLL_S)
         self._tcp.settimeout(_POLL_S)
         self.tcp_port, self.udp_port = (int(one.getsockname()[1]) for one in (self._tcp, self._udp))
+        self._connections: list[socket.socket] = []
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._accept, self._acknowledge)]
 
     def __enter__(self) -> "Answerer":
@@ -42,6 +43,9 @@ class Answerer:
         self._end.set()
         for thread in self._threads:
             thread.join()
+        for connection in self._connections:  # of who never ended: its thread would wait for more into the next validation
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         self._tcp.close()
         self._udp.close()
 
@@ -49,6 +53,7 @@ class Answerer:
         while not self._end.is_set():
             with contextlib.suppress(OSError):  # TimeoutError: nobody came
                 connection, _ = self._tcp.accept()
+                self._connections.append(connection)
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:

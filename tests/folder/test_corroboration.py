@@ -272,6 +272,18 @@ def test_what_broke_a_run_off_may_have_come_too_late_for_its_journals(tmp_path):
     assert unlike(leave(tmp_path / RUN_ID, run, record_of(run, end=RunEnd(interrupted="SIGTERM")))) == []
 
 
+@pytest.mark.parametrize("how", [{"interrupted": "SIGTERM"}, {"internal_error": "it is"}, {"not_concluded": ("no reporter saw it",)}])
+def test_nothing_that_broke_a_run_off_takes_a_rejection_back(tmp_path, how):
+    """The row that rejects is cut down to one that did not run, or to ranks that were lost."""
+    bad, lost = told(triad=(120.0, 120.0, 3.0, 120.0)), told(rank_2=Outcome.LOST)
+    cut = {"attempts": (), "judgements": (), "outcome": Outcome.NOT_RUN}
+    rows = [row.model_copy(update=cut) if row.nodeid == TRIAD else row for row in bad.rows()]
+    for number, forged in enumerate((rows, lost.rows())):
+        record = make_run_record(bad.plan, bad.job, forged, ended_at=ENDED, end=RunEnd(**how), journals=range(4))
+        assert record.conclusion.verdict == "INCOMPLETE"
+        assert unlike(leave(tmp_path / f"{number}" / RUN_ID, bad, record))
+
+
 @pytest.mark.parametrize("size", [-1, MOST_RANKS + 1, 10**18])
 def test_a_size_that_no_job_has_is_not_counted_up_to(tmp_path, size):
     record = record_of(told())

@@ -16,7 +16,7 @@ from gpu_acceptance.record.run_record import WHOLE
 from gpu_acceptance.thresholds.contract import Contract, ContractLine
 from gpu_acceptance.thresholds.limit import Change, FileDigest, Limit, Profile
 from gpu_acceptance.verdict.rows import make_row
-from gpu_acceptance.verdict.run_record import make_run_record
+from gpu_acceptance.verdict.run_record import conclude_again, make_run_record
 
 RUN_ID = "20261120-070000-ab12"
 SOURCE = "measured 2026-11-20, 8x H200, reports/evidence/h200-sxm.jsonl: 365.4; less 5 %"
@@ -114,7 +114,8 @@ def record(rows, ranks, *limits, profile="h200-sxm", device_name="NVIDIA H200", 
     )
     job = Job(tuple(one.model_copy(update={"run_id": plan.run_id}) for one in ranks))
     judged = [make_row(one.nodeid, one.attempts, made, job, plan.waivers, one.deadline_s) if one.attempts else one for one in rows]
-    return make_run_record(plan, job, judged, ended_at=ended_at, end=WHOLE, journals=tuple(job.by_rank))
+    made = make_run_record(plan, job, judged, ended_at=ended_at, end=WHOLE, journals=tuple(job.by_rank))
+    return conclude_again(made)  # which says why a row did not apply
 
 
 def of_ranks(record, ranks):
@@ -357,7 +358,7 @@ def not_applicable_row():
         nodeid="acceptance/test_infiniband.py::test_links",
         subject="infiniband",
         outcome=Outcome.NOT_APPLICABLE,
-        message="one node: no InfiniBand here",
+        message="needs at least 2 nodes, this job has 1",
     )
 
 

@@ -215,7 +215,7 @@ def tried(line):
     with os.fdopen(read_fd) as pipe:
         return json.loads(pipe.read() or '[[], ["it died"]]')
 
-note_who_asks()
+note_who_asks(pathlib.Path("/suite"))
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 print(json.dumps({line: tried(line) for line in json.load(sys.stdin)}))
 """

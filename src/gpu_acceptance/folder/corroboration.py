@@ -95,23 +95,37 @@ def _problem(content: JournalContent, identity: RankIdentity, record: RunRecord)
     if content.identity.run_id != record.header.run_id:
         return f"is of run {one_line(content.identity.run_id)}"
     pair = content.identity, identity
-    if unlike := _unlike_fields(*(pair if record.conclusion.verdict == "ACCEPTED" else map(_before_it_opened, pair))):
+    is_heard = _is_whole(record) and not _is_lost(identity.rank, record)
+    if unlike := _unlike_fields(*(pair if is_heard else map(_before_it_opened, pair))):
         return f"gives its rank another {unlike}"
     unlike = _unlike_fields(content.plan, record.plan)
     return f"has a plan with another {unlike}" if unlike else ""
 
 
 def _closed_otherwise(contents: Mapping[int, JournalContent], record: RunRecord) -> Iterator[Unlike]:
-    """Nothing is ACCEPTED that a rank did not hear and confirm. What broke a run off may have come too late for its journals."""
-    if record.header.rebuilt or record.conclusion.exit_code in _BROKEN_OFF:
-        return
+    """Nothing is ACCEPTED that a rank did not hear and confirm, and what was REJECTED stays so.
+
+    What broke a run off may have come too late for its journals.
+    """
     for rank, content in contents.items():
         if content.closing is None:
             is_due = record.conclusion.verdict == "ACCEPTED" and content.plan and content.plan.has_closing
             if is_due:
                 yield Unlike(rank, "does not say how the run ended")
-        elif unlike := _unlike_fields(content.closing, record.closing):
+        elif _is_whole(record) and (unlike := _unlike_fields(content.closing, record.closing)):
             yield Unlike(rank, f"was closed with another {unlike} of the run")
+        elif content.closing.verdict == "REJECTED" != record.conclusion.verdict:
+            yield Unlike(rank, "was closed with REJECTED")
+
+
+def _is_whole(record: RunRecord) -> bool:
+    """Whether its reporter heard of all to the end."""
+    return not record.header.rebuilt and record.conclusion.exit_code not in _BROKEN_OFF
+
+
+def _is_lost(rank: int, record: RunRecord) -> bool:
+    ranks = (one for row in record.rows for attempt in row.attempts for one in attempt.ranks)
+    return any(one.rank == rank and one.outcome is Outcome.LOST for one in ranks)
 
 
 def _before_it_opened(identity: RankIdentity) -> RankIdentity:

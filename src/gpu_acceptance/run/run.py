@@ -397,6 +397,8 @@ class Run:
                 return complete_ending(folder, record)
             why = self.supervisor.ended or "the leading rank was lost"
             self.record = rebuild_run(self.supervisor, self.files, why, self.stopped)
+            assert self.supervisor.journal
+            self.supervisor.journal.append(self.record.closing)  # the lost leader may have told another one
             return write_ending(folder, self.record)
         except Exception as error:
             return broken(error)

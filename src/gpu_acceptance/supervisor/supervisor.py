@@ -70,6 +70,7 @@ class Supervisor:
         self._seq = 0  # of the attempt in progress
         self._unpublished: tuple[RankRecord, dict[str, str]] | None = None  # waits for the counters
         self._casts: deque[Message] = deque()
+        self._question: Message | None = None  # of the leader, about this rank's journal
         self._heard_leader = time.monotonic()
         self.leader_writes = False  # files, for as long as that takes: it cannot react to a signal
         self._stop_asked: float | None = None
@@ -105,6 +106,7 @@ class Supervisor:
         with gc_paused():  # they may be the records of a thousand ranks
             for event in events:
                 self._dispatch(event)
+        self._confirm()
         if self.hold:
             self.hold.attend()
         if self._attempt:
@@ -370,7 +372,7 @@ class Supervisor:
                 self.tell_leader({"type": "clock", "clock_s": time.time()})
             case "journal?" if sender == self.leader:
                 self._heard_leader = time.monotonic()
-                self._confirm(message)
+                self._question = message
             case "clock":
                 self.mail.setdefault("clock", {})[sender] = {**message, "heard_s": time.time()}
             case "vote" | "published" | "gather" | "sealable":
@@ -387,7 +389,11 @@ class Supervisor:
             case "final" if sender not in self.given_up:  # of a leader that others elected before us
                 self.mail.setdefault("final", {})[sender] = message
 
-    def _confirm(self, question: Message) -> None:
+    def _confirm(self) -> None:
+        """Once all is heard that has come: the leader may have ended the run without this rank's word, and its files are told."""
+        question, self._question = self._question, None
+        if question is None or any(one["type"] == "final" for one in self._casts):
+            return
         assert self.journal
         said = answer(question, self.place.rank, self.journal, self._told, self.control.session.tampering.facts()["lost"])
         self.tell_leader({"type": "journal", **said, "problem": self.journal_problem or said["problem"]})

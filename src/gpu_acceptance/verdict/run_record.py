@@ -6,11 +6,12 @@ from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
-from gpu_acceptance.record.run_plan import RunPlan
+from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
 from gpu_acceptance.record.run_record import ChangeRecord, FarBoundRecord, Header, RunEnd, RunRecord
 from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict import busy
-from gpu_acceptance.verdict.attempts import too_small
+from gpu_acceptance.verdict.attempts import bare_row, too_small
+from gpu_acceptance.verdict.needs import row_of_lack
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.settled import settle
 from gpu_acceptance.verdict.suite_state import suite_notes
@@ -75,12 +76,19 @@ def conclude_again(record: RunRecord, end: RunEnd | None = None) -> RunRecord:
 
 
 def _judged_again(row: Row, record: RunRecord, job: Job) -> Row:
-    """Of what did not run only the reason is known."""
-    if not row.attempts:
-        return row
+    """Of what was not run the reason is a fact; of what need not be run it follows."""
     plan = record.plan
+    if not row.attempts:
+        planned = next((one for one in plan.validations if one.nodeid == row.nodeid), None)
+        return (_set_aside(planned, job, plan) if planned and row.outcome is Outcome.NOT_APPLICABLE else None) or row
     again = make_row(row.nodeid, row.attempts, plan.profile, job, plan.waivers, row.deadline_s, measure_only=plan.measure_only)
     return settle(again) if record.header.rebuilt else again
+
+
+def _set_aside(planned: PlannedValidation, job: Job, plan: RunPlan) -> Row | None:
+    if reason := too_small(planned, job):
+        return bare_row(planned.nodeid, Outcome.NOT_APPLICABLE, reason, planned.deadline_s)
+    return row_of_lack(planned, job, plan.profile.not_applicable)
 
 
 def _too_small(plan: RunPlan, job: Job, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:

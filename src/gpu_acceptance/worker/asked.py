@@ -18,14 +18,15 @@ from typing import Any
 _STANDARD = (*{f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")}, "<")  # what has no file is generated code
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _OWN = f"{Path(__file__).parents[1]}/"
-_SUITE = f"{_OWN}suite/"  # the copy that a wheel carries
 
+_suites: list[str] = []  # one, as the beginning of its files' names
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _exit_functions: list[Callable[..., Any]] = []
 
 
-def note_who_asks() -> None:
-    """From here on it is known of each thread and of each exit function whether the suite asked for it. Once a process."""
+def note_who_asks(suite: Path) -> None:
+    """From here on it is known of each thread and of each exit function whether this suite asked for it. Once a process."""
+    _suites.append(f"{suite}/")
     threading.Thread.start = _noting_start(threading.Thread.start)  # type: ignore[method-assign,assignment]
     atexit.register = _noting_register(atexit.register)
     atexit.unregister = _noting_unregister(atexit.unregister)
@@ -81,4 +82,7 @@ def _is_asked_by_suite(frame: FrameType | None) -> bool:
 
 
 def _is_of_suite(file: str) -> bool:
-    return file.startswith(_SUITE) or not (file.startswith((*_STANDARD, _OWN)) or any(part in file for part in _INSTALLED))
+    """A wheel carries a suite within this package, and a checkout this package and perhaps its environment within the suite."""
+    is_within = file.startswith(tuple(_suites))
+    others = any(part in file.removeprefix(_suites[0]) for part in _INSTALLED) if is_within else True
+    return is_within and not others and (not file.startswith(_OWN) or _suites[0].startswith(_OWN))

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.machinery import PathFinder
+from itertools import repeat
 from operator import is_
 from typing import Any
 
@@ -112,13 +113,15 @@ class _Descriptors:
 
     def __init__(self) -> None:
         self._most = 0
+        self._are_few = False  # from then on: new workers have all of them again
 
     def read(self) -> bool:
         lowest = os.dup(0)
         os.close(lowest)
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = self._most or (sys.maxsize if limit == resource.RLIM_INFINITY else (lowest + limit) // 2)
-        return lowest > self._most
+        self._are_few = self._are_few or lowest > self._most
+        return self._are_few
 
 
 class _Handlers:
@@ -146,7 +149,8 @@ class _Handlers:
         now = self.read()
         for number in _SIGNALS:
             was = before.get(_name(number))
-            if was and was.held is not None and was != now.get(_name(number)) and number not in HANDLED_IN_C:
+            is_other = _name(number) in now and was != now[_name(number)]
+            if was and was.held is not None and is_other and number not in HANDLED_IN_C:
                 signal.signal(number, was.held)  # type: ignore[arg-type]
 
 
@@ -252,11 +256,11 @@ class _Modules:
             self._num = len(sys.modules)
             new = (name for name in sys.modules if name not in self._modules and name.count(".") <= name.startswith("torch."))
             self._modules |= {name: self if sys.modules[name] is None else sys.modules[name] for name in new}
-        values: list[object] = list(map(sys.modules.get, self._modules))
+        values: list[object] = list(map(sys.modules.get, self._modules, repeat(self)))
         if not are_same(values, self._values):
             self._values = values
             pairs = zip(self._modules.items(), values, strict=True)
-            self._found = {name: Identity(now) for (name, module), now in pairs if now is not module and name in sys.modules}
+            self._found = {name: Identity(now) for (name, module), now in pairs if now is not module and now is not self}
         return self._found
 
     def put_back(self, before: dict[str, Identity]) -> None:

@@ -56,8 +56,8 @@ def _command(pid: int) -> str | None:
 
 
 def bare_threads() -> set[int]:
-    """Idents of threads that run Python and that `threading` did not start."""
-    idents = {thread.ident for thread in threading.enumerate()}
+    """Idents of threads that run Python and that `threading` did not start, though it may have been asked about them since."""
+    idents = {thread.ident for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)}
     return {ident for ident in sys._current_frames() if ident not in idents}
 
 

@@ -19,13 +19,14 @@ from gpu_acceptance.processes.scratch import SCRATCH
 
 # What shows, stores or selects is the supervisor's; a worker only runs what it is told to run.
 _PLUGINS_OFF = ("terminal", "cacheprovider", "junitxml", "faulthandler", "pastebin", "stepwise")
+_ROOTDIR = "--rootdir="
 _IOLBF = 1  # stdio.h of glibc and musl
 
 
 def worker_command(python: str, rootdir: Path, ini: Path, files: list[str]) -> list[str]:
     """The command of a worker that collects `files`."""
     off = [f"-pno:{name}" for name in _PLUGINS_OFF]
-    return [*_command_of(python), f"--rootdir={rootdir}", f"-c{ini}", "--capture=no", *off, *files]
+    return [*_command_of(python), f"{_ROOTDIR}{rootdir}", f"-c{ini}", "--capture=no", *off, *files]
 
 
 def is_worker(command: list[str]) -> bool:
@@ -118,7 +119,7 @@ def main(arguments: list[str]) -> int:
         from gpu_acceptance.worker.plugin import WorkerPlugin
 
     answer_when_asked(bell_fd, Path(os.environ["GPU_ACCEPTANCE_COLLECTIVES_FILE"]))
-    note_who_asks()
+    note_who_asks(Path(next(one.removeprefix(_ROOTDIR) for one in arguments if one.startswith(_ROOTDIR))))
     plugin = WorkerPlugin(read_fd, write_fd, Leftovers())
     scratch = Path(os.environ[SCRATCH])
     code = int(pytest.main([*arguments, *_tmp_path_in(scratch)], plugins=[plugin]))

@@ -122,6 +122,7 @@ IN_DOUBT = {
     "replacement of gpu_acceptance.measure.timing._OVERSHOOT is 3.0, was None": "timing._OVERSHOOT = 3.0",
     "replacement of gpu_acceptance.measure.timing.Blocks.median_s is property": "timing.Blocks.median_s = property(lambda self: 1.0)",
     "replacement of torch.nn.parallel.DistributedDataParallel.forward is ": "torch.nn.parallel.DistributedDataParallel.forward = print",
+    "content of gpu_acceptance.measure.gemm.dtypes.DTYPES is 'changed', was None": "dtypes.DTYPES.clear()",
     "replacement of pytest.approx is print": "import pytest; pytest.approx = print",
     "faulthandler is enabled is False, was True": "faulthandler.disable()",
     "files of descriptors 0, 1, 2 is (": "os.close(1); os.open('/dev/null', os.O_WRONLY)",
@@ -152,6 +153,7 @@ import numpy, psutil, torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
 from gpu_acceptance.measure import timing
+from gpu_acceptance.measure.gemm import dtypes
 from gpu_acceptance.worker.leftovers import Leftovers
 from gpu_acceptance.worker.settings import COLLECTOR
 from gpu_acceptance.worker.asked import note_who_asks

@@ -12,6 +12,7 @@ import threading
 import time
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,28 @@ class _AllWatched:
         self._names = [name for one in every for name in one.named]
 
 
+class _Tables:
+    """Tables of this package and of its fixtures, with other content than when they were seen first, or another one in its place."""
+
+    def __init__(self) -> None:
+        self._num_modules = 0
+        self._tables: dict[str, tuple[Mapping[str, object], str, object, object]] = {}
+
+    def changed(self) -> dict[str, str]:
+        if len(sys.modules) != self._num_modules:
+            self._num_modules = len(sys.modules)
+            for module in [module for name, module in sys.modules.items() if name.startswith(_OURS)]:
+                self._tables = dict(_tables_in(module)) | self._tables
+        return {name: "changed" for name, (space, key, table, was) in self._tables.items() if space.get(key) is not table or table != was}
+
+
+def _tables_in(module: types.ModuleType) -> Iterator[tuple[str, tuple[Mapping[str, object], str, object, object]]]:
+    space = vars(module)
+    for key, table in list(space.items()):
+        if key.strip("_").isupper() and type(table) in {dict, list, set}:
+            yield f"{module.__name__}.{key}", (space, key, table, copy(table))
+
+
 class _Kernels:
     """Kernels in Python that were registered for torch's own operations. Those that only tell a shape (Meta) are torch's compiler's."""
 
@@ -184,5 +207,6 @@ class _Kernels:
 SETTINGS: tuple[Setting, ...] = (
     # A conftest is code, and the verdict line names it.
     Setting("replacement of", _AllWatched().replaced, may_change_at_import=True),
+    Setting("content of", _Tables().changed, may_change_at_import=True),
     Setting("kernel in Python of", _Kernels().registered, may_change_at_import=True),
 )

@@ -149,8 +149,7 @@ class _Handlers:
         now = self.read()
         for number in _SIGNALS:
             was = before.get(_name(number))
-            is_other = _name(number) in now and was != now[_name(number)]
-            if was and was.held is not None and is_other and number not in HANDLED_IN_C:
+            if was and was.held is not None and was != now.get(_name(number)) and number not in HANDLED_IN_C:
                 signal.signal(number, was.held)  # type: ignore[arg-type]
 
 

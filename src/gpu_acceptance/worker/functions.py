@@ -61,7 +61,8 @@ class _Watched:
         self._above: tuple[type, ...] = owner.__mro__[1:] if isinstance(owner, type) else ()
         found = self._space if names is None else self._names & set(names)
         self._functions = {name: self._space[name] for name in found if issubclass(type(self._space[name]), (*_FUNCTIONS, *kinds))}
-        self.named = () if names is None else tuple(self._functions)  # empty: all
+        self.is_whole = names is None
+        self.named = () if self.is_whole else tuple(self._functions)
 
     @property
     def space(self) -> Mapping[str, object]:
@@ -162,7 +163,7 @@ class _AllWatched:
             self._watched |= dict(_watched_of_ours(name, sys.modules[name]))
         every = self._watched.values()
         self._spaces = [one.space for one in every]
-        self._wholes = [one.space for one in every if not one.named]
+        self._wholes = [one.space for one in every if one.is_whole]
         self._getters = [one.space.get for one in every for _ in one.named]
         self._names = [name for one in every for name in one.named]
 

@@ -34,6 +34,18 @@ WRITES_FOR = """
             Path("holds").touch()
             time.sleep({seconds})
 """
+STOPPED_WHILE_JOURNALS_ARE_COMPARED = """
+    def pytest_collection_modifyitems():
+        from gpu_acceptance.run import run
+
+        find = run.find_unconfirmed
+
+        def find_and_be_stopped(*arguments, **named):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return find(*arguments, **named)
+
+        run.find_unconfirmed = find_and_be_stopped
+"""
 LEAVES_LATE = """
     def pytest_unconfigure():
         if os.environ["RANK"] == "1":
@@ -244,6 +256,12 @@ def stop_while_the_report_is_written(ranks, number):
     assert not stopped.run.record.header.rebuilt
     assert {stopped.run.row(name).outcome for name in ("test_before", "test_held", "test_next")} == {"passed"}
     return stopped
+
+
+def test_a_signal_after_the_ranks_have_closed_their_journals_stops_the_run(ranks):
+    ended = stop(ranks(2, conftest=STOPPED_WHILE_JOURNALS_ARE_COMPARED))
+    assert ended.exit_codes == {0: 2, 1: 2}, ended.run.output
+    assert ended.run.verdict_line.startswith("INCOMPLETE: interrupted")
 
 
 def test_one_rank_that_is_signalled_does_not_give_up_a_busy_rank_0(ranks):

@@ -658,7 +658,8 @@ def test_what_went_wrong_at_the_end_is_an_error(clock):
 @pytest.mark.parametrize(
     ("status", "has_said_goodbye", "outcome"),
     [
-        (-signal.SIGSEGV, True, Outcome.DIED),
+        (-signal.SIGSEGV, False, Outcome.DIED),
+        (-signal.SIGSEGV, True, Outcome.ERROR),
         (0, False, Outcome.DIED),
         (3, False, Outcome.DIED),
         (3, True, Outcome.ERROR),
@@ -667,7 +668,7 @@ def test_what_went_wrong_at_the_end_is_an_error(clock):
     ],
 )
 def test_a_worker_that_crashes_at_the_end_has_died(clock, status, has_said_goodbye, outcome):
-    """But for one that has torn down all, and that an exit function in Python ends."""
+    """But for one that has torn down all: an exit function ends it, or a library that unloads, and that is no fault of a device."""
     host = FakeHost(FakeWorker())
     attempt = EndAttempt(host, go())
     if has_said_goodbye:

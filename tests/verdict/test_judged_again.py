@@ -165,6 +165,8 @@ def test_of_a_run_the_same_is_concluded_again(run):
         in_row(1, attempts=[]),
         in_row(1, judgements=[]),
         in_row(1, subject="smoke"),
+        in_row(1, deadline_s=1.0),
+        lambda data: data["rows"].reverse(),
         in_row(1, nodeid="acceptance/test_nic.py::test_hbm_triad"),
         judged(1, metric="gemm.triad"),
         judged(1, status="missed"),

@@ -124,6 +124,12 @@ IN_DOUBT = {
     "replacement of torch.nn.parallel.DistributedDataParallel.forward is ": "torch.nn.parallel.DistributedDataParallel.forward = print",
     "content of gpu_acceptance.measure.gemm.dtypes.DTYPES is 'changed', was None": "dtypes.DTYPES.clear()",
     "replacement of pytest.approx is print": "import pytest; pytest.approx = print",
+    "replacement of json.loads is print": "json.loads = print",
+    "replacement of hashlib.sha256 is print": "import hashlib; hashlib.sha256 = print",
+    "replacement of pathlib.Path.read_text is <lambda>": "pathlib.Path.read_text = lambda *_: '1'",
+    "replacement of threading.Thread.run is print": "threading.Thread.run = print",
+    "replacement of torch.nn.init.normal_ is print": "torch.nn.init.normal_ = print",
+    "replacement of torch.utils.flop_counter.FlopCounterMode.get_total_flops is <lambda>": "FlopCounterMode.get_total_flops = lambda _: 1",
     "faulthandler is enabled is False, was True": "faulthandler.disable()",
     "files of descriptors 0, 1, 2 is (": "os.close(1); os.open('/dev/null', os.O_WRONLY)",
     "torch inference_mode is True, was False": "keep.append(torch.inference_mode()); keep[0].__enter__()",
@@ -153,7 +159,9 @@ import numpy, psutil, torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
 from gpu_acceptance.measure import timing
+from gpu_acceptance.measure.corruption import survey
 from gpu_acceptance.measure.gemm import dtypes
+from gpu_acceptance.measure.train import cost, models
 from gpu_acceptance.worker.leftovers import Leftovers
 from gpu_acceptance.worker.settings import COLLECTOR
 from gpu_acceptance.worker.asked import note_who_asks

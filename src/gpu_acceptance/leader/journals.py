@@ -12,7 +12,7 @@ from gpu_acceptance.supervisor.confirmation import digest_of
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.text.ranges import named
 
-_ANSWER_S = 15.0  # for a rank to read its own journal; one that is slower is in a hook
+_ANSWER_S = 60.0  # for a rank to read its own journal and to write to it, from a disk that may stall; one that is slower is in a hook
 _POLL_S = 0.5
 _WRITING_S = 0.2  # a line that another rank writes at this moment
 _CACHED_S = 25.0  # sshfs shows another node's file as it was up to 20 s ago, NFS without close-to-open as it was up to 60 s ago

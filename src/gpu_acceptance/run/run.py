@@ -429,6 +429,7 @@ class Run:
 
     def _ended_as(self, record: RunRecord) -> bool:
         """Whether nothing came to light since. What strangers write without end changes no verdict."""
+        self.supervisor.heed_signals()
         known, control = record.header.control, self.supervisor.control_messages()
         return record.end == self._end and known is not None and known.model_copy(update={"dropped": control.dropped}) == control
 

@@ -114,13 +114,13 @@ class EndAttempt(RankAttempt):
                 self._errors = [str(text) for text in (*message["errors"], *message["late"])]
 
     def on_exit(self, status: ExitStatus, log_tail: str) -> None:
-        """Who has said goodbye has nothing of a validation left: what ends it with a code then is an exit function in Python."""
-        if self._errors is None or status.signal or self._sentence:
+        """Who has said goodbye has nothing of a validation left: what goes wrong then is an exit function or a library that unloads."""
+        if self._errors is None or self._sentence:
             super().on_exit(status, log_tail)
-        elif status.returncode != 0:
-            self._finish(Outcome.ERROR, self._of_exit(f"the worker ended with {status}"), log_tail=log_tail)
-        elif self._errors:
-            self._finish(Outcome.ERROR, "\n".join(self._errors), log_tail=log_tail)
+            return
+        crash = [self._of_exit(f"the worker ended with {status}")] if status.returncode != 0 else []
+        if wrong := "\n".join([*crash, *self._errors]):
+            self._finish(Outcome.ERROR, wrong, log_tail=log_tail)
         else:
             self._finish(Outcome.PASSED, "")
 

@@ -293,6 +293,11 @@ class Supervisor:
             self.board.hurry(_STOP_S)
             self.board.excuse = reason if reason == LOST_MESSAGES else ""
 
+    def heed_signals(self) -> None:
+        """The leader: has it stop the run, where a signal asked for that while nobody waited for events."""
+        while self.stop_signals.poll() and not self.stopping:
+            self.pump()
+
     def control_messages(self) -> ControlMessages:
         """What strangers did to the messages between ranks, as this rank saw it and as the others told."""
         dropped, lost = Counter[str](), Counter[str]()

@@ -41,7 +41,12 @@ def _misplaced(record: RunRecord) -> Iterator[str]:
     yield from (f"{nodeid} was planned, and has no row" for nodeid in planned if nodeid not in times and nodeid != FORMATION)
     if not record.header.rebuilt:  # which has whatever is in a journal
         yield from (f"{nodeid} has a row, and was not planned" for nodeid in times if nodeid not in {*planned, FORMATION, WORKER_END})
+        if [nodeid for nodeid in times if nodeid in planned] != [nodeid for nodeid in planned if nodeid in times]:
+            yield "the rows are in another order than was planned"
+    deadlines = {one.nodeid: one.deadline_s for one in record.plan.validations}
     for row in record.rows:
+        if row.deadline_s != (due := deadlines.get(row.nodeid, row.deadline_s)):
+            yield f"{row.nodeid} has a deadline of {row.deadline_s:g} s, and was planned with {due:g} s"
         if row.subject != subject_of(row.nodeid):
             yield f"{row.nodeid} is told to be of subject {row.subject}"
         for number, attempt in enumerate(row.attempts, start=1):

@@ -1,6 +1,7 @@
 """The functions that measurements rely on: a validation that replaces one falsifies its own figures, and those of all that follow."""
 
 import builtins
+import inspect
 import math
 import operator
 import os
@@ -13,6 +14,7 @@ import time
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,8 +31,10 @@ from gpu_acceptance.worker.settings import CONSTANTS, Identity, Setting, are_sam
 _OURS = ("gpu_acceptance.measure.", "gpu_acceptance.inventory.", "gpu_acceptance.worker.", "fixtures.")  # what works in a worker
 _MODULES: tuple[types.ModuleType, ...] = (
     *(builtins, os, pytest, random, statistics, subprocess, threading, time),
-    *(torch, torch.autograd, torch.cuda, torch.linalg, torch.nn.functional, dist, dist.distributed_c10d),
+    *(torch, torch.autograd, torch.cuda, torch.linalg, torch.nn.functional, torch.nn.init, dist, dist.distributed_c10d),
 )
+_USED = {"torch", *sys.stdlib_module_names}  # what our modules use of these is watched as well
+_SHAPES = {"collections", "enum", "types", "typing"}  # classes that only say what something looks like
 _CLASSES: dict[str, type] = {
     "torch.Tensor": torch.Tensor,
     "torch.nn.Module": torch.nn.Module,
@@ -38,9 +42,10 @@ _CLASSES: dict[str, type] = {
     "torch.nn.parallel.DistributedDataParallel": torch.nn.parallel.DistributedDataParallel,
     **{f"torch.cuda.{name}": getattr(torch.cuda, name) for name in ("Event", "Stream", "CUDAGraph")},
 }
+_CACHED = type(cache(len))
 _FUNCTIONS = (
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
-    *(staticmethod, classmethod, property, type),
+    *(staticmethod, classmethod, property, type, _CACHED),
 )
 _TORCH = Path(torch.__file__).parent
 _WRAPPING = (f"{_TORCH}/_dynamo/", f"{_TORCH}/_compile.py", f"{_TORCH}/optim/")
@@ -59,10 +64,20 @@ class _Watched:
         self._space: Mapping[str, object] = vars(owner)
         self._names = frozenset(self._space)
         self._above: tuple[type, ...] = owner.__mro__[1:] if isinstance(owner, type) else ()
-        found = self._space if names is None else self._names & set(names)
-        self._functions = {name: self._space[name] for name in found if issubclass(type(self._space[name]), (*_FUNCTIONS, *kinds))}
+        self._kinds = (*_FUNCTIONS, *kinds)
+        self._functions: dict[str, object] = {}
         self.is_whole = names is None
-        self.named = () if self.is_whole else tuple(self._functions)
+        self.watch(self._space if names is None else names)
+
+    def watch(self, names: Iterable[str]) -> None:
+        """These as well, from now on."""
+        new = (self._names & set(names)) - self._functions.keys()
+        self._functions |= {name: self._space[name] for name in new if issubclass(type(self._space[name]), self._kinds)}
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """What is watched of it where that is not all."""
+        return () if self.is_whole else tuple(self._functions)
 
     @property
     def space(self) -> Mapping[str, object]:
@@ -110,6 +125,13 @@ def _within(function: object) -> Iterator[object]:
         yield function
 
 
+def _always_watched() -> Iterator[tuple[str, Any, list[str] | None]]:
+    yield from ((module.__name__, module, None) for module in _MODULES)
+    yield from ((name, owner, None) for name, owner in _CLASSES.items())
+    yield from ((name, owner, ["forward"]) for name, owner in _classes_of(torch.nn).items() if name not in _CLASSES)
+    yield from ((name, owner, ["step"]) for name, owner in _classes_of(torch.optim).items())
+
+
 def _classes_of(module: types.ModuleType) -> dict[str, type]:
     found = {name: value for name, value in vars(module).items() if issubclass(type(value), type)}
     return {f"{module.__name__}.{name}": value for name, value in found.items() if value.__module__.startswith("torch.")}
@@ -123,9 +145,36 @@ def _watched_of_ours(name: str, module: types.ModuleType) -> Iterator[tuple[str,
             yield f"{name}.{own.__name__}", _Watched(own, [key for key, value in vars(own).items() if _is_written_in(value, module)])
 
 
+def _used_in(module: types.ModuleType) -> Iterator[tuple[str, Any, frozenset[str] | None]]:
+    """What a module of ours uses of Python and of torch: names of other modules that its code asks for, and classes (None: as a whole)."""
+    names, values = frozenset(_names_in(module)), vars(module).values()
+    used = [value for value in values if issubclass(type(value), types.ModuleType) and value.__name__.partition(".")[0] in _USED]
+    yield from ((value.__name__, value, names) for value in used)
+    for value in chain(values, *([vars(one)[name] for name in names & vars(one).keys()] for one in used)):
+        if issubclass(type(value), type) and value.__module__.partition(".")[0] in _USED - _SHAPES:
+            yield f"{value.__module__}.{value.__qualname__}", value, None
+
+
+def _names_in(module: types.ModuleType) -> Iterator[str]:
+    """The names of all attributes that code written in this module asks for."""
+    inner = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+    waiting = [getattr(_function_of(value), "__code__", None) for space in (module, *inner) for value in vars(space).values()]
+    while waiting:
+        code = waiting.pop()
+        if isinstance(code, types.CodeType) and code.co_filename == module.__file__:
+            yield from code.co_names
+            waiting += code.co_consts
+
+
 def _is_written_in(value: object, module: types.ModuleType) -> bool:
-    function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
-    return getattr(getattr(function, "__code__", None), "co_filename", "") == module.__file__
+    return getattr(getattr(_function_of(value), "__code__", None), "co_filename", "") == module.__file__
+
+
+def _function_of(value: object) -> Any:
+    """What is written behind a method of a class, a property or a cache. By its type: some objects warn when they are asked for a name."""
+    if issubclass(type(value), staticmethod | classmethod | _CACHED):
+        return inspect.unwrap(value)  # type: ignore[arg-type]
+    return value.fget if isinstance(value, property) else value
 
 
 class _AllWatched:
@@ -135,11 +184,11 @@ class _AllWatched:
     """
 
     def __init__(self) -> None:
-        self._watched = {name: _Watched(owner, ["forward"]) for name, owner in _classes_of(torch.nn).items()}
-        self._watched |= {name: _Watched(owner, ["step"]) for name, owner in _classes_of(torch.optim).items()}
-        self._watched |= {module.__name__: _Watched(module) for module in _MODULES}
+        self._watched: dict[str, _Watched] = {}
+        self._names_of: dict[int, str] = {}  # by the id of what is watched: it may have several
+        for name, owner, names in _always_watched():
+            self._watch(name, owner, names)
         self._watched["math"] = _Watched(math, kinds=CONSTANTS)
-        self._watched |= {name: _Watched(owner) for name, owner in _CLASSES.items()}
         self._num_modules = 0
         self._sizes: list[int] = []
         self._values: list[object] = []
@@ -158,9 +207,18 @@ class _AllWatched:
             self._replaced = {f"{owner}.{name}": now for owner, of_one in found.items() for name, now in of_one.items()}
         return self._replaced
 
+    def _watch(self, name: str, owner: Any, names: Iterable[str] | None) -> None:
+        known = self._names_of.setdefault(id(owner), name)
+        if known not in self._watched:
+            self._watched[known] = _Watched(owner, names)
+        elif names:
+            self._watched[known].watch(names)
+
     def _watch_new_modules(self) -> None:
         for name in [name for name in sys.modules if name.startswith(_OURS) and name not in self._watched]:
             self._watched |= dict(_watched_of_ours(name, sys.modules[name]))
+            for used in _used_in(sys.modules[name]):
+                self._watch(*used)
         every = self._watched.values()
         self._spaces = [one.space for one in every]
         self._wholes = [one.space for one in every if one.is_whole]

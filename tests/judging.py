@@ -10,6 +10,7 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt
+from gpu_acceptance.record.run_plan import RunPlan
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Value, subject_of_metric
 
 NODEID = "acceptance/test_hbm.py::test_triad"
@@ -55,6 +56,12 @@ def make_profile(*limits: Limit, **changes: object) -> Profile:
     requires = frozenset(limit.subject for limit in limits)
     profile = Profile("h200-sxm", "NVIDIA H200", requires, by_metric, {}, deadline_s=60)
     return replace(profile, **changes)  # type: ignore[arg-type]
+
+
+def make_plan(profile: Profile, **more: object) -> RunPlan:
+    """Of no validations, where none are given."""
+    fixed = {"run_id": "a", "started_at": "2026-11-20T00:00:00+00:00", "command": (), "validations": (), "gpu_acceptance_version": "1"}
+    return RunPlan(**{"profile": profile, **fixed, **more})  # type: ignore[arg-type]
 
 
 def make_attempt(

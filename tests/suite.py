@@ -90,7 +90,7 @@ class Finished:
         limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject == subject}
         rows = [row for row in self.record.rows if row.subject in {subject, FORMATION}]
         only = replace(profile, requires=frozenset({subject}), limits=limits)
-        return conclude(rows, only, Job(self.record.header.ranks), self.record.waivers)
+        return conclude(self.record.plan.model_copy(update={"profile": only, "validations": ()}), Job(self.record.header.ranks), rows)
 
     def terminal_of(self, rank: int) -> str:
         """What pytest said on a rank other than 0."""

@@ -22,7 +22,7 @@ from gpu_acceptance.verdict.bounds import bounds_of
 from gpu_acceptance.verdict.coverage import applying_limits
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
-from tests.judging import make_job, make_record
+from tests.judging import make_job, make_plan, make_record
 
 pytestmark = pytest.mark.slow
 
@@ -155,7 +155,7 @@ def run(case: Case, values: Mapping[int, Value]) -> Conclusion:
     rows = good_rows_of(case)
     del rows[case.metric]
     own = [row_of(case.profile, case.job, case.metric, values)] if values else []
-    return conclude([*rows.values(), *own], case.profile, case.job, {})
+    return conclude(make_plan(case.profile), case.job, [*rows.values(), *own])
 
 
 def test_there_are_limits():
@@ -166,7 +166,7 @@ def test_there_are_limits():
 def test_with_each_limit_on_its_bound_a_run_is_accepted(shape):
     name, gpus_per_node, num_nodes = shape
     profile, job = demanding(name, gpus_per_node, num_nodes), job_of(name, gpus_per_node, num_nodes)
-    conclusion = conclude([*good_rows(name, gpus_per_node, num_nodes).values()], profile, job, {})
+    conclusion = conclude(make_plan(profile), job, [*good_rows(name, gpus_per_node, num_nodes).values()])
     assert conclusion.verdict == "ACCEPTED", conclusion.reasons
     assert conclusion.coverage.limits_held == conclusion.coverage.limits_expected > 100
 
@@ -222,7 +222,7 @@ def held_by_another_subject_it_was_never_measured(case):
     values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
     rows = good_rows_of(case)
     rows[case.metric] = row_of(case.profile, case.job, case.metric, values, subject="smoke")
-    conclusion = conclude([*rows.values()], case.profile, case.job, {})
+    conclusion = conclude(make_plan(case.profile), case.job, [*rows.values()])
     assert conclusion.verdict == ("ACCEPTED" if case.limit.subject == COUNTERS else "INCOMPLETE")
     assert (f"never measured: {case.metric}" in conclusion.reasons) == (case.limit.subject != COUNTERS)
 

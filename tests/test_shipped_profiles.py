@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from fixtures.training import workload as read_workload
-from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.measure.collectives import NAMES
 from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.measure.gemm.availability import is_available
@@ -16,13 +15,14 @@ from gpu_acceptance.measure.gemm.best_shape import CANDIDATES
 from gpu_acceptance.measure.gemm.dtypes import DTYPES, allowed_error
 from gpu_acceptance.measure.train import cost
 from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.run_plan import PlannedValidation
 from gpu_acceptance.thresholds.file import LimitsError, read_file
 from gpu_acceptance.thresholds.limit import matching_reason
 from gpu_acceptance.thresholds.profile import json_schema, load_profile, profile_names, select_profile, shipped_dir
 from gpu_acceptance.verdict.attempts import bare_row, too_small
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
-from tests.judging import make_attempt, make_job
+from tests.judging import make_attempt, make_job, make_plan
 
 pytestmark = pytest.mark.repository
 
@@ -298,9 +298,9 @@ def test_a_world_of_one_says_that_nccl_and_p2p_were_left_out():
         make_row(f"acceptance/test_{limit.subject}.py::test_a", [good_attempt(limit)], profile, job, {}, 60.0) for limit in held.values()
     ]
     least = {subject: "min_ranks_per_node" if subject == "p2p" else "min_ranks" for subject in LINKED}
-    reasons = {subject: too_small(Validation("", 60.0, **{name: 2}), job) for subject, name in least.items()}
-    rows += [bare_row(f"acceptance/test_{subject}.py::test_a", Outcome.NOT_APPLICABLE, why, 60.0) for subject, why in reasons.items()]
-    conclusion = conclude(rows, profile, job, {}, not_applicable_subjects=reasons)
+    planned = [PlannedValidation(nodeid=f"acceptance/test_{name}.py::test_a", deadline_s=60.0, **{most: 2}) for name, most in least.items()]
+    rows += [bare_row(one.nodeid, Outcome.NOT_APPLICABLE, too_small(one, job), 60.0) for one in planned]
+    conclusion = conclude(make_plan(profile, validations=tuple(planned)), job, rows)
     left_out = ", ".join(f"{subject} not applicable: needs at least 2 ranks{' on a node' * (subject == 'p2p')}" for subject in LINKED)
     assert conclusion.line == f"ACCEPTED (cpu profile: no GPU was tested, {left_out})"
 

@@ -15,7 +15,7 @@ from gpu_acceptance.thresholds.levels import at_level
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
-from tests.judging import make_job, make_record
+from tests.judging import make_job, make_plan, make_record
 
 PROFILE = replace(at_level(load_profile("h200-sxm", shipped_dir()), "soak"), requires=frozenset({"soak"}))
 JOB = make_job(2)
@@ -47,7 +47,7 @@ def judged(of_rank_1=None, samples_of_rank_1=None):
         samples = samples_of_rank_1 if rank and samples_of_rank_1 is not None else loaded(LENGTH_S)
         records.append(make_record(rank, figures=(*figures, *thermal_figures(samples))))
     row = make_row("acceptance/test_soak.py::test_load", (Attempt(number=1, ranks=tuple(records)),), PROFILE, JOB, {}, 60.0)
-    return conclude([row], PROFILE, JOB, {})
+    return conclude(make_plan(PROFILE), JOB, [row])
 
 
 def missed(conclusion):

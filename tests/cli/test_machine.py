@@ -98,7 +98,7 @@ def test_a_node_under_load_is_rejected_unless_busy_gpus_are_allowed(capsys):
     assert main(["health", path, "--allow-busy"]) == 0
     out = capsys.readouterr().out
     assert "gpu_health.processes.foreign = 1 count (pid 1607: 1204 MiB), need <= 0 count" in out
-    assert out.splitlines()[-1].startswith("ACCEPTED (2 waived, a snapshot of 8 GPUs: nothing was run, busy GPUs allowed) | ")
+    assert out.splitlines()[-1].startswith("ACCEPTED (2 waived, busy GPUs allowed, a snapshot of 8 GPUs: nothing was run) | ")
 
 
 def test_a_sick_gpu(file, capsys):

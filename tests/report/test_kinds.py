@@ -13,7 +13,7 @@ from gpu_acceptance.record.run_record import Coverage, RunEnd
 from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_rank, kinds_of_reason, kinds_of_row
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
 from gpu_acceptance.verdict import objections
-from tests.judging import make_identity, make_job, make_limit, make_profile
+from tests.judging import make_identity, make_job, make_limit, make_plan, make_profile
 from tests.test_repo_rules import glob_of
 
 
@@ -178,14 +178,14 @@ FOUND = [
     *objections.broken_off(False, RunEnd(not_concluded=("rank 2 took no part: no store",))),
     *objections.uncollected(["acceptance/test_x.py was skipped as a whole: needs y"]),
     *objections.unproved([], OPEN, coverage(limits_judged=0), PROFILE),
-    *objections.untested(make_job(4, silent=(2,)), PROFILE, coverage(), None, None),
-    *objections.untested(make_job(0), PROFILE, coverage(gpus_tested=0), None, None),
-    *objections.untested(smaller(JOB), PROFILE, coverage(), None, None),
-    *objections.untested(JOB, make_profile(make_limit(), name="cpu", device_name=None), coverage(), None, None),
-    *objections.untested(JOB, OTHER, coverage(), None, None),
-    *objections.untested(FEWER, PROFILE, coverage(gpus_tested=2), None, None),
-    *objections.untested(FEWER, PROFILE, coverage(gpus_tested=2), 3, None),
-    *objections.untested(JOB, PROFILE, coverage(), None, 9),
+    *objections.untested(make_plan(PROFILE), make_job(4, silent=(2,)), coverage()),
+    *objections.untested(make_plan(PROFILE), make_job(0), coverage(gpus_tested=0)),
+    *objections.untested(make_plan(PROFILE), smaller(JOB), coverage()),
+    *objections.untested(make_plan(make_profile(make_limit(), name="cpu", device_name=None)), JOB, coverage()),
+    *objections.untested(make_plan(OTHER), JOB, coverage()),
+    *objections.untested(make_plan(PROFILE), FEWER, coverage(gpus_tested=2)),
+    *objections.untested(make_plan(PROFILE, declared_gpus=3), FEWER, coverage(gpus_tested=2)),
+    *objections.untested(make_plan(PROFILE, expected_nodes=9), JOB, coverage()),
     objections.same("nothing ran"),
     objections.same("no limit of nccl in profile base"),
     objections.same("no limit of nccl at 3 GPUs per node; listed: 4, 8"),

@@ -8,7 +8,7 @@ from gpu_acceptance.record.run_record import WHOLE, RunEnd
 from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, is_poison, too_small
 from gpu_acceptance.verdict.objections import broken_off
 from gpu_acceptance.verdict.verdict import conclude
-from tests.journals import LARGE_JOB, PROFILE, told
+from tests.journals import LARGE_JOB, told
 from tests.judging import make_job, make_record
 
 
@@ -73,7 +73,7 @@ def test_a_bare_row_has_the_subject_of_its_validation():
 
 def test_what_nobody_concluded_is_incomplete_whatever_it_proved():
     run = told()
-    conclusion = conclude(run.rows()[:3], PROFILE, run.job, {}, end=RunEnd(not_concluded=("nobody saw the end", "line 3 is cut off")))
+    conclusion = conclude(run.plan, run.job, run.rows()[:3], RunEnd(not_concluded=("nobody saw the end", "line 3 is cut off")))
     assert (conclusion.verdict, conclusion.line, conclusion.exit_code) == ("INCOMPLETE", "INCOMPLETE: nobody saw the end", 6)
     assert conclusion.reasons == ("nobody saw the end", "line 3 is cut off")
     assert list(broken_off(False, WHOLE)) == []

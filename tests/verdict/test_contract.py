@@ -10,7 +10,7 @@ from gpu_acceptance.thresholds.contract import Contract, ContractLine, LineState
 from gpu_acceptance.verdict.contract import judge_contract
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
-from tests.judging import NODEID, all_equal, make_attempt, make_job, make_limit, make_profile
+from tests.judging import NODEID, all_equal, make_attempt, make_job, make_limit, make_plan, make_profile
 
 TRIAD = "hbm.triad.bandwidth"
 COPY = "hbm.copy.bandwidth"
@@ -124,7 +124,7 @@ ASKS_MORE = {"metrics": (TRIAD,), "at_least": 130, "unit": "GB/s"}
 def verdict_of(*lines, profile=PROFILE, waivers=None, value=120.0, **more):
     job, waivers = make_job(4), waivers or {}
     row = make_row(NODEID, (make_attempt(all_equal(value)),), profile, job, waivers, 60.0, measure_only=more.get("measure_only", False))
-    return conclude([row], profile, job, waivers, contract=contract_of(*lines), **more)
+    return conclude(make_plan(profile, waivers=waivers, contract=contract_of(*lines), **more), job, [row])
 
 
 def test_a_contract_that_is_met_changes_nothing():

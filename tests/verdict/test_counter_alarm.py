@@ -1,10 +1,9 @@
 """Which counters end a validation of hours before its time, and in what words."""
 
 import pytest
-from judging import make_limit, make_profile
+from judging import make_limit, make_plan, make_profile
 
 from gpu_acceptance.record.figure import make_figure
-from gpu_acceptance.record.run_plan import RunPlan
 from gpu_acceptance.verdict.counter_alarm import alarm, most_risen
 
 REPLAYS = make_limit("counters.nvlink.replays", at_most=2, unit="count")
@@ -12,9 +11,7 @@ XIDS = make_limit("counters.xids", at_most=0, unit="count")
 
 
 def plan_of(*limits, not_applicable=None, **changes):
-    profile = make_profile(*limits, not_applicable=not_applicable or {})
-    fixed = {"run_id": "a", "started_at": "2026-11-20T00:00:00+00:00", "command": (), "validations": (), "gpu_acceptance_version": "1"}
-    return RunPlan(profile=profile, **fixed, **changes)
+    return make_plan(make_profile(*limits, not_applicable=not_applicable or {}), **changes)
 
 
 @pytest.mark.parametrize(

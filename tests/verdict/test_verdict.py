@@ -11,7 +11,8 @@ from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, Row
-from gpu_acceptance.record.run_record import RunEnd
+from gpu_acceptance.record.run_plan import PlannedValidation
+from gpu_acceptance.record.run_record import WHOLE, RunEnd
 from gpu_acceptance.thresholds.limit import Change, FarBound, Peers, subject_of
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.rows import make_row
@@ -25,6 +26,7 @@ from tests.judging import (
     make_identity,
     make_job,
     make_limit,
+    make_plan,
     make_profile,
     make_record,
     with_record,
@@ -44,8 +46,11 @@ def row_of(*attempts, profile=PROFILE, job=None, waivers=None, nodeid=NODEID):
 
 
 def verdict_of(*attempts, profile=PROFILE, job=None, waivers=None, **more):
-    job = job or make_job(4)
-    return conclude([row_of(*attempts, profile=profile, job=job, waivers=waivers)], profile, job, waivers or {}, **more)
+    return verdict_over([row_of(*attempts, profile=profile, job=job, waivers=waivers)], profile, job, waivers, **more)
+
+
+def verdict_over(rows, profile=PROFILE, job=None, waivers=None, end=WHOLE, control=None, **planned):
+    return conclude(make_plan(profile, waivers=waivers or {}, **planned), job or make_job(4), rows, end, control)
 
 
 def bare_row(outcome, nodeid=NODEID, message=""):
@@ -74,7 +79,7 @@ def test_nodes_that_nobody_tested_are_in_the_line(metric, which, number, said):
     attempt = Attempt(number=1, ranks=(make_record(0, figures=(untested,)), make_record(1)))
     subject = metric.split(".")[0]
     row = Row(nodeid=f"acceptance/test_{subject}.py::test_nodes", subject=subject, outcome=Outcome.PASSED, attempts=(attempt,))
-    conclusion = conclude([row_of(), row], PROFILE, make_job(4), {})
+    conclusion = verdict_over([row_of(), row])
     assert (conclusion.line, conclusion.exit_code) == (f"ACCEPTED ({said} {which})" if said else "ACCEPTED", 0)
 
 
@@ -101,13 +106,13 @@ def test_a_limit_that_is_not_required_may_be_absent_but_not_missed():
     profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"), requires=frozenset({"hbm"}))
     assert verdict_of(profile=profile).verdict == "ACCEPTED"
     rows = [row_of(profile=profile), row_of(make_attempt(all_equal(1.0), metric="gemm.bf16.rate"), profile=profile, nodeid=GEMM)]
-    assert conclude(rows, profile, make_job(4), {}).verdict == "REJECTED"
+    assert verdict_over(rows, profile).verdict == "REJECTED"
 
 
 def test_a_limit_that_only_another_subject_checked_was_never_measured():
     profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"))
     rows = [row_of(profile=profile), row_of(make_attempt(all_equal(120.0), metric="gemm.bf16.rate"), profile=profile)]
-    conclusion = conclude(rows, profile, make_job(4), {})
+    conclusion = verdict_over(rows, profile)
     assert conclusion.line == "INCOMPLETE: 1 of 2 validations in error, 1 limit never measured"
     said = "gemm.bf16.rate checked by subject hbm: a metric belongs to acceptance/test_gemm.py"
     assert conclusion.reasons == (f"test_hbm.py::test_triad: {said}", "never measured: gemm.bf16.rate")
@@ -115,7 +120,7 @@ def test_a_limit_that_only_another_subject_checked_was_never_measured():
 
 def test_held_in_one_row_and_missed_in_another_rejects():
     rows = [row_of(), row_of(make_attempt(all_equal(50.0)), nodeid="acceptance/test_hbm.py::test_copy[a/b]")]
-    conclusion = conclude(rows, PROFILE, make_job(4), {})
+    conclusion = verdict_over(rows)
     assert conclusion.line == "REJECTED: 1 limit missed in 1 of 2 validations"
     assert conclusion.reasons[0].startswith("test_hbm.py::test_copy[a/b]: hbm.triad.bandwidth = 50 GB/s")
     assert [limit.status for limit in conclusion.limits] == [Status.MISSED]
@@ -148,14 +153,14 @@ def test_nothing_required_is_nothing_proved():
     ],
 )
 def test_the_line_by_outcome(outcome, line):
-    conclusion = conclude([row_of(), bare_row(outcome, message="why\nand more")], PROFILE, make_job(4), {})
+    conclusion = verdict_over([row_of(), bare_row(outcome, message="why\nand more")])
     assert conclusion.line == line
     assert conclusion.reasons == (() if line == "ACCEPTED" else ("test_hbm.py::test_triad: why",))
 
 
 def test_forming_the_world_is_no_validation_but_counts():
     stuck = bare_row(Outcome.STUCK, "world_formation", "rank 3 (node-00): stuck")
-    conclusion = conclude([stuck, row_of()], PROFILE, make_job(4), {})
+    conclusion = verdict_over([stuck, row_of()])
     assert conclusion.line == "REJECTED: world formation stuck"
     assert conclusion.reasons == ("world_formation: rank 3 (node-00): stuck",)
 
@@ -169,18 +174,18 @@ def test_forming_the_world_is_no_validation_but_counts():
     ],
 )
 def test_the_end_of_the_workers_is_no_validation_but_counts(outcome, line, code):
-    conclusion = conclude([row_of(), bare_row(outcome, "worker_end", "rank 3: why")], PROFILE, make_job(4), {})
+    conclusion = verdict_over([row_of(), bare_row(outcome, "worker_end", "rank 3: why")])
     assert (conclusion.line, conclusion.exit_code) == (line, code)
     assert conclusion.reasons == ("worker_end: rank 3: why",)
 
 
 def test_a_file_of_the_name_of_a_row_of_the_suite_is_a_validation():
-    conclusion = conclude([bare_row(Outcome.ERROR, "acceptance/test_world_formation.py::test_a"), row_of()], PROFILE, make_job(4), {})
+    conclusion = verdict_over([bare_row(Outcome.ERROR, "acceptance/test_world_formation.py::test_a"), row_of()])
     assert conclusion.line == "INCOMPLETE: 1 of 2 validations in error"
 
 
 def test_files_that_were_not_collected_leave_the_run_incomplete():
-    sentences = ["test_ib.py: skipped at import: no driver", "test_p2p.py: not collected"]
+    sentences = ("test_ib.py: skipped at import: no driver", "test_p2p.py: not collected")
     conclusion = verdict_of(not_collected=sentences)
     assert (conclusion.line, conclusion.exit_code) == ("INCOMPLETE: 2 files not collected", 6)
     assert conclusion.reasons == tuple(sentences)
@@ -199,7 +204,7 @@ def test_an_assertion_is_said_beside_a_missed_limit():
 
 def test_many_parts_are_counted():
     outcomes = [Outcome.LOST, Outcome.INTERRUPTED, Outcome.ERROR, Outcome.UNSTABLE, Outcome.SKIPPED, Outcome.NOT_RUN]
-    conclusion = conclude([row_of(), *map(bare_row, outcomes)], PROFILE, make_job(4), {})
+    conclusion = verdict_over([row_of(), *map(bare_row, outcomes)])
     assert conclusion.line.endswith(", 1 of 7 validations unstable, 2 more reasons")
 
 
@@ -227,7 +232,7 @@ def test_many_parts_are_counted():
     ],
 )
 def test_exit_code_is_the_first_that_applies(rows, more, code):
-    conclusion = conclude(rows, PROFILE, make_job(4), {}, **more)
+    conclusion = verdict_over(rows, **more)
     assert conclusion.exit_code == code
     assert (conclusion.verdict == "ACCEPTED") == (code == 0)
 
@@ -325,14 +330,14 @@ def without_worker(*ranks):
 
 def test_a_gpu_that_its_rank_never_opened_was_not_tested():
     formation = make_row(FORMATION, [Attempt(number=1, ranks=(make_record(1, Outcome.FAILED),))], PROFILE, without_worker(1), {}, 60.0)
-    conclusion = conclude([formation, row_of()], PROFILE, without_worker(1), {})
+    conclusion = verdict_over([formation, row_of()], job=without_worker(1))
     assert conclusion.line == "REJECTED: world formation failed (3 of 4 GPUs)"
     assert conclusion.coverage.gpus_tested == 3
     assert "no rank opened GPU 1 of node-00" in conclusion.reasons
 
 
 def test_where_no_worker_came_up_no_gpu_was_tested():
-    conclusion = conclude([bare_row(Outcome.FAILED, FORMATION), bare_row(Outcome.NOT_RUN)], PROFILE, without_worker(0, 1, 2, 3), {})
+    conclusion = verdict_over([bare_row(Outcome.FAILED, FORMATION), bare_row(Outcome.NOT_RUN)], job=without_worker(0, 1, 2, 3))
     assert conclusion.line == "REJECTED: world formation failed (0 of 4 GPUs, h200-sxm profile: no GPU was tested)"
 
 
@@ -345,13 +350,13 @@ def test_a_silent_rank_is_named():
 
 def test_a_limit_that_the_forming_of_the_world_held_alone_accepts_nothing():
     """Counters are read round it as well."""
-    conclusion = conclude([row_of().model_copy(update={"nodeid": "world_formation"})], PROFILE, make_job(), {})
+    conclusion = verdict_over([row_of().model_copy(update={"nodeid": "world_formation"})], job=make_job())
     assert conclusion.coverage.limits_held == conclusion.coverage.limits_expected > 0
     assert (conclusion.line, conclusion.exit_code) == ("INCOMPLETE: nothing ran", 5)
 
 
 def test_no_rank_at_all():
-    conclusion = conclude([], PROFILE, Job(()), {})
+    conclusion = verdict_over([], job=Job(()))
     assert (conclusion.verdict, conclusion.exit_code) == ("INCOMPLETE", 5)
     assert "no rank said who it is" in conclusion.reasons
 
@@ -398,7 +403,7 @@ def test_a_waived_limit_is_shown():
 def test_a_waived_miss_is_shown():
     waivers = {"gemm.*": "later"}
     missed = row_of(make_attempt(all_equal(1.0), metric="gemm.bf16.rate"), profile=TWO, waivers=waivers, nodeid=GEMM)
-    conclusion = conclude([row_of(profile=TWO), missed], TWO, make_job(4), waivers, notes=["quick"])
+    conclusion = verdict_over([row_of(profile=TWO), missed], TWO, waivers=waivers, selection="quick")
     assert conclusion.line == "ACCEPTED (1 waived, quick)"
     assert conclusion.limits[0].message.startswith("waived (later): gemm.bf16.rate = 1 GB/s")
 
@@ -408,7 +413,7 @@ def test_a_waiver_excuses_no_skip():
     skipped = Attempt(number=1, ranks=tuple(make_record(rank, Outcome.SKIPPED) for rank in range(4)))
     rows = [row_of(profile=TWO), row_of(skipped, profile=TWO, waivers=waivers, nodeid=GEMM)]
     line = "INCOMPLETE: 1 of 2 validations skipped without declaration (1 waived)"
-    assert conclude(rows, TWO, make_job(4), waivers).line == line
+    assert verdict_over(rows, TWO, waivers=waivers).line == line
 
 
 def test_all_waived_is_nothing_proved():
@@ -487,23 +492,28 @@ def test_unless_it_is_declared():
     assert verdict_of(profile=subject_profile(), waivers={"nccl.*": "later"}).verdict == "ACCEPTED"
 
 
+SMALL = "acceptance/test_nccl.py::test_a"
+
+
+def of_a_larger_job(ranks):
+    return (PlannedValidation(nodeid=SMALL, deadline_s=60, min_ranks=ranks),)
+
+
 def test_a_subject_that_needs_a_larger_job_is_shown():
     profile = subject_profile(make_limit("nccl.a.rate", world=(8,)))
-    reasons = {"nccl": "needs at least 8 ranks, this job has 4", "other": "needs at least 9 ranks, this job has 4"}
-    aside = Row(nodeid="acceptance/test_nccl.py::test_a", subject="nccl", outcome=Outcome.NOT_APPLICABLE)
-    ran = Row(nodeid="acceptance/test_nccl.py::test_b", subject="nccl", outcome=Outcome.PASSED)
-    good = row_of(profile=profile)
-    conclusion = conclude([good, aside], profile, make_job(4), {}, not_applicable_subjects=reasons)
+    aside, ran = bare_row(Outcome.NOT_APPLICABLE, SMALL), bare_row(Outcome.PASSED, "acceptance/test_nccl.py::test_b")
+    good, validations = row_of(profile=profile), of_a_larger_job(8)
+    conclusion = verdict_over([good, aside], profile, validations=validations)
     assert conclusion.line == "ACCEPTED (nccl not applicable: needs at least 8 ranks)"
-    assert conclude([good, aside, ran], profile, make_job(4), {}, not_applicable_subjects=reasons).verdict == "INCOMPLETE"
-    assert conclude([good], profile, make_job(4), {}, not_applicable_subjects=reasons).verdict == "INCOMPLETE"
+    assert verdict_over([good, aside, ran], profile, validations=validations).verdict == "INCOMPLETE"
+    assert verdict_over([good], profile, validations=validations).verdict == "INCOMPLETE"
+    assert verdict_over([good, aside], profile, validations=of_a_larger_job(4)).verdict == "INCOMPLETE"
 
 
 def test_a_test_that_asks_for_a_larger_job_outranks_no_limit_that_applies():
     profile = subject_profile(make_limit("nccl.a.rate", world=(4,)))
-    aside = Row(nodeid="acceptance/test_nccl.py::test_a", subject="nccl", outcome=Outcome.NOT_APPLICABLE)
-    reasons = {"nccl": "needs at least 16 ranks, this job has 4"}
-    conclusion = conclude([row_of(profile=profile), aside], profile, make_job(4), {}, not_applicable_subjects=reasons)
+    rows = [row_of(profile=profile), bare_row(Outcome.NOT_APPLICABLE, SMALL)]
+    conclusion = verdict_over(rows, profile, validations=of_a_larger_job(16))
     assert conclusion.line == "INCOMPLETE: 1 limit never measured (nccl not applicable: needs at least 16 ranks)"
     assert conclusion.reasons == ("never measured: nccl.a.rate",)
     assert (conclusion.coverage.limits_expected, conclusion.coverage.limits_held) == (2, 1)
@@ -515,10 +525,10 @@ def test_a_test_that_asks_for_a_larger_job_outranks_no_limit_that_applies():
 def test_worst_margin():
     profile = make_profile(make_limit(at_least=100, at_most=150), make_limit("gemm.bf16.rate", at_least=119, equals=120.0))
     rows = [row_of(profile=profile), row_of(make_attempt(all_equal(120.0), metric="gemm.bf16.rate"), profile=profile, nodeid=GEMM)]
-    worst = worst_margin(conclude(rows, profile, make_job(4), {}))
+    worst = worst_margin(verdict_over(rows, profile))
     assert worst is not None
     assert (worst.metric, worst.bound) == ("gemm.bf16.rate", "at_least")
-    assert worst_margin(conclude([], profile, make_job(4), {})) is None
+    assert worst_margin(verdict_over([], profile)) is None
 
 
 # What must hold for every run
@@ -563,8 +573,8 @@ def test_one_more_bad_record_never_improves_the_verdict(attempt, outcome, rank, 
 @given(some_attempts(), bad_outcomes)
 def test_one_more_bad_row_never_improves_the_verdict(attempt, outcome):
     row = row_of(attempt, profile=WIDE)
-    before = conclude([row], WIDE, make_job(4), {})
-    assert WORSE[conclude([row, bare_row(outcome)], WIDE, make_job(4), {}).verdict] <= WORSE[before.verdict]
+    before = verdict_over([row], WIDE)
+    assert WORSE[verdict_over([row, bare_row(outcome)], WIDE).verdict] <= WORSE[before.verdict]
 
 
 @given(st.sets(st.integers(0, 3), min_size=1))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpu_acceptance import __version__
 from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory import declared, gpu_health, infiniband_health, kernel_log_health
 from gpu_acceptance.inventory.answer import Missing
@@ -21,6 +22,7 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt, Row
+from gpu_acceptance.record.run_plan import RunPlan
 from gpu_acceptance.record.run_record import Conclusion
 from gpu_acceptance.snapshot.file import Snapshot
 from gpu_acceptance.thresholds.limit import Profile
@@ -73,8 +75,18 @@ def judge_snapshot(
     rows = [_row(subject, topic, profile, job, figures, waivers) for subject, topic, figures in topics]
     limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject in subjects or metric == _DIFFERENCE}
     only = replace(profile, requires=frozenset({*subjects, SITE}), limits=limits)
-    notes = (f"a snapshot of {plural(len(gpus), 'GPU')}: nothing was run", *([busy.NOTE] if allow_busy else []))
-    return job, rows, conclude(rows, only, job, waivers, notes=notes)
+    plan = RunPlan(
+        run_id="snapshot",
+        started_at=snapshot.taken_at,
+        command=(),
+        profile=only,
+        waivers=dict(waivers),
+        allow_busy=allow_busy,
+        selection=f"a snapshot of {plural(len(gpus), 'GPU')}: nothing was run",
+        validations=(),
+        gpu_acceptance_version=__version__,
+    )
+    return job, rows, conclude(plan, job, rows)
 
 
 def _site_figures(job: Job, num_gpus: int) -> _Topics:

@@ -7,6 +7,7 @@ from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.run_plan import RunPlan
 from gpu_acceptance.record.run_record import Coverage, RunEnd
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.ranges import named
@@ -181,9 +182,10 @@ def _of_contract(contract: JudgedContract | None, state: LineState) -> Iterator[
         yield Objection(part, f"contract line {one.line.number} ({one.line.text}) {one.state}: {'; '.join(one.reasons)}")
 
 
-def untested(job: Job, profile: Profile, coverage: Coverage, declared_gpus: int | None, expected_nodes: int | None) -> Iterator[Objection]:
+def untested(plan: RunPlan, job: Job, coverage: Coverage) -> Iterator[Objection]:
     """Nodes that were expected, ranks that never spoke, and GPUs that exist and were not tested."""
-    yield from absent(job, declared_gpus, expected_nodes)
+    profile = plan.profile
+    yield from _absent(plan, job)
     if profile.device_name is None and coverage.gpus_existing:
         yield same(f"profile {profile.name} is for no GPU, and {plural(coverage.gpus_existing, 'GPU')} can be seen")
     elif profile.device_name is not None and not coverage.gpus_tested:
@@ -192,17 +194,17 @@ def untested(job: Job, profile: Profile, coverage: Coverage, declared_gpus: int 
         yield from map(same, _other_gpus(job, profile))
 
 
-def absent(job: Job, declared_gpus: int | None, expected_nodes: int | None) -> Iterator[Objection]:
+def _absent(plan: RunPlan, job: Job) -> Iterator[Objection]:
     """Nodes that never came, ranks that never spoke, nodes with fewer of them, GPUs without one, GPUs that are another node's as well."""
-    if expected_nodes not in {None, job.num_nodes}:
-        yield same(f"{plural(job.num_nodes, 'node')} took part, and --expect-nodes wants {expected_nodes}")
+    if plan.expected_nodes not in {None, job.num_nodes}:
+        yield same(f"{plural(job.num_nodes, 'node')} took part, and --expect-nodes wants {plan.expected_nodes}")
     if job.silent_ranks or not job.ranks:
         yield same(f"no answer from {named('rank', job.silent_ranks)}" if job.ranks else "no rank said who it is")
     sizes = sorted({identity.local_world_size for identity in job.ranks})
     if len(sizes) > 1:
         yield same(f"nodes differ in their number of ranks: {', '.join(map(str, sizes))}")
     nodes = gpus_by_node(job)
-    yield from _gpus_without_rank(nodes, declared_gpus)
+    yield from _gpus_without_rank(nodes, plan.declared_gpus)
     yield from map(same, gpus_of_several_nodes(nodes))
 
 

@@ -1,6 +1,6 @@
 """Plan, job and rows -> the run record, whoever reports. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
@@ -8,13 +8,10 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
 from gpu_acceptance.record.run_record import ChangeRecord, FarBoundRecord, Header, RunEnd, RunRecord
-from gpu_acceptance.thresholds.values import plural
-from gpu_acceptance.verdict import busy
 from gpu_acceptance.verdict.attempts import bare_row, too_small
 from gpu_acceptance.verdict.needs import row_of_lack
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.settled import settle
-from gpu_acceptance.verdict.suite_state import suite_notes
 from gpu_acceptance.verdict.verdict import conclude
 
 
@@ -28,31 +25,16 @@ def make_run_record(
     journals: Sequence[int],
     control: ControlMessages | None = None,
 ) -> RunRecord:
-    """All that a run knows, judged. `journals`: the ranks whose journals lie in the folder of the record. `control` as for `conclude`.
+    """All that a run knows, judged. `journals`: the ranks whose journals lie in the folder of the record.
 
     Without `control` the plan says whether messages were authenticated, and nobody what strangers did to them.
     """
     control = _planned(plan, control)
-    conclusion = conclude(
-        rows,
-        plan.profile,
-        job,
-        plan.waivers,
-        declared_gpus=plan.declared_gpus,
-        expected_nodes=plan.expected_nodes,
-        measure_only=plan.measure_only,
-        end=end,
-        not_collected=plan.not_collected,
-        not_applicable_subjects=dict(_too_small(plan, job, rows)),
-        contract=plan.contract,
-        control=control,
-        notes=list(_notes(plan)),
-    )
     return RunRecord(
         plan=plan,
         end=end,
         header=make_header(plan, job, ended_at, control, rebuilt=end.not_concluded[0] if end.not_concluded else "", journals=journals),
-        conclusion=conclusion,
+        conclusion=conclude(plan, job, rows, end, control),
         rows=tuple(rows),
         changes=tuple(ChangeRecord(**vars(change)) for change in plan.profile.changes),
         far_bounds=tuple(FarBoundRecord(**vars(bound)) for bound in plan.profile.far_bounds),
@@ -89,25 +71,6 @@ def _set_aside(planned: PlannedValidation, job: Job, plan: RunPlan) -> Row | Non
     if reason := too_small(planned, job):
         return bare_row(planned.nodeid, Outcome.NOT_APPLICABLE, reason, planned.deadline_s)
     return row_of_lack(planned, job, plan.profile.not_applicable)
-
-
-def _too_small(plan: RunPlan, job: Job, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    """Subject -> why it needs a larger job, of those that were not run for that."""
-    planned = {one.nodeid: one for one in plan.validations}
-    for row in rows:
-        is_set_aside = not row.attempts and row.outcome is Outcome.NOT_APPLICABLE and row.nodeid in planned
-        if is_set_aside and (reason := too_small(planned[row.nodeid], job)):
-            yield row.subject, reason
-
-
-def _notes(plan: RunPlan) -> Iterator[str]:
-    if plan.allow_busy:
-        yield busy.NOTE
-    if plan.selection:
-        yield plan.selection
-    if plan.num_deselected:
-        yield f"{plural(plan.num_deselected, 'validation')} deselected"
-    yield from suite_notes(plan.suite)
 
 
 def _planned(plan: RunPlan, control: ControlMessages | None) -> ControlMessages | None:

@@ -1,18 +1,20 @@
-"""Rows -> the verdict of the run, its line, its reasons and its exit code. Pure.
+"""Plan, job and rows -> the verdict of the run, its line, its reasons and its exit code. Pure.
 
 ACCEPTED must be proved: every expected bound held on every member of its scope, and nothing below found a reason against it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.run_plan import RunPlan
 from gpu_acceptance.record.run_record import WHOLE, Conclusion, Coverage, RunEnd, Verdict
 from gpu_acceptance.text.clip import clip
-from gpu_acceptance.thresholds.contract import Contract
-from gpu_acceptance.thresholds.limit import Profile
+from gpu_acceptance.thresholds.values import plural
+from gpu_acceptance.verdict import busy
+from gpu_acceptance.verdict.attempts import too_small
 from gpu_acceptance.verdict.contract import judge_contract
 from gpu_acceptance.verdict.coverage import judge_run, left_out, make_coverage, subjects_without_limit
 from gpu_acceptance.verdict.objections import (
@@ -29,64 +31,40 @@ from gpu_acceptance.verdict.objections import (
     untested,
     validations,
 )
+from gpu_acceptance.verdict.suite_state import suite_notes
 from gpu_acceptance.verdict.weaknesses import find_control_caveats, find_weaknesses, larger_allocations, tested_part
 
 _MOST_PARTS = 4
 
 
-def conclude(
-    rows: Sequence[Row],
-    profile: Profile,
-    job: Job,
-    waivers: Mapping[str, str],
-    *,
-    declared_gpus: int | None = None,
-    expected_nodes: int | None = None,
-    measure_only: bool = False,
-    end: RunEnd = WHOLE,
-    not_collected: Sequence[str] = (),
-    not_applicable_subjects: Mapping[str, str] | None = None,
-    contract: Contract | None = None,
-    control: ControlMessages | None = None,
-    notes: Sequence[str] = (),
-) -> Conclusion:
-    """The verdict over all rows.
+def conclude(plan: RunPlan, job: Job, rows: Sequence[Row], end: RunEnd = WHOLE, control: ControlMessages | None = None) -> Conclusion:
+    """The verdict over all rows. Never ACCEPTED where `end` says anything, or `control` that a message between ranks was lost.
 
-    `declared_gpus` per node (--gpus) excuses GPUs without a rank. Of any number of nodes but `expected_nodes` (--expect-nodes) a run is
-    incomplete. `not_applicable_subjects`: subject -> reason, for those whose every
-    validation asks for a larger job; each of its rows must say so too, and no limit that applies is excused by it.
-    `contract` (--contract): a line of it that is missed rejects; one that was not tested, and that its file did not excuse, is incomplete.
-    `control`: never ACCEPTED where a message between ranks was lost.
-    `notes` are more weaknesses to show.
-    `end`: never ACCEPTED where it says anything. Of `not_concluded` the first is for the verdict line.
-    `not_collected`: one sentence for each test file of which no validations are known. Never ACCEPTED with one.
+    The plan may excuse: GPUs without a rank (--gpus), limits that its waivers and its profile set aside, a subject whose every validation
+    asks for a larger job and whose every row says so; no limit that applies is excused by that. A line of its contract that is missed
+    rejects; one that was not tested, and that its file did not excuse, is incomplete.
     """
-    too_small = not_applicable_subjects or {}
-    limits = judge_run(rows, profile, job, waivers)
+    profile, small = plan.profile, dict(_too_small(plan, job, rows))
+    limits = judge_run(rows, profile, job, plan.waivers)
     coverage = make_coverage(limits, profile.requires, job)
-    agreed = judge_contract(contract, limits, job.num_nodes, profile.not_applicable) if contract else None
-    rejecting = [*rejecting_rows(rows, control), *contract_missed(agreed)]
-    halted = list(broken_off(measure_only, end))
-    halted += broken_messages(control)
-    incomplete = [
-        *halted,
-        *uncollected(not_collected),
-        *incomplete_rows(rows, control),
-        *([] if measure_only else unproved(rows, limits, coverage, profile)),
-        *([] if measure_only else contract_not_tested(agreed)),
-        *([] if measure_only else map(same, subjects_without_limit(rows, profile, job, waivers, too_small))),
-        *untested(job, profile, coverage, declared_gpus, expected_nodes),
-    ]
+    contract = judge_contract(plan.contract, limits, job.num_nodes, profile.not_applicable) if plan.contract else None
+    rejecting = [*rejecting_rows(rows, control), *contract_missed(contract)]
+    halted = [*broken_off(plan.measure_only, end), *broken_messages(control)]
+    incomplete = [*halted, *uncollected(plan.not_collected), *incomplete_rows(rows, control)]
+    if not plan.measure_only:
+        incomplete += [*unproved(rows, limits, coverage, profile), *contract_not_tested(contract)]
+        incomplete += map(same, subjects_without_limit(rows, profile, job, plan.waivers, small))
+    incomplete += untested(plan, job, coverage)
     if not incomplete and _nothing_ran(rows):
         incomplete = [same("nothing ran")]
     verdict: Verdict = "REJECTED" if rejecting else "INCOMPLETE" if incomplete else "ACCEPTED"
-    excuse = [agreed.excuse] if agreed and agreed.excuse else []
     weaknesses = [
         *larger_allocations(job),
-        *_weaknesses(rows, limits, profile, coverage, left_out(rows, profile, too_small)),
-        *excuse,
+        *find_weaknesses(plan, coverage, limits, rows),
+        *(f"{subject} not applicable: {reason.split(', ', 1)[0]}" for subject, reason in left_out(rows, profile, small).items()),
+        *([contract.excuse] if contract and contract.excuse else []),
         *find_control_caveats(control),
-        *notes,
+        *_notes(plan),
     ]
     return Conclusion(
         verdict=verdict,
@@ -95,7 +73,7 @@ def conclude(
         reasons=tuple(dict.fromkeys(clip(objection.sentence) for objection in [*rejecting, *incomplete])),
         coverage=coverage,
         limits=limits,
-        contract=agreed,
+        contract=contract,
     )
 
 
@@ -105,13 +83,23 @@ def worst_margin(conclusion: Conclusion) -> Judgement | None:
     return min(held, key=lambda limit: limit.margin or 0.0, default=None)
 
 
-def _weaknesses(
-    rows: Sequence[Row], limits: Sequence[Judgement], profile: Profile, coverage: Coverage, small: Mapping[str, str]
-) -> Iterator[str]:
-    changes = [(change.kind, change.key, change.file) for change in profile.changes]
-    yield from find_weaknesses(profile.name, profile.level, profile.parameters, coverage, limits, rows, changes, profile.far_bounds)
-    for subject, reason in small.items():
-        yield f"{subject} not applicable: {reason.split(', ', 1)[0]}"
+def _too_small(plan: RunPlan, job: Job, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """Subject -> why it needs a larger job, of those that were not run for that."""
+    planned = {one.nodeid: one for one in plan.validations}
+    for row in rows:
+        is_set_aside = not row.attempts and row.outcome is Outcome.NOT_APPLICABLE and row.nodeid in planned
+        if is_set_aside and (reason := too_small(planned[row.nodeid], job)):
+            yield row.subject, reason
+
+
+def _notes(plan: RunPlan) -> Iterator[str]:
+    if plan.allow_busy:
+        yield busy.NOTE
+    if plan.selection:
+        yield plan.selection
+    if plan.num_deselected:
+        yield f"{plural(plan.num_deselected, 'validation')} deselected"
+    yield from suite_notes(plan.suite)
 
 
 def _line(verdict: Verdict, objections: Sequence[Objection], weaknesses: Sequence[str], coverage: Coverage) -> str:

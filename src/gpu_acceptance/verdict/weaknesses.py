@@ -1,14 +1,15 @@
 """What a reader of ACCEPTED must know, and therefore stands in the verdict line. Pure."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement, Row
-from gpu_acceptance.record.run_record import Coverage, FarBoundRecord
-from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, ChangeKind, FarBound, Value, subject_of_metric
+from gpu_acceptance.record.run_plan import RunPlan
+from gpu_acceptance.record.run_record import Coverage
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, FarBound, subject_of_metric
 from gpu_acceptance.thresholds.values import first_of, level_text, plural
 
 UNTESTED_NODES = "slurm.partition.untested"  # recorded by the validation of this subject
@@ -18,36 +19,27 @@ _MOST_FAR = 2  # in the verdict line
 _KINDS = ("dropped", "loosened", "added", "changed", "not applicable", "tightened")
 
 
-def find_weaknesses(
-    profile: str,
-    level: str,
-    parameters: Mapping[str, Value],
-    coverage: Coverage,
-    limits: Sequence[Judgement],
-    rows: Sequence[Row],
-    changes: Iterable[tuple[ChangeKind, str, str]],
-    far_bounds: Sequence[FarBound | FarBoundRecord],
-) -> Iterator[str]:
-    """`changes` are the kind, the key and the file of each that an overlay made."""
-    if level != DEFAULT_LEVEL:
-        yield level_text(level, parameters)
+def find_weaknesses(plan: RunPlan, coverage: Coverage, limits: Sequence[Judgement], rows: Sequence[Row]) -> Iterator[str]:
+    """A level, a profile for no GPU, nodes left out, waivers, and what overlays changed."""
+    profile = plan.profile
+    if profile.level != DEFAULT_LEVEL:
+        yield level_text(profile.level, profile.parameters)
     if not coverage.gpus_tested:
-        yield f"{profile} profile: no GPU was tested"
+        yield f"{profile.name} profile: no GPU was tested"
     yield from _nodes_left_out(rows)
     judgements = [*limits, *(judgement for row in rows for judgement in row.judgements)]
     if waived := {judgement.metric for judgement in judgements if judgement.status is Status.WAIVED}:
         yield f"{len(waived)} waived"
-    changes = tuple(changes)
     for kind in _KINDS:
-        if keys := [key for one, key, _ in changes if one == kind]:
+        if keys := [change.key for change in profile.changes if change.kind == kind]:
             named = f": {first_of(keys, 1)}" if kind == "dropped" else ""
             yield f"{len(keys)} {'declared ' if kind == 'not applicable' else ''}{kind}{named}"
-    yield from _far(far_bounds)
-    if overlays := sorted({file for _, _, file in changes}):
+    yield from _far(profile.far_bounds)
+    if overlays := sorted({change.file for change in profile.changes}):
         yield f"{'overlay' if len(overlays) == 1 else 'overlays'} {', '.join(overlays)}"
 
 
-def _far(bounds: Sequence[FarBound | FarBoundRecord]) -> Iterator[str]:
+def _far(bounds: Sequence[FarBound]) -> Iterator[str]:
     """Those that moved furthest, by name: a slip of the unit makes a limit that anything holds, or nothing."""
     furthest = sorted(bounds, key=lambda bound: -abs(math.log(bound.ratio)))
     for bound in furthest[:_MOST_FAR]:

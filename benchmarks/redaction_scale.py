@@ -39,7 +39,7 @@ def make(run_dir: Path, num_nodes: int) -> None:
     for name in ("journal", "logs"):
         (run_dir / name).mkdir(parents=True)
     write_results(run_dir, record)
-    for identity in record.header.ranks:
+    for identity in record.ranks:
         lines = [encode(identity), *(encode(row.attempts[-1].ranks[identity.rank]) for row in record.rows)]
         (run_dir / "journal" / f"rank-{identity.rank:05d}.jsonl").write_text("\n".join([*lines, ""]))
         (run_dir / "logs" / f"rank-{identity.rank:05d}.log").write_text(log_of(identity))

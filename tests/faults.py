@@ -102,7 +102,7 @@ def _figures_of(row: Row) -> Iterator[tuple[tuple[str, int, int], tuple[Figure, 
 
 
 def _figures_in_journals(ended: Finished) -> Iterator[tuple[tuple[str, int, int], tuple[Figure, ...]]]:
-    for identity in ended.record.header.ranks:
+    for identity in ended.record.ranks:
         for line in ended.journal_of(identity.rank):
             if line["kind"] == "rank":
                 figures = tuple(map(figure_from_json, line["figures"]))

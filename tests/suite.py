@@ -86,11 +86,11 @@ class Finished:
 
     def alone(self, subject: str) -> Conclusion:
         """The verdict of the same rows if this subject had been the whole run: no other situation hides or excuses it."""
-        profile = load_profile(self.record.header.profile, self.suite / "thresholds")
+        profile = load_profile(self.record.plan.profile.name, self.suite / "thresholds")
         limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject == subject}
         rows = [row for row in self.record.rows if row.subject in {subject, FORMATION}]
         only = replace(profile, requires=frozenset({subject}), limits=limits)
-        return conclude(self.record.plan.model_copy(update={"profile": only, "validations": ()}), Job(self.record.header.ranks), rows)
+        return conclude(self.record.plan.model_copy(update={"profile": only, "validations": ()}), Job(self.record.ranks), rows)
 
     def terminal_of(self, rank: int) -> str:
         """What pytest said on a rank other than 0."""

@@ -156,7 +156,7 @@ def test_measured_only_is_incomplete_and_keeps_the_figures(alone):
     row = measured.row("test_passes.py::test_value")
     assert row.attempts[0].ranks[0].figures[0].value == 2.0
     assert row.judgements == ()
-    assert measured.record.header.measure_only
+    assert measured.record.plan.measure_only
 
 
 RECORDS = """

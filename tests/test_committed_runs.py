@@ -173,7 +173,7 @@ def test_a_limit_of_site_nvls_off_comes_from_readings_that_would_be_judged(compa
 
 @each_run
 def test_hosts_and_gpus_are_stand_ins(run):
-    for identity in read_results(run).header.ranks:
+    for identity in read_results(run).ranks:
         assert re.fullmatch(r"node-\d\d", identity.host)
         for gpu in identity.gpus:
             assert re.fullmatch(r"16500000\d{4}", gpu.serial)

@@ -80,21 +80,21 @@ def test_a_declared_skip_is_not_applicable_and_says_why(accepted):
     row = accepted.row("test_link")
     assert row.outcome == "not applicable"
     assert row.message == "ranks 0-1: not applicable: this machine has no InfiniBand (Skipped: no InfiniBand device)"
-    assert accepted.record.not_applicable == {"declared_skip.*": "this machine has no InfiniBand"}
+    assert accepted.record.plan.profile.not_applicable == {"declared_skip.*": "this machine has no InfiniBand"}
 
 
 def test_a_waived_miss_stays_visible(accepted):
     row = accepted.row("test_waived.py::test_value")
     assert row.outcome == "not applicable"
     assert row.message.startswith("waived (agreed with the vendor): waived.value = 0.5 GB/s, need >= 1 GB/s [cpu.yaml: ")
-    assert accepted.record.waivers == {"waived.*": "agreed with the vendor"}
+    assert accepted.record.plan.waivers == {"waived.*": "agreed with the vendor"}
 
 
 def test_a_loosened_bound_is_listed_with_both_values_and_the_digest_of_its_file(accepted):
-    (change,) = accepted.record.changes
+    (change,) = accepted.record.plan.profile.changes
     assert (change.kind, change.key, change.old, change.new) == ("loosened", "loosened.value at_least", "1", "0.25")
     assert change.file == "agreed limits.yaml"
-    assert change.sha256 == accepted.record.header.profile_files["agreed limits.yaml"]
+    assert change.sha256 == accepted.record.plan.profile.digests["agreed limits.yaml"]
 
 
 def test_a_curve_of_each_rank_is_in_the_record(accepted):
@@ -111,7 +111,7 @@ def test_each_point_of_a_curve_is_in_the_event_files_of_its_rank(accepted):
     assert accepted.output.count(f"tensorboard: 2 curves; to look at them: tensorboard --logdir='{folder}'\n") == 1
     (attempt,) = accepted.row("test_passes.py::test_value").attempts
     told = {
-        f"{accepted.record.header.ranks[one.rank].host}/rank-{one.rank:05d}": {"passes/loss": list(enumerate(curve.points))}
+        f"{accepted.record.ranks[one.rank].host}/rank-{one.rank:05d}": {"passes/loss": list(enumerate(curve.points))}
         for one in attempt.ranks
         for curve in one.curves
     }
@@ -160,7 +160,7 @@ def test_ranks_of_a_host_that_take_turns_never_work_at_the_same_time(accepted):
 
 
 def test_the_run_lies_where_it_was_asked_for_and_under_its_name(accepted):
-    assert accepted.folder.name == accepted.record.header.run_id == "first"
+    assert accepted.folder.name == accepted.record.plan.run_id == "first"
     assert accepted.folder.parent.name == "all my runs"
     assert not (accepted.suite / "reports").exists()
 
@@ -171,4 +171,4 @@ def test_a_second_run_of_the_same_name_is_refused_and_the_first_stays(accepted):
     assert again.returncode == 4, again.output
     assert f"--run-id=first: {accepted.folder} exists; a run never overwrites another" in again.output
     assert (accepted.folder / "results.json").read_bytes() == before
-    assert read_results(accepted.folder).header.run_id == "first"
+    assert read_results(accepted.folder).plan.run_id == "first"

@@ -45,4 +45,4 @@ def test_two_agents_agree_and_both_end(tmp_path):
     assert line.startswith("REJECTED: 1 limit missed in 1 of 2 validations (")
     assert [error.split("\n")[0] for one in both for error in one.rank_errors.values()] == [line, line]
     assert both[0].record.conclusion.coverage.nodes == 2
-    assert [identity.node for identity in both[0].record.header.ranks] == [0, 1]
+    assert [identity.node for identity in both[0].record.ranks] == [0, 1]

@@ -114,4 +114,4 @@ def test_a_daemon_is_gone_before_the_next_validation(ends, example):
 def test_all_ranks_exit_as_rejected(name, request):
     ended = request.getfixturevalue(name)
     assert set(ended.rank_exit_codes.values()) == {1}, ended.output
-    assert len(ended.rank_exit_codes) == len(ended.record.header.ranks)
+    assert len(ended.rank_exit_codes) == len(ended.record.ranks)

@@ -99,8 +99,8 @@ def test_one_command_accepts_a_list_of_hosts(hosts):
     run = hosts.accept("--expect-nodes=2", NCCL_DEBUG="INFO", SSH=hosts.greeting())
     assert run.returncode == 0, run.output
     assert run.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)"
-    assert [identity.host for identity in run.record.header.ranks] == list(NAMES)
-    assert {identity.environment["NCCL_DEBUG"] for identity in run.record.header.ranks} == {"INFO"}
+    assert [identity.host for identity in run.record.ranks] == list(NAMES)
+    assert {identity.environment["NCCL_DEBUG"] for identity in run.record.ranks} == {"INFO"}
     assert run.output.splitlines()[-1].startswith(f"ACCEPTED (cpu profile: no GPU was tested) | run {run.folder.name} | ended "), run.output
     assert len(list((hosts.checkouts[1] / "reports" / run.folder.name / "journal").iterdir())) == 1
 

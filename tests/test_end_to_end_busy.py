@@ -35,10 +35,10 @@ def test_it_is_refused_by_name_before_any_worker_starts(suite):
 def test_asked_to_it_goes_on_and_the_verdict_line_says_so(suite):
     allowed = torchrun(suite, "--allow-busy", env=WITH_GPUS)
     record = allowed.record
-    assert record.header.allow_busy
-    assert record.waivers == {"gpu_health.processes.*": "GPUs that somebody else uses are allowed (--allow-busy)"}
+    assert record.plan.allow_busy
+    assert record.plan.waivers == {"gpu_health.processes.*": "GPUs that somebody else uses are allowed (--allow-busy)"}
     assert "busy GPUs allowed" in record.conclusion.line
-    assert [process.pid for process in record.header.ranks[0].gpus[1].use.processes] == [1607]
+    assert [process.pid for process in record.ranks[0].gpus[1].use.processes] == [1607]
     assert "this node has GPUs, but torch" in allowed.output
     page = (allowed.folder / "report.html").read_text()
     assert "GPUs that somebody else uses were allowed (--allow-busy)" in page

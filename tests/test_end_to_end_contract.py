@@ -40,8 +40,8 @@ def test_a_line_beyond_the_limits_rejects_on_every_rank_and_says_why(missed):
 
 def test_the_contract_counts_into_the_digest_and_stands_on_the_page(missed):
     record = missed.record
-    assert list(record.header.profile_files) == ["base.yaml", "cpu.yaml", "annex b.yaml"]
-    assert record.conclusion.contract.sha256 == record.header.profile_files["annex b.yaml"]
+    assert list(record.plan.profile.digests) == ["base.yaml", "cpu.yaml", "annex b.yaml"]
+    assert record.conclusion.contract.sha256 == record.plan.profile.digests["annex b.yaml"]
     page = (missed.folder / "report.html").read_text()
     assert f"<code>annex b.yaml</code>, annex B, sha256 <code>{record.conclusion.contract.sha256}</code>" in page
     assert "asks for &gt;= 2.5 GB/s" in page

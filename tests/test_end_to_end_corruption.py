@@ -62,7 +62,7 @@ def test_a_planted_fault_is_found_on_its_rank_alone_and_the_report_shows_that_it
     assert [judgement_of(drill, metric).status for metric in ("peers.hash", "inputs.changed", "kernels.run")] == ["held"] * 3
     clean = figures_of(drill, 0)
     assert (clean["repeats.mismatches"].value, clean["planted.flips"].value) == (0, 0)
-    changed = {change.key: (change.old, change.new) for change in drill.record.changes}
+    changed = {change.key: (change.old, change.new) for change in drill.record.plan.profile.changes}
     assert changed == {
         "parameter corruption.planted_flip_every": ("0", "50"),
         "parameter corruption.planted_flip_rank": ("0", "1"),

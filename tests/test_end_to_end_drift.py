@@ -29,7 +29,7 @@ def test_of_three_ranks_the_odd_one_is_named_with_both_values(tmp_path):
     assert "NCCL_ALGO=Ring" in judgement.message.split(" where most have ")[1]
     assert "on ranks 0,2" in judgement.message
     assert "on rank 1 (" in judgement.message
-    first, *others = run.record.header.ranks
+    first, *others = run.record.ranks
     assert first.inventory["kernel"] == platform.release()
     assert [identity.inventory for identity in others] == [{}, {}]
     assert read_journal(run.folder / "journal" / "rank-00000.jsonl").identity == first
@@ -58,6 +58,6 @@ def test_a_node_with_another_suite_and_other_limits_is_found_by_their_digests(tm
     assert (profile.metric, profile.ranks) == ("environment.profile.digest", (0, 1))
     assert "without a majority" in profile.message
     assert profile.message.count("agreed.yaml ") == 1
-    assert run.record.header.profile_digest[:12] in profile.message
+    assert run.record.plan.profile.digest[:12] in profile.message
     assert suite.metric == "environment.suite.digest"
     assert "without a majority" in suite.message

@@ -44,7 +44,7 @@ def test_names_change_nothing(hostile, seen):
     (row,) = [row for row in hostile.record.rows if "test_named" in row.nodeid]
     assert row.outcome == "passed"
     if is_privileged():
-        assert {identity.host.encode("utf-8", "surrogateescape") for identity in hostile.record.header.ranks} == {HOST}
+        assert {identity.host.encode("utf-8", "surrogateescape") for identity in hostile.record.ranks} == {HOST}
     seen.told(HOSTILE_NAMES, row.outcome, row.duration_s)
 
 

@@ -253,7 +253,7 @@ def test_the_journals_of_both_nodes_make_one_report_that_names_the_lost_one(scen
     assert captured.err == ""
     assert "no reporter saw this run whole: rebuilt from 2 of 2 journals (joined from 2 folders)" in captured.out
     merged = read_results(tmp_path)
-    assert [identity.host for identity in merged.header.ranks] == ["node-0", "node-1"]
+    assert [identity.host for identity in merged.ranks] == ["node-0", "node-1"]
     assert (tmp_path / "report.html").is_file()
     if name == "cut off":
         (row,) = [row for row in merged.rows if row.nodeid.endswith("::test_long")]
@@ -339,7 +339,7 @@ def test_a_clock_that_is_an_hour_ahead_is_told_and_changes_no_verdict(scenarios,
     match = re.fullmatch(r".* is (\d+\.\d) s ahead of that of node 0 \(node-0\), give or take (\d+\.\d) s", said)
     assert abs(float(match[1]) - 3600) <= float(match[2]) < 10
     assert said in (first.folder / "report.html").read_text()
-    least_s, most_s = first.record.header.ranks[1].clock_ahead_s
+    least_s, most_s = first.record.ranks[1].clock_ahead_s
     assert 3590 < least_s <= 3600 <= most_s < 3610
     assert read_journal(second.folder / "journal" / "rank-00001.jsonl").identity.clock_ahead_s == (least_s, most_s)
     assert all(record.duration_s < 60 for record in read_journal(second.folder / "journal" / "rank-00001.jsonl").records)
@@ -348,7 +348,7 @@ def test_a_clock_that_is_an_hour_ahead_is_told_and_changes_no_verdict(scenarios,
 
 def test_clocks_that_agree_are_recorded_and_not_talked_about(scenarios):
     first, _ = scenarios("healed").hosts
-    least_s, most_s = first.record.header.ranks[1].clock_ahead_s
+    least_s, most_s = first.record.ranks[1].clock_ahead_s
     assert least_s <= 0 <= most_s
     assert "clock of node" not in first.output
 

@@ -77,7 +77,7 @@ def test_two_pods_are_accepted_and_a_second_try_is_not_this_run(job, tmp_path):
     line = ended[0].output.splitlines()[-1]
     assert line.startswith(f"ACCEPTED (quick, cpu profile: no GPU was tested) | run {RUN_ID} | ended "), line
     record = read_results(reports / RUN_ID)
-    assert [(rank.host, rank.node) for rank in record.header.ranks] == [("gpu-acceptance-0", 0), ("gpu-acceptance-1", 1)]
+    assert [(rank.host, rank.node) for rank in record.ranks] == [("gpu-acceptance-0", 0), ("gpu-acceptance-1", 1)]
 
     again = started(suites[0], variables(job, 0, reports))
     assert again.returncode == 4

@@ -51,7 +51,7 @@ def test_hosts_whose_ranks_are_told_by_their_environment(hosts):
     coverage = accepted(ended[0])
     assert (coverage.nodes, coverage.ranks) == (2, 2)
     assert ended[1].returncode == 0, ended[1].output
-    assert [identity.host for identity in ended[0].record.header.ranks] == ["node-0", "node-1"]
+    assert [identity.host for identity in ended[0].record.ranks] == ["node-0", "node-1"]
     assert all(hosts[node].is_quiet_within(STORE_ENDS_WITHIN_S) for node in (0, 1)), [hosts[node].pids() for node in (0, 1)]
 
 
@@ -121,7 +121,7 @@ def accepted_on_both(hosts):
     ended = hosts[0].wait()
     coverage = accepted(ended)
     assert (coverage.nodes, coverage.ranks) == (2, 2)
-    assert [identity.host for identity in ended.record.header.ranks] == ["node-0", "node-1"]
+    assert [identity.host for identity in ended.record.ranks] == ["node-0", "node-1"]
     assert all(hosts[node].is_quiet_within(STORE_ENDS_WITHIN_S) for node in (0, 1)), [hosts[node].pids() for node in (0, 1)]
 
 

@@ -46,7 +46,7 @@ def test_a_small_checkpoint_learns_to_call(folder, tmp_path):
     assert (first["saved.loss_error"], first["learned_share"], first["trainable"]) == (0, 1, 1)
     assert first["weights"] == second["weights"]
     assert [curve.name for curve in ranks[0].curves] == [f"lora_model.{name}" for name in ("loss", "learning_rate", "gradient_norm")]
-    options = [word for word in ended.record.header.command if word.startswith("--lora")]
+    options = [word for word in ended.record.plan.command if word.startswith("--lora")]
     assert options == [f"--lora-model={folder / 'model'}", f"--lora-data={folder / 'dialogues.jsonl'}"]
 
 

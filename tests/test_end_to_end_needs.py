@@ -67,7 +67,7 @@ def test_the_packages_that_the_readme_lists_are_enough_to_begin_with(bare, launc
     never = {limit.metric.partition(".")[0] for limit in ended.record.conclusion.limits if limit.status == "not measured"}
     assert never == {"ddp_short"}
     install = f"install it there: {bare} -m pip install 'transformers>=5.0'"
-    host = ended.record.header.ranks[0].host
+    host = ended.record.ranks[0].host
     said = f"missing   transformers 5.0 or newer ({host} has none): 1 validation will not run (ddp_short); {install}"
     assert said in ended.output.splitlines()
     assert ended.output.index(said) < ended.output.index(FORMATION)
@@ -101,7 +101,7 @@ def test_a_compiler_that_does_not_work_costs_what_is_compiled(launched, tmp_path
     files = ("acceptance/test_ddp.py", "acceptance/test_sampler.py")
     ended = launched(PYTHON, *files, f"--limits={tmp_path / 'compiled.yaml'}", env={"CXX": "/nonsense/g++"})
     assert rows_by_lack(ended) == {("compiler",): {"ddp", "sampler"}}
-    host = ended.record.header.ranks[0].host
+    host = ended.record.ranks[0].host
     why = f"needs a compiler, and {host} has none that works (CXX=/nonsense/g++: not found); "
     assert ended.row("test_step_split").message.startswith(why)
     assert ended.outcomes()["test_epochs[dropped]"] == "passed"

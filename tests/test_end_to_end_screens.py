@@ -177,7 +177,7 @@ def test_with_v_what_is_not_applicable_is_one_line_for_each_subject(tmp_path):
 
 def test_the_report_names_the_command_that_was_typed(suites):
     done = run([*PROGRAM, "--ranks=1", "--level", "full"], suites["ACCEPTED"])
-    assert done.record.header.command[-4:] == ("run", "--ranks=1", "--level", "full")
+    assert done.record.plan.command[-4:] == ("run", "--ranks=1", "--level", "full")
 
 
 def test_a_file_of_the_suite_is_named_from_anywhere_and_alone(tmp_path):

@@ -253,7 +253,7 @@ def stop_while_the_report_is_written(ranks, number):
     stopped = stop(held, number)
     assert stopped.exit_codes == {0: 2, 1: 2}, stopped.run.output
     assert stopped.run.record.conclusion.exit_code == 2
-    assert not stopped.run.record.header.rebuilt
+    assert not stopped.run.record.rebuilt
     assert {stopped.run.row(name).outcome for name in ("test_before", "test_held", "test_next")} == {"passed"}
     return stopped
 
@@ -266,13 +266,13 @@ def test_a_signal_after_the_ranks_have_closed_their_journals_stops_the_run(ranks
 
 def test_one_rank_that_is_signalled_does_not_give_up_a_busy_rank_0(ranks):
     stopped = stop_one_while_rank_0_is_busy(ranks, 6, world_size=2)
-    assert not stopped.run.record.header.rebuilt
+    assert not stopped.run.record.rebuilt
     assert stopped.run.verdict_line.startswith("INCOMPLETE: interrupted")
 
 
 def test_a_rank_0_that_does_not_react_for_longer_follows_the_standby_that_all_follow(ranks):
     stopped = stop_one_while_rank_0_is_busy(ranks, 16, world_size=3)
-    assert "(rank 0 lost: it did not react to SIGTERM within 10 s)" in stopped.run.record.header.rebuilt
+    assert "(rank 0 lost: it did not react to SIGTERM within 10 s)" in stopped.run.record.rebuilt
     assert stopped.run.verdict_line.startswith("INCOMPLETE: interrupted, no reporter saw this run whole: rebuilt from 3 of 3 journals")
     assert "another rank finished this run" not in stopped.run.output
 

@@ -37,11 +37,11 @@ def test_the_declared_nodes_are_accepted_and_named_with_their_racks(tmp_path):
     assert (run.returncode, other.returncode) == (0, 0), run.output + other.output
     (judgement,) = run.row("test_site").judgements
     assert (judgement.status, judgement.value) == ("held", "none")
-    header = run.record.header
-    assert [identity.place for identity in header.ranks] == ["node-00, rack B2", "node-01, rack B3"]
-    assert [(node.host, node.gpus, node.rack) for node in header.declared_nodes] == [("node-00", 0, "B2"), ("node-01", 0, "B3")]
-    assert list(header.profile_files) == ["base.yaml", "cpu.yaml", "site.yaml"]
-    assert "environment.site*" not in run.record.not_applicable
+    plan = run.record.plan
+    assert [identity.place for identity in run.record.ranks] == ["node-00, rack B2", "node-01, rack B3"]
+    assert [(node.host, node.gpus, node.rack) for node in plan.declared_nodes] == [("node-00", 0, "B2"), ("node-01", 0, "B3")]
+    assert list(plan.profile.digests) == ["base.yaml", "cpu.yaml", "site.yaml"]
+    assert "environment.site*" not in run.record.plan.profile.not_applicable
     page = (run.folder / "report.html").read_text()
     assert "node-01, rack B3" in page
     assert "The nodes that there must be" in page
@@ -66,7 +66,7 @@ def test_without_the_option_nothing_is_asked_and_that_is_declared(tmp_path):
     run, _ = run_with(tmp_path, None, None)
     assert run.returncode == 0, run.output
     assert run.row("test_site").outcome == "not applicable"
-    assert run.record.not_applicable["environment.site*"] == "no --site=FILE says which nodes there must be"
+    assert run.record.plan.profile.not_applicable["environment.site*"] == "no --site=FILE says which nodes there must be"
 
 
 def test_a_copy_that_cannot_be_read_refuses_the_run_on_all_nodes_and_names_the_node(tmp_path):

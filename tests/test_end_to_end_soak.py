@@ -57,8 +57,8 @@ def test_a_soak_is_accepted_as_one_of_its_length(suite):
     assert ended.row("test_corruption").deadline_s == 60
     assert {row.outcome for row in ended.record.rows if row.subject == "localise"} == {"not applicable"}
     assert "nobody asked which node or path is slow: --localise does" in ended.row("test_pairs").message
-    header = ended.record.header
-    assert (header.level, header.parameters["soak.duration_s"], header.not_at_level) == ("soak", 2, {})
+    plan = ended.record.plan
+    assert (plan.profile.level, plan.profile.parameters["soak.duration_s"], plan.not_at_level) == ("soak", 2, {})
     assert "<dt>level</dt><dd>soak of 2 s</dd>" in (ended.folder / "report.html").read_text()
     told = [{one.metric.removeprefix("soak."): one.value for one in rank.figures} for rank in ended.row("test_load").attempts[0].ranks]
     assert told[0]["load.rounds"] == told[1]["load.rounds"] >= 3

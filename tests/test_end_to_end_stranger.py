@@ -28,7 +28,7 @@ def test_what_a_stranger_forges_and_repeats_changes_nothing(tmp_path):
         ended = ranks.start(0, 1).end()
     assert ranks.exit_codes == {0: 1, 1: 1}, ended.output
     assert [str(row.outcome) for row in ended.record.rows] == ["passed", "failed", "passed", "passed"], ended.output
-    control = ended.record.header.control
+    control = ended.record.control
     assert control.is_authenticated
     assert control.dropped
     assert not control.lost
@@ -40,7 +40,7 @@ def test_where_messages_are_taken_away_the_run_is_incomplete_and_nobody_is_blame
     """From the moment when both ranks are in a call. What a stranger deletes too late changes nothing."""
     with in_a_call(make_suite(tmp_path, "sleeps_on", "two_metrics")) as ranks, Stranger(ranks.port, plan):
         ended = ranks.end()
-    control = ended.record.header.control
+    control = ended.record.control
     assert ranks.exit_codes[0] == (6 if control.lost else 0), ended.output
     assert control.lost or plan != "everything"
     assert ended.verdict_line.startswith("INCOMPLETE: control messages lost" if control.lost else "ACCEPTED"), ended.verdict_line
@@ -71,7 +71,7 @@ def test_what_a_rank_says_behind_millions_of_lines_of_a_stranger_is_heard(tmp_pa
         ended = ranks.end()
     assert ranks.exit_codes == {0: 0, 1: 0}, ended.output
     assert ended.verdict_line.startswith("ACCEPTED")
-    control = ended.record.header.control
+    control = ended.record.control
     assert control.dropped["box"] > 7_000_000
     assert not control.lost
 
@@ -83,11 +83,11 @@ def test_a_rank_whose_heartbeats_are_taken_away_is_not_lost(plan, tmp_path):
     (suite / "acceptance" / "test_passes.py").write_text(LONG)
     with in_a_call(suite) as ranks, Stranger(ranks.port, plan):
         ended = ranks.end()
-    lost = ended.record.header.control.lost  # none where those who watch were quicker than the stranger, now and then
+    lost = ended.record.control.lost  # none where those who watch were quicker than the stranger, now and then
     assert lost.keys() <= {"beat"}
     assert ranks.exit_codes == ({0: 6, 1: 6} if lost else {0: 0, 1: 0}), ended.output
     assert ended.verdict_line.startswith("INCOMPLETE: control messages lost" if lost else "ACCEPTED"), ended.verdict_line
-    assert not ended.record.header.rebuilt
+    assert not ended.record.rebuilt
     assert not any("lost:" in reason or "heartbeat" in reason for reason in ended.reasons), ended.reasons
     assert not {"died", "failed", "error", "stuck", "lost"} & {str(row.outcome) for row in ended.record.rows}, ended.output
 
@@ -116,7 +116,7 @@ def test_with_one_key_for_all_runs_what_another_run_said_changes_nothing(tmp_pat
         ended = ranks.start(0, 1).end()
     assert ranks.exit_codes == {0: 1, 1: 1}, ended.output
     assert list(ended.outcomes().values()) == ["failed"] * NUMBER, ended.output
-    control = ended.record.header.control
+    control = ended.record.control
     assert control.is_authenticated
     assert control.dropped.keys() >= {"box", "cast"}
     assert not control.lost
@@ -152,7 +152,7 @@ def test_a_rank_of_which_something_else_was_judged_than_it_told_objects(tmp_path
     ended = torchrun(suite)
     assert ended.rank_exit_codes == {0: 3, 1: 3}, ended.output
     assert ended.verdict_line.startswith("INCOMPLETE: internal error, 1 rank told otherwise")
-    (disputed,) = ended.record.header.control.disputed
+    (disputed,) = ended.record.control.disputed
     assert (disputed.rank, disputed.nodeid, disputed.attempt) == (1, "acceptance/test_passes.py::test_value", 1)
     assert [said.split(" (")[0] for said in (disputed.told, disputed.judged)] == ["failed", "passed"]
     beside = "the journal of rank 1 (journal/rank-00001.jsonl) tells otherwise than results.json: test_passes.py::test_value: failed there"

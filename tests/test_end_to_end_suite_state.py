@@ -58,7 +58,7 @@ def test_a_suite_as_it_was_committed(tmp_path):
     suite = commit_all(make_suite(tmp_path, "begins", "passes"))
     ended = plain_pytest(suite)
     assert ended.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)", ended.output
-    state = ended.record.header.suite
+    state = ended.record.plan.suite
     assert (state.source, len(state.commit), state.num_changed) == ("checkout", 40, 0)
     assert f"gpu-acceptance 0.2.0 (commit {state.commit[:12]})" in " ".join((ended.folder / "summary.txt").read_text().split())
 

@@ -59,6 +59,6 @@ def test_the_shipped_nccl_holds_on_gloo_which_has_no_log(ended):
 
 
 def test_what_the_user_set_is_in_the_report(ended):
-    for identity in ended.record.header.ranks:
+    for identity in ended.record.ranks:
         assert identity.environment["NCCL_DEBUG"] == "VERSION"
         assert identity.environment["NCCL_DEBUG_FILE"].endswith("/mine.%p")

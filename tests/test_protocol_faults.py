@@ -261,7 +261,7 @@ def test_a_busy_leader_is_not_given_up(make):
     world.signal(2)
     assert codes(ended(world)) == {0: 2, 1: 2, 2: 2}
     assert world.ends[0].lines[0].startswith("INCOMPLETE: interrupted")
-    assert not written(world).header.rebuilt
+    assert not written(world).rebuilt
 
 
 @pytest.mark.parametrize("shared_disk", [True, False])
@@ -273,7 +273,7 @@ def test_a_leader_that_does_not_react_is_given_up_by_all_and_by_itself(make, sec
     world.advance(0.5)
     world.signal(2)
     assert codes(ended(world)) == dict.fromkeys(range(4), 2)
-    assert "rank 0 lost: it did not react to SIGTERM within 10 s" in written(world).header.rebuilt
+    assert "rank 0 lost: it did not react to SIGTERM within 10 s" in written(world).rebuilt
     assert sum((folder / "results.json").exists() for folder in world.run_folders) == 1
 
 
@@ -297,7 +297,7 @@ def test_who_was_cut_off_itself_gives_up_nobody(make):
     world.cut_off(2, 12.0)
     world.signal(2)
     ended(world)
-    assert not written(world).header.rebuilt
+    assert not written(world).rebuilt
 
 
 def test_the_lowest_alive_is_found_beyond_the_first_candidates(make):

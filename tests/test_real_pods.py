@@ -113,7 +113,7 @@ def test_two_pods_of_the_manifest_are_accepted(cluster, job, folder, keep):
     run_id = f"gpu-acceptance-{run}"
     assert log.splitlines()[-1].startswith(f"ACCEPTED (health, cpu profile: no GPU was tested) | run {run_id} | ended ")
     assert sorted(placed.values()) == ["kubelet-a", "kubelet-b"]
-    ranks = read_results(folder / run_id).header.ranks
+    ranks = read_results(folder / run_id).ranks
     assert [(rank.host, rank.node) for rank in ranks] == [("gpu-acceptance-0", 0), ("gpu-acceptance-1", 1)]
     assert (folder / run_id).stat().st_gid == 1000  # the volume has the pods' group
 

@@ -104,8 +104,8 @@ def test_the_verb_runs_it_in_an_empty_folder_and_names_its_files_as_the_suite_do
     assert ended.returncode == 6, ended.output
     assert "only acceptance/test_hbm.py was asked for" in ended.verdict_line
     assert ended.folder.parent == empty / "reports"
-    assert len(ended.record.header.ranks) == 2
-    assert (ended.record.header.suite.source, ended.record.header.suite.num_changed) == ("wheel", 0)
+    assert len(ended.record.ranks) == 2
+    assert (ended.record.plan.suite.source, ended.record.plan.suite.num_changed) == ("wheel", 0)
 
 
 @pytest.mark.needs("privileged", "util-linux")

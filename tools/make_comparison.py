@@ -147,7 +147,7 @@ def nccl_tests() -> dict[tuple[int, str, int], tuple[float, float]]:
 def readings() -> Iterator[Reading]:
     """All of ours, from the runs and from the measurements alone."""
     for num_gpus, run in RUNS.items():
-        num_bytes = int(read_results(run).header.parameters["nccl.num_bytes"])
+        num_bytes = int(read_results(run).plan.profile.parameters["nccl.num_bytes"])
         for collective in COLLECTIVES:
             busbw, cv_percent = (min(figures(run, f"nccl.{collective}.{name}")) for name in ("busbw", "spread"))
             yield Reading(num_gpus, collective, num_bytes, busbw, cv_percent, "run")

@@ -113,15 +113,15 @@ def _table() -> list[tuple[str, list[Cell]]]:
 
 def _run(folder: Path) -> Run | None:
     record = read_results(folder)
-    models = {gpu.name for rank in record.header.ranks for gpu in rank.gpus}
+    models = {gpu.name for rank in record.ranks for gpu in rank.gpus}
     if len(models) != 1:
         return None
     judged = (limit.metric for limit in record.conclusion.limits if limit.status in {Status.HELD, Status.MISSED})
-    return Run(folder, models.pop(), _shape(record), record.conclusion.verdict, record.header.level, frozenset(judged))
+    return Run(folder, models.pop(), _shape(record), record.conclusion.verdict, record.plan.profile.level, frozenset(judged))
 
 
 def _shape(record: RunRecord) -> Shape:
-    return record.conclusion.coverage.nodes, max(rank.local_world_size for rank in record.header.ranks)
+    return record.conclusion.coverage.nodes, max(rank.local_world_size for rank in record.ranks)
 
 
 def _cells(name: str, runs: Sequence[Run]) -> tuple[str, list[Cell]]:

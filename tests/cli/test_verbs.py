@@ -517,14 +517,14 @@ def test_report_merge_joins_the_journals_of_nodes(tmp_path, capsys):
     assert (code, err) == (6, "")
     assert "rebuilt from 3 of 4 journals (joined from 2 folders)" in out
     assert sorted(path.name for path in (out_dir / "journal").iterdir()) == [f"rank-0000{rank}.jsonl" for rank in range(3)]
-    assert read_results(out_dir).header.ended_at == "2026-11-20T08:01:00+00:00"
+    assert read_results(out_dir).ended_at == "2026-11-20T08:01:00+00:00"
     assert (out_dir / "report.html").exists()
     (last,) = (told().leave(tmp_path / "c", 0, 1, 2) / "journal").iterdir()
     os.utime(last, (0, 1_795_161_600))
     code, out, _ = run(capsys, "report", "merge", out_dir, tmp_path / "c")
     assert code == 6
     assert "rebuilt from 4 of 4 journals (joined from 1 folder)" in out
-    assert read_results(out_dir).header.ended_at == "2026-11-20T08:01:00+00:00"
+    assert read_results(out_dir).ended_at == "2026-11-20T08:01:00+00:00"
 
 
 def test_journals_that_do_not_fit_together_are_not_merged(tmp_path, capsys):

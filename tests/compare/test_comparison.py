@@ -218,14 +218,16 @@ def test_a_real_run_that_was_accepted_and_one_that_measured_little(tmp_path, cap
 
 
 def test_a_line_of_the_report_is_no_other_parameter_of_a_measurement(bad, good):
-    found = compare(bad, later(good, profile={"parameters": {**good.header.parameters, "nccl.latency_reference": "all_reduce 8 8b 5"}}))
+    found = compare(
+        bad, later(good, profile={"parameters": {**good.plan.profile.parameters, "nccl.latency_reference": "all_reduce 8 8b 5"}})
+    )
     assert found.failures.not_compared == ()
     assert len(found.failures.gone) == 1
     assert found.figures.num_compared == compare(bad, good).figures.num_compared
 
 
 def test_other_sizes_are_not_compared(bad, good):
-    parameters = {**good.header.parameters, "hbm.size": 7}
+    parameters = {**good.plan.profile.parameters, "hbm.size": 7}
     found = compare(bad, later(good, profile={"parameters": parameters}))
     assert [one.reason for one in found.failures.not_compared] == ["with other parameters"]
     assert "parameter hbm.size: none -> 7" in map(str, found.differing)
@@ -318,7 +320,7 @@ def test_which_way_is_better(good, unit, bound, direction):
         (lambda good: later(good, measure_only=True), "NOT COMPARABLE: other profile"),
         (lambda _: of_half_the_gpus(), "NOT COMPARABLE: other job"),
         (
-            lambda good: later(good, ranks=[one.model_copy(update={"host": "elsewhere"}) for one in good.header.ranks]),
+            lambda good: later(good, ranks=[one.model_copy(update={"host": "elsewhere"}) for one in good.ranks]),
             "NOT COMPARABLE: other nodes",
         ),
     ],
@@ -335,9 +337,9 @@ def test_runs_that_tested_nothing_in_common(good):
 
 
 def test_what_differs_is_told(good):
-    first = good.header.ranks[0]
+    first = good.ranks[0]
     gpus = (first.gpus[0].model_copy(update={"serial": "1659999999999"}), *first.gpus[1:])
-    ranks = [one.model_copy(update={"gpus": gpus, "versions": {**one.versions, "driver": "999.1"}}) for one in good.header.ranks]
+    ranks = [one.model_copy(update={"gpus": gpus, "versions": {**one.versions, "driver": "999.1"}}) for one in good.ranks]
     profile = {"level": "quick", "files": (FileDigest("site.yaml", "f" * 64),)}
     after = later(good, ranks=ranks, profile=profile, gpu_acceptance_version="9", waivers={"hbm.*": "agreed"})
     told = list(map(str, compare(samples.accepted(), after).differing))

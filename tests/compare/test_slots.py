@@ -58,7 +58,7 @@ def test_a_slow_gpu_of_either_node_is_worse(slow):
 )
 def test_nodes_that_came_in_another_order(earlier, later_nodes, known, partner):
     """`partner`: which node of the earlier run is node 0 of the later one."""
-    before, after = match_slots(run_of(*earlier, **known).header, run_of(*later_nodes, **known).header)
+    before, after = match_slots(run_of(*earlier, **known), run_of(*later_nodes, **known))
     assert after.nodes[0] == before.nodes[partner]
     assert sorted(after.places.values()) == sorted(before.places.values())
     assert len(set(after.places.values())) == 8

@@ -220,7 +220,7 @@ def test_journals_of_nodes_that_have_a_folder_of_their_own_are_not_missed(tmp_pa
 def test_what_a_rank_told_of_the_device_that_it_opened_is_compared(tmp_path, field):
     run = told()
     record = record_of(run)
-    ranks = [one.model_copy(update=field) if one.rank == 1 else one for one in record.header.ranks]
+    ranks = [one.model_copy(update=field) if one.rank == 1 else one for one in record.ranks]
     forged = make_run_record(run.plan, Job(tuple(ranks)), run.rows(), ended_at=ENDED, end=RunEnd(), journals=(0, 1, 2, 3))
     assert unlike(leave(tmp_path / RUN_ID, run, forged)) == [f"{journal(1)} gives its rank another {next(iter(field))}"]
 
@@ -287,9 +287,9 @@ def test_nothing_that_broke_a_run_off_takes_a_rejection_back(tmp_path, how):
 @pytest.mark.parametrize("size", [-1, MOST_RANKS + 1, 10**18])
 def test_a_size_that_no_job_has_is_not_counted_up_to(tmp_path, size):
     record = record_of(told())
-    first, *others = record.header.ranks
+    first, *others = record.ranks
     ranks = (first.model_copy(update={"world_size": size}), *others)
-    write_results(tmp_path, record.model_copy(update={"header": record.header.model_copy(update={"ranks": ranks})}))
+    write_results(tmp_path, record.model_copy(update={"ranks": ranks}))
     bound = "greater than or equal to 0" if size < 0 else "less than or equal to 1000000"
     with pytest.raises(RecordError, match=rf"results\.json: .*world_size.*{bound}"):
         read_results(tmp_path)

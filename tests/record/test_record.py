@@ -18,7 +18,7 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt, Judgement, Row
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
-from gpu_acceptance.record.run_record import ChangeRecord, Conclusion, Coverage, FarBoundRecord, Header, RunRecord
+from gpu_acceptance.record.run_record import Conclusion, Coverage, RunRecord
 from gpu_acceptance.report.schema import SCHEMA_FILE, schema_text
 from gpu_acceptance.text.clip import MAX_TEXT, clip
 from gpu_acceptance.thresholds.limit import COUNTERS, Change, FileDigest, Limit, Peers, Profile
@@ -52,11 +52,9 @@ def field_strategy(model, name):
         ("Curve", "unit"): words,
         ("Curve", "num_steps"): st.integers(2, 2**63 - 1),
         ("Curve", "points"): st.lists(st.none() | floats, min_size=1, max_size=2).map(tuple),
-        ("FarBoundRecord", "ratio"): st.floats(1e-300, 1e300),
         ("Figure", "value"): st.none() | values,
         **{("RankIdentity", name): st.integers(0, MOST_RANKS) for name in OF_PLACE},
         ("Judgement", "value"): st.none() | values,
-        ("Header", "parameters"): st.dictionaries(texts, values, max_size=2),
         ("GpuSeries", "levels"): st.dictionaries(texts, st.lists(st.none() | floats, max_size=2).map(tuple), max_size=2),
         ("GpuSeries", "throttled"): st.dictionaries(texts, st.lists(st.integers(0, 239), max_size=2).map(tuple), max_size=2),
     }
@@ -94,11 +92,8 @@ MODELS = [
     Judgement,
     Attempt,
     Row,
-    ChangeRecord,
-    FarBoundRecord,
     Coverage,
     Conclusion,
-    Header,
     RunRecord,
     RankFacts,
     PlannedValidation,

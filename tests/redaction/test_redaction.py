@@ -28,7 +28,7 @@ HOME = "/ho" + "me"
 
 def leave(folder, record, **files):
     """A run folder with this record, its journals and these files, its page, event files in a folder named by a host, and a manifest."""
-    host = re.sub(r"[^a-z0-9.-]", "", record.header.ranks[0].host)
+    host = re.sub(r"[^a-z0-9.-]", "", record.ranks[0].host)
     events = folder / "tensorboard" / host
     events.mkdir(parents=True)
     (events / "events.out.tfevents.1").write_bytes(b"\xff")
@@ -59,14 +59,14 @@ def learnt(*texts, record=None):
 
 
 def with_hosts(record, *hosts):
-    return judged_anew(record, ranks=[one.model_copy(update={"host": hosts[one.rank % len(hosts)]}) for one in record.header.ranks])
+    return judged_anew(record, ranks=[one.model_copy(update={"host": hosts[one.rank % len(hosts)]}) for one in record.ranks])
 
 
 def test_no_name_of_a_machine_is_left(tmp_path, capsys):
     record = samples.rejected()
-    names = {gpu.serial for identity in record.header.ranks for gpu in identity.gpus}
-    names |= {gpu.uuid for identity in record.header.ranks for gpu in identity.gpus} | {identity.host for identity in record.header.ranks}
-    names |= {identity.inventory["product_serial"] for identity in record.header.ranks if identity.inventory}
+    names = {gpu.serial for identity in record.ranks for gpu in identity.gpus}
+    names |= {gpu.uuid for identity in record.ranks for gpu in identity.gpus} | {identity.host for identity in record.ranks}
+    names |= {identity.inventory["product_serial"] for identity in record.ranks if identity.inventory}
     assert len(names) == 18
     run_dir = leave(tmp_path / "run", record, logs__log="\n".join(sorted(names)))
     code, out, err = redact(capsys, run_dir, tmp_path / "out", tmp_path / "names")
@@ -89,7 +89,7 @@ def test_paths_of_the_command_are_replaced_in_record_page_and_logs(tmp_path, cap
     out = tmp_path / "out"
     assert redact(capsys, leave(tmp_path / "run", record, logs__log=log), out, tmp_path / "names")[0] == 0
     replaced = ("python", "-m", "pytest", "acceptance/", "--report-dir=/suite/reports", "--limits=site.yaml")
-    assert read_results(out).header.command == replaced
+    assert read_results(out).plan.command == replaced
     assert "--report-dir=/suite/reports --limits=site.yaml" in (out / "report.html").read_text()
     assert (out / "logs" / "log").read_text() == "report: /suite/reports/20261120-072000-a1b2/report.html\noverlay site.yaml"
     assert not [name for name, text in texts_of(out).items() if "lab-7" in text]
@@ -206,8 +206,8 @@ def test_the_same_name_has_the_same_stand_in_in_a_later_run(tmp_path, capsys):
     names = tmp_path / "names"
     redact(capsys, leave(tmp_path / "a", first), tmp_path / "out-a", names)
     redact(capsys, leave(tmp_path / "b", later), tmp_path / "out-b", names)
-    assert {one.host for one in read_results(tmp_path / "out-a").header.ranks} == {"node-00", "node-01"}
-    assert {one.host for one in read_results(tmp_path / "out-b").header.ranks} == {"node-01", "node-02"}
+    assert {one.host for one in read_results(tmp_path / "out-a").ranks} == {"node-00", "node-01"}
+    assert {one.host for one in read_results(tmp_path / "out-b").ranks} == {"node-01", "node-02"}
     told = json.loads((tmp_path / "out-b" / "redaction.json").read_text())["replaced"]
     assert "node-00" not in {one["stand_in"] for one in told}  # of a machine that was no part of it
 
@@ -268,12 +268,12 @@ def with_counter(record):
 @pytest.mark.parametrize("hosts", [("rank", "node"), ("passed", "job"), ("held", "gpu"), ("hbm", "wrong"), ("all_reduce", "0")])
 def test_hosts_that_are_named_like_words_of_the_format_are_replaced_and_the_record_stays_one(tmp_path, capsys, hosts):
     record = with_hosts(samples.rejected(), *hosts)
-    identity = record.header.ranks[0]
+    identity = record.ranks[0]
     line = encode(RankRecord(nodeid="a", attempt=1, generation=1, rank=0, outcome=Outcome.PASSED, message=f"on {hosts[0]}, {hosts[1]}-2"))
     run_dir = leave(tmp_path / "run", record, a_jsonl=f"{encode(identity)}\n{line}")
     assert redact(capsys, run_dir, tmp_path / "out", tmp_path / "names")[0] == 0
     told = read_results(tmp_path / "out")
-    assert {one.host for one in told.header.ranks} == {"node-00", "node-01"}
+    assert {one.host for one in told.ranks} == {"node-00", "node-01"}
     assert [row.outcome for row in told.rows] == [row.outcome for row in record.rows]
     limits, known = (sorted((one.scope, one.status, one.value) for one in run.conclusion.limits) for run in (told, record))
     assert limits == known

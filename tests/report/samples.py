@@ -120,12 +120,12 @@ def record(rows, ranks, *limits, profile="h200-sxm", device_name="NVIDIA H200", 
 
 def of_ranks(record, ranks):
     """The same record of other ranks, for what only looks at them."""
-    return record.model_copy(update={"header": record.header.model_copy(update={"ranks": tuple(ranks)})})
+    return record.model_copy(update={"ranks": tuple(ranks)})
 
 
 def leave(folder, record):
     """What a run leaves: the results, and a journal of each rank."""
-    for rank, identity in Job(record.header.ranks).by_rank.items():
+    for rank, identity in Job(record.ranks).by_rank.items():
         with Journal(folder / "journal" / f"rank-{rank:05d}.jsonl") as journal:
             journal.append(identity)
             journal.append(record.plan)

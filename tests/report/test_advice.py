@@ -18,7 +18,7 @@ from tests.report import samples
 from tests.report.pages import parse
 
 EVIDENCE = Path(__file__).parents[2] / "reports" / "evidence"
-HEADER = samples.two_nodes().header
+RECORD = samples.two_nodes()
 NODEID = "acceptance/test_gpu_health.py::test_memory"
 
 
@@ -44,8 +44,8 @@ def runs(advice):
 
 
 def test_commands_have_the_names_of_the_first_culprit_and_the_others_are_named():
-    (found,) = advice_on(row(missed("gpu_health.remapping.pending", (9, 11, 12))), HEADER, {})
-    gpu = HEADER.ranks[9].gpu
+    (found,) = advice_on(row(missed("gpu_health.remapping.pending", (9, 11, 12))), RECORD)
+    gpu = RECORD.ranks[9].gpu
     assert found.where == f"rank 9 (node-02.example, GPU 1, serial {gpu.serial})"
     assert found.others == "ranks 11-12"
     assert runs(found)[0] == f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.uuid}"
@@ -55,19 +55,19 @@ def test_commands_have_the_names_of_the_first_culprit_and_the_others_are_named()
 
 
 def test_a_pci_address_is_written_as_linux_has_it():
-    (found,) = advice_on(row(missed("gpu_health.pcie.width", (1,))), HEADER, {})
+    (found,) = advice_on(row(missed("gpu_health.pcie.width", (1,))), RECORD)
     assert "sudo lspci -vv -s 0000:07:00.0 | grep -E 'LnkCap|LnkSta'" in runs(found)
 
 
 def test_a_network_port_is_the_one_that_the_limit_names():
     (found,) = advice_on(
-        row(missed("infiniband.ports.state", (8,), "infiniband.ports.state = DOWN (mlx5_3 port 2), need == ACTIVE")), HEADER, {}
+        row(missed("infiniband.ports.state", (8,), "infiniband.ports.state = DOWN (mlx5_3 port 2), need == ACTIVE")), RECORD
     )
     assert runs(found)[0] == "ibstat mlx5_3 2"
 
 
 def test_what_nobody_knows_stays_to_be_filled_in():
-    (found,) = advice_on(row(missed("infiniband.ports.state", ())), HEADER, {})
+    (found,) = advice_on(row(missed("infiniband.ports.state", ())), RECORD)
     assert (found.where, found.others) == ("", "")
     assert runs(found)[0] == "ibstat <DEVICE> <PORT>"
 
@@ -80,15 +80,14 @@ def test_what_asks_for_most_comes_first_and_each_kind_once():
             missed("gpu_health.remapping.failed", (2,)),
             missed("gpu_health.memory.channel_repair_pending", (3,)),
         ),
-        HEADER,
-        {},
+        RECORD,
     )
     assert kinds(*found) == ["gpu_memory_worn", "repair_pending", "throttle_heat"]
     assert found[1].others == "rank 3"
 
 
 def test_a_planted_fault_comes_before_what_it_has_planted():
-    found = advice_on(row(missed("memory.fill.wrong", (1,)), missed("memory.planted.words", (1,))), HEADER, {})
+    found = advice_on(row(missed("memory.fill.wrong", (1,)), missed("memory.planted.words", (1,))), RECORD)
     assert kinds(*found) == ["planted_fault", "wrong_result"]
 
 
@@ -97,7 +96,7 @@ def test_victims_are_blamed_for_nothing():
         rank_record(3, Outcome.DIED, "signal SIGBUS"),
         *(rank_record(rank, Outcome.VICTIM, "CUDA out of memory") for rank in (0, 1, 2)),
     ]
-    found = advice_on(row(outcome=Outcome.DIED, ranks=[*ranks, *(rank_record(rank, Outcome.VICTIM) for rank in range(4, 16))]), HEADER, {})
+    found = advice_on(row(outcome=Outcome.DIED, ranks=[*ranks, *(rank_record(rank, Outcome.VICTIM) for rank in range(4, 16))]), RECORD)
     assert kinds(*found) == ["shm_full"]
     assert found[0].where.startswith("rank 3 ")
 
@@ -106,31 +105,31 @@ def test_victims_are_blamed_for_nothing():
 def test_who_died_before_it_measured_is_not_told_to_measure(outcome):
     unmeasured = missed("gpu_health.memory.free", (3,)).model_copy(update={"status": Status.NOT_MEASURED})
     died = [rank_record(3, Outcome.DIED, "the worker ended with signal SIGSEGV")] if outcome is Outcome.DIED else []
-    found = advice_on(row(unmeasured, outcome=outcome, ranks=died), HEADER, {})
+    found = advice_on(row(unmeasured, outcome=outcome, ranks=died), RECORD)
     assert ("not_measured" in kinds(*found)) is (outcome is Outcome.NOT_MEASURED)
     assert found
 
 
 def test_a_rank_that_did_not_answer_is_lost():
-    found = advice_on(row(outcome=Outcome.LOST, ranks=[rank_record(rank, Outcome.PASSED) for rank in range(15)]), HEADER, {})
+    found = advice_on(row(outcome=Outcome.LOST, ranks=[rank_record(rank, Outcome.PASSED) for rank in range(15)]), RECORD)
     assert kinds(*found) == ["rank_lost"]
     assert runs(found[0])[0] == "ping -c 3 node-02.example; ssh node-02.example uptime"
 
 
 def test_a_rank_that_missed_a_limit_alone_has_the_kind_of_that_limit_alone():
     ranks = [rank_record(rank, Outcome.FAILED if rank == 2 else Outcome.PASSED) for rank in range(16)]
-    assert kinds(*advice_on(row(missed("hbm.copy.bandwidth", (2,)), ranks=ranks), HEADER, {})) == ["memory_slow"]
+    assert kinds(*advice_on(row(missed("hbm.copy.bandwidth", (2,)), ranks=ranks), RECORD)) == ["memory_slow"]
 
 
 @pytest.mark.parametrize("host", ["$(reboot)", "a; rm -rf /", "it's", "\x1b[31mred", "node\nreboot"])
 def test_a_name_from_a_machine_is_one_word_for_a_shell(host):
-    identity = HEADER.ranks[0].model_copy(update={"host": host})
+    identity = RECORD.ranks[0].model_copy(update={"host": host})
     assert shlex.split(filled("ssh <HOST> uptime", names_of(identity, "run", ""))) == ["ssh", host, "uptime"]
 
 
 @pytest.mark.parametrize("host", ["h" * 1_000_000, "-oProxyCommand=reboot", ""])
 def test_what_cannot_be_a_name_is_left_out(host):
-    identity = HEADER.ranks[0].model_copy(update={"host": host})
+    identity = RECORD.ranks[0].model_copy(update={"host": host})
     assert filled("ping -c 3 <HOST>", names_of(identity, "run", "")) == "ping -c 3 <HOST>"
 
 

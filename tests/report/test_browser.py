@@ -14,7 +14,7 @@ HEADING = "document.querySelector('h1').innerText.replace(/\\s+/g, ' ').trim()"
 
 def compared():
     after = samples.accepted()
-    after = after.model_copy(update={"header": after.header.model_copy(update={"run_id": "20261121-090000-cd34"})})
+    after = after.model_copy(update={"plan": after.plan.model_copy(update={"run_id": "20261121-090000-cd34"})})
     return compare(samples.rejected(), after)
 
 

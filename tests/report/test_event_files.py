@@ -22,7 +22,7 @@ def of_name(name):
     return curve_of(name, [2.0], "nats")
 
 
-def record_of(*rows, ranks=2, **header):
+def record_of(*rows, ranks=2, **of_plan):
     """A run of these validations: node id -> the curves of each rank in each attempt."""
     made = tuple(
         Row(
@@ -35,7 +35,7 @@ def record_of(*rows, ranks=2, **header):
     )
     record = samples.accepted()
     identities = tuple(samples.identity(rank) for rank in range(ranks))
-    return record.model_copy(update={"rows": made, "header": record.header.model_copy(update={"ranks": identities, **header})})
+    return record.model_copy(update={"rows": made, "ranks": identities, "plan": record.plan.model_copy(update=of_plan)})
 
 
 def row_of(nodeid, attempts):
@@ -51,8 +51,8 @@ def attempt_of(nodeid, number, curves_of_ranks):
 
 def on_host(host):
     record = record_of((GPT2, [[(LOSS,)]]), ranks=1)
-    (identity,) = record.header.ranks
-    return record.model_copy(update={"header": record.header.model_copy(update={"ranks": (identity.model_copy(update={"host": host}),)})})
+    (identity,) = record.ranks
+    return record.model_copy(update={"ranks": (identity.model_copy(update={"host": host}),)})
 
 
 def test_each_rank_is_a_run_and_each_curve_a_tag(tmp_path):

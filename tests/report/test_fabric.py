@@ -32,8 +32,8 @@ def with_fabric(record, links=lambda rank: 18, algorithm="NVLS"):
 
 
 def with_cards(record, cards):
-    ranks = [one.model_copy(update={"inventory": {**one.inventory, "rdma_devices": cards}}) for one in record.header.ranks]
-    return record.model_copy(update={"header": record.header.model_copy(update={"ranks": tuple(ranks)})})
+    ranks = [one.model_copy(update={"inventory": {**one.inventory, "rdma_devices": cards}}) for one in record.ranks]
+    return record.model_copy(update={"ranks": tuple(ranks)})
 
 
 def test_links_fabric_algorithm_transport_and_cards_stand_in_one_line():
@@ -60,6 +60,6 @@ def test_a_machine_without_gpus_has_cards_alone():
 
 def test_level_and_versions_stand_on_the_first_screen():
     (header,) = parse(build_page(samples.accepted())).all("header")
-    versions = samples.accepted().header.ranks[0].versions
+    versions = samples.accepted().ranks[0].versions
     told = " · ".join(f"{name} {versions[name]}" for name in sorted(versions) if name in {"driver", "cuda", "nccl", "torch"})
     assert f"level full · {told}" in re.sub(r"\s+", " ", header.text)

@@ -2,10 +2,11 @@
 
 import re
 import string
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from importlib.resources import files
-from typing import get_origin
+from typing import get_origin, get_type_hints
 
 import pytest
 from hypothesis import example, given, settings
@@ -46,7 +47,7 @@ def tainted(value, taint, key=""):
     if isinstance(value, str):
         return value if key in FIXED or not value else taint + value
     if isinstance(value, dict):
-        free = key in {"versions", "environment", "inventory", "parameters", "profile_files", "not_applicable", "waivers", "throttled_s"}
+        free = key in {"versions", "environment", "inventory", "parameters", "not_applicable", "waivers", "throttled_s"}
         return {(taint + name if free else name): tainted(entry, taint, "" if free else name) for name, entry in value.items()}
     if isinstance(value, list | tuple):
         return tuple(tainted(entry, taint, key) for entry in value)
@@ -61,13 +62,16 @@ def page_of(sample, taint):
 def construct(model, data):
     """Models and dataclasses all the way down: no validation, so that even what a record refuses reaches the page."""
     filled = {}
-    for name, field in model.__pydantic_fields__.items():
-        annotations = (field.annotation, *getattr(field.annotation, "__args__", ()))
-        inner = next((one for one in annotations if hasattr(one, "__pydantic_fields__")), None)
-        value = data.get(name, field.default)
+    fields = model.__dataclass_fields__ if is_dataclass(model) else model.__pydantic_fields__
+    defaults = {name: field.default for name, field in fields.items()}
+    hints = get_type_hints(model)
+    for name, default in defaults.items():
+        annotations = (hints[name], *getattr(hints[name], "__args__", ()))
+        inner = next((one for one in annotations if hasattr(one, "__pydantic_fields__") or is_dataclass(one)), None)
+        value = data.get(name, default)
         if inner and isinstance(value, tuple):
             value = tuple(construct(inner, entry) for entry in value)
-        elif inner and get_origin(field.annotation) is dict:
+        elif inner and get_origin(hints[name]) in {dict, Mapping}:
             value = {key: construct(inner, entry) for key, entry in value.items()}
         elif inner and isinstance(value, dict):
             value = construct(inner, value)
@@ -118,7 +122,8 @@ def test_hostile_text_adds_no_element_and_no_attribute(sample, taint):
 
 def test_a_reason_of_1_mb_changes_its_own_cell_alone():
     def page(reason):
-        return build_page(samples.incomplete().model_copy(update={"waivers": {"hbm.copy.*": reason}}))
+        record = samples.incomplete()
+        return build_page(record.model_copy(update={"plan": record.plan.model_copy(update={"waivers": {"hbm.copy.*": reason}})}))
 
     reason = "<script>alert(1)</script>" * 40_000
     assert len(reason) == 1_000_000

@@ -19,11 +19,11 @@ def record_of(*changes):
         bounds = None if node == 0 else (0.0001, 0.0003)
         ranks.append(identity.model_copy(update={"inventory": facts, "clock_ahead_s": bounds}))
     record = samples.accepted()
-    return record.model_copy(update={"header": record.header.model_copy(update={"ranks": tuple(ranks)})})
+    return record.model_copy(update={"ranks": tuple(ranks)})
 
 
 def inventory_of(*changes):
-    return inventory(record_of(*changes).header)
+    return inventory(record_of(*changes))
 
 
 def text_of(*changes):
@@ -76,7 +76,7 @@ def test_between_two_nodes_there_is_no_majority_and_both_are_named():
 
 def test_a_fact_that_one_node_does_not_tell_is_a_difference():
     record = record_of({}, {"governor": "powersave"}, {})
-    governor = next(fact for fact in inventory(record.header).facts if fact.name == "governor")
+    governor = next(fact for fact in inventory(record).facts if fact.name == "governor")
     assert (governor.usual, governor.others) == ("not told", ("node 1 (node-02.example): powersave",))
 
 

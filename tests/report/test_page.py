@@ -4,6 +4,7 @@ import base64
 import hashlib
 import itertools
 import re
+from dataclasses import replace
 from importlib.resources import files
 from itertools import pairwise
 
@@ -18,6 +19,7 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report import build_page, untested, write_page
 from gpu_acceptance.report.validations import BAR_WIDTH, judgement_lines, make_bar, name_ranks
 from gpu_acceptance.report.words import OUTCOME, STATUS
+from tests.compare.judged_anew import judged_anew
 from tests.report import samples
 from tests.report.pages import parse
 
@@ -140,7 +142,7 @@ def test_the_verdict_box_says_what_weakens_it():
     assert "What weakens" not in verdict_box("accepted")
 
 
-def with_uses(record, **header):
+def with_uses(record, **of_plan):
     """Each GPU as it was before the run: the last one of a node had a process on it."""
     uses = {7: GpuUse((GpuProcess(1607, 1204 * 2**20),), 1831 * 2**20)}
     idle = GpuUse((), Missing(Why.NOT_PERMITTED, "<nvml>"))
@@ -148,9 +150,7 @@ def with_uses(record, **header):
     def known(rank):
         return rank.model_copy(update={"gpus": tuple(gpu.model_copy(update={"use": uses.get(gpu.index, idle)}) for gpu in rank.gpus)})
 
-    return record.model_copy(
-        update={"header": record.header.model_copy(update={"ranks": tuple(map(known, record.header.ranks)), **header})}
-    )
+    return record.model_copy(update={"ranks": tuple(map(known, record.ranks)), "plan": record.plan.model_copy(update=of_plan)})
 
 
 def test_who_was_on_a_gpu_before_the_run_stands_beside_it():
@@ -162,9 +162,9 @@ def test_who_was_on_a_gpu_before_the_run_stands_beside_it():
 
 
 def weakened_by(*kinds):
-    change = samples.incomplete().changes[0]
-    changes = tuple(change.model_copy(update={"kind": kind, "key": f"m{number}"}) for number, kind in enumerate(kinds))
-    return untested.weaknesses(samples.accepted().model_copy(update={"changes": changes}))
+    change = samples.incomplete().plan.profile.changes[0]
+    changes = tuple(replace(change, kind=kind, key=f"m{number}") for number, kind in enumerate(kinds))
+    return untested.weaknesses(judged_anew(samples.accepted(), profile={"changes": changes}))
 
 
 def test_what_an_overlay_loosened_comes_first_and_is_spelled_out_up_to_three():
@@ -200,13 +200,14 @@ def test_of_many_reasons_those_that_come_first_are_in_the_open_and_none_is_left_
 
 
 def test_a_level_names_what_is_no_part_of_it_and_counts_what_is_there():
-    header = samples.accepted().header.model_copy(update={"not_at_level": {"soak": 2, "nic": 0}})
-    assert untested.level(samples.accepted().model_copy(update={"header": header})) == "full: soak (2 validations), nic not part of it"
+    record = samples.accepted()
+    record = record.model_copy(update={"plan": record.plan.model_copy(update={"not_at_level": {"soak": 2, "nic": 0}})})
+    assert untested.level(record) == "full: soak (2 validations), nic not part of it"
 
 
 def test_a_measured_only_run_says_so():
     record = samples.incomplete()
-    record = record.model_copy(update={"header": record.header.model_copy(update={"measure_only": True})})
+    record = record.model_copy(update={"plan": record.plan.model_copy(update={"measure_only": True})})
     assert "measured only: nothing was judged" in build_page(record)
 
 
@@ -234,8 +235,8 @@ def test_the_command_breaks_between_its_words_only():
 
 def test_a_clock_that_is_off_stands_with_its_host():
     record = samples.two_nodes()
-    ranks = tuple(one.model_copy(update={"clock_ahead_s": (3600.0, 3600.1)}) if one.node else one for one in record.header.ranks)
-    page = build_page(record.model_copy(update={"header": record.header.model_copy(update={"ranks": ranks})}))
+    ranks = tuple(one.model_copy(update={"clock_ahead_s": (3600.0, 3600.1)}) if one.node else one for one in record.ranks)
+    page = build_page(record.model_copy(update={"ranks": ranks}))
     assert "<strong>! CLOCK:</strong> clock of node 1 (node-02.example) is 3600.1 s ahead of that of node 0" in page
     assert "CLOCK" not in PAGES["two_nodes"]
 
@@ -378,22 +379,22 @@ def test_what_was_not_tested_is_listed():
 
 def test_gpus_that_nvml_hides_are_listed():
     record = samples.accepted()
-    ranks = tuple(one.model_copy(update={"num_gpus_on_bus": 10}) for one in record.header.ranks)
-    text = build_page(record.model_copy(update={"header": record.header.model_copy(update={"ranks": ranks})}))
+    ranks = tuple(one.model_copy(update={"num_gpus_on_bus": 10}) for one in record.ranks)
+    text = build_page(record.model_copy(update={"ranks": ranks}))
     assert "node 0 (node-01.example): the PCI bus shows 10 GPUs, NVML shows 8" in text
 
 
 def test_a_node_whose_nvml_does_not_answer_is_listed():
     record = samples.cpu()
-    ranks = tuple(one.model_copy(update={"nvml_problem": "driver not loaded"}) for one in record.header.ranks)
-    text = build_page(record.model_copy(update={"header": record.header.model_copy(update={"ranks": ranks})}))
+    ranks = tuple(one.model_copy(update={"nvml_problem": "driver not loaded"}) for one in record.ranks)
+    text = build_page(record.model_copy(update={"ranks": ranks}))
     assert text.count("node 0 (node-01.example): NVML: driver not loaded") == 1
 
 
 def test_ranks_that_see_only_their_own_gpu_are_one_node():
     record = samples.accepted()
-    ranks = tuple(one.model_copy(update={"gpus": (one.gpus[one.rank],)}) for one in record.header.ranks)
-    text = build_page(record.model_copy(update={"header": record.header.model_copy(update={"ranks": ranks})}))
+    ranks = tuple(one.model_copy(update={"gpus": (one.gpus[one.rank],)}) for one in record.ranks)
+    text = build_page(record.model_copy(update={"ranks": ranks}))
     machines = next(one.text for one in parse(text).all("section") if one.attributes["id"] == "machines")
     assert "8 GPUs, as NVML names them" in machines
     assert "NOT TESTED" not in machines
@@ -416,9 +417,9 @@ def test_environment_has_ranks_versions_variables_parameters():
 
 def test_a_run_that_did_nothing_still_has_a_page():
     record = samples.incomplete()
-    header = record.header.model_copy(update={"ranks": (), "required": (), "command": ()})
+    plan = record.plan.model_copy(update={"profile": replace(record.plan.profile, requires=frozenset()), "command": ()})
     conclusion = record.conclusion.model_copy(update={"limits": (), "reasons": ()})
-    text = build_page(record.model_copy(update={"header": header, "conclusion": conclusion, "rows": ()}))
+    text = build_page(record.model_copy(update={"plan": plan, "ranks": (), "conclusion": conclusion, "rows": ()}))
     assert parse(text).unclosed == []
     assert "No validation ran." in text
 

@@ -1,5 +1,7 @@
 """What is wrong is told once: validations that only the same limits speak against are one problem, and a declared skip is none."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpu_acceptance.record.outcome import Outcome, Status
@@ -72,9 +74,11 @@ def test_ranks_that_left_more_than_a_limit_are_never_folded():
 
 @pytest.mark.parametrize(("declared", "is_told"), [({}, True), ({"environment.site*": "no --site"}, False), ({"hbm.*": "no"}, True)])
 def test_a_declared_skip_is_no_fault(declared, is_told):
-    record = run(skipped("test_site"), not_applicable=declared)
+    record = run(skipped("test_site"))
+    plan = record.plan.model_copy(update={"profile": replace(record.plan.profile, not_applicable=declared)})
+    record = record.model_copy(update={"plan": plan})
     (problem,) = problems(record)
-    kinds = [one.kind for one in advice_on(record.rows[0], record.header, declared)]
+    kinds = [one.kind for one in advice_on(record.rows[0], record)]
     assert bool(problem.culprits) == is_told
     assert ("skipped" in kinds) == is_told
     assert "Skipped: no --site=FILE" in parse(build_page(record)).all("body")[0].text or not is_told

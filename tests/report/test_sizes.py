@@ -18,7 +18,7 @@ POINT = re.compile(r"M(\d+\.\d) (\d+\.\d)h0")
 
 def run(*rows, **parameters):
     record = samples.accepted().model_copy(update={"rows": rows})
-    record.header.parameters.update(
+    record.plan.profile.parameters.update(
         {"nccl_sizes.largest_bytes": 2**33, "nccl.large_bytes": 2**32, "nccl.medium_bytes": 2**27, **parameters}
     )
     return record
@@ -84,7 +84,7 @@ def test_without_rates_of_as_many_gpus_nothing_is_drawn_beside_them(reference):
 
 def test_on_several_nodes_there_is_no_such_rate():
     record = samples.two_nodes().model_copy(update={"rows": (sizes_row(ranks=16),)})
-    record.header.parameters.update({"nccl_sizes.largest_bytes": 2**33, "nccl_sizes.reference": REFERENCE})
+    record.plan.profile.parameters.update({"nccl_sizes.largest_bytes": 2**33, "nccl_sizes.reference": REFERENCE})
     (found,) = collectives(record)
     assert "sound run (profile)" not in [line.label for panel in found.panels for line in panel.lines]
 
@@ -151,7 +151,7 @@ def test_what_has_no_place_is_told_and_not_drawn(value):
 
 def test_of_a_size_that_nobody_told_nothing_is_drawn():
     record = run(sizes_row({"nccl_sizes.all_reduce.busbw": (346.0, "GB/s")}))
-    del record.header.parameters["nccl_sizes.largest_bytes"]
+    del record.plan.profile.parameters["nccl_sizes.largest_bytes"]
     assert collectives(record) == ()
     assert 'id="sizes"' not in build_page(record)
 

@@ -95,8 +95,8 @@ def test_what_speaks_against_the_whole_run_stands_once():
 
 def test_a_clock_that_is_off_is_told_and_the_verdict_stays():
     record = samples.two_nodes()
-    ranks = tuple(one.model_copy(update={"clock_ahead_s": (60.0, 60.0)}) if one.node else one for one in record.header.ranks)
-    lines = lines_of(record.model_copy(update={"header": record.header.model_copy(update={"ranks": ranks})}))
+    ranks = tuple(one.model_copy(update={"clock_ahead_s": (60.0, 60.0)}) if one.node else one for one in record.ranks)
+    lines = lines_of(record.model_copy(update={"ranks": ranks}))
     assert lines[0] == record.conclusion.line
     assert [line for line in lines if line.startswith("clock of node 1 (node-02.example) is 60.0 s ahead")]
 

@@ -26,7 +26,7 @@ def test_it_is_one_page_and_the_verdict_comes_first(sample):
     assert folded(text).startswith(folded(record.conclusion.line))
     assert len(lines) <= MOST_LINES
     assert max(map(len, lines)) <= COLUMNS
-    assert record.header.run_id in text
+    assert record.plan.run_id in text
 
 
 def test_each_miss_stands_under_its_culprit_with_figure_bound_deviation_and_remedy():

@@ -136,8 +136,8 @@ def test_event_files_are_for_the_rank_that_reports_where_they_were_asked_for(tmp
 
 
 def test_event_files_that_cannot_be_written_are_said_and_change_nothing(tmp_path):
-    header = samples.accepted().header.model_copy(update={"started_at": "yesterday"})
-    record = with_curves(samples.accepted()).model_copy(update={"header": header})
+    record = with_curves(samples.accepted())
+    record = record.model_copy(update={"plan": record.plan.model_copy(update={"started_at": "yesterday"})})
     run = make_run(tmp_path, record=record, ending=Ending(0, "ACCEPTED", ("ACCEPTED",)))
     said = "RecordError: started_at is 'yesterday', not an ISO 8601 time with a zone"
     assert run.write_event_files() == [f"tensorboard: no event files in {tmp_path}: {said}"]

@@ -171,8 +171,8 @@ def test_a_run_at_a_level_says_so_and_names_what_was_no_part_of_it(suite):
     ended = torchrun(suite, "--level=health")
     assert ended.verdict_line == "ACCEPTED (health, cpu profile: no GPU was tested)", ended.output
     assert {row.subject for row in ended.record.rows} == {FORMATION, "passes"}
-    header = ended.record.header
-    assert (header.level, header.not_at_level, header.required) == ("health", {"misses": 1, "two_metrics": 2}, ("passes",))
+    plan = ended.record.plan
+    assert (plan.profile.level, plan.not_at_level, plan.profile.requires) == ("health", {"misses": 1, "two_metrics": 2}, {"passes"})
     assert "level health: misses (1 validation), two_metrics (2 validations) not part of it" in (ended.folder / "report.html").read_text()
 
 

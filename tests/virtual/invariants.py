@@ -229,7 +229,7 @@ def nobody_healthy_is_blamed(checked: Checked) -> None:
             for record in attempt.ranks:
                 # A collective that a hang ended with an error at the deadline lets healthy ranks go on to somewhere else.
                 late = record.outcome == "stuck" and world.shape.collectives_tell and faulty
-                told = not (checked.record.header.rebuilt and record.outcome == "lost")  # it may have had nothing to tell of
+                told = not (checked.record.rebuilt and record.outcome == "lost")  # it may have had nothing to tell of
                 if record.rank not in faulty | suspects and told and not late:
                     said = f"{row.nodeid}, attempt {attempt.number}: rank {record.rank} {record.outcome}: {record.message}"
                     assert record.outcome not in BAD_FOR_HEALTHY, f"{said}; faulty: {faulty}"

@@ -164,6 +164,7 @@ from gpu_acceptance.measure.gemm import dtypes
 from gpu_acceptance.measure.train import cost, models
 from gpu_acceptance.worker.leftovers import Leftovers
 from gpu_acceptance.worker.settings import COLLECTOR
+from gpu_acceptance.worker import channel
 from gpu_acceptance.worker.asked import note_who_asks
 
 keep, libc = [], ctypes.CDLL(None)

@@ -123,7 +123,7 @@ def _rebuild(out: Path, sources: Sequence[Path], why: str) -> int:
     journals = find_journals(sources)
     contents = [content for source in sources for content in read_run_folder(source)]
     record = rebuild(contents, ended_at=last_written(contents), why=why)
-    refuse_another_run(record.header.run_id, out, out / RESULTS)
+    refuse_another_run(record.plan.run_id, out, out / RESULTS)
     copy_journals(journals, out)
     write_results(out, record)
     write_page(out)
@@ -143,7 +143,7 @@ def _refuse_replacing(run_dir: Path) -> None:
         return
     refuse_changed(run_dir)
     try:
-        rebuilt = read_results(path).header.rebuilt
+        rebuilt = read_results(path).rebuilt
     except RecordError as error:
         raise RecordError(f"{error}; it is not replaced: move it away to rebuild the run from its journals") from None
     if not rebuilt:
@@ -157,5 +157,5 @@ def _refuse_whole(run_dir: Path) -> None:
         return
     record = read_results(path)
     outcomes = {one.outcome for row in record.rows for attempt in row.attempts for one in attempt.ranks}
-    if not record.header.rebuilt and record.conclusion.exit_code != INTERNAL_ERROR and Outcome.LOST not in outcomes:
+    if not record.rebuilt and record.conclusion.exit_code != INTERNAL_ERROR and Outcome.LOST not in outcomes:
         raise UsageError(f"{path}: the run's own reporter wrote it and lost no rank: there is nothing to join")

@@ -53,11 +53,11 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _refuse_one_run(options: argparse.Namespace, before: RunRecord, after: RunRecord) -> None:
     """And an earlier one in the place of the later: what failed would be said to be gone."""
-    if before.header.run_id == after.header.run_id:
-        raise UsageError(f"{options.before} and {options.after}: both are of run {before.header.run_id}")
-    first, second = (parse_moment(one.header.started_at) for one in (before, after))
+    if before.plan.run_id == after.plan.run_id:
+        raise UsageError(f"{options.before} and {options.after}: both are of run {before.plan.run_id}")
+    first, second = (parse_moment(one.plan.started_at) for one in (before, after))
     if first and second and second < first:
-        began = f"{after.header.started_at}, and {options.before} at {before.header.started_at}"
+        began = f"{after.plan.started_at}, and {options.before} at {before.plan.started_at}"
         raise UsageError(f"{options.after} began at {began}: name the earlier run first")
 
 
@@ -69,7 +69,7 @@ def _is_of_a_run(folder: Path) -> bool:
 def _lines(comparison: Comparison) -> Iterator[str]:
     """The runs, then what differs, then what is bad before what is good, and the result last."""
     for word, record in (("BEFORE", comparison.before), ("AFTER", comparison.after)):
-        yield f"{word} {record.header.run_id}: {record.conclusion.line}"
+        yield f"{word} {record.plan.run_id}: {record.conclusion.line}"
     failures = comparison.failures
     open_ones = (("NOT COMPARED", failures.not_compared), ("NOT TESTED AGAIN", comparison.lost))
     bad = (("NEW", failures.new), ("WORSE", comparison.worse), *open_ones, ("STILL", failures.still))

@@ -136,7 +136,7 @@ def _confirmed(run_dir: Path, manifest: Manifest, *faults: Difference) -> RunRec
         _say_changes(run_dir, manifest, changes)
         return None
     record = read_results(run_dir)
-    refuse_another_run(record.header.run_id, run_dir, run_dir / RESULTS)
+    refuse_another_run(record.plan.run_id, run_dir, run_dir / RESULTS)
     unlike = [Difference("unlike", one.name, f"rank {one.rank}: it {one.what}") for one in find_unlike_journals(run_dir, record)]
     if unlike:
         _say_changes(run_dir, manifest, unlike)

@@ -82,7 +82,7 @@ def read_run(run_dir: Path) -> RunRecord:
         raise RecordError(f"{run_dir / RESULTS}: a link, and not what a run left here")
     refuse_changed(run_dir)
     record = read_results(run_dir)
-    refuse_another_run(record.header.run_id, run_dir, run_dir / RESULTS)
+    refuse_another_run(record.plan.run_id, run_dir, run_dir / RESULTS)
     return record
 
 

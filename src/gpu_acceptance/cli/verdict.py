@@ -67,8 +67,8 @@ def tell_verdict(run_dir: Path) -> int:
 
 
 def say_verdict(record: RunRecord, run_dir: Path) -> int:
-    conclusion, header = record.conclusion, record.header
-    return _say(conclusion.line, header.run_id, header.ended_at, run_dir / RESULTS, conclusion.exit_code)
+    conclusion = record.conclusion
+    return _say(conclusion.line, record.plan.run_id, record.ended_at, run_dir / RESULTS, conclusion.exit_code)
 
 
 def _say(line: str, run_id: str, ended_at: str, path: Path, exit_code: int) -> int:

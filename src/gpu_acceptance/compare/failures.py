@@ -52,7 +52,7 @@ class Failures:
 
 def compare_failures(before: RunRecord, after: RunRecord) -> Failures:
     """Every failure of either run; the slots of one limit together, where they fared alike."""
-    earlier, later = match_slots(before.header, after.header)
+    earlier, later = match_slots(before, after)
     old, new = _Tested(before, earlier.places), _Tested(after, later.places)
     others = subjects_with_other_parameters(before, after)
     found: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)

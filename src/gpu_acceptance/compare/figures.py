@@ -67,7 +67,7 @@ class Figures:
 def compare_figures(before: RunRecord, after: RunRecord) -> Figures:
     """Of validations that both runs tested with the same parameters, in the same slots."""
     others = subjects_with_other_parameters(before, after)
-    earlier, later = match_slots(before.header, after.header)
+    earlier, later = match_slots(before, after)
     old, new = _figures(before, earlier.places), _figures(after, later.places)
     both = [key for key in old if key in new and subject_of(key[0]) not in others and _comparable(old[key], new[key])]
     bounds = _bounds(before) | _bounds(after)

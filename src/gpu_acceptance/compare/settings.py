@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.compare.slots import Slots, match_slots
-from gpu_acceptance.record.run_record import Header, RunRecord
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.values import level_text, plural, show
 
 _ABSENT = "none"
@@ -26,17 +26,17 @@ class Differing:
 
 def differing(before: RunRecord, after: RunRecord) -> list[Differing]:
     """What forbids a comparison comes first."""
-    found = [*_shape(before.header, after.header), *_settings(before, after), *_by_place(before.header, after.header)]
+    found = [*_shape(before, after), *_settings(before, after), *_by_place(before, after)]
     return sorted(found, key=lambda one: not one.forbids)
 
 
 def subjects_with_other_parameters(before: RunRecord, after: RunRecord) -> frozenset[str]:
     """`gemm` where `gemm.size` differs."""
-    old, new = before.header.parameters, after.header.parameters
+    old, new = before.plan.profile.parameters, after.plan.profile.parameters
     return frozenset(name.partition(".")[0] for name in {*old, *new} - _DRAWN if old.get(name) != new.get(name))
 
 
-def _shape(before: Header, after: Header) -> Iterator[Differing]:
+def _shape(before: RunRecord, after: RunRecord) -> Iterator[Differing]:
     for what, read in (("profile", _profile), ("GPUs", _models), ("job", _job)):
         if read(before) != read(after):
             yield Differing(what, read(before), read(after), forbids=True)
@@ -45,36 +45,36 @@ def _shape(before: Header, after: Header) -> Iterator[Differing]:
         yield Differing("nodes", ", ".join(hosts[0]), ", ".join(hosts[1]), forbids=not set(hosts[0]) & set(hosts[1]))
 
 
-def _profile(header: Header) -> str:
-    return f"{header.profile}{', measured only' if header.measure_only else ''}"
+def _profile(record: RunRecord) -> str:
+    return f"{record.plan.profile.name}{', measured only' if record.plan.measure_only else ''}"
 
 
-def _models(header: Header) -> str:
-    return ", ".join(sorted({gpu.name for one in header.ranks for gpu in one.gpus})) or _ABSENT
+def _models(record: RunRecord) -> str:
+    return ", ".join(sorted({gpu.name for one in record.ranks for gpu in one.gpus})) or _ABSENT
 
 
-def _job(header: Header) -> str:
-    return f"{plural(len({one.node for one in header.ranks}), 'node')}, {plural(len(header.ranks), 'rank')}"
+def _job(record: RunRecord) -> str:
+    return f"{plural(len({one.node for one in record.ranks}), 'node')}, {plural(len(record.ranks), 'rank')}"
 
 
 def _settings(before: RunRecord, after: RunRecord) -> Iterator[Differing]:
-    levels = [level_text(one.header.level, one.header.parameters) for one in (before, after)]
+    levels = [level_text(one.plan.profile.level, one.plan.profile.parameters) for one in (before, after)]
     if levels[0] != levels[1]:
         yield Differing("level", levels[0], levels[1])
-    yield from _tables("limits of", _digests(before.header), _digests(after.header))
-    parameters = [{name: show(value) for name, value in one.header.parameters.items()} for one in (before, after)]
+    yield from _tables("limits of", _digests(before), _digests(after))
+    parameters = [{name: show(value) for name, value in one.plan.profile.parameters.items()} for one in (before, after)]
     yield from _tables("parameter", parameters[0], parameters[1])
-    yield from _tables("waiver", before.waivers, after.waivers)
-    versions = [one.header.gpu_acceptance_version for one in (before, after)]
+    yield from _tables("waiver", before.plan.waivers, after.plan.waivers)
+    versions = [one.plan.gpu_acceptance_version for one in (before, after)]
     if versions[0] != versions[1]:
         yield Differing("gpu-acceptance", versions[0], versions[1])
 
 
-def _digests(header: Header) -> dict[str, str]:
-    return {file: digest[:12] for file, digest in header.profile_files.items()}
+def _digests(record: RunRecord) -> dict[str, str]:
+    return {file: digest[:12] for file, digest in record.plan.profile.digests.items()}
 
 
-def _by_place(before: Header, after: Header) -> Iterator[Differing]:
+def _by_place(before: RunRecord, after: RunRecord) -> Iterator[Differing]:
     """GPUs that were replaced, and what the software of each node says, once for all nodes that changed alike."""
     earlier, later = match_slots(before, after)
     yield from _tables("serial of", _serials(before, earlier), _serials(after, later), both=True)
@@ -87,8 +87,8 @@ def _by_place(before: Header, after: Header) -> Iterator[Differing]:
     yield from (Differing(*one) for one in changed)
 
 
-def _serials(header: Header, slots: Slots) -> dict[str, str]:
-    return {f"{slots.nodes[one.node]}, GPU {gpu.index}": gpu.serial or gpu.uuid for one in header.ranks for gpu in one.gpus}
+def _serials(record: RunRecord, slots: Slots) -> dict[str, str]:
+    return {f"{slots.nodes[one.node]}, GPU {gpu.index}": gpu.serial or gpu.uuid for one in record.ranks for gpu in one.gpus}
 
 
 def _tables(what: str, before: Mapping[str, str], after: Mapping[str, str], *, both: bool = False) -> Iterator[Differing]:

@@ -9,7 +9,7 @@ from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.run_record import Header
+from gpu_acceptance.record.run_record import RunRecord
 
 Nodes = Mapping[int, list[RankIdentity]]
 
@@ -22,7 +22,7 @@ class Slots:
     places: dict[int, str]  # rank -> `node-03, GPU 5`
 
 
-def match_slots(before: Header, after: Header) -> tuple[Slots, Slots]:
+def match_slots(before: RunRecord, after: RunRecord) -> tuple[Slots, Slots]:
     """The slots of both runs; what both have has one name in both, and no two slots of a run have the same name."""
     old, new = _nodes(before), _nodes(after)
     shared = {host for nodes in (old, new) for host, number in Counter(map(_host, nodes.values())).items() if number > 1}
@@ -32,9 +32,9 @@ def match_slots(before: Header, after: Header) -> tuple[Slots, Slots]:
     return Slots(names, _places(before, names)), Slots(later, _places(after, later))
 
 
-def _nodes(header: Header) -> dict[int, list[RankIdentity]]:
+def _nodes(record: RunRecord) -> dict[int, list[RankIdentity]]:
     nodes: dict[int, list[RankIdentity]] = defaultdict(list)
-    for one in header.ranks:
+    for one in record.ranks:
         nodes[one.node].append(one)
     return dict(sorted(nodes.items()))
 
@@ -81,8 +81,8 @@ def _gpus(ranks: list[RankIdentity]) -> Hashable | None:
     return (ranks[0].host, gpus) if gpus else None
 
 
-def _places(header: Header, names: Mapping[int, str]) -> dict[int, str]:
-    places = {one.rank: f"{names[one.node]}, {_position(one)}" for one in header.ranks}
+def _places(record: RunRecord, names: Mapping[int, str]) -> dict[int, str]:
+    places = {one.rank: f"{names[one.node]}, {_position(one)}" for one in record.ranks}
     times = Counter(places.values())
     return {rank: place if times[place] == 1 else f"{place}, rank {rank}" for rank, place in places.items()}
 

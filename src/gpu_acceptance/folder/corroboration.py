@@ -49,7 +49,7 @@ def find_unlike_journals(run_dir: Path, record: RunRecord) -> Iterator[Unlike]:
     found = {path.name: path for path in journal_paths(run_dir)}
     yield from (Unlike(rank, "is gone") for rank in _expected_here(record) if journal_name(rank) not in found)
     contents = {}
-    for rank, identity in Job(record.header.ranks).by_rank.items():
+    for rank, identity in Job(record.ranks).by_rank.items():
         path = found.pop(journal_name(rank), None)
         if path is None:
             continue
@@ -68,14 +68,14 @@ def find_unlike_journals(run_dir: Path, record: RunRecord) -> Iterator[Unlike]:
 
 def _expected_here(record: RunRecord) -> Sequence[int]:
     """The ranks whose journals belong into this folder."""
-    return [*record.header.journals, *_left_out(record)]
+    return [*record.journals, *_left_out(record)]
 
 
 def _left_out(record: RunRecord) -> Iterator[int]:
     """Ranks whose journals lie where others of their node do, or where rank 0 wrote: nothing is ACCEPTED without them, whoever says so."""
-    here = set(record.header.journals)
+    here = set(record.journals)
     if record.conclusion.verdict == "ACCEPTED":
-        for ranks in Job(record.header.ranks).by_node.values():
+        for ranks in Job(record.ranks).by_node.values():
             of_node = {one.rank for one in ranks}
             if 0 in of_node or of_node & here:
                 yield from sorted(of_node - here)
@@ -92,7 +92,7 @@ def _problem(content: JournalContent, identity: RankIdentity, record: RunRecord)
         return f"cannot be used: {one_line(content.problems[0]).removeprefix(f'{content.path}: ')}"
     if content.identity is None or content.plan is None:
         return "has no plan: it was cut off, or begun anew"
-    if content.identity.run_id != record.header.run_id:
+    if content.identity.run_id != record.plan.run_id:
         return f"is of run {one_line(content.identity.run_id)}"
     pair = content.identity, identity
     is_heard = _is_whole(record) and not _is_lost(identity.rank, record)
@@ -120,7 +120,7 @@ def _closed_otherwise(contents: Mapping[int, JournalContent], record: RunRecord)
 
 def _is_whole(record: RunRecord) -> bool:
     """Whether its reporter heard of all to the end."""
-    return not record.header.rebuilt and record.conclusion.exit_code not in _BROKEN_OFF
+    return not record.rebuilt and record.conclusion.exit_code not in _BROKEN_OFF
 
 
 def _is_lost(rank: int, record: RunRecord) -> bool:

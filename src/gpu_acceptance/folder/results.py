@@ -15,7 +15,7 @@ from gpu_acceptance.verdict.run_record import conclude_again
 RESULTS = "results.json"
 
 
-class _OtherHeader(BaseModel):
+class _Written(BaseModel):
     gpu_acceptance_version: str
 
 
@@ -23,7 +23,8 @@ class _OtherSchema(BaseModel):
     """What a record of any schema says of itself."""
 
     schema_version: int
-    header: _OtherHeader
+    plan: _Written | None = None
+    header: _Written | None = None  # schema 1
 
 
 def write_results(run_dir: Path, record: RunRecord) -> Path:
@@ -61,7 +62,8 @@ def _of_other_version(data: bytes) -> str:
         found = _OtherSchema.model_validate_json(data)
     except ValidationError:
         return ""
-    if found.schema_version == SCHEMA_VERSION:
+    by = found.plan or found.header
+    if found.schema_version == SCHEMA_VERSION or by is None:
         return ""
-    written = f"schema_version {found.schema_version}, by gpu-acceptance {found.header.gpu_acceptance_version}, which reads it"
+    written = f"schema_version {found.schema_version}, by gpu-acceptance {by.gpu_acceptance_version}, which reads it"
     return f"{written}; this version reads {SCHEMA_VERSION}: without results.json, `report build` makes a record of its journals"

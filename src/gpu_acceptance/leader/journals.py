@@ -62,7 +62,7 @@ def _await(supervisor: Supervisor, ranks: set[int], number: int, *, needs_all: b
 
 def find_unconfirmed(run_dir: Path, record: RunRecord, node: int, *, may_wait: bool) -> list[Unlike]:
     """Journals that do not confirm the record. `may_wait`: those of nodes other than `node` get the time that a network disk needs."""
-    nodes = {identity.rank: identity.node for identity in record.header.ranks}
+    nodes = {identity.rank: identity.node for identity in record.ranks}
     begin = time.monotonic()
     while True:
         unlike = list(find_unlike_journals(run_dir, record))

@@ -6,36 +6,16 @@ Text from machines is kept as it came; whoever shows it escapes it.
 Format history: 1 (2026-11) first; 2 (2026-11) with the plan and the end of the run, from which all else is concluded again.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field
-
-from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.suite_state import SuiteState
 from gpu_acceptance.text.model import Model, Text
 from gpu_acceptance.thresholds.contract import JudgedContract
-from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, ChangeKind, Value
 
 SCHEMA_VERSION = 2
-
-
-class ChangeRecord(Model):
-    kind: ChangeKind
-    key: str
-    old: str
-    new: str
-    file: str
-    sha256: str
-
-
-class FarBoundRecord(Model):
-    metric: str
-    kind: Literal["loosened", "tightened"]
-    ratio: Annotated[float, Field(gt=0)]
 
 
 class Coverage(Model):
@@ -65,31 +45,6 @@ class Conclusion(Model):
     contract: JudgedContract | None = None  # by those bounds, where --contract named one
 
 
-class Header(Model):
-    run_id: str
-    started_at: str  # ISO 8601, UTC
-    ended_at: str
-    command: tuple[str, ...]
-    profile: str
-    profile_digest: str
-    profile_files: dict[str, str]  # file -> sha256
-    required: Annotated[tuple[str, ...], AfterValidator(lambda subjects: tuple(sorted(subjects)))]
-    parameters: dict[str, Value]
-    declared_gpus: int | None = None  # --gpus
-    expected_nodes: int | None = None  # --expect-nodes
-    declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
-    measure_only: bool = False
-    allow_busy: bool = False
-    level: str = DEFAULT_LEVEL  # --level
-    not_at_level: dict[str, int] = Field(default_factory=dict)  # by subject: how many validations it left out
-    gpu_acceptance_version: str
-    suite: SuiteState | None = None  # as rank 0 saw it
-    ranks: tuple[RankIdentity, ...]
-    journals: tuple[int, ...]  # ranks whose journals lie beside this record
-    control: ControlMessages | None = None  # None: of a version that does not say so
-    rebuilt: str = ""  # from which journals and why, where no reporter finished the run; such a run is never ACCEPTED
-
-
 class RunEnd(Model):
     """How a run ended, but for what its rows say."""
 
@@ -110,20 +65,24 @@ class RunRecord(Model):
 
     schema_version: Literal[2] = 2
     plan: RunPlan
-    end: RunEnd
-    header: Header
-    conclusion: Conclusion
+    ranks: tuple[RankIdentity, ...]
     rows: tuple[Row, ...]
-    changes: tuple[ChangeRecord, ...] = ()
-    far_bounds: tuple[FarBoundRecord, ...] = ()
-    not_applicable: dict[str, str] = Field(default_factory=dict)
-    waivers: dict[str, str] = Field(default_factory=dict)
+    ended_at: str  # ISO 8601, UTC
+    end: RunEnd
+    control: ControlMessages | None = None  # None: of a version that does not say so
+    journals: tuple[int, ...]  # ranks whose journals lie beside this record
+    conclusion: Conclusion
+
+    @property
+    def rebuilt(self) -> str:
+        """From which journals and why, where no reporter finished the run; such a run is never ACCEPTED."""
+        return self.end.not_concluded[0] if self.end.not_concluded else ""
 
     @property
     def closing(self) -> "Closing":
         """What the journals of its ranks have to end with."""
         verdict, exit_code = self.conclusion.verdict, self.conclusion.exit_code
-        return Closing(verdict=verdict, exit_code=exit_code, ended_at=self.header.ended_at, end=self.end, control=self.header.control)
+        return Closing(verdict=verdict, exit_code=exit_code, ended_at=self.ended_at, end=self.end, control=self.control)
 
 
 class Closing(Model):

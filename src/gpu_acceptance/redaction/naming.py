@@ -38,14 +38,14 @@ STEERS = re.compile(r"((?:\x1b|\\x1b|\\u001b)\[[0-9;?]*[A-Za-z]|\\[nrt])")  # it
 
 def learn_record(record: RunRecord, stand_ins: StandIns) -> None:
     """Host names, serial numbers, UUIDs, and the paths of the command."""
-    for word in record.header.command:
+    for word in record.plan.command:
         option, _, value = word.rpartition("=")
         if value.startswith("/") and len(Path(value).parts) > 1:
             stand_ins.add("argument", value.rstrip("/"), "/suite/reports" if option == "--report-dir" else Path(value).name)
-    hosts = [*(one.host for one in record.header.ranks), *(one.host for one in record.header.declared_nodes)]
+    hosts = [*(one.host for one in record.ranks), *(one.host for one in record.plan.declared_nodes)]
     for host in filter(None, [*hosts, *_nodes_of_a_cluster(record)]):
         _learn_host(host, stand_ins)
-    for identity in record.header.ranks:
+    for identity in record.ranks:
         for text in (identity.chassis_serial, identity.inventory.get("chassis_serial", "")):
             _learn_serial("chassis serial", text, stand_ins)
         _learn_serial("product serial", identity.inventory.get("product_serial", ""), stand_ins)

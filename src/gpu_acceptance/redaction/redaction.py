@@ -162,7 +162,7 @@ def _redaction(run_dir: Path, record: RunRecord, stand_ins: StandIns) -> Redacti
     manifest = find_manifest(run_dir)
     replaced = sorted({(one.stand_in, one.sha256) for one in map(stand_ins.names.__getitem__, stand_ins.used)})
     return Redaction(
-        run_id=record.header.run_id,
+        run_id=record.plan.run_id,
         manifest_sha256=manifest.sha256 if manifest else "",
         results_sha256=sha256_of(read_regular(run_dir / RESULTS)),
         replaced=tuple(Replaced(stand_in=stand_in, sha256=sha256) for stand_in, sha256 in replaced),

@@ -1,12 +1,12 @@
 """What to do about a validation, or about the run as a whole: the kinds of failure it shows, with commands for the first culprit."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Row
-from gpu_acceptance.record.run_record import Header, RunRecord
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.commands import filled, names_of
 from gpu_acceptance.report.formatting import ranks_text
@@ -53,20 +53,20 @@ class _Shown:
     message: str
 
 
-def advice_on(row: Row, header: Header, not_applicable: Mapping[str, str]) -> tuple[Advice, ...]:
+def advice_on(row: Row, record: RunRecord) -> tuple[Advice, ...]:
     """Of a validation that did not pass, what asks for most first; never empty for one with anything wrong."""
-    may_skip = declared_reason(row.nodeid, not_applicable) is not None
-    shown = [*_shown_by_limits(row), *_shown_by_ranks(row, may_skip=may_skip), *_shown_by_silence(row, header)]
-    shown += _shown_by_lacks(row, header)
+    may_skip = declared_reason(row.nodeid, record.plan.profile.not_applicable) is not None
+    shown = [*_shown_by_limits(row), *_shown_by_ranks(row, may_skip=may_skip), *_shown_by_silence(row, record)]
+    shown += _shown_by_lacks(row, record)
     if not shown and row.outcome not in HARMLESS_OUTCOMES:
         shown = [_Shown(kind, (), row.message) for kind in kinds_of_row(row.message, row.outcome)]
-    return _advice(shown, header)
+    return _advice(shown, record)
 
 
 def advice_on_run(record: RunRecord) -> tuple[Advice, ...]:
     """Of the reasons of the verdict that no validation tells."""
     reasons = reasons_beyond_rows(record)
-    return _advice([_Shown(kind, (), reason) for reason in reasons for kind in kinds_of_reason(reason)], record.header)
+    return _advice([_Shown(kind, (), reason) for reason in reasons for kind in kinds_of_reason(reason)], record)
 
 
 def reasons_beyond_rows(record: RunRecord) -> list[str]:
@@ -77,7 +77,7 @@ def reasons_beyond_rows(record: RunRecord) -> list[str]:
 
 def kinds_of_run(record: RunRecord) -> tuple[str, ...]:
     """All kinds of failure of a run, what asks for most first."""
-    found = [*(one for row in record.rows for one in advice_on(row, record.header, record.not_applicable)), *advice_on_run(record)]
+    found = [*(one for row in record.rows for one in advice_on(row, record)), *advice_on_run(record)]
     return tuple(dict.fromkeys(one.kind for one in sorted(found, key=_urgency)))
 
 
@@ -103,23 +103,23 @@ def _kinds_of(rank: RankRecord, row: Row) -> tuple[str, ...]:
     return kinds_of_row(row.message, rank.outcome) if kinds == kinds_of_outcome(Outcome.STUCK) else kinds
 
 
-def _shown_by_silence(row: Row, header: Header) -> Iterator[_Shown]:
-    ranks = {identity.rank for identity in header.ranks}
+def _shown_by_silence(row: Row, record: RunRecord) -> Iterator[_Shown]:
+    ranks = {identity.rank for identity in record.ranks}
     for attempt in row.attempts:
         silent = tuple(sorted(ranks - {rank.rank for rank in attempt.ranks}))
         if silent:
             yield from (_Shown(kind, silent, "") for kind in kinds_of_outcome(Outcome.LOST))
 
 
-def _shown_by_lacks(row: Row, header: Header) -> Iterator[_Shown]:
+def _shown_by_lacks(row: Row, record: RunRecord) -> Iterator[_Shown]:
     for kind in kinds_of_lacks(row.lacks):
-        lacking = (identity.rank for identity in header.ranks if not identity.lacks.keys().isdisjoint(row.lacks))
+        lacking = (identity.rank for identity in record.ranks if not identity.lacks.keys().isdisjoint(row.lacks))
         yield _Shown(kind, tuple(lacking), row.message)
 
 
-def _advice(shown: Sequence[_Shown], header: Header) -> tuple[Advice, ...]:
+def _advice(shown: Sequence[_Shown], record: RunRecord) -> tuple[Advice, ...]:
     kinds = dict.fromkeys(one.kind for one in shown)
-    found = [_of_kind(kind, [one for one in shown if one.kind == kind], header) for kind in kinds]
+    found = [_of_kind(kind, [one for one in shown if one.kind == kind], record) for kind in kinds]
     return tuple(sorted(found, key=_urgency))
 
 
@@ -127,16 +127,16 @@ def _urgency(advice: Advice) -> tuple[bool, int]:
     return advice.kind != _DRILL, _WORST_FIRST.index(advice.remedy.severity)
 
 
-def _of_kind(kind: str, shown: Sequence[_Shown], header: Header) -> Advice:
+def _of_kind(kind: str, shown: Sequence[_Shown], record: RunRecord) -> Advice:
     remedy = table().remedies[kind]
     severity = table().severities[remedy.severity]
     ranks = list(dict.fromkeys(rank for one in shown for rank in one.ranks))
-    identities = {identity.rank: identity for identity in header.ranks}
+    identities = {identity.rank: identity for identity in record.ranks}
     first = identities.get(ranks[0]) if ranks else None
-    names = names_of(first, header.run_id, shown[0].message)
+    names = names_of(first, record.plan.run_id, shown[0].message)
     checks = tuple(Command(filled(check.run, names), check.look) for check in remedy.checks)
     changes = tuple(Command(filled(change.run, names), change.changes) for change in severity.commands)
-    where = f"rank {first.rank} ({places(header)[first.rank]})" if first else ""
+    where = f"rank {first.rank} ({places(record)[first.rank]})" if first else ""
     others = ranks_text(ranks[1:]) if ranks[1:] else ""
     return Advice(
         kind, remedy, severity, tuple(ranks), where, others, checks, changes, tuple(table().references[name] for name in remedy.references)

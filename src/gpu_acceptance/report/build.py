@@ -120,32 +120,30 @@ def _show(value: object) -> object:
 
 
 def _context(record: RunRecord) -> dict[str, object]:
-    header = record.header
-    gpus = cluster.gpu_lines(header)
+    gpus = cluster.gpu_lines(record)
     found = problems.problems(record)
     return {
         "record": record,
-        "header": header,
         "conclusion": record.conclusion,
         "coverage": record.conclusion.coverage,
         "verdict": VERDICT[record.conclusion.verdict],
         "weaknesses": untested.weaknesses(record),
         "level": untested.level(record),
-        "command": [shlex.quote(word) for word in header.command],
+        "command": [shlex.quote(word) for word in record.plan.command],
         "busy": gpu_time.busy(record),
-        "elapsed": formatting.elapsed(header.started_at, header.ended_at),
-        "models": cluster.gpu_models(header),
+        "elapsed": formatting.elapsed(record.plan.started_at, record.ended_at),
+        "models": cluster.gpu_models(record),
         "fabric": fabric.fabric(record),
-        "nodes": cluster.nodes(header),
-        "declared": cluster.declared(header),
-        "clocks": list(clock_sentences(header.ranks)),
+        "nodes": cluster.nodes(record),
+        "declared": cluster.declared(record),
+        "clocks": list(clock_sentences(record.ranks)),
         "gpus": gpus,
         "uses_known": any(line.gpu.use for line in gpus),  # what was recorded by an earlier version has none
-        "inventory": inventory.inventory(header),
+        "inventory": inventory.inventory(record),
         "topology": topology.topology(record),
-        "version": cluster.own_version(header),
-        "versions": cluster.versions(header),
-        "variables": cluster.variables(header),
+        "version": cluster.own_version(record),
+        "versions": cluster.versions(record),
+        "variables": cluster.variables(record),
         "suspects": culprits.suspects(found),
         "problems": found,
         "run_advice": advice.advice_on_run(record),

@@ -7,7 +7,7 @@ from gpu_acceptance.inventory.declared import by_declared_name
 from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import by_node
-from gpu_acceptance.record.run_record import Header
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import count, ranks_text
 
 
@@ -47,7 +47,7 @@ class Agreed:
         return "; ".join(f"{value} ({ranks})" for value, ranks in self.says) if self.differs else self.says[0][0]
 
 
-def nodes(header: Header) -> list[Node]:
+def nodes(record: RunRecord) -> list[Node]:
     """The nodes in order, each as its first rank describes it."""
     return [
         Node(
@@ -58,14 +58,14 @@ def nodes(header: Header) -> list[Node]:
             ranks=ranks_text(identity.rank for identity in members),
             driver=members[0].versions.get("driver", ""),
         )
-        for number, members in by_node(header.ranks).items()
+        for number, members in by_node(record.ranks).items()
     ]
 
 
-def declared(header: Header) -> list[tuple[str, str]]:
+def declared(record: RunRecord) -> list[tuple[str, str]]:
     """Each node that --site says there must be, and its GPUs; those of which no rank came are marked."""
-    names = by_declared_name((identity.host for identity in header.ranks), (node.host for node in header.declared_nodes)).values()
-    return [(node.place, count(node.gpus, "GPU") + ("" if node.host in names else ": ! NO RANK")) for node in header.declared_nodes]
+    names = by_declared_name((identity.host for identity in record.ranks), (node.host for node in record.plan.declared_nodes)).values()
+    return [(node.place, count(node.gpus, "GPU") + ("" if node.host in names else ": ! NO RANK")) for node in record.plan.declared_nodes]
 
 
 def _shown(members: Iterable[RankIdentity]) -> list[Gpu]:
@@ -80,19 +80,19 @@ def _key(gpu: Gpu) -> str:
     return gpu.uuid or f"index {gpu.index}"
 
 
-def gpu_lines(header: Header) -> list[GpuLine]:
+def gpu_lines(record: RunRecord) -> list[GpuLine]:
     """Every GPU that NVML shows on any node, with its rank."""
     lines = []
-    for number, members in by_node(header.ranks).items():
+    for number, members in by_node(record.ranks).items():
         rank_of = {_key(identity.gpu): identity.rank for identity in members if identity.gpu}
         lines += [GpuLine(number, members[0].node_place, gpu, rank_of.get(_key(gpu))) for gpu in _shown(members)]
     return lines
 
 
-def hidden_gpus(header: Header) -> list[str]:
+def hidden_gpus(record: RunRecord) -> list[str]:
     """Nodes whose PCI bus shows more GPUs than NVML does, or where NVML does not answer, as sentences."""
     texts = []
-    for number, members in by_node(header.ranks).items():
+    for number, members in by_node(record.ranks).items():
         shown = len(_shown(members))
         on_bus = max(identity.num_gpus_on_bus for identity in members)
         said = dict.fromkeys(identity.nvml_problem for identity in members if identity.nvml_problem)
@@ -115,28 +115,28 @@ def _says(name: str, tables: Mapping[int, Mapping[str, str]]) -> tuple[tuple[str
     return tuple((value, ranks_text(ranks)) for value, ranks in holders.items())
 
 
-def versions(header: Header) -> list[Agreed]:
-    return agreed({identity.rank: identity.versions for identity in header.ranks})
+def versions(record: RunRecord) -> list[Agreed]:
+    return agreed({identity.rank: identity.versions for identity in record.ranks})
 
 
-def variables(header: Header) -> list[Agreed]:
-    return agreed({identity.rank: identity.environment for identity in header.ranks})
+def variables(record: RunRecord) -> list[Agreed]:
+    return agreed({identity.rank: identity.environment for identity in record.ranks})
 
 
-def places(header: Header) -> dict[int, str]:
+def places(record: RunRecord) -> dict[int, str]:
     """Rank -> where to send the technician."""
-    return {identity.rank: identity.place for identity in header.ranks}
+    return {identity.rank: identity.place for identity in record.ranks}
 
 
-def gpu_models(header: Header) -> str:
+def gpu_models(record: RunRecord) -> str:
     """`8 × NVIDIA H200`, for the title."""
     counts: dict[str, int] = {}
-    for line in gpu_lines(header):
+    for line in gpu_lines(record):
         counts[line.gpu.name] = counts.get(line.gpu.name, 0) + 1
     return ", ".join(f"{number} × {name}" for name, number in counts.items()) or "no GPU"
 
 
-def own_version(header: Header) -> str:
+def own_version(record: RunRecord) -> str:
     """`0.1.0`, or `0.1.0 (commit 1a2b3c4d5e6f)` where the suite was a checkout or an unpacked bundle."""
-    commit = header.suite.commit if header.suite else ""
-    return header.gpu_acceptance_version + (f" (commit {commit[:12]})" if commit else "")
+    commit = record.plan.suite.commit if record.plan.suite else ""
+    return record.plan.gpu_acceptance_version + (f" (commit {commit[:12]})" if commit else "")

@@ -61,7 +61,7 @@ def contract_view(record: RunRecord) -> View:
     conclusion = record.conclusion
     coverage = conclusion.coverage
     questions = bring_up() if coverage.gpus_existing else _without_gpus(bring_up())
-    judged = conclusion.contract or judge_contract(questions, conclusion.limits, coverage.nodes, record.not_applicable)
+    judged = conclusion.contract or judge_contract(questions, conclusion.limits, coverage.nodes, record.plan.profile.not_applicable)
     return View(
         file=judged.file,
         sha256=judged.sha256,

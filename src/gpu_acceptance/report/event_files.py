@@ -66,15 +66,15 @@ def write_event_files(run_dir: Path, record: RunRecord) -> str:
 
 
 def _began_s(record: RunRecord) -> float:
-    began = parse_moment(record.header.started_at)
+    began = parse_moment(record.plan.started_at)
     if began is None:
-        raise RecordError(f"started_at is {record.header.started_at!r:.100}, not an ISO 8601 time with a zone")
+        raise RecordError(f"started_at is {record.plan.started_at!r:.100}, not an ISO 8601 time with a zone")
     return began.timestamp()
 
 
 def _by_folder(record: RunRecord) -> dict[Path, Tagged]:
     """`node-03/rank-00005`, of a repeat `node-03/rank-00005/attempt-2`; no text from a machine leads out of it."""
-    hosts = {identity.rank: identity.host for identity in record.header.ranks}
+    hosts = {identity.rank: identity.host for identity in record.ranks}
     tags = _tags(record.rows)
     found = defaultdict[Path, Tagged](list)
     for row, number, told in _told(record.rows):

@@ -24,7 +24,7 @@ def fabric(record: RunRecord) -> str:
 
 
 def _is_on_gpus(record: RunRecord) -> bool:
-    return any(identity.gpu for identity in record.header.ranks)
+    return any(identity.gpu for identity in record.ranks)
 
 
 def _said(record: RunRecord, glob: str) -> str:
@@ -40,5 +40,5 @@ def _figures(record: RunRecord, glob: str) -> Iterator[Figure]:
 
 def _cards(record: RunRecord) -> str:
     """As the first rank of each node was told."""
-    inventories = [identity.inventory for identity in record.header.ranks if identity.inventory]
+    inventories = [identity.inventory for identity in record.ranks if identity.inventory]
     return " or ".join(sorted({one.get("rdma_devices", _NOT_TOLD) for one in inventories}))

@@ -68,7 +68,7 @@ def _cell(value: Value | None) -> str:
 
 
 def _rows(record: RunRecord) -> Iterator[dict[str, Value | None]]:
-    identities = {identity.rank: identity for identity in record.header.ranks}
+    identities = {identity.rank: identity for identity in record.ranks}
     told = set[str]()
     for row in record.rows:
         judgements = _by_metric(row.judgements)
@@ -81,7 +81,7 @@ def _rows(record: RunRecord) -> Iterator[dict[str, Value | None]]:
     for metric, limits in _by_metric(record.conclusion.limits).items():
         if metric not in told:  # what was never measured has a row too, without a value; a counter that never rose has its 0
             worst = limits[0]
-            yield {"run_id": record.header.run_id, "metric": metric, "value": worst.value, "unit": worst.unit, **_judged(limits, None)}
+            yield {"run_id": record.plan.run_id, "metric": metric, "value": worst.value, "unit": worst.unit, **_judged(limits, None)}
 
 
 def _by_metric(judgements: tuple[Judgement, ...]) -> dict[str, list[Judgement]]:
@@ -92,7 +92,7 @@ def _by_metric(judgements: tuple[Judgement, ...]) -> dict[str, list[Judgement]]:
 
 
 def _validation(record: RunRecord, row: Row) -> dict[str, Value | None]:
-    return {"run_id": record.header.run_id, "validation": row.nodeid, "subject": row.subject}
+    return {"run_id": record.plan.run_id, "validation": row.nodeid, "subject": row.subject}
 
 
 def _place(rank: RankRecord, identity: RankIdentity | None) -> dict[str, Value | None]:

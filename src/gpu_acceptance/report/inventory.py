@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gpu_acceptance.record.clocks import clock_offset
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import by_node
-from gpu_acceptance.record.run_record import Header
+from gpu_acceptance.record.run_record import RunRecord
 
 _OWN = ("product_serial", "chassis_serial")  # each node has its own
 
@@ -40,8 +40,8 @@ class Inventory:
         return [f"{node.name}: {', '.join(name for name, _ in node.odd)}" for node in self.nodes if node.odd]
 
 
-def inventory(header: Header) -> Inventory:
-    members = {number: _teller(ranks) for number, ranks in by_node(header.ranks).items()}
+def inventory(record: RunRecord) -> Inventory:
+    members = {number: _teller(ranks) for number, ranks in by_node(record.ranks).items()}
     names = {number: f"node {number} ({identity.node_place})" for number, identity in members.items()}
     said = {number: identity.inventory for number, identity in members.items() if identity.inventory}
     shared = [name for name in dict.fromkeys(name for table in said.values() for name in table) if name not in _OWN]

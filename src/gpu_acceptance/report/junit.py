@@ -25,14 +25,14 @@ def build_junit(record: RunRecord) -> str:
     kinds = Counter(child.tag for case in cases for child in case)
     suite = ElementTree.Element(
         "testsuite",
-        name=one_line(f"{_OWN} {record.header.run_id}"),
+        name=one_line(f"{_OWN} {record.plan.run_id}"),
         tests=str(len(cases)),
         failures=str(kinds["failure"]),
         errors=str(kinds["error"]),
         skipped=str(kinds["skipped"]),
         time=f"{sum(row.duration_s for row in record.rows):.3f}",
-        timestamp=one_line(record.header.started_at),
-        hostname=one_line(record.header.ranks[0].host),
+        timestamp=one_line(record.plan.started_at),
+        hostname=one_line(record.ranks[0].host),
     )
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in _properties(record):

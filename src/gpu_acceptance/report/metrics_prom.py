@@ -48,10 +48,10 @@ def _escape(value: str) -> str:
 
 
 def _families(record: RunRecord) -> Iterator[tuple[str, str, list[Sample]]]:
-    header, conclusion, cover = record.header, record.conclusion, record.conclusion.coverage
-    about = {"run_id": header.run_id, "profile": header.profile, "level": header.level, "version": header.gpu_acceptance_version}
+    plan, conclusion, cover = record.plan, record.conclusion, record.conclusion.coverage
+    about = {"run_id": plan.run_id, "profile": plan.profile.name, "level": plan.profile.level, "version": plan.gpu_acceptance_version}
     yield "run_info", "Which run this is of; always 1.", [(about, 1)]
-    ended = parse_moment(header.ended_at)
+    ended = parse_moment(record.ended_at)
     yield "run_ended_timestamp_seconds", "When the run ended, in Unix time.", [({}, ended.timestamp())] if ended else []
     verdicts: list[Sample] = [({"verdict": verdict}, int(verdict == conclusion.verdict)) for verdict in VERDICT]
     yield "verdict", "1 for the verdict of the run, 0 for the others.", verdicts

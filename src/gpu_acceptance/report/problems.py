@@ -62,7 +62,7 @@ class Problem:
 
 def problems(record: RunRecord) -> list[Problem]:
     """The validations with anything wrong, those that reject first; those that only the same limits speak against are one."""
-    names = places(record.header)
+    names = places(record)
     found = [(row, _problem(f"v{number}", row, names, record)) for number, row in enumerate(record.rows) if _is_bad(row)]
     return _folded(problem for _, problem in sorted(found, key=lambda pair: pair[0].outcome.severity))
 
@@ -88,7 +88,7 @@ def _is_bad(row: Row) -> bool:
 
 def _problem(anchor: str, row: Row, names: dict[int, str], record: RunRecord) -> Problem:
     bad = [judgement for judgement in row.judgements if judgement.status not in HARMLESS_STATUSES]
-    culprits = _culprits(row, names, may_skip=declared_reason(row.nodeid, record.not_applicable) is not None)
+    culprits = _culprits(row, names, may_skip=declared_reason(row.nodeid, record.plan.profile.not_applicable) is not None)
     return Problem(
         anchor=anchor,
         nodeid=row.nodeid,
@@ -97,8 +97,8 @@ def _problem(anchor: str, row: Row, names: dict[int, str], record: RunRecord) ->
         lines=judgement_lines(bad, names, row.attempts),
         culprits=culprits,
         remedies=tuple(dict.fromkeys(OwnRemedy(one.metric, one.remedy) for one in bad if one.remedy)),
-        advice=advice_on(row, record.header, record.not_applicable),
-        command=shlex.join(reproduce(record.header.command, row.nodeid)),
+        advice=advice_on(row, record),
+        command=shlex.join(reproduce(record.plan.command, row.nodeid)),
     )
 
 

@@ -58,7 +58,7 @@ class _Reading:
 def scaling(record: RunRecord) -> Scaling | None:
     """None where nothing of it was measured."""
     rows = [row for row in record.rows if row.subject in _SUBJECTS]
-    sizes = _group_sizes(record.header.ranks)
+    sizes = _group_sizes(record.ranks)
     readings: dict[tuple[str, int], _Reading] = {}
     for rank in (rank for row in rows for attempt in row.attempts for rank in attempt.ranks):
         for figure in rank.figures:

@@ -22,7 +22,7 @@ _PAIR = re.compile(r"(?P<metric>.+)\.to_rank_(?P<other>\d{1,7})")
 
 def grids(record: RunRecord) -> tuple[Grid, ...]:
     """Of what is judged of each rank, the last attempt; what is equal on all of them is left out."""
-    slots = _slots(record.header.ranks)
+    slots = _slots(record.ranks)
     found = [one for row in record.rows for one in _of_row(row, slots)]
     found.sort(key=lambda one: (bool(one.missed), widest(tuple(one.values.values()))), reverse=True)
     return tuple(_grid(one, slots) for one in found[:MOST_GRIDS])
@@ -37,7 +37,7 @@ def closest(record: RunRecord) -> tuple[Line, ...]:
     """Limits that held by the least part of their bound."""
     held = [one for one in record.conclusion.limits if one.status is Status.HELD and one.margin is not None]
     held.sort(key=lambda one: (one.margin or 0, one.metric))
-    return judgement_lines(held[:MOST_CLOSE], places(record.header))
+    return judgement_lines(held[:MOST_CLOSE], places(record))
 
 
 def _slots(ranks: tuple[RankIdentity, ...]) -> dict[int, tuple[str, str]]:

@@ -69,7 +69,7 @@ def collectives(record: RunRecord) -> tuple[Collective, ...]:
     """In the order in which they ran."""
     rows = [row for row in record.rows if row.subject in _SUBJECTS]
     figures = (figure for row in rows for attempt in row.attempts for rank in attempt.ranks for figure in rank.figures)
-    worst, of = _worst(figures, record.header.parameters)
+    worst, of = _worst(figures, record.plan.profile.parameters)
     needs = {one.metric: one for row in rows for one in row.judgements if one.bound in _BOUNDS and one.metric in of}
     names = dict.fromkeys(one.collective for one in of.values())
     known = {is_time: _references(record, parameter) for is_time, parameter in _REFERENCES.items()}
@@ -83,8 +83,8 @@ def collectives(record: RunRecord) -> tuple[Collective, ...]:
 
 def _references(record: RunRecord, parameter: str) -> dict[str, Curve]:
     """By collective, what the profile has of a node of as many GPUs; nothing where there are several nodes."""
-    words = record.header.parameters.get(parameter)
-    nodes = by_node(record.header.ranks)
+    words = record.plan.profile.parameters.get(parameter)
+    nodes = by_node(record.ranks)
     if not isinstance(words, str) or len(nodes) != 1:
         return {}
     (members,) = nodes.values()

@@ -49,11 +49,11 @@ def _lines(record: RunRecord) -> Iterator[str]:
         yield from () if broke_off else _of_the_job(record)
     if conclusion.contract:
         yield f"contract {conclusion.contract.file}: {conclusion.contract.counts}"
-    yield from shortened(list(clock_sentences(record.header.ranks)), _MOST_REASONS)
+    yield from shortened(list(clock_sentences(record.ranks)), _MOST_REASONS)
     yield coverage_line(record)
     worst = worst_margin(conclusion)
     if worst and conclusion.verdict == "ACCEPTED":
-        yield f"smallest margin: {_figure(worst)}{_on(worst, places(record.header))}"
+        yield f"smallest margin: {_figure(worst)}{_on(worst, places(record))}"
 
 
 def coverage_line(record: RunRecord) -> str:
@@ -79,7 +79,7 @@ def _culprits(record: RunRecord, *, rejecting_only: bool) -> Iterator[str]:
     """One line for each rank, or group of ranks, that something speaks against; what rejects first."""
     found = sorted(suspects(problems(record)), key=lambda one: _worst(one).mark.tone != "bad")
     found = [one for one in found if _worst(one).mark.tone == "bad"] if rejecting_only else found
-    yield from (_culprit(one, places(record.header)) for one in found[:_MOST_CULPRITS])
+    yield from (_culprit(one, places(record)) for one in found[:_MOST_CULPRITS])
     if len(found) > _MOST_CULPRITS:
         yield f"... and {count(len(found) - _MOST_CULPRITS, 'more culprit')}, see the report"
 

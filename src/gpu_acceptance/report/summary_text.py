@@ -70,11 +70,11 @@ def _shortened(lines: list[str], most: int) -> list[str]:
 
 
 def _identity(record: RunRecord) -> Iterator[str]:
-    header = record.header
-    yield f"{header.run_id}, {header.started_at} to {header.ended_at}, gpu-acceptance {own_version(header)}"
-    yield f"profile {header.profile} (digest {header.profile_digest or 'unknown'}), level {level_text(header.level, header.parameters)}"
-    found = nodes(header)
-    yield f"{count(len(found), 'node')}, {gpu_models(header)}: {', '.join(one.host for one in found)}"
+    plan, profile = record.plan, record.plan.profile
+    yield f"{plan.run_id}, {plan.started_at} to {record.ended_at}, gpu-acceptance {own_version(record)}"
+    yield f"profile {profile.name} (digest {profile.digest or 'unknown'}), level {level_text(profile.level, profile.parameters)}"
+    found = nodes(record)
+    yield f"{count(len(found), 'node')}, {gpu_models(record)}: {', '.join(one.host for one in found)}"
 
 
 def _wrong(record: RunRecord) -> Iterator[tuple[int, str]]:

@@ -91,7 +91,7 @@ def topology(record: RunRecord) -> Topology | None:
     told = _told(record)
     if not told:
         return None
-    nodes = by_node(record.header.ranks)
+    nodes = by_node(record.ranks)
     kinds: dict[tuple[Place, ...], list[int]] = {}
     for number, members in nodes.items():
         kinds.setdefault(tuple(_place(identity, told.get(identity.rank, "")) for identity in members), []).append(number)

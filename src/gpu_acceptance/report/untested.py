@@ -48,43 +48,43 @@ def untested(record: RunRecord) -> Untested:
         without_limit=_limits(record, Status.NO_LIMIT),
         not_applicable=_limits(record, Status.NOT_APPLICABLE),
         not_done=tuple(NotDone(row.nodeid, OUTCOME[row.outcome], row.message) for row in record.rows if row.outcome in _NOT_DONE),
-        missing_subjects=tuple(subject for subject in record.header.required if subject not in subjects),
+        missing_subjects=tuple(subject for subject in sorted(record.plan.profile.requires) if subject not in subjects),
         waived=_limits(record, Status.WAIVED),
-        gpus=tuple(line for line in gpu_lines(record.header) if line.rank is None),
-        hidden=tuple(hidden_gpus(record.header)),
+        gpus=tuple(line for line in gpu_lines(record) if line.rank is None),
+        hidden=tuple(hidden_gpus(record)),
     )
 
 
 def weaknesses(record: RunRecord) -> list[str]:
     """What a reader of the verdict has to know before believing it."""
     found = [
-        (record.header.level not in {DEFAULT_LEVEL, SOAK}, f"level {level(record)}"),
-        (record.header.measure_only, "measured only: nothing was judged"),
-        (record.header.allow_busy, "GPUs that somebody else uses were allowed (--allow-busy)"),
+        (record.plan.profile.level not in {DEFAULT_LEVEL, SOAK}, f"level {level(record)}"),
+        (record.plan.measure_only, "measured only: nothing was judged"),
+        (record.plan.allow_busy, "GPUs that somebody else uses were allowed (--allow-busy)"),
         (record.conclusion.coverage.gpus_existing == 0, "no GPU was tested"),
         (bool(_gpus_left_out(record)), _gpus_left_out(record)),
         *((True, f"{subject} not applicable: {reason}") for subject, reason in _subjects_left_out(record)),
         *((bool(contract.excuse), f"{contract.excuse}, as it says itself") for contract in [record.conclusion.contract] if contract),
         (
-            bool(record.waivers),
-            count(len(record.waivers), "waiver") + _named([f"{glob}, {reason}" for glob, reason in record.waivers.items()]),
+            bool(record.plan.waivers),
+            count(len(record.plan.waivers), "waiver") + _named([f"{glob}, {reason}" for glob, reason in record.plan.waivers.items()]),
         ),
-        (bool(record.not_applicable), f"{count(len(record.not_applicable), 'pattern')} declared not applicable"),
+        (bool(record.plan.profile.not_applicable), f"{count(len(record.plan.profile.not_applicable), 'pattern')} declared not applicable"),
     ]
-    return [text for holds, text in found if holds] + list(_changes(record)) + list(suite_notes(record.header.suite))
+    return [text for holds, text in found if holds] + list(_changes(record)) + list(suite_notes(record.plan.suite))
 
 
 def level(record: RunRecord) -> str:
     """`full: soak (2 validations) not part of it`."""
-    numbers = record.header.not_at_level.items()
+    profile, numbers = record.plan.profile, record.plan.not_at_level.items()
     absent = [f"{subject} ({count(number, 'validation')})" if number else subject for subject, number in numbers]
-    return level_text(record.header.level, record.header.parameters) + (f": {', '.join(absent)} not part of it" if absent else "")
+    return level_text(profile.level, profile.parameters) + (f": {', '.join(absent)} not part of it" if absent else "")
 
 
 def _changes(record: RunRecord) -> Iterator[str]:
     """What overlays changed, by kind. A tightened limit weakens nothing."""
     for kind in ("dropped", "loosened", "changed", "not applicable", "added"):
-        changes = [change for change in record.changes if change.kind == kind]
+        changes = [change for change in record.plan.profile.changes if change.kind == kind]
         if changes:
             yield f"{count(len(changes), 'limit')} {kind} by an overlay" + (
                 _named([f"{one.key}, {one.old} → {one.new}" for one in changes]) if kind in _SPELLED_OUT else ""
@@ -99,7 +99,7 @@ def _named(texts: Sequence[str]) -> str:
 
 def _subjects_left_out(record: RunRecord) -> Iterator[tuple[str, str]]:
     """Required subjects of which no validation ran because none applies to this job, and why."""
-    for subject in record.header.required:
+    for subject in sorted(record.plan.profile.requires):
         rows = [row for row in record.rows if row.subject == subject]
         if rows and all(row.outcome is Outcome.NOT_APPLICABLE and not row.attempts for row in rows):
             yield subject, rows[0].message
@@ -118,4 +118,4 @@ def _judgements(record: RunRecord) -> list[Judgement]:
 
 
 def _limits(record: RunRecord, status: Status) -> tuple[Line, ...]:
-    return judgement_lines([one for one in _judgements(record) if one.status is status], places(record.header))
+    return judgement_lines([one for one in _judgements(record) if one.status is status], places(record))

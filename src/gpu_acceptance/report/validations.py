@@ -9,7 +9,7 @@ from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt, Judgement, Row
-from gpu_acceptance.record.run_record import Header, RunRecord
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import gpu_time, notable
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import duration, exact, judged_figure, percent, ranks_text, reproduce, rounded
@@ -93,14 +93,14 @@ class Validation:
 def by_subject(record: RunRecord) -> dict[str, list[Validation]]:
     """All validations in the order they ran, grouped by subject."""
     subjects: dict[str, list[Validation]] = {}
-    names = places(record.header)
+    names = places(record)
     for number, row in enumerate(record.rows):
-        shown = _validation(f"v{number}", row, names, record.header)
+        shown = _validation(f"v{number}", row, names, record)
         subjects.setdefault(row.subject, []).append(shown)
     return subjects
 
 
-def _validation(anchor: str, row: Row, names: Mapping[int, str], header: Header) -> Validation:
+def _validation(anchor: str, row: Row, names: Mapping[int, str], record: RunRecord) -> Validation:
     shown = [judgement for judgement in row.judgements if not _is_quiet(judgement)]
     num_quiet = len(row.judgements) - len(shown)
     return Validation(
@@ -113,8 +113,8 @@ def _validation(anchor: str, row: Row, names: Mapping[int, str], header: Header)
         deadline=duration(row.deadline_s) if row.deadline_s else "",
         lines=judgement_lines(shown, names, row.attempts),
         quiet_counters=f"{plural(num_quiet, 'counter')} of each GPU read before and after: within limits." if num_quiet else "",
-        attempts=tuple(_attempt_table(attempt, row.judgements, names, header.parameters) for attempt in row.attempts),
-        command=shlex.join(reproduce(header.command, row.nodeid)),
+        attempts=tuple(_attempt_table(attempt, row.judgements, names, record.plan.profile.parameters) for attempt in row.attempts),
+        command=shlex.join(reproduce(record.plan.command, row.nodeid)),
     )
 
 
@@ -124,7 +124,7 @@ def _is_quiet(judgement: Judgement) -> bool:
 
 def counter_lines(record: RunRecord) -> tuple[Line, ...]:
     """The limits on counters, each by the worst of all validations."""
-    return judgement_lines([one for one in record.conclusion.limits if subject_of_metric(one.metric) == COUNTERS], places(record.header))
+    return judgement_lines([one for one in record.conclusion.limits if subject_of_metric(one.metric) == COUNTERS], places(record))
 
 
 def judgement_lines(judgements: Iterable[Judgement], names: Mapping[int, str], attempts: tuple[Attempt, ...] = ()) -> tuple[Line, ...]:

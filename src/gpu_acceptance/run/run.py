@@ -419,7 +419,7 @@ class Run:
         for number in range(_MOST_ROUNDS):
             self.closing = record.closing
             self.journals = close_journals(self.supervisor, self.files, self.closing, number)
-            record = record.model_copy(update={"header": record.header.model_copy(update={"journals": self.journals.here})})
+            record = record.model_copy(update={"journals": self.journals.here})
             told = self.supervisor.journal_problem or self.journals.problem
             self.problem = self.problem or told or self._find_unconfirmed(record) or None
             if self._ended_as(record):
@@ -430,7 +430,7 @@ class Run:
     def _ended_as(self, record: RunRecord) -> bool:
         """Whether nothing came to light since. What strangers write without end changes no verdict."""
         self.supervisor.heed_signals()
-        known, control = record.header.control, self.supervisor.control_messages()
+        known, control = record.control, self.supervisor.control_messages()
         return record.end == self._end and known is not None and known.model_copy(update={"dropped": control.dropped}) == control
 
     @property

@@ -150,6 +150,12 @@ class Profile:
     far_bounds: tuple[FarBound, ...] = ()  # by all overlays together
     files: tuple[FileDigest, ...] = ()
     digest: str = ""  # sha256 over all files read, in order
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The sha256 of each file, by its name."""
+        return {file.file: file.sha256 for file in self.files}
+
     levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what each runs: subject -> seconds of one validation of it
     level: str = DEFAULT_LEVEL  # the chosen one
 

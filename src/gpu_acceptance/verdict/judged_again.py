@@ -7,7 +7,7 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Means, Outcome
 from gpu_acceptance.record.row import WORKER_END, Attempt, Judgement, Row
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
-from gpu_acceptance.record.run_record import Conclusion, Header, RunRecord
+from gpu_acceptance.record.run_record import Conclusion, RunRecord
 from gpu_acceptance.text.model import Model
 from gpu_acceptance.thresholds.limit import subject_of
 from gpu_acceptance.verdict.attempts import too_small
@@ -18,7 +18,7 @@ _THE_RUN = "the whole run"
 _WORDS = {"need", "message"}
 _OF_ROW = ("outcome", "duration_s")
 _OF_CONCLUSION = ("verdict", "exit_code", "coverage")
-_OF_RECORD = ("changes", "far_bounds", "not_applicable", "waivers")
+_OF_RECORD = ("ranks", "control")
 
 
 def find_concluded_otherwise(record: RunRecord, again: RunRecord) -> Iterator[str]:
@@ -28,7 +28,6 @@ def find_concluded_otherwise(record: RunRecord, again: RunRecord) -> Iterator[st
         yield from _judged_otherwise(row, one) if row.attempts else _unfounded(row, record)
     yield from _unlike(_THE_RUN, record.conclusion.limits, again.conclusion.limits)
     yield from _differing("", record, again, _OF_RECORD)
-    yield from _differing("header.", record.header, again.header, Header.model_fields)
     yield from _differing("conclusion.", record.conclusion, again.conclusion, _OF_CONCLUSION)
     if _contract_of(record.conclusion) != _contract_of(again.conclusion):
         yield "conclusion.contract is not what its lines and the limits give"
@@ -39,10 +38,13 @@ def _misplaced(record: RunRecord) -> Iterator[str]:
     planned, times = [one.nodeid for one in record.plan.validations], Counter(row.nodeid for row in record.rows)
     yield from (f"{nodeid} is there {number} times" for nodeid, number in times.items() if number > 1)
     yield from (f"{nodeid} was planned, and has no row" for nodeid in planned if nodeid not in times and nodeid != FORMATION)
-    if not record.header.rebuilt:  # which has whatever is in a journal
+    if not record.rebuilt:  # which has whatever is in a journal
         yield from (f"{nodeid} has a row, and was not planned" for nodeid in times if nodeid not in {*planned, FORMATION, WORKER_END})
         if [nodeid for nodeid in times if nodeid in planned] != [nodeid for nodeid in planned if nodeid in times]:
             yield "the rows are in another order than was planned"
+    for identity in record.ranks:
+        if identity.run_id != record.plan.run_id:
+            yield f"rank {identity.rank} is of run {identity.run_id}, and the plan is of run {record.plan.run_id}"
     deadlines = {one.nodeid: one.deadline_s for one in record.plan.validations}
     for row in record.rows:
         if row.deadline_s != (due := deadlines.get(row.nodeid, row.deadline_s)):
@@ -84,7 +86,7 @@ def _judged_otherwise(row: Row, again: Row) -> Iterator[str]:
 def _unfounded(row: Row, record: RunRecord) -> Iterator[str]:
     """Without an attempt nothing is proved, for or against."""
     planned = next((one for one in record.plan.validations if one.nodeid == row.nodeid), None)
-    if row.outcome.means is not Means.LEAVES_INCOMPLETE and not _needs_no_run(planned, row, record.plan, Job(record.header.ranks)):
+    if row.outcome.means is not Means.LEAVES_INCOMPLETE and not _needs_no_run(planned, row, record.plan, Job(record.ranks)):
         yield f"{row.nodeid} is {row.outcome}, and nothing that was planned says so"
     elif row.judgements:
         yield f"{row.nodeid} has judgements, and no attempt"

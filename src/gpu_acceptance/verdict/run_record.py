@@ -7,7 +7,7 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
-from gpu_acceptance.record.run_record import ChangeRecord, FarBoundRecord, Header, RunEnd, RunRecord
+from gpu_acceptance.record.run_record import RunEnd, RunRecord
 from gpu_acceptance.verdict.attempts import bare_row, too_small
 from gpu_acceptance.verdict.needs import row_of_lack
 from gpu_acceptance.verdict.rows import make_row
@@ -32,28 +32,27 @@ def make_run_record(
     control = _planned(plan, control)
     return RunRecord(
         plan=plan,
-        end=end,
-        header=make_header(plan, job, ended_at, control, rebuilt=end.not_concluded[0] if end.not_concluded else "", journals=journals),
-        conclusion=conclude(plan, job, rows, end, control),
+        ranks=tuple(job.by_rank.values()),
         rows=tuple(rows),
-        changes=tuple(ChangeRecord(**vars(change)) for change in plan.profile.changes),
-        far_bounds=tuple(FarBoundRecord(**vars(bound)) for bound in plan.profile.far_bounds),
-        not_applicable=dict(plan.profile.not_applicable),
-        waivers=plan.waivers,
+        ended_at=ended_at,
+        end=end,
+        control=control,
+        journals=tuple(journals),
+        conclusion=conclude(plan, job, rows, end, control),
     )
 
 
 def conclude_again(record: RunRecord, end: RunEnd | None = None) -> RunRecord:
     """The record of the same attempts, with all else made anew from its plan and its ranks. `end`: it ended otherwise than it says."""
-    header, job = record.header, Job(record.header.ranks)
+    job = Job(record.ranks)
     return make_run_record(
         record.plan,
         job,
         [_judged_again(row, record, job) for row in record.rows],
-        ended_at=header.ended_at,
+        ended_at=record.ended_at,
         end=end or record.end,
-        journals=header.journals,
-        control=header.control,
+        journals=record.journals,
+        control=record.control,
     )
 
 
@@ -64,7 +63,7 @@ def _judged_again(row: Row, record: RunRecord, job: Job) -> Row:
         planned = next((one for one in plan.validations if one.nodeid == row.nodeid), None)
         return (_set_aside(planned, job, plan) if planned and row.outcome is Outcome.NOT_APPLICABLE else None) or row
     again = make_row(row.nodeid, row.attempts, plan.profile, job, plan.waivers, row.deadline_s, measure_only=plan.measure_only)
-    return settle(again) if record.header.rebuilt else again
+    return settle(again) if record.rebuilt else again
 
 
 def _set_aside(planned: PlannedValidation, job: Job, plan: RunPlan) -> Row | None:
@@ -79,35 +78,3 @@ def _planned(plan: RunPlan, control: ControlMessages | None) -> ControlMessages 
         return control
     known = ControlMessages(is_authenticated=plan.has_authentic_messages)
     return control.model_copy(update={"is_authenticated": known.is_authenticated}) if control else known
-
-
-def make_header(
-    plan: RunPlan, job: Job, ended_at: str, control: ControlMessages | None, *, rebuilt: str, journals: Sequence[int]
-) -> Header:
-    """What the record says of the run as a whole: the plan in short, and the ranks."""
-    control = _planned(plan, control)
-    profile = plan.profile
-    return Header(
-        run_id=plan.run_id,
-        started_at=plan.started_at,
-        ended_at=ended_at,
-        command=plan.command,
-        profile=profile.name,
-        profile_digest=profile.digest,
-        profile_files={file.file: file.sha256 for file in profile.files},
-        required=tuple(sorted(profile.requires)),
-        parameters=dict(profile.parameters),
-        declared_gpus=plan.declared_gpus,
-        expected_nodes=plan.expected_nodes,
-        declared_nodes=plan.declared_nodes,
-        measure_only=plan.measure_only,
-        allow_busy=plan.allow_busy,
-        level=profile.level,
-        not_at_level=plan.not_at_level,
-        gpu_acceptance_version=plan.gpu_acceptance_version,
-        suite=plan.suite,
-        ranks=tuple(job.by_rank.values()),
-        control=control,
-        rebuilt=rebuilt,
-        journals=tuple(journals),
-    )

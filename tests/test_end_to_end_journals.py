@@ -143,9 +143,9 @@ def test_a_journal_that_was_harmed_while_the_run_went_on(tmp_path, harm, text, s
     ended = torchrun(make_suite(tmp_path, "harms_a_journal"), env={"HARM": harm})
     assert ended.rank_exit_codes == {0: 3, 1: 3}, ended.output
     assert ended.outcomes() == {"test_harm": "passed", "test_next": "passed"}
-    assert ended.verdict_line == "INCOMPLETE: internal error (cpu profile: no GPU was tested)"
+    assert ended.verdict_line == "INCOMPLETE: not confirmed by its journals (cpu profile: no GPU was tested)"
     reason = ended.record.conclusion.reasons[0]
-    assert re.fullmatch(rf"internal error: the journal of rank 1 \({ended.folder}/journal/rank-00001.jsonl\) {text}", reason), reason
+    assert re.fullmatch(rf"not confirmed: the journal of rank 1 \({ended.folder}/journal/rank-00001.jsonl\) {text}", reason), reason
     assert build(ended.folder, "verify", str(ended.folder)).exit_code == 1
     if harm == "truncated":
         seen.told(HARMED, reason.replace(f"{ended.folder}/", ""), 0)

@@ -59,9 +59,10 @@ def _found_by(remedy: Remedy) -> str:
     metrics = [f"a missed limit of {_list(by.metrics)}"] if by.metrics else []
     states = [f"a limit that is {_list(by.statuses)}"] if by.statuses else []
     outcomes = [f"the outcome {_list(by.outcomes)}"] if by.outcomes else []
+    objections = [f"an objection to the whole run: {_list(by.objections)}"] if by.objections else []
     xids = [f"an XID with {_list(by.xids)}"] if by.xids else []
     says = ["its message, or the end of a log"] if by.says else []
-    return f"Found by {'; '.join([*metrics, *xids, *states, *outcomes, *says])}."
+    return f"Found by {'; '.join([*metrics, *xids, *states, *outcomes, *objections, *says])}."
 
 
 def _list(words: list[str]) -> str:

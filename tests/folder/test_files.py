@@ -244,11 +244,12 @@ def test_a_record_from_which_something_else_follows_is_refused_on_one_line(tmp_p
 @pytest.mark.parametrize(
     "change",
     [
-        lambda data: data["conclusion"].update(line="ACCEPTED for 64 of 64 GPUs", reasons=["a reason"]),
+        lambda data: data["conclusion"].update(line="ACCEPTED for 64 of 64 GPUs"),
+        lambda data: [one.update(text="as somebody wrote") for one in data["conclusion"]["objections"]],
         lambda data: [row.update(message="as somebody wrote") for row in data["rows"]],
         lambda data: [one.update(message="as somebody wrote") for row in data["rows"] for one in row["judgements"]],
     ],
-    ids=["the verdict line", "rows", "judgements"],
+    ids=["the verdict line", "objections", "rows", "judgements"],
 )
 def test_words_that_somebody_wrote_are_made_anew(tmp_path, change):
     assert read_results(written(tmp_path, change)) == samples.accepted()

@@ -12,7 +12,7 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt, Judgement, Row
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
-from gpu_acceptance.record.run_record import WHOLE
+from gpu_acceptance.record.run_record import WHOLE, Objection, ObjectionKind
 from gpu_acceptance.thresholds.contract import Contract, ContractLine
 from gpu_acceptance.thresholds.limit import Change, FileDigest, Limit, Profile
 from gpu_acceptance.verdict.rows import make_row
@@ -116,6 +116,11 @@ def record(rows, ranks, *limits, profile="h200-sxm", device_name="NVIDIA H200", 
     judged = [make_row(one.nodeid, one.attempts, made, job, plan.waivers, one.deadline_s) if one.attempts else one for one in rows]
     made = make_run_record(plan, job, judged, ended_at=ended_at, end=WHOLE, journals=tuple(job.by_rank))
     return conclude_again(made)  # which says why a row did not apply
+
+
+def objections(*texts, kind=ObjectionKind.NODES_ABSENT):
+    """To a run as a whole."""
+    return {"objections": tuple(Objection(kind=kind, text=text) for text in texts)}
 
 
 def of_ranks(record, ranks):

@@ -9,6 +9,7 @@ from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt, Judgement, Row
+from gpu_acceptance.record.run_record import Objection, ObjectionKind
 from gpu_acceptance.report.advice import advice_on, advice_on_run
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.commands import filled, names_of
@@ -135,9 +136,12 @@ def test_what_cannot_be_a_name_is_left_out(host):
 
 def test_the_run_as_a_whole_has_what_no_validation_tells():
     record = samples.rejected()
-    name = record.rows[0].nodeid.rsplit("/", 1)[-1]
-    reasons = (f"{name}: SIGBUS", "no rank opened GPUs 1-7 of node-01", "never measured: hbm.copy.bandwidth")
-    record = record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"reasons": reasons})})
+    objections = (
+        Objection(kind=ObjectionKind.VALIDATION, nodeid=record.rows[0].nodeid, text="test_hbm.py::test_triad: SIGBUS"),
+        Objection(kind=ObjectionKind.GPUS_UNTESTED, text="no rank opened GPUs 1-7 of node-01"),
+        Objection(kind=ObjectionKind.NEVER_MEASURED, text="never measured: hbm.copy.bandwidth"),
+    )
+    record = record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"objections": objections})})
     assert kinds(*advice_on_run(record)) == ["gpu_untested", "not_measured"]
     assert advice_on_run(samples.accepted()) == ()
 

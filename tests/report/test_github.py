@@ -47,7 +47,7 @@ def test_what_github_would_not_show_is_counted():
         record.rows[1].model_copy(update={"nodeid": f"acceptance/test_hbm.py::test_{number}", "message": str(number)})
         for number in range(25)
     )
-    record = record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"reasons": ()})})
+    record = record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"objections": ()})})
     found = [line for line in annotations(record.model_copy(update={"rows": rows})) if line.startswith("::error")]
     assert len(found) == MOST_ANNOTATIONS
     assert found[-1] == "::error title=and 18 more problems::see report.html"

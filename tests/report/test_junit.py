@@ -63,7 +63,7 @@ def test_it_is_red_where_only_the_verdict_is():
             "verdict": "REJECTED",
             "line": "REJECTED: 1 line of the contract missed",
             "exit_code": 1,
-            "reasons": ("contract 8.2: missed",),
+            **samples.objections("contract 8.2: missed"),
         }
     )
     suite = suite_of(record.model_copy(update={"conclusion": conclusion}))

@@ -1,20 +1,13 @@
 """Which kind of failure a record shows: in the words that runs really end in, and for each reason of a verdict."""
 
-import ast
-from fnmatch import fnmatchcase
-from pathlib import Path
-
 import pytest
 
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Judgement, Row
-from gpu_acceptance.record.run_record import Coverage, RunEnd
-from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_rank, kinds_of_reason, kinds_of_row
+from gpu_acceptance.record.row import Judgement
+from gpu_acceptance.record.run_record import Objection, ObjectionKind
+from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_objection, kinds_of_rank, kinds_of_row
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
-from gpu_acceptance.verdict import objections
-from tests.judging import make_identity, make_job, make_limit, make_plan, make_profile
-from tests.test_repo_rules import glob_of
 
 
 def judgement(metric, message="", status=Status.MISSED):
@@ -148,93 +141,38 @@ def test_the_message_of_a_row_says_more_than_its_outcome(message, kind):
     assert kinds_of_row(message, Outcome.ERROR) == (kind,)
 
 
-# --- reasons of a verdict -----------------------------------------------------------------------------------------------------
+# --- objections to a run as a whole ---------------------------------------------------------------------------------------------
+
+OF_A_VALIDATION = {ObjectionKind.VALIDATION, ObjectionKind.LIMIT_MISSED}
+BY_ITSELF = {ObjectionKind.CONTRACT}  # what is to be done stands at each figure
 
 
-def coverage(**changes):
-    return Coverage(nodes=1, ranks=4, gpus_existing=4, gpus_tested=4, limits_expected=1, limits_judged=1, limits_held=1).model_copy(
-        update=changes
-    )
+def objection(kind, text="in words that nobody knows"):
+    return Objection(kind=kind, text=text)
 
 
-def smaller(job):
-    """The same ranks, of which the last says that its node has fewer."""
-    *others, last = job.ranks
-    return type(job)((*others, last.model_copy(update={"local_world_size": 1})))
+@pytest.mark.parametrize("kind", sorted(set(ObjectionKind) - OF_A_VALIDATION - BY_ITSELF))
+def test_each_objection_to_the_run_as_a_whole_has_a_remedy(kind):
+    assert kinds_of_objection(objection(kind))
 
 
-PROFILE, JOB = make_profile(make_limit()), make_job(4)
-OPEN = [judgement("hbm.triad.bandwidth", status=Status.NOT_MEASURED)]
-OTHER = make_profile(make_limit(), device_name="NVIDIA H100")
-FEWER = type(JOB)(tuple(make_identity(rank, 2, 4).model_copy(update={"local_world_size": 2}) for rank in range(2)))
-ENDED = RunEnd(
-    interrupted="SIGTERM",
-    internal_error="KeyError: 'x'",
-    not_concluded=("no reporter saw this run whole: rebuilt from 1 of 4 journals (dead)",),
-    not_written="the report could not be written to reports/x: OSError: [Errno 28] No space left on device",
-)
-FOUND = [
-    *objections.broken_off(True, ENDED),
-    *objections.broken_off(False, RunEnd(not_concluded=("rank 2 took no part: no store",))),
-    *objections.uncollected(["acceptance/test_x.py was skipped as a whole: needs y"]),
-    *objections.unproved([], OPEN, coverage(limits_judged=0), PROFILE),
-    *objections.untested(make_plan(PROFILE), make_job(4, silent=(2,)), coverage()),
-    *objections.untested(make_plan(PROFILE), make_job(0), coverage(gpus_tested=0)),
-    *objections.untested(make_plan(PROFILE), smaller(JOB), coverage()),
-    *objections.untested(make_plan(make_profile(make_limit(), name="cpu", device_name=None)), JOB, coverage()),
-    *objections.untested(make_plan(OTHER), JOB, coverage()),
-    *objections.untested(make_plan(PROFILE), FEWER, coverage(gpus_tested=2)),
-    *objections.untested(make_plan(PROFILE, declared_gpus=3), FEWER, coverage(gpus_tested=2)),
-    *objections.untested(make_plan(PROFILE, expected_nodes=9), JOB, coverage()),
-    objections.same("nothing ran"),
-    objections.same("no limit of nccl in profile base"),
-    objections.same("no limit of nccl at 3 GPUs per node; listed: 4, 8"),
-    objections.same("no limit of nccl on 2 nodes of 8 GPUs: no limit on 2 nodes; h200-sxm.yaml has one for one node"),
-]
-
-
-@pytest.mark.parametrize("found", FOUND, ids=lambda found: found.sentence[:50])
-def test_each_reason_of_the_run_as_a_whole_is_of_a_kind(found):
-    assert kinds_of_reason(found.sentence)
-
-
-def test_unjudged_limits_are_a_kind_as_well():
-    row = Row(nodeid="acceptance/test_hbm.py::test_triad", subject="hbm", outcome=Outcome.ERROR, judgements=tuple(OPEN))
-    (found,) = objections.unproved([row], OPEN, coverage(), PROFILE)
-    assert found.sentence == "measured but not judged: hbm.triad.bandwidth"
-    assert kinds_of_reason(found.sentence) == ("not_measured",)
+NOT_WRITTEN = "the report could not be written to /runs/a:"
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("kind", "text"),
     [
-        "internal error: the journal of rank 1 (/runs/a/journal/rank-00001.jsonl) is gone",
-        "the report could not be written to /runs/a: FileNotFoundError: [Errno 2] No such file or directory: '/runs/a/report.html'",
-        "the report could not be written to /runs/a: OSError: [Errno 116] Stale file handle",
+        (ObjectionKind.UNCONFIRMED, "not confirmed: the journal of rank 1 (/runs/a/journal/rank-00001.jsonl) is gone"),
+        (ObjectionKind.NOT_WRITTEN, f"{NOT_WRITTEN} FileNotFoundError: [Errno 2] No such file or directory: '/runs/a/report.html'"),
+        (ObjectionKind.NOT_WRITTEN, f"{NOT_WRITTEN} OSError: [Errno 116] Stale file handle"),
     ],
 )
-def test_a_report_folder_that_was_removed_is_no_full_disk(text):
-    kinds = kinds_of_reason(text)
+def test_a_report_folder_that_was_removed_is_no_full_disk(kind, text):
+    kinds = kinds_of_objection(objection(kind, text))
     assert kinds[0] == "report_files_harmed"
     assert "disk_full" not in kinds
 
 
 def test_a_full_disk_is_one():
-    assert kinds_of_reason("the report could not be written to /runs/a: OSError: [Errno 28] No space left on device") == ("disk_full",)
-
-
-def test_no_sentence_of_an_objection_was_forgotten():
-    """A new one is not in the list above, and fails here."""
-    source = ast.parse(Path(objections.__file__).read_text(encoding="utf-8"))
-    wanted = {"broken_off", "unproved", "untested", "absent", "_gpus_without_rank", "_other_gpus"}
-    globs = {
-        glob_of(node)
-        for function in source.body
-        if isinstance(function, ast.FunctionDef) and function.name in wanted
-        for node in ast.walk(function)
-        if isinstance(node, ast.JoinedStr) and len(glob_of(node).replace("*", "")) > 8
-    }
-    said = [text for found in FOUND for text in (found.part, found.sentence)]
-    missing = {glob for glob in globs if not any(fnmatchcase(text, glob) or glob in text for text in said)}
-    assert len(globs) > 8
-    assert {glob for glob in missing if not glob.startswith(("measured but", "* not judged", "no rank opened * of *"))} == set()
+    full = objection(ObjectionKind.NOT_WRITTEN, f"{NOT_WRITTEN} OSError: [Errno 28] No space left on device")
+    assert kinds_of_objection(full) == ("disk_full",)

@@ -189,7 +189,7 @@ def test_the_verdict_box_counts_what_was_expected_and_held():
 
 def with_reasons(number):
     record = samples.rejected()
-    conclusion = record.conclusion.model_copy(update={"reasons": tuple(f"reason {one}" for one in range(number))})
+    conclusion = record.conclusion.model_copy(update=samples.objections(*(f"reason {one}" for one in range(number))))
     return re.sub(r"\s+", " ", parse(build_page(record.model_copy(update={"conclusion": conclusion}))).all("header")[0].text)
 
 
@@ -418,7 +418,7 @@ def test_environment_has_ranks_versions_variables_parameters():
 def test_a_run_that_did_nothing_still_has_a_page():
     record = samples.incomplete()
     plan = record.plan.model_copy(update={"profile": replace(record.plan.profile, requires=frozenset()), "command": ()})
-    conclusion = record.conclusion.model_copy(update={"limits": (), "reasons": ()})
+    conclusion = record.conclusion.model_copy(update={"limits": (), "objections": ()})
     text = build_page(record.model_copy(update={"plan": plan, "ranks": (), "conclusion": conclusion, "rows": ()}))
     assert parse(text).unclosed == []
     assert "No validation ran." in text

@@ -121,7 +121,7 @@ NCCL WARN Error: failed to extend /dev/shm/nccl-abc to 9637892 bytes; Error whil
 OSError: unable to write to file </dev/shm/torch_7>: No space left on device (28)
 OSError: [Errno 122] Disk quota exceeded: 'x'
 OSError: [Errno 30] Read-only file system: 'x'
-the report could not be written to /runs/a: OSError
+the report could not be written to /runs/a: OSError: [Errno 116] Stale file handle
 ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister
 ModuleNotFoundError: No module named 'peft'
 libcudart.so.12: cannot open shared object file: No such file or directory; /lib/libm.so.6: version `GLIBC_2.38' not found
@@ -134,7 +134,7 @@ no contact within 30 s between rank 0 and rank 3
 RuntimeError: Unable to find address for: eth9
 /scratch/x: made by another rank, and not seen here within 90 s: is the directory shared?
 ranks 8-15 (node 1) did not arrive within 120 s; rank 3 did not finish collecting within 120 s
-no control store at node-00:29500 within 60 s; acceptance/test_x.py was skipped as a whole: needs y
+no control store at node-00:29500 within 60 s
 torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError; RendezvousConnectionError
 DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.
 rank 3 lost: no heartbeat for 15 s: its supervisor or node is gone
@@ -154,15 +154,13 @@ terminate called after throwing an instance of 'c10::Error'
 kernel_log.errors.xids is no value but not permitted (/dev/kmsg), need <= 0
 counters.nvlink.recoveries is no value but not supported (link 0), need <= 0
 """.strip().splitlines()  # of our own sources, or as torch, NCCL, CUDA, Python and Linux write it
-OF_A_VERDICT = {kind for kind in table().remedies if any(pattern.startswith("^") for pattern in table().remedies[kind].found_by.says)}
 
 
 @pytest.mark.parametrize(
     ("kind", "pattern"),
-    [(kind, one) for kind, remedy in table().remedies.items() if kind not in OF_A_VERDICT for one in remedy.found_by.says],
+    [(kind, one) for kind, remedy in table().remedies.items() for one in remedy.found_by.says],
 )
 def test_each_pattern_finds_what_is_really_said(kind, pattern):
-    """Those of reasons of a verdict are tried in test_kinds.py, on the reasons themselves."""
     assert any(re.search(pattern, line) for line in SAID)
 
 

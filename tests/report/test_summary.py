@@ -89,7 +89,7 @@ def test_limits_that_were_not_measured_are_counted_by_subject_and_not_listed():
 
 def test_what_speaks_against_the_whole_run_stands_once():
     reasons = ("no answer from ranks 8-15", "2 nodes took part, and --expect-nodes wants 3")
-    lines = lines_of(samples.incomplete(), line=f"INCOMPLETE: {reasons[0]}", reasons=reasons)
+    lines = lines_of(samples.incomplete(), line=f"INCOMPLETE: {reasons[0]}", **samples.objections(*reasons))
     assert [sum(reason in line for line in lines) for reason in reasons] == [1, 1]
 
 
@@ -102,7 +102,7 @@ def test_a_clock_that_is_off_is_told_and_the_verdict_stays():
 
 
 def test_no_text_of_a_machine_begins_a_line_or_steers_the_terminal():
-    lines = lines_of(samples.incomplete(), reasons=("no\nACCEPTED\x1b[2J\rACCEPTED\u2028x" + "y" * 9_999,))
+    lines = lines_of(samples.incomplete(), **samples.objections("no\nACCEPTED\x1b[2J\rACCEPTED\u2028x" + "y" * 9_999))
     (line,) = [line for line in lines if line.startswith("no")]
     assert line.startswith(r"no\nACCEPTED\x1b[2J\rACCEPTED\u2028xyyy")
     assert len(line) < 2_000

@@ -61,7 +61,8 @@ def of_the_job(record):
     """The same run, with two reasons that are of no validation, and a contract line that was missed."""
     line = samples.CONTRACT.lines[1].model_copy(update={"at_least": 10_000})
     contract = judge_contract(samples.CONTRACT.model_copy(update={"lines": (line,)}), record.conclusion.limits, 1, {})
-    changes = {"reasons": (*record.conclusion.reasons, *REASONS), "contract": contract}
+    objections = (*record.conclusion.objections, *samples.objections(*REASONS)["objections"])
+    changes = {"objections": objections, "contract": contract}
     return record.model_copy(update={"conclusion": record.conclusion.model_copy(update=changes)})
 
 

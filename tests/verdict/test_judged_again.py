@@ -228,7 +228,7 @@ def test_another_conclusion_over_the_same_rows_is_refused(sample, verdict):
     if verdict == sample().conclusion.verdict:
         return
     code = {"ACCEPTED": 0, "INCOMPLETE": 6, "REJECTED": 1}[verdict]
-    found = fault_in(sample, concluded(verdict=verdict, line=verdict, exit_code=code, reasons=[]))
+    found = fault_in(sample, concluded(verdict=verdict, line=verdict, exit_code=code, objections=[]))
     assert found.startswith(f"conclusion.verdict is '{verdict}', and what the record holds gives ")
 
 

@@ -6,6 +6,7 @@ Text from machines is kept as it came; whoever shows it escapes it.
 Format history: 1 (2026-11) first; 2 (2026-11) with the plan and the end of the run, from which all else is concluded again.
 """
 
+from enum import StrEnum
 from typing import Literal
 
 from gpu_acceptance.record.control_messages import ControlMessages
@@ -33,16 +34,57 @@ class Coverage(Model):
 Verdict = Literal["ACCEPTED", "REJECTED", "INCOMPLETE"]
 
 
+class ObjectionKind(StrEnum):
+    """What speaks against ACCEPTED, in one word. Those of a validation name it."""
+
+    NOT_WRITTEN = "report not written"
+    INTERNAL_ERROR = "internal error"
+    UNCONFIRMED = "unconfirmed"
+    INTERRUPTED = "interrupted"
+    NOT_CONCLUDED = "not concluded"
+    MEASURED_ONLY = "measured only"
+    MESSAGES_LOST = "messages lost"
+    TOLD_OTHERWISE = "told otherwise"
+    NOT_COLLECTED = "not collected"
+    VALIDATION = "validation"
+    LIMIT_MISSED = "limit missed"
+    NEVER_MEASURED = "never measured"
+    NOT_JUDGED = "not judged"
+    NOTHING_PROVED = "nothing proved"
+    CONTRACT = "contract"
+    NO_LIMIT = "no limit"
+    NODES_ABSENT = "nodes absent"
+    NODES_UNLIKE = "nodes unlike"
+    RANKS_SILENT = "ranks silent"
+    GPUS_UNTESTED = "GPUs untested"
+    GPUS_SHARED = "GPUs shared"
+    WRONG_PROFILE = "wrong profile"
+    NOTHING_RAN = "nothing ran"
+
+
+class Objection(Model):
+    """One thing against ACCEPTED. `nodeid`: of which validation, else it is of the run as a whole."""
+
+    kind: ObjectionKind
+    nodeid: str = ""
+    text: Text
+
+
 class Conclusion(Model):
     """The verdict of a run and everything that weakens it."""
 
     verdict: Verdict
     line: Text  # the whole verdict line, weaknesses included
     exit_code: int
-    reasons: tuple[str, ...] = ()  # why not ACCEPTED, causes first
+    objections: tuple[Objection, ...] = ()  # why not ACCEPTED, causes first
     coverage: Coverage
     limits: tuple[Judgement, ...] = ()  # every bound of the profile that applies, judged over the whole run
     contract: JudgedContract | None = None  # by those bounds, where --contract named one
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why not ACCEPTED, in words: each once."""
+        return tuple(dict.fromkeys(objection.text for objection in self.objections))
 
 
 class RunEnd(Model):
@@ -50,6 +92,7 @@ class RunEnd(Model):
 
     interrupted: str | None = None  # by what
     internal_error: str | None = None
+    unconfirmed: str | None = None  # which journal does not confirm what was concluded, and why
     not_concluded: tuple[str, ...] = ()  # why nobody who saw the whole run judged it
     not_written: str | None = None  # what of its report could not be written, and why
 

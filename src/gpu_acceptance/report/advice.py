@@ -10,7 +10,14 @@ from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.commands import filled, names_of
 from gpu_acceptance.report.formatting import ranks_text
-from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_lacks, kinds_of_outcome, kinds_of_rank, kinds_of_reason, kinds_of_row
+from gpu_acceptance.report.kinds import (
+    kinds_of_judgement,
+    kinds_of_lacks,
+    kinds_of_objection,
+    kinds_of_outcome,
+    kinds_of_rank,
+    kinds_of_row,
+)
 from gpu_acceptance.report.remedies import Reference, Remedy, Severity, table
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
 from gpu_acceptance.verdict.rows import declared_reason
@@ -65,14 +72,8 @@ def advice_on(row: Row, record: RunRecord) -> tuple[Advice, ...]:
 
 def advice_on_run(record: RunRecord) -> tuple[Advice, ...]:
     """Of the reasons of the verdict that no validation tells."""
-    reasons = reasons_beyond_rows(record)
-    return _advice([_Shown(kind, (), reason) for reason in reasons for kind in kinds_of_reason(reason)], record)
-
-
-def reasons_beyond_rows(record: RunRecord) -> list[str]:
-    """The reasons of the verdict that no validation tells: a file that was not collected, an interruption, GPUs that nobody opened."""
-    told = tuple(row.nodeid.rsplit("/", 1)[-1] for row in record.rows)
-    return [reason for reason in record.conclusion.reasons if not reason.startswith(told)]
+    whole = [one for one in record.conclusion.objections if not one.nodeid]
+    return _advice([_Shown(kind, (), one.text) for one in whole for kind in kinds_of_objection(one)], record)
 
 
 def kinds_of_run(record: RunRecord) -> tuple[str, ...]:

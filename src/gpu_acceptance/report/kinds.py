@@ -13,6 +13,7 @@ from gpu_acceptance.inventory import xids
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Judgement
+from gpu_acceptance.record.run_record import Objection
 from gpu_acceptance.report.remedies import FoundBy, table
 
 XID_METRICS = frozenset({"counters.xids", "kernel_log.errors.xids"})
@@ -49,9 +50,9 @@ def kinds_of_row(message: str, outcome: Outcome) -> tuple[str, ...]:
     return _said(message) or kinds_of_outcome(outcome)
 
 
-def kinds_of_reason(reason: str) -> tuple[str, ...]:
-    """Of a reason of the verdict that is of no validation."""
-    return _said(reason)
+def kinds_of_objection(objection: Objection) -> tuple[str, ...]:
+    """Of one to the run as a whole: by what a library or the kernel said in it, else by its own kind; empty of one without a remedy."""
+    return _said(objection.text) or tuple(kind for kind, by in _found_by() if objection.kind in by.objections)
 
 
 def kinds_of_metric(metric: str) -> tuple[str, ...]:

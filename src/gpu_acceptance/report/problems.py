@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Row
-from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.advice import Advice, advice_on, reasons_beyond_rows
+from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
+from gpu_acceptance.report.advice import Advice, advice_on
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import innermost_frame, reproduce
 from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, Mark
 from gpu_acceptance.verdict.rows import declared_reason
 
-_TOLD_APART = ("never measured: ", "measured but not judged: ", "contract line ")  # of verdict/objections.py
+_TOLD_APART = {ObjectionKind.NEVER_MEASURED, ObjectionKind.NOT_JUDGED, ObjectionKind.CONTRACT}
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _folded(found: Iterable[Problem]) -> list[Problem]:
 
 def reasons_of_the_job(record: RunRecord) -> list[str]:
     """What speaks against the run as a whole: neither a validation, nor a limit, nor a contract line, which are told apart."""
-    return [reason for reason in reasons_beyond_rows(record) if not reason.startswith(_TOLD_APART)]
+    return [one.text for one in record.conclusion.objections if not one.nodeid and one.kind not in _TOLD_APART]
 
 
 def _is_bad(row: Row) -> bool:

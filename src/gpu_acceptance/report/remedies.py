@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from gpu_acceptance.record.run_record import ObjectionKind
 from gpu_acceptance.text.model import Model
 from gpu_acceptance.text.strict_yaml import Document
 from gpu_acceptance.thresholds.file import dotted, line_of, read_validated
@@ -55,6 +56,7 @@ class FoundBy(Model):
     xids: list[str] = Field(default_factory=list)  # remedies of inventory/xids.py
     statuses: list[str] = Field(default_factory=list)  # of limits
     outcomes: list[str] = Field(default_factory=list)
+    objections: list[Annotated[ObjectionKind, Field(strict=False)]] = Field(default_factory=list)  # to a run as a whole
     lacks: list[str] = Field(default_factory=list)  # what validations were not run for want of, as inventory/needs.py names it
     says: list[str] = Field(default_factory=list)  # regular expressions over messages and the ends of logs
     before_a_run: bool = False  # nothing of ours was started: a run cannot find it
@@ -66,7 +68,9 @@ class FoundBy(Model):
                 re.compile(pattern)
             except re.error as error:
                 raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
-        if self.before_a_run == bool(self.metrics or self.xids or self.statuses or self.outcomes or self.lacks or self.says):
+        if self.before_a_run == bool(
+            self.metrics or self.xids or self.statuses or self.outcomes or self.objections or self.lacks or self.says
+        ):
             raise ValueError("a kind is found by something, or is from before a run, and not both")
         return self
 

@@ -83,6 +83,7 @@ class Run:
     plan: RunPlan | None = None  # once agreed, the same on all ranks
     refused: RefusedError | None = None  # instead of a plan
     problem: str | None = None  # what went wrong on this rank beside its validations
+    unconfirmed: str | None = None  # rank 0: which journal does not confirm what was concluded, and why
     record: RunRecord | None = None  # of the rank that reports
     journals: Journals = field(default_factory=Journals)  # rank 0, once the workers have ended
     closing: Closing | None = None  # rank 0: what the ranks were last asked to close their journals with
@@ -421,7 +422,7 @@ class Run:
             self.journals = close_journals(self.supervisor, self.files, self.closing, number)
             record = record.model_copy(update={"journals": self.journals.here})
             told = self.supervisor.journal_problem or self.journals.problem
-            self.problem = self.problem or told or self._find_unconfirmed(record) or None
+            self.unconfirmed = self.unconfirmed or told or self._find_unconfirmed(record) or None
             if self._ended_as(record):
                 return record
             record = self._conclude()
@@ -435,7 +436,7 @@ class Run:
 
     @property
     def _end(self) -> RunEnd:
-        return RunEnd(interrupted=self._interruption, internal_error=self.problem)
+        return RunEnd(interrupted=self._interruption, internal_error=self.problem, unconfirmed=self.unconfirmed)
 
     def _find_unconfirmed(self, record: RunRecord) -> str:
         may_wait = not self.supervisor.stopping  # else the launcher soon kills what is left

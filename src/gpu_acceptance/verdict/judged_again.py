@@ -29,6 +29,9 @@ def find_concluded_otherwise(record: RunRecord, again: RunRecord) -> Iterator[st
     yield from _unlike(_THE_RUN, record.conclusion.limits, again.conclusion.limits)
     yield from _differing("", record, again, _OF_RECORD)
     yield from _differing("conclusion.", record.conclusion, again.conclusion, _OF_CONCLUSION)
+    told, given = map(_kinds_of_objections, (record, again))
+    if told != given:
+        yield f"conclusion.objections are of {told!r:.200}, and what the record holds gives {given!r:.200}"
     if _contract_of(record.conclusion) != _contract_of(again.conclusion):
         yield "conclusion.contract is not what its lines and the limits give"
 
@@ -69,6 +72,10 @@ def _differing(where: str, told: Model, again: Model, names: Iterable[str]) -> I
     for name in names:
         if (one := getattr(told, name)) != (other := getattr(again, name)):
             yield f"{where}{name} is {one!r:.200}, and what the record holds gives {other!r:.200}"
+
+
+def _kinds_of_objections(record: RunRecord) -> list[tuple[str, str]]:
+    return [(one.kind.value, one.nodeid) for one in record.conclusion.objections]
 
 
 def _contract_of(conclusion: Conclusion) -> object:

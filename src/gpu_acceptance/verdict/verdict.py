@@ -10,7 +10,8 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.run_record import WHOLE, Conclusion, Coverage, RunEnd, Verdict
+from gpu_acceptance.record.run_record import WHOLE, Conclusion, Coverage, Objection, RunEnd, Verdict
+from gpu_acceptance.record.run_record import ObjectionKind as Kind
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict import busy
@@ -18,7 +19,7 @@ from gpu_acceptance.verdict.attempts import too_small
 from gpu_acceptance.verdict.contract import judge_contract
 from gpu_acceptance.verdict.coverage import judge_run, left_out, make_coverage, subjects_without_limit
 from gpu_acceptance.verdict.objections import (
-    Objection,
+    Found,
     broken_messages,
     broken_off,
     contract_missed,
@@ -53,10 +54,10 @@ def conclude(plan: RunPlan, job: Job, rows: Sequence[Row], end: RunEnd = WHOLE, 
     incomplete = [*halted, *uncollected(plan.not_collected), *incomplete_rows(rows, control)]
     if not plan.measure_only:
         incomplete += [*unproved(rows, limits, coverage, profile), *contract_not_tested(contract)]
-        incomplete += map(same, subjects_without_limit(rows, profile, job, plan.waivers, small))
+        incomplete += (same(Kind.NO_LIMIT, text) for text in subjects_without_limit(rows, profile, job, plan.waivers, small))
     incomplete += untested(plan, job, coverage)
     if not incomplete and _nothing_ran(rows):
-        incomplete = [same("nothing ran")]
+        incomplete = [same(Kind.NOTHING_RAN, "nothing ran")]
     verdict: Verdict = "REJECTED" if rejecting else "INCOMPLETE" if incomplete else "ACCEPTED"
     weaknesses = [
         *larger_allocations(job),
@@ -70,7 +71,9 @@ def conclude(plan: RunPlan, job: Job, rows: Sequence[Row], end: RunEnd = WHOLE, 
         verdict=verdict,
         line=clip(_line(verdict, [*rejecting, *halted] if rejecting else incomplete, weaknesses, coverage)),
         exit_code=_exit_code(verdict, rows, end),
-        reasons=tuple(dict.fromkeys(clip(objection.sentence) for objection in [*rejecting, *incomplete])),
+        objections=tuple(
+            dict.fromkeys(Objection(kind=one.kind, nodeid=one.nodeid, text=clip(one.sentence)) for one in [*rejecting, *incomplete])
+        ),
         coverage=coverage,
         limits=limits,
         contract=contract,
@@ -102,7 +105,7 @@ def _notes(plan: RunPlan) -> Iterator[str]:
     yield from suite_notes(plan.suite)
 
 
-def _line(verdict: Verdict, objections: Sequence[Objection], weaknesses: Sequence[str], coverage: Coverage) -> str:
+def _line(verdict: Verdict, objections: Sequence[Found], weaknesses: Sequence[str], coverage: Coverage) -> str:
     """`ACCEPTED for 4 of 8 GPUs (2 waived)`, `REJECTED: 1 limit missed in 1 of 9 validations`."""
     gpus = tested_part(coverage)
     parts = list(dict.fromkeys(objection.part for objection in objections))
@@ -123,7 +126,7 @@ def _ran_nowhere(row: Row) -> bool:
 
 def _exit_code(verdict: Verdict, rows: Sequence[Row], end: RunEnd) -> int:
     """First that applies; 4, usage, never gets this far."""
-    if end.internal_error is not None or end.not_written is not None:
+    if {end.internal_error, end.not_written, end.unconfirmed} != {None}:
         return 3
     if end.interrupted is not None:
         return 2

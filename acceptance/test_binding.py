@@ -22,4 +22,5 @@ def test_affinity(gpu, gpus, check_all, record):
     own, cpus = gpu_health.gpu_of(gpus, gpu.gpu_uuid), cpu.read()
     place = nearness.place_of(own, node.places_of(gpus))
     check_all(binding.affinity(cpus, place))
-    record("binding.map.rank", binding.describe(own, cpus, place, infiniband.read().devices), "text")
+    found = binding.placement(own, cpus, place, infiniband.read().devices)
+    record("binding.map.rank", binding.describe(found), "text", **found)

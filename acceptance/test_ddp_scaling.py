@@ -1,6 +1,7 @@
 """DDP keeps its rate as GPUs are added: in groups of 2, 4, ... GPUs of a node, over a node, and over all nodes."""
 
 import pytest
+import torch.distributed as dist
 
 from gpu_acceptance.measure import nccl
 
@@ -17,15 +18,15 @@ def groups(ranks):
     return {**made, **({"node": of_node} if of_node else {})}
 
 
-def test_efficiency(groups, train, check, record):
+def test_efficiency(groups, ranks, train, check, record):
     """GPT-2: weak scaling, of which what GPUs differ by is told apart."""
     for name, group in groups.items():
-        found = train.with_ddp("gpt2", group=group)
+        found, of = train.with_ddp("gpt2", group=group), {"of": "gpt2", "ranks": dist.get_world_size(group)}
         record(f"ddp_scaling.gpt2.throughput_{name}", found.trained.items_per_s, "tokens/s")
-        record(f"ddp_scaling.gpt2.efficiency_{name}", found.communication_efficiency, "relative")
-        record(f"ddp_scaling.gpt2.spread_{name}", found.spread_efficiency, "relative")
-    found = train.with_ddp("gpt2")
+        record(f"ddp_scaling.gpt2.efficiency_{name}", found.communication_efficiency, "relative", quantity="efficiency", **of)
+        record(f"ddp_scaling.gpt2.spread_{name}", found.spread_efficiency, "relative", quantity="spread", **of)
+    found, of = train.with_ddp("gpt2"), {"of": "gpt2", "ranks": ranks.world_size}
     record("ddp_scaling.gpt2.data", found.trained.data, "text")
     record("ddp_scaling.gpt2.throughput_all", found.trained.items_per_s, "tokens/s")
-    check("ddp_scaling.gpt2.efficiency_all", found.communication_efficiency, "relative")
-    record("ddp_scaling.gpt2.spread_all", found.spread_efficiency, "relative")
+    check("ddp_scaling.gpt2.efficiency_all", found.communication_efficiency, "relative", quantity="efficiency", **of)
+    record("ddp_scaling.gpt2.spread_all", found.spread_efficiency, "relative", quantity="spread", **of)

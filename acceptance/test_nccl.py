@@ -13,13 +13,15 @@ pytestmark = pytest.mark.min_ranks(2)
 
 @pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "reduce_scatter"])
 @pytest.mark.parametrize("size", ["large", "medium"])
-def test_bandwidth(collective, size, time_collective, busbw, check, record):
+def test_bandwidth(collective, size, time_collective, busbw, check, record, parameter):
     """Every rank holds the right elements, and the bus bandwidth meets the limit for one node or for several."""
     result = time_collective(collective, size=size)
     variant = {"large": "", "medium": "_medium"}[size]
     check(f"nccl.{collective}.wrong", result.num_wrong, "elements")
-    check(f"nccl.{collective}.{busbw}{variant}", result.busbw_gb_per_s, "GB/s", spread_percent=result.block_cv_percent, detail=result.late)
-    record(f"nccl.{collective}.spread{variant}", result.block_cv_percent, "%")
+    of = {"collective": collective, "bytes": parameter(f"nccl.{size}_bytes")}
+    rate, spread_percent = result.busbw_gb_per_s, result.block_cv_percent
+    check(f"nccl.{collective}.{busbw}{variant}", rate, "GB/s", spread_percent=spread_percent, detail=result.late, **of)
+    record(f"nccl.{collective}.spread{variant}", spread_percent, "%")
     record(f"nccl.{collective}.slowest{variant}_s", result.slowest_s, "s")
     record(f"nccl.{collective}.p50{variant}_s", result.p50_s, "s")
     record(f"nccl.{collective}.p99{variant}_s", result.p99_s, "s")
@@ -33,7 +35,8 @@ def record_latency(ranks, parameter, record):
         times = {"block_s": parameter("nccl.latency_block_s"), "num_blocks": parameter("timing.num_blocks")}
         for num_bytes in nccl_latency.SIZES:
             result = nccl_latency.measure(num_bytes, device=ranks.device, in_a_graph=in_a_graph, **times)
-            record(f"nccl.all_reduce.latency_{nccl.size_name(num_bytes)}{suffix}", result.latency_us, "us")
+            of = {"collective": "all_reduce", "bytes": num_bytes, "called": "in a CUDA graph" if in_a_graph else "one by one"}
+            record(f"nccl.all_reduce.latency_{nccl.size_name(num_bytes)}{suffix}", result.latency_us, "us", **of)
 
     return measure_sizes
 

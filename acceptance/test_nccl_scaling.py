@@ -4,6 +4,7 @@ On several nodes: the rate inside each node, in pairs of nodes, and over all of 
 """
 
 import pytest
+import torch.distributed as dist
 
 from gpu_acceptance.measure import nccl
 
@@ -18,12 +19,20 @@ def groups(ranks):
     return {name: group for name, group in made.items() if group is not None}
 
 
-def test_efficiency(groups, time_collective, record):
+def test_efficiency(groups, ranks, time_collective, record):
     """The bus bandwidth of this node and of this pair, while all others run as well, that of all nodes, and it as a part of the node's."""
     for collective in ("all_gather", "all_reduce", "reduce_scatter"):
         busbw = {name: time_collective(collective, group=group).busbw_gb_per_s for name, group in groups.items()}
         busbw["all"] = time_collective(collective).busbw_gb_per_s
         for name, rate in busbw.items():
-            record(f"nccl_scaling.{collective}.busbw_{name}", rate, "GB/s")
+            size = ranks.world_size if name == "all" else dist.get_world_size(groups[name])
+            record(f"nccl_scaling.{collective}.busbw_{name}", rate, "GB/s", of=collective, ranks=size, quantity="busbw")
         if "node" in busbw:
-            record(f"nccl_scaling.{collective}.efficiency", busbw["all"] / busbw["node"], "relative")
+            record(
+                f"nccl_scaling.{collective}.efficiency",
+                busbw["all"] / busbw["node"],
+                "relative",
+                of=collective,
+                ranks=ranks.world_size,
+                quantity="efficiency",
+            )

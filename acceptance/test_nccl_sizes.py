@@ -20,9 +20,12 @@ def test_curve(collective, ranks, busbw, check, record, parameter):
             num_blocks=num_blocks,
             min_iterations=parameter("nccl_sizes.min_iterations"),
         )
+        of = {"collective": collective, "bytes": num_bytes}
         check(f"nccl_sizes.{collective}.wrong", result.num_wrong, "elements")
         if num_bytes <= nccl.LATENCY_BYTES:
-            record(f"nccl_sizes.{collective}.time_{nccl.size_name(num_bytes)}", result.elapsed_s * 1e6, "us")
+            record(f"nccl_sizes.{collective}.time_{nccl.size_name(num_bytes)}", result.elapsed_s * 1e6, "us", **of)
         elif num_bytes < sizes[-1]:
-            record(f"nccl_sizes.{collective}.busbw_{nccl.size_name(num_bytes)}", result.busbw_gb_per_s, "GB/s")
-    check(f"nccl_sizes.{collective}.{busbw}", result.busbw_gb_per_s, "GB/s", spread_percent=result.block_cv_percent, detail=result.late)
+            record(f"nccl_sizes.{collective}.busbw_{nccl.size_name(num_bytes)}", result.busbw_gb_per_s, "GB/s", **of)
+    check(
+        f"nccl_sizes.{collective}.{busbw}", result.busbw_gb_per_s, "GB/s", spread_percent=result.block_cv_percent, detail=result.late, **of
+    )

@@ -30,7 +30,7 @@ def test_bandwidth(mode, between_gpus, parameter, check, record):
     if len(copies.ranks) > 2:
         check(f"p2p.{mode}.path", copies.path.value, "relative", detail=copies.path.detail)
     for peer, gb_per_s in copies.to_peers.items():
-        record(f"p2p.{mode}.to_rank_{peer}", gb_per_s, "GB/s")
+        record(f"p2p.{mode}.to_rank_{peer}", gb_per_s, "GB/s", to_rank=peer)
 
 
 def test_latency(between_gpus, parameter, check, record):
@@ -42,4 +42,4 @@ def test_latency(between_gpus, parameter, check, record):
     )
     check("p2p.latency.wrong", copies.wrong.value, "words", detail=copies.wrong.detail)
     for peer, us in copies.to_peers.items():
-        record(f"p2p.latency.to_rank_{peer}", us, "us")
+        record(f"p2p.latency.to_rank_{peer}", us, "us", to_rank=peer)

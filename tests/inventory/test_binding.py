@@ -174,7 +174,9 @@ def test_from_rank_to_network_in_one_line(tmp_path):
     add_device(tmp_path, "mlx5_3", f"{switch}/0000:17:01.0/0000:19:00.0", ports={"1": NDR_PORT}, numa=1)
     (tmp_path / "sys/bus/pci/devices" / gpu.name).symlink_to(gpu)
     where, devices = place("00000000:18:00.0", tmp_path), infiniband.read(tmp_path).devices
-    line = binding.describe(GPUS[3], allowed("2-3,6-7"), where, devices)
+    found = binding.placement(GPUS[3], allowed("2-3,6-7"), where, devices)
+    assert found == {"gpu": 3, "numa_node": "1", "cpus": "2-3,6-7", "card": "mlx5_3", "distance": "PIX"}
+    line = binding.describe(found)
     assert line == "GPU 3, NUMA node 1, CPUs 2-3,6-7, nearest RDMA device mlx5_3 PIX"
     nowhere = "not there (there is no RDMA device)"
-    assert binding.describe(GPUS[3], CPU, where, ()) == f"GPU 3, NUMA node 1, CPUs 0-3, nearest RDMA device {nowhere}"
+    assert binding.describe(binding.placement(GPUS[3], CPU, where, ())) == f"GPU 3, NUMA node 1, CPUs 0-3, nearest RDMA device {nowhere}"

@@ -157,8 +157,9 @@ def limit_of(judgement):
     return Limit(**fields, **{judgement.bound: judgement.asked})
 
 
-def figure(metric, value, unit, spread_percent=None, judged=True, anomaly=""):
-    return Figure(metric=metric, value=value, unit=unit, judged=judged, anomaly=anomaly, spread_percent=spread_percent)
+def figure(metric, value, unit, spread_percent=None, judged=True, anomaly="", **labels):
+    more = {"spread_percent": spread_percent, "judged": judged, "anomaly": anomaly, "labels": labels}
+    return Figure(metric=metric, value=value, unit=unit, **more)
 
 
 def held(metric, value, unit, need, margin, scope="job", ranks=(), **more):
@@ -445,22 +446,30 @@ def cpu(**more):
 
 
 SIZED = {
-    "nccl_sizes.all_reduce.time_8b": (54.54375225564708, "us"),
-    "nccl_sizes.all_reduce.time_32k": (63.31548469634602, "us"),
-    "nccl_sizes.all_reduce.busbw_2m": (45.2205884920483, "GB/s"),
-    "nccl_sizes.all_reduce.busbw_128m": (285.09373344618706, "GB/s"),
-    "nccl_sizes.all_reduce.busbw": (346.04634164308436, "GB/s"),
+    "nccl_sizes.all_reduce.time_8b": (54.54375225564708, "us", 8),
+    "nccl_sizes.all_reduce.time_32k": (63.31548469634602, "us", 2**15),
+    "nccl_sizes.all_reduce.busbw_2m": (45.2205884920483, "GB/s", 2**21),
+    "nccl_sizes.all_reduce.busbw_128m": (285.09373344618706, "GB/s", 2**27),
+    "nccl_sizes.all_reduce.busbw": (346.04634164308436, "GB/s", 2**33),
 }
 
 
+def labels_of(num_bytes=None, called=""):
+    labels = {"collective": "all_reduce", "bytes": num_bytes, "called": called}
+    return {name: told for name, told in labels.items() if told} if num_bytes else {}
+
+
 def sizes_row(sized=SIZED, judgements=None, ranks=8, subject="nccl_sizes", value_of=lambda metric, rank, value: value):
-    """A collective at several sizes, the largest of which is judged."""
+    """A collective at several sizes, the largest of which is judged. `sized`: metric -> value, unit, bytes, and how it was called."""
     if judgements is None:
         judgements = (held("nccl_sizes.all_reduce.busbw", 346.04634164308436, "GB/s", ">= 326", 0.0615),)
 
     def figures_of(rank):
         judged = {one.metric for one in judgements}
-        return [figure(metric, value_of(metric, rank, value), unit, judged=metric in judged) for metric, (value, unit) in sized.items()]
+        return [
+            figure(metric, value_of(metric, rank, value), unit, judged=metric in judged, **labels_of(*of))
+            for metric, (value, unit, *of) in sized.items()
+        ]
 
     return row(f"acceptance/test_{subject}.py::test_curve[all_reduce]", figures_of, judgements, ranks)
 
@@ -472,8 +481,16 @@ def scaling_row(ranks=8, gpus_per_node=8):
         told = {"2": 0.99 - rank // 2 / 1000, "4": 0.98 - rank // 4 / 1000, "node": 0.97, "all": 0.95}
         if ranks == gpus_per_node:
             del told["node"]
+
+        def of_group(group):
+            size = {"node": gpus_per_node, "all": ranks}.get(group) or int(group)
+            return {"of": "gpt2", "ranks": size, "quantity": "efficiency"}
+
         return [
-            *(figure(f"ddp_scaling.gpt2.efficiency_{group}", value, "relative", judged=group == "all") for group, value in told.items()),
+            *(
+                figure(f"ddp_scaling.gpt2.efficiency_{group}", value, "relative", judged=group == "all", **of_group(group))
+                for group, value in told.items()
+            ),
             figure("ddp_scaling.gpt2.throughput_all", 524189.1, "tokens/s", judged=False),
         ]
 
@@ -481,23 +498,23 @@ def scaling_row(ranks=8, gpus_per_node=8):
     return row("acceptance/test_ddp_scaling.py::test_efficiency", figures_of, [judgement], ranks)
 
 
-def place_text(rank):
-    """Where a rank of a node of 8 is, as `binding` writes it."""
+def placement(rank, **changes):
+    """Where a rank of a node of 8 is, as `binding` tells it."""
     local_rank = rank % 8
     numa_node = local_rank // 4
     cpus = f"{48 * numa_node}-{48 * numa_node + 47}"
-    return f"GPU {local_rank}, NUMA node {numa_node}, CPUs {cpus}, nearest RDMA device mlx5_{local_rank} PIX"
+    return {"gpu": local_rank, "numa_node": str(numa_node), "cpus": cpus, "card": f"mlx5_{local_rank}", "distance": "PIX", **changes}
 
 
-def binding_row(ranks=8, text_of=place_text):
+def binding_row(ranks=8, placement_of=placement):
     nodeid = "acceptance/test_binding.py::test_affinity"
-    return row(nodeid, lambda rank: [figure("binding.map.rank", text_of(rank), "text", judged=False)], [], ranks)
+    return row(nodeid, lambda rank: [figure("binding.map.rank", "as told", "text", judged=False, **placement_of(rank))], [], ranks)
 
 
 def trained(**more):
     """A fine-tuning that comes to the curve of the profile, beside a collective at several sizes and training in groups."""
     rows = (gemm_row(), lora_row(), sizes_row(), scaling_row(), binding_row())
-    parameters = {"nccl_sizes.largest_bytes": 2**33, "lora.reference": " ".join(str(loss + 0.01) for loss in LOSSES)}
+    parameters = {"lora.reference": " ".join(str(loss + 0.01) for loss in LOSSES)}
     required = ("gemm", "lora_convergence", "nccl_sizes", "ddp_scaling")
     return record(rows, map(identity, range(8)), required=required, parameters=parameters, **more)
 

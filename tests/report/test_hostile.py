@@ -62,8 +62,10 @@ def page_of(sample, taint):
 def construct(model, data):
     """Models and dataclasses all the way down: no validation, so that even what a record refuses reaches the page."""
     filled = {}
-    fields = model.__dataclass_fields__ if is_dataclass(model) else model.__pydantic_fields__
-    defaults = {name: field.default for name, field in fields.items()}
+    if hasattr(model, "__pydantic_fields__"):
+        defaults = {name: field.get_default(call_default_factory=True) for name, field in model.__pydantic_fields__.items()}
+    else:
+        defaults = {name: field.default for name, field in model.__dataclass_fields__.items()}
     hints = get_type_hints(model)
     for name, default in defaults.items():
         annotations = (hints[name], *getattr(hints[name], "__args__", ()))

@@ -11,7 +11,15 @@ from tests.report.pages import parse
 def collective(rank):
     told = {"busbw_node": 350.0 - rank // 8, "busbw_all": 340.5, "efficiency": 340.5 / (350.0 - rank // 8)}
     return [
-        samples.figure(f"nccl_scaling.all_reduce.{name}", value, "GB/s" if "busbw" in name else "relative") for name, value in told.items()
+        samples.figure(
+            f"nccl_scaling.all_reduce.{name}",
+            value,
+            "GB/s" if "busbw" in name else "relative",
+            of="all_reduce",
+            ranks=8 if name == "busbw_node" else 16,
+            quantity=name.partition("_")[0],
+        )
+        for name, value in told.items()
     ]
 
 
@@ -49,21 +57,28 @@ def test_drawn_is_the_worst_group_with_a_band_to_the_best_and_the_limit():
 
 
 def test_a_line_without_a_band_where_all_are_alike():
-    alike = row("ddp_scaling", lambda rank: [samples.figure("ddp_scaling.gpt2.efficiency_all", 0.95, "relative")])
+    alike = row(
+        "ddp_scaling",
+        lambda rank: [samples.figure("ddp_scaling.gpt2.efficiency_all", 0.95, "relative", of="gpt2", ranks=16, quantity="efficiency")],
+    )
     assert scaling(run(alike)).panels[0].lines[0].band == ""
-
-
-def test_a_pair_of_nodes_has_the_ranks_of_both():
-    """Four nodes of two, the last one alone with another where there are five."""
-    members = [samples.identity(rank, gpus_per_node=2, nodes=5) for rank in range(10)]
-    record = run(row("nccl_scaling", lambda rank: [samples.figure("nccl_scaling.all_reduce.busbw_pair", 300.0, "GB/s")], ranks=8))
-    record = samples.of_ranks(record, members)
-    assert [one.num_ranks for one in scaling(record).rows] == [4]
 
 
 @pytest.mark.parametrize("value", [None, "text", -0.5])
 def test_what_has_no_place_is_not_drawn(value):
-    assert scaling(run(row("ddp_scaling", lambda rank: [samples.figure("ddp_scaling.gpt2.efficiency_2", value, "relative")]))) is None
+    assert (
+        scaling(
+            run(
+                row(
+                    "ddp_scaling",
+                    lambda rank: [
+                        samples.figure("ddp_scaling.gpt2.efficiency_2", value, "relative", of="gpt2", ranks=2, quantity="efficiency")
+                    ],
+                )
+            )
+        )
+        is None
+    )
 
 
 def test_without_such_a_validation_there_is_no_section():

@@ -76,7 +76,7 @@ def test_each_figure_of_a_rank_is_shown_by_node_and_slot(many):
 def test_pairs_are_shown_from_whom_to_whom():
     def figures_of(rank):
         return [
-            samples.figure(f"p2p.both.to_rank_{other}", 390.0 + rank - 40 * (rank == other - 1 == 2), "GB/s")
+            samples.figure(f"p2p.both.to_rank_{other}", 390.0 + rank - 40 * (rank == other - 1 == 2), "GB/s", to_rank=other)
             for other in range(4)
             if other != rank
         ]

@@ -18,9 +18,7 @@ POINT = re.compile(r"M(\d+\.\d) (\d+\.\d)h0")
 
 def run(*rows, **parameters):
     record = samples.accepted().model_copy(update={"rows": rows})
-    record.plan.profile.parameters.update(
-        {"nccl_sizes.largest_bytes": 2**33, "nccl.large_bytes": 2**32, "nccl.medium_bytes": 2**27, **parameters}
-    )
+    record.plan.profile.parameters.update(parameters)
     return record
 
 
@@ -84,7 +82,7 @@ def test_without_rates_of_as_many_gpus_nothing_is_drawn_beside_them(reference):
 
 def test_on_several_nodes_there_is_no_such_rate():
     record = samples.two_nodes().model_copy(update={"rows": (sizes_row(ranks=16),)})
-    record.plan.profile.parameters.update({"nccl_sizes.largest_bytes": 2**33, "nccl_sizes.reference": REFERENCE})
+    record.plan.profile.parameters.update({"nccl_sizes.reference": REFERENCE})
     (found,) = collectives(record)
     assert "sound run (profile)" not in [line.label for panel in found.panels for line in panel.lines]
 
@@ -115,16 +113,16 @@ def test_drawn_is_the_worst_of_all_ranks_and_attempts():
 
 def test_both_sizes_of_nccl_and_its_latencies_are_lines_of_their_own():
     sized = {
-        "nccl.all_reduce.latency_8b_eager": (50.0, "us"),
-        "nccl.all_reduce.latency_8b": (5.0, "us"),
-        "nccl.all_reduce.busbw_medium": (270.0, "GB/s"),
-        "nccl.all_reduce.busbw": (340.0, "GB/s"),
+        "nccl.all_reduce.latency_8b_eager": (50.0, "us", 8, "one by one"),
+        "nccl.all_reduce.latency_8b": (5.0, "us", 8, "in a CUDA graph"),
+        "nccl.all_reduce.busbw_medium": (270.0, "GB/s", 2**27),
+        "nccl.all_reduce.busbw": (340.0, "GB/s", 2**32),
         "nccl.all_reduce.busbw_native": (341.0, "GB/s"),  # of no size that we measured
         "nccl.all_reduce.wrong": (0, "elements"),
     }
     (found,) = collectives(run(sizes_row(sized, (), subject="nccl"), sizes_row()))
     assert [[line.label for line in panel.lines] for panel in found.panels] == [
-        ["nccl_sizes", "nccl, one call after the other", "nccl, in a CUDA graph"],
+        ["nccl_sizes", "nccl, called one by one", "nccl, called in a CUDA graph"],
         ["nccl_sizes", "nccl"],
     ]
     assert [word for _, word in found.panels[1].across] == ["2 MiB", "128 MiB", "", "8 GiB"]  # no room for 4 GiB beside 8
@@ -143,7 +141,7 @@ def test_what_is_no_value_is_the_worst_and_is_not_drawn():
 
 @pytest.mark.parametrize("value", [-1.0, 1.7e308, True, "fast"])
 def test_what_has_no_place_is_told_and_not_drawn(value):
-    sized = {"nccl_sizes.all_reduce.busbw_2m": (value, "GB/s"), "nccl_sizes.all_reduce.busbw_128m": (0.0, "GB/s")}
+    sized = {"nccl_sizes.all_reduce.busbw_2m": (value, "GB/s", 2**21), "nccl_sizes.all_reduce.busbw_128m": (0.0, "GB/s", 2**27)}
     (found,) = collectives(run(sizes_row(sized, ())))
     assert [word for _, word in found.panels[0].across] == ["128 MiB"]
     assert len(found.rows) == 2
@@ -151,7 +149,6 @@ def test_what_has_no_place_is_told_and_not_drawn(value):
 
 def test_of_a_size_that_nobody_told_nothing_is_drawn():
     record = run(sizes_row({"nccl_sizes.all_reduce.busbw": (346.0, "GB/s")}))
-    del record.plan.profile.parameters["nccl_sizes.largest_bytes"]
     assert collectives(record) == ()
     assert 'id="sizes"' not in build_page(record)
 
@@ -175,4 +172,4 @@ def test_what_a_unit_and_a_limit_say_is_text():
     page = parse(build_page(record))
     assert len(page.all("script")) == 1  # that of the page
     assert f"346 {nasty}" in {one.text.strip() for one in page.all("td")}
-    assert collectives(record)[0].panels[1].bounds == ""
+    assert [panel.bounds for panel in collectives(record)[0].panels] == [""]

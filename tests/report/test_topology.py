@@ -1,18 +1,17 @@
 """Where ranks are: what `binding` writes is read again, nodes that are alike are drawn once, and any other text is text."""
 
-from gpu_acceptance.inventory.nearness import Nearest
 from gpu_acceptance.inventory.pci_topology import Distance
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.topology import topology
 from tests.report import samples
 from tests.report.pages import parse
-from tests.report.samples import binding_row, place_text
+from tests.report.samples import binding_row, placement
 
 
-def run(num_nodes=1, text_of=place_text):
+def run(num_nodes=1, placement_of=placement):
     record = samples.two_nodes()
     ranks = [samples.identity(rank, nodes=num_nodes) for rank in range(8 * num_nodes)]
-    return samples.of_ranks(record, ranks).model_copy(update={"rows": (binding_row(8 * num_nodes, text_of),)})
+    return samples.of_ranks(record, ranks).model_copy(update={"rows": (binding_row(8 * num_nodes, placement_of),)})
 
 
 def test_a_rank_has_its_gpu_numa_node_and_card():
@@ -38,22 +37,22 @@ def test_frames_lie_below_each_other_with_their_ranks_inside():
 
 def test_each_distance_that_binding_can_write_is_drawn():
     for distance in Distance:
-        text = f"GPU 0, NUMA node 0, CPUs 0-3,8, nearest RDMA device {Nearest(('mlx5_0', 'mlx5_1'), distance)}"
-        place = topology(run(text_of=lambda rank, text=text: text)).kinds[0].rows[0].place
+        told = placement(0, cpus="0-3,8", card="mlx5_0 mlx5_1", distance=str(distance))
+        place = topology(run(placement_of=lambda rank, told=told: told)).kinds[0].rows[0].place
         assert (place.cpus, place.card, place.distance) == ("0-3,8", "mlx5_0 mlx5_1", distance)
-        assert topology(run(text_of=lambda rank, text=text: text)).kinds[0].numas[0].ranks[0].style
+        assert topology(run(placement_of=lambda rank, told=told: told)).kinds[0].numas[0].ranks[0].style
 
 
 def test_without_a_card_there_is_no_line_to_one():
-    told = "GPU 0, NUMA node not supported, CPUs 0-3, nearest RDMA device not there (there is no RDMA device)"
-    (kind,) = topology(run(text_of=lambda rank: told)).kinds
+    told = {"gpu": 0, "numa_node": "not supported", "cpus": "0-3", "card": "not there (there is no RDMA device)"}
+    (kind,) = topology(run(placement_of=lambda rank: told)).kinds
     assert kind.numas[0].title == "NUMA node not supported"
     assert {(one.card, one.style) for one in kind.numas[0].ranks} == {("none told", "")}
     assert kind.rows[0].place.card == "not there (there is no RDMA device)"
 
 
 def test_nodes_that_are_alike_are_drawn_once_and_one_that_is_not_by_itself():
-    found = topology(run(4, lambda rank: place_text(rank).replace("PIX", "SYS") if rank == 21 else place_text(rank)))
+    found = topology(run(4, lambda rank: placement(rank, distance="SYS" if rank == 21 else "PIX")))
     alike, odd = found.kinds
     assert alike.title == "nodes 0-1, 3, which are alike"
     assert (alike.rows[5].rank, alike.rows[5].serial) == ("local rank 5", "")
@@ -62,7 +61,7 @@ def test_nodes_that_are_alike_are_drawn_once_and_one_that_is_not_by_itself():
 
 
 def test_of_many_kinds_of_nodes_the_others_are_named():
-    found = topology(run(12, lambda rank: place_text(rank).replace("CPUs ", f"CPUs {rank // 8},")))
+    found = topology(run(12, lambda rank: placement(rank, cpus=str(rank // 8))))
     assert len(found.kinds) == 8
     assert found.note == "Not drawn, each unlike those above: 4 nodes, 8-11."
 
@@ -88,8 +87,10 @@ def test_where_nobody_told_there_is_no_picture():
 
 def test_words_of_a_machine_are_text():
     nasty = "<b onclick=alert(1)>\"'\x1b[31m"
-    told = f"GPU 0, NUMA node {nasty}, CPUs {nasty}, nearest RDMA device {nasty} PIX"
-    page, plain = (parse(build_page(run(text_of=lambda rank, text=text: text))) for text in (told, told.replace(nasty, "x")))
+    page, plain = (
+        parse(build_page(run(placement_of=lambda rank, text=text: placement(0, numa_node=text, cpus=text, card=text))))
+        for text in (nasty, "x")
+    )
     assert page.shape == plain.shape
     assert page.unclosed == []
     assert {one.text.strip() for one in page.all("td")} > {nasty.replace("\x1b", "\\x1b")}

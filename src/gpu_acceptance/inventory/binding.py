@@ -11,7 +11,7 @@ from gpu_acceptance.inventory.cpu import Cpu, NumaNode
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.infiniband import RdmaDevice
 from gpu_acceptance.inventory.infiniband_health import Findings
-from gpu_acceptance.inventory.nearness import nearest_devices
+from gpu_acceptance.inventory.nearness import Nearest, nearest_devices
 from gpu_acceptance.inventory.parsing import as_cpu_list, cpus_in
 from gpu_acceptance.inventory.pci_topology import Place
 
@@ -53,13 +53,22 @@ def own_node(cpu: Cpu, place: Answer[Place]) -> Answer[NumaNode]:
     return next((node for node in cpu.numa_nodes if node.number == number), unknown)
 
 
-def describe(gpu: GpuReading, cpu: Cpu, place: Answer[Place], devices: Answer[tuple[RdmaDevice, ...]]) -> str:
-    """From rank to network in one line: `GPU 3, NUMA node 0, CPUs 0-47, nearest RDMA device mlx5_3 PIX`. It informs, and is not judged."""
-    own = own_node(cpu, place)
-    node = own if isinstance(own, Missing) else own.number
-    return (f"GPU {gpu.index}, NUMA node {node}, CPUs {cpu.affinity_cpu_list}, nearest RDMA device {nearest_devices(place, devices)}")[
-        :MOST_TEXT
-    ]
+def placement(gpu: GpuReading, cpu: Cpu, place: Answer[Place], devices: Answer[tuple[RdmaDevice, ...]]) -> dict[str, str | int]:
+    """From rank to network: `gpu` (its index), `numa_node`, `cpus`, `card` and the `distance` to it, as far as they are known."""
+    own, near = own_node(cpu, place), nearest_devices(place, devices)
+    return {
+        "gpu": gpu.index,
+        "numa_node": str(own if isinstance(own, Missing) else own.number),
+        "cpus": str(cpu.affinity_cpu_list),
+        "card": " ".join(near.names) if isinstance(near, Nearest) else str(near),
+        **({"distance": str(near.distance)} if isinstance(near, Nearest) else {}),
+    }
+
+
+def describe(found: Mapping[str, str | int]) -> str:
+    """A placement in one line: `GPU 3, NUMA node 0, CPUs 0-47, nearest RDMA device mlx5_3 PIX`. It informs, and is not judged."""
+    card = f"{found['card']} {found.get('distance', '')}".strip()
+    return f"GPU {found['gpu']}, NUMA node {found['numa_node']}, CPUs {found['cpus']}, nearest RDMA device {card}"[:MOST_TEXT]
 
 
 def _broken_promises(opened: Opened, gpus: tuple[GpuReading, ...], environ: Mapping[str, str]) -> Iterator[str]:

@@ -3,6 +3,8 @@
 import json
 import math
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
 from pydantic.dataclasses import dataclass
@@ -11,7 +13,9 @@ from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.model import CLOSED
 from gpu_acceptance.thresholds.limit import Value
 
-_OPTIONAL = frozenset({"anomaly", "spread_percent", "detail"})
+Labels = Mapping[str, str | int]
+NONE: Labels = MappingProxyType({})
+_OPTIONAL = frozenset({"anomaly", "spread_percent", "detail", "labels"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -27,22 +31,33 @@ class Figure:
     judged: bool  # True: `check`, asks for judgement. False: `record`, informs
     anomaly: str = ""
     spread_percent: float | None = None  # coefficient of variation of the blocks behind the value
-    detail: str = Field(default="", max_length=1_000)  # which part of the machine it is of: links, ports, XIDs
+    detail: str = Field(default="", max_length=1_000)  # which part of the machine it is of, for people: links, ports, XIDs
+    labels: dict[str, str | int] = Field(default_factory=dict, max_length=16)  # what it is of, for whoever draws it: bytes=4096
 
     @model_serializer(mode="wrap")
-    def _write_what_is_there(self, write: SerializerFunctionWrapHandler) -> dict[str, Value | None]:
+    def _write_what_is_there(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
         """Every rank writes a dozen counters in every validation, and most of them have nothing to say but 0."""
-        return {name: value for name, value in write(self).items() if name not in _OPTIONAL or value not in {"", None}}
+        return {name: value for name, value in write(self).items() if name not in _OPTIONAL or value not in ("", None, {})}
 
 
 _FIGURE = TypeAdapter(Figure)
 _MOST_TEXT = 1_000  # characters of a text that is a figure
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _UNIT = re.compile(r"[A-Za-z0-9_%/.*^-]{1,40}")
+_LABEL = re.compile(r"[a-z][a-z0-9_]{0,29}")
+_MOST_LABEL = 200  # characters of one that is a text
 
 
 def make_figure(
-    metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None, anomaly: str = "", detail: str = ""
+    metric: str,
+    value: object,
+    unit: str,
+    *,
+    judged: bool,
+    spread_percent: float | None = None,
+    anomaly: str = "",
+    detail: str = "",
+    labels: Labels = NONE,
 ) -> Figure:
     """A figure of whatever a test measured; what is no finite number, text or bool becomes an anomaly, never a value.
 
@@ -53,12 +68,18 @@ def make_figure(
         if not isinstance(text, str) or not pattern.fullmatch(text):
             raise ValueError(f"{what} {text!r:.100} is none; allowed: {pattern.pattern}")
     anomaly = anomaly or _anomaly(value) or (_spread_anomaly(spread_percent) if spread_percent is not None else "")
-    detail = clip(detail, _MOST_TEXT)
+    detail, known = clip(detail, _MOST_TEXT), {name: _label(name, told) for name, told in labels.items()}
     if anomaly:
-        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly, detail=detail)
+        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly, detail=detail, labels=known)
     assert isinstance(value, bool | int | float | str)
     spread = None if spread_percent is None else float(spread_percent)
-    return Figure(metric=metric, value=value, unit=unit, judged=judged, spread_percent=spread, detail=detail)
+    return Figure(metric=metric, value=value, unit=unit, judged=judged, spread_percent=spread, detail=detail, labels=known)
+
+
+def _label(name: str, value: object) -> str | int:
+    if not _LABEL.fullmatch(name) or isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"label {name!r:.100} is {value!r:.100}; allowed: a text or an integer, by a name of {_LABEL.pattern}")
+    return clip(value, _MOST_LABEL) if isinstance(value, str) else value
 
 
 def figure_from_json(told: object) -> Figure:

@@ -3,21 +3,19 @@
 Groups of one size run at the same time and differ: drawn is the worst of all ranks and attempts, with a band up to the best.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.record.figure import Figure
-from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import rounded
 from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel
 from gpu_acceptance.report.pictures import STYLES
+from gpu_acceptance.thresholds.limit import subject_of_metric
 from gpu_acceptance.thresholds.values import with_unit
 
 _SUBJECTS = ("ddp_scaling", "nccl_scaling")
-_METRIC = re.compile(r"(ddp_scaling|nccl_scaling)\.([a-z0-9_]{1,30})\.(efficiency|spread|busbw)(?:_([1-9][0-9]{0,5}|node|pair|all))?")
 _TITLES = {
     ("ddp_scaling", "efficiency"): "Training: the part of the rate that communication leaves",
     ("ddp_scaling", "spread"): "Training: the part of the rate that the slowest GPU leaves",
@@ -58,11 +56,10 @@ class _Reading:
 def scaling(record: RunRecord) -> Scaling | None:
     """None where nothing of it was measured."""
     rows = [row for row in record.rows if row.subject in _SUBJECTS]
-    sizes = _group_sizes(record.ranks)
     readings: dict[tuple[str, int], _Reading] = {}
     for rank in (rank for row in rows for attempt in row.attempts for rank in attempt.ranks):
         for figure in rank.figures:
-            _note(readings, figure, sizes.get(rank.rank, {}))
+            _note(readings, figure)
     ordered = sorted(readings.values(), key=lambda one: (one.what, one.name, one.num_ranks))
     needs = {one.metric: one for row in rows for one in row.judgements if one.bound == "at_least"}
     panels = [_panel(title, [one for one in ordered if one.what == what], needs) for what, title in _TITLES.items()]
@@ -70,27 +67,12 @@ def scaling(record: RunRecord) -> Scaling | None:
     return Scaling(tuple(panel for panel in panels if panel), shown) if shown else None
 
 
-def _group_sizes(ranks: Iterable[RankIdentity]) -> dict[int, dict[str, int]]:
-    """By rank, how many are in its node, in its pair of nodes in their order, and in the job."""
-    members = {identity.rank: identity for identity in ranks}
-    of_node = {identity.node: identity.local_world_size for identity in members.values()}
-    order = sorted(of_node)
-    pairs = {node: sum(of_node[one] for one in order[place // 2 * 2 : place // 2 * 2 + 2]) for place, node in enumerate(order)}
-    return {
-        rank: {"node": of_node[identity.node], "pair": pairs[identity.node], "all": identity.world_size}
-        for rank, identity in members.items()
-    }
-
-
-def _note(readings: dict[tuple[str, int], _Reading], figure: Figure, sizes: Mapping[str, int]) -> None:
-    found = _METRIC.fullmatch(figure.metric)
-    if not found or not can_be_drawn(figure.value):
+def _note(readings: dict[tuple[str, int], _Reading], figure: Figure) -> None:
+    of, num_ranks, quantity = (figure.labels.get(name) for name in ("of", "ranks", "quantity"))
+    if not can_be_drawn(figure.value) or not isinstance(num_ranks, int) or num_ranks < 1:
         return
-    subject, name, what, group = found.groups("all")
-    num_ranks = int(group) if group.isdigit() else sizes.get(group, 0)
-    if num_ranks < 1:
-        return
-    reading = _Reading((subject, what), name, figure.metric, num_ranks, figure.unit, figure.value, figure.value)
+    what = subject_of_metric(figure.metric), str(quantity)
+    reading = _Reading(what, str(of), figure.metric, num_ranks, figure.unit, figure.value, figure.value)
     reading = readings.setdefault((figure.metric, num_ranks), reading)
     reading.worst, reading.best = min(reading.worst, figure.value), max(reading.best, figure.value)
 

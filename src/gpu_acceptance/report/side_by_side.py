@@ -1,10 +1,8 @@
 """GPUs side by side: what each rank measured beside its peers, by node and slot, and what each pair of them did."""
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import by_node
@@ -17,7 +15,6 @@ from gpu_acceptance.report.validations import Line, judgement_lines
 
 MOST_GRIDS = 12  # those with a miss, then those whose ranks are furthest apart
 MOST_CLOSE = 8
-_PAIR = re.compile(r"(?P<metric>.+)\.to_rank_(?P<other>\d{1,7})")
 
 
 def grids(record: RunRecord) -> tuple[Grid, ...]:
@@ -29,7 +26,7 @@ def grids(record: RunRecord) -> tuple[Grid, ...]:
 
 
 def matrices(record: RunRecord) -> tuple[Grid, ...]:
-    """Of figures `METRIC.to_rank_N`: from the rank that tells it to rank N."""
+    """Of figures labelled `to_rank`: from the rank that tells it to that one."""
     return tuple(grid for row in record.rows if row.attempts for grid in _pairs(row.attempts[-1]))
 
 
@@ -93,18 +90,13 @@ def _pairs(attempt: Attempt) -> Iterator[Grid]:
     found: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     for record in sorted(attempt.ranks, key=lambda one: one.rank):
         for figure in record.figures:
-            pair = _pair(figure.metric)
-            if pair and isinstance(figure.value, int | float) and not isinstance(figure.value, bool):
-                key = (f"rank {record.rank}", f"rank {int(pair['other'])}")
-                found.setdefault((pair["metric"], figure.unit), {})[key] = figure.value
+            other = figure.labels.get("to_rank")
+            if other is not None and isinstance(figure.value, int | float) and not isinstance(figure.value, bool):
+                metric = figure.metric.removesuffix(f".to_rank_{other}")
+                found.setdefault((metric, figure.unit), {})[f"rank {record.rank}", f"rank {other}"] = figure.value
     for (metric, unit), values in found.items():
         columns = sorted({column for _, column in values}, key=_number)
         yield make_grid(metric, unit, "from / to", values, columns=columns)
-
-
-@lru_cache(maxsize=4096)  # all ranks have the same names
-def _pair(metric: str) -> re.Match[str] | None:
-    return _PAIR.fullmatch(metric)
 
 
 def _number(rank: str) -> int:

@@ -3,7 +3,6 @@
 All ranks of a collective tell the same figure, and with several attempts the worst counts: that is what is drawn.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,25 +12,19 @@ from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import rounded
 from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel
-from gpu_acceptance.thresholds.limit import Value
+from gpu_acceptance.thresholds.limit import subject_of_metric
 from gpu_acceptance.thresholds.size_reference import Curve, size_reference
 from gpu_acceptance.thresholds.values import with_unit
 
 _SUBJECTS = ("nccl_sizes", "nccl")
-_METRIC = re.compile(
-    r"(?P<subject>nccl_sizes|nccl)\.(?P<collective>[a-z_]{1,30})\.(?P<what>time|latency|busbw)(?P<between>_internode)?"
-    r"(_(?P<size>[1-9][0-9]{0,5}[bkmg]|medium))?(?P<eager>_eager)?"
-)
-_BYTES = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _WORDS = {2**30: "GiB", 2**20: "MiB", 2**10: "KiB", 1: "B"}
-_UNNAMED = {("nccl_sizes", None): "nccl_sizes.largest_bytes", ("nccl", None): "nccl.large_bytes", ("nccl", "medium"): "nccl.medium_bytes"}
 _BOUNDS = ("at_least", "at_most")
 _TITLES = {"Time in us": True, "Bus bandwidth in GB/s": False}
 _STYLES = {  # what was measured, and how it is drawn
     "nccl_sizes": "first",
     "nccl": "second",
-    "nccl, one call after the other": "second",
-    "nccl, in a CUDA graph": "third",
+    "nccl, called one by one": "second",
+    "nccl, called in a CUDA graph": "third",
 }
 _REFERENCE = "sound run (profile)"
 _REFERENCES = {True: "nccl.latency_reference", False: "nccl_sizes.reference"}  # of a time, and of a rate
@@ -69,7 +62,7 @@ def collectives(record: RunRecord) -> tuple[Collective, ...]:
     """In the order in which they ran."""
     rows = [row for row in record.rows if row.subject in _SUBJECTS]
     figures = (figure for row in rows for attempt in row.attempts for rank in attempt.ranks for figure in rank.figures)
-    worst, of = _worst(figures, record.plan.profile.parameters)
+    worst, of = _worst(figures)
     needs = {one.metric: one for row in rows for one in row.judgements if one.bound in _BOUNDS and one.metric in of}
     names = dict.fromkeys(one.collective for one in of.values())
     known = {is_time: _references(record, parameter) for is_time, parameter in _REFERENCES.items()}
@@ -100,13 +93,13 @@ def size_text(num_bytes: int) -> str:
     return f"{num_bytes // unit} {word}"
 
 
-def _worst(figures: Iterable[Figure], parameters: Mapping[str, Value]) -> tuple[dict[str, Figure], dict[str, Sized]]:
+def _worst(figures: Iterable[Figure]) -> tuple[dict[str, Figure], dict[str, Sized]]:
     """By metric, of those that have a size: the worst figure, and what it is of. What is no number is worse than any."""
     worst: dict[str, Figure] = {}
     of: dict[str, Sized | None] = {}
     for figure in figures:
         if figure.metric not in of:
-            of[figure.metric] = _sized(figure.metric, parameters)
+            of[figure.metric] = _sized(figure)
         if found := of[figure.metric]:
             worst[figure.metric] = max(worst.get(figure.metric, figure), figure, key=lambda one: _badness(one, is_time=found.is_time))
     return worst, {metric: found for metric, found in of.items() if found}
@@ -118,18 +111,13 @@ def _badness(figure: Figure, *, is_time: bool) -> tuple[bool, float]:
     return False, figure.value if is_time else -figure.value
 
 
-def _sized(metric: str, parameters: Mapping[str, Value]) -> Sized | None:
-    """None where it has no size, or one that nobody told."""
-    found = _METRIC.fullmatch(metric)
-    if not found:
-        return None
-    subject, size, is_time = found["subject"], found["size"], found["what"] != "busbw"
-    named = size and size != "medium"
-    num_bytes = int(size[:-1]) * _BYTES[size[-1]] if named else parameters.get(_UNNAMED.get((subject, size), ""))
+def _sized(figure: Figure) -> Sized | None:
+    """None where it has no size."""
+    collective, num_bytes, called = (figure.labels.get(name) for name in ("collective", "bytes", "called"))
     if not isinstance(num_bytes, int) or num_bytes < 1:
         return None
-    how = {"time": "", "busbw": "", "latency": ", one call after the other" if found["eager"] else ", in a CUDA graph"}[found["what"]]
-    return Sized(found["collective"], is_time, subject + how, num_bytes)
+    subject = subject_of_metric(figure.metric)
+    return Sized(str(collective), figure.unit == _UNITS[True], f"{subject}, called {called}" if called else subject, num_bytes)
 
 
 def _collective(

@@ -1,20 +1,16 @@
 """Which GPU, NUMA node and network card each rank of a node has, as `binding` recorded it; nodes that are alike are drawn once."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from gpu_acceptance.record.figure import Labels
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import by_node
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import count, spans
 
 _METRIC = "binding.map.rank"
-_MAP = re.compile(
-    r"GPU [0-9]{1,4}, NUMA node (.{1,200}?), CPUs (.{0,1000}), nearest RDMA device (.{1,1000})"
-)  # as binding.describe writes it
-_CARD = re.compile(r"(.{1,200}) (PIX|PXB|PHB|NODE|SYS)")
 _STYLES = {"PIX": "near", "PXB": "near", "PHB": "middle", "NODE": "middle", "SYS": "far"}  # of style.css, by the way to the card
 _NOT_TOLD = "not told"
 _MOST_KINDS = 8  # of nodes
@@ -94,23 +90,22 @@ def topology(record: RunRecord) -> Topology | None:
     nodes = by_node(record.ranks)
     kinds: dict[tuple[Place, ...], list[int]] = {}
     for number, members in nodes.items():
-        kinds.setdefault(tuple(_place(identity, told.get(identity.rank, "")) for identity in members), []).append(number)
+        kinds.setdefault(tuple(_place(identity, told.get(identity.rank, {})) for identity in members), []).append(number)
     ordered = sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[1]))
     left_out = [number for _, numbers in ordered[_MOST_KINDS:] for number in numbers]
     note = f"Not drawn, each unlike those above: {count(len(left_out), 'node')}, {spans(left_out)}." if left_out else ""
     return Topology(tuple(_kind(places, [nodes[number] for number in numbers]) for places, numbers in ordered[:_MOST_KINDS]), note)
 
 
-def _told(record: RunRecord) -> dict[int, str]:
-    """By rank, what its last attempt said."""
+def _told(record: RunRecord) -> dict[int, Labels]:
+    """By rank, what its last attempt said: as binding.placement has it."""
     ranks = (rank for row in record.rows if row.subject == "binding" for attempt in row.attempts for rank in attempt.ranks)
     figures = ((rank.rank, figure) for rank in ranks for figure in rank.figures if figure.metric == _METRIC)
-    return {rank: figure.value for rank, figure in figures if isinstance(figure.value, str)}
+    return {rank: figure.labels for rank, figure in figures if figure.labels}
 
 
-def _place(identity: RankIdentity, told: str) -> Place:
-    numa_node, cpus, near = found.groups() if (found := _MAP.fullmatch(told)) else (_NOT_TOLD,) * 3
-    card, distance = found.groups() if (found := _CARD.fullmatch(near)) else (near, "")
+def _place(identity: RankIdentity, told: Labels) -> Place:
+    numa_node, cpus, card = (str(told.get(name, _NOT_TOLD)) for name in ("numa_node", "cpus", "card"))
     gpu = identity.gpu
     return Place(
         local_rank=identity.local_rank,
@@ -119,7 +114,7 @@ def _place(identity: RankIdentity, told: str) -> Place:
         numa_node=numa_node,
         cpus=cpus,
         card=card,
-        distance=distance,
+        distance=str(told.get("distance", "")),
     )
 
 

@@ -15,7 +15,7 @@ from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.gpu import GpuUse
 from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.record.curve import MOST_CURVES, Curve, curve_of
-from gpu_acceptance.record.figure import Figure
+from gpu_acceptance.record.figure import NONE, Figure, Labels
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.thresholds.limit import COUNTERS, Value, subject_of_metric
 
@@ -57,11 +57,21 @@ class Figures:
         self._taken: list[Figure] | None = []
         self.curves: list[Curve] = []
 
-    def add(self, metric: str, value: object, unit: str, *, judged: bool, spread_percent: float | None = None, detail: str = "") -> None:
+    def add(
+        self,
+        metric: str,
+        value: object,
+        unit: str,
+        *,
+        judged: bool,
+        spread_percent: float | None = None,
+        detail: str = "",
+        labels: Labels = NONE,
+    ) -> None:
         """Notes a figure. Never raises over a value, never communicates. `detail`: which part of the machine it is of."""
         if subject_of_metric(str(metric)) == COUNTERS:
             raise ValueError(f"{metric}: what rises on a GPU is read by its supervisor; a validation measures under its own subject")
-        figure = figure_of(metric, value, unit, judged=judged, spread_percent=spread_percent, detail=detail)
+        figure = figure_of(metric, value, unit, judged=judged, spread_percent=spread_percent, detail=detail, labels=labels)
         if self._taken is None:
             self._late.append(f"{self._nodeid} gave {metric} after it had ended")
         elif len(self._taken) >= MOST_FIGURES:

@@ -191,7 +191,7 @@ class _AllWatched:
         self._watched["math"] = _Watched(math, kinds=CONSTANTS)
         self._num_modules = 0
         self._sizes: list[int] = []
-        self._values: list[object] = []
+        self._values: tuple[object, ...] = ()
         self._replaced: dict[str, Identity] = {}
 
     def replaced(self) -> dict[str, Identity]:
@@ -200,7 +200,7 @@ class _AllWatched:
             self._num_modules = len(sys.modules)
             self._watch_new_modules()
         sizes = list(map(len, self._spaces))
-        values = [*chain.from_iterable(map(_ALL_OF, self._wholes)), *map(operator.call, self._getters, self._names)]
+        values = (*chain.from_iterable(map(_ALL_OF, self._wholes)), *map(operator.call, self._getters, self._names))
         if sizes != self._sizes or not are_same(values, self._values):
             self._sizes, self._values = sizes, values
             found = {owner: watched.replaced() for owner, watched in self._watched.items()}

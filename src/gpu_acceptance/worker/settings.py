@@ -17,12 +17,12 @@ import threading
 import tracemalloc
 import weakref
 from _signal import getsignal  # type: ignore[import-not-found]  # that of `signal` makes an enum of each answer, which takes ten times as long
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from ctypes import string_at
 from dataclasses import dataclass
 from functools import partial
 from importlib.machinery import PathFinder
 from itertools import repeat
-from operator import is_
 from typing import Any
 
 from gpu_acceptance.worker import asked
@@ -66,9 +66,16 @@ class Identity:
         return str(getattr(self.held, "__qualname__", None) or type(self.held).__qualname__) if self.held is not None else "None"
 
 
-def are_same(values: Sequence[object], before: Sequence[object]) -> bool:
-    """Whether each is the very object that was there: to compare them would ask them, and what they answer is a stranger's."""
-    return len(values) == len(before) and all(map(is_, values, before))
+def are_same(values: tuple[object, ...], before: tuple[object, ...]) -> bool:
+    """Whether each is the very object that was there: to compare them would ask them, and what they answer is a stranger's.
+
+    All at once, by their addresses, which CPython keeps behind the head of a tuple: one by one takes twenty times as long.
+    """
+    return len(values) == len(before) and _addresses(values) == _addresses(before)
+
+
+def _addresses(values: tuple[object, ...]) -> bytes:
+    return string_at(id(values) + tuple.__basicsize__, len(values) * tuple.__itemsize__)
 
 
 def attribute(owner: Any, name: str, label: str = "", *, may_change_at_import: bool = False) -> Setting:
@@ -131,11 +138,11 @@ class _Handlers:
     """
 
     def __init__(self) -> None:
-        self._held: list[object] = []
+        self._held: tuple[object, ...] = ()
         self._found: dict[str, Identity] = {}
 
     def read(self) -> dict[str, Identity]:
-        held: list[object] = list(map(getsignal, _SIGNALS))
+        held = tuple(map(getsignal, _SIGNALS))
         if not are_same(held, self._held):
             self._held = held
             found = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -247,7 +254,7 @@ class _Modules:
     def __init__(self) -> None:
         self._modules: dict[str, object] = {}
         self._num = 0
-        self._values: list[object] = []
+        self._values: tuple[object, ...] = ()
         self._found: dict[str, Identity] = {}
 
     def read(self) -> dict[str, Identity]:
@@ -255,7 +262,7 @@ class _Modules:
             self._num = len(sys.modules)
             new = (name for name in sys.modules if name not in self._modules and name.count(".") <= name.startswith("torch."))
             self._modules |= {name: self if sys.modules[name] is None else sys.modules[name] for name in new}
-        values: list[object] = list(map(sys.modules.get, self._modules, repeat(self)))
+        values = tuple(map(sys.modules.get, self._modules, repeat(self)))
         if not are_same(values, self._values):
             self._values = values
             pairs = zip(self._modules.items(), values, strict=True)

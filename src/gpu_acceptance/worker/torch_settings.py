@@ -118,7 +118,7 @@ class _CompilersConfig:
         self._module = module
         self._overrides: list[Any] = []
         self._are_variables = False
-        self._values: list[object] = []
+        self._values: tuple[object, ...] = ()
         self._can_change_in_place = False
         self._found: dict[str, object] = {}
 
@@ -129,7 +129,7 @@ class _CompilersConfig:
             self._are_variables = bool(self._overrides) and isinstance(
                 self._overrides[0], ContextVar
             )  # torch 2.13; else the values themselves
-        values: list[object] = [variable.get() for variable in self._overrides] if self._are_variables else self._overrides
+        values = tuple(variable.get() for variable in self._overrides) if self._are_variables else tuple(self._overrides)
         if self._can_change_in_place or not are_same(values, self._values):
             self._values = values
             self._can_change_in_place = any(isinstance(value, list | dict | set) for value in values)

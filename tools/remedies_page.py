@@ -58,11 +58,12 @@ def _found_by(remedy: Remedy) -> str:
         return "Nothing of ours has started, so that no report can say so."
     metrics = [f"a missed limit of {_list(by.metrics)}"] if by.metrics else []
     states = [f"a limit that is {_list(by.statuses)}"] if by.statuses else []
+    missing = [f"a figure that is {_list(by.missing)}"] if by.missing else []
     outcomes = [f"the outcome {_list(by.outcomes)}"] if by.outcomes else []
     objections = [f"an objection to the whole run: {_list(by.objections)}"] if by.objections else []
     xids = [f"an XID with {_list(by.xids)}"] if by.xids else []
     says = ["its message, or the end of a log"] if by.says else []
-    return f"Found by {'; '.join([*metrics, *xids, *states, *outcomes, *objections, *says])}."
+    return f"Found by {'; '.join([*metrics, *xids, *states, *missing, *outcomes, *objections, *says])}."
 
 
 def _list(words: list[str]) -> str:

@@ -2,16 +2,23 @@
 
 import pytest
 
+from gpu_acceptance.figures.answered import figure_of
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.xids import labels_of, meaning_of
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Judgement
+from gpu_acceptance.record.row import Attempt, Judgement
 from gpu_acceptance.record.run_record import Objection, ObjectionKind
 from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_objection, kinds_of_rank, kinds_of_row
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
+from gpu_acceptance.verdict.judge import judge
+from tests.judging import make_job, make_limit, make_profile
+
+PROFILE, JOB = make_profile(make_limit("hbm.copy.bandwidth")), make_job(1)
 
 
-def judgement(metric, message="", status=Status.MISSED):
-    return Judgement(metric=metric, status=status, message=message)
+def judgement(metric, message="", status=Status.MISSED, **more):
+    return Judgement(metric=metric, status=status, message=message, **more)
 
 
 def record(message="", outcome=Outcome.DIED, **more):
@@ -40,24 +47,17 @@ def test_a_missed_limit_is_of_the_kind_of_its_metric(metric, kind):
 
 
 @pytest.mark.parametrize(
-    ("said", "kinds"),
-    [
-        ("1 count (XID 79, GPU has fallen off the bus: reboot the node)", ("xid_reboot",)),
-        ("2 count (XID 63, row remapping: reset the GPU; XID 31, page fault: restart the application)", ("xid_reset", "xid_application")),
-        ("1 count (XID 154, GPU recovery action changed: reset the GPU)", ("xid_reset",)),
-        ("1 count (XID 4711, not in the table: contact the vendor's support)", ("xid_vendor",)),
-        ("1 count (in words that nobody knows)", ("xid_vendor",)),
-    ],
+    ("numbers", "kinds"),
+    [([79], {"xid_reboot"}), ([63, 31], {"xid_reset", "xid_application"}), ([4711], {"xid_vendor"}), ([], {"xid_vendor"})],
 )
-def test_a_missed_limit_on_xids_is_of_their_kinds(said, kinds):
-    assert kinds_of_judgement(judgement("counters.xids", f"counters.xids = {said}, need <= 0")) == kinds
+def test_a_missed_limit_on_xids_is_of_their_kinds(numbers, kinds):
+    labels = labels_of(map(meaning_of, numbers))
+    assert set(kinds_of_judgement(judgement("counters.xids", labels=labels))) == kinds
 
 
 @pytest.mark.parametrize(
     ("status", "message", "kind"),
     [
-        (Status.INVALID, "kernel_log.errors.xids is no value but not permitted (/dev/kmsg), need <= 0", "not_permitted"),
-        (Status.INVALID, "counters.nvlink.recoveries is no value but not supported (link 0), need <= 0", "not_supported"),
         (Status.INVALID, "hbm.copy.bandwidth = nan", "invalid"),
         (Status.UNSTABLE, "gemm.bf16.burst with a spread of 9 %", "unstable"),
         (Status.NO_LIMIT, "no limit at 3 GPUs per node", "no_limit"),
@@ -66,6 +66,22 @@ def test_a_missed_limit_on_xids_is_of_their_kinds(said, kinds):
 )
 def test_a_limit_that_was_not_judged_is_of_the_kind_of_its_state_or_of_what_it_says(status, message, kind):
     assert kinds_of_judgement(judgement("hbm.copy.bandwidth", message, status)) == (kind,)
+
+
+@pytest.mark.parametrize(
+    ("why", "kind"),
+    [
+        (Why.NOT_PERMITTED, "not_permitted"),
+        (Why.NOT_SUPPORTED, "not_supported"),
+        (Why.NOT_THERE, "not_supported"),
+        (Why.UNREADABLE, "invalid"),
+    ],
+)
+def test_a_figure_without_a_value_is_of_the_kind_of_its_reason(why, kind):
+    figure = figure_of("hbm.copy.bandwidth", Missing(why, "/dev/x"), "GB/s", judged=True)
+    (found,) = judge([Attempt(number=1, ranks=(record(outcome=Outcome.PASSED, figures=(figure,)),))], PROFILE, JOB, {}, "hbm")
+    assert found.status is Status.INVALID
+    assert kinds_of_judgement(found) == (kind,)
 
 
 OOM = "the worker ended with signal SIGKILL; since it started the kernel has killed 1 processes of this machine for want of memory"

@@ -151,8 +151,6 @@ CUDA error: uncorrectable ECC error encountered; CUBLAS_STATUS_EXECUTION_FAILED
 torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp; ncclRemoteError: A call failed possibly due to a network error
 the worker ended with signal SIGSEGV; Segmentation fault (core dumped)
 terminate called after throwing an instance of 'c10::Error'
-kernel_log.errors.xids is no value but not permitted (/dev/kmsg), need <= 0
-counters.nvlink.recoveries is no value but not supported (link 0), need <= 0
 """.strip().splitlines()  # of our own sources, or as torch, NCCL, CUDA, Python and Linux write it
 
 

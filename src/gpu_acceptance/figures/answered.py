@@ -9,5 +9,6 @@ def figure_of(
 ) -> Figure:
     """Of a value, or of an answer of a reader. Raises ValueError over a metric or a unit that cannot be one."""
     if isinstance(answer, Missing):
-        return make_figure(metric, None, unit, judged=judged, anomaly=str(answer), detail=detail, labels=labels)
+        known = {**labels, "missing": answer.missing.value}
+        return make_figure(metric, None, unit, judged=judged, anomaly=str(answer), detail=detail, labels=known)
     return make_figure(metric, answer, unit, judged=judged, spread_percent=spread_percent, detail=detail, labels=labels)

@@ -5,10 +5,11 @@ The supervisor takes the readings, a worker is not asked: RankRecord keeps these
 
 from collections.abc import Collection, Iterator
 
+from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory import gpu_counters
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.gpu_counters import CountersReading
-from gpu_acceptance.inventory.xids import meaning_of
+from gpu_acceptance.inventory.xids import labels_of, meaning_of
 from gpu_acceptance.record.figure import Figure, make_figure
 from gpu_acceptance.thresholds.limit import COUNTERS
 
@@ -32,7 +33,7 @@ def _figure(name: str, before: CountersReading, after: CountersReading, limited:
     rises = dict(_rises(name, before, after))
     missing = next((rise for rise in rises.values() if isinstance(rise, Missing)), None)
     if missing:
-        return make_figure(metric, None, _unit(name), judged=judged, anomaly=str(missing))
+        return figure_of(metric, missing, _unit(name), judged=judged)
     numbers = {part: rise for part, rise in rises.items() if not isinstance(rise, Missing)}
     total = sum(numbers.values())
     parts = [f"{part}: {rise}" for part, rise in numbers.items() if rise and part]
@@ -77,9 +78,10 @@ def _xids(after: CountersReading, limited: frozenset[str]) -> Figure:
     metric, xids = f"{COUNTERS}.xids", after.xids
     judged = metric in limited
     if isinstance(xids, Missing):
-        return make_figure(metric, None, "count", judged=judged, anomaly=str(xids))
-    named = _named([str(meaning_of(number)) for number in dict.fromkeys(xids)])
-    return make_figure(metric, len(xids), "count", judged=judged, detail=named)
+        return figure_of(metric, xids, "count", judged=judged)
+    meanings = [meaning_of(number) for number in xids]
+    named = _named([str(one) for one in dict.fromkeys(meanings)])
+    return make_figure(metric, len(xids), "count", judged=judged, detail=named, labels=labels_of(meanings))
 
 
 def _named(parts: list[str]) -> str:

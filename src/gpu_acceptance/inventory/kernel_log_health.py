@@ -11,11 +11,11 @@ from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.kernel_log import KernelLog, PcieError, SXid, Xid
 from gpu_acceptance.inventory.pci_topology import Place, nvml_bus_id
-from gpu_acceptance.inventory.xids import Remedy, XidMeaning, meaning_of
+from gpu_acceptance.inventory.xids import Remedy, XidMeaning, labels_of, meaning_of
 
 T = TypeVar("T")
 
-Finding = tuple[str, Answer[int], str, str]  # metric, value, unit, what it is of
+Finding = tuple[str, Answer[int], str, str] | tuple[str, Answer[int], str, str, dict[str, int]]  # metric, value, unit, what it is of
 Findings = Iterator[Finding]
 
 _NO_REPAIR = {Remedy.IGNORE, Remedy.RESTART_APPLICATION}
@@ -29,7 +29,7 @@ def errors(log: KernelLog, gpu: GpuReading, place: Answer[Place]) -> Findings:
         yield from ((f"kernel_log.errors.{name}", address, "count", "") for name in ("xids", "lost", "pcie"))
         return
     to_repair = [meaning for meaning in _meanings(log.xids, {address}) if meaning.remedy not in _NO_REPAIR]
-    yield "kernel_log.errors.xids", _counted(to_repair, log, _unreadable(log)), "count", _named(map(str, to_repair))
+    yield "kernel_log.errors.xids", _counted(to_repair, log, _unreadable(log)), "count", _named(map(str, to_repair)), labels_of(to_repair)
     lost = [f"{one.at_s:.0f} s after boot" for one in _known(log.lost_gpus) if one.pci_bus_id == address]
     yield "kernel_log.errors.lost", _counted(lost, log, _unreadable(log)), "count", _named(lost)
     own = [error for error in _known(log.pcie_errors) if _is_above(error, address, place)]

@@ -13,7 +13,8 @@ sources disagree, the one that trusts the hardware less holds, and a comment say
 """
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -41,6 +42,16 @@ class XidMeaning:
 
     def __str__(self) -> str:
         return f"XID {self.number}, {self.name}: {self.remedy}"
+
+
+def labels_of(meanings: Iterable[XidMeaning]) -> dict[str, int]:
+    """For a figure: how many XIDs ask for which remedy, by its name in lower case."""
+    return dict(Counter(meaning.remedy.name.lower() for meaning in meanings))
+
+
+def remedies_in(labels: Iterable[str]) -> list[Remedy]:
+    """What the XIDs behind a figure with these labels ask for."""
+    return [remedy for remedy in Remedy if remedy.name.lower() in labels]
 
 
 def meaning_of(number: int, text: str = "") -> XidMeaning:

@@ -1,5 +1,7 @@
 """One validation of the report: its attempts on all ranks, and what the limits made of them."""
 
+from pydantic import Field
+
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.text.model import Model, Text
@@ -25,7 +27,11 @@ class Judgement(Model):
     file: str = ""
     margin: float | None = None  # distance to the bound as a part of it; negative: missed
     ranks: tuple[int, ...] = ()  # who missed it, or the worst one where it held
+    labels: dict[str, str | int] = Field(default_factory=dict)  # of the figure that was judged, or could not be
     message: Text = ""  # one line for people; for NOT_APPLICABLE and WAIVED it carries the reason
+
+    def __hash__(self) -> int:
+        return hash((self.metric, self.bound, self.status, self.message))
 
     @property
     def asked_number(self) -> float | None:

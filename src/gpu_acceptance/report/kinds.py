@@ -1,7 +1,7 @@
 """Which kinds of failure a judgement, a rank or the whole run shows. Pure; total over all that a run can end in (a test keeps it).
 
-A missed limit is of the kind that its metric has; one about XIDs is of the kinds that the XIDs in its message have. All else is first
-looked for in words (`says`: messages and the ends of logs), then by its state or outcome.
+A missed limit is of the kind that its metric has; one about XIDs is of the kinds that its XIDs have; a figure without a value is of the
+kind that its reason has. All else is first looked for in words (`says`: messages and the ends of logs), then by its state or outcome.
 """
 
 import re
@@ -17,7 +17,6 @@ from gpu_acceptance.record.run_record import Objection
 from gpu_acceptance.report.remedies import FoundBy, table
 
 XID_METRICS = frozenset({"counters.xids", "kernel_log.errors.xids"})
-_XID = re.compile(rf"\bXID \d{{1,9}}, .{{1,80}}?: ({'|'.join(re.escape(remedy) for remedy in xids.Remedy)})")  # as XidMeaning writes it
 _END_OF_LOG = 4_000  # characters: 1,000 ranks may have died, each with a log of its own
 _MOST_KINDS = 3  # of one text: a log that tells of everything tells of nothing
 
@@ -25,9 +24,14 @@ _MOST_KINDS = 3  # of one text: a log that tells of everything tells of nothing
 def kinds_of_judgement(judgement: Judgement) -> tuple[str, ...]:
     """Of a limit that neither held nor was declared away; never empty."""
     if judgement.status is not Status.MISSED:
-        return _said(judgement.message) or kinds_of_status(judgement.status)
+        missing = judgement.labels.get("missing")
+        return (
+            tuple(kind for kind, by in _found_by() if missing in by.missing)
+            or _said(judgement.message)
+            or kinds_of_status(judgement.status)
+        )
     if judgement.metric in XID_METRICS:
-        return _of_xids(judgement.message)
+        return _of_xids(judgement)
     return kinds_of_metric(judgement.metric) or kinds_of_status(Status.MISSED)
 
 
@@ -72,9 +76,9 @@ def kinds_of_outcome(outcome: Outcome) -> tuple[str, ...]:
     return tuple(kind for kind, by in _found_by() if outcome.value in by.outcomes)
 
 
-def _of_xids(message: str) -> tuple[str, ...]:
-    """XIDs that the message does not name are as bad as one that nobody knows."""
-    remedies = _XID.findall(message) or [xids.Remedy.CONTACT_SUPPORT]
+def _of_xids(judgement: Judgement) -> tuple[str, ...]:
+    """XIDs of which nothing is told are as bad as one that nobody knows."""
+    remedies = xids.remedies_in(judgement.labels) or [xids.Remedy.CONTACT_SUPPORT]
     return tuple(dict.fromkeys(kind for remedy in remedies for kind in kinds_of_xid(remedy)))
 
 

@@ -55,6 +55,7 @@ class FoundBy(Model):
     metrics: list[str] = Field(default_factory=list)  # globs over the metrics of missed limits
     xids: list[str] = Field(default_factory=list)  # remedies of inventory/xids.py
     statuses: list[str] = Field(default_factory=list)  # of limits
+    missing: list[str] = Field(default_factory=list)  # why a figure has no value (Why of inventory/answer.py)
     outcomes: list[str] = Field(default_factory=list)
     objections: list[Annotated[ObjectionKind, Field(strict=False)]] = Field(default_factory=list)  # to a run as a whole
     lacks: list[str] = Field(default_factory=list)  # what validations were not run for want of, as inventory/needs.py names it
@@ -69,7 +70,7 @@ class FoundBy(Model):
             except re.error as error:
                 raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
         if self.before_a_run == bool(
-            self.metrics or self.xids or self.statuses or self.outcomes or self.objections or self.lacks or self.says
+            self.metrics or self.xids or self.statuses or self.missing or self.outcomes or self.objections or self.lacks or self.says
         ):
             raise ValueError("a kind is found by something, or is from before a run, and not both")
         return self

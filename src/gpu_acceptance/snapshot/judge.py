@@ -118,8 +118,11 @@ def _log_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...]) -> _Topics:
 
 
 def _of(findings: Iterable[tuple[Any, ...]]) -> list[Figure]:
-    """Metric, value, unit, and where the finding says it what the value is of."""
-    return [figure_of(metric, value, unit, judged=True, detail="".join(detail)) for metric, value, unit, *detail in findings]
+    """Metric, value, unit, and where the finding says it what the value is of and labels."""
+    return [
+        figure_of(metric, value, unit, judged=True, detail=of[0] if of else "", labels=of[1] if len(of) > 1 else {})
+        for metric, value, unit, *of in findings
+    ]
 
 
 def _row(subject: str, topic: str, profile: Profile, job: Job, figures: list[list[Figure]], waivers: Mapping[str, str]) -> Row:

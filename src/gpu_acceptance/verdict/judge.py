@@ -4,8 +4,9 @@ Judged on the worst member of the scope, never on a mean. What cannot be judged 
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from gpu_acceptance.record.figure import NONE, Labels
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt, Judgement
@@ -19,11 +20,12 @@ from gpu_acceptance.verdict.sift import Reading, Sifted, quantity, readings_by_m
 
 @dataclass(frozen=True)
 class _Problem:
-    """Why a bound did not simply hold, and of which ranks."""
+    """Why a bound did not simply hold, and of which ranks. `labels` are those of the first figure."""
 
     status: Status
     text: str
     ranks: tuple[int, ...]
+    labels: Labels = field(default_factory=dict)
 
 
 def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapping[str, str], subject: str) -> tuple[Judgement, ...]:
@@ -126,15 +128,16 @@ def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job
     finding = _find(bound, limit, sifted.usable, job, num_metrics)
     problems = list(_problems(bound, limit, readings, sifted, finding, job))
     if problems:
-        status, ranks = problems[0].status, problems[0].ranks
+        status, ranks, labels = problems[0].status, problems[0].ranks, problems[0].labels
         message = "; also: ".join(problem.text for problem in problems)
     elif bound == "uniform" and len({job.member_of(reading.rank, scope) for reading in sifted.usable}) < 2:
-        status, ranks, message = Status.NOT_APPLICABLE, (), f"{limit.metric}: not applicable: one figure has nothing to be equal to"
+        status, ranks, labels = Status.NOT_APPLICABLE, (), NONE
+        message = f"{limit.metric}: not applicable: one figure has nothing to be equal to"
     else:
         assert finding.worst is not None, f"{limit.metric} {bound}: no figure, and nobody said so"
-        status, ranks = Status.HELD, (finding.worst.rank,)
+        status, ranks, labels = Status.HELD, (finding.worst.rank,), finding.worst.labels
         message = _say(limit, finding, (finding.worst,), scope, job)
-    return _judgement(bound, limit, status, message, finding, ranks)
+    return _judgement(bound, limit, status, message, finding, ranks, labels)
 
 
 def _unit_scope(bound: str, limit: Limit) -> Scope:
@@ -155,7 +158,9 @@ def blank(bound: str, limit: Limit, job: Job, num_metrics: int, status: Status, 
     return _judgement(bound, limit, status, message, _find(bound, limit, (), job, num_metrics), ())
 
 
-def _judgement(bound: str, limit: Limit, status: Status, message: str, finding: Finding, ranks: Collection[int]) -> Judgement:
+def _judgement(
+    bound: str, limit: Limit, status: Status, message: str, finding: Finding, ranks: Collection[int], labels: Labels = NONE
+) -> Judgement:
     return Judgement(
         metric=limit.metric,
         status=status,
@@ -170,6 +175,7 @@ def _judgement(bound: str, limit: Limit, status: Status, message: str, finding: 
         file=limit.file,
         margin=finding.margin,
         ranks=_sorted(ranks),
+        labels=dict(labels),
         message=clip(message),
     )
 
@@ -177,7 +183,9 @@ def _judgement(bound: str, limit: Limit, status: Status, message: str, finding: 
 def _find(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> Finding:
     scope = _unit_scope(bound, limit)
     samples = [
-        Sample(job.member_of(reading.rank, scope), reading.rank, reading.attempt, _value(reading), reading.figure.detail)
+        Sample(
+            job.member_of(reading.rank, scope), reading.rank, reading.attempt, _value(reading), reading.figure.detail, reading.figure.labels
+        )
         for reading in readings
     ]
     if bound in ("at_least", "at_most"):
@@ -204,14 +212,18 @@ def _problems(bound: str, limit: Limit, readings: Sequence[Reading], sifted: Sif
     tail = _tail(limit, finding)
     if finding.missed:
         todo = f"; to do: {limit.remedy}" if limit.remedy else ""
-        yield _Problem(Status.MISSED, f"{_say(limit, finding, finding.missed, scope, job)}{todo}", _ranks(finding.missed))
+        yield _Problem(
+            Status.MISSED, f"{_say(limit, finding, finding.missed, scope, job)}{todo}", _ranks(finding.missed), finding.missed[0].labels
+        )
     if finding.unfit:
         where = job.where(scope, finding.unfit[0].unit, {sample.unit for sample in finding.unfit})
         yield _Problem(Status.INVALID, f"{limit.metric} {finding.fault}{tail} {where}", _ranks(finding.unfit))
     for status, unusable in ((Status.INVALID, sifted.faulty), (Status.UNSTABLE, sifted.unstable)):
         if unusable:
             wrong = [reading for reading, _ in unusable]
-            yield _Problem(status, f"{limit.metric} {unusable[0][1]}{tail} {_where(wrong, scope, job)}", _ranks(wrong))
+            yield _Problem(
+                status, f"{limit.metric} {unusable[0][1]}{tail} {_where(wrong, scope, job)}", _ranks(wrong), wrong[0].figure.labels
+            )
     missing = sorted(set(job.members(scope)) - {job.member_of(reading.rank, scope) for reading in readings})
     if missing:
         where = job.where(scope, missing[0], missing)

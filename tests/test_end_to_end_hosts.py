@@ -221,7 +221,7 @@ def test_the_launcher_that_held_the_store_takes_the_run_along_and_both_nodes_say
     gone = f"the control store at {ADDRESSES[0]}:{PORT} is gone: "
     conclusion = first.record.conclusion
     assert (conclusion.verdict, conclusion.exit_code) == ("INCOMPLETE", 3), first.output
-    assert f"not confirmed: {gone}" in first.reasons
+    assert f"internal error: {gone}" in first.reasons
     assert first.outcomes() == {"test_long": "interrupted", "test_next": "not run"}
     assert first.row("test_long").message.startswith(f"interrupted: {gone}")
     assert second.rank_errors[1].startswith(f"no verdict: {gone}")

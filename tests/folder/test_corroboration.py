@@ -9,6 +9,7 @@ import pytest
 from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.folder.corroboration import find_unlike_journals
 from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.record.control_messages import ControlMessages, DisputedRecord
@@ -16,8 +17,8 @@ from gpu_acceptance.record.identity import MOST_RANKS
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt
-from gpu_acceptance.record.run_record import RunEnd
-from gpu_acceptance.verdict.run_record import make_run_record
+from gpu_acceptance.record.run_record import RunEnd, RunRecord
+from gpu_acceptance.verdict.run_record import conclude_again, make_run_record
 from tests.journals import BF16, RUN_ID, TRIAD, Told, make_plan, told
 
 ENDED = "2026-11-20T07:21:40+00:00"
@@ -267,9 +268,60 @@ def test_nothing_is_accepted_that_a_rank_did_not_confirm(tmp_path, capsys):
     assert (main(["verdict", str(folder)]), verify(folder, capsys)[0]) == (3, 1)
 
 
-def test_what_broke_a_run_off_may_have_come_too_late_for_its_journals(tmp_path):
+def test_what_broke_a_run_off_may_have_come_too_late_for_its_journals_but_not_for_that_of_its_reporter(tmp_path):
     run = told()
-    assert unlike(leave(tmp_path / RUN_ID, run, record_of(run, end=RunEnd(interrupted="SIGTERM")))) == []
+    record = record_of(run, end=RunEnd(interrupted="SIGTERM"))
+    folder = leave(tmp_path / RUN_ID, run, record)
+    assert unlike(folder) == [f"{journal(0)} was closed with another verdict, exit_code, end of the run"]
+    for closing, faults in ((record.closing, 0), (record.closing.model_copy(update={"ended_at": "2026-11-20T07:00:00+00:00"}), 1)):
+        with (folder / "journal" / "rank-00000.jsonl").open("a") as file:
+            file.write(f"{encode(closing)}\n")
+        assert len(unlike(folder)) == faults
+
+
+def test_that_a_report_could_not_be_written_comes_after_all_journals(tmp_path):
+    run = told()
+    record = record_of(run, end=RunEnd(not_written="no space"))
+    kept = record_of(run).closing.model_copy(update={"verdict": "INCOMPLETE", "exit_code": 3})
+    folder = leave(tmp_path / RUN_ID, run, record)
+    with (folder / "journal" / "rank-00000.jsonl").open("a") as file:
+        file.write(f"{encode(kept)}\n")
+    assert unlike(folder) == []
+
+
+def test_a_closed_journal_tells_all_that_was_judged_of_its_rank(tmp_path):
+    """A run that was broken off may lack attempts of a rank, but not of one that heard how it ended."""
+    run = told()
+    cut = {"attempts": (), "judgements": (), "outcome": Outcome.NOT_RUN}
+    rows = [row.model_copy(update=cut) if row.nodeid == TRIAD else row for row in run.rows()]
+    record = make_run_record(run.plan, run.job, rows, ended_at=ENDED, end=RunEnd(interrupted="SIGTERM"), journals=range(4))
+    assert len(unlike(leave(tmp_path / RUN_ID, run, record, closed_with=record))) == 4
+
+
+@pytest.mark.parametrize("how", [{}, {"end": RunEnd(interrupted="SIGTERM")}])
+def test_no_record_does_without_the_journal_of_a_rank_beside_others_of_its_node(tmp_path, how):
+    run = told(triad=(120.0, 120.0, 3.0, 120.0))
+    record = record_of(run, journals=(0, 1, 3), **how)
+    folder = leave(tmp_path / RUN_ID, run, record, 2, closed_with=record)
+    assert unlike(folder) == [f"{journal(2)} is gone"]
+
+
+def test_no_version_is_made_up_for_a_rank_of_a_run_that_was_broken_off(tmp_path):
+    run, end = told(), RunEnd(interrupted="SIGTERM")
+    first, second, *others = run.job.ranks
+    for versions, faults in (({}, 0), ({"torch": "2.99.0"}, 1)):
+        job = Job((first, second.model_copy(update={"versions": versions}), *others))
+        record = make_run_record(run.plan, job, run.rows(), ended_at=ENDED, end=end, journals=range(4))
+        assert len(unlike(leave(tmp_path / f"{faults}" / RUN_ID, run, record, closed_with=record))) == faults
+
+
+def test_the_field_of_a_figure_that_differs_is_named(tmp_path):
+    run = told()
+    data = json.loads(record_of(run).model_dump_json())
+    data["rows"][1]["attempts"][0]["ranks"][2]["figures"][0]["labels"] = {"kernel": "copy"}
+    folder = leave(tmp_path / RUN_ID, run, conclude_again(RunRecord.model_validate_json(json.dumps(data))))
+    (said,) = unlike(folder)
+    assert said.endswith("labels of hbm.triad.bandwidth is {} there and {'kernel': 'copy'} in results.json")
 
 
 @pytest.mark.parametrize("how", [{"interrupted": "SIGTERM"}, {"internal_error": "it is"}, {"not_concluded": ("no reporter saw it",)}])

@@ -51,6 +51,10 @@ PUT_BACK = {
     "gc frozen is True, was False": "gc.freeze()",
     "gc.callbacks is (zip,), was ()": "gc.callbacks.append(zip)",
     "recursion limit is 400, was 1000": "sys.setrecursionlimit(400)",
+    "stack size of new threads is 65536, was 0": "threading.stack_size(65536)",
+    "digits of an integer as text is 1000, was 4300": "sys.set_int_max_str_digits(1000)",
+    "filters of the root logger is (": "logging.root.addFilter(print)",
+    "time zone is (": "os.environ['TZ'] = 'Asia/Kabul'; time.tzset()",
     "switch interval is 0.5, was 0.005": "sys.setswitchinterval(0.5)",
     "sys.stderr is StringIO, was TextIOWrapper": "sys.stderr = io.StringIO()",
     "sys.excepthook is print, was ": "sys.excepthook = print",
@@ -129,6 +133,12 @@ IN_DOUBT = {
     "replacement of pathlib.Path.read_text is <lambda>": "pathlib.Path.read_text = lambda *_: '1'",
     "replacement of threading.Thread.run is print": "threading.Thread.run = print",
     "replacement of torch.nn.init.normal_ is print": "torch.nn.init.normal_ = print",
+    "replacement of posixpath.isdir is print": "os.path.isdir = print",
+    "replacement of importlib.util.find_spec is print": "import importlib.util; importlib.util.find_spec = print",
+    "replacement of torch.nn.utils.clip_grad_norm_ is print": "torch.nn.utils.clip_grad_norm_ = print",
+    "replacement of torch.nn.Linear.__init__ is print": "torch.nn.Linear.__init__ = print",
+    "replacement of torch.optim.Optimizer.zero_grad is print": "torch.optim.Optimizer.zero_grad = print",
+    "replacement of torch.distributed.ProcessGroup.allreduce is print": "torch.distributed.ProcessGroup.allreduce = print",
     "replacement of torch.utils.flop_counter.FlopCounterMode.get_total_flops is <lambda>": "FlopCounterMode.get_total_flops = lambda _: 1",
     "faulthandler is enabled is False, was True": "faulthandler.disable()",
     "files of descriptors 0, 1, 2 is (": "os.close(1); os.open('/dev/null', os.O_WRONLY)",
@@ -146,6 +156,7 @@ IN_DOUBT = {
 }
 # What is none, though it changes what is looked at.
 NO_CHANGE = (
+    "torch.func.vmap(torch.sin)(torch.ones(3))",  # for which torch registers kernels
     "torch.compile(torch.nn.Linear(2, 2), backend='eager')(torch.ones(2)); torch.optim.SGD([keep_grad()]).step()",
     "mask.set(torch.ones(3))",  # a value that nobody can compare
     "Timer(600, print).start()  # of a library",
@@ -158,10 +169,11 @@ import os, pathlib, platform, random, resource, signal, socket, subprocess, sys,
 import numpy, psutil, torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
-from gpu_acceptance.measure import timing
+from gpu_acceptance.inventory import needs
+from gpu_acceptance.measure import native, timing
 from gpu_acceptance.measure.corruption import survey
 from gpu_acceptance.measure.gemm import dtypes
-from gpu_acceptance.measure.train import cost, models
+from gpu_acceptance.measure.train import cost, data_files, models, pace
 from gpu_acceptance.worker.leftovers import Leftovers
 from gpu_acceptance.worker.settings import COLLECTOR
 from gpu_acceptance.worker import channel

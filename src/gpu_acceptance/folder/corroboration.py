@@ -15,7 +15,7 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import WORKER_END
-from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.record.run_record import Closing, RunRecord
 from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.thresholds.values import first_of
 from gpu_acceptance.verdict.attempts import causes_before_victims
@@ -23,6 +23,7 @@ from gpu_acceptance.verdict.attempts import causes_before_victims
 _MOST_NAMES = 3
 _BROKEN_OFF = {2, 3}  # exit codes of runs whose reporter may not have heard of attempts that the ranks ended
 _WELL = {Outcome.PASSED, Outcome.NOT_APPLICABLE, Outcome.NOT_RUN}
+_OF_A_FIGURE = ("metric", "value", "unit", "judged", "anomaly", "spread_percent", "detail", "labels")
 _WITHOUT_TEXTS = {"message": "", "stack": "", "ras": "", "log_tail": "", "collectives": ()}
 
 _Key = tuple[str, int]  # node id and attempt
@@ -72,13 +73,15 @@ def _expected_here(record: RunRecord) -> Sequence[int]:
 
 
 def _left_out(record: RunRecord) -> Iterator[int]:
-    """Ranks whose journals lie where others of their node do, or where rank 0 wrote: nothing is ACCEPTED without them, whoever says so."""
+    """Ranks whose journals lie where others of their node do, or where rank 0 wrote: nothing is told without them, whoever says so.
+
+    A record that was rebuilt says from how many journals.
+    """
     here = set(record.journals)
-    if record.conclusion.verdict == "ACCEPTED":
-        for ranks in Job(record.ranks).by_node.values():
-            of_node = {one.rank for one in ranks}
-            if 0 in of_node or of_node & here:
-                yield from sorted(of_node - here)
+    for ranks in Job(record.ranks).by_node.values() if not record.rebuilt else ():
+        of_node = {one.rank for one in ranks}
+        if 0 in of_node or of_node & here:
+            yield from sorted(of_node - here)
 
 
 def _rank_of(path: Path) -> int:
@@ -94,9 +97,8 @@ def _problem(content: JournalContent, identity: RankIdentity, record: RunRecord)
         return "has no plan: it was cut off, or begun anew"
     if content.identity.run_id != record.plan.run_id:
         return f"is of run {one_line(content.identity.run_id)}"
-    pair = content.identity, identity
     is_heard = _is_whole(record) and not _is_lost(identity.rank, record)
-    if unlike := _unlike_fields(*(pair if is_heard else map(_before_it_opened, pair))):
+    if unlike := _unlike_fields(content.identity, identity if is_heard else _as_opened(identity, content.identity)):
         return f"gives its rank another {unlike}"
     unlike = _unlike_fields(content.plan, record.plan)
     return f"has a plan with another {unlike}" if unlike else ""
@@ -105,17 +107,30 @@ def _problem(content: JournalContent, identity: RankIdentity, record: RunRecord)
 def _closed_otherwise(contents: Mapping[int, JournalContent], record: RunRecord) -> Iterator[Unlike]:
     """Nothing is ACCEPTED that a rank did not hear and confirm, and what was REJECTED stays so.
 
-    What broke a run off may have come too late for its journals.
+    What broke a run off may have come too late for the journals of its ranks, but not for that of rank 0, which wrote the record.
     """
     for rank, content in contents.items():
         if content.closing is None:
             is_due = record.conclusion.verdict == "ACCEPTED" and content.plan and content.plan.has_closing
             if is_due:
                 yield Unlike(rank, "does not say how the run ended")
-        elif _is_whole(record) and (unlike := _unlike_fields(content.closing, record.closing)):
-            yield Unlike(rank, f"was closed with another {unlike} of the run")
+        elif _has_last_word(rank, record):
+            if unlike := _unlike_fields(content.closing, _closing_due(content.closing, record)):
+                yield Unlike(rank, f"was closed with another {unlike} of the run")
         elif content.closing.verdict == "REJECTED" != record.conclusion.verdict:
             yield Unlike(rank, "was closed with REJECTED")
+
+
+def _has_last_word(rank: int, record: RunRecord) -> bool:
+    return _is_whole(record) or (rank == 0 and not record.rebuilt)
+
+
+def _closing_due(told: Closing, record: RunRecord) -> Closing:
+    """What a journal has to end with. That the report could not be written came after it, and is told by an exit code alone."""
+    due = record.closing
+    if due.end.not_written is None:
+        return due
+    return due.model_copy(update={"verdict": told.verdict, "end": due.end.model_copy(update={"not_written": None})})
 
 
 def _is_whole(record: RunRecord) -> bool:
@@ -128,9 +143,10 @@ def _is_lost(rank: int, record: RunRecord) -> bool:
     return any(one.rank == rank and one.outcome is Outcome.LOST for one in ranks)
 
 
-def _before_it_opened(identity: RankIdentity) -> RankIdentity:
-    """The rank as it was told before its worker opened its device: what came later the reporter of a broken run may not have heard."""
-    return identity.model_copy(update={"gpu_uuid": "", "versions": {}})
+def _as_opened(told: RankIdentity, kept: RankIdentity) -> RankIdentity:
+    """What a reporter of a broken run told of a rank, with what it may not have heard: what came once the worker opened its device."""
+    versions = kept.versions if told.versions.items() <= kept.versions.items() else told.versions
+    return told.model_copy(update={"gpu_uuid": told.gpu_uuid or kept.gpu_uuid, "versions": versions})
 
 
 def _unlike_fields(one: object, other: object) -> str:
@@ -150,7 +166,8 @@ def _unlike_records(contents: Mapping[int, JournalContent], record: RunRecord) -
         pairs = ((key, due[key].get(rank, of_rank[key]), told[key].get(rank)) for key in of_rank if key in told)
         if different := {key: _difference(one, other) for key, one, other in pairs if other is None or _facts(one) != _facts(other)}:
             yield Unlike(rank, f"tells otherwise than results.json: {_attempts(list(different))}: {next(iter(different.values()))}")
-        if untold := [key for key, one in of_rank.items() if key not in told and not _may_be_untold(one, record)]:
+        is_closed = contents[rank].closing is not None and not record.rebuilt
+        if untold := [key for key, one in of_rank.items() if key not in told and not _may_be_untold(one, record, is_closed=is_closed)]:
             yield Unlike(rank, f"tells of what results.json lacks: {_attempts(untold)}")
 
 
@@ -171,10 +188,15 @@ def _believed(told: RankRecord, kept: RankRecord | None) -> RankRecord:
     return told if kept is None or unheard else kept
 
 
-def _may_be_untold(kept: RankRecord, record: RunRecord) -> bool:
-    """An end of the workers at which nothing was wrong is no row; nor is what a run that was broken off did not come to judge."""
+def _may_be_untold(kept: RankRecord, record: RunRecord, *, is_closed: bool) -> bool:
+    """An end of the workers at which nothing was wrong is no row; nor is what a run that was broken off did not come to judge.
+
+    `is_closed`: its rank closed its journal, which it does where all that it told was judged.
+    """
     if kept.nodeid == WORKER_END and kept.outcome in _WELL:
         return True
+    if is_closed:
+        return False
     outcomes = {one.outcome for row in record.rows for attempt in row.attempts for one in attempt.ranks}
     return record.conclusion.exit_code in _BROKEN_OFF or Outcome.LOST in outcomes
 
@@ -190,8 +212,9 @@ def _difference(kept: RankRecord, told: RankRecord | None) -> str:
     if kept.outcome is not told.outcome:
         return f"{kept.outcome} there and {told.outcome} in results.json"
     for one, other in zip(kept.figures, told.figures, strict=False):
-        if one != other:
-            return f"{one.metric} is {one_line(str(one.value))} there and {one_line(str(other.value))} in results.json"
+        for name in (field for field in _OF_A_FIGURE if getattr(one, field) != getattr(other, field)):
+            what = one.metric if name == "value" else f"{name} of {one.metric}"
+            return f"{what} is {one_line(str(getattr(one, name)))} there and {one_line(str(getattr(other, name)))} in results.json"
     return _unlike_fields(_facts(kept), _facts(told))
 
 

@@ -40,12 +40,15 @@ _CLASSES: dict[str, type] = {
     "torch.nn.Module": torch.nn.Module,
     "torch.autograd.Function": torch.autograd.Function,
     "torch.nn.parallel.DistributedDataParallel": torch.nn.parallel.DistributedDataParallel,
+    "torch.distributed.ProcessGroup": dist.ProcessGroup,
+    "torch.distributed.Work": dist.Work,
     **{f"torch.cuda.{name}": getattr(torch.cuda, name) for name in ("Event", "Stream", "CUDAGraph")},
 }
 _CACHED = type(cache(len))
+_OF_PYBIND = type(vars(dist.ProcessGroup)["allreduce"])
 _FUNCTIONS = (
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
-    *(staticmethod, classmethod, property, type, _CACHED),
+    *(staticmethod, classmethod, property, type, _CACHED, _OF_PYBIND),
 )
 _TORCH = Path(torch.__file__).parent
 _WRAPPING = (f"{_TORCH}/_dynamo/", f"{_TORCH}/_compile.py", f"{_TORCH}/optim/")
@@ -128,8 +131,8 @@ def _within(function: object) -> Iterator[object]:
 def _always_watched() -> Iterator[tuple[str, Any, list[str] | None]]:
     yield from ((module.__name__, module, None) for module in _MODULES)
     yield from ((name, owner, None) for name, owner in _CLASSES.items())
-    yield from ((name, owner, ["forward"]) for name, owner in _classes_of(torch.nn).items() if name not in _CLASSES)
-    yield from ((name, owner, ["step"]) for name, owner in _classes_of(torch.optim).items())
+    yield from ((name, owner, ["__init__", "forward"]) for name, owner in _classes_of(torch.nn).items() if name not in _CLASSES)
+    yield from ((name, owner, ["__init__", "step", "zero_grad"]) for name, owner in _classes_of(torch.optim).items())
 
 
 def _classes_of(module: types.ModuleType) -> dict[str, type]:
@@ -147,12 +150,21 @@ def _watched_of_ours(name: str, module: types.ModuleType) -> Iterator[tuple[str,
 
 def _used_in(module: types.ModuleType) -> Iterator[tuple[str, Any, frozenset[str] | None]]:
     """What a module of ours uses of Python and of torch: names of other modules that its code asks for, and classes (None: as a whole)."""
-    names, values = frozenset(_names_in(module)), vars(module).values()
-    used = [value for value in values if issubclass(type(value), types.ModuleType) and value.__name__.partition(".")[0] in _USED]
+    names, values = frozenset(_names_in(module)), list(vars(module).values())
+    used = list(_modules_among(values, names, set()))
     yield from ((value.__name__, value, names) for value in used)
     for value in chain(values, *([vars(one)[name] for name in names & vars(one).keys()] for one in used)):
         if issubclass(type(value), type) and value.__module__.partition(".")[0] in _USED - _SHAPES:
             yield f"{value.__module__}.{value.__qualname__}", value, None
+
+
+def _modules_among(values: Iterable[object], names: frozenset[str], seen: set[str]) -> Iterator[types.ModuleType]:
+    """Those of Python and of torch, and in these what bears one of the names: `os.path`, `torch.nn.utils`."""
+    for value in values:
+        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in _USED and value.__name__ not in seen:
+            seen.add(value.__name__)
+            yield value
+            yield from _modules_among([vars(value)[name] for name in names & vars(value).keys()], names, seen)
 
 
 def _names_in(module: types.ModuleType) -> Iterator[str]:
@@ -248,8 +260,14 @@ def _tables_in(module: types.ModuleType) -> Iterator[tuple[str, tuple[Mapping[st
             yield f"{module.__name__}.{key}", (space, key, table, copy(table))
 
 
+_TORCHS_KEYS = {"Meta", "FuncTorchBatched"}
+
+
 class _Kernels:
-    """Kernels in Python that were registered for torch's own operations. Those that only tell a shape (Meta) are torch's compiler's."""
+    """Kernels in Python that were registered for torch's own operations.
+
+    But those that torch registers itself when it is asked first: of its compiler, which only tell a shape, and of vmap.
+    """
 
     def __init__(self) -> None:
         self._num = 0
@@ -259,7 +277,7 @@ class _Kernels:
         if len(torch.library._impls) != self._num:
             self._num = len(torch.library._impls)
             of_torch = (name.rpartition("/") for name in torch.library._impls if name.startswith("aten/"))
-            self._found = {f"{name}/{key}": "registered" for name, _, key in of_torch if key != "Meta"}
+            self._found = {f"{name}/{key}": "registered" for name, _, key in of_torch if key not in _TORCHS_KEYS}
         return self._found
 
 

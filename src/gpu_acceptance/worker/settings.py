@@ -14,6 +14,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import tracemalloc
 import weakref
 from _signal import getsignal  # type: ignore[import-not-found]  # that of `signal` makes an enum of each answer, which takes ten times as long
@@ -286,6 +287,9 @@ def _forget_exit_functions(before: tuple[Identity, ...]) -> None:
 def _settings() -> Iterable[Setting]:
     variables = _Environment()
     yield Setting("environment", variables.read, variables.put_back)
+    yield Setting("time zone", lambda: (time.timezone, time.tzname), lambda _before: time.tzset())  # of the environment that is back
+    yield Setting("stack size of new threads", threading.stack_size, threading.stack_size)
+    yield Setting("digits of an integer as text", sys.get_int_max_str_digits, sys.set_int_max_str_digits)
     yield Setting("the working directory", os.getcwd, os.chdir)
     handlers = _Handlers()
     yield Setting("handler of", handlers.read, handlers.put_back, may_change_at_import=True)
@@ -313,6 +317,12 @@ def _settings() -> Iterable[Setting]:
     yield Setting("locale", of_locale, of_locale, may_change_at_import=True)
     root = logging.root
     yield Setting("level of the root logger", lambda: root.level, lambda level: root.setLevel(level), may_change_at_import=True)
+    yield Setting(
+        "filters of the root logger",
+        lambda: tuple(map(Identity, root.filters)),
+        lambda before: root.filters.__setitem__(slice(None), [one.held for one in before]),
+        may_change_at_import=True,
+    )
     yield attribute(root.manager, "disable", "logging.disable", may_change_at_import=True)
     yield Setting("tracemalloc", tracemalloc.is_tracing, lambda before: tracemalloc.start() if before else tracemalloc.stop())
     yield Setting("sys.path", lambda: tuple(sys.path), lambda before: sys.path.__setitem__(slice(None), before), may_change_at_import=True)

@@ -321,7 +321,7 @@ def test_the_field_of_a_figure_that_differs_is_named(tmp_path):
     data["rows"][1]["attempts"][0]["ranks"][2]["figures"][0]["labels"] = {"kernel": "copy"}
     folder = leave(tmp_path / RUN_ID, run, conclude_again(RunRecord.model_validate_json(json.dumps(data))))
     (said,) = unlike(folder)
-    assert said.endswith("labels of hbm.triad.bandwidth is {} there and {'kernel': 'copy'} in results.json")
+    assert said.endswith("labels of hbm.triad.bandwidth is None there and {'kernel': 'copy'} in results.json")
 
 
 @pytest.mark.parametrize("how", [{"interrupted": "SIGTERM"}, {"internal_error": "it is"}, {"not_concluded": ("no reporter saw it",)}])

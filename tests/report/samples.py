@@ -158,7 +158,7 @@ def limit_of(judgement):
 
 
 def figure(metric, value, unit, spread_percent=None, judged=True, anomaly="", **labels):
-    more = {"spread_percent": spread_percent, "judged": judged, "anomaly": anomaly, "labels": labels}
+    more = {"spread_percent": spread_percent, "judged": judged, "anomaly": anomaly, "labels": labels or None}
     return Figure(metric=metric, value=value, unit=unit, **more)
 
 

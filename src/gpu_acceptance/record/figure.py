@@ -32,12 +32,15 @@ class Figure:
     anomaly: str = ""
     spread_percent: float | None = None  # coefficient of variation of the blocks behind the value
     detail: str = Field(default="", max_length=1_000)  # which part of the machine it is of, for people: links, ports, XIDs
-    labels: dict[str, str | int] = Field(default_factory=dict, max_length=16)  # what it is of, for whoever draws it: bytes=4096
+    labels: dict[str, str | int] | None = Field(default=None, max_length=16)  # what it is of, for whoever draws it: bytes=4096
+
+    def label(self, name: str) -> str | int | None:
+        return self.labels.get(name) if self.labels else None
 
     @model_serializer(mode="wrap")
     def _write_what_is_there(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
         """Every rank writes a dozen counters in every validation, and most of them have nothing to say but 0."""
-        return {name: value for name, value in write(self).items() if name not in _OPTIONAL or value not in ("", None, {})}
+        return {name: value for name, value in write(self).items() if name not in _OPTIONAL or (value is not None and value != "")}
 
 
 _FIGURE = TypeAdapter(Figure)
@@ -68,7 +71,7 @@ def make_figure(
         if not isinstance(text, str) or not pattern.fullmatch(text):
             raise ValueError(f"{what} {text!r:.100} is none; allowed: {pattern.pattern}")
     anomaly = anomaly or _anomaly(value) or (_spread_anomaly(spread_percent) if spread_percent is not None else "")
-    detail, known = clip(detail, _MOST_TEXT), {name: _label(name, told) for name, told in labels.items()}
+    detail, known = clip(detail, _MOST_TEXT), {name: _label(name, told) for name, told in labels.items()} or None
     if anomaly:
         return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly, detail=detail, labels=known)
     assert isinstance(value, bool | int | float | str)

@@ -113,7 +113,7 @@ def _figure(figure: Figure) -> dict[str, Value | None]:
         "spread_percent": figure.spread_percent,
         "anomaly": figure.anomaly,
         "detail": figure.detail,
-        "labels": " ".join(f"{name}={value}" for name, value in figure.labels.items()),
+        "labels": " ".join(f"{name}={value}" for name, value in (figure.labels or {}).items()),
     }
 
 

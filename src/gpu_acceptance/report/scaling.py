@@ -68,7 +68,7 @@ def scaling(record: RunRecord) -> Scaling | None:
 
 
 def _note(readings: dict[tuple[str, int], _Reading], figure: Figure) -> None:
-    of, num_ranks, quantity = (figure.labels.get(name) for name in ("of", "ranks", "quantity"))
+    of, num_ranks, quantity = map(figure.label, ("of", "ranks", "quantity"))
     if not can_be_drawn(figure.value) or not isinstance(num_ranks, int) or num_ranks < 1:
         return
     what = subject_of_metric(figure.metric), str(quantity)

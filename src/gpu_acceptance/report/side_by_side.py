@@ -90,7 +90,7 @@ def _pairs(attempt: Attempt) -> Iterator[Grid]:
     found: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     for record in sorted(attempt.ranks, key=lambda one: one.rank):
         for figure in record.figures:
-            other = figure.labels.get("to_rank")
+            other = figure.label("to_rank")
             if other is not None and isinstance(figure.value, int | float) and not isinstance(figure.value, bool):
                 metric = figure.metric.removesuffix(f".to_rank_{other}")
                 found.setdefault((metric, figure.unit), {})[f"rank {record.rank}", f"rank {other}"] = figure.value

@@ -113,7 +113,7 @@ def _badness(figure: Figure, *, is_time: bool) -> tuple[bool, float]:
 
 def _sized(figure: Figure) -> Sized | None:
     """None where it has no size."""
-    collective, num_bytes, called = (figure.labels.get(name) for name in ("collective", "bytes", "called"))
+    collective, num_bytes, called = map(figure.label, ("collective", "bytes", "called"))
     if not isinstance(num_bytes, int) or num_bytes < 1:
         return None
     subject = subject_of_metric(figure.metric)

@@ -4,9 +4,9 @@ Judged on the worst member of the scope, never on a mean. What cannot be judged 
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from gpu_acceptance.record.figure import NONE, Labels
+from gpu_acceptance.record.figure import Labels
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt, Judgement
@@ -25,7 +25,7 @@ class _Problem:
     status: Status
     text: str
     ranks: tuple[int, ...]
-    labels: Labels = field(default_factory=dict)
+    labels: Labels | None = None
 
 
 def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapping[str, str], subject: str) -> tuple[Judgement, ...]:
@@ -131,7 +131,7 @@ def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job
         status, ranks, labels = problems[0].status, problems[0].ranks, problems[0].labels
         message = "; also: ".join(problem.text for problem in problems)
     elif bound == "uniform" and len({job.member_of(reading.rank, scope) for reading in sifted.usable}) < 2:
-        status, ranks, labels = Status.NOT_APPLICABLE, (), NONE
+        status, ranks, labels = Status.NOT_APPLICABLE, (), None
         message = f"{limit.metric}: not applicable: one figure has nothing to be equal to"
     else:
         assert finding.worst is not None, f"{limit.metric} {bound}: no figure, and nobody said so"
@@ -159,7 +159,7 @@ def blank(bound: str, limit: Limit, job: Job, num_metrics: int, status: Status, 
 
 
 def _judgement(
-    bound: str, limit: Limit, status: Status, message: str, finding: Finding, ranks: Collection[int], labels: Labels = NONE
+    bound: str, limit: Limit, status: Status, message: str, finding: Finding, ranks: Collection[int], labels: Labels | None = None
 ) -> Judgement:
     return Judgement(
         metric=limit.metric,
@@ -175,7 +175,7 @@ def _judgement(
         file=limit.file,
         margin=finding.margin,
         ranks=_sorted(ranks),
-        labels=dict(labels),
+        labels=dict(labels or {}),
         message=clip(message),
     )
 

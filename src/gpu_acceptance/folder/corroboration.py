@@ -3,8 +3,9 @@
 Texts are not compared: a redacted one is cut elsewhere, and who waited for whom is worded by who judged. Outcomes and figures are.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gpu_acceptance.folder.journal import JournalContent, read_journal
@@ -45,8 +46,11 @@ class Unlike:
         return f"the journal of rank {self.rank} ({self.name}) {self.what}"
 
 
-def find_unlike_journals(run_dir: Path, record: RunRecord) -> Iterator[Unlike]:
-    """Each way in which a journal in this folder does not confirm the record, by rank. Nothing where all do."""
+def find_unlike_journals(run_dir: Path, record: RunRecord, *, is_over: bool = True) -> Iterator[Unlike]:
+    """Each way in which a journal in this folder does not confirm the record, by rank. Nothing where all do.
+
+    Until a run `is_over` its reporter has not written the last word into its own.
+    """
     found = {path.name: path for path in journal_paths(run_dir)}
     yield from (Unlike(rank, "is gone") for rank in _expected_here(record) if journal_name(rank) not in found)
     contents = {}
@@ -61,7 +65,11 @@ def find_unlike_journals(run_dir: Path, record: RunRecord) -> Iterator[Unlike]:
         else:
             contents[rank] = content
     yield from (Unlike(_rank_of(path), "is of no rank of this run") for path in found.values())
-    for look in (_unlike_records, _closed_otherwise):  # figures that are not those of the journals are told as that
+    last_words = {0} if is_over and not record.rebuilt else set()
+    for look in (
+        _unlike_records,
+        partial(_closed_otherwise, last_words=last_words),
+    ):  # figures that are not those of the journals are told as that
         if unlike := list(look(contents, record)):
             yield from unlike
             return
@@ -104,25 +112,21 @@ def _problem(content: JournalContent, identity: RankIdentity, record: RunRecord)
     return f"has a plan with another {unlike}" if unlike else ""
 
 
-def _closed_otherwise(contents: Mapping[int, JournalContent], record: RunRecord) -> Iterator[Unlike]:
+def _closed_otherwise(contents: Mapping[int, JournalContent], record: RunRecord, *, last_words: Set[int]) -> Iterator[Unlike]:
     """Nothing is ACCEPTED that a rank did not hear and confirm, and what was REJECTED stays so.
 
-    What broke a run off may have come too late for the journals of its ranks, but not for that of rank 0, which wrote the record.
+    What broke a run off may have come too late for the journals of its ranks, but for those that have the last word.
     """
     for rank, content in contents.items():
         if content.closing is None:
             is_due = record.conclusion.verdict == "ACCEPTED" and content.plan and content.plan.has_closing
             if is_due:
                 yield Unlike(rank, "does not say how the run ended")
-        elif _has_last_word(rank, record):
+        elif _is_whole(record) or rank in last_words:
             if unlike := _unlike_fields(content.closing, _closing_due(content.closing, record)):
                 yield Unlike(rank, f"was closed with another {unlike} of the run")
         elif content.closing.verdict == "REJECTED" != record.conclusion.verdict:
             yield Unlike(rank, "was closed with REJECTED")
-
-
-def _has_last_word(rank: int, record: RunRecord) -> bool:
-    return _is_whole(record) or (rank == 0 and not record.rebuilt)
 
 
 def _closing_due(told: Closing, record: RunRecord) -> Closing:

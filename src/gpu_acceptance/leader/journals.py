@@ -65,7 +65,7 @@ def find_unconfirmed(run_dir: Path, record: RunRecord, node: int, *, may_wait: b
     nodes = {identity.rank: identity.node for identity in record.ranks}
     begin = time.monotonic()
     while True:
-        unlike = list(find_unlike_journals(run_dir, record))
+        unlike = list(find_unlike_journals(run_dir, record, is_over=False))
         is_elsewhere = any(nodes.get(one.rank) != node for one in unlike)
         if not unlike or time.monotonic() > begin + (_CACHED_S if may_wait and is_elsewhere else _WRITING_S):
             return unlike

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
-from gpu_acceptance.record.figure import Labels
 from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.limit import Limit, Scope, Value
 from gpu_acceptance.thresholds.values import is_number, show, show_apart, typed
@@ -23,7 +22,6 @@ class Sample(NamedTuple):
     attempt: int
     value: Value
     detail: str = ""  # which part of the unit it is of, where that is known
-    labels: Labels | None = None
 
     @property
     def number(self) -> int | float:

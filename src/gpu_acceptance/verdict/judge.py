@@ -135,7 +135,7 @@ def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job
         message = f"{limit.metric}: not applicable: one figure has nothing to be equal to"
     else:
         assert finding.worst is not None, f"{limit.metric} {bound}: no figure, and nobody said so"
-        status, ranks, labels = Status.HELD, (finding.worst.rank,), finding.worst.labels
+        status, ranks, labels = Status.HELD, (finding.worst.rank,), _labels_of(finding.worst, sifted.usable)
         message = _say(limit, finding, (finding.worst,), scope, job)
     return _judgement(bound, limit, status, message, finding, ranks, labels)
 
@@ -183,9 +183,7 @@ def _judgement(
 def _find(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> Finding:
     scope = _unit_scope(bound, limit)
     samples = [
-        Sample(
-            job.member_of(reading.rank, scope), reading.rank, reading.attempt, _value(reading), reading.figure.detail, reading.figure.labels
-        )
+        Sample(job.member_of(reading.rank, scope), reading.rank, reading.attempt, _value(reading), reading.figure.detail)
         for reading in readings
     ]
     if bound in ("at_least", "at_most"):
@@ -201,6 +199,12 @@ def _find(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_m
     return find_behind(samples, limit.peers, peer_factor(len(job.members(scope)), num_metrics))
 
 
+def _labels_of(sample: Sample, readings: Iterable[Reading]) -> Labels | None:
+    """Of the figure behind a sample: of one of thousands, so that they do not all carry them."""
+    found = (one.figure for one in readings if one.rank == sample.rank and one.attempt == sample.attempt)
+    return next((figure.labels for figure in found if (figure.value, figure.detail) == (sample.value, sample.detail)), None)
+
+
 def _value(reading: Reading) -> bool | int | float | str:
     assert reading.figure.value is not None
     return reading.figure.value
@@ -213,7 +217,10 @@ def _problems(bound: str, limit: Limit, readings: Sequence[Reading], sifted: Sif
     if finding.missed:
         todo = f"; to do: {limit.remedy}" if limit.remedy else ""
         yield _Problem(
-            Status.MISSED, f"{_say(limit, finding, finding.missed, scope, job)}{todo}", _ranks(finding.missed), finding.missed[0].labels
+            Status.MISSED,
+            f"{_say(limit, finding, finding.missed, scope, job)}{todo}",
+            _ranks(finding.missed),
+            _labels_of(finding.missed[0], readings),
         )
     if finding.unfit:
         where = job.where(scope, finding.unfit[0].unit, {sample.unit for sample in finding.unfit})

@@ -11,6 +11,7 @@ from pathlib import Path
 from gpu_acceptance.folder.journal import JournalContent, read_journal
 from gpu_acceptance.folder.rebuild import journal_paths
 from gpu_acceptance.folder.run_files import journal_name
+from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
@@ -24,7 +25,6 @@ from gpu_acceptance.verdict.attempts import causes_before_victims
 _MOST_NAMES = 3
 _BROKEN_OFF = {2, 3}  # exit codes of runs whose reporter may not have heard of attempts that the ranks ended
 _WELL = {Outcome.PASSED, Outcome.NOT_APPLICABLE, Outcome.NOT_RUN}
-_OF_A_FIGURE = ("metric", "value", "unit", "judged", "anomaly", "spread_percent", "detail", "labels")
 _WITHOUT_TEXTS = {"message": "", "stack": "", "ras": "", "log_tail": "", "collectives": ()}
 
 _Key = tuple[str, int]  # node id and attempt
@@ -216,7 +216,7 @@ def _difference(kept: RankRecord, told: RankRecord | None) -> str:
     if kept.outcome is not told.outcome:
         return f"{kept.outcome} there and {told.outcome} in results.json"
     for one, other in zip(kept.figures, told.figures, strict=False):
-        for name in (field for field in _OF_A_FIGURE if getattr(one, field) != getattr(other, field)):
+        for name in (field for field in Figure.__dataclass_fields__ if getattr(one, field) != getattr(other, field)):
             what = one.metric if name == "value" else f"{name} of {one.metric}"
             return f"{what} is {one_line(str(getattr(one, name)))} there and {one_line(str(getattr(other, name)))} in results.json"
     return _unlike_fields(_facts(kept), _facts(told))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_acceptance import __version__
-from gpu_acceptance.figures.answered import figure_of
+from gpu_acceptance.figures.answered import figure_of, parts_of
 from gpu_acceptance.inventory import declared, gpu_health, infiniband_health, kernel_log_health
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.declared import DeclaredNode
@@ -118,10 +118,9 @@ def _log_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...]) -> _Topics:
 
 
 def _of(findings: Iterable[tuple[Any, ...]]) -> list[Figure]:
-    """Metric, value, unit, and where the finding says it what the value is of and labels."""
     return [
-        figure_of(metric, value, unit, judged=True, detail=of[0] if of else "", labels=of[1] if len(of) > 1 else {})
-        for metric, value, unit, *of in findings
+        figure_of(metric, value, unit, judged=True, detail=detail, labels=labels)
+        for metric, value, unit, detail, labels in map(parts_of, findings)
     ]
 
 

@@ -294,9 +294,11 @@ class Supervisor:
             self.board.excuse = reason if reason == LOST_MESSAGES else ""
 
     def heed_signals(self) -> None:
-        """The leader: has it stop the run, where a signal asked for that while nobody waited for events."""
-        while self.stop_signals.poll() and not self.stopping:
-            self.pump()
+        """The leader: stops the run where a signal asked for that while nobody waited for events. It waits for no message."""
+        reason = self.stop_signals.poll()
+        if reason and not self.stopping:
+            self.control.cast({"type": "stop", "reason": reason})
+            self.interrupt(reason)
 
     def control_messages(self) -> ControlMessages:
         """What strangers did to the messages between ranks, as this rank saw it and as the others told."""

@@ -64,6 +64,7 @@ class _Watched:
     """
 
     def __init__(self, owner: Any, names: Iterable[str] | None = None, kinds: tuple[type, ...] = ()) -> None:
+        self._owner = owner  # held, since it is known by its id
         self._space: Mapping[str, object] = vars(owner)
         self._names = frozenset(self._space)
         self._above: tuple[type, ...] = owner.__mro__[1:] if isinstance(owner, type) else ()

@@ -22,4 +22,4 @@ def gc_spared() -> Iterator[None]:
     """The same around imports, whose objects all stay: no later collection walks them either."""
     with gc_paused():
         yield
-    gc.freeze()
+        gc.freeze()  # before the first one that may

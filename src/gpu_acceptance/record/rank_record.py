@@ -55,7 +55,7 @@ class RankRecord(Model):
     def _keep_counters_apart(self) -> Self:
         """A worker that could write counters could hide what rose."""
         for figures, are_counters in ((self.figures, False), (self.counters, True)):
-            if stray := _stray(tuple(figure.metric for figure in figures), are_counters):
+            if stray := _stray(tuple([figure.metric for figure in figures]), are_counters):
                 raise ValueError(f"{stray} among the {'counters' if are_counters else 'figures'} of a record")
         return self
 

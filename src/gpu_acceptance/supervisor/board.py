@@ -71,10 +71,9 @@ class Board:
 
     def _refuse_other_place(self, rank: int, record: RankRecord) -> None:
         """Raises ValueError where the record is not of its sender, or not of this attempt."""
-        said = {"rank": record.rank, "nodeid": record.nodeid, "attempt": record.attempt, "generation": record.generation}
-        for name, value in {**self.go, "rank": rank}.items():
-            if name in said and said[name] != value:
-                raise ValueError(f"{name} is {said[name]!r}, and must be {value!r}")
+        said = (record.rank, record.nodeid, record.attempt, record.generation)
+        if said != (wanted := (rank, self.go["nodeid"], self.go["attempt"], self.go["generation"])):
+            raise ValueError(f"rank, validation, attempt and generation are {said}, and must be {wanted}")
 
     def sealable(self, rank: int) -> None:
         self._sealable.add(rank)

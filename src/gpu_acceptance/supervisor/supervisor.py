@@ -15,7 +15,7 @@ from gpu_acceptance.control.session import Message
 from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.launch.rank import Rank
-from gpu_acceptance.processes.gc_pause import gc_paused
+from gpu_acceptance.processes.gc_pause import gc_paused, gc_spared
 from gpu_acceptance.processes.stop_signals import StopSignals, asked_as_well
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.figure import Figure
@@ -230,9 +230,10 @@ class Supervisor:
         self.control.collect(go["seq"], all_answered=self._all_answered)
         self.control.cast(go)
         try:
-            while not board.done:
-                self.pump()
-                self._take_casts("")
+            with gc_spared():  # the records of all ranks, which stay to the end of the run
+                while not board.done:
+                    self.pump()
+                    self._take_casts("")
         finally:
             self.board = None
         self._all_answered &= board.all_answered

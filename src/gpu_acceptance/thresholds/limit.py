@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import PlainSerializer
 
-Value = bool | int | float | str
+Value = float | int | str | bool  # tried in this order; each keeps its own type, 1 stays an int
 Scope = Literal["rank", "node", "job"]
 Nodes = Literal["any", "one", "several"]
 COUNTERS = "counters"  # the subject of what supervisors read round every validation

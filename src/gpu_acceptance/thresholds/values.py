@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gpu_acceptance.thresholds.limit import SOAK, SOAK_DURATION, Value
 
 _WITHOUT_UNIT = {"", "text", "bool"}  # "NVLS text" says less than "NVLS"
 _MOST_TEXT = 200
+_KINDS: Mapping[type, str] = {bool: "bool", int: "number", float: "number", str: "text"}  # a bool is an int too
 
 
 def show(value: Value, digits: int = 6) -> str:
@@ -44,19 +46,25 @@ def show_apart(*values: Value) -> tuple[str, ...]:
 
 def is_number(value: object) -> bool:
     """Whether a value can be compared with a number: an int or float, finite, and not a bool."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
+    return kind_of(value) == "number" and is_finite(value)
+
+
+def is_finite(number: Any) -> bool:
+    """Whether a float can hold an int or float."""
     try:
-        return math.isfinite(value)
-    except OverflowError:  # an int that no float can hold
+        return math.isfinite(number)
+    except OverflowError:
         return False
+
+
+def kind_of(value: object) -> str:
+    """`number`, `text` or `bool`."""
+    return _KINDS.get(type(value)) or next((kind for known, kind in _KINDS.items() if isinstance(value, known)), "")
 
 
 def typed(value: Value) -> tuple[str, Value]:
     """A key under which True is not 1, and 1 is 1.0."""
-    if isinstance(value, bool):
-        return "bool", value
-    return ("text" if isinstance(value, str) else "number"), value
+    return kind_of(value), value
 
 
 def with_unit(shown: str, unit: str) -> str:

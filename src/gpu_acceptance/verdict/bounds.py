@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.limit import Limit, Scope, Value
-from gpu_acceptance.thresholds.values import is_number, show, show_apart, typed
+from gpu_acceptance.thresholds.values import show, show_apart, typed
 
 
 class Sample(NamedTuple):
@@ -25,8 +25,7 @@ class Sample(NamedTuple):
 
     @property
     def number(self) -> int | float:
-        assert isinstance(self.value, (int, float)), self.value
-        assert is_number(self.value), self.value
+        assert isinstance(self.value, (int, float)), self.value  # and finite, as sift.py has seen
         return self.value
 
 
@@ -60,13 +59,14 @@ def bounds_of(limit: Limit) -> tuple[str, ...]:
 
 def find_beyond(samples: Sequence[Sample], asked: float, sign: int) -> Finding:
     """at_least (sign 1) and at_most (sign -1) are one rule and its mirror image."""
-    ordered = sorted(((sign * sample.number, sample) for sample in samples), key=itemgetter(0))
+    numbers = [sign * sample.number for sample in samples]
     symbol = ">=" if sign == 1 else "<="
-    if not ordered:
+    if not numbers:
         return Finding(f"{symbol} {show(asked)}", asked, need_has_unit=True)
-    worst = ordered[0][1]
+    worst = samples[numbers.index(min(numbers))]
     shown, shown_bound = show_apart(worst.value, asked)
-    missed = tuple(sample for number, sample in ordered if number < sign * asked)
+    beyond = [(number, sample) for number, sample in zip(numbers, samples, strict=True) if number < sign * asked]
+    missed = tuple(sample for _, sample in sorted(beyond, key=itemgetter(0)))
     margin = relative(sign * (worst.number - asked), asked)
     return Finding(f"{symbol} {shown_bound}", asked, need_has_unit=True, worst=worst, missed=missed, shown=shown, margin=margin)
 

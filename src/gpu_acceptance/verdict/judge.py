@@ -183,8 +183,9 @@ def _judgement(
 def _find(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> Finding:
     scope = _unit_scope(bound, limit)
     samples = [
-        Sample(job.member_of(reading.rank, scope), reading.rank, reading.attempt, _value(reading), reading.figure.detail)
-        for reading in readings
+        Sample(job.member_of(rank, scope), rank, attempt, figure.value, figure.detail)
+        for rank, attempt, figure in readings
+        if figure.value is not None  # as sift.py has seen
     ]
     if bound in ("at_least", "at_most"):
         asked = bound_at(limit.at_least if bound == "at_least" else limit.at_most, job.gpus_per_node)
@@ -203,11 +204,6 @@ def _labels_of(sample: Sample, readings: Iterable[Reading]) -> Labels | None:
     """Of the figure behind a sample: of one of thousands, so that they do not all carry them."""
     found = (one.figure for one in readings if one.rank == sample.rank and one.attempt == sample.attempt)
     return next((figure.labels for figure in found if (figure.value, figure.detail) == (sample.value, sample.detail)), None)
-
-
-def _value(reading: Reading) -> bool | int | float | str:
-    assert reading.figure.value is not None
-    return reading.figure.value
 
 
 def _problems(bound: str, limit: Limit, readings: Sequence[Reading], sifted: Sifted, finding: Finding, job: Job) -> Iterable[_Problem]:

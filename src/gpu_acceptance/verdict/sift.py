@@ -1,5 +1,6 @@
 """Which figures may be judged at all: whose rank came to its end, in the right unit, of the right type, possible, and stable."""
 
+from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -10,7 +11,7 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.limit import Limit, bound_at
-from gpu_acceptance.thresholds.values import is_number, show, show_apart, typed, with_unit
+from gpu_acceptance.thresholds.values import is_finite, kind_of, show, show_apart, with_unit
 
 JUDGED_OUTCOMES = {Outcome.PASSED, Outcome.FAILED}  # what any other rank measured is thrown away with it
 _COUNTED_OUTCOMES = {*JUDGED_OUTCOMES, Outcome.SKIPPED}  # a declared skip is no objection: what rose until then is judged nowhere else
@@ -41,7 +42,7 @@ def readings_by_metric(attempts: Iterable[Attempt], job: Job, limited: Container
 
     Of what was recorded for information, the metrics that are `limited`: an overlay may have a limit on them.
     """
-    readings: dict[str, list[Reading]] = {}
+    readings: defaultdict[str, list[Reading]] = defaultdict(list)
     for attempt in attempts:
         for record in attempt.ranks:
             if record.rank not in job.by_rank:
@@ -50,7 +51,7 @@ def readings_by_metric(attempts: Iterable[Attempt], job: Job, limited: Container
             counters = record.counters if record.outcome in _COUNTED_OUTCOMES else ()
             for figure in (*figures, *counters):
                 if figure.judged or figure.metric in limited:
-                    readings.setdefault(figure.metric, []).append(Reading(record.rank, attempt.number, figure))
+                    readings[figure.metric].append(Reading(record.rank, attempt.number, figure))
     return {metric: sorted(found, key=_BY_RANK) for metric, found in readings.items()}
 
 
@@ -79,9 +80,9 @@ def _fault(figure: Figure, wanted: str | None, unit: str, spread_at_most: float 
         return f"is no value but {figure.anomaly or 'nothing'}"
     if figure.unit != unit:
         return f"= {quantity(figure)}: its unit is {figure.unit!r}, the limit's is {unit!r}"
-    if (kind := typed(figure.value)[0]) != (wanted or kind):
+    if (kind := kind_of(figure.value)) != (wanted or kind):
         return f"= {quantity(figure)}: a {kind} cannot be compared with a {wanted}"
-    if kind == "number" and not is_number(figure.value):
+    if kind == "number" and not is_finite(figure.value):
         return f"= {quantity(figure)}: not a finite number"
     if figure.spread_percent is not None and figure.spread_percent < 0:
         return f"= {quantity(figure)} with a spread of {show(figure.spread_percent)} %, below what is possible (0): a measuring error"
@@ -93,7 +94,7 @@ def _fault(figure: Figure, wanted: str | None, unit: str, spread_at_most: float 
 def _wanted_kind(bound: str, limit: Limit) -> str | None:
     """The type that a bound asks for; None: any, as long as all are equal."""
     if bound == "equals" and limit.equals is not None:
-        return typed(limit.equals)[0]
+        return kind_of(limit.equals)
     return None if bound == "uniform" else "number"
 
 

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any, cast, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
 from pydantic.dataclasses import dataclass
@@ -48,6 +49,7 @@ _MOST_TEXT = 1_000  # characters of a text that is a figure
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _UNIT = re.compile(r"[A-Za-z0-9_%/.*^-]{1,40}")
 _LABEL = re.compile(r"[a-z][a-z0-9_]{0,29}")
+_VALUES = get_args(Value)
 _MOST_LABEL = 200  # characters of one that is a text
 
 
@@ -71,12 +73,16 @@ def make_figure(
         if not isinstance(text, str) or not pattern.fullmatch(text):
             raise ValueError(f"{what} {text!r:.100} is none; allowed: {pattern.pattern}")
     anomaly = anomaly or _anomaly(value) or (_spread_anomaly(spread_percent) if spread_percent is not None else "")
-    detail, known = clip(detail, _MOST_TEXT), {name: _label(name, told) for name, told in labels.items()} or None
+    about: dict[str, Any] = {}  # what is not said is not looked at
+    if detail:
+        about["detail"] = clip(detail, _MOST_TEXT)
+    if labels:
+        about["labels"] = {name: _label(name, told) for name, told in labels.items()}
     if anomaly:
-        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly, detail=detail, labels=known)
-    assert isinstance(value, bool | int | float | str)
-    spread = None if spread_percent is None else float(spread_percent)
-    return Figure(metric=metric, value=value, unit=unit, judged=judged, spread_percent=spread, detail=detail, labels=known)
+        return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly, **about)
+    if spread_percent is not None:
+        about["spread_percent"] = float(spread_percent)
+    return Figure(metric=metric, value=cast(Value, value), unit=unit, judged=judged, **about)
 
 
 def _label(name: str, value: object) -> str | int:
@@ -93,7 +99,7 @@ def figure_from_json(told: object) -> Figure:
 def _anomaly(value: object) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if value is None or not isinstance(value, bool | int | float | str):
+    if not isinstance(value, _VALUES):
         return type(value).__name__
     if isinstance(value, str) and len(value) > _MOST_TEXT:
         return f"a text of {len(value)} characters"

@@ -5,8 +5,8 @@ import pytest
 from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.xids import labels_of, meaning_of
-from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.outcome import Cause, Outcome, Status
+from gpu_acceptance.record.rank_record import LastCollective, RankRecord
 from gpu_acceptance.record.row import Attempt, Judgement
 from gpu_acceptance.record.run_record import Objection, ObjectionKind
 from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_objection, kinds_of_rank, kinds_of_row
@@ -84,16 +84,15 @@ def test_a_figure_without_a_value_is_of_the_kind_of_its_reason(why, kind):
     assert kinds_of_judgement(found) == (kind,)
 
 
-OOM = "the worker ended with signal SIGKILL; since it started the kernel has killed 1 processes of this machine for want of memory"
 STACK = '  File "/venv/torch/distributed/distributed_c10d.py", line 3107 in all_reduce\n  File "/srv/test_nccl.py", line 9 in test_large\n'
-HANG = "deadline of 4 s passed; unfinished collective on default_pg: number 7, gloo:all_reduce [[4]] Float"
+UNFINISHED = LastCollective(group="default_pg", number=7, operation="gloo:all_reduce [[4]] Float", finished=False)
 
 
 @pytest.mark.parametrize(
     ("kind", "rank"),
     [
-        ("out_of_host_memory", record(OOM)),
-        ("shm_full", record("the worker ended with signal SIGBUS")),
+        ("out_of_host_memory", record(cause=Cause.OUT_OF_MEMORY)),
+        ("shm_full", record(cause=Cause.BUS_ERROR)),
         ("shm_full", record(log_tail="NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)")),
         ("out_of_gpu_memory", record("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", Outcome.ERROR)),
         ("gpu_error", record("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", Outcome.ERROR)),
@@ -103,21 +102,22 @@ HANG = "deadline of 4 s passed; unfinished collective on default_pg: number 7, g
         ("import_clash", record("libtorch_cuda.so: undefined symbol: ncclCommRegister")),
         ("wrong_interface", record(log_tail="NCCL WARN Bootstrap : no socket interface found")),
         ("wrong_interface", record("no contact within 30 s between rank 0 and rank 3", Outcome.FAILED)),
-        ("crashed_in_c", record("the worker ended with signal SIGSEGV")),
+        ("crashed_in_c", record(cause=Cause.CRASHED, log_tail="CUDA out of memory")),
         ("disk_full", record("OSError: [Errno 28] No space left on device: 'x'", Outcome.ERROR)),
-        ("hang_in_collective", record(HANG, Outcome.STUCK)),
+        ("hang_in_collective", record("", Outcome.STUCK, collectives=(UNFINISHED,))),
         ("hang_in_collective", record("deadline of 4 s passed", Outcome.STUCK, stack=STACK)),
-        ("hang_in_kernel", record("deadline of 4 s passed; its process is in the kernel and cannot be interrupted (D)", Outcome.STUCK)),
-        ("process_stopped", record("deadline of 4 s passed; its process is stopped (SIGSTOP, a debugger)", Outcome.STUCK)),
+        ("hang_in_kernel", record("", Outcome.STUCK, cause=Cause.IN_THE_KERNEL)),
+        ("process_stopped", record("", Outcome.STUCK, cause=Cause.STOPPED)),
         ("stuck", record("deadline of 4 s passed", Outcome.STUCK)),
         ("died", record("the worker ended with exit code 3", stack=STACK)),
         ("failed", record("assert 1 == 2", Outcome.FAILED)),
         ("error", record("KeyError: 'x'", Outcome.ERROR)),
+        ("gpu_in_use", record("", Outcome.ERROR, cause=Cause.GPU_MEMORY_HELD)),
         ("interrupted", record("interrupted by SIGTERM", Outcome.INTERRUPTED)),
         ("skipped", record("needs two of them", Outcome.SKIPPED)),
     ],
 )
-def test_a_rank_is_of_the_kind_that_its_words_say(kind, rank):
+def test_a_rank_is_of_the_kind_that_its_facts_or_its_words_say(kind, rank):
     assert kinds_of_rank(rank)[0] == kind
 
 
@@ -150,7 +150,6 @@ def test_of_a_log_the_end_says_why():
         ("ranks 8-15 (node 1) did not arrive within 120 s; see what torchrun said there", "rendezvous_timeout"),
         ("ranks of one node differ in what NCCL is told: NCCL_IB_HCA", "libraries_differ"),
         ("rank 5 (node-00, GPU 5): stuck in call; inside all_reduce (distributed_c10d.py:3107), at test_nccl.py:9", "hang_in_collective"),
-        ("8.1 GiB of GPU memory still in use 15 s after the last worker ended", "gpu_in_use"),
     ],
 )
 def test_the_message_of_a_row_says_more_than_its_outcome(message, kind):

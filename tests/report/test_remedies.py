@@ -9,9 +9,17 @@ import pytest
 
 from gpu_acceptance.inventory.needs import KNOWN
 from gpu_acceptance.inventory.xids import MEANINGS
-from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.report.commands import PLACEHOLDERS
-from gpu_acceptance.report.kinds import XID_METRICS, kinds_of_lacks, kinds_of_metric, kinds_of_outcome, kinds_of_status, kinds_of_xid
+from gpu_acceptance.report.kinds import (
+    XID_METRICS,
+    kinds_of_causes,
+    kinds_of_lacks,
+    kinds_of_metric,
+    kinds_of_outcome,
+    kinds_of_status,
+    kinds_of_xid,
+)
 from gpu_acceptance.report.remedies import REMEDIES_FILE, read_table, table
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
 from gpu_acceptance.thresholds.file import LimitsError
@@ -81,6 +89,11 @@ def test_each_state_of_a_limit_that_is_not_held_is_of_one_kind(status):
     assert len(kinds_of_status(status)) == 1
 
 
+@pytest.mark.parametrize("cause", Cause)
+def test_each_thing_that_our_own_code_saw_of_a_rank_is_of_one_kind(cause):
+    assert len(kinds_of_causes([cause])) == 1
+
+
 @pytest.mark.parametrize("need", KNOWN)
 def test_each_thing_that_a_rank_may_lack_is_of_one_kind(need):
     assert len(kinds_of_lacks([need])) == 1
@@ -107,13 +120,11 @@ hbm.copy.bandwidth checked by subject disk: a metric belongs to acceptance/test_
 NVRM: GPU at PCI:0000:1b:00: GPU has fallen off the bus.
 Unable to determine the device handle for GPU0000:1B:00.0: GPU is lost.  Reboot the system to recover this GPU
 somebody else uses 1 GPU of this job, so that no figure would be that of the hardware:
-8.1 GiB of GPU memory still in use 15 s after the last worker ended
 RuntimeError: CUDA error: system not yet initialized; CUDA_ERROR_SYSTEM_NOT_READY, cudaErrorSystemNotReady
 ranks of one node differ in what NCCL is told: NCCL_IB_HCA is mlx5_0 on rank 1
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
 RuntimeError: CUDA error: out of memory
 ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure 2 'out of memory'
-signal SIGKILL; since it started the kernel has killed 2 processes of this machine for want of memory
 Out of memory: Killed process 4711 (python) total-vm:1kB; oom-kill:constraint=CONSTRAINT_MEMCG; reason: OOMKilled
 [enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes
 RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error; Unexpected bus error encountered in worker; signal SIGBUS
@@ -140,16 +151,13 @@ DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joi
 rank 3 lost: no heartbeat for 15 s: its supervisor or node is gone
 the control store at node-00:29500 does not answer: node 1 (node-01) is cut off from it
 interrupted by the loss of the launcher of node 1 (node-01); rank 0 lost: silent for 150 s where a welcome message was due
-deadline of 4 s passed; unfinished collective on default_pg: number 7, gloo:all_reduce [[4]] Float
 rank 1: waits for rank 3 in all_gather
 [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)
 rank 5: stuck in call; inside all_reduce (distributed_c10d.py:3107), at test_nccl.py:9
-deadline of 4 s passed; its process is in the kernel and cannot be interrupted (D)
-deadline of 4 s passed; its process is stopped (SIGSTOP, a debugger)
 CUDA error: an illegal memory access was encountered; device-side assert triggered; unspecified launch failure
 CUDA error: uncorrectable ECC error encountered; CUBLAS_STATUS_EXECUTION_FAILED
 torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp; ncclRemoteError: A call failed possibly due to a network error
-the worker ended with signal SIGSEGV; Segmentation fault (core dumped)
+Segmentation fault (core dumped)
 terminate called after throwing an instance of 'c10::Error'
 """.strip().splitlines()  # of our own sources, or as torch, NCCL, CUDA, Python and Linux write it
 

@@ -7,7 +7,7 @@ import pytest
 from gpu_acceptance.control.ledger import LATE_S
 from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry, check_moments
-from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.rank_record import LastCollective
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RunAttempt
@@ -16,7 +16,9 @@ from gpu_acceptance.supervisor.rank_attempt import RunAttempt
 class FakeWorker:
     """Notes what it is told; dies when killed."""
 
-    def __init__(self, stack: str = "its stack", collectives: tuple[str, ...] = (), state: str = "", ras: str = "") -> None:
+    def __init__(
+        self, stack: str = "its stack", collectives: tuple[str, ...] = (), state: tuple[Cause | None, str] = (None, ""), ras: str = ""
+    ) -> None:
         self.pid = 77
         self.collectives = collectives
         self.state = state  # of a process that cannot run
@@ -267,14 +269,14 @@ def sentenced(clock, **worker) -> tuple[FakeHost, RunAttempt]:
 
 def test_a_stuck_worker_tells_its_last_collectives_and_that_it_cannot_run(clock):
     told = LastCollective(group="default_pg", number=7, operation="nccl:all_reduce", finished=False)
-    host, attempt = sentenced(clock, collectives=(told,), state="stopped")
+    host, attempt = sentenced(clock, collectives=(told,), state=(Cause.STOPPED, "stopped"))
     attempt.tick()
     assert not host.published
     attempt.tick()
     (record, _), *_ = host.published
     last = "unfinished collective on default_pg: number 7, nccl:all_reduce"
     assert record.message == f"deadline of 10 s passed; its process is stopped; {last}"
-    assert record.collectives == (told,)
+    assert (record.collectives, record.cause, record.returncode) == ((told,), Cause.STOPPED, None)
     assert host.worker.killed
 
 
@@ -315,6 +317,23 @@ def test_whoever_is_asked_where_it_is_is_not_listened_to_any_more(clock):
     attempt.tick()
     attempt.tick()
     assert [record.outcome for record, _ in host.published] == [Outcome.STUCK]
+
+
+@pytest.mark.parametrize(
+    ("status", "cause"),
+    [
+        (ExitStatus(3), None),
+        (ExitStatus(None), None),
+        (ExitStatus(-signal.SIGBUS), Cause.BUS_ERROR),
+        (ExitStatus(-signal.SIGABRT), Cause.CRASHED),
+        (ExitStatus(-signal.SIGKILL), None),
+        (ExitStatus(-signal.SIGKILL, num_oom_kills=2), Cause.OUT_OF_MEMORY),
+    ],
+)
+def test_how_a_worker_ended_is_a_fact_of_its_record(clock, status, cause):
+    host = FakeHost(FakeWorker())
+    RunAttempt(host, go()).on_exit(status, "")
+    assert [(record.cause, record.returncode) for record, _ in host.published] == [(cause, status.returncode)]
 
 
 def test_one_that_dies_while_it_is_asked_was_stuck(clock):
@@ -437,6 +456,7 @@ def test_a_dead_worker(clock):
     attempt.on_exit(ExitStatus(-signal.SIGSEGV), "last words")
     record = host.published[0][0]
     assert (record.outcome, record.message, record.log_tail) == (Outcome.DIED, "the worker ended with signal SIGSEGV", "last words")
+    assert (record.cause, record.returncode) == (Cause.CRASHED, -signal.SIGSEGV)
     attempt.on_worker(done())
     assert len(host.published) == 1
 
@@ -564,7 +584,7 @@ def test_the_poisoned_worker_goes_first_and_its_memory_is_seen_free(clock):
 
 def test_an_old_worker_that_the_kernel_keeps_is_not_awaited_until_the_deadline_nor_twice(clock):
     stays = "the last worker is still there 30 s after it was killed: no new one can start beside it; its process is in the kernel (D)"
-    host = FakeHost(FakeWorker(state="in the kernel (D)"))
+    host = FakeHost(FakeWorker(state=(Cause.IN_THE_KERNEL, "in the kernel (D)")))
     attempt = FormAttempt(host, go(deadline_s=1000.0))
     host.worker.killed_for_s = 30.0
     attempt.tick()

@@ -12,6 +12,7 @@ import pytest
 from waiting import wait_until
 
 from gpu_acceptance.processes import facts as processes
+from gpu_acceptance.record.outcome import Cause
 from gpu_acceptance.supervisor.inquiry import Inquiry
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 
@@ -148,7 +149,7 @@ def test_a_stuck_worker_says_where_it_is_and_is_killed(start):
     assert read_message(worker) == {"type": "ready"}
     inquiry = answers(worker)
     assert "in wait_for_ever" in inquiry.stack
-    assert inquiry.state == ""
+    assert inquiry.state == (None, "")
     # The recorder notes the end of a collective in a thread of its own, perhaps after we asked: `finished` is not looked at here.
     assert [(one.group, one.number, one.operation) for one in inquiry.collectives] == [("default_pg", 1, "gloo:barrier [] ")]
     worker.kill()
@@ -218,7 +219,7 @@ def test_a_stopped_worker_is_said_to_be_stopped_and_not_waited_for(start):
     os.kill(worker.pid, signal.SIGSTOP)
     wait_for_state(worker, "T")
     inquiry = worker.inquire()
-    assert inquiry.state == "stopped (SIGSTOP, a debugger)"
+    assert inquiry.state == (Cause.STOPPED, "stopped (SIGSTOP, a debugger)")
     inquiry.poll()
     assert "Stack" not in inquiry.stack
     inquiry.close()
@@ -239,10 +240,10 @@ def test_a_worker_that_comes_back_from_the_kernel_is_waited_for(start, monkeypat
     assert read_message(worker) == {"type": "ready"}
     wait_for_state(worker, "D")
     inquiry = worker.inquire()
-    assert inquiry.state.startswith("in the kernel and cannot be interrupted (D)")
+    assert inquiry.state[0] is Cause.IN_THE_KERNEL
     ended(inquiry)
     assert "in wait_for_ever" in inquiry.stack
-    assert inquiry.state == ""
+    assert inquiry.state == (None, "")
 
 
 def test_a_worker_that_stays_in_the_kernel_is_said_to_be_there(start, monkeypatch):
@@ -252,7 +253,8 @@ def test_a_worker_that_stays_in_the_kernel_is_said_to_be_there(start, monkeypatc
     wait_for_state(worker, "D")
     inquiry = worker.inquire()
     assert not inquiry.poll()
-    state = ended(inquiry).state
+    cause, state = ended(inquiry).state
+    assert cause is Cause.IN_THE_KERNEL
     assert state.startswith("in the kernel and cannot be interrupted (D)")
     waits_in = Path(f"/proc/{worker.pid}/wchan").read_text()  # "0" where this user may not know
     assert state.endswith("(D)" if waits_in == "0" else f"(D), in {waits_in}")

@@ -16,12 +16,16 @@ class ExitStatus:
         """0: by none."""
         return max(-(self.returncode or 0), 0)
 
+    @property
+    def is_want_of_memory(self) -> bool:
+        return self.signal == signal.SIGKILL and self.num_oom_kills > 0
+
     def __str__(self) -> str:
         if self.returncode is None:
             return "unknown exit"
         if not self.signal:
             return f"exit code {self.returncode}"
-        if self.signal == signal.SIGKILL and self.num_oom_kills:
+        if self.is_want_of_memory:
             kills = f"{self.num_oom_kills} processes of this machine for want of memory"
             return f"signal SIGKILL; since it started the kernel has killed {kills}"
         known = self.signal in set(signal.Signals)

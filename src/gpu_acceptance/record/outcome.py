@@ -1,4 +1,4 @@
-"""How a validation ended, and how one bound of a limit fared. Both enums list their members worst first: their order decides."""
+"""How a validation ended, why, and how one bound of a limit fared. Outcomes and statuses stand worst first: their order decides."""
 
 from enum import Enum, StrEnum
 from functools import cached_property
@@ -67,3 +67,15 @@ class Status(StrEnum):
     def severity(self) -> int:
         """0 is the worst."""
         return list(type(self)).index(self)
+
+
+class Cause(StrEnum):
+    """What kept a rank from its end, where our own code saw it. What to do is found by it, as by the words of libraries."""
+
+    CRASHED = "crashed"  # a signal for a fault in C: SIGSEGV, SIGABRT, SIGILL, SIGFPE
+    BUS_ERROR = "bus error"  # SIGBUS
+    OUT_OF_MEMORY = "out of memory"  # killed, and the kernel has killed processes meanwhile
+    GPU_MEMORY_HELD = "GPU memory held"  # after the last worker ended
+    IN_THE_KERNEL = "in the kernel"  # and cannot be interrupted
+    STOPPED = "stopped"
+    UNFINISHED_COLLECTIVE = "unfinished collective"

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from gpu_acceptance.record.curve import MOST_CURVES, Curve
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
-from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.text.model import Model, Text
 from gpu_acceptance.thresholds.limit import COUNTERS, subject_of_metric
 
@@ -41,6 +41,8 @@ class RankRecord(Model):
     phase: str = ""  # setup, call or teardown: where a bad outcome happened
     duration_s: float = 0.0
     message: Text = ""  # the exception, the exit code, the reason of a skip
+    cause: Cause | None = Field(None, strict=False)
+    returncode: int | None = None  # of a worker that ended by itself; below zero: by that signal
     stack: Text = ""  # of a stuck or killed worker, innermost frame first
     collectives: tuple[LastCollective, ...] = Field((), max_length=MOST_COLLECTIVES)  # of a stuck worker
     ras: Text = ""  # what NCCL's RAS service said then; asked by the first rank of a node

@@ -1,7 +1,8 @@
 """Which kinds of failure a judgement, a rank or the whole run shows. Pure; total over all that a run can end in (a test keeps it).
 
 A missed limit is of the kind that its metric has; one about XIDs is of the kinds that its XIDs have; a figure without a value is of the
-kind that its reason has. All else is first looked for in words (`says`: messages and the ends of logs), then by its state or outcome.
+kind that its reason has. A rank is of the kinds of what our own code saw of it. All else is first looked for in the words of
+libraries and of the kernel (`says`: messages and the ends of logs), then by its state or outcome.
 """
 
 import re
@@ -10,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from gpu_acceptance.inventory import xids
-from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import Objection
@@ -38,10 +39,16 @@ def kinds_of_judgement(judgement: Judgement) -> tuple[str, ...]:
 def kinds_of_rank(rank: RankRecord) -> tuple[str, ...]:
     """Of a rank that did not come to its end, or failed without a limit; never empty.
 
-    Where a rank stands says why it hangs, and not why it died.
+    What our own code saw comes first. Where a rank stands says why it hangs, and not why it died.
     """
     stack = rank.stack if rank.outcome is Outcome.STUCK else ""
-    return _said(rank.message, stack, rank.log_tail[-_END_OF_LOG:]) or kinds_of_outcome(rank.outcome)
+    seen = {rank.cause} | {Cause.UNFINISHED_COLLECTIVE for one in rank.collectives if not one.finished}
+    found = kinds_of_causes(seen) or _said(rank.message, stack, rank.log_tail[-_END_OF_LOG:])
+    return found or kinds_of_outcome(rank.outcome)
+
+
+def kinds_of_causes(causes: Collection[Cause | None]) -> tuple[str, ...]:
+    return tuple(kind for kind, by in _found_by() if not set(by.causes).isdisjoint(causes))
 
 
 def kinds_of_lacks(lacks: Collection[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from gpu_acceptance.record.outcome import Cause
 from gpu_acceptance.record.run_record import ObjectionKind
 from gpu_acceptance.text.model import Model
 from gpu_acceptance.text.strict_yaml import Document
@@ -57,6 +58,7 @@ class FoundBy(Model):
     statuses: list[str] = Field(default_factory=list)  # of limits
     missing: list[str] = Field(default_factory=list)  # why a figure has no value (Why of inventory/answer.py)
     outcomes: list[str] = Field(default_factory=list)
+    causes: list[Annotated[Cause, Field(strict=False)]] = Field(default_factory=list)  # what our own code saw of a rank
     objections: list[Annotated[ObjectionKind, Field(strict=False)]] = Field(default_factory=list)  # to a run as a whole
     lacks: list[str] = Field(default_factory=list)  # what validations were not run for want of, as inventory/needs.py names it
     says: list[str] = Field(default_factory=list)  # regular expressions over messages and the ends of logs
@@ -69,9 +71,7 @@ class FoundBy(Model):
                 re.compile(pattern)
             except re.error as error:
                 raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
-        if self.before_a_run == bool(
-            self.metrics or self.xids or self.statuses or self.missing or self.outcomes or self.objections or self.lacks or self.says
-        ):
+        if self.before_a_run == any(value for name, value in self if name != "before_a_run"):
             raise ValueError("a kind is found by something, or is from before a run, and not both")
         return self
 

@@ -4,7 +4,7 @@ import time
 
 from gpu_acceptance.control.session import Message
 from gpu_acceptance.processes.exit_status import ExitStatus
-from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.supervisor.rank_attempt import Host, RankAttempt
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.verdict.attempts import NO_WORKER
@@ -51,7 +51,7 @@ class FormAttempt(RankAttempt):
         if self._has_started and not self._is_ready and not self._sentence:
             last = clip(next((line.strip() for line in reversed(log_tail.splitlines()) if line.strip()), ""), 500)
             said = f": {last}" if last else ", and its log says nothing"
-            self._finish(Outcome.ERROR, f"the worker ended with {status} before it opened a device{said}", log_tail=log_tail)
+            self._finish_ended(Outcome.ERROR, f"the worker ended with {status} before it opened a device{said}", status, log_tail)
         elif self._has_started:
             super().on_exit(status, log_tail)
 
@@ -84,7 +84,8 @@ class FormAttempt(RankAttempt):
             self._hold.start(self.go["env"], self.go["generation"])
         elif time.monotonic() - self._waits_for_memory_since > _FREE_S:
             amount = "an unknown amount" if held is None else f"{held / 2**30:.1f} GiB"
-            self._finish(Outcome.ERROR, f"{amount} of GPU memory still in use {_FREE_S:g} s after the last worker ended")
+            text = f"{amount} of GPU memory still in use {_FREE_S:g} s after the last worker ended"
+            self._finish(Outcome.ERROR, text, cause=Cause.GPU_MEMORY_HELD)
 
 
 class EndAttempt(RankAttempt):
@@ -120,7 +121,7 @@ class EndAttempt(RankAttempt):
             return
         crash = [self._of_exit(f"the worker ended with {status}")] if status.returncode != 0 else []
         if wrong := "\n".join([*crash, *self._errors]):
-            self._finish(Outcome.ERROR, wrong, log_tail=log_tail)
+            self._finish_ended(Outcome.ERROR, wrong, status, log_tail)
         else:
             self._finish(Outcome.PASSED, "")
 

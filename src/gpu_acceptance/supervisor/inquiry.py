@@ -17,6 +17,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from gpu_acceptance.processes.facts import process_state, signal_main_thread
+from gpu_acceptance.record.outcome import Cause
 from gpu_acceptance.record.rank_record import MOST_COLLECTIVES, LastCollective
 from gpu_acceptance.supervisor.nccl_ras import RasQuery
 from gpu_acceptance.text.clip import MAX_TEXT, clip
@@ -68,16 +69,16 @@ class Inquiry:
         return self._native is None or self._native.poll() is not None or self._left_s <= 0
 
     @property
-    def state(self) -> str:
-        """Words for a process that cannot run; empty for one that can. Many are in D for a moment: it counts if it lasts.
+    def state(self) -> tuple[Cause | None, str]:
+        """Of a process that cannot run, and in words; of one that can nothing. Many are in D for a moment: it counts if it lasts.
 
         One that waits for a server of FUSE is in S until a signal comes, and in D from then on.
         """
         if self._first_state in _STOPPED:
-            return _STOPPED[self._first_state]
+            return Cause.STOPPED, _STOPPED[self._first_state]
         if self._has_told() or process_state(self._pid) != "D":
-            return ""
-        return f"in the kernel and cannot be interrupted (D){self._waits_in()}"
+            return None, ""
+        return Cause.IN_THE_KERNEL, f"in the kernel and cannot be interrupted (D){self._waits_in()}"
 
     def _waits_in(self) -> str:
         """The kernel's function, where this user may know it: who waits there waits for a file system, or for a driver."""

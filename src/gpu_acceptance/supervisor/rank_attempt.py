@@ -4,6 +4,7 @@ Deadlines are durations: each supervisor counts on its own clock, because the cl
 """
 
 import reprlib
+import signal
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.record.curve import curve_from_json
 from gpu_acceptance.record.figure import figure_from_json
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
-from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.supervisor.board import GRACE_S
 from gpu_acceptance.supervisor.inquiry import Inquiry
@@ -26,6 +27,8 @@ from gpu_acceptance.worker.session import check_gathered
 
 _TICK_S = 1.0  # supervisors do not tick together
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)  # what a field that is missing or odd raises
+_STILL_THERE = ExitStatus(None)
+_FAULTS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
 _SHORT = reprlib.Repr()  # of a message, however deep it is nested
 _SHORT.maxdict = 12
 
@@ -121,9 +124,13 @@ class RankAttempt:
 
     def on_exit(self, status: ExitStatus, log_tail: str) -> None:
         if self._sentence:
-            self._execute(log_tail, f"while it was asked where it is, it ended with {status}")
+            self._execute(log_tail, f"while it was asked where it is, it ended with {status}", status)
         else:
-            self._finish(Outcome.DIED, self._of_exit(f"the worker ended with {status}"), log_tail=log_tail)
+            self._finish_ended(Outcome.DIED, self._of_exit(f"the worker ended with {status}"), status, log_tail)
+
+    def _finish_ended(self, outcome: Outcome, message: str, status: ExitStatus, log_tail: str) -> None:
+        """Of a worker that ended by itself."""
+        self._finish(outcome, message, cause=_cause_of(status), returncode=status.returncode, log_tail=log_tail)
 
     def _of_exit(self, text: str) -> str:
         """What this kind of attempt adds to it."""
@@ -189,17 +196,18 @@ class RankAttempt:
             return
         self._sentence = _Sentence(outcome, message, worker.inquire())
 
-    def _execute(self, log_tail: str = "", ended: str = "") -> None:
+    def _execute(self, log_tail: str = "", ended: str = "", status: ExitStatus = _STILL_THERE) -> None:
         assert self._sentence
         sentence, self._sentence = self._sentence, None
         inquiry = sentence.inquiry
         inquiry.close()
-        state, stack, collectives = inquiry.state, inquiry.stack, inquiry.collectives
+        (cause, state), stack, collectives = inquiry.state, inquiry.stack, inquiry.collectives
         told = [ended or (f"its process is {state}" if state else ""), *map(str, collectives)]
         if not any([*told, stack]):
             told = ["asked where it is, it did not answer"]
         message = "; ".join(filter(None, [sentence.message, *told]))
-        self._kill(sentence.outcome, message, stack=stack, collectives=collectives, ras=inquiry.ras, log_tail=log_tail)
+        about = {"stack": stack, "collectives": collectives, "ras": inquiry.ras, "log_tail": log_tail}
+        self._kill(sentence.outcome, message, cause=_cause_of(status) or cause, returncode=status.returncode, **about)
 
     def _distrust(self, message: str) -> None:
         """Kills a worker that says what cannot be; its generation is spoilt, whatever the phase was.
@@ -370,3 +378,10 @@ class RunAttempt(RankAttempt):
             curves=tuple(map(curve_from_json, message.get("curves", ()))),
             log_tail=self._hold.worker.log_tail() if bad and self._hold.worker else "",
         )
+
+
+def _cause_of(status: ExitStatus) -> Cause | None:
+    """What is known from how a worker ended alone."""
+    if status.is_want_of_memory:
+        return Cause.OUT_OF_MEMORY
+    return Cause.BUS_ERROR if status.signal == signal.SIGBUS else Cause.CRASHED if status.signal in _FAULTS else None

@@ -102,6 +102,13 @@ def test_victims_are_blamed_for_nothing():
     assert found[0].where.startswith("rank 3 ")
 
 
+@pytest.mark.parametrize(("stack", "kind"), [("its stack", "hang_in_collective"), ("", "stuck")])
+def test_one_that_is_stuck_nobody_knows_where_is_awaited_by_those_that_said_where_they_wait(stack, kind):
+    ranks = [rank_record(0, Outcome.STUCK), rank_record(1, Outcome.VICTIM).model_copy(update={"stack": stack})]
+    found = advice_on(row(outcome=Outcome.STUCK, ranks=[*ranks, *(rank_record(rank, Outcome.VICTIM) for rank in range(2, 16))]), RECORD)
+    assert kinds(*found) == [kind]
+
+
 @pytest.mark.parametrize("outcome", [Outcome.DIED, Outcome.NOT_MEASURED])
 def test_who_died_before_it_measured_is_not_told_to_measure(outcome):
     unmeasured = missed("gpu_health.memory.free", (3,)).model_copy(update={"status": Status.NOT_MEASURED})

@@ -5,6 +5,7 @@ import pytest
 from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.xids import labels_of, meaning_of
+from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.rank_record import LastCollective, RankRecord
 from gpu_acceptance.record.row import Attempt, Judgement
@@ -128,6 +129,15 @@ def test_whatever_it_says_no_outcome_is_without_a_kind(outcome, text):
     assert kinds_of_rank(record(text.encode("utf-8", "replace").decode(), outcome))
 
 
+@pytest.mark.parametrize(
+    ("metric", "unit"), [("hbm.copy.bandwidth", "TB/s"), ("disk.read.bandwidth", "GB/s")], ids=["another unit", "another subject"]
+)
+def test_a_figure_that_no_limit_can_judge_is_a_mistake_of_its_validation(metric, unit):
+    figure = make_figure(metric, 3.0, unit, judged=True)
+    (found,) = judge([Attempt(number=1, ranks=(record(outcome=Outcome.PASSED, figures=(figure,)),))], PROFILE, JOB, {}, "hbm")
+    assert kinds_of_judgement(found) == ("wrong_check",)
+
+
 @pytest.mark.parametrize("status", sorted(set(Status) - HARMLESS_STATUSES))
 def test_whatever_its_metric_no_judgement_is_without_a_kind(status):
     assert kinds_of_judgement(judgement("mine.own.figure", "", status))
@@ -149,7 +159,6 @@ def test_of_a_log_the_end_says_why():
         ("the control store at node-00:29500 does not answer: node 1 (node-01) is cut off from it", "control_lost"),
         ("ranks 8-15 (node 1) did not arrive within 120 s; see what torchrun said there", "rendezvous_timeout"),
         ("ranks of one node differ in what NCCL is told: NCCL_IB_HCA", "libraries_differ"),
-        ("rank 5 (node-00, GPU 5): stuck in call; inside all_reduce (distributed_c10d.py:3107), at test_nccl.py:9", "hang_in_collective"),
     ],
 )
 def test_the_message_of_a_row_says_more_than_its_outcome(message, kind):

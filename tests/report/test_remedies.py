@@ -115,8 +115,6 @@ def _names(by):
 
 
 SAID = """
-hbm.copy.bandwidth = 3 TB/s: its unit is 'TB/s', the limit's is 'GB/s'
-hbm.copy.bandwidth checked by subject disk: a metric belongs to acceptance/test_hbm.py
 NVRM: GPU at PCI:0000:1b:00: GPU has fallen off the bus.
 Unable to determine the device handle for GPU0000:1B:00.0: GPU is lost.  Reboot the system to recover this GPU
 somebody else uses 1 GPU of this job, so that no figure would be that of the hardware:
@@ -151,9 +149,8 @@ DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joi
 rank 3 lost: no heartbeat for 15 s: its supervisor or node is gone
 the control store at node-00:29500 does not answer: node 1 (node-01) is cut off from it
 interrupted by the loss of the launcher of node 1 (node-01); rank 0 lost: silent for 150 s where a welcome message was due
-rank 1: waits for rank 3 in all_gather
 [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)
-rank 5: stuck in call; inside all_reduce (distributed_c10d.py:3107), at test_nccl.py:9
+  File "/venv/torch/distributed/distributed_c10d.py", line 3107 in all_reduce
 CUDA error: an illegal memory access was encountered; device-side assert triggered; unspecified launch failure
 CUDA error: uncorrectable ECC error encountered; CUBLAS_STATUS_EXECUTION_FAILED
 torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp; ncclRemoteError: A call failed possibly due to a network error

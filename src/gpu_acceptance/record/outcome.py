@@ -78,4 +78,4 @@ class Cause(StrEnum):
     GPU_MEMORY_HELD = "GPU memory held"  # after the last worker ended
     IN_THE_KERNEL = "in the kernel"  # and cannot be interrupted
     STOPPED = "stopped"
-    UNFINISHED_COLLECTIVE = "unfinished collective"
+    HANG_IN_COLLECTIVE = "hang in a collective"  # it has not finished one, or a peer waits for it in one

@@ -1,5 +1,7 @@
 """One validation of the report: its attempts on all ranks, and what the limits made of them."""
 
+from enum import StrEnum
+
 from pydantic import Field
 
 from gpu_acceptance.record.outcome import Outcome, Status
@@ -9,6 +11,13 @@ from gpu_acceptance.thresholds.limit import Scope, Value
 from gpu_acceptance.thresholds.values import is_number
 
 WORKER_END = "worker_end"  # the row of how healthy workers left
+
+
+class Mistake(StrEnum):
+    """What keeps a figure from being judged that is a mistake of its validation, and none of the machine's."""
+
+    UNIT = "unit"  # another than its limit's
+    SUBJECT = "subject"  # the metric belongs to another validation
 
 
 class Judgement(Model):
@@ -26,6 +35,7 @@ class Judgement(Model):
     remedy: str = ""  # what the limit says is to be done about a miss
     file: str = ""
     margin: float | None = None  # distance to the bound as a part of it; negative: missed
+    mistake: Mistake | None = Field(None, strict=False)
     ranks: tuple[int, ...] = ()  # who missed it, or the worst one where it held
     labels: dict[str, str | int] = Field(default_factory=dict)  # of the figure that was judged, or could not be
     message: Text = ""  # one line for people; for NOT_APPLICABLE and WAIVED it carries the reason

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import RunRecord
@@ -11,6 +11,7 @@ from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.commands import filled, names_of
 from gpu_acceptance.report.formatting import ranks_text
 from gpu_acceptance.report.kinds import (
+    kinds_of_causes,
     kinds_of_judgement,
     kinds_of_lacks,
     kinds_of_objection,
@@ -91,7 +92,7 @@ def _shown_by_limits(row: Row) -> Iterator[_Shown]:
 
 
 def _shown_by_ranks(row: Row, *, may_skip: bool) -> Iterator[_Shown]:
-    """What a limit says of a rank has been said; where several hang, the row's message knows more than each of them."""
+    """What a limit says of a rank has been said."""
     no_blame = _NO_BLAME | ({Outcome.SKIPPED} if may_skip else set())
     for rank in (rank for attempt in row.attempts for rank in attempt.ranks):
         only_a_limit = rank.outcome is Outcome.FAILED and not (rank.message or rank.log_tail)
@@ -100,8 +101,10 @@ def _shown_by_ranks(row: Row, *, may_skip: bool) -> Iterator[_Shown]:
 
 
 def _kinds_of(rank: RankRecord, row: Row) -> tuple[str, ...]:
+    """Of one that is stuck nobody knows where, but where those that are victims of it stand."""
     kinds = kinds_of_rank(rank)
-    return kinds_of_row(row.message, rank.outcome) if kinds == kinds_of_outcome(Outcome.STUCK) else kinds
+    is_awaited = any(one.outcome is Outcome.VICTIM and one.stack for attempt in row.attempts for one in attempt.ranks)
+    return kinds_of_causes([Cause.HANG_IN_COLLECTIVE]) if is_awaited and kinds == kinds_of_outcome(Outcome.STUCK) else kinds
 
 
 def _shown_by_silence(row: Row, record: RunRecord) -> Iterator[_Shown]:

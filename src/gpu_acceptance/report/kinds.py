@@ -27,7 +27,7 @@ def kinds_of_judgement(judgement: Judgement) -> tuple[str, ...]:
     if judgement.status is not Status.MISSED:
         missing = judgement.labels.get("missing")
         return (
-            tuple(kind for kind, by in _found_by() if missing in by.missing)
+            tuple(kind for kind, by in _found_by() if judgement.mistake in by.mistakes or missing in by.missing)
             or _said(judgement.message)
             or kinds_of_status(judgement.status)
         )
@@ -42,7 +42,7 @@ def kinds_of_rank(rank: RankRecord) -> tuple[str, ...]:
     What our own code saw comes first. Where a rank stands says why it hangs, and not why it died.
     """
     stack = rank.stack if rank.outcome is Outcome.STUCK else ""
-    seen = {rank.cause} | {Cause.UNFINISHED_COLLECTIVE for one in rank.collectives if not one.finished}
+    seen = {rank.cause} | {Cause.HANG_IN_COLLECTIVE for one in rank.collectives if not one.finished}
     found = kinds_of_causes(seen) or _said(rank.message, stack, rank.log_tail[-_END_OF_LOG:])
     return found or kinds_of_outcome(rank.outcome)
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from gpu_acceptance.record.outcome import Cause
+from gpu_acceptance.record.row import Mistake
 from gpu_acceptance.record.run_record import ObjectionKind
 from gpu_acceptance.text.model import Model
 from gpu_acceptance.text.strict_yaml import Document
@@ -56,6 +57,7 @@ class FoundBy(Model):
     metrics: list[str] = Field(default_factory=list)  # globs over the metrics of missed limits
     xids: list[str] = Field(default_factory=list)  # remedies of inventory/xids.py
     statuses: list[str] = Field(default_factory=list)  # of limits
+    mistakes: list[Annotated[Mistake, Field(strict=False)]] = Field(default_factory=list)  # of a validation, in its figures
     missing: list[str] = Field(default_factory=list)  # why a figure has no value (Why of inventory/answer.py)
     outcomes: list[str] = Field(default_factory=list)
     causes: list[Annotated[Cause, Field(strict=False)]] = Field(default_factory=list)  # what our own code saw of a rank

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpu_acceptance.record.figure import Labels
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Status
-from gpu_acceptance.record.row import Attempt, Judgement
+from gpu_acceptance.record.row import Attempt, Judgement, Mistake
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Scope, bound_at, matching_reason, subject_of_metric
 from gpu_acceptance.thresholds.values import plural, with_unit
@@ -26,6 +26,7 @@ class _Problem:
     text: str
     ranks: tuple[int, ...]
     labels: Labels | None = None
+    mistake: Mistake | None = None
 
 
 def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapping[str, str], subject: str) -> tuple[Judgement, ...]:
@@ -78,7 +79,15 @@ def _astray(metric: str, readings: Sequence[Reading], subject: str) -> Judgement
     figure, ranks = readings[0].figure, {reading.rank for reading in readings}
     owner = f"acceptance/test_{subject_of_metric(metric)}.py"
     message = clip(f"{metric} checked by subject {subject}: a metric belongs to {owner}")
-    return Judgement(metric=metric, status=Status.INVALID, value=figure.value, unit=figure.unit, ranks=_sorted(ranks), message=message)
+    return Judgement(
+        metric=metric,
+        status=Status.INVALID,
+        value=figure.value,
+        unit=figure.unit,
+        mistake=Mistake.SUBJECT,
+        ranks=_sorted(ranks),
+        message=message,
+    )
 
 
 def waived(judgement: Judgement, reason: str) -> Judgement:
@@ -137,7 +146,8 @@ def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job
         assert finding.worst is not None, f"{limit.metric} {bound}: no figure, and nobody said so"
         status, ranks, labels = Status.HELD, (finding.worst.rank,), _labels_of(finding.worst, sifted.usable)
         message = _say(limit, finding, (finding.worst,), scope, job)
-    return _judgement(bound, limit, status, message, finding, ranks, labels)
+    mistake = next((problem.mistake for problem in problems if problem.mistake), None)
+    return _judgement(bound, limit, status, message, finding, ranks, labels, mistake)
 
 
 def _unit_scope(bound: str, limit: Limit) -> Scope:
@@ -159,7 +169,14 @@ def blank(bound: str, limit: Limit, job: Job, num_metrics: int, status: Status, 
 
 
 def _judgement(
-    bound: str, limit: Limit, status: Status, message: str, finding: Finding, ranks: Collection[int], labels: Labels | None = None
+    bound: str,
+    limit: Limit,
+    status: Status,
+    message: str,
+    finding: Finding,
+    ranks: Collection[int],
+    labels: Labels | None = None,
+    mistake: Mistake | None = None,
 ) -> Judgement:
     return Judgement(
         metric=limit.metric,
@@ -174,6 +191,7 @@ def _judgement(
         remedy=limit.remedy,
         file=limit.file,
         margin=finding.margin,
+        mistake=mistake,
         ranks=_sorted(ranks),
         labels=dict(labels or {}),
         message=clip(message),
@@ -224,9 +242,9 @@ def _problems(bound: str, limit: Limit, readings: Sequence[Reading], sifted: Sif
     for status, unusable in ((Status.INVALID, sifted.faulty), (Status.UNSTABLE, sifted.unstable)):
         if unusable:
             wrong = [reading for reading, _ in unusable]
-            yield _Problem(
-                status, f"{limit.metric} {unusable[0][1]}{tail} {_where(wrong, scope, job)}", _ranks(wrong), wrong[0].figure.labels
-            )
+            text = f"{limit.metric} {unusable[0][1]}{tail} {_where(wrong, scope, job)}"
+            has_unit = all(one.figure.unit == limit.unit for one in wrong)
+            yield _Problem(status, text, _ranks(wrong), wrong[0].figure.labels, None if has_unit else Mistake.UNIT)
     missing = sorted(set(job.members(scope)) - {job.member_of(reading.rank, scope) for reading in readings})
     if missing:
         where = job.where(scope, missing[0], missing)

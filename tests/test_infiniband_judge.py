@@ -8,7 +8,7 @@ from networks import GOOD_ROCE_PORT, healthy_network
 from snapshots import changed, healthy_h200, leaves, snapshot_of
 
 from gpu_acceptance.inventory import infiniband_health
-from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.snapshot.judge import judge_snapshot
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
@@ -97,6 +97,8 @@ def test_one_damage_fails_one_row_and_names_the_port(damage, judged):
     assert bad_rows(rows) == {topic}
     assert (rows[topic].outcome, conclusion.exit_code) == (Outcome.FAILED, 1)
     assert f"infiniband.{says}" in rows[topic].message
+    port = {} if topic == "gpudirect" else {"device": "mlx5_3", "port": "1"}
+    assert [one.labels for one in rows[topic].judgements if one.status is Status.MISSED] == [port]
     assert f"{NODE}; to do: " in rows[topic].message
 
 

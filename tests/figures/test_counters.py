@@ -5,6 +5,7 @@ import pytest
 from gpu_acceptance.figures.counters import risen
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu_counters import NAMES, CountersReading, unread
+from gpu_acceptance.inventory.port_counters import PortName
 
 ALL = frozenset({"counters.xids", *(f"counters.{name}" for name in NAMES)})
 LINKS = [f"link {number}" for number in range(3)]
@@ -133,11 +134,12 @@ def test_where_nothing_was_read_each_limit_has_a_figure_without_a_value():
 
 def test_ports_are_added_up_and_named():
     def counted(*numbers):
-        return CountersReading({("infiniband.link_downed", f"mlx5_{port} port 1"): number for port, number in enumerate(numbers)}, ())
+        names = [PortName(f"mlx5_{device}", 1) for device in range(len(numbers))]
+        return CountersReading({("infiniband.link_downed", name): number for name, number in zip(names, numbers, strict=True)}, ())
 
     limited = frozenset({"counters.infiniband.link_downed"})
     (figure,) = [one for one in risen(counted(1, 0), counted(1, 2), limited, ["infiniband.link_downed"]) if "infiniband" in one.metric]
-    assert (figure.value, figure.detail) == (2, "mlx5_1 port 1: 2")
+    assert (figure.value, figure.detail, figure.labels) == (2, "mlx5_1 port 1: 2", {"device": "mlx5_1", "port": "1"})
 
 
 def test_where_all_ports_are_gone_it_is_said_why():

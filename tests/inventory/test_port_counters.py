@@ -23,6 +23,7 @@ def test_every_port_of_the_devices_that_the_job_uses(tmp_path):
     port(tmp_path, "mlx5_storage", 1, link_downed=9)
     values = port_counters.read("mlx5_[0-9]", tmp_path)
     assert {part for _, part in values} == {"mlx5_0 port 1", "mlx5_0 port 2"}
+    assert {tuple(part.labels.values()) for _, part in values} == {("mlx5_0", "1"), ("mlx5_0", "2")}
     assert {name for name, _ in values} == set(port_counters.NAMES)
     assert values["infiniband.link_downed", "mlx5_0 port 1"] == 2
     assert [values[f"infiniband.{way}_bytes", "mlx5_0 port 1"] for way in ("sent", "received")] == [1000, 4]

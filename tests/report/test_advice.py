@@ -23,8 +23,8 @@ RECORD = samples.two_nodes()
 NODEID = "acceptance/test_gpu_health.py::test_memory"
 
 
-def missed(metric, ranks, message=""):
-    return Judgement(metric=metric, status=Status.MISSED, ranks=ranks, message=message)
+def missed(metric, ranks, **labels):
+    return Judgement(metric=metric, status=Status.MISSED, ranks=ranks, labels=labels)
 
 
 def row(*judgements, outcome=Outcome.FAILED, message="", ranks=()):
@@ -60,10 +60,8 @@ def test_a_pci_address_is_written_as_linux_has_it():
     assert "sudo lspci -vv -s 0000:07:00.0 | grep -E 'LnkCap|LnkSta'" in runs(found)
 
 
-def test_a_network_port_is_the_one_that_the_limit_names():
-    (found,) = advice_on(
-        row(missed("infiniband.ports.state", (8,), "infiniband.ports.state = DOWN (mlx5_3 port 2), need == ACTIVE")), RECORD
-    )
+def test_a_network_port_is_the_one_that_the_figure_is_of():
+    (found,) = advice_on(row(missed("infiniband.ports.state", (8,), device="mlx5_3", port=2)), RECORD)
     assert runs(found)[0] == "ibstat mlx5_3 2"
 
 
@@ -132,13 +130,13 @@ def test_a_rank_that_missed_a_limit_alone_has_the_kind_of_that_limit_alone():
 @pytest.mark.parametrize("host", ["$(reboot)", "a; rm -rf /", "it's", "\x1b[31mred", "node\nreboot"])
 def test_a_name_from_a_machine_is_one_word_for_a_shell(host):
     identity = RECORD.ranks[0].model_copy(update={"host": host})
-    assert shlex.split(filled("ssh <HOST> uptime", names_of(identity, "run", ""))) == ["ssh", host, "uptime"]
+    assert shlex.split(filled("ssh <HOST> uptime", names_of(identity, "run", {}))) == ["ssh", host, "uptime"]
 
 
 @pytest.mark.parametrize("host", ["h" * 1_000_000, "-oProxyCommand=reboot", ""])
 def test_what_cannot_be_a_name_is_left_out(host):
     identity = RECORD.ranks[0].model_copy(update={"host": host})
-    assert filled("ping -c 3 <HOST>", names_of(identity, "run", "")) == "ping -c 3 <HOST>"
+    assert filled("ping -c 3 <HOST>", names_of(identity, "run", {})) == "ping -c 3 <HOST>"
 
 
 def test_the_run_as_a_whole_has_what_no_validation_tells():

@@ -9,8 +9,9 @@ from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory import gpu_counters
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.gpu_counters import CountersReading
+from gpu_acceptance.inventory.port_counters import PortName
 from gpu_acceptance.inventory.xids import labels_of, meaning_of
-from gpu_acceptance.record.figure import Figure, make_figure
+from gpu_acceptance.record.figure import NONE, Figure, make_figure
 from gpu_acceptance.thresholds.limit import COUNTERS
 
 _MOST_NAMED = 8  # links or XIDs
@@ -37,7 +38,9 @@ def _figure(name: str, before: CountersReading, after: CountersReading, limited:
     numbers = {part: rise for part, rise in rises.items() if not isinstance(rise, Missing)}
     total = sum(numbers.values())
     parts = [f"{part}: {rise}" for part, rise in numbers.items() if rise and part]
-    return make_figure(metric, total / 1e9 if _unit(name) == "s" else total, _unit(name), judged=judged, detail=_named(parts))
+    labels = next((part.labels for part, rise in numbers.items() if rise and isinstance(part, PortName)), NONE)
+    value = total / 1e9 if _unit(name) == "s" else total
+    return make_figure(metric, value, _unit(name), judged=judged, detail=_named(parts), labels=labels)
 
 
 def _unit(name: str) -> str:

@@ -1,10 +1,10 @@
-"""What of a node's RDMA devices is judged, by topic: metric, answer, unit, and which port or device it is of.
+"""What of a node's RDMA devices is judged, by topic: metric, answer, unit, which port or device it is of, and the first port as labels.
 
 The bounds are in the profiles; docs/limits.md explains each. An answer that is missing is handed on as it is, and is never fine.
 """
 
 from collections import Counter as CountOf
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,11 +14,13 @@ from gpu_acceptance.inventory.gpudirect import GpuDirectRdma
 from gpu_acceptance.inventory.infiniband import Counter, InfiniBand, Port, RdmaDevice, is_chosen
 from gpu_acceptance.inventory.nearness import nearest_devices
 from gpu_acceptance.inventory.pci_topology import Place
+from gpu_acceptance.inventory.port_counters import PortName
 from gpu_acceptance.inventory.rdma_counters import LINK_ERRORS
 
-Finding = tuple[str, Answer[bool] | Answer[int] | Answer[float] | Answer[str], str, str]  # metric, value, unit, where
+Value = Answer[bool] | Answer[int] | Answer[float] | Answer[str]
+Finding = tuple[str, Value, str, str] | tuple[str, Value, str, str, dict[str, str | int]]  # metric, value, unit, where
 Findings = Iterator[Finding]
-_Named = tuple[tuple[str, T], ...]  # a value of each port, by `mlx5_3 port 1`
+_Named = tuple[tuple[PortName, T], ...]  # a value of each port
 
 # mlx5 (rdma_counters.py): packets that were lost, came out of order, or were damaged on the way. Congestion marks are no errors, and
 # local_ack_timeout_err also counts on the peers of a job that was killed.
@@ -49,29 +51,29 @@ def devices(infiniband: InfiniBand, gpus: Answer[tuple[GpuReading, ...]], place:
 
 def ports(infiniband: InfiniBand) -> Findings:
     found = _ports(infiniband)
-    state, where = _common(_each(found, lambda port: port.state))
-    yield "infiniband.ports.state", state, "text", where
-    state, where = _common(_each(found, lambda port: port.phys_state))
-    yield "infiniband.ports.phys_state", state, "text", where
-    rate, where = _least(_each(found, _gbit_per_s))
-    yield "infiniband.ports.rate", rate, "Gbit/s", where
-    width, where = _least(_each(found, _lanes))
-    yield "infiniband.ports.width", width, "lanes", where
+    state, where, labels = _common(_each(found, lambda port: port.state))
+    yield "infiniband.ports.state", state, "text", where, labels
+    state, where, labels = _common(_each(found, lambda port: port.phys_state))
+    yield "infiniband.ports.phys_state", state, "text", where, labels
+    rate, where, labels = _least(_each(found, _gbit_per_s))
+    yield "infiniband.ports.rate", rate, "Gbit/s", where, labels
+    width, where, labels = _least(_each(found, _lanes))
+    yield "infiniband.ports.width", width, "lanes", where, labels
 
 
 def counters(infiniband: InfiniBand) -> Findings:
     """Since the driver was loaded, or somebody reset them."""
     found = _ports(infiniband)
     for name in LINK_ERRORS:
-        errors, where = _most(_each(found, partial(_link_counter, name=name)))
-        yield f"infiniband.counters.{name}", errors, "count", where
+        errors, where, labels = _most(_each(found, partial(_link_counter, name=name)))
+        yield f"infiniband.counters.{name}", errors, "count", where, labels
 
 
 def roce(infiniband: InfiniBand) -> Findings:
     found = _roce_ports(_ports(infiniband))
     for name in _ROCE_ERRORS:
-        errors, where = _most(_each(found, partial(_hardware_counter, name=name)))
-        yield f"infiniband.roce.{name}", errors, "count", where
+        errors, where, labels = _most(_each(found, partial(_hardware_counter, name=name)))
+        yield f"infiniband.roce.{name}", errors, "count", where, labels
 
 
 def gpudirect(infiniband: InfiniBand) -> Findings:
@@ -108,11 +110,11 @@ def _ports(infiniband: InfiniBand) -> Answer[_Named[Port]]:
     """Every port of every device. A device whose ports cannot be read may have any."""
     if isinstance(infiniband.devices, Missing):
         return infiniband.devices
-    named: list[tuple[str, Port]] = []
+    named: list[tuple[PortName, Port]] = []
     for device in infiniband.devices:
         if isinstance(device.ports, Missing):
             return _of(device.name, device.ports)
-        named += [(f"{device.name} port {port.number}", port) for port in device.ports]
+        named += [(PortName(device.name, port.number), port) for port in device.ports]
     return tuple(named) or Missing(Why.NOT_THERE, "no RDMA device that the job uses has a port")
 
 
@@ -128,7 +130,7 @@ def _each(found: Answer[_Named[Port]], value_of: Callable[[Port], Answer[T]]) ->
     """One value of every port; missing where one of them is, with the port's name."""
     if isinstance(found, Missing):
         return found
-    values: list[tuple[str, T]] = []
+    values: list[tuple[PortName, T]] = []
     for name, port in found:
         value = value_of(port)
         if isinstance(value, Missing):
@@ -167,29 +169,38 @@ def _of(name: str, why: Missing) -> Missing:
 # --- one value of all, and where it is -----------------------------------------------------------------------------------------
 
 
-def _common(values: Answer[_Named[str]]) -> tuple[Answer[str], str]:
+def _common(values: Answer[_Named[str]]) -> tuple[Answer[str], str, dict[str, str | int]]:
     """What all say; else all that is said, the rarest first, and who says something else than most."""
     if isinstance(values, Missing):
-        return values, ""
+        return values, "", {}
     said = CountOf(value for _, value in values)
     rarest_first = sorted(said, key=lambda value: (said[value], value))
     usual = rarest_first[-1] if list(said.values()).count(max(said.values())) == 1 else None
-    odd = ", ".join(f"{name}: {value}" for name, value in values if value != usual)
-    return ", ".join(rarest_first)[:MOST_TEXT], odd[:MOST_TEXT]
+    odd = [(name, value) for name, value in values if value != usual]
+    return ", ".join(rarest_first)[:MOST_TEXT], _with_values(odd), _labels_of_first(odd or values)
 
 
-def _least(values: Answer[_Named[float]]) -> tuple[Answer[float], str]:
+def _least(values: Answer[_Named[float]]) -> tuple[Answer[float], str, dict[str, str | int]]:
     """The lowest, and whose it is; nobody's where all have it."""
     if isinstance(values, Missing):
-        return values, ""
+        return values, "", {}
     least = min(value for _, value in values)
-    names = [name for name, value in values if value == least]
-    return least, "" if len(names) == len(values) else ", ".join(names)[:MOST_TEXT]
+    lowest = [(name, value) for name, value in values if value == least]
+    names = "" if len(lowest) == len(values) else ", ".join(name for name, _ in lowest)[:MOST_TEXT]
+    return least, names, _labels_of_first(lowest)
 
 
-def _most(values: Answer[_Named[int]]) -> tuple[Answer[int], str]:
+def _most(values: Answer[_Named[int]]) -> tuple[Answer[int], str, dict[str, str | int]]:
     """The highest, and all that are not 0."""
     if isinstance(values, Missing):
-        return values, ""
+        return values, "", {}
     counted = sorted(((name, value) for name, value in values if value), key=lambda one: -one[1])
-    return max(value for _, value in values), ", ".join(f"{name}: {value}" for name, value in counted)[:MOST_TEXT]
+    return max(value for _, value in values), _with_values(counted), _labels_of_first(counted)
+
+
+def _with_values(values: Iterable[tuple[PortName, object]]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in values)[:MOST_TEXT]
+
+
+def _labels_of_first(values: Sequence[tuple[PortName, object]]) -> dict[str, str | int]:
+    return values[0][0].labels if values else {}

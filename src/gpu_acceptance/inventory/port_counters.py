@@ -4,6 +4,7 @@ Sources: Linux Documentation/ABI/stable/sysfs-class-infiniband; InfiniBand Archi
 """
 
 from pathlib import Path
+from typing import Self
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_int
 from gpu_acceptance.inventory.infiniband import is_chosen, not_found
@@ -12,6 +13,17 @@ from gpu_acceptance.inventory.rdma_counters import LINK_ERRORS, is_full
 
 _TRAFFIC = {"sent_bytes": "port_xmit_data", "received_bytes": "port_rcv_data"}
 NAMES = tuple(f"infiniband.{name}" for name in (*LINK_ERRORS, *_TRAFFIC))
+
+
+class PortName(str):
+    """`mlx5_3 port 1`: of which device, and which port of it."""
+
+    labels: dict[str, str | int]
+
+    def __new__(cls, device: str, port: str | int) -> Self:
+        name = super().__new__(cls, f"{device} port {port}")
+        name.labels = {"device": device, "port": str(port)}
+        return name
 
 
 def read(devices: str, root: Path = Path("/")) -> dict[tuple[str, str], Answer[int]]:
@@ -28,12 +40,12 @@ def read(devices: str, root: Path = Path("/")) -> dict[tuple[str, str], Answer[i
         if isinstance(ports, Missing):
             return _none(ports)
         for port in ports:
-            values |= _of_port(folder / device / "ports" / port / "counters", f"{device} port {port}")
+            values |= _of_port(folder / device / "ports" / port / "counters", PortName(device, port))
     return values or _none(Missing(Why.NOT_THERE, f"no port of an RDMA device that is one of {devices}"[:200]))
 
 
-def _of_port(folder: Path, port: str) -> dict[tuple[str, str], Answer[int]]:
-    errors = {(f"infiniband.{name}", port): _count(folder / name, name) for name in LINK_ERRORS}
+def _of_port(folder: Path, port: PortName) -> dict[tuple[str, str], Answer[int]]:
+    errors: dict[tuple[str, str], Answer[int]] = {(f"infiniband.{name}", port): _count(folder / name, name) for name in LINK_ERRORS}
     return errors | {(f"infiniband.{name}", port): read_bytes(folder / file) for name, file in _TRAFFIC.items()}
 
 

@@ -1,8 +1,9 @@
 """What to do about a validation, or about the run as a whole: the kinds of failure it shows, with commands for the first culprit."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from gpu_acceptance.record.figure import Labels
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Row
@@ -54,11 +55,11 @@ class Advice:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A kind of failure, who shows it, and in which words."""
+    """A kind of failure, who shows it, and what else is known of the part that does."""
 
     kind: str
     ranks: tuple[int, ...]
-    message: str
+    labels: Labels = field(default_factory=dict)
 
 
 def advice_on(row: Row, record: RunRecord) -> tuple[Advice, ...]:
@@ -67,14 +68,14 @@ def advice_on(row: Row, record: RunRecord) -> tuple[Advice, ...]:
     shown = [*_shown_by_limits(row), *_shown_by_ranks(row, may_skip=may_skip), *_shown_by_silence(row, record)]
     shown += _shown_by_lacks(row, record)
     if not shown and row.outcome not in HARMLESS_OUTCOMES:
-        shown = [_Shown(kind, (), row.message) for kind in kinds_of_row(row.message, row.outcome)]
+        shown = [_Shown(kind, ()) for kind in kinds_of_row(row.message, row.outcome)]
     return _advice(shown, record)
 
 
 def advice_on_run(record: RunRecord) -> tuple[Advice, ...]:
     """Of the reasons of the verdict that no validation tells."""
     whole = [one for one in record.conclusion.objections if not one.nodeid]
-    return _advice([_Shown(kind, (), one.text) for one in whole for kind in kinds_of_objection(one)], record)
+    return _advice([_Shown(kind, ()) for one in whole for kind in kinds_of_objection(one)], record)
 
 
 def kinds_of_run(record: RunRecord) -> tuple[str, ...]:
@@ -88,7 +89,7 @@ def _shown_by_limits(row: Row) -> Iterator[_Shown]:
     expected = HARMLESS_STATUSES | ({Status.NOT_MEASURED} if row.outcome in _BROKE_OFF else set())
     for judgement in row.judgements:
         if judgement.status not in expected:
-            yield from (_Shown(kind, judgement.ranks, judgement.message) for kind in kinds_of_judgement(judgement))
+            yield from (_Shown(kind, judgement.ranks, judgement.labels) for kind in kinds_of_judgement(judgement))
 
 
 def _shown_by_ranks(row: Row, *, may_skip: bool) -> Iterator[_Shown]:
@@ -97,7 +98,7 @@ def _shown_by_ranks(row: Row, *, may_skip: bool) -> Iterator[_Shown]:
     for rank in (rank for attempt in row.attempts for rank in attempt.ranks):
         only_a_limit = rank.outcome is Outcome.FAILED and not (rank.message or rank.log_tail)
         if rank.outcome not in no_blame and not only_a_limit:
-            yield from (_Shown(kind, (rank.rank,), rank.message) for kind in _kinds_of(rank, row))
+            yield from (_Shown(kind, (rank.rank,)) for kind in _kinds_of(rank, row))
 
 
 def _kinds_of(rank: RankRecord, row: Row) -> tuple[str, ...]:
@@ -112,13 +113,13 @@ def _shown_by_silence(row: Row, record: RunRecord) -> Iterator[_Shown]:
     for attempt in row.attempts:
         silent = tuple(sorted(ranks - {rank.rank for rank in attempt.ranks}))
         if silent:
-            yield from (_Shown(kind, silent, "") for kind in kinds_of_outcome(Outcome.LOST))
+            yield from (_Shown(kind, silent) for kind in kinds_of_outcome(Outcome.LOST))
 
 
 def _shown_by_lacks(row: Row, record: RunRecord) -> Iterator[_Shown]:
     for kind in kinds_of_lacks(row.lacks):
         lacking = (identity.rank for identity in record.ranks if not identity.lacks.keys().isdisjoint(row.lacks))
-        yield _Shown(kind, tuple(lacking), row.message)
+        yield _Shown(kind, tuple(lacking))
 
 
 def _advice(shown: Sequence[_Shown], record: RunRecord) -> tuple[Advice, ...]:
@@ -137,7 +138,7 @@ def _of_kind(kind: str, shown: Sequence[_Shown], record: RunRecord) -> Advice:
     ranks = list(dict.fromkeys(rank for one in shown for rank in one.ranks))
     identities = {identity.rank: identity for identity in record.ranks}
     first = identities.get(ranks[0]) if ranks else None
-    names = names_of(first, record.plan.run_id, shown[0].message)
+    names = names_of(first, record.plan.run_id, shown[0].labels)
     checks = tuple(Command(filled(check.run, names), check.look) for check in remedy.checks)
     changes = tuple(Command(filled(change.run, names), change.changes) for change in severity.commands)
     where = f"rank {first.rank} ({places(record)[first.rank]})" if first else ""

@@ -4,25 +4,23 @@ import re
 import shlex
 from collections.abc import Mapping
 
+from gpu_acceptance.record.figure import Labels
 from gpu_acceptance.record.identity import RankIdentity
 
 PLACEHOLDERS = ("HOST", "UUID", "BUS", "DEVICE", "PORT", "RUN", "PID", "POD")  # the last two only a person at the machine knows
 _PLACEHOLDER = re.compile(r"<([A-Z]+)>")
-_RDMA_PORT = re.compile(r"\b(\w{1,60}) port (\d{1,3})\b", re.ASCII)  # `(mlx5_3 port 1)`, as limits name a port
 _LONGEST_NAME = 255  # of a host; what is longer is no name to paste into a shell
 _LONG_DOMAIN = re.compile(r"0000([0-9A-Fa-f]{4}:[0-9A-Fa-f:.]+)")
 
 
-def names_of(identity: RankIdentity | None, run_id: str, message: str) -> dict[str, str]:
-    """What is known of a culprit, by placeholder: its node and GPU, and the network port that the message of its limit names."""
+def names_of(identity: RankIdentity | None, run_id: str, labels: Labels) -> dict[str, str]:
+    """What is known of a culprit, by placeholder: its node and GPU, and the network port that the figure of its limit is of."""
     names = {"RUN": run_id}
     if identity:
         names["HOST"] = identity.host
         if identity.gpu:
             names |= {"UUID": identity.gpu.uuid, "BUS": _as_linux_has_it(identity.gpu.pci_bus_id)}
-    port = _RDMA_PORT.search(message)
-    if port:
-        names |= {"DEVICE": port[1], "PORT": port[2]}
+    names |= {name.upper(): str(labels[name]) for name in ("device", "port") if name in labels}
     return {name: value for name, value in names.items() if 0 < len(value) <= _LONGEST_NAME and value[0] != "-"}  # nor is an option a name
 
 

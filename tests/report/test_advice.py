@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.folder.results import read_results
-from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.outcome import Cause, Outcome, Status
+from gpu_acceptance.record.rank_record import FORMING, RankRecord
 from gpu_acceptance.record.row import Attempt, Judgement, Row
 from gpu_acceptance.record.run_record import Objection, ObjectionKind
 from gpu_acceptance.report.advice import advice_on, advice_on_run
@@ -15,6 +15,7 @@ from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.commands import filled, names_of
 from gpu_acceptance.report.problems import problems
 from gpu_acceptance.report.remedies import table
+from gpu_acceptance.verdict.objections import FORMATION
 from tests.report import samples
 from tests.report.pages import parse
 
@@ -63,6 +64,15 @@ def test_a_pci_address_is_written_as_linux_has_it():
 def test_a_network_port_is_the_one_that_the_figure_is_of():
     (found,) = advice_on(row(missed("infiniband.ports.state", (8,), device="mlx5_3", port=2)), RECORD)
     assert runs(found)[0] == "ibstat mlx5_3 2"
+
+
+@pytest.mark.parametrize(("phase", "is_told"), [(FORMING, True), ("call", False)])
+def test_ranks_that_told_nccl_different_things_come_before_what_crashed_while_the_group_formed(phase, is_told):
+    ranks = [rank_record(0, Outcome.DIED).model_copy(update={"phase": phase, "cause": Cause.CRASHED})]
+    other = RECORD.ranks[1].model_copy(update={"environment": {**RECORD.ranks[1].environment, "NCCL_IB_HCA": "mlx5_0"}})
+    record = RECORD.model_copy(update={"ranks": (RECORD.ranks[0], other, *RECORD.ranks[2:])})
+    formation = row(outcome=Outcome.DIED, ranks=ranks).model_copy(update={"nodeid": FORMATION})
+    assert ("libraries_differ" in kinds(*advice_on(formation, record))) is is_told
 
 
 def test_what_nobody_knows_stays_to_be_filled_in():

@@ -158,7 +158,6 @@ def test_of_a_log_the_end_says_why():
         ("rank 3 lost: no heartbeat for 15 s: its supervisor or node is gone", "control_lost"),
         ("the control store at node-00:29500 does not answer: node 1 (node-01) is cut off from it", "control_lost"),
         ("ranks 8-15 (node 1) did not arrive within 120 s; see what torchrun said there", "rendezvous_timeout"),
-        ("ranks of one node differ in what NCCL is told: NCCL_IB_HCA", "libraries_differ"),
     ],
 )
 def test_the_message_of_a_row_says_more_than_its_outcome(message, kind):

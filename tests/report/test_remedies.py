@@ -119,7 +119,6 @@ NVRM: GPU at PCI:0000:1b:00: GPU has fallen off the bus.
 Unable to determine the device handle for GPU0000:1B:00.0: GPU is lost.  Reboot the system to recover this GPU
 somebody else uses 1 GPU of this job, so that no figure would be that of the hardware:
 RuntimeError: CUDA error: system not yet initialized; CUDA_ERROR_SYSTEM_NOT_READY, cudaErrorSystemNotReady
-ranks of one node differ in what NCCL is told: NCCL_IB_HCA is mlx5_0 on rank 1
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
 RuntimeError: CUDA error: out of memory
 ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure 2 'out of memory'

@@ -78,4 +78,5 @@ class Cause(StrEnum):
     GPU_MEMORY_HELD = "GPU memory held"  # after the last worker ended
     IN_THE_KERNEL = "in the kernel"  # and cannot be interrupted
     STOPPED = "stopped"
+    UNLIKE_VARIABLES = "unlike variables"  # ranks of one node differ in what NCCL is told
     HANG_IN_COLLECTIVE = "hang in a collective"  # it has not finished one, or a peer waits for it in one

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpu_acceptance.record.figure import Labels
+from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Row
@@ -22,7 +23,7 @@ from gpu_acceptance.report.kinds import (
 )
 from gpu_acceptance.report.remedies import Reference, Remedy, Severity, table
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
-from gpu_acceptance.verdict.rows import declared_reason
+from gpu_acceptance.verdict.rows import declared_reason, formed_unlike
 
 _WORST_FIRST = ("replace", "reboot", "reset", "watch")
 _DRILL = "planted_fault"  # comes before what it has planted, or somebody takes a good GPU out
@@ -67,6 +68,8 @@ def advice_on(row: Row, record: RunRecord) -> tuple[Advice, ...]:
     may_skip = declared_reason(row.nodeid, record.plan.profile.not_applicable) is not None
     shown = [*_shown_by_limits(row), *_shown_by_ranks(row, may_skip=may_skip), *_shown_by_silence(row, record)]
     shown += _shown_by_lacks(row, record)
+    if formed_unlike(row.nodeid, row.attempts, Job(record.ranks)):
+        shown += [_Shown(kind, ()) for kind in kinds_of_causes([Cause.UNLIKE_VARIABLES])]
     if not shown and row.outcome not in HARMLESS_OUTCOMES:
         shown = [_Shown(kind, ()) for kind in kinds_of_row(row.message, row.outcome)]
     return _advice(shown, record)

@@ -166,12 +166,22 @@ def _lines(causes: Iterable[_Cause], judgements: Iterable[Judgement], outcome: O
 
 
 def _why(nodeid: str, attempts: Sequence[Attempt], job: Job) -> list[str]:
-    """First where the group did not form: who crashed in it is as a rule not who was set up otherwise. What came before asked no NCCL."""
-    in_group = any(record.phase == FORMING for attempt in attempts for record in attempt.ranks if record.outcome not in _NO_CAUSE)
-    if nodeid != FORMATION or not in_group:
+    """First where the group did not form: who crashed in it is as a rule not who was set up otherwise."""
+    if not _broke_while_forming(nodeid, attempts):
         return []
     unlike = unlike_variables(job)
     return [*([f"ranks of one node differ in what NCCL is told: {unlike}"] if unlike else []), *_own_names(job)]
+
+
+def formed_unlike(nodeid: str, attempts: Sequence[Attempt], job: Job) -> bool:
+    """Whether the group did not form, and ranks of one node differ in what NCCL is told."""
+    return _broke_while_forming(nodeid, attempts) and bool(unlike_variables(job))
+
+
+def _broke_while_forming(nodeid: str, attempts: Sequence[Attempt]) -> bool:
+    """What came before asked no NCCL."""
+    bad = (record for attempt in attempts for record in attempt.ranks if record.outcome not in _NO_CAUSE)
+    return nodeid == FORMATION and any(record.phase == FORMING for record in bad)
 
 
 def _own_names(job: Job) -> Iterator[str]:

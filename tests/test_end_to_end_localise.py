@@ -96,5 +96,7 @@ def test_who_is_there_and_silent_is_the_finding_and_nobody_else(ended, fault, by
     assert row.outcome == "failed"
     assert ended.outcomes_by_rank(fault.row) == by_rank
     assert f"{fault.row}: {first}" in ended.reasons
+    causes = {one.rank: one.cause for attempt in row.attempts for one in attempt.ranks if one.outcome == "failed"}
+    assert causes == dict.fromkeys([rank for rank, outcome in by_rank.items() if outcome == "failed"], "no contact")
     assert row.duration_s < row.deadline_s / 2
     seen.told(fault, first, row.duration_s)

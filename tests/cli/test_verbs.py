@@ -191,7 +191,7 @@ def test_a_refusal_beside_a_plan_is_no_verdict_on_the_others(tmp_path, capsys):
     assert code == 3
     assert f"to judge what its journals prove: gpu-acceptance report build {run_dir}" in err
     assert run(capsys, "report", "build", tmp_path)[0] == 6
-    assert "rank 0 took no part: no control store" in read_results(run_dir).conclusion.reasons
+    assert "took no part: rank 0: no control store" in read_results(run_dir).conclusion.reasons
 
 
 @pytest.mark.parametrize(("started_at", "newest"), [("2026-11-20T06:59:59+00:00", "ab12"), ("2026-11-20T07:00:01+00:00", "monday")])

@@ -20,6 +20,7 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.refusal import Refusal
 from gpu_acceptance.record.run_record import RunEnd
 from gpu_acceptance.report import build_page
+from gpu_acceptance.report.advice import advice_on_run
 from gpu_acceptance.thresholds.limit import Peers
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 from gpu_acceptance.verdict.judged_again import find_concluded_otherwise
@@ -149,7 +150,8 @@ def test_a_rank_that_was_lost_before_the_plan_says_why_it_took_no_part():
     run = told()
     unmet = replace(run.content(2), plan=None, records=(), refusal=Refusal(message="node 1 is cut off", ended_at=ENDED))
     record = rebuilt([*run.contents(2), unmet])
-    assert "rank 2 took no part: node 1 is cut off" in record.conclusion.reasons
+    assert "took no part: rank 2: node 1 is cut off" in record.conclusion.reasons
+    assert "rendezvous_timeout" in {one.kind for one in advice_on_run(record)}
     assert row_of(record).outcome is Outcome.LOST
 
 

@@ -102,7 +102,7 @@ UNFINISHED = LastCollective(group="default_pg", number=7, operation="gloo:all_re
         ("import_clash", record("ImportError: libcudart.so.12: cannot open shared object file: No such file", Outcome.ERROR)),
         ("import_clash", record("libtorch_cuda.so: undefined symbol: ncclCommRegister")),
         ("wrong_interface", record(log_tail="NCCL WARN Bootstrap : no socket interface found")),
-        ("wrong_interface", record("no contact within 30 s between rank 0 and rank 3", Outcome.FAILED)),
+        ("wrong_interface", record("", Outcome.FAILED, cause=Cause.NO_CONTACT)),
         ("crashed_in_c", record(cause=Cause.CRASHED, log_tail="CUDA out of memory")),
         ("disk_full", record("OSError: [Errno 28] No space left on device: 'x'", Outcome.ERROR)),
         ("hang_in_collective", record("", Outcome.STUCK, collectives=(UNFINISHED,))),
@@ -157,7 +157,6 @@ def test_of_a_log_the_end_says_why():
     [
         ("rank 3 lost: no heartbeat for 15 s: its supervisor or node is gone", "control_lost"),
         ("the control store at node-00:29500 does not answer: node 1 (node-01) is cut off from it", "control_lost"),
-        ("ranks 8-15 (node 1) did not arrive within 120 s; see what torchrun said there", "rendezvous_timeout"),
     ],
 )
 def test_the_message_of_a_row_says_more_than_its_outcome(message, kind):

@@ -134,16 +134,13 @@ the report could not be written to /runs/a: OSError: [Errno 116] Stale file hand
 ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister
 ModuleNotFoundError: No module named 'peft'
 libcudart.so.12: cannot open shared object file: No such file or directory; /lib/libm.so.6: version `GLIBC_2.38' not found
-this node has GPUs, but torch 2.11.0+cpu sees none: is it a CPU build; CUDA driver version is insufficient for CUDA runtime version
+CUDA driver version is insufficient for CUDA runtime version
 NCCL WARN Bootstrap : no socket interface found; no usable interface
 ConnectionRefusedError: [Errno 111] Connection refused; No route to host; Network is unreachable
 socketStartConnect: connected to 192.0.2.3<4> failed : Software caused connection abort
 The client socket has failed to connect to any network address of (node-01, 29500)
-no contact within 30 s between rank 0 and rank 3
 RuntimeError: Unable to find address for: eth9
 /scratch/x: made by another rank, and not seen here within 90 s: is the directory shared?
-ranks 8-15 (node 1) did not arrive within 120 s; rank 3 did not finish collecting within 120 s
-no control store at node-00:29500 within 60 s
 torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError; RendezvousConnectionError
 DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.
 rank 3 lost: no heartbeat for 15 s: its supervisor or node is gone
@@ -169,12 +166,7 @@ def test_each_pattern_finds_what_is_really_said(kind, pattern):
 
 FOREIGN_TOO = {"fallen off the bus", "[Bb]us error", "NCCL error"}  # the kernel's, libc's and NCCL's, which our code names as well
 WAITS_FOR_A_FIELD = {
-    "no contact within \\d+ s between",  # of an exception of measure/
     "not seen here within .{1,20} s: is the directory shared",
-    "torch \\S{1,60} sees none",
-    "did not arrive within",  # of a refusal
-    "did not finish collecting within",
-    "no control store at",
     "no heartbeat for",  # of a stop
     "silent for \\d+ s where",
     "is cut off from it",

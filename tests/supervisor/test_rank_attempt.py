@@ -319,6 +319,12 @@ def test_whoever_is_asked_where_it_is_is_not_listened_to_any_more(clock):
     assert [record.outcome for record, _ in host.published] == [Outcome.STUCK]
 
 
+def test_a_cause_that_a_worker_made_up_is_none(clock):
+    host = FakeHost(FakeWorker())
+    entered(host).on_worker(done(Outcome.FAILED, phase="call", cause="the moon"))
+    assert [(record.outcome, record.cause) for record, _ in host.published] == [(Outcome.ERROR, None)]
+
+
 @pytest.mark.parametrize(
     ("status", "cause"),
     [
@@ -615,9 +621,10 @@ def test_a_formation_that_fails_or_dies(clock):
     attempt = FormAttempt(host, go())
     attempt.on_worker(said("ready", seq=0))
     attempt.on_worker(said("step", name="opening the device"))
-    attempt.on_worker(said("form_failed", failed=True, message="RuntimeError: no GPU"))
+    attempt.on_worker(said("form_failed", failed=True, message="RuntimeError: no GPU", cause="torch sees no GPU"))
     (record, _), *_ = host.published
     assert (record.outcome, record.phase, record.message) == (Outcome.FAILED, "opening the device", "RuntimeError: no GPU")
+    assert record.cause is Cause.TORCH_SEES_NO_GPU
     dying = FakeHost(None)
     attempt = FormAttempt(dying, go())
     attempt.on_worker(said("ready", seq=0))

@@ -94,7 +94,9 @@ def rebuild(
         job,
         rows,
         ended_at=ended_at,
-        end=RunEnd(interrupted=interrupted, not_concluded=tuple(_not_concluded(contents, job, why))),
+        end=RunEnd(
+            interrupted=interrupted, not_concluded=tuple(_not_concluded(contents, job, why)), took_no_part=tuple(_took_no_part(contents))
+        ),
         journals=tuple(job.by_rank),
         control=control,
     )
@@ -191,5 +193,8 @@ def _not_concluded(contents: Sequence[JournalContent], job: Job, why: str) -> li
     problems = sorted({problem for content in contents for problem in content.problems})
     more = [f"... and {len(problems) - _MOST_PROBLEMS} more problems in journals"] if len(problems) > _MOST_PROBLEMS else []
     found = f"rebuilt from {len(job.by_rank)} of {job.world_size} journals"
-    unmet = [f"rank {one.identity.rank} took no part: {one.refusal.message}" for one in contents if one.identity and one.refusal]
-    return [f"no reporter saw this run whole: {found} ({why})", *sorted(set(unmet)), *problems[:_MOST_PROBLEMS], *more]
+    return [f"no reporter saw this run whole: {found} ({why})", *problems[:_MOST_PROBLEMS], *more]
+
+
+def _took_no_part(contents: Sequence[JournalContent]) -> list[str]:
+    return sorted({f"rank {one.identity.rank}: {one.refusal.message}" for one in contents if one.identity and one.refusal})

@@ -79,4 +79,12 @@ class Cause(StrEnum):
     IN_THE_KERNEL = "in the kernel"  # and cannot be interrupted
     STOPPED = "stopped"
     UNLIKE_VARIABLES = "unlike variables"  # ranks of one node differ in what NCCL is told
+    TORCH_SEES_NO_GPU = "torch sees no GPU"  # on a node that has some
+    NO_CONTACT = "no contact"  # between ranks that send to each other
     HANG_IN_COLLECTIVE = "hang in a collective"  # it has not finished one, or a peer waits for it in one
+
+
+def cause_of(error: BaseException | None) -> Cause | None:
+    """What an exception of ours says of itself."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, Cause) else None

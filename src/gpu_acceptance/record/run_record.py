@@ -42,6 +42,7 @@ class ObjectionKind(StrEnum):
     UNCONFIRMED = "unconfirmed"
     INTERRUPTED = "interrupted"
     NOT_CONCLUDED = "not concluded"
+    TOOK_NO_PART = "took no part"
     MEASURED_ONLY = "measured only"
     MESSAGES_LOST = "messages lost"
     TOLD_OTHERWISE = "told otherwise"
@@ -94,6 +95,7 @@ class RunEnd(Model):
     internal_error: str | None = None
     unconfirmed: str | None = None  # which journal does not confirm what was concluded, and why
     not_concluded: tuple[str, ...] = ()  # why nobody who saw the whole run judged it
+    took_no_part: tuple[str, ...] = ()  # ranks that did not meet the others, and why
     not_written: str | None = None  # what of its report could not be written, and why
 
 

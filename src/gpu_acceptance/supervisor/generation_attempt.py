@@ -5,7 +5,7 @@ import time
 from gpu_acceptance.control.session import Message
 from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.record.outcome import Cause, Outcome
-from gpu_acceptance.supervisor.rank_attempt import Host, RankAttempt
+from gpu_acceptance.supervisor.rank_attempt import Host, RankAttempt, told_cause
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.verdict.attempts import NO_WORKER
 
@@ -45,7 +45,7 @@ class FormAttempt(RankAttempt):
                 self._finish(Outcome.PASSED, "", facts={str(name): clip(str(value)) for name, value in message["facts"].items()})
             case "form_failed":
                 outcome = Outcome.FAILED if message["failed"] else Outcome.ERROR
-                self._finish_told(outcome, message["message"], log_tail=self._hold.worker.log_tail())
+                self._finish_told(outcome, message["message"], cause=told_cause(message), log_tail=self._hold.worker.log_tail())
 
     def on_exit(self, status: ExitStatus, log_tail: str) -> None:
         if self._has_started and not self._is_ready and not self._sentence:

@@ -372,12 +372,18 @@ class RunAttempt(RankAttempt):
         self._finish_told(
             Outcome(message["outcome"]),
             message["message"],
+            cause=told_cause(message),
             phase=message["phase"],
             duration_s=message["duration_s"],
             figures=tuple(map(figure_from_json, message.get("figures", ()))),
             curves=tuple(map(curve_from_json, message.get("curves", ()))),
             log_tail=self._hold.worker.log_tail() if bad and self._hold.worker else "",
         )
+
+
+def told_cause(message: Message) -> Cause | None:
+    """Raises ValueError over one that is none."""
+    return Cause(message["cause"]) if message.get("cause") else None
 
 
 def _cause_of(status: ExitStatus) -> Cause | None:

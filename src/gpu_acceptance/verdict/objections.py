@@ -121,6 +121,8 @@ def broken_off(measure_only: bool, end: RunEnd) -> Iterator[Found]:
     if end.interrupted is not None:
         yield Found(Kind.INTERRUPTED, "interrupted", f"interrupted: {end.interrupted}")
     yield from (Found(Kind.NOT_CONCLUDED, end.not_concluded[0], sentence) for sentence in end.not_concluded)
+    part = f"{plural(len(end.took_no_part), 'rank')} took no part"
+    yield from (Found(Kind.TOOK_NO_PART, part, f"took no part: {one}") for one in end.took_no_part)
     if measure_only:
         yield Found(Kind.MEASURED_ONLY, "measured only, not judged", "measured only: no figure was judged")
 

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from gpu_acceptance.inventory import libraries
 from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.record.outcome import Cause
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,17 @@ class World:
     timeout_s: float
 
 
+class BlindTorchError(RuntimeError):
+    """Torch cannot use the GPUs that are there."""
+
+    cause = Cause.TORCH_SEES_NO_GPU
+
+
 def open_device(local_rank: int, *, expects_gpu: bool) -> torch.device:
     """The GPU of this local rank, made current; the CPU on a machine without GPUs."""
     if not torch.cuda.is_available():
         if expects_gpu:
-            raise RuntimeError(
+            raise BlindTorchError(
                 f"this node has GPUs, but torch {torch.__version__} sees none: is it a CPU build, or the driver too old for it?"
             )
         return torch.device("cpu")

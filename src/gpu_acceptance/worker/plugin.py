@@ -11,7 +11,7 @@ import torch
 
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
-from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.outcome import Cause, Outcome, cause_of
 from gpu_acceptance.record.rank_record import FORMING
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.ranges import named
@@ -115,7 +115,7 @@ class WorkerPlugin:
         outcome, message = phase_outcome(report, call, self._witness.against_passed if report.when == "call" else "")
         if report.when == "call":
             self._done["duration_s"] = report.duration
-        self._note(outcome, report.when, message)
+        self._note(outcome, report.when, message, cause_of(call.excinfo.value if call.excinfo else None))
         if report.when == "setup" and outcome is not Outcome.PASSED:
             self._supervisor.tell({"type": "setup", "outcome": outcome, "reason": clip(message, 2000)})
         return report
@@ -182,10 +182,10 @@ class WorkerPlugin:
         if problem:
             self._note(Outcome.ERROR, "call", problem)
 
-    def _note(self, outcome: Outcome, phase: str | None, message: str) -> None:
+    def _note(self, outcome: Outcome, phase: str | None, message: str, cause: Cause | None = None) -> None:
         """Keeps the first bad end of a validation."""
         if outcome is not Outcome.PASSED and not self._done["phase"]:
-            self._done.update(outcome=outcome, phase=phase, message=clip(message))
+            self._done.update(outcome=outcome, phase=phase, message=clip(message), cause=cause)
 
     def _wait_for_device(self) -> None:
         """What a validation left on the device belongs to it: a kernel that never ends must not be booked on the next one."""
@@ -218,7 +218,8 @@ class WorkerPlugin:
                 form_group(World(**command["world"]), device)
             facts = device_facts(device)
         except Exception as error:  # the machine did not keep what the launcher promised
-            self._supervisor.tell({"type": "form_failed", "failed": True, "message": clip(f"{type(error).__name__}: {error}")})
+            text = clip(f"{type(error).__name__}: {error}")
+            self._supervisor.tell({"type": "form_failed", "failed": True, "message": text, "cause": cause_of(error)})
             return
         session = WorkerSession(
             **place,

@@ -84,13 +84,14 @@ def users(folder: Path, num_ranks: int) -> dict[int, int]:
     return found
 
 
-def await_file(path: Path, patience_s: float) -> None:
-    """Returns once this node shows a file that another one has made. Raises FileNotFoundError where patience is over."""
+def await_file(path: Path, patience_s: float) -> bool:
+    """Returns once this node shows a file that another one has made; false where patience is over. Raises OSError."""
     end_s = time.monotonic() + patience_s
     while not path.exists():
         if time.monotonic() >= end_s:
-            raise FileNotFoundError(f"{path}: made by another rank, and not seen here within {patience_s:g} s: is the directory shared?")
+            return False
         time.sleep(_POLL_S)
+    return True
 
 
 def _folder_name(rank: int) -> str:

@@ -82,7 +82,7 @@ def test_a_complete_run_has_the_rows_of_its_own_reporter(run):
 
 @pytest.mark.parametrize(("run", "verdict"), [(told(), "INCOMPLETE"), (told(rank_2=Outcome.DIED), "REJECTED")])
 def test_a_run_that_was_interrupted_before_its_reporter_was_lost_is_interrupted(run, verdict):
-    record = rebuild(run.contents(), ended_at=ENDED, why=WHY, interrupted="SIGTERM")
+    record = rebuild(run.contents(), ended_at=ENDED, why=WHY, end=RunEnd(interrupted="SIGTERM"))
     assert (record.conclusion.verdict, record.conclusion.exit_code) == (verdict, 2)
     assert "interrupted: SIGTERM" in record.conclusion.reasons
     assert list(find_concluded_otherwise(record, conclude_again(record))) == []

@@ -9,13 +9,14 @@ from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.rank_record import FORMING, RankRecord
 from gpu_acceptance.record.row import Attempt, Judgement, Row
-from gpu_acceptance.record.run_record import Objection, ObjectionKind
+from gpu_acceptance.record.run_record import Objection, ObjectionKind, RunEnd
 from gpu_acceptance.report.advice import advice_on, advice_on_run
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.commands import filled, names_of
 from gpu_acceptance.report.problems import problems
 from gpu_acceptance.report.remedies import table
 from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.run_record import conclude_again
 from tests.report import samples
 from tests.report.pages import parse
 
@@ -159,6 +160,13 @@ def test_the_run_as_a_whole_has_what_no_validation_tells():
     record = record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"objections": objections})})
     assert kinds(*advice_on_run(record)) == ["gpu_untested", "not_measured"]
     assert advice_on_run(samples.accepted()) == ()
+
+
+@pytest.mark.parametrize(("control_lost", "kind"), [(True, "control_lost"), (False, "interrupted")])
+def test_a_run_whose_ranks_lost_each_other_was_not_stopped_by_somebody(control_lost, kind):
+    record = samples.accepted()
+    record = conclude_again(record, RunEnd(interrupted="a word that nobody knows", control_lost=control_lost))
+    assert kinds(*advice_on_run(record)) == [kind]
 
 
 @pytest.mark.parametrize("make", samples.ALL.values(), ids=samples.ALL)

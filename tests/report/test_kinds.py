@@ -114,6 +114,7 @@ UNFINISHED = LastCollective(group="default_pg", number=7, operation="gloo:all_re
         ("failed", record("assert 1 == 2", Outcome.FAILED)),
         ("error", record("KeyError: 'x'", Outcome.ERROR)),
         ("gpu_in_use", record("", Outcome.ERROR, cause=Cause.GPU_MEMORY_HELD)),
+        ("control_lost", record("", Outcome.LOST, cause=Cause.NO_HEARTBEAT)),
         ("interrupted", record("interrupted by SIGTERM", Outcome.INTERRUPTED)),
         ("skipped", record("needs two of them", Outcome.SKIPPED)),
     ],
@@ -150,17 +151,6 @@ def test_a_log_that_tells_of_everything_tells_of_three_things_at_most():
 
 def test_of_a_log_the_end_says_why():
     assert kinds_of_rank(record(log_tail=f"signal SIGBUS {'.' * 5_000} Segmentation fault")) == ("crashed_in_c",)
-
-
-@pytest.mark.parametrize(
-    ("message", "kind"),
-    [
-        ("rank 3 lost: no heartbeat for 15 s: its supervisor or node is gone", "control_lost"),
-        ("the control store at node-00:29500 does not answer: node 1 (node-01) is cut off from it", "control_lost"),
-    ],
-)
-def test_the_message_of_a_row_says_more_than_its_outcome(message, kind):
-    assert kinds_of_row(message, Outcome.ERROR) == (kind,)
 
 
 # --- objections to a run as a whole ---------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
-from gpu_acceptance.record.run_record import RunEnd, RunRecord
+from gpu_acceptance.record.run_record import WHOLE, RunEnd, RunRecord
 from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, too_small
 from gpu_acceptance.verdict.needs import row_of_lack
 from gpu_acceptance.verdict.objections import FORMATION
@@ -73,10 +73,10 @@ def rebuild(
     *,
     ended_at: str,
     why: str,
-    interrupted: str | None = None,
+    end: RunEnd = WHOLE,
     control: ControlMessages | None = None,
 ) -> RunRecord:
-    """The run as its journals tell it, in whatever order they come. `why` nobody else reports it, `interrupted` by what before that.
+    """The run as its journals tell it, in whatever order they come. `why` nobody else reports it, `end`: what is known of it before that.
 
     `control`: what a rank that was there saw of strangers. Where nobody was there, journals that were closed say both. Raises RecordError.
     """
@@ -86,7 +86,9 @@ def rebuild(
     plan = _agreed_plan(usable)
     job = Job(tuple(identity for _, identity in usable))
     if closing := next((content.closing for content, _ in usable if content.closing), None):
-        interrupted, control = interrupted or closing.end.interrupted, control or closing.control
+        lost = end.control_lost or closing.end.control_lost
+        end = RunEnd(interrupted=end.interrupted or closing.end.interrupted, control_lost=lost)
+        control = control or closing.control
     records = _records(usable)
     rows = [_row(validation, records.get(validation.nodeid, {}), plan, job) for validation in _validations(plan, records)]
     return make_run_record(
@@ -94,8 +96,8 @@ def rebuild(
         job,
         rows,
         ended_at=ended_at,
-        end=RunEnd(
-            interrupted=interrupted, not_concluded=tuple(_not_concluded(contents, job, why)), took_no_part=tuple(_took_no_part(contents))
+        end=end.model_copy(
+            update={"not_concluded": tuple(_not_concluded(contents, job, why)), "took_no_part": tuple(_took_no_part(contents))}
         ),
         journals=tuple(job.by_rank),
         control=control,

@@ -8,7 +8,7 @@ from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.lookout import BEAT_S, Loss
 from gpu_acceptance.folder.rebuild import read_run_folder, rebuild
 from gpu_acceptance.folder.run_files import RunFiles, utc_now
-from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.record.run_record import RunEnd, RunRecord
 from gpu_acceptance.supervisor.supervisor import Supervisor
 
 CANDIDATES = 8  # only these lowest ranks watch all others: a look at 1000 heartbeats took 50 times as long as one at 8
@@ -24,7 +24,7 @@ def elect(supervisor: Supervisor, loss: Loss) -> list[int]:
     supervisor.lookout.give_up(lost, loss)
     supervisor.given_up.add(lost)
     supervisor.leader = supervisor.place.rank  # nobody else is listened to while we look round
-    supervisor.interrupt(loss.signal or loss.reason)
+    supervisor.interrupt(loss.signal or loss.reason, is_loss=not loss.signal)
     supervisor.ended = supervisor.ended or loss.reason
     alive = _ended(supervisor) or _find_alive(supervisor)
     alive = _ended(supervisor) or alive  # it may have ended, and left, while we looked round
@@ -81,7 +81,8 @@ def rebuild_run(supervisor: Supervisor, files: RunFiles, why: str, interrupted: 
     for rank, message in supervisor.mail["resend"].items():
         _keep(RunFiles(files.folder, rank).journal, message["journal"])
     contents, control = read_run_folder(files.folder), supervisor.control_messages()
-    return rebuild(contents, ended_at=utc_now(), why=why, interrupted=interrupted, control=control)
+    end = RunEnd(interrupted=interrupted, control_lost=supervisor.has_lost_control)
+    return rebuild(contents, ended_at=utc_now(), why=why, end=end, control=control)
 
 
 def _keep(path: Path, text: str) -> None:

@@ -80,6 +80,7 @@ class Cause(StrEnum):
     STOPPED = "stopped"
     UNLIKE_VARIABLES = "unlike variables"  # ranks of one node differ in what NCCL is told
     TORCH_SEES_NO_GPU = "torch sees no GPU"  # on a node that has some
+    NO_HEARTBEAT = "no heartbeat"
     NOT_SHARED = "not shared"  # a directory in which ranks do not see each other's files
     NO_CONTACT = "no contact"  # between ranks that send to each other
     HANG_IN_COLLECTIVE = "hang in a collective"  # it has not finished one, or a peer waits for it in one

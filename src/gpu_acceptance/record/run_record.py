@@ -92,6 +92,7 @@ class RunEnd(Model):
     """How a run ended, but for what its rows say."""
 
     interrupted: str | None = None  # by what
+    control_lost: bool = False  # ranks lost the store, their leader or a launcher
     internal_error: str | None = None
     unconfirmed: str | None = None  # which journal does not confirm what was concluded, and why
     not_concluded: tuple[str, ...] = ()  # why nobody who saw the whole run judged it

@@ -8,12 +8,13 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Row
-from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.commands import filled, names_of
 from gpu_acceptance.report.formatting import ranks_text
 from gpu_acceptance.report.kinds import (
     kinds_of_causes,
+    kinds_of_end,
     kinds_of_judgement,
     kinds_of_lacks,
     kinds_of_objection,
@@ -77,8 +78,9 @@ def advice_on(row: Row, record: RunRecord) -> tuple[Advice, ...]:
 
 def advice_on_run(record: RunRecord) -> tuple[Advice, ...]:
     """Of the reasons of the verdict that no validation tells."""
-    whole = [one for one in record.conclusion.objections if not one.nodeid]
-    return _advice([_Shown(kind, ()) for one in whole for kind in kinds_of_objection(one)], record)
+    ended = kinds_of_end(record.end)
+    whole = [one for one in record.conclusion.objections if not one.nodeid and not (ended and one.kind is ObjectionKind.INTERRUPTED)]
+    return _advice([_Shown(kind, ()) for kind in [*ended, *(kind for one in whole for kind in kinds_of_objection(one))]], record)
 
 
 def kinds_of_run(record: RunRecord) -> tuple[str, ...]:

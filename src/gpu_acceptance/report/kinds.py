@@ -14,7 +14,7 @@ from gpu_acceptance.inventory import xids
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Judgement
-from gpu_acceptance.record.run_record import Objection
+from gpu_acceptance.record.run_record import Objection, RunEnd
 from gpu_acceptance.report.remedies import FoundBy, table
 
 XID_METRICS = frozenset({"counters.xids", "kernel_log.errors.xids"})
@@ -64,6 +64,11 @@ def kinds_of_row(message: str, outcome: Outcome) -> tuple[str, ...]:
 def kinds_of_objection(objection: Objection) -> tuple[str, ...]:
     """Of one to the run as a whole: by what a library or the kernel said in it, else by its own kind; empty of one without a remedy."""
     return _said(objection.text) or tuple(kind for kind, by in _found_by() if objection.kind in by.objections)
+
+
+def kinds_of_end(end: RunEnd) -> tuple[str, ...]:
+    """Of how a run ended, whatever objects to it."""
+    return tuple(kind for kind, by in _found_by() if by.control_lost and end.control_lost)
 
 
 def kinds_of_metric(metric: str) -> tuple[str, ...]:

@@ -62,6 +62,7 @@ class FoundBy(Model):
     outcomes: list[str] = Field(default_factory=list)
     causes: list[Annotated[Cause, Field(strict=False)]] = Field(default_factory=list)  # what our own code saw of a rank
     objections: list[Annotated[ObjectionKind, Field(strict=False)]] = Field(default_factory=list)  # to a run as a whole
+    control_lost: bool = False  # ranks lost each other: of the end of a run
     lacks: list[str] = Field(default_factory=list)  # what validations were not run for want of, as inventory/needs.py names it
     says: list[str] = Field(default_factory=list)  # regular expressions over messages and the ends of logs
     before_a_run: bool = False  # nothing of ours was started: a run cannot find it

@@ -194,7 +194,7 @@ class Run:
             self._elect(error)
             return Outcome.INTERRUPTED, str(error), 0.0, None
         except ControlError as error:  # nobody is left to agree with; what was in flight is in this rank's journal at least
-            self.supervisor.interrupt(f"a loss: {error}")
+            self.supervisor.interrupt(f"a loss: {error}", is_loss=True)
             raise
 
     def _lead(self, nodeid: str, leader: Leader) -> tuple[Outcome, str, float, Row]:
@@ -232,6 +232,7 @@ class Run:
         try:
             self._finish_together()
         except ControlError as error:
+            self.supervisor.has_lost_control = True
             self._finish_alone(str(error))
 
     def go_wrong(self, problem: str) -> None:
@@ -345,7 +346,8 @@ class Run:
 
     def _finish_together(self) -> None:
         if self.leader is None and self.problem:
-            self.supervisor.tell_leader({"type": "stop_request", "reason": f"rank {self.place.rank}: {self.problem}"})
+            reason = f"rank {self.place.rank}: {self.problem}"
+            self.supervisor.tell_leader({"type": "stop_request", "reason": reason, "is_loss": False})
         while self.ending is None:
             try:
                 if self.leader:
@@ -365,7 +367,8 @@ class Run:
         """The leader, where nobody can be told any more: what it has is written, with exit code 3."""
         self.problem = self.problem or problem
         if self.leader and self.record:
-            self.ending = self._kept(spoil(self.files.folder, self.record, problem), self.record)
+            end = self.record.end.model_copy(update={"control_lost": self.supervisor.has_lost_control})
+            self.ending = self._kept(spoil(self.files.folder, self.record.model_copy(update={"end": end}), problem), self.record)
         elif self.leader:
             self.ending = self._end_as_leader(self._conclude)
 
@@ -436,7 +439,12 @@ class Run:
 
     @property
     def _end(self) -> RunEnd:
-        return RunEnd(interrupted=self._interruption, internal_error=self.problem, unconfirmed=self.unconfirmed)
+        return RunEnd(
+            interrupted=self._interruption,
+            control_lost=self.supervisor.has_lost_control,
+            internal_error=self.problem,
+            unconfirmed=self.unconfirmed,
+        )
 
     def _find_unconfirmed(self, record: RunRecord) -> str:
         may_wait = not self.supervisor.stopping  # else the launcher soon kills what is left

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from gpu_acceptance.control.session import Message
-from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.supervisor.confirmation import Told, note
 from gpu_acceptance.verdict.attempts import causes_before_victims, is_poison
@@ -80,8 +80,8 @@ class Board:
         self._ready.add(rank)
 
     def lose(self, rank: int, message: str) -> None:
-        """A rank whose supervisor is gone answers no more."""
-        self._keep(rank, self._record(rank, Outcome.LOST, message))
+        """A rank whose heart has stopped answers no more."""
+        self._keep(rank, self._record(rank, Outcome.LOST, message, Cause.NO_HEARTBEAT))
 
     def _keep(self, rank: int, record: RankRecord) -> None:
         if rank not in self._records:
@@ -138,7 +138,7 @@ class Board:
             if is_poison(record) and not self.done:
                 self._cast({"type": "peer_bad", "seq": self.go["seq"], "rank": rank, "outcome": record.outcome})
 
-    def _record(self, rank: int, outcome: Outcome, message: str) -> RankRecord:
+    def _record(self, rank: int, outcome: Outcome, message: str, cause: Cause | None = None) -> RankRecord:
         return RankRecord(
             nodeid=self.go["nodeid"],
             attempt=self.go["attempt"],
@@ -146,4 +146,5 @@ class Board:
             rank=rank,
             outcome=outcome,
             message=message,
+            cause=cause,
         )

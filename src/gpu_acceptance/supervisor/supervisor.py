@@ -63,6 +63,7 @@ class Supervisor:
         self.leader = 0
         self.ended: str | None = None  # why no further validation runs; the same on every rank
         self.stopping: str | None = None  # a stop is under way
+        self.has_lost_control = False  # the store, the leader or the launcher of a rank: that is why
         self.board: Board | None = None
         self.mail: dict[str, dict[int, Message]] = {}  # the leader's: answers to questions outside attempts
         self.on_tick: Callable[[], None] = lambda: None
@@ -132,7 +133,7 @@ class Supervisor:
         self._compared_s = time.monotonic()
         self.control.find_late(self.lookout.told.copy())
         if self.is_leader and not self.stopping and self._has_lost_messages:
-            self.control.cast({"type": "stop", "reason": LOST_MESSAGES})
+            self.control.cast({"type": "stop", "reason": LOST_MESSAGES, "is_loss": False})
 
     def settle(self) -> None:
         """The leader: waits until each heartbeat has told what its rank had sent by now, and that has come or is known to be lost."""
@@ -284,8 +285,9 @@ class Supervisor:
         silent_s = self.lookout.silent_s(since)
         return f"; {self.place.node_name} did not reach the store at {self._store} for {silent_s:.0f} s meanwhile" if silent_s else ""
 
-    def interrupt(self, reason: str) -> None:
-        """Ends the attempt in progress, here and (on the leader) everywhere within seconds."""
+    def interrupt(self, reason: str, *, is_loss: bool = False) -> None:
+        """Ends the attempt in progress, here and (on the leader) everywhere within seconds. `is_loss`: see `has_lost_control`."""
+        self.has_lost_control |= is_loss
         self.stopping = self.stopping or reason
         if self._attempt:
             self._attempt.interrupt(reason, lost=self.stop_signals.has_lost_launcher)
@@ -298,8 +300,9 @@ class Supervisor:
         """The leader: stops the run where a signal asked for that while nobody waited for events. It waits for no message."""
         reason = self.stop_signals.poll()
         if reason and not self.stopping:
-            self.control.cast({"type": "stop", "reason": reason})
-            self.interrupt(reason)
+            is_loss = self.stop_signals.has_lost_launcher
+            self.control.cast({"type": "stop", "reason": reason, "is_loss": is_loss})
+            self.interrupt(reason, is_loss=is_loss)
 
     def control_messages(self) -> ControlMessages:
         """What strangers did to the messages between ranks, as this rank saw it and as the others told."""
@@ -366,7 +369,8 @@ class Supervisor:
                     self._attempt.on_exit(event.message["status"], log_tail)
             case "stop":
                 self._stop_asked = time.monotonic()
-                self.tell_leader({"type": "stop_request", "reason": event.message["reason"]})
+                is_loss = self.stop_signals.has_lost_launcher
+                self.tell_leader({"type": "stop_request", "reason": event.message["reason"], "is_loss": is_loss})
             case "control":
                 self._on_control(event.sender, event.message)
 
@@ -387,11 +391,11 @@ class Supervisor:
                 self._to_board(sender, message)
             case "stop_request":
                 if not self.stopping:
-                    self.control.cast({"type": "stop", "reason": message["reason"]})
+                    self.control.cast({"type": "stop", "reason": message["reason"], "is_loss": message.get("is_loss") is True})
             case _ if sender == self.leader:
                 self._heard_leader = time.monotonic()
                 if message["type"] == "stop":
-                    self.interrupt(message["reason"])
+                    self.interrupt(message["reason"], is_loss=message.get("is_loss") is True)
                 else:
                     self._casts.append(message)
             case "final" if sender not in self.given_up:  # of a leader that others elected before us

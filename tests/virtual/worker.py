@@ -76,7 +76,7 @@ class Group:
 class VirtualInquiry:
     """A worker that was asked where it is, and takes a second to say so."""
 
-    state = ""
+    state = (None, "")
     collectives = ()
     ras = ""
 

@@ -52,22 +52,30 @@ def _kinds() -> Iterator[str]:
         yield f"{_found_by(remedy)}\n\nSee {'; '.join(_link(table().references[name]) for name in remedy.references)}.\n"
 
 
+_FOUND_BY = {  # by the fields of FoundBy, in their order
+    "metrics": "a missed limit of {}",
+    "xids": "an XID with {}",
+    "statuses": "a limit that is {}",
+    "mistakes": "a figure that cannot be judged for its {}",
+    "missing": "a figure that is {}",
+    "outcomes": "the outcome {}",
+    "causes": "a rank with the cause {}",
+    "objections": "an objection to the whole run: {}",
+    "control_lost": "a run whose ranks lost the store, their leader or a launcher",
+    "lacks": "a validation that lacks {}",
+    "says": "what libraries and the kernel say in a message or at the end of a log",
+}
+
+
 def _found_by(remedy: Remedy) -> str:
     by = remedy.found_by
     if by.before_a_run:
         return "Nothing of ours has started, so that no report can say so."
-    metrics = [f"a missed limit of {_list(by.metrics)}"] if by.metrics else []
-    states = [f"a limit that is {_list(by.statuses)}"] if by.statuses else []
-    missing = [f"a figure that is {_list(by.missing)}"] if by.missing else []
-    outcomes = [f"the outcome {_list(by.outcomes)}"] if by.outcomes else []
-    objections = [f"an objection to the whole run: {_list(by.objections)}"] if by.objections else []
-    xids = [f"an XID with {_list(by.xids)}"] if by.xids else []
-    says = ["its message, or the end of a log"] if by.says else []
-    return f"Found by {'; '.join([*metrics, *xids, *states, *missing, *outcomes, *objections, *says])}."
+    return f"Found by {'; '.join(_FOUND_BY[name].format(_list(value)) for name, value in by if value)}."
 
 
-def _list(words: list[str]) -> str:
-    return ", ".join(f"`{word}`" for word in words)
+def _list(words: object) -> str:
+    return ", ".join(f"`{word}`" for word in words) if isinstance(words, list) else ""
 
 
 def _link(reference: Reference) -> str:

@@ -5,7 +5,7 @@ import pytest
 from gpu_acceptance.figures.counters import risen
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu_counters import NAMES, CountersReading, unread
-from gpu_acceptance.inventory.port_counters import PortName
+from gpu_acceptance.inventory.infiniband import PortName
 
 ALL = frozenset({"counters.xids", *(f"counters.{name}" for name in NAMES)})
 LINKS = [f"link {number}" for number in range(3)]

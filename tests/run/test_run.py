@@ -112,9 +112,7 @@ def test_a_rank_that_goes_wrong_before_the_end_asks_the_leader_to_stop(tmp_path)
     run.supervisor.await_cast.return_value = {"exit_code": 2, "word": "INCOMPLETE", "lines": []}
     run.go_wrong("KeyError: 'a bug in a hook'")
     run.finish()
-    run.supervisor.tell_leader.assert_called_once_with(
-        {"type": "stop_request", "reason": "rank 1: KeyError: 'a bug in a hook'", "is_loss": False}
-    )
+    run.supervisor.tell_leader.assert_called_once_with({"type": "stop_request", "reason": "rank 1: KeyError: 'a bug in a hook'"})
     assert run.exit_code(0) == 3
 
 

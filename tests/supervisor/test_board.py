@@ -2,6 +2,7 @@ import time
 
 import pytest
 
+from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.supervisor import board as board_module
 from gpu_acceptance.supervisor.board import Board
@@ -144,6 +145,15 @@ def test_a_record_that_cannot_be_read_is_an_error_of_its_rank(board):
     error = board.records()[1]
     assert (error.rank, error.outcome) == (1, Outcome.ERROR)
     assert error.message.startswith("its record could not be read: ")
+
+
+def test_a_record_of_another_rank_is_an_error_of_its_sender(board):
+    publish(board, 0)
+    board.publish(1, {"record": encode(board.records()[0])})
+    error = board.records()[1]
+    wanted = (1, GO["nodeid"], GO["attempt"], GO["generation"])
+    said = f"rank, validation, attempt and generation are {(0, *wanted[1:])}, and must be {wanted}"
+    assert (error.outcome, error.message) == (Outcome.ERROR, f"its record could not be read: {said}")
 
 
 def test_gather_answers_in_rank_order_once_all_gave_a_value(board, casts):

@@ -9,7 +9,7 @@ from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory import gpu_counters
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.gpu_counters import CountersReading
-from gpu_acceptance.inventory.port_counters import PortName
+from gpu_acceptance.inventory.infiniband import PortName
 from gpu_acceptance.inventory.xids import labels_of, meaning_of
 from gpu_acceptance.record.figure import NONE, Figure, make_figure
 from gpu_acceptance.thresholds.limit import COUNTERS

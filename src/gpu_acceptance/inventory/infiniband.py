@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from gpu_acceptance.inventory import gpudirect
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_value
@@ -17,8 +17,20 @@ from gpu_acceptance.inventory.parsers import parser
 from gpu_acceptance.inventory.pci_topology import numa_node, path_behind
 
 T = TypeVar("T")
+Labels = dict[str, str | int]  # of figures, as record/figure.py has them
 
 _MOST_GIDS = 16  # entries of a port's GID table that are looked at; RoCE has 256, and its types are all among the first
+
+
+class PortName(str):
+    """`mlx5_3 port 1`: of which device, and which port of it."""
+
+    labels: Labels
+
+    def __new__(cls, device: str, port: str | int) -> Self:
+        name = super().__new__(cls, f"{device} port {port}")
+        name.labels = {"device": device, "port": str(port)}
+        return name
 
 
 @dataclass(frozen=True)

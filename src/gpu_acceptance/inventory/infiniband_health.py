@@ -11,14 +11,13 @@ from functools import partial
 from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.gpudirect import GpuDirectRdma
-from gpu_acceptance.inventory.infiniband import Counter, InfiniBand, Port, RdmaDevice, is_chosen
+from gpu_acceptance.inventory.infiniband import Counter, InfiniBand, Labels, Port, PortName, RdmaDevice, is_chosen
 from gpu_acceptance.inventory.nearness import nearest_devices
 from gpu_acceptance.inventory.pci_topology import Place
-from gpu_acceptance.inventory.port_counters import PortName
 from gpu_acceptance.inventory.rdma_counters import LINK_ERRORS
 
 Value = Answer[bool] | Answer[int] | Answer[float] | Answer[str]
-Finding = tuple[str, Value, str, str] | tuple[str, Value, str, str, dict[str, str | int]]  # metric, value, unit, where
+Finding = tuple[str, Value, str, str] | tuple[str, Value, str, str, Labels]  # metric, value, unit, where
 Findings = Iterator[Finding]
 _Named = tuple[tuple[PortName, T], ...]  # a value of each port
 
@@ -169,7 +168,7 @@ def _of(name: str, why: Missing) -> Missing:
 # --- one value of all, and where it is -----------------------------------------------------------------------------------------
 
 
-def _common(values: Answer[_Named[str]]) -> tuple[Answer[str], str, dict[str, str | int]]:
+def _common(values: Answer[_Named[str]]) -> tuple[Answer[str], str, Labels]:
     """What all say; else all that is said, the rarest first, and who says something else than most."""
     if isinstance(values, Missing):
         return values, "", {}
@@ -180,7 +179,7 @@ def _common(values: Answer[_Named[str]]) -> tuple[Answer[str], str, dict[str, st
     return ", ".join(rarest_first)[:MOST_TEXT], _with_values(odd), _labels_of_first(odd or values)
 
 
-def _least(values: Answer[_Named[float]]) -> tuple[Answer[float], str, dict[str, str | int]]:
+def _least(values: Answer[_Named[float]]) -> tuple[Answer[float], str, Labels]:
     """The lowest, and whose it is; nobody's where all have it."""
     if isinstance(values, Missing):
         return values, "", {}
@@ -190,7 +189,7 @@ def _least(values: Answer[_Named[float]]) -> tuple[Answer[float], str, dict[str,
     return least, names, _labels_of_first(lowest)
 
 
-def _most(values: Answer[_Named[int]]) -> tuple[Answer[int], str, dict[str, str | int]]:
+def _most(values: Answer[_Named[int]]) -> tuple[Answer[int], str, Labels]:
     """The highest, and all that are not 0."""
     if isinstance(values, Missing):
         return values, "", {}
@@ -202,5 +201,5 @@ def _with_values(values: Iterable[tuple[PortName, object]]) -> str:
     return ", ".join(f"{name}: {value}" for name, value in values)[:MOST_TEXT]
 
 
-def _labels_of_first(values: Sequence[tuple[PortName, object]]) -> dict[str, str | int]:
+def _labels_of_first(values: Sequence[tuple[PortName, object]]) -> Labels:
     return values[0][0].labels if values else {}

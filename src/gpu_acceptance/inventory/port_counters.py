@@ -4,26 +4,14 @@ Sources: Linux Documentation/ABI/stable/sysfs-class-infiniband; InfiniBand Archi
 """
 
 from pathlib import Path
-from typing import Self
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_int
-from gpu_acceptance.inventory.infiniband import is_chosen, not_found
+from gpu_acceptance.inventory.infiniband import PortName, is_chosen, not_found
 from gpu_acceptance.inventory.port_traffic import read_bytes
 from gpu_acceptance.inventory.rdma_counters import LINK_ERRORS, is_full
 
 _TRAFFIC = {"sent_bytes": "port_xmit_data", "received_bytes": "port_rcv_data"}
 NAMES = tuple(f"infiniband.{name}" for name in (*LINK_ERRORS, *_TRAFFIC))
-
-
-class PortName(str):
-    """`mlx5_3 port 1`: of which device, and which port of it."""
-
-    labels: dict[str, str | int]
-
-    def __new__(cls, device: str, port: str | int) -> Self:
-        name = super().__new__(cls, f"{device} port {port}")
-        name.labels = {"device": device, "port": str(port)}
-        return name
 
 
 def read(devices: str, root: Path = Path("/")) -> dict[tuple[str, str], Answer[int]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_int
+from gpu_acceptance.inventory.infiniband import PortName
 
 _OCTETS = 4  # that one count stands for
 _HIGHEST = (2**32 - 1, 2**64 - 1)  # where a counter stops; of 32 bits where the device has no PortCountersExtended
@@ -31,7 +32,7 @@ def read(root: Path = Path("/")) -> Mapping[str, PortTraffic]:
         for port in _names(folder / device / "ports"):
             files = folder / device / "ports" / port / "counters"
             at_s = time.monotonic()
-            traffic[f"{device} port {port}"] = PortTraffic(at_s, read_bytes(files / "port_xmit_data"), read_bytes(files / "port_rcv_data"))
+            traffic[PortName(device, port)] = PortTraffic(at_s, read_bytes(files / "port_xmit_data"), read_bytes(files / "port_rcv_data"))
     return traffic
 
 

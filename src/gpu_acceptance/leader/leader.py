@@ -193,7 +193,7 @@ class Leader:
     def _tick(self) -> None:
         budget = self._options.budget
         if budget and budget.is_spent and not self._supervisor.stopping:
-            self._supervisor.control.cast({"type": "stop", "reason": budget.text, "is_loss": False})
+            self._supervisor.control.cast({"type": "stop", "reason": budget.text})
         self._live_line()
 
     def _live_line(self) -> None:

@@ -19,7 +19,7 @@ def gc_paused() -> Iterator[None]:
 
 @contextmanager
 def gc_spared() -> Iterator[None]:
-    """The same around imports, whose objects all stay: no later collection walks them either."""
+    """The same around what makes objects that all stay (imports, the records of an attempt): no later collection walks them either."""
     with gc_paused():
         yield
         gc.freeze()  # before the first one that may

@@ -46,8 +46,7 @@ class Judgement(Model):
     @property
     def asked_number(self) -> float | None:
         """The number that the figure itself was held against."""
-        is_bound = self.bound != "peers" and is_number(self.asked) and isinstance(self.asked, int | float)
-        return float(self.asked) if is_bound else None  # type: ignore[arg-type]
+        return float(self.asked) if self.bound != "peers" and is_number(self.asked) else None
 
 
 class Attempt(Model):

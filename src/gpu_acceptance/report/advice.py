@@ -109,8 +109,10 @@ def _shown_by_ranks(row: Row, *, may_skip: bool) -> Iterator[_Shown]:
 def _kinds_of(rank: RankRecord, row: Row) -> tuple[str, ...]:
     """Of one that is stuck nobody knows where, but where those that are victims of it stand."""
     kinds = kinds_of_rank(rank)
+    if kinds != kinds_of_outcome(Outcome.STUCK):
+        return kinds
     is_awaited = any(one.outcome is Outcome.VICTIM and one.stack for attempt in row.attempts for one in attempt.ranks)
-    return kinds_of_causes([Cause.HANG_IN_COLLECTIVE]) if is_awaited and kinds == kinds_of_outcome(Outcome.STUCK) else kinds
+    return kinds_of_causes([Cause.HANG_IN_COLLECTIVE]) if is_awaited else kinds
 
 
 def _shown_by_silence(row: Row, record: RunRecord) -> Iterator[_Shown]:

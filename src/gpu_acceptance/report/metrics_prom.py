@@ -77,11 +77,7 @@ def _families(record: RunRecord) -> Iterator[tuple[str, str, list[Sample]]]:
         "How each bound fared over the whole run; always 1.",
         [({**_bound(one), "status": one.status}, 1) for one in conclusion.limits],
     )
-    figures: list[Sample] = [
-        ({**_bound(one), "unit": one.unit}, one.value)
-        for one in conclusion.limits
-        if isinstance(one.value, float | int) and is_number(one.value)
-    ]
+    figures: list[Sample] = [({**_bound(one), "unit": one.unit}, one.value) for one in conclusion.limits if is_number(one.value)]
     yield "figure", "The worst figure that was judged against each bound.", figures
     yield "limit", "Each bound that is one number, as the report prints it.", list(_bounds(conclusion.limits))
     margins: list[Sample] = [(_bound(one), one.margin) for one in conclusion.limits if one.margin is not None]

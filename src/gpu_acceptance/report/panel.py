@@ -49,7 +49,7 @@ class Panel:
 
 def can_be_drawn(value: object) -> TypeGuard[int | float]:
     """Nothing below 0 has a place here."""
-    return is_number(value) and isinstance(value, int | float) and 0 <= value < _MOST
+    return is_number(value) and 0 <= value < _MOST
 
 
 def make_panel(title: str, lines: Sequence[Line], bounds: Iterable[tuple[int, float]], word: Callable[[int], str]) -> Panel | None:

@@ -346,8 +346,7 @@ class Run:
 
     def _finish_together(self) -> None:
         if self.leader is None and self.problem:
-            reason = f"rank {self.place.rank}: {self.problem}"
-            self.supervisor.tell_leader({"type": "stop_request", "reason": reason, "is_loss": False})
+            self.supervisor.tell_leader({"type": "stop_request", "reason": f"rank {self.place.rank}: {self.problem}"})
         while self.ending is None:
             try:
                 if self.leader:
@@ -367,8 +366,7 @@ class Run:
         """The leader, where nobody can be told any more: what it has is written, with exit code 3."""
         self.problem = self.problem or problem
         if self.leader and self.record:
-            end = self.record.end.model_copy(update={"control_lost": self.supervisor.has_lost_control})
-            self.ending = self._kept(spoil(self.files.folder, self.record.model_copy(update={"end": end}), problem), self.record)
+            self.ending = self._kept(spoil(self.files.folder, self.record, problem), self.record)
         elif self.leader:
             self.ending = self._end_as_leader(self._conclude)
 

@@ -6,7 +6,7 @@ from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.fields import all_of
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuReading, GpusReading, NvLink, Pcie, PeerLink
 from gpu_acceptance.inventory.gpudirect import GpuDirectRdma
-from gpu_acceptance.inventory.infiniband import InfiniBand, Port, RdmaDevice
+from gpu_acceptance.inventory.infiniband import InfiniBand, Port, PortName, RdmaDevice
 from gpu_acceptance.inventory.nearness import nearest_devices, place_of
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.inventory.parsing import as_cpu_list
@@ -189,7 +189,7 @@ def _gpudirect(direct: GpuDirectRdma) -> str:
 def _port_rows(device: RdmaDevice) -> Iterator[TableRow]:
     ports = device.ports if isinstance(device.ports, Missing) else device.ports or _NO_PORT
     for port in (ports,) if isinstance(ports, Missing) else ports:
-        name = device.name if isinstance(port, Missing) else f"{device.name} port {port.number}"
+        name = device.name if isinstance(port, Missing) else PortName(device.name, port.number)
         yield TableRow(name, _port_cells(device, port))
 
 

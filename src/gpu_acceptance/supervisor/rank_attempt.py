@@ -28,7 +28,10 @@ from gpu_acceptance.worker.session import check_gathered
 _TICK_S = 1.0  # supervisors do not tick together
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)  # what a field that is missing or odd raises
 _STILL_THERE = ExitStatus(None)
-_FAULTS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
+_FAULTS: dict[int, Cause] = {
+    signal.SIGBUS: Cause.BUS_ERROR,
+    **dict.fromkeys((signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE), Cause.CRASHED),
+}
 _SHORT = reprlib.Repr()  # of a message, however deep it is nested
 _SHORT.maxdict = 12
 
@@ -388,6 +391,4 @@ def told_cause(message: Message) -> Cause | None:
 
 def _cause_of(status: ExitStatus) -> Cause | None:
     """What is known from how a worker ended alone."""
-    if status.is_want_of_memory:
-        return Cause.OUT_OF_MEMORY
-    return Cause.BUS_ERROR if status.signal == signal.SIGBUS else Cause.CRASHED if status.signal in _FAULTS else None
+    return Cause.OUT_OF_MEMORY if status.is_want_of_memory else _FAULTS.get(status.signal)

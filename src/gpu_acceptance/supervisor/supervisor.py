@@ -133,7 +133,7 @@ class Supervisor:
         self._compared_s = time.monotonic()
         self.control.find_late(self.lookout.told.copy())
         if self.is_leader and not self.stopping and self._has_lost_messages:
-            self.control.cast({"type": "stop", "reason": LOST_MESSAGES, "is_loss": False})
+            self.control.cast({"type": "stop", "reason": LOST_MESSAGES})
 
     def settle(self) -> None:
         """The leader: waits until each heartbeat has told what its rank had sent by now, and that has come or is known to be lost."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from gpu_acceptance.thresholds.limit import SOAK, SOAK_DURATION, Value
 
@@ -44,7 +44,7 @@ def show_apart(*values: Value) -> tuple[str, ...]:
     return tuple(map(repr, values))
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Whether a value can be compared with a number: an int or float, finite, and not a bool."""
     return kind_of(value) == "number" and is_finite(value)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.limit import Limit, Scope, Value
-from gpu_acceptance.thresholds.values import show, show_apart, typed
+from gpu_acceptance.thresholds.values import is_number, show, show_apart, typed
 
 
 class Sample(NamedTuple):
@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 
     @property
     def number(self) -> int | float:
-        assert isinstance(self.value, (int, float)), self.value  # and finite, as sift.py has seen
+        assert is_number(self.value), self.value
         return self.value
 
 

@@ -24,6 +24,6 @@ def most_risen(plan: RunPlan, gpus_per_node: int, num_nodes: int) -> dict[str, f
 
 def alarm(figures: Iterable[Figure], most: Mapping[str, float]) -> str:
     """`counters.nvlink.replays = 3 (link 5: 3)`, each that rose further than it may; empty where none did. What was not read is none."""
-    beyond = [one for one in figures if one.metric in most and is_number(one.value) and float(one.value or 0) > most[one.metric]]
+    beyond = [one for one in figures if one.metric in most and is_number(one.value) and one.value > most[one.metric]]
     told = [f"{one.metric} = {show(one.value or 0)}{f' ({one.detail})' if one.detail else ''}" for one in beyond]
     return clip("; ".join(told), _MOST_TEXT)

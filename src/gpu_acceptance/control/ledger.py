@@ -91,10 +91,14 @@ class Ledger:
         kept = {other: last for other, last in self._sent.items() if is_private or channel_kind(other) != kind}
         self._sent = {**kept, channel: number}
 
-    def note_heard(self, sender: int, channel: str, number: int) -> None:
-        """Message `number` of a sender has come."""
+    def hear(self, sender: int, channel: str, number: int) -> int:
+        """Message `number` of a sender has come. Returns how many before it have not; below zero: this one came or was given up before."""
+        key = (sender, channel)
         with self._lock:
-            self._heard[sender, channel] = number
+            missing = number - self._heard.get(key, 0) - 1
+            if missing >= 0:
+                self._heard[key] = number
+        return missing
 
     def forget(self, channel: str) -> None:
         """Nobody reads this channel any more."""
@@ -130,14 +134,10 @@ class Ledger:
                     late[key] = awaited, since
                     continue
                 self._tampering.lose(channel_kind(channel), number - heard)
-                self.note_heard(*key, number)
+                self.hear(*key, number)
                 lost.add(channel)
         self._late = late
         return lost
-
-    def last_heard(self, sender: int, channel: str) -> int:
-        """The number of the last message that came, or was given up."""
-        return self._heard.get((sender, channel), 0)
 
 
 def channel_kind(channel: str) -> str:

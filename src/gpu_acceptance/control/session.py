@@ -85,15 +85,12 @@ class Numbers:
 
     def is_next(self, sender: int, number: int) -> bool:
         """Whether a message is new; one that was heard before is dropped, those that were left out are lost."""
-        ledger, tampering = self._session.ledger, self._session.tampering
-        missing = number - ledger.last_heard(sender, self._channel) - 1
+        missing = self._session.ledger.hear(sender, self._channel, number)
         if missing < 0:
-            tampering.drop(channel_kind(self._channel))
-            return False
-        if missing:
-            tampering.lose(channel_kind(self._channel), missing)
-        ledger.note_heard(sender, self._channel, number)
-        return True
+            self._session.tampering.drop(channel_kind(self._channel))
+        elif missing:
+            self._session.tampering.lose(channel_kind(self._channel), missing)
+        return missing >= 0
 
 
 def new_nonce() -> str:

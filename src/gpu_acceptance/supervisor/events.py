@@ -3,8 +3,7 @@
 import contextlib
 import queue
 import selectors
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gpu_acceptance.control.control import Control
 from gpu_acceptance.control.session import Message
@@ -17,9 +16,11 @@ _MOST_READS = 32  # of 64 KiB in one wait; a pipe that its worker left behind ho
 _MOST_MESSAGES = 100  # in one wait: the two sides take turns, an honest worker is a few messages ahead
 
 
-@dataclass(frozen=True)
-class Event:
-    """`control`: message from `sender`. `worker`: message of our worker. `exit`: our worker is gone. `stop`: end the run."""
+class Event(NamedTuple):
+    """`control`: message from `sender`. `worker`: message of our worker. `exit`: our worker is gone. `stop`: end the run.
+
+    A thousand ranks send three thousand in a validation: a tuple is made in half the time.
+    """
 
     kind: Literal["control", "worker", "exit", "stop"]
     message: Message

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.limit import Limit, Scope, Value
-from gpu_acceptance.thresholds.values import is_number, show, show_apart, typed
+from gpu_acceptance.thresholds.values import is_finite, show, show_apart, typed
 
 
 class Sample(NamedTuple):
@@ -25,7 +25,8 @@ class Sample(NamedTuple):
 
     @property
     def number(self) -> int | float:
-        assert is_number(self.value), self.value
+        assert not isinstance(self.value, (bool, str)), self.value
+        assert is_finite(self.value), self.value
         return self.value
 
 

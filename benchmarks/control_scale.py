@@ -107,10 +107,10 @@ class AnswersAtOnce:
             case "enter":
                 self._tell({"type": "sealable"})
             case "seal":
-                self._tell({"type": "published", "record": encode(record_of(self._rank, self._go)), "facts": {}, "problem": None})
+                self._tell({"type": "published", "facts": {}, "problem": None}, encode(record_of(self._rank, self._go)))
 
-    def _tell(self, message: Message) -> None:
-        self._control.post({**message, "seq": self._go["seq"]})
+    def _tell(self, message: Message, line: str = "") -> None:
+        self._control.post({**message, "seq": self._go["seq"]}, line)
 
 
 class Leader(Supervisor):

@@ -12,6 +12,7 @@ from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.record.run_plan import RunPlan
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Value, subject_of_metric
+from gpu_acceptance.verdict.bounds import Reading
 
 NODEID = "acceptance/test_hbm.py::test_triad"
 METRIC = "hbm.triad.bandwidth"
@@ -87,6 +88,11 @@ def with_record(attempt: Attempt, record: RankRecord) -> Attempt:
     """The same attempt, in which this rank said this instead."""
     others = tuple(other for other in attempt.ranks if other.rank != record.rank)
     return Attempt(number=attempt.number, ranks=(*others, record))
+
+
+def reading_of(unit: int, value: Value) -> Reading:
+    """What one rank measured of a unit that is its own."""
+    return Reading(unit, 1, make_figure(METRIC, value, "GB/s", judged=True), unit)
 
 
 def all_equal(value: Value, world_size: int = 4) -> dict[int, Value]:

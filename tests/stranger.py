@@ -21,7 +21,7 @@ if heard:
     heard.seek(0)
     captured = {line: "of an earlier run" for line in heard.read().split("\\n")}
 record = {"kind": "rank", "nodeid": "?", "attempt": 1, "generation": 1, "rank": 1, "outcome": "passed"}
-forged = json.dumps([1, 99, {"type": "published", "seq": 1, "record": json.dumps(record), "facts": {}, "problem": None}])
+forged = json.dumps([1, 99, {"type": "published", "seq": 1, "line": json.dumps(record), "facts": {}, "problem": None}])
 print("up", flush=True)
 
 

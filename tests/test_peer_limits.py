@@ -7,9 +7,9 @@ from test_committed_runs import RUNS
 
 from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
-from gpu_acceptance.verdict.bounds import Sample
 from gpu_acceptance.verdict.judge import num_peer_metrics
 from gpu_acceptance.verdict.peers import MIN_UNITS, find_behind, peer_factor
+from tests.judging import reading_of
 
 pytestmark = pytest.mark.slow
 
@@ -49,8 +49,8 @@ def figures_of(metric):
 
 def behind(metric, values):
     factor = peer_factor(len(values), num_peer_metrics(H200))
-    samples = [Sample(unit, unit, 1, value) for unit, value in enumerate(values)]
-    return [sample.unit for sample in find_behind(samples, H200.limits[metric].peers, factor).missed]
+    readings = [reading_of(unit, value) for unit, value in enumerate(values)]
+    return [reading.unit for reading in find_behind(readings, H200.limits[metric].peers, factor).missed]
 
 
 def test_only_what_was_measured_has_a_peer_limit():

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gpu_acceptance.thresholds.limit import Peers
-from gpu_acceptance.verdict.bounds import Sample
 from gpu_acceptance.verdict.peers import ALPHA, allowed_deficit, find_behind, peer_factor
+from tests.judging import reading_of
 
 pytestmark = pytest.mark.slow
 
@@ -66,9 +66,9 @@ def seed():
 def test_what_is_drawn_here_is_what_the_code_computes():
     values = drawn(1, 1, 8, SIGMA, slow=0.05)[0, 0]
     expected = deficits(values)
-    finding = find_behind([Sample(unit, unit, 1, float(value)) for unit, value in enumerate(values)], RULE, peer_factor(8, NUM_METRICS))
+    finding = find_behind([reading_of(unit, float(value)) for unit, value in enumerate(values)], RULE, peer_factor(8, NUM_METRICS))
     assert (
-        [sample.unit for sample in finding.missed]
+        [reading.unit for reading in finding.missed]
         == [0]
         == torch.where(expected > float(allowed_deficit(RULE, peer_factor(8, 10))))[0].tolist()
     )

@@ -98,7 +98,7 @@ def test_the_wake_descriptor_tells_of_messages(pair):
 
 def test_too_large_a_message_is_an_error_of_its_sender(pair):
     with pytest.raises(ControlError, match=rf"a published message of \d+ bytes; allowed: {MAX_MESSAGE_BYTES}"):
-        pair[1].send(0, {"type": "published", "record": "x" * MAX_MESSAGE_BYTES})
+        pair[1].send(0, {"type": "published", "facts": "x" * MAX_MESSAGE_BYTES})
 
 
 def test_what_is_posted_comes_to_rank_0_in_order(pair):
@@ -113,10 +113,18 @@ def test_what_is_posted_comes_to_rank_0_in_order(pair):
 
 def test_a_post_that_is_too_large_leaves_room_for_a_shorter_one(pair):
     with pytest.raises(ControlError, match=rf"a published message of \d+ bytes; allowed: {MAX_MESSAGE_BYTES}"):
-        pair[1].post({"type": "published", "seq": 1, "record": "x" * MAX_MESSAGE_BYTES})
+        pair[1].post({"type": "published", "seq": 1}, "x" * MAX_MESSAGE_BYTES)
     announce(pair, 1)
-    pair[1].post({"type": "published", "seq": 1, "record": "short"})
-    assert received(pair[0]) == (1, {"type": "published", "seq": 1, "record": "short"})
+    pair[1].post({"type": "published", "seq": 1}, "short")
+    assert received(pair[0]) == (1, {"type": "published", "seq": 1, "line": "short"})
+
+
+@pytest.mark.parametrize("line", ["{}", '"ü, \u2028 and \\n"', "x" * 100_000])
+def test_a_line_comes_as_it_was(pair, line):
+    announce(pair, 1)
+    for control in pair:
+        control.post({"type": "published", "seq": 1}, line)
+        assert received(pair[0]) == (control.place.rank, {"type": "published", "seq": 1, "line": line})
 
 
 SEVERAL = Secret(b"of all runs of this cluster", is_of_run=False)

@@ -31,7 +31,7 @@ def board(casts):
 
 def publish(board, rank, outcome=Outcome.PASSED, facts=None, **more):
     record = make_record(rank, outcome, nodeid=GO["nodeid"], generation=GO["generation"], **more)
-    board.publish(rank, {"record": record.model_dump_json(), "facts": facts or {}})
+    board.publish(rank, {"line": record.model_dump_json(), "facts": facts or {}})
 
 
 def outcomes(board):
@@ -140,7 +140,7 @@ def test_hurry_only_shortens(board):
 
 
 def test_a_record_that_cannot_be_read_is_an_error_of_its_rank(board):
-    board.publish(1, {"record": '{"outcome": "passed"}'})
+    board.publish(1, {"line": '{"outcome": "passed"}'})
     publish(board, 0)
     error = board.records()[1]
     assert (error.rank, error.outcome) == (1, Outcome.ERROR)
@@ -149,7 +149,7 @@ def test_a_record_that_cannot_be_read_is_an_error_of_its_rank(board):
 
 def test_a_record_of_another_rank_is_an_error_of_its_sender(board):
     publish(board, 0)
-    board.publish(1, {"record": encode(board.records()[0])})
+    board.publish(1, {"line": encode(board.records()[0])})
     error = board.records()[1]
     wanted = (1, GO["nodeid"], GO["attempt"], GO["generation"])
     said = f"rank, validation, attempt and generation are {(0, *wanted[1:])}, and must be {wanted}"

@@ -33,7 +33,7 @@ def supervisor():
 def test_facts_that_are_too_large_to_send_are_an_error_of_the_rank_and_end_no_run(supervisor):
     supervisor.publish(make_record(0, Outcome.PASSED), {str(number): "x" * 16_000 for number in range(100)})
     _, message = supervisor.control.incoming.get_nowait()
-    record = RankRecord.model_validate_json(message["record"])
+    record = RankRecord.model_validate_json(message["line"])
     assert (record.outcome, message["facts"]) == (Outcome.ERROR, {})
     assert record.message.startswith("record not sent: a published message of ")
 
@@ -47,7 +47,7 @@ def published(supervisor):
         _, message = supervisor.control.incoming.get_nowait()
     except queue.Empty:
         return None
-    return RankRecord.model_validate_json(message["record"]).counters
+    return RankRecord.model_validate_json(message["line"]).counters
 
 
 def test_a_record_waits_for_what_rose_meanwhile(supervisor):
@@ -57,10 +57,10 @@ def test_a_record_waits_for_what_rose_meanwhile(supervisor):
     assert published(supervisor) is None
     supervisor.pump()
     assert published(supervisor) is None
-    assert not supervisor.journal.append.called
+    assert not supervisor.journal.append_line.called
     supervisor.pump()
     assert published(supervisor) == RISEN
-    assert supervisor.journal.append.call_args.args[0].counters == RISEN
+    assert RankRecord.model_validate_json(supervisor.journal.append_line.call_args.args[0]).counters == RISEN
 
 
 def test_a_record_waits_for_nothing_once_the_run_is_to_end(supervisor):

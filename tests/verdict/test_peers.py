@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.thresholds.limit import Peers
-from gpu_acceptance.verdict.bounds import Sample
 from gpu_acceptance.verdict.peers import find_behind, medians_of_others, peer_factor
+from tests.judging import reading_of
 
 
 def find(values, peers, factor=0.0):
-    return find_behind([Sample(unit, unit, 1, value) for unit, value in enumerate(values)], peers, factor)
+    return find_behind([reading_of(unit, value) for unit, value in enumerate(values)], peers, factor)
 
 
 @pytest.mark.parametrize(("num_units", "expected"), [(8, 3.35), (64, 3.65), (1024, 4.27)])
@@ -24,7 +24,7 @@ def test_k_for_one_metric(num_units, expected):
 
 
 @pytest.mark.parametrize(("num_units", "expected"), [(8, 3.66), (64, 4.16), (1024, 4.76), (10_000, 5.20)])
-def test_k_for_ten_metrics_without_the_small_sample_factor(num_units, expected):
+def test_k_for_ten_metrics_without_the_small_reading_factor(num_units, expected):
     assert peer_factor(num_units, 10) / math.sqrt(1 + 1.57 / (num_units - 1)) == pytest.approx(expected, abs=0.01)
 
 
@@ -34,14 +34,14 @@ def test_a_healthy_node_raises_no_alarm_and_a_slow_gpu_is_caught():
     healthy = [[rng.gauss(100, 0.5) for _ in range(8)] for _ in range(500)]
     assert not any(find(values, peers, factor).missed for values in healthy)
     caught = [find([values[0] * 0.95, *values[1:]], peers, factor).missed for values in healthy]
-    assert sum([sample.unit for sample in missed] == [0] for missed in caught) > 490
+    assert sum([reading.unit for reading in missed] == [0] for missed in caught) > 490
 
 
 def test_on_the_allowed_deficit_holds_and_one_ulp_beyond_is_missed():
     peers = Peers(deficit_at_most=0.03, sigma=0.0)
     assert not find([97.0, 100.0, 100.0, 100.0], peers).missed
     finding = find([math.nextafter(97.0, 0), 100.0, 100.0, 100.0], peers)
-    assert [sample.unit for sample in finding.missed] == [0]
+    assert [reading.unit for reading in finding.missed] == [0]
     assert finding.detail == ", 3.00000000000001 % below its peers' median 100"
     assert finding.need == "<= 3 % below its peers"
 

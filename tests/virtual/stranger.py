@@ -7,7 +7,8 @@ from virtual.outside import VirtualStore
 FORGES = ("append", "push", "squat", "give up", "beat", "ring", "relay")
 TAKES = ("delete", "pop", "overwrite")
 _FORGED = (
-    '[{sender}, {number}, {{"type": "published", "seq": 1, "record": "{{}}", "facts": {{}}, "problem": null}}]',
+    '[{sender}, {number}, {{"type": "published", "seq": 1, "line": "{{}}", "facts": {{}}, "problem": null}}]',
+    '[{sender}, {number}, {{"type": "published", "seq": 1, "facts": {{}}, "problem": null}}]\n{{}}',
     '[{sender}, {number}, {{"type": "final", "exit_code": 0, "word": "ACCEPTED", "lines": ["ACCEPTED"]}}]',
     '[{sender}, {number}, {{"type": "stop_request", "reason": "SIGTERM"}}]',
     '[{sender}, {number}, ["a lie", ""]]',

@@ -37,6 +37,7 @@ with gc_spared():  # hundreds of thousands of objects
         begin_session,
         forget_session,
         new_nonce,
+        with_line,
     )
     from gpu_acceptance.control.store_client import LONGEST_RUN, NoStoreError, store_client
     from gpu_acceptance.control.store_host import CLOSED, listen_here
@@ -138,13 +139,16 @@ class Control:
 
         self._outgoing.put(push)
 
-    def post(self, message: Message) -> None:
-        """Tells rank 0 something of the attempt `message["seq"]`; in vain where rank 0 has gone on to the next one. Never blocks."""
-        text = self._encode(message)
+    def post(self, message: Message, line: str = "") -> None:
+        """Tells rank 0 something of the attempt `message["seq"]`; in vain where rank 0 has gone on to the next one. Never blocks.
+
+        `line` (JSON already) goes with it as it is, and comes as `message["line"]`.
+        """
+        text = self._encode(message, len(line.encode()))
         if self.place.rank == 0:
-            self._deliver(text)
+            self._deliver(text, line)
         else:
-            self._outgoing.put(self._speaker.say(message["seq"], text))
+            self._outgoing.put(self._speaker.say(message["seq"], text, line))
 
     def collect(self, seq: int, *, all_answered: bool) -> None:
         """Rank 0, before it announces an attempt: what is posted of it comes in from now on, and of no other. Never blocks.
@@ -184,10 +188,11 @@ class Control:
         """Rank 0, once every rank has said hello: nobody needs to be told of the session any more. Never blocks."""
         self._outgoing.put(lambda _store: forget_session(self._base_client(LONGEST_RUN)))
 
-    def _encode(self, message: Message) -> str:
+    def _encode(self, message: Message, more: int = 0) -> str:
+        """`more`: bytes that go with it."""
         text = json.dumps(message)
-        if len(text) > MAX_MESSAGE_BYTES:
-            raise ControlError(f"a {message['type']} message of {len(text)} bytes; allowed: {MAX_MESSAGE_BYTES}")
+        if (size := len(text) + more) > MAX_MESSAGE_BYTES:
+            raise ControlError(f"a {message['type']} message of {size} bytes; allowed: {MAX_MESSAGE_BYTES}")
         return text
 
     def forget(self, generation: int) -> None:
@@ -287,9 +292,10 @@ class Control:
             for words in self._reader.await_words(store):
                 self._put(*words)
 
-    def _deliver(self, text: str) -> None:
+    def _deliver(self, text: str, line: str = "") -> None:
         """To this rank itself: what it gets is a copy."""
-        self._put((self.place.rank, json.loads(text)))
+        message = json.loads(text)
+        self._put((self.place.rank, with_line(message, line) if line else message))
 
     def _put(self, *received: tuple[int, Message]) -> None:
         for sender, message in received:

@@ -44,14 +44,17 @@ class Speaker:
         self._attempt: object = None
         self._num_words = 0  # of this attempt
 
-    def say(self, attempt: object, word: str) -> Callable[[Store], None]:
-        """What sends `word` (JSON) of this attempt, in the order in which they are said. It waits for no answer."""
+    def say(self, attempt: object, word: str, text: str = "") -> Callable[[Store], None]:
+        """What sends `word` (JSON) of this attempt, in the order in which they are said, and a line that goes with it (session.py).
+
+        It waits for no answer.
+        """
         if attempt != self._attempt:
             self._attempt, self._num_words = attempt, 0
         self._num_words += 1
         number = self._num_words
-        line = letter = self._session.sign(_box_key(attempt), self._rank, number, word)
-        if len(letter) > _LONGEST_LINE:
+        line = letter = self._session.sign(_box_key(attempt), self._rank, number, word, text)
+        if text or len(letter) > _LONGEST_LINE:
             line = self._session.sign(_box_key(attempt), self._rank, number, json.dumps(_LETTER))
 
         def send(store: Store) -> None:

@@ -41,9 +41,9 @@ class Session:
         self.tampering = Tampering()
         self.ledger = Ledger(self.tampering)
 
-    def sign(self, channel: str, sender: int, number: int, text: str) -> str:
-        """A message (`text`: JSON on one line) with its code."""
-        body = f"[{sender}, {number}, {text}]"
+    def sign(self, channel: str, sender: int, number: int, text: str, line: str = "") -> str:
+        """A message (`text`: JSON on one line) with its code. `line`: what the reader finds as `line` in the message, as it is here."""
+        body = f"[{sender}, {number}, {text}]\n{line}" if line else f"[{sender}, {number}, {text}]"
         return self._code(channel, body.encode()) + body
 
     def check(self, channel: str, data: bytes) -> tuple[int, int, Any] | None:
@@ -65,15 +65,22 @@ class Session:
 
 
 def _read(body: bytes) -> tuple[int, int, Any] | None:
+    head, _, line = body.partition(b"\n")
     try:
-        said = from_json(body)
+        said = from_json(head)
     except ValueError:  # or half of a surrogate pair, which only Python's own reader knows: a name of a file may hold one
         try:
-            said = json.loads(body)
+            said = json.loads(head)
         except (ValueError, RecursionError):
             return None
-    is_signed = type(said) is list and len(said) == 3 and type(said[0]) is type(said[1]) is int
-    return (said[0], said[1], said[2]) if is_signed else None
+    if type(said) is not list or len(said) != 3 or not type(said[0]) is type(said[1]) is int:
+        return None
+    return said[0], said[1], with_line(said[2], line.decode("utf-8", "replace")) if line else said[2]
+
+
+def with_line(message: Any, line: str) -> Any:
+    """The message with the line that came behind it."""
+    return {**message, "line": line} if isinstance(message, dict) else message
 
 
 class Numbers:

@@ -40,7 +40,11 @@ class Journal:
 
     def append(self, model: JournalLine) -> None:
         """Write one line; if the disk refuses it, the lines before it stay whole and OSError says why."""
-        data = f"{encode(model)}\n".encode()
+        self.append_line(encode(model))
+
+    def append_line(self, line: str) -> None:
+        """The same of a model that is encoded already (encoding.py)."""
+        data = f"{line}\n".encode()
         try:
             written = 0
             while written < len(data):

@@ -4,10 +4,11 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from operator import not_
 from types import MappingProxyType
 from typing import Any, cast, get_args
 
-from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
+from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from gpu_acceptance.text.clip import clip
@@ -16,7 +17,10 @@ from gpu_acceptance.thresholds.limit import Value
 
 Labels = Mapping[str, str | int]
 NONE: Labels = MappingProxyType({})
-_OPTIONAL = frozenset({"anomaly", "spread_percent", "detail", "labels"})
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -24,24 +28,22 @@ class Figure:
     """One measured value of a metric on one rank. `value` is None when what was measured is no value; `anomaly` says what it was.
 
     A dataclass with slots, as the record of a large job has millions: read in half the time of a model (400,000 of them), and smaller.
+    What it has nothing to say of is not written: every rank writes a dozen counters in every validation, and most of them only say 0.
     """
 
     metric: str
     value: Value | None
     unit: str
     judged: bool  # True: `check`, asks for judgement. False: `record`, informs
-    anomaly: str = ""
-    spread_percent: float | None = None  # coefficient of variation of the blocks behind the value
-    detail: str = Field(default="", max_length=1_000)  # which part of the machine it is of, for people: links, ports, XIDs
-    labels: dict[str, str | int] | None = Field(default=None, max_length=16)  # what it is of, for whoever draws it: bytes=4096
+    anomaly: str = Field(default="", exclude_if=not_)
+    spread_percent: float | None = Field(default=None, exclude_if=_is_none)  # coefficient of variation of the blocks behind the value
+    detail: str = Field(default="", max_length=1_000, exclude_if=not_)  # which part of the machine it is of, for people: links, ports, XIDs
+    labels: dict[str, str | int] | None = Field(
+        default=None, max_length=16, exclude_if=_is_none
+    )  # what it is of, for whoever draws it: bytes=4096
 
     def label(self, name: str) -> str | int | None:
         return self.labels.get(name) if self.labels else None
-
-    @model_serializer(mode="wrap")
-    def _write_what_is_there(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Every rank writes a dozen counters in every validation, and most of them have nothing to say but 0."""
-        return {name: value for name, value in write(self).items() if name not in _OPTIONAL or (value is not None and value != "")}
 
 
 _FIGURE = TypeAdapter(Figure)

@@ -95,9 +95,9 @@ class Supervisor:
     def tell_leader(self, message: Message) -> None:
         self.control.send(self.leader, message)
 
-    def post(self, message: Message) -> None:
+    def post(self, message: Message, line: str = "") -> None:
         """Tells rank 0 something of the attempt in progress. Who leads after its loss collects no attempts."""
-        self.control.post(message)
+        self.control.post(message, line)
 
     # --- waiting -------------------------------------------------------------------------------------------------------------
 
@@ -265,20 +265,21 @@ class Supervisor:
     def _keep_and_tell(self, record: RankRecord, facts: dict[str, str]) -> None:
         """A full disk costs the line, not the run."""
         assert self.journal
+        line = encode(record)
         try:
-            self.journal.append(record)
+            self.journal.append_line(line)
             if "torch" in facts:  # of a worker that opened its device
                 self.journal.append(RankFacts(rank=self.place.rank, facts=facts))
         except OSError as error:
             self.journal_problem = self.journal_problem or f"{self.journal.path} could not be written: {error.strerror}"
-        text, message = encode(record), {"type": "published", "seq": self._seq, "problem": self.journal_problem}
+        message = {"type": "published", "seq": self._seq, "problem": self.journal_problem}
         try:
-            self.post({**message, "record": text, "facts": facts})
+            self.post({**message, "facts": facts}, line)
         except ControlError as error:
             record = record.model_copy(update={"outcome": Outcome.ERROR, "message": f"record not sent: {error}", "figures": ()})
-            text = encode(record)
-            self.post({**message, "record": text, "facts": {}})
-        note(self._told, record, text)
+            line = encode(record)
+            self.post({**message, "facts": {}}, line)
+        note(self._told, record, line)
 
     def describe_network(self, since: float) -> str:
         """What to add to the report of a rank that is stuck, where its node did not reach the store meanwhile."""

@@ -13,6 +13,7 @@ from pydantic import PlainSerializer
 
 Value = float | int | str | bool  # tried in this order; each keeps its own type, 1 stays an int
 Scope = Literal["rank", "node", "job"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
 Nodes = Literal["any", "one", "several"]
 COUNTERS = "counters"  # the subject of what supervisors read round every validation
 RESERVED_SUBJECTS = frozenset({"world_formation", "worker_end"})  # rows of the suite itself, of no acceptance file

@@ -7,13 +7,14 @@ A bound of the contract itself is compared with the same figure: it can ask for 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.contract import Contract, ContractLine, JudgedContract, JudgedLine, LineState
 from gpu_acceptance.thresholds.limit import matching_reason
 from gpu_acceptance.thresholds.values import is_number, plural, with_unit
-from gpu_acceptance.verdict.bounds import Sample, find_beyond
+from gpu_acceptance.verdict.bounds import Reading, find_beyond
 
 _SIGNS = {"at_least": 1, "at_most": -1}
 _HARMLESS = {Status.HELD, Status.NOT_APPLICABLE}
@@ -64,8 +65,8 @@ def _beyond(line: ContractLine, named: Iterable[Judgement]) -> Iterator[str]:
     for one in named:
         if one.status is Status.HELD and one.bound in _SIGNS and is_number(one.value):
             asked: float | None = getattr(line, one.bound)
-            assert one.value is not None
-            finding = asked is not None and find_beyond([Sample(0, 0, 1, one.value)], asked, _SIGNS[one.bound])
+            reading = Reading(0, 1, make_figure(one.metric, one.value, one.unit, judged=True), 0)
+            finding = asked is not None and find_beyond([reading], asked, _SIGNS[one.bound])
             if finding and finding.missed:
                 need = with_unit(finding.need, line.unit)
                 yield f"{one.metric} = {with_unit(finding.shown, one.unit)}, the contract asks for {need}; its limit, {one.need}, held"

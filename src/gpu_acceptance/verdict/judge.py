@@ -13,9 +13,9 @@ from gpu_acceptance.record.row import Attempt, Judgement, Mistake
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Scope, bound_at, matching_reason, subject_of_metric
 from gpu_acceptance.thresholds.values import plural, with_unit
-from gpu_acceptance.verdict.bounds import Finding, Sample, bounds_of, find_beyond, find_odd, find_other_than
+from gpu_acceptance.verdict.bounds import Finding, Reading, bounds_of, find_beyond, find_odd, find_other_than
 from gpu_acceptance.verdict.peers import MIN_UNITS, find_behind, peer_factor
-from gpu_acceptance.verdict.sift import Reading, Sifted, quantity, readings_by_metric, sift
+from gpu_acceptance.verdict.sift import Sifted, quantity, readings_by_metric, sift
 
 
 @dataclass(frozen=True)
@@ -133,18 +133,20 @@ def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job
     scope = _unit_scope(bound, limit)
     if bound == "peers" and len(job.members(scope)) < MIN_UNITS:
         return _too_few_peers(limit, job, num_metrics)
+    if scope != limit.scope:
+        readings = [one._replace(unit=job.member_of(one.rank, scope)) for one in readings]
     sifted = sift(readings, bound, limit, job.gpus_per_node)
     finding = _find(bound, limit, sifted.usable, job, num_metrics)
     problems = list(_problems(bound, limit, readings, sifted, finding, job))
     if problems:
         status, ranks, labels = problems[0].status, problems[0].ranks, problems[0].labels
         message = "; also: ".join(problem.text for problem in problems)
-    elif bound == "uniform" and len({job.member_of(reading.rank, scope) for reading in sifted.usable}) < 2:
+    elif bound == "uniform" and len({reading.unit for reading in sifted.usable}) < 2:
         status, ranks, labels = Status.NOT_APPLICABLE, (), None
         message = f"{limit.metric}: not applicable: one figure has nothing to be equal to"
     else:
         assert finding.worst is not None, f"{limit.metric} {bound}: no figure, and nobody said so"
-        status, ranks, labels = Status.HELD, (finding.worst.rank,), _labels_of(finding.worst, sifted.usable)
+        status, ranks, labels = Status.HELD, (finding.worst.rank,), finding.worst.figure.labels
         message = _say(limit, finding, (finding.worst,), scope, job)
     mistake = next((problem.mistake for problem in problems if problem.mistake), None)
     return _judgement(bound, limit, status, message, finding, ranks, labels, mistake)
@@ -200,28 +202,17 @@ def _judgement(
 
 def _find(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> Finding:
     scope = _unit_scope(bound, limit)
-    samples = [
-        Sample(job.member_of(rank, scope), rank, attempt, figure.value, figure.detail)
-        for rank, attempt, figure in readings
-        if figure.value is not None  # as sift.py has seen
-    ]
     if bound in ("at_least", "at_most"):
         asked = bound_at(limit.at_least if bound == "at_least" else limit.at_most, job.gpus_per_node)
         assert asked is not None, f"{limit.metric} has no {bound} at {job.gpus_per_node} GPUs per node"
-        return find_beyond(samples, asked, sign=1 if bound == "at_least" else -1)
+        return find_beyond(readings, asked, sign=1 if bound == "at_least" else -1)
     if bound == "equals":
         assert limit.equals is not None
-        return find_other_than(samples, limit.equals)
+        return find_other_than(readings, limit.equals)
     if bound == "uniform":
-        return find_odd(samples, scope)
+        return find_odd(readings, scope)
     assert limit.peers is not None
-    return find_behind(samples, limit.peers, peer_factor(len(job.members(scope)), num_metrics))
-
-
-def _labels_of(sample: Sample, readings: Iterable[Reading]) -> Labels | None:
-    """Of the figure behind a sample: of one of thousands, so that they do not all carry them."""
-    found = (one.figure for one in readings if one.rank == sample.rank and one.attempt == sample.attempt)
-    return next((figure.labels for figure in found if (figure.value, figure.detail) == (sample.value, sample.detail)), None)
+    return find_behind(readings, limit.peers, peer_factor(len(job.members(scope)), num_metrics))
 
 
 def _problems(bound: str, limit: Limit, readings: Sequence[Reading], sifted: Sifted, finding: Finding, job: Job) -> Iterable[_Problem]:
@@ -234,10 +225,10 @@ def _problems(bound: str, limit: Limit, readings: Sequence[Reading], sifted: Sif
             Status.MISSED,
             f"{_say(limit, finding, finding.missed, scope, job)}{todo}",
             _ranks(finding.missed),
-            _labels_of(finding.missed[0], readings),
+            finding.missed[0].figure.labels,
         )
     if finding.unfit:
-        where = job.where(scope, finding.unfit[0].unit, {sample.unit for sample in finding.unfit})
+        where = job.where(scope, finding.unfit[0].unit, {reading.unit for reading in finding.unfit})
         yield _Problem(Status.INVALID, f"{limit.metric} {finding.fault}{tail} {where}", _ranks(finding.unfit))
     for status, unusable in ((Status.INVALID, sifted.faulty), (Status.UNSTABLE, sifted.unstable)):
         if unusable:
@@ -245,16 +236,16 @@ def _problems(bound: str, limit: Limit, readings: Sequence[Reading], sifted: Sif
             text = f"{limit.metric} {unusable[0][1]}{tail} {_where(wrong, scope, job)}"
             has_unit = all(one.figure.unit == limit.unit for one in wrong)
             yield _Problem(status, text, _ranks(wrong), wrong[0].figure.labels, None if has_unit else Mistake.UNIT)
-    missing = sorted(set(job.members(scope)) - {job.member_of(reading.rank, scope) for reading in readings})
+    missing = sorted(set(job.members(scope)) - {reading.unit for reading in readings})
     if missing:
         where = job.where(scope, missing[0], missing)
         yield _Problem(Status.NOT_MEASURED, f"{limit.metric}: no figure{tail} {where}", tuple(missing) if scope == "rank" else ())
 
 
-def _say(limit: Limit, finding: Finding, samples: Sequence[Sample], scope: Scope, job: Job) -> str:
+def _say(limit: Limit, finding: Finding, readings: Sequence[Reading], scope: Scope, job: Job) -> str:
     """`nccl.all_gather.busbw_ring = 262.5 GB/s, need >= 337 GB/s [h200-sxm.yaml: measured ...] (job)`."""
-    where = job.where(scope, samples[0].unit, {sample.unit for sample in samples})
-    detail = f" ({samples[0].detail})" if samples[0].detail else ""
+    where = job.where(scope, readings[0].unit, {reading.unit for reading in readings})
+    detail = f" ({readings[0].figure.detail})" if readings[0].figure.detail else ""
     return f"{limit.metric} = {with_unit(finding.shown, limit.unit)}{detail}{finding.detail}{_tail(limit, finding)} {where}"
 
 
@@ -264,11 +255,10 @@ def _tail(limit: Limit, finding: Finding) -> str:
 
 
 def _where(readings: Sequence[Reading], scope: Scope, job: Job) -> str:
-    units = [job.member_of(reading.rank, scope) for reading in readings]
-    return job.where(scope, units[0], units)
+    return job.where(scope, readings[0].unit, [reading.unit for reading in readings])
 
 
-def _ranks(of: Iterable[Reading | Sample]) -> tuple[int, ...]:
+def _ranks(of: Iterable[Reading]) -> tuple[int, ...]:
     return _sorted({item.rank for item in of})
 
 

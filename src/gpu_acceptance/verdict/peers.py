@@ -11,7 +11,7 @@ from statistics import NormalDist, median
 
 from gpu_acceptance.thresholds.limit import Peers
 from gpu_acceptance.thresholds.values import show
-from gpu_acceptance.verdict.bounds import Finding, Sample, relative
+from gpu_acceptance.verdict.bounds import Finding, Reading, relative
 
 ALPHA = 0.01  # chance of one false alarm by this rule in a run of healthy GPUs
 MIN_UNITS = 3  # of two that differ nobody can say which is the odd one
@@ -34,28 +34,28 @@ def allowed_deficit(peers: Peers, factor: float) -> Fraction:
 
 @dataclass(frozen=True)
 class _Behind:
-    sample: Sample
+    reading: Reading
     deficit: Fraction
     median: Fraction  # of the others
 
 
-def find_behind(samples: Sequence[Sample], peers: Peers, factor: float) -> Finding:
+def find_behind(readings: Sequence[Reading], peers: Peers, factor: float) -> Finding:
     """A unit missed where it is too far behind in every attempt in which it was measured: one good attempt clears it.
 
     Higher is better. Numbers are compared as the decimals they are written as, so that 97 is exactly 3 % behind 100.
     """
     allowed = allowed_deficit(peers, factor)
     need = f"<= {_percent(allowed)} below its peers" + (f" ({factor:.3g} sigma)" if allowed > _decimal(peers.deficit_at_most) else "")
-    best, unfit = _best_of_each(samples)
+    best, unfit = _best_of_each(readings)
     fault = "has no peers in its attempt whose median is above zero" if unfit else ""
-    ordered = sorted(best.values(), key=lambda behind: (-behind.deficit, behind.sample.unit))
+    ordered = sorted(best.values(), key=lambda behind: (-behind.deficit, behind.reading.unit))
     if not ordered:
         return Finding(need, float(allowed), fault=fault, unfit=unfit)
     worst = ordered[0]
-    missed = tuple(behind.sample for behind in ordered if behind.deficit > allowed)
+    missed = tuple(behind.reading for behind in ordered if behind.deficit > allowed)
     margin = relative(float(allowed - worst.deficit), float(allowed))
-    shown = show(worst.sample.value)
-    return Finding(need, float(allowed), False, worst.sample, missed, shown, _distance(worst, allowed), margin, fault, unfit)
+    shown = show(worst.reading.value)
+    return Finding(need, float(allowed), False, worst.reading, missed, shown, _distance(worst, allowed), margin, fault, unfit)
 
 
 def _distance(behind: _Behind, allowed: Fraction) -> str:
@@ -63,31 +63,31 @@ def _distance(behind: _Behind, allowed: Fraction) -> str:
     return f", {_percent(behind.deficit, allowed)} {side} its peers' median {show(float(behind.median))}"
 
 
-def _best_of_each(samples: Sequence[Sample]) -> tuple[dict[int, _Behind], tuple[Sample, ...]]:
-    """By unit, its smallest deficit of all attempts; and the samples that could not be compared."""
+def _best_of_each(readings: Sequence[Reading]) -> tuple[dict[int, _Behind], tuple[Reading, ...]]:
+    """By unit, its smallest deficit of all attempts; and the readings that could not be compared."""
     best: dict[int, _Behind] = {}
-    unfit: list[Sample] = []
-    for attempt in sorted({sample.attempt for sample in samples}):
-        units = _worst_of_each(sample for sample in samples if sample.attempt == attempt)
-        values = [_decimal(sample.number) for sample in units]
+    unfit: list[Reading] = []
+    for attempt in sorted({reading.attempt for reading in readings}):
+        units = _worst_of_each(reading for reading in readings if reading.attempt == attempt)
+        values = [_decimal(reading.number) for reading in units]
         if len(units) < MIN_UNITS:
             continue
-        for sample, value, middle in zip(units, values, medians_of_others(values), strict=True):
+        for reading, value, middle in zip(units, values, medians_of_others(values), strict=True):
             if middle <= 0:
-                unfit.append(sample)
+                unfit.append(reading)
                 continue
-            behind = _Behind(sample, 1 - value / middle, middle)
-            if sample.unit not in best or behind.deficit < best[sample.unit].deficit:
-                best[sample.unit] = behind
-    compared = set(best) | {sample.unit for sample in unfit}
-    return best, tuple(unfit) + tuple(sample for sample in samples if sample.unit not in compared)
+            behind = _Behind(reading, 1 - value / middle, middle)
+            if reading.unit not in best or behind.deficit < best[reading.unit].deficit:
+                best[reading.unit] = behind
+    compared = set(best) | {reading.unit for reading in unfit}
+    return best, tuple(unfit) + tuple(reading for reading in readings if reading.unit not in compared)
 
 
-def _worst_of_each(samples: Iterable[Sample]) -> list[Sample]:
-    worst: dict[int, Sample] = {}
-    for sample in samples:
-        if sample.unit not in worst or sample.number < worst[sample.unit].number:
-            worst[sample.unit] = sample
+def _worst_of_each(readings: Iterable[Reading]) -> list[Reading]:
+    worst: dict[int, Reading] = {}
+    for reading in readings:
+        if reading.unit not in worst or reading.number < worst[reading.unit].number:
+            worst[reading.unit] = reading
     return list(worst.values())
 
 

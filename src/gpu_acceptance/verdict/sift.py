@@ -1,28 +1,20 @@
 """Which figures may be judged at all: whose rank came to its end, in the right unit, of the right type, possible, and stable."""
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import NamedTuple
 
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt
-from gpu_acceptance.thresholds.limit import Limit, bound_at
+from gpu_acceptance.thresholds.limit import SCOPES, Limit, Scope, bound_at
 from gpu_acceptance.thresholds.values import is_finite, kind_of, show, show_apart, with_unit
+from gpu_acceptance.verdict.bounds import Reading
 
 JUDGED_OUTCOMES = {Outcome.PASSED, Outcome.FAILED}  # what any other rank measured is thrown away with it
 _COUNTED_OUTCOMES = {*JUDGED_OUTCOMES, Outcome.SKIPPED}  # a declared skip is no objection: what rose until then is judged nowhere else
-
-
-class Reading(NamedTuple):
-    """A figure that asks for judgement, and where it comes from. A large job has tens of thousands: a tuple is made in half the time."""
-
-    rank: int
-    attempt: int
-    figure: Figure
 
 
 _BY_RANK = itemgetter(0, 1)  # and attempt; what one rank checked several times stays in its order
@@ -37,21 +29,24 @@ class Sifted:
     faulty: tuple[tuple[Reading, str], ...]
 
 
-def readings_by_metric(attempts: Iterable[Attempt], job: Job, limited: Container[str]) -> dict[str, list[Reading]]:
+def readings_by_metric(attempts: Iterable[Attempt], job: Job, limits: Mapping[str, Limit]) -> dict[str, list[Reading]]:
     """Figures of ranks of this job that came to their end, and counters of those that skipped; by rank, whatever order they had.
 
-    Of what was recorded for information, the metrics that are `limited`: an overlay may have a limit on them.
+    Of what was recorded for information, the metrics that have a limit: an overlay may have one on them.
     """
     readings: defaultdict[str, list[Reading]] = defaultdict(list)
+    scopes = {metric: limit.scope for metric, limit in limits.items()}
     for attempt in attempts:
         for record in attempt.ranks:
             if record.rank not in job.by_rank:
                 continue
             figures = record.figures if record.outcome in JUDGED_OUTCOMES else ()
             counters = record.counters if record.outcome in _COUNTED_OUTCOMES else ()
+            units: dict[Scope, int] = {scope: job.member_of(record.rank, scope) for scope in SCOPES}
             for figure in (*figures, *counters):
-                if figure.judged or figure.metric in limited:
-                    readings[figure.metric].append(Reading(record.rank, attempt.number, figure))
+                if figure.judged or figure.metric in scopes:
+                    unit = units[scopes.get(figure.metric, "rank")]
+                    readings[figure.metric].append(Reading(record.rank, attempt.number, figure, unit))
     return {metric: sorted(found, key=_BY_RANK) for metric, found in readings.items()}
 
 

@@ -19,7 +19,7 @@ store = TCPStore("127.0.0.1", int(sys.argv[1]), None, is_master=False)
 (plan, _, aim), captured, repeated = sys.argv[2].partition(" "), {}, set()
 if heard:
     heard.seek(0)
-    captured = {line: "of an earlier run" for line in heard.read().split("\\n")}
+    captured = {json.loads(line): "of an earlier run" for line in heard}
 record = {"kind": "rank", "nodeid": "?", "attempt": 1, "generation": 1, "rank": 1, "outcome": "passed"}
 forged = json.dumps([1, 99, {"type": "published", "seq": 1, "line": json.dumps(record), "facts": {}, "problem": None}])
 print("up", flush=True)
@@ -49,10 +49,10 @@ def forge(key, folder, kind):
 
 
 def listen(key, folder, kind):
-    for line in read(key).split("\\n") if kind != "beat" else ():
-        if line not in captured:
-            captured[line] = key
-            print(line, file=heard, flush=True)
+    for text in read(key).split("\\n") if kind == "box" else [read(key)] * (kind != "beat"):
+        if text not in captured:
+            captured[text] = key
+            print(json.dumps(text), file=heard, flush=True)
 
 
 def replay(key, folder, kind):

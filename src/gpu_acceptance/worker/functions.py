@@ -27,6 +27,7 @@ import torch.nn.functional
 import torch.optim
 
 from gpu_acceptance.worker.settings import CONSTANTS, Identity, Setting, are_same
+from gpu_acceptance.worker.versions import Versions
 
 _OURS = ("gpu_acceptance.measure.", "gpu_acceptance.inventory.", "gpu_acceptance.worker.", "fixtures.")  # what works in a worker
 _MODULES: tuple[types.ModuleType, ...] = (
@@ -47,7 +48,7 @@ _CLASSES: dict[str, type] = {
 _CACHED = type(cache(len))
 _OF_PYBIND = type(vars(dist.ProcessGroup)["allreduce"])
 _FUNCTIONS = (
-    *(types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
+    *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
     *(staticmethod, classmethod, property, type, _CACHED, _OF_PYBIND),
 )
 _TORCH = Path(torch.__file__).parent
@@ -193,7 +194,8 @@ def _function_of(value: object) -> Any:
 class _AllWatched:
     """What is watched by full name. Modules of this package and of its fixtures count from when they are seen first.
 
-    All values are compared at once, and functions one by one only where any is another: there are thousands, after each validation.
+    Nothing is compared where no dict was changed. Else all values are, at once, and functions one by one only where any is another:
+    there are thousands, after each validation.
     """
 
     def __init__(self) -> None:
@@ -203,6 +205,7 @@ class _AllWatched:
             self._watch(name, owner, names)
         self._watched["math"] = _Watched(math, kinds=CONSTANTS)
         self._num_modules = 0
+        self._seen: tuple[int, ...] | None = None  # versions
         self._sizes: list[int] = []
         self._values: tuple[object, ...] = ()
         self._replaced: dict[str, Identity] = {}
@@ -212,6 +215,9 @@ class _AllWatched:
         if len(sys.modules) != self._num_modules:
             self._num_modules = len(sys.modules)
             self._watch_new_modules()
+        seen, self._seen = self._seen, self._versions.read()
+        if seen is not None and seen == self._seen:
+            return self._replaced
         sizes = list(map(len, self._spaces))
         values = (*chain.from_iterable(map(_ALL_OF, self._wholes)), *map(operator.call, self._getters, self._names))
         if sizes != self._sizes or not are_same(values, self._values):
@@ -234,6 +240,7 @@ class _AllWatched:
                 self._watch(*used)
         every = self._watched.values()
         self._spaces = [one.space for one in every]
+        self._versions = Versions(self._spaces)
         self._wholes = [one.space for one in every if one.is_whole]
         self._getters = [one.space.get for one in every for _ in one.named]
         self._names = [name for one in every for name in one.named]

@@ -27,6 +27,7 @@ from itertools import repeat
 from typing import Any
 
 from gpu_acceptance.worker import asked
+from gpu_acceptance.worker.versions import Versions
 
 _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 # Handlers in C of the worker itself, which Python does not know of: to write a stack (worker.py). Nobody can put one back.
@@ -255,10 +256,15 @@ class _Modules:
     def __init__(self) -> None:
         self._modules: dict[str, object] = {}
         self._num = 0
+        self._seen: object = None  # which dict, and its version
         self._values: tuple[object, ...] = ()
         self._found: dict[str, Identity] = {}
 
     def read(self) -> dict[str, Identity]:
+        version = Versions([sys.modules]).read()
+        seen, self._seen = self._seen, version and (id(sys.modules), version)
+        if seen is not None and seen == self._seen:
+            return self._found
         if len(sys.modules) != self._num:
             self._num = len(sys.modules)
             new = (name for name in sys.modules if name not in self._modules and name.count(".") <= name.startswith("torch."))

@@ -60,7 +60,7 @@ class Board:
     def publish(self, rank: int, message: Message) -> None:
         """Takes the record of a rank. One that cannot be read is an error of that rank, not of the run."""
         try:
-            record = RankRecord.model_validate_json(message["line"])
+            record = RankRecord.model_validate_json(message.get("line", ""))
             self._refuse_other_place(rank, record)
         except ValueError as error:
             record = self._record(rank, Outcome.ERROR, f"its record could not be read: {error}"[:2000])

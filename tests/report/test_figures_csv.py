@@ -28,25 +28,45 @@ def figures(record):
     ]
 
 
-def number_or_text(figure):
-    return "" if figure.value is None else str(figure.value).lower() if isinstance(figure.value, bool) else str(figure.value)
+def number_and_text(figure):
+    """The two cells of a value, of which one is empty."""
+    if isinstance(figure.value, bool):
+        return "", str(figure.value).lower()
+    return ("", figure.value) if isinstance(figure.value, str) else ("" if figure.value is None else str(figure.value), "")
 
 
 @pytest.mark.parametrize("sample", samples.ALL)
 def test_each_figure_has_its_row_and_every_digit(sample):
     record = samples.ALL[sample]()
     rows = [row for row in table(build_figures(record)) if row["validation"]]
-    assert [(row["validation"], int(row["attempt"]), int(row["rank"]), row["metric"], row["value"], row["unit"]) for row in rows] == [
-        (nodeid, attempt, rank, one.metric, number_or_text(one), one.unit) for nodeid, attempt, rank, one in figures(record)
+    cells = ("validation", "attempt", "rank", "metric", "value", "text", "unit")
+    assert [tuple(row[cell] for cell in cells) for row in rows] == [
+        (nodeid, str(attempt), str(rank), one.metric, *number_and_text(one), one.unit) for nodeid, attempt, rank, one in figures(record)
     ]
+
+
+@pytest.mark.parametrize("sample", samples.ALL)
+def test_columns_of_numbers_hold_nothing_else(sample):
+    for row in table(build_figures(samples.ALL[sample]())):
+        for column in ("value", "spread_percent", "at_least", "at_most", "attempt", "rank", "node", "gpu_index"):
+            assert row[column] == "" or is_number(row[column]), (column, row[column])
+
+
+@pytest.mark.parametrize("serial", ["1653924100006", "1653924100006123456", "0012", "12e5", "1.5", "1,000", "7%"])
+def test_a_serial_stays_what_it_is_in_a_spreadsheet(serial):
+    record = samples.rejected()
+    ranks = tuple(
+        one.model_copy(update={"gpus": tuple(gpu.model_copy(update={"serial": serial}) for gpu in one.gpus)}) for one in record.ranks
+    )
+    assert {row["gpu_serial"] for row in table(build_figures(record.model_copy(update={"ranks": ranks}))) if row["rank"]} == {f"'{serial}"}
 
 
 def test_a_miss_names_its_rank_its_gpu_its_bound_and_its_source():
     rows = [row for row in table(build_figures(samples.rejected())) if row["metric"] == "hbm.triad.bandwidth"]
     assert [row["rank"] for row in rows if row["named"] == "true"] == ["5"]
     (row,) = (row for row in rows if row["named"] == "true")
-    assert (row["value"], row["host"], row["gpu_index"], row["gpu_serial"]) == ("3120.0", "node-01.example", "5", "1653924100006")
-    assert (row["bound"], row["status"]) == (">= 4150", "missed")
+    assert (row["value"], row["host"], row["gpu_index"], row["gpu_serial"]) == ("3120.0", "node-01.example", "5", "'1653924100006")
+    assert (row["bound"], row["at_least"], row["at_most"], row["status"]) == (">= 4150", "4150.0", "", "missed")
     (judgement,) = (one for row in samples.rejected().rows for one in row.judgements if one.metric == "hbm.triad.bandwidth")
     assert row["source"] == ": ".join(part for part in (judgement.file, judgement.source) if part) != ""
 
@@ -86,8 +106,8 @@ def test_a_number_below_0_stays_a_number():
     attempt = row.attempts[0]
     rank = attempt.ranks[0].model_copy(update={"figures": (samples.figure("a.b", -1.25e-07, "s"), samples.figure("a.c", "-x", "text"))})
     row = row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": (rank,)}),)})
-    values = [one["value"] for one in table(build_figures(record.model_copy(update={"rows": (row,)})))[:2]]
-    assert values == ["-1.25e-07", "'-x"]
+    values = [(one["value"], one["text"]) for one in table(build_figures(record.model_copy(update={"rows": (row,)})))[:2]]
+    assert values == [("-1.25e-07", ""), ("", "'-x")]
 
 
 @pytest.mark.slow

@@ -49,7 +49,9 @@ def test_both_formats_read_the_same_numbers_as_the_results(sample, read):
     figures = {
         labels(metric=one.metric, bound=one.bound, unit=one.unit): one.value for one in conclusion.limits if type(one.value) in {int, float}
     }
-    assert found.get("figure", {}) == figures
+    assert {
+        frozenset(one for one in key if one[0] not in {"host", "gpu"}): value for key, value in found.get("figure", {}).items()
+    } == figures
     margins = {labels(metric=one.metric, bound=one.bound): one.margin for one in conclusion.limits if one.margin is not None}
     assert found.get("margin_ratio", {}) == margins
 
@@ -57,6 +59,14 @@ def test_both_formats_read_the_same_numbers_as_the_results(sample, read):
 def test_a_bound_is_told_as_a_number():
     found = series(build_metrics(samples.rejected()))["limit"]
     assert found[labels(metric="hbm.triad.bandwidth", bound="at_least", unit="GB/s")] == 4150
+
+
+def test_the_worst_figure_names_its_host_and_its_gpu():
+    found = series(build_metrics(samples.rejected()))["figure"]
+    assert found[labels(metric="hbm.triad.bandwidth", bound="at_least", unit="GB/s", host="node-01.example", gpu="5")] == 3120
+    of_job = [dict(key).keys() for key in found if dict(key)["metric"].startswith("nccl.")]
+    assert of_job
+    assert all(keys == {"metric", "bound", "unit"} for keys in of_job), "a figure of the whole job is nobody's"
 
 
 def test_more_gpus_are_not_more_series():

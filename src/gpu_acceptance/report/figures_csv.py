@@ -1,10 +1,13 @@
 """`results.json` -> `figures.csv`: one row for each figure of each rank, for a spreadsheet or a data frame (RFC 4180, UTF-8).
 
-No cell can be a formula: a text that a spreadsheet would read as one is led by an apostrophe, as OWASP's "CSV Injection" advises.
+Numbers stand in columns of their own, so that a column of numbers holds nothing else. No cell can be a formula: a text that a spreadsheet
+would read as one is led by an apostrophe, as OWASP's "CSV Injection" advises. So is one that it would read as a number: of a serial with
+more than 15 digits it would keep 15, and of one that begins with 0 not that.
 """
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 
 from gpu_acceptance.record.figure import Figure
@@ -33,6 +36,7 @@ COLUMNS = (
     "gpu_serial",
     "gpu_uuid",
     "value",
+    "text",
     "unit",
     "judged",
     "spread_percent",
@@ -40,11 +44,14 @@ COLUMNS = (
     "detail",
     "labels",
     "bound",
+    "at_least",
+    "at_most",
     "status",
     "named",
     "source",
 )
 _BEGINS_FORMULA = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")  # the last four: full-width forms, which some spreadsheets read alike
+_NUMBER = re.compile(r"[\d.,]*\d[\d.,]*([eE][+-]?\d+)?%?")
 _BAD = frozenset({Status.MISSED, Status.INVALID, Status.UNSTABLE})
 
 
@@ -65,7 +72,8 @@ def _cell(value: Value | None) -> str:
     if not isinstance(value, str):
         return str(value).lower() if isinstance(value, bool) else exact(value)
     text = one_line(value)
-    return f"'{text}" if text.lstrip()[:1] in _BEGINS_FORMULA and text.strip() else text
+    is_read = text.strip() and (text.lstrip()[0] in _BEGINS_FORMULA or _NUMBER.fullmatch(text.strip()))
+    return f"'{text}" if is_read else text
 
 
 def _rows(record: RunRecord) -> Iterator[dict[str, Value | None]]:
@@ -82,7 +90,7 @@ def _rows(record: RunRecord) -> Iterator[dict[str, Value | None]]:
     for metric, limits in _by_metric(record.conclusion.limits).items():
         if metric not in told:  # what was never measured has a row too, without a value; a counter that never rose has its 0
             worst = limits[0]
-            yield {"run_id": record.plan.run_id, "metric": metric, "value": worst.value, "unit": worst.unit, **_judged(limits, None)}
+            yield {"run_id": record.plan.run_id, "metric": metric, **_measured(worst.value), "unit": worst.unit, **_judged(limits, None)}
 
 
 def _by_metric(judgements: tuple[Judgement, ...]) -> dict[str, list[Judgement]]:
@@ -107,7 +115,7 @@ def _place(rank: RankRecord, identity: RankIdentity | None) -> dict[str, Value |
 def _figure(figure: Figure) -> dict[str, Value | None]:
     return {
         "metric": figure.metric,
-        "value": figure.value,
+        **_measured(figure.value),
         "unit": figure.unit,
         "judged": figure.judged,
         "spread_percent": figure.spread_percent,
@@ -117,12 +125,18 @@ def _figure(figure: Figure) -> dict[str, Value | None]:
     }
 
 
+def _measured(value: Value | None) -> dict[str, Value | None]:
+    """A text or a truth stands apart from numbers."""
+    return {"text" if isinstance(value, str | bool) else "value": value}
+
+
 def _judged(judgements: list[Judgement], rank: int | None) -> dict[str, Value | None]:
     """Several bounds of one metric stand in one cell, in the same order in each column."""
     if not judgements:
         return {}
     return {
         "bound": "; ".join(one.need or "none" for one in judgements),
+        **{one.bound: one.asked_number for one in judgements if one.bound in ("at_least", "at_most")},
         "status": "; ".join(one.status for one in judgements),
         "named": any(one.status in _BAD and rank in one.ranks for one in judgements),
         "source": "; ".join(dict.fromkeys(": ".join(part for part in (one.file, one.source) if part) for one in judgements)),

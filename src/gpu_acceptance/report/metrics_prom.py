@@ -77,11 +77,35 @@ def _families(record: RunRecord) -> Iterator[tuple[str, str, list[Sample]]]:
         "How each bound fared over the whole run; always 1.",
         [({**_bound(one), "status": one.status}, 1) for one in conclusion.limits],
     )
-    figures: list[Sample] = [({**_bound(one), "unit": one.unit}, one.value) for one in conclusion.limits if is_number(one.value)]
-    yield "figure", "The worst figure that was judged against each bound.", figures
+    places = _Places(record)
+    figures: list[Sample] = [
+        ({**_bound(one), "unit": one.unit, **places.of_worst(one)}, one.value) for one in conclusion.limits if is_number(one.value)
+    ]
+    yield "figure", "The worst figure that was judged against each bound, and the host and GPU that it is of.", figures
     yield "limit", "Each bound that is one number, as the report prints it.", list(_bounds(conclusion.limits))
     margins: list[Sample] = [(_bound(one), one.margin) for one in conclusion.limits if one.margin is not None]
     yield "margin_ratio", "Distance of each figure to its bound as a part of it; negative: missed.", margins
+
+
+class _Places:
+    """Which rank measured what, and where it runs."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._identities = {identity.rank: identity for identity in record.ranks}
+        self._measured: dict[tuple[str, object], list[int]] = {}
+        for rank in (rank for row in record.rows for attempt in row.attempts for rank in attempt.ranks):
+            for figure in (*rank.figures, *rank.counters):
+                self._measured.setdefault((figure.metric, figure.value), []).append(rank.rank)
+
+    def of_worst(self, judgement: Judgement) -> Labels:
+        """Host and GPU of the worst figure; nothing where nobody is named: a figure of the whole job is nobody's."""
+        measured = self._measured.get((judgement.metric, judgement.value), ())
+        rank = next((rank for rank in measured if rank in judgement.ranks), None)
+        identity = self._identities.get(rank) if rank is not None and judgement.scope != "job" else None
+        if identity is None:
+            return {}
+        is_of_gpu = identity.gpu is not None and judgement.scope == "rank"
+        return {"host": identity.host, **({"gpu": str(identity.gpu.index)} if is_of_gpu and identity.gpu else {})}
 
 
 def _bound(judgement: Judgement) -> Labels:

@@ -57,6 +57,15 @@ def test_words_of_all_ranks_come_at_once_in_their_order_and_each_once(store, rea
     assert heard(reader, store) == ["ready", LONG, "published"]
 
 
+def test_a_line_in_the_place_of_its_letter_is_no_word(store, reader):
+    """It has the right code, sender and number, and anybody can read it in the box."""
+    lost = SESSION.tampering.lost["letter"]
+    say(Speaker(SESSION, 1), 1, LONG)(store)
+    store.set("letter/1/1", store.get("box/1").decode().strip())
+    assert heard(reader, store) == []
+    assert SESSION.tampering.lost["letter"] == lost + 1
+
+
 def test_two_long_words_of_one_rank_are_both_heard(store, reader):
     speaker, words = Speaker(SESSION, 1), [f"{LONG}{number}" for number in range(3)]
     for word in words:

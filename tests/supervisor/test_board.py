@@ -139,8 +139,9 @@ def test_hurry_only_shortens(board):
     assert outcomes(board) == [Outcome.LOST] * 3
 
 
-def test_a_record_that_cannot_be_read_is_an_error_of_its_rank(board):
-    board.publish(1, {"line": '{"outcome": "passed"}'})
+@pytest.mark.parametrize("message", [{"line": '{"outcome": "passed"}'}, {"line": 5}, {}])
+def test_a_record_that_cannot_be_read_is_an_error_of_its_rank(board, message):
+    board.publish(1, message)
     publish(board, 0)
     error = board.records()[1]
     assert (error.rank, error.outcome) == (1, Outcome.ERROR)

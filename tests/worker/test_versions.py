@@ -2,6 +2,7 @@
 
 import random
 import sys
+from collections import UserDict
 
 import pytest
 
@@ -39,6 +40,10 @@ def test_each_change_of_a_dict_is_counted(change):
     assert watched.read() == before
     change(spaces[1])
     assert watched.read() != before
+
+
+def test_of_what_is_no_dict_nothing_is_known():
+    assert Versions([{}, UserDict()]).read() is None
 
 
 @counts

@@ -152,7 +152,7 @@ class Reader:
                 continue
             letter = letters[sender, number]
             opened = self._session.check(channel, letter) if letter is not None else None
-            if opened and opened[:2] == (sender, number):
+            if opened and opened[:2] == (sender, number) and opened[2] != _LETTER:  # a stranger may have put the line in its place
                 words.append((sender, opened[2]))
             else:
                 self._session.tampering.lose("letter")

@@ -59,14 +59,15 @@ class Board:
 
     def publish(self, rank: int, message: Message) -> None:
         """Takes the record of a rank. One that cannot be read is an error of that rank, not of the run."""
+        line = str(message.get("line"))
         try:
-            record = RankRecord.model_validate_json(message.get("line", ""))
+            record = RankRecord.model_validate_json(line)
             self._refuse_other_place(rank, record)
         except ValueError as error:
             record = self._record(rank, Outcome.ERROR, f"its record could not be read: {error}"[:2000])
         self._keep(rank, record)
         if self._records[rank] is record:
-            note(self.told.setdefault(rank, {}), record, message["line"])
+            note(self.told.setdefault(rank, {}), record, line)
         self.facts[rank] = {str(name): str(value) for name, value in message.get("facts", {}).items()}
 
     def _refuse_other_place(self, rank: int, record: RankRecord) -> None:

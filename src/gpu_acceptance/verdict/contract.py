@@ -7,7 +7,7 @@ A bound of the contract itself is compared with the same figure: it can ask for 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from gpu_acceptance.record.figure import make_figure
+from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.text.clip import clip
@@ -65,7 +65,7 @@ def _beyond(line: ContractLine, named: Iterable[Judgement]) -> Iterator[str]:
     for one in named:
         if one.status is Status.HELD and one.bound in _SIGNS and is_number(one.value):
             asked: float | None = getattr(line, one.bound)
-            reading = Reading(0, 1, make_figure(one.metric, one.value, one.unit, judged=True), 0)
+            reading = Reading(0, 1, Figure(metric=one.metric, value=one.value, unit=one.unit, judged=True), 0)
             finding = asked is not None and find_beyond([reading], asked, _SIGNS[one.bound])
             if finding and finding.missed:
                 need = with_unit(finding.need, line.unit)

@@ -5,6 +5,7 @@ To compare thousands of values after each validation takes a hundred times as lo
 
 from collections.abc import Iterable, Mapping
 from ctypes import c_uint64, c_void_p
+from types import MappingProxyType
 
 _VERSION = object.__basicsize__ + 8  # Include/cpython/dictobject.h: ma_version_tag, behind ma_used
 _OF_PROXY = object.__basicsize__  # Objects/descrobject.c: the dict that a mappingproxy shows
@@ -14,11 +15,13 @@ class Versions:
     """Of some dicts, those of classes among them (`vars(owner)`). They must live as long as this does."""
 
     def __init__(self, spaces: Iterable[Mapping[str, object]]) -> None:
-        self._tags = [c_uint64.from_address(_address(space) + _VERSION) for space in spaces] if _IS_COUNTED else []
+        spaces = list(spaces)
+        self._is_counted = _IS_COUNTED and all(isinstance(space, dict | MappingProxyType) for space in spaces)
+        self._tags = [c_uint64.from_address(_address(space) + _VERSION) for space in spaces] if self._is_counted else []
 
     def read(self) -> tuple[int, ...] | None:
         """Equal to what it was as long as nothing was set or deleted in any of them; None where that is not known."""
-        return tuple([tag.value for tag in self._tags]) if _IS_COUNTED else None
+        return tuple([tag.value for tag in self._tags]) if self._is_counted else None
 
 
 def _address(space: Mapping[str, object]) -> int:

@@ -5,7 +5,7 @@ import random
 from virtual.outside import VirtualStore
 
 FORGES = ("append", "push", "squat", "give up", "beat", "ring", "relay")
-TAKES = ("delete", "pop", "overwrite")
+TAKES = ("delete", "pop", "overwrite", "mix up")
 _FORGED = (
     '[{sender}, {number}, {{"type": "published", "seq": 1, "line": "{{}}", "facts": {{}}, "problem": null}}]',
     '[{sender}, {number}, {{"type": "published", "seq": 1, "facts": {{}}, "problem": null}}]\n{{}}',
@@ -61,13 +61,21 @@ class Stranger:
                     self.has_taken = True
                     store.values[key] = self._text().encode()
 
+            case "mix up":
+                texts = [text for key in self._keys("box/") for text in store.values[key].split(b"\n") if text]
+                texts += [store.values[key] for key in self._keys("letter/", "cast/")]
+                for key in self._keys("letter/", "cast/"):
+                    self.has_taken = True
+                    store.values[key] = self._random.choice(texts)
+
     def _keys(self, *prefixes: str) -> list[str]:
         return sorted(key for key in self._store.values if key.startswith(prefixes))
 
     def _text(self) -> str:
         """Something made up, or something that was in the store, with the code that it had there."""
         seen = [text for _, _, text in self._store.traffic[-200:]]
-        seen += [line for value in self._store.values.values() for line in value.decode("utf-8", "replace").split("\n")]
+        values = [value.decode("utf-8", "replace") for value in self._store.values.values()]
+        seen += [*values, *(line for value in values for line in value.split("\n"))]
         if seen and self._random.random() < 0.5:
             return self._random.choice(seen)
         body = self._random.choice(_FORGED)

@@ -75,6 +75,15 @@ def test_a_bound_of_the_contract_is_compared_with_the_figure_that_held_its_limit
         assert reasons == (f"{TRIAD} = 120 GB/s, the contract asks for >= 120.001 GB/s; its limit, >= 100, held",)
 
 
+@pytest.mark.parametrize(
+    ("metric", "value", "unit"), [(TRIAD, 120.0, "°C"), (TRIAD, 120.0, "GB / s"), (TRIAD, 2**63, "GB/s"), ("a b", 120.0, "GB/s")]
+)
+def test_a_record_that_was_written_by_hand_is_compared_as_well(metric, value, unit):
+    held = judgement(metric, value=value, unit=unit)
+    assert judged({"metrics": (metric,), "at_least": 110, "unit": unit}, held)[0] is LineState.MET
+    assert judged({"metrics": (metric,), "at_least": 2.0**64, "unit": unit}, held)[0] is LineState.MISSED
+
+
 def test_an_upper_bound_of_the_contract():
     limit = judgement("hbm.read.latency", value=2.5, bound="at_most", unit="us", need="<= 3")
     assert judged({"metrics": ("hbm.read.latency",), "at_most": 2.5, "unit": "us"}, limit)[0] is LineState.MET

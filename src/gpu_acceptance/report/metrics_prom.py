@@ -88,14 +88,15 @@ def _families(record: RunRecord) -> Iterator[tuple[str, str, list[Sample]]]:
 
 
 class _Places:
-    """Which rank measured what, and where it runs."""
+    """The ranks that measured a worst figure, and where they run."""
 
     def __init__(self, record: RunRecord) -> None:
         self._identities = {identity.rank: identity for identity in record.ranks}
-        self._measured: dict[tuple[str, object], list[int]] = {}
+        self._measured: dict[tuple[str, object], list[int]] = {(one.metric, one.value): [] for one in record.conclusion.limits}
         for rank in (rank for row in record.rows for attempt in row.attempts for rank in attempt.ranks):
             for figure in (*rank.figures, *rank.counters):
-                self._measured.setdefault((figure.metric, figure.value), []).append(rank.rank)
+                if (found := self._measured.get((figure.metric, figure.value))) is not None:  # of a large job there are millions
+                    found.append(rank.rank)
 
     def of_worst(self, judgement: Judgement) -> Labels:
         """Host and GPU of the worst figure; nothing where nobody is named: a figure of the whole job is nobody's."""
@@ -104,8 +105,8 @@ class _Places:
         identity = self._identities.get(rank) if rank is not None and judgement.scope != "job" else None
         if identity is None:
             return {}
-        is_of_gpu = identity.gpu is not None and judgement.scope == "rank"
-        return {"host": identity.host, **({"gpu": str(identity.gpu.index)} if is_of_gpu and identity.gpu else {})}
+        gpu = identity.gpu if judgement.scope == "rank" else None
+        return {"host": identity.host, **({"gpu": str(gpu.index)} if gpu else {})}
 
 
 def _bound(judgement: Judgement) -> Labels:

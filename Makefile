@@ -75,7 +75,8 @@ soak: $(VENV)/.ready-dev ## 200 validations with a fault in every third, on 4 CP
 fuzz: $(VENV)/.ready-dev ## any signal to any process of a run, at a random time: it ends in time, with the right exit code, and leaves nothing
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/signal_fuzz.py $(ARGS)
 
-docs: $(VENV)/.ready-dev ## write the pages that are made from code, and build the site of all documents in site/
+docs: $(VENV)/.ready-dev ## write the pages that are made from code and the words of committed runs, and build the site of all documents in site/
+	$(VENV)/bin/python -m tools.rebuild_runs
 	$(VENV)/bin/python -m tools.make_pages
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 	@echo 'open site/index.html'

@@ -28,7 +28,7 @@ def test_bandwidth(mode, between_gpus, parameter, check, record):
     check(f"p2p.{mode}.in.bandwidth", received.value, "GB/s", spread_percent=received.cv_percent, detail=received.detail)
     check(f"p2p.{mode}.wrong", copies.wrong.value, "words", detail=copies.wrong.detail)
     if len(copies.ranks) > 2:
-        check(f"p2p.{mode}.path", copies.path.value, "relative", detail=copies.path.detail)
+        check(f"p2p.{mode}.path", copies.path.value, "relative", detail=copies.path.detail, **copies.path.labels)
     for peer, gb_per_s in copies.to_peers.items():
         record(f"p2p.{mode}.to_rank_{peer}", gb_per_s, "GB/s", to_rank=peer)
 

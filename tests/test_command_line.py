@@ -146,7 +146,7 @@ def test_a_world_of_one_is_too_small_for_some(alone):
 
 
 def test_an_overlay_after_a_blank_counts_where_it_moves_nothing(alone):
-    assert "1 loosened, overlay my limits.yaml" in alone[0].verdict_line
+    assert "1 limit loosened by overlay my limits.yaml" in alone[0].verdict_line
 
 
 def test_measured_only_is_incomplete_and_keeps_the_figures(alone):
@@ -181,7 +181,7 @@ def test_an_overlay_has_a_recorded_figure_judged_and_a_bound_that_is_far_is_name
     judged = plain_pytest(suite, "--limits=mine.yaml")
     assert judged.returncode == 1, judged.output
     far = "records.value loosened to 0.1 % of its bound: a slip of the unit?"
-    assert judged.verdict_line.endswith(f"1 loosened, 1 added, {far}, overlay mine.yaml)")
+    assert judged.verdict_line.endswith(f"2 limits changed by overlay mine.yaml, 1 of them loosened, {far})")
     (missed,) = [one for one in judged.row("test_records.py::test_value").judgements if one.metric == "records.best"]
     assert missed.message.startswith("records.best = 3 GB/s, need >= 4 GB/s [mine.yaml: policy: what our contract says")
 

@@ -56,33 +56,31 @@ def test_a_committed_run_can_be_read_and_its_page_built(run):
 
 @each_run
 def test_a_committed_page_says_what_its_results_say(run):
-    """Where it does not, `gpu-acceptance report build FOLDER` builds it anew."""
+    """Where it does not, `make docs` builds it anew."""
     if (run / REPORT).exists():
         assert_it_says((run / REPORT).read_text(encoding="utf-8"), read_results(run))
 
 
 @pytest.mark.parametrize(
-    ("run", "code", "start"),
+    ("run", "code"),
     [
-        ("samples/h200x2-accepted", 0, "ACCEPTED (quick, 3 loosened, 20 added, 1 changed, 5 tightened, overlay site-nvls-off.yaml) | "),
-        ("samples/h100x2-rejected", 1, "REJECTED: 6 limits missed in 18 of 110 validations | "),
-        ("evidence/h200x8-accept/gpus8", 3, "ACCEPTED (1 loosened, 6 added, 1 tightened, overlay site-nvls-off.yaml): the run still "),
-        ("evidence/h200-health/odd-board", 1, "REJECTED: 1 limit missed in 1 of 38 validations ("),
-        ("evidence/h200-health/one-gpu", 3, "ACCEPTED (7 waived, "),
-        ("evidence/h200x8-accept/raised", 1, "REJECTED: 1 limit missed in 1 of 38 validations (2 loosened, "),
-        ("evidence/h200x8-accept/gpus4", 3, "ACCEPTED for 4 of 8 GPUs ("),
-        ("evidence/h200x8-accept/gpus2", 3, "ACCEPTED for 2 of 8 GPUs ("),
-        ("evidence/h200x2-accept/quick", 1, "REJECTED: 1 limit missed in 1 of 54 validations (quick, "),
-        ("evidence/h200x2-accept/full", 3, "ACCEPTED (3 loosened, 20 added, 1 changed, 5 tightened, overlay site-nvls-off.yaml): "),
+        ("samples/h200x2-accepted", 0),
+        ("samples/h100x2-rejected", 1),
+        ("evidence/h200x8-accept/gpus8", 3),
+        ("evidence/h200-health/odd-board", 1),
+        ("evidence/h200-health/one-gpu", 3),
+        ("evidence/h200x8-accept/raised", 1),
+        ("evidence/h200x2-accept/quick", 1),
     ],
 )
-def test_the_verdict_of_a_committed_run_can_be_asked_for(capsys, run, code, start):
+def test_the_verdict_of_a_committed_run_can_be_asked_for(capsys, run, code):
     """Of one that says ACCEPTED and has no manifest only that."""
     folder = ROOT / "reports" / run
+    line = read_results(folder).conclusion.line
     assert main(["verdict", str(folder)]) == code
     said = capsys.readouterr()
     no_manifest = f"gpu-acceptance: {folder}: no SHA256SUMS, which a run writes last, beside a results.json that says "
-    assert (said.err if code == 3 else said.out).startswith(f"{no_manifest if code == 3 else ''}{start}")
+    assert (said.err if code == 3 else said.out).startswith(f"{no_manifest}{line}: the run still " if code == 3 else f"{line} | ")
 
 
 @pytest.mark.parametrize("run", ["h100x2-rejected", "h200x2-accepted"])

@@ -57,7 +57,7 @@ def accepted(tmp_path_factory):
 def test_accepted_and_what_weakens_it_is_in_the_line(accepted):
     assert accepted.returncode == 0, accepted.output
     assert accepted.record.conclusion.exit_code == 0
-    assert accepted.verdict_line == "ACCEPTED (cpu profile: no GPU was tested, 1 waived, 1 loosened, overlay agreed limits.yaml)"
+    assert accepted.verdict_line == "ACCEPTED (cpu profile: no GPU was tested, 1 waived, 1 limit loosened by overlay agreed limits.yaml)"
     assert accepted.verdict_line in accepted.output
     assert accepted.verdict_line in accepted.terminal_of(1)
 

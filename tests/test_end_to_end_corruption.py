@@ -50,7 +50,7 @@ def test_a_rank_that_agrees_with_itself_is_accepted_and_claims_no_peers(suite):
 def test_a_planted_fault_is_found_on_its_rank_alone_and_the_report_shows_that_it_was_planted(suite):
     drill = torchrun(suite, "--limits=drill.yaml")
     assert drill.returncode == 1, drill.output
-    line = "REJECTED: 4 limits missed in 2 of 2 validations (cpu profile: no GPU was tested, 4 changed, overlay drill.yaml)"
+    line = "REJECTED: 4 limits missed in 2 of 2 validations (cpu profile: no GPU was tested, 4 limits changed by overlay drill.yaml)"
     assert drill.verdict_line == line
     found = judgement_of(drill, "repeats.mismatches")
     num_planted = figures_of(drill, 1)["planted.flips"].value

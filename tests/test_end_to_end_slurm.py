@@ -139,7 +139,7 @@ def test_two_nodes_are_accepted_and_a_job_that_is_run_again_keeps_what_the_first
     assert slurm.wait(job) == "COMPLETED 0:0", job.text
     line = job.text.splitlines()[-1]
     untested = "1 node of the partition drained or down: not tested"
-    weaknesses = f"cpu profile: no GPU was tested, {untested}, 2 declared not applicable, overlay one-machine.yaml"
+    weaknesses = f"cpu profile: no GPU was tested, {untested}, 2 limits declared not applicable by overlay one-machine.yaml"
     assert line.startswith(f"ACCEPTED ({weaknesses}) | run slurm-{job.number} | ended "), job.text
     record = record_of(suite, job)
     assert (record.conclusion.coverage.nodes, record.conclusion.coverage.ranks) == (2, 2)

@@ -197,4 +197,4 @@ def test_an_overlay_for_a_validation_of_the_sites_own(file, tmp_path, capsys, mo
         'limits:\n  burn_in.power.mean: {at_least: 60, unit: W, scope: rank, source: "policy: what our own validation asks for"}\n'
     )
     assert main(["health", file(HEALTHY), "--limits=ours.yaml"]) == 0
-    assert "1 added, overlay ours.yaml" in capsys.readouterr().out
+    assert "1 limit added by overlay ours.yaml" in capsys.readouterr().out

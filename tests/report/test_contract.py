@@ -8,8 +8,9 @@ from gpu_acceptance.report.github import annotations
 from gpu_acceptance.report.metrics_prom import build_metrics
 from gpu_acceptance.report.summary import summary_lines
 from gpu_acceptance.report.summary_text import build_summary
-from gpu_acceptance.report.untested import weaknesses
-from gpu_acceptance.thresholds.contract import ContractLine, LineState
+from gpu_acceptance.report.untested import caveats
+from gpu_acceptance.thresholds.contract import ContractLine
+from tests.compare.judged_anew import judged_anew
 from tests.report import samples
 from tests.report.pages import parse
 
@@ -34,7 +35,7 @@ def test_each_line_of_the_contract_is_shown_with_its_state_and_why():
     assert "8.2 all-reduceasks for >= 350 GB/s ✗ MISSED ✗ MISSED nccl.all_reduce.busbw_ring 262.5 GB/s >= 347 " in text
     assert "8.4 service within 4 hours ○ NOT TESTED none no matter of a test" in text
     assert "8.5 network ○ NOT TESTED none infiniband.* is not part of this run" in text
-    assert "No contract was named" not in text
+    assert "Questions of a bring-up" not in text
 
 
 def test_a_bound_of_the_contract_has_every_digit_that_it_takes():
@@ -53,27 +54,34 @@ def test_what_missed_stands_before_what_held_and_what_is_too_much_is_counted():
     assert [one.metric for one in contract_view(record).lines[1].figures] == ["nccl.all_reduce.busbw_ring", "nccl.all_reduce.wrong"]
 
 
-def test_without_a_contract_the_questions_of_a_bring_up_are_answered_and_decide_nothing():
+def test_without_a_contract_the_questions_of_a_bring_up_are_folded_and_decide_nothing():
     record = samples.accepted()
     view = contract_view(record)
     assert record.conclusion.contract is None
     assert [line.number for line in view.lines] == [line.number for line in bring_up().lines]
-    assert {line.mark.word for line in view.lines} == {"NOT TESTED"}
     text = section(record)
-    assert "No contract was named (--contract=FILE). These are the questions that every bring-up asks; they change no verdict." in text
-    assert "Is the shared file system shared? ○ NOT TESTED none shared_fs.missing is not part of this run" in text
+    assert "Questions of a bring-up 17 questions: 14 not tested, 1 partly, 2 needs two nodes They change no verdict." in text
+    assert "Is the shared file system shared? ○ not tested none shared_fs.missing is not part of this run" in text
 
 
-def test_a_question_is_answered_by_what_was_judged():
-    record = samples.accepted()
-    limits = tuple(
-        samples.held(metric, 0, "count", "<= 0", None, bound="at_most")
-        for metric in ("environment.world.mismatch", "binding.gpu.unexpected")
-    )
-    answered = record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"limits": limits})})
-    states = {line.number: line.mark.word for line in contract_view(answered).lines}
-    assert states["2.1"] == LineState.MET
-    assert states["1.1"] == "NOT TESTED"
+def answers(*held, not_at_level=(), levels=None, nodes=1):
+    """Number of a question -> how a run answers it in which these held."""
+    record = judged_anew(samples.accepted(), profile={"levels": levels or {}})
+    limits = tuple(samples.held(metric, 0, "count", "<= 0", None, bound="at_most") for metric in held)
+    coverage = record.conclusion.coverage.model_copy(update={"nodes": nodes})
+    conclusion = record.conclusion.model_copy(update={"limits": limits, "coverage": coverage})
+    plan = record.plan.model_copy(update={"not_at_level": dict.fromkeys(not_at_level, 1)})
+    return {line.number: line.mark.word for line in contract_view(record.model_copy(update={"conclusion": conclusion, "plan": plan})).lines}
+
+
+def test_a_question_is_answered_by_what_was_judged_or_says_what_it_needs():
+    found = answers("environment.world.mismatch", "binding.gpu.unexpected")
+    assert (found["2.1"], found["1.1"], found["2.2"]) == ("answered", "partly", "not tested")
+    assert (found["5.2"], found["5.3"]) == ("not tested", "needs two nodes")
+    assert (answers(nodes=2)["5.2"], answers(nodes=2)["5.3"]) == ("needs one node", "not tested")
+    levels = {"full": {"ddp": 1.0, "fsdp": 1.0}, "soak": {"ddp": 1.0, "fsdp": 1.0, "checkpoint": 1.0}}
+    asked = answers(not_at_level=("ddp", "checkpoint"), levels=levels)
+    assert (asked["5.2"], asked["3.2"]) == ("needs --level=full", "needs --level=soak")
 
 
 def test_what_is_not_proved_of_a_contract_is_told_wherever_failures_are():
@@ -96,7 +104,7 @@ def test_monitoring_is_told_how_many_lines_are_met():
 def test_what_a_contract_excuses_weakens_the_verdict():
     header = next(one.text for one in parse(build_page(samples.rejected())).all("header"))
     assert "2 of 5 lines of contract.yaml not tested, as it says itself" in header
-    assert not any("lines of" in text for text in weaknesses(samples.accepted()))
+    assert not any("lines of" in one.text for one in caveats(samples.accepted()))
 
 
 def test_the_terminal_counts_the_lines_of_a_contract():
@@ -111,5 +119,5 @@ def test_a_run_without_a_gpu_answers_no_question_of_a_bring_up():
     coverage = conclusion.coverage.model_copy(update={"gpus_existing": 0})
     shown = record.model_copy(update={"conclusion": conclusion.model_copy(update={"limits": limits, "coverage": coverage})})
     lines = contract_view(shown).lines
-    assert {line.mark.word for line in lines} == {"NOT TESTED"}
+    assert {line.mark.word for line in lines} == {"not tested"}
     assert {line.reasons for line in lines if line.number == "4.2"} == {("no GPU was tested",)}

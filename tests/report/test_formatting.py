@@ -26,7 +26,7 @@ def test_exact_shows_every_digit(value, text):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(365.41234567, "365.4"), (14338.29, "14338"), (4294967296, "4294967296"), (True, "True"), (1.5e-7, "1.5e-07"), (2e9 + 0.5, "2e+09")],
+    [(365.41234567, "365.4"), (14338.29, "14340"), (4294967296, "4294967296"), (True, "True"), (1.5e-7, "1.5e-07"), (2e9 + 0.5, "2e+09")],
 )
 def test_rounded(value, text):
     assert rounded(value) == text

@@ -6,9 +6,9 @@ import pytest
 
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report import build_page
-from gpu_acceptance.report.grid import MOST_ROWS, make_grid
+from gpu_acceptance.report.grid import scale_of
 from gpu_acceptance.report.notable import MOST_RANKS, notable, note
-from gpu_acceptance.report.side_by_side import MOST_CLOSE, MOST_GRIDS, closest, grids, matrices
+from gpu_acceptance.report.side_by_side import MOST_CLOSE, MOST_METRICS, MOST_NODES, closest, heat_map, matrices
 from tests.report import samples
 from tests.report.large import large
 from tests.report.pages import parse
@@ -21,56 +21,47 @@ def many():
 
 
 def by_place(grid):
-    return {(row, column): cell for row, cells in grid.rows for column, cell in zip(grid.columns, cells, strict=True)}
+    return {(line.name, column): cell for line in grid.rows for column, cell in zip(grid.columns, line.cells, strict=True)}
 
 
-def test_cells_are_held_against_the_median_of_all():
-    values = {
-        ("a", "0"): 100.0,
-        ("a", "1"): 100.5,
-        ("a", "2"): 102.0,
-        ("b", "0"): 96.0,
-        ("b", "1"): 80.0,
-        ("b", "2"): 105.0,
-        ("b", "3"): 100.0,
-    }
-    grid = make_grid("rate", "GB/s", "node / slot", values, frozenset({("b", "1")}))
-    cells = by_place(grid)
-    assert (grid.median, grid.columns, [row for row, _ in grid.rows]) == ("100", ("0", "1", "2", "3"), ["a", "b"])
-    assert [cells[key].tone for key in values] == [0, 0, 1, -2, -3, 2, 0]
-    assert cells["a", "3"] is None
-    assert (cells["b", "1"].mark, cells["b", "1"].said) == ("✗", "-20.0 % from the median, missed its limit")
-    assert (cells["b", "2"].mark, cells["b", "2"].said) == ("▲", "+5.0 % from the median, the most")
-    assert grid.note == ""
+def test_cells_are_held_against_the_median():
+    values = (100.0, 100.5, 102.0, 96.0, 80.0, 105.0, 100.0)
+    scale = scale_of(values)
+    cells = [scale.cell(value, missed=value == 80.0) for value in values]
+    assert scale.median == 100.0
+    assert [cell.tone for cell in cells] == [0, 0, 1, -2, -3, 2, 0]
+    assert (cells[4].mark, cells[4].said) == ("✗", "-20.0 % from the median, missed its limit")
+    assert (cells[5].mark, cells[5].said) == ("▲", "+5.0 % from the median, the most")
 
 
 def test_what_is_equal_everywhere_and_a_median_of_0_have_no_ends():
-    assert {cell.mark for cell in by_place(make_grid("x", "", "", {("a", "0"): 2.0, ("a", "1"): 2.0})).values()} == {""}
-    assert [cell.tone for cell in by_place(make_grid("x", "", "", {("a", "0"): 0.0, ("a", "1"): 0.0, ("a", "2"): 3.0})).values()] == [
-        0,
-        0,
-        0,
-    ]
+    assert {scale_of((2.0, 2.0)).cell(2.0).mark} == {""}
+    assert [scale_of((0.0, 0.0, 3.0)).cell(value).tone for value in (0.0, 3.0)] == [0, 0]
 
 
-def test_of_many_rows_those_are_shown_that_stand_out():
-    values = {(f"node {number}", "0"): 100 + number / 1000 for number in range(200)}
-    values["node 150", "0"] = 50.0
-    grid = make_grid("rate", "GB/s", "node / slot", values)
-    assert len(grid.rows) == MOST_ROWS
-    assert "node 150" in dict(grid.rows)
+def test_each_node_has_one_map_of_metrics_and_gpus_and_those_that_stand_out_come_first(many):
+    found = heat_map(many)
+    assert len(found.nodes) == MOST_NODES
+    first = found.nodes[0]
+    assert first.title == "node 0: node-01.example"  # it has the slow GPU
+    assert first.columns == tuple(f"GPU {slot}" for slot in range(8))
+    assert {line.name for line in first.rows[:2]} == {"made0.case0.rate", "made0.case5.rate"}  # a miss comes first
+    assert by_place(first)["made0.case0.rate", "GPU 5"].mark == "✗"
+    assert first.rows[0].note.startswith("test_case[")
     assert re.fullmatch(
-        r"64 of 200 rows, those that stand out most; all others are within -0\.\d+ % to \+0\.\d+ % of the median", grid.note
+        r"6 of 70 nodes are left out, whose figures are within \d[\d.]* % of the medians, and none missed a limit\. "
+        r"All are in figures\.csv\.",
+        found.note,
     )
 
 
-def test_each_figure_of_a_rank_is_shown_by_node_and_slot(many):
-    found = grids(many)
-    assert len(found) == MOST_GRIDS
-    missed = [grid for grid in found if any(cell and cell.mark == "✗" for cell in by_place(grid).values())]
-    assert [grid.title for grid in missed] == [grid.title for grid in found[: len(missed)]]  # they come first
-    assert {grid.title for grid in missed} == {"made0.case0.rate, test_case[0]", "made0.case5.rate, test_case[5]"}
-    assert by_place(missed[0])["0: node-01.example", "5"].mark == "✗"
+def test_metrics_that_are_left_out_are_counted(many):
+    """One of each validation has figures of its own on each rank."""
+    one, *_ = (row for row in many.rows if row.outcome is Outcome.PASSED)
+    rows = tuple(one.model_copy(update={"nodeid": f"acceptance/test_made.py::test_{number}"}) for number in range(7))
+    found = heat_map(samples.accepted().model_copy(update={"rows": rows}))
+    assert [len(node.rows) for node in found.nodes] == [MOST_METRICS]
+    assert found.note == f"{4 * 7 - MOST_METRICS} of 28 metrics are left out, whose GPUs are nearer to each other. All are in figures.csv."
 
 
 def test_pairs_are_shown_from_whom_to_whom():
@@ -85,8 +76,8 @@ def test_pairs_are_shown_from_whom_to_whom():
     record = samples.accepted().model_copy(update={"rows": (row,)})
     (grid,) = matrices(record)
     cells = by_place(grid)
-    assert (grid.title, grid.unit, grid.corner) == ("p2p.both", "GB/s", "from / to")
-    assert grid.columns == tuple(row for row, _ in grid.rows) == ("rank 0", "rank 1", "rank 2", "rank 3")
+    assert (grid.title, grid.corner) == ("p2p.both, GB/s; median 391", "from / to")
+    assert grid.columns == tuple(line.name for line in grid.rows) == ("rank 0", "rank 1", "rank 2", "rank 3")
     assert cells["rank 1", "rank 1"] is None
     assert (cells["rank 2", "rank 3"].text, cells["rank 2", "rank 3"].mark) == ("352", "▼")
 
@@ -114,8 +105,8 @@ def test_of_many_ranks_the_notable_ones_have_a_line(many):
 @pytest.mark.slow
 def test_the_page_of_many_ranks_says_what_it_leaves_out(many):
     page = build_page(many)
-    table = next(one for one in parse(page).all("table") if "rate, test_case[0]" in one.text)
-    assert "64 of 70 rows, those that stand out most" in table.text
-    assert "missed its limit" in table.text
+    (section,) = [one for one in parse(page).all("section") if one.attributes["id"] == "side-by-side"]
+    assert "6 of 70 nodes are left out" in section.text
+    assert "missed its limit" in section.text
     assert page.count("All are in results.json and figures.csv.") == len(many.rows)
     assert len(page) < 2_000_000  # 24 MB of 1,024 ranks and 60 validations would be 1.3 here, of rows that are left out now

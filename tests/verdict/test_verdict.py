@@ -16,7 +16,7 @@ from gpu_acceptance.record.run_record import WHOLE, RunEnd
 from gpu_acceptance.thresholds.limit import Change, FarBound, Peers, subject_of
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.rows import make_row
-from gpu_acceptance.verdict.verdict import conclude, worst_margin
+from gpu_acceptance.verdict.verdict import conclude
 from gpu_acceptance.verdict.weaknesses import NODES_ELSEWHERE, UNTESTED_NODES
 from tests.judging import (
     METRIC,
@@ -428,17 +428,24 @@ def test_not_applicable_by_declaration():
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("dropped", "1 dropped: x"),
-        ("loosened", "1 loosened"),
-        ("tightened", "1 tightened"),
-        ("added", "1 added"),
-        ("changed", "1 changed"),
-        ("not applicable", "1 declared not applicable"),
+        ("dropped", "1 limit dropped by overlay site-a.yaml: x"),
+        ("loosened", "1 limit loosened by overlay site-a.yaml"),
+        ("tightened", "1 limit tightened by overlay site-a.yaml"),
+        ("added", "1 limit added by overlay site-a.yaml"),
+        ("changed", "1 limit changed by overlay site-a.yaml"),
+        ("not applicable", "1 limit declared not applicable by overlay site-a.yaml"),
     ],
 )
 def test_overlays_are_shown(kind, said):
     profile = replace(PROFILE, changes=(Change(kind, "x", "1", "2", "site-a.yaml", "0"),))
-    assert verdict_of(profile=profile).line == f"ACCEPTED ({said}, overlay site-a.yaml)"
+    assert verdict_of(profile=profile).line == f"ACCEPTED ({said})"
+
+
+def test_of_all_that_overlays_changed_what_asks_for_less_is_counted_apart():
+    kinds = ("added", "loosened", "tightened", "dropped", "loosened", "not applicable")
+    changes = tuple(Change(kind, f"x{number}", "1", "2", "site-a.yaml", "0") for number, kind in enumerate(kinds))
+    less = "2 of them loosened, 1 of them declared not applicable, 1 of them dropped: x3"
+    assert verdict_of(profile=replace(PROFILE, changes=changes)).line == f"ACCEPTED (6 limits changed by overlay site-a.yaml, {less})"
 
 
 def test_bounds_that_an_overlay_moved_far_are_named_the_furthest_first():
@@ -447,17 +454,17 @@ def test_bounds_that_an_overlay_moved_far_are_named_the_furthest_first():
     named = "hbm.triad.bandwidth loosened to 0.0562 % of its bound: a slip of the unit?"
     others = "hbm.copy.spread tightened to 1 % of its bound: a slip of the unit?"
     line = verdict_of(profile=replace(PROFILE, changes=(change,), far_bounds=far)).line
-    assert line == f"ACCEPTED (1 loosened, {named}, {others}, overlay site-a.yaml)"
+    assert line == f"ACCEPTED (1 limit loosened by overlay site-a.yaml, {named}, {others})"
     more = (*far, FarBound("gemm.bf16.error", "loosened", 20.0), FarBound("hbm.add.spread", "loosened", 1000.0))
     line = verdict_of(profile=replace(PROFILE, changes=(change,), far_bounds=more)).line
     more = "hbm.add.spread loosened to 1000 times its bound: a slip of the unit?, 2 more bounds beyond a factor of 10"
-    assert line == f"ACCEPTED (1 loosened, {named}, {more}, overlay site-a.yaml)"
+    assert line == f"ACCEPTED (1 limit loosened by overlay site-a.yaml, {named}, {more})"
 
 
 def test_several_overlays_and_a_waiver():
     changes = (Change("loosened", "x", "1", "2", "site-b.yaml", "0"), Change("loosened", "y", "1", "2", "site-a.yaml", "0"))
     conclusion = verdict_of(profile=replace(TWO, changes=changes), waivers={"gemm.*": "later"})
-    assert conclusion.line == "ACCEPTED (1 waived, 2 loosened, overlays site-a.yaml, site-b.yaml)"
+    assert conclusion.line == "ACCEPTED (1 waived, 2 limits loosened by overlays site-a.yaml, site-b.yaml)"
 
 
 # Required subjects without a limit
@@ -517,18 +524,6 @@ def test_a_test_that_asks_for_a_larger_job_outranks_no_limit_that_applies():
     assert conclusion.line == "INCOMPLETE: 1 limit never measured (nccl not applicable: needs at least 16 ranks)"
     assert conclusion.reasons == ("never measured: nccl.a.rate",)
     assert (conclusion.coverage.limits_expected, conclusion.coverage.limits_held) == (2, 1)
-
-
-# Margin
-
-
-def test_worst_margin():
-    profile = make_profile(make_limit(at_least=100, at_most=150), make_limit("gemm.bf16.rate", at_least=119, equals=120.0))
-    rows = [row_of(profile=profile), row_of(make_attempt(all_equal(120.0), metric="gemm.bf16.rate"), profile=profile, nodeid=GEMM)]
-    worst = worst_margin(verdict_over(rows, profile))
-    assert worst is not None
-    assert (worst.metric, worst.bound) == ("gemm.bf16.rate", "at_least")
-    assert worst_margin(verdict_over([], profile)) is None
 
 
 # What must hold for every run

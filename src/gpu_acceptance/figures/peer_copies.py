@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.measure.peer_matrix import Matrix, Pair, from_text, num_wrong_of, to_text, whose_fault
@@ -48,6 +48,7 @@ class Reading:
     value: Answer[float | int]
     cv_percent: float | None = None
     detail: str = ""
+    labels: Mapping[str, int] = field(default_factory=dict)  # `peer`: the rank at the other end of a path
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class PeerCopies:
     def _slowest_path(self, matrix: Matrix, own: int) -> Reading:
         pair = matrix.slowest_path(own)
         detail = f"{self._names(pair)}: {show(matrix.cells[pair].value)} GB/s of {show(matrix.reach(pair))} that both reach"
-        return Reading(matrix.path(pair), detail=detail)
+        return Reading(matrix.path(pair), detail=detail, labels={"peer": self.ranks[pair[1]]})
 
     def _names(self, pair: Pair) -> str:
         source, destination = pair

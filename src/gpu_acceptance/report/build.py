@@ -34,21 +34,20 @@ from gpu_acceptance.report import (
     pictures,
     problems,
     scaling,
+    scoreboard,
     side_by_side,
     sizes,
+    summary,
     topology,
     untested,
     validations,
 )
-from gpu_acceptance.report.words import VERDICT
+from gpu_acceptance.report.words import VERDICT, WITHIN_NOISE
 from gpu_acceptance.text.visible import visible
 from gpu_acceptance.verdict.busy import use_text
 
 REPORT = "report.html"
-_MOST_REASONS = 4  # in the open: what is wrong by culprit stands right below, and all of it on the page
-_MOST_SUSPECTS = 12  # of the first screen
-_MOST_FAULTS = 6  # of one culprit
-_FIRST_VERSIONS = ("driver", "cuda", "nccl", "torch")  # on the first screen; all stand in the environment
+_MOST_SUSPECTS = 5  # of the first screen
 
 
 def build_page(record: RunRecord, results_sha256: str = "") -> str:
@@ -86,10 +85,9 @@ def _environment() -> Environment:
         moment=formatting.moment,
         use_text=use_text,
         first_line=formatting.first_line,
-        most_reasons=_MOST_REASONS,
+        need_text=formatting.need_text,
         most_suspects=_MOST_SUSPECTS,
-        most_faults=_MOST_FAULTS,
-        first_versions=_FIRST_VERSIONS,
+        within_noise=WITHIN_NOISE,
         scale_percent=f"{100 * validations.SCALE:.0f}",
         bar_width=validations.BAR_WIDTH,
         picture_width=pictures.WIDTH,
@@ -127,7 +125,8 @@ def _context(record: RunRecord) -> dict[str, object]:
         "conclusion": record.conclusion,
         "coverage": record.conclusion.coverage,
         "verdict": VERDICT[record.conclusion.verdict],
-        "weaknesses": untested.weaknesses(record),
+        "caveats": list(untested.caveats(record)),
+        "trust": untested.trust_in_limits(record),
         "level": untested.level(record),
         "command": [shlex.quote(word) for word in record.plan.command],
         "busy": gpu_time.busy(record),
@@ -144,12 +143,14 @@ def _context(record: RunRecord) -> dict[str, object]:
         "version": cluster.own_version(record),
         "versions": cluster.versions(record),
         "variables": cluster.variables(record),
-        "suspects": culprits.suspects(found),
+        **_first_screen(record, found),
+        "reasons": record.conclusion.reasons,
         "problems": found,
+        "advice_of": problems.told_once(found),
         "run_advice": advice.advice_on_run(record),
         "contract": contract.contract_view(record),
         "closest": side_by_side.closest(record),
-        "grids": side_by_side.grids(record),
+        "heat_map": side_by_side.heat_map(record),
         "matrices": side_by_side.matrices(record),
         "collectives": sizes.collectives(record),
         "scaling": scaling.scaling(record),
@@ -157,4 +158,15 @@ def _context(record: RunRecord) -> dict[str, object]:
         "subjects": validations.by_subject(record),
         "counters": validations.counter_lines(record),
         "untested": untested.untested(record),
+    }
+
+
+def _first_screen(record: RunRecord, found: list[problems.Problem]) -> dict[str, object]:
+    """Who is to blame, and how each subject did. What rejects is told first; beside it, what is only open is counted."""
+    accepted, rejected = (record.conclusion.verdict == word for word in ("ACCEPTED", "REJECTED"))
+    return {
+        "told": [] if accepted else culprits.first_told(culprits.suspects(found, cluster.places(record)), rejecting_only=rejected),
+        "told_of_job": [] if accepted else summary.against_the_job(record),
+        "also_open": list(summary.also_open(record)),
+        "scoreboard": scoreboard.scoreboard(record),
     }

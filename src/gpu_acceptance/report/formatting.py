@@ -4,10 +4,13 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import Value
+from gpu_acceptance.thresholds.values import with_unit
 
+_OF_NUMBERS = {"at_least", "at_most"}
 _VISIBLE_MARGIN = 0.001  # a smaller one would not show in four digits
 _MOST_WHOLE = 1e7
 _MOST_TEXT = 400  # characters of a first line
@@ -20,16 +23,44 @@ def exact(value: Value | None) -> str:
 
 
 def rounded(value: Value | None) -> str:
-    """Four significant digits, and the whole of what stands before the point: for people."""
-    if not isinstance(value, float):
-        return exact(value)
-    return f"{value:.0f}" if 1_000 <= abs(value) < _MOST_WHOLE else f"{value:.4g}"
+    """Four significant digits, for people; a whole number is a count, and has all of its digits."""
+    if not isinstance(value, float) or not 1_000 <= abs(value) < _MOST_WHOLE:
+        return f"{value:.4g}" if isinstance(value, float) else exact(value)
+    return f"{float(f'{value:.4g}'):.0f}"
 
 
 def judged_figure(judgement: Judgement) -> str:
     """The value as people read it; every digit where fewer could show a miss as its bound."""
     is_far = judgement.margin is None or abs(judgement.margin) >= _VISIBLE_MARGIN
     return rounded(judgement.value) if is_far else exact(judgement.value)
+
+
+def by_margin(limits: Iterable[Judgement], *statuses: Status) -> list[Judgement]:
+    """Limits of these statuses, the nearest to its bound first. Without those at 0: what is to be exactly so much."""
+    found = [one for one in limits if one.status in statuses and one.margin]
+    return sorted(found, key=lambda one: (one.margin or 0.0, one.metric))
+
+
+def judged_text(judged: Judgement) -> str:
+    """`hbm.triad.bandwidth = 3120 GB/s, need >= 4153 GB/s (24.9 % below)`."""
+    if judged.value is None:
+        return judged.metric
+    value = with_unit(judged_figure(judged), judged.unit)
+    need, distance = need_text(judged), deviation(judged)
+    return f"{judged.metric} = {value}{f', need {need}' if need else ''}{f' ({distance})' if distance else ''}"
+
+
+def need_text(judged: Judgement) -> str:
+    """`>= 4153 GB/s`, `== NVLS`."""
+    return with_unit(judged.need, judged.unit) if judged.need and judged.bound in _OF_NUMBERS else judged.need
+
+
+def deviation(judged: Judgement) -> str:
+    """How far a figure is from its bound: `24.9 % below`, `3.6 % above`; empty where that is no number."""
+    if judged.margin is None or judged.bound not in _OF_NUMBERS:
+        return ""
+    above = (judged.margin >= 0) == (judged.bound == "at_least")
+    return f"{abs(judged.margin) * 100:.3g} % {'above' if above else 'below'}"
 
 
 def percent(part: float) -> str:

@@ -13,7 +13,7 @@ from gpu_acceptance.report.contract import unanswered
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.problems import Problem, problems, reasons_of_the_job
 from gpu_acceptance.report.summary_text import build_summary
-from gpu_acceptance.report.untested import weaknesses
+from gpu_acceptance.report.untested import Caveat, caveats
 from gpu_acceptance.report.words import VERDICT
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.visible import one_line
@@ -40,8 +40,12 @@ def annotations(record: RunRecord) -> Iterator[str]:
     wrong = [(f"{problem.mark.word} {problem.nodeid}{_and_more(problem)}", problem.message) for problem in problems(record)]
     whole = [("what speaks against the whole run", reason) for reason in reasons_of_the_job(record)]
     yield from _commands("error", [*whole, *unanswered(record), *wrong], "problem")
-    yield from _commands("warning", [("what weakens this verdict", text) for text in weaknesses(record)], "warning")
+    yield from _commands("warning", [("what weakens this verdict", _in_full(caveat)) for caveat in caveats(record)], "warning")
     yield _command("notice", record.conclusion.verdict, record.conclusion.line)
+
+
+def _in_full(caveat: Caveat) -> str:
+    return f"{caveat.text}: {'; '.join(caveat.parts)}" if caveat.parts else caveat.text
 
 
 def _and_more(problem: Problem) -> str:

@@ -1,4 +1,4 @@
-"""Grids of figures whose cells are held against their median: coloured by how far each is from it, and marked where colour does not do."""
+"""Grids of figures whose cells are held against a median: coloured by how far each is from it, and marked where colour does not do."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from gpu_acceptance.report.formatting import percent, rounded
 
 STEPS = (0.01, 0.03, 0.10)  # parts of the median at which the colour changes
-MOST_ROWS = 64
 _LEAST, _MOST, _MISSED = "▼", "▲", "✗"
+_SAID = {_LEAST: ", the least", _MOST: ", the most", _MISSED: ", missed its limit", "": ""}
 
 
 @dataclass(frozen=True)
@@ -22,73 +22,62 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Line:
+    name: str
+    cells: tuple[Cell | None, ...]  # None: there is no figure
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Grid:
     title: str
-    unit: str
-    median: str
     corner: str  # what rows and columns are
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]  # None: there is no figure
-    note: str
+    rows: tuple[Line, ...]
 
 
-def make_grid(
-    title: str,
-    unit: str,
-    corner: str,
-    values: Mapping[tuple[str, str], float],
-    missed: frozenset[tuple[str, str]] = frozenset(),
-    columns: Sequence[str] = (),
-) -> Grid:
-    """Of figures by row and column, each in the order of its first one, or columns as they are given.
+@dataclass(frozen=True)
+class Scale:
+    """What the figures of one kind are held against."""
 
-    More rows than can be looked at: those that stand out most.
-    """
-    median = statistics.median(values.values())
-    rows, columns = tuple(dict.fromkeys(row for row, _ in values)), tuple(columns or dict.fromkeys(column for _, column in values))
-    shown = rows if len(rows) <= MOST_ROWS else _most_striking(values, median, missed)
-    ends = {min(values.values()): _LEAST, max(values.values()): _MOST} if len(set(values.values())) > 1 else {}
-    cells = {
-        key: _cell(value, median, _MISSED if key in missed else ends.get(value, "")) for key, value in values.items() if key[0] in shown
-    }
+    median: float
+    least: float
+    most: float
+
+    def cell(self, value: float, *, missed: bool = False) -> Cell:
+        """One of the figures, with its distance from the median."""
+        distance = self.distance(value)
+        tone = sum(abs(distance) > step for step in STEPS) * (-1 if distance < 0 else 1)
+        mark = _MISSED if missed else self._end(value)
+        return Cell(rounded(value), tone, mark, f"{percent(distance)} from the median{_SAID[mark]}")
+
+    def distance(self, value: float) -> float:
+        """From the median, as a part of it; that of a median of 0 is not known, and told as 0."""
+        return value / self.median - 1 if self.median else 0.0
+
+    @property
+    def widest(self) -> float:
+        """The largest distance of any."""
+        return max(abs(self.distance(self.least)), abs(self.distance(self.most)))
+
+    def _end(self, value: float) -> str:
+        if self.least == self.most:
+            return ""
+        return {self.least: _LEAST, self.most: _MOST}.get(value, "")
+
+
+def scale_of(values: Sequence[float]) -> Scale:
+    return Scale(statistics.median(values), min(values), max(values))
+
+
+def make_matrix(title: str, unit: str, corner: str, values: Mapping[tuple[str, str], float], columns: Sequence[str]) -> Grid:
+    """Of figures of one kind by row and column, the rows in the order of their first one."""
+    scale = scale_of(tuple(values.values()))
+    rows = dict.fromkeys(row for row, _ in values)
+    cells = {key: scale.cell(value) for key, value in values.items()}
     return Grid(
-        title=title,
-        unit=unit,
-        median=rounded(median),
+        title=f"{title}{f', {unit}' if unit else ''}; median {rounded(scale.median)}",
         corner=corner,
-        columns=columns,
-        rows=tuple((row, tuple(cells.get((row, column)) for column in columns)) for row in rows if row in shown),
-        note=_note(values, median, len(rows), shown),
+        columns=tuple(columns),
+        rows=tuple(Line(row, tuple(cells.get((row, column)) for column in columns)) for row in rows),
     )
-
-
-def widest(grid_values: Sequence[float]) -> float:
-    """The largest distance from the median, as a part of it; that of a median of 0 is not known, and told as 0."""
-    median = statistics.median(grid_values)
-    return max(abs(_distance(value, median)) for value in grid_values)
-
-
-def _most_striking(values: Mapping[tuple[str, str], float], median: float, missed: frozenset[tuple[str, str]]) -> tuple[str, ...]:
-    ranked = sorted(values, key=lambda key: (key in missed, abs(_distance(values[key], median))), reverse=True)
-    return tuple(dict.fromkeys(row for row, _ in ranked))[:MOST_ROWS]
-
-
-def _note(values: Mapping[tuple[str, str], float], median: float, num_rows: int, shown: Sequence[str]) -> str:
-    if len(shown) == num_rows:
-        return ""
-    others = [_distance(value, median) for (row, _), value in values.items() if row not in shown]
-    return (
-        f"{len(shown)} of {num_rows:,} rows, those that stand out most; all others are within {percent(min(others))} to "
-        f"{percent(max(others))} of the median"
-    )
-
-
-def _cell(value: float, median: float, mark: str) -> Cell:
-    distance = _distance(value, median)
-    tone = sum(abs(distance) > step for step in STEPS) * (-1 if distance < 0 else 1)
-    words = {_LEAST: ", the least", _MOST: ", the most", _MISSED: ", missed its limit", "": ""}[mark]
-    return Cell(rounded(value), tone, mark, f"{percent(distance)} from the median{words}")
-
-
-def _distance(value: float, median: float) -> float:
-    return value / median - 1 if median else 0.0

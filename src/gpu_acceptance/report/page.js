@@ -75,12 +75,24 @@ const addFinder = (place, label, what, items, hint) => {
   const wanted = new Set();
   const field = make("input", { type: "search", autocomplete: "off", spellcheck: "false", placeholder: hint });
   const told = make("p", { role: "status" });
+  const folds = [...new Set(items.map((item) => item.closest("details")))].filter(Boolean);
+  let were; // which folds were open before anything was looked for
+  const unfoldFound = (isLooking) => {
+    if (!isLooking) {
+      were?.forEach((isOpen, at) => (folds[at].open = isOpen));
+      were = undefined;
+      return;
+    }
+    were ??= folds.map((one) => one.open);
+    for (const item of items) if (!item.matches(".filtered")) item.closest("details")?.setAttribute("open", "");
+  };
   const show = () => {
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     if (words.length) texts ??= items.map((item) => item.textContent.toLowerCase());
     const isMeant = (at) => !wanted.size || [...wanted].some((state) => states[at].has(state));
     const isShown = (at) => isMeant(at) && words.every((word) => texts[at].includes(word));
     items.forEach((item, at) => item.classList.toggle("filtered", !isShown(at)));
+    unfoldFound(words.length > 0 || wanted.size > 0);
     told.textContent = `${items.filter((item) => !item.matches(".filtered")).length} of ${items.length} ${what} shown`;
   };
   const makeChip = ([state, mark]) => {
@@ -118,7 +130,7 @@ const addFinder = (place, label, what, items, hint) => {
 const unfold = (isOpen) => all("details").forEach((one) => (one.open = isOpen));
 let unfolded = [];
 addEventListener("beforeprint", () => {
-  unfolded = all(":is(.verdict, .problem, #machines) details:not([open])");
+  unfolded = all(":is(#wrong, #machines) details:not([open])");
   for (const one of unfolded) one.open = true;
 });
 addEventListener("afterprint", () => unfolded.forEach((one) => (one.open = false)));
@@ -130,10 +142,10 @@ for (const table of all(":is(#machines, #environment) table")) {
   const rows = [...table.tBodies[0].rows];
   if (rows.length > MANY_ROWS) addFinder(table.parentElement, table.caption.textContent, "rows", rows, "node, serial number");
 }
-const gpus = all("#side-by-side .grid > tbody > tr");
-if (gpus.length > MANY_ROWS) addFinder(document.querySelector(".wide:has(> .grid)"), "GPUs side by side", "rows", gpus, "node");
+const nodes = all("#side-by-side > .node");
+if (nodes.length > MANY_ROWS) addFinder(nodes[0], "GPUs side by side", "nodes", nodes, "node");
 const validations = all(".validations > tbody[id]");
 if (validations.length > 1) {
-  addFinder(document.querySelector("#validations > h3"), "Every validation", "validations", validations, "node, serial number, metric");
+  addFinder(document.querySelector("#validations > .subject"), "Every validation", "validations", validations, "node, serial number, metric");
 }
 document.querySelector("nav")?.append(makeButton(() => unfold(true), "Expand all"), makeButton(() => unfold(false), "Collapse all"));

@@ -67,6 +67,27 @@ def problems(record: RunRecord) -> list[Problem]:
     return _folded(problem for _, problem in sorted(found, key=lambda pair: pair[0].outcome.severity))
 
 
+@dataclass(frozen=True)
+class Told:
+    """What is to be done about one problem: in full where it comes first, else where that is (title and anchor)."""
+
+    here: tuple[Advice, ...]
+    above: tuple[tuple[str, str], ...]
+
+
+def told_once(found: Iterable[Problem]) -> dict[str, Told]:
+    """By anchor. Advice about the same kind of failure with the same commands is told once on a page."""
+    first: dict[tuple[str, str], str] = {}
+    told = {}
+    for problem in found:
+        for one in problem.advice:
+            first.setdefault((one.kind, one.where), problem.anchor)
+        here = tuple(one for one in problem.advice if first[one.kind, one.where] == problem.anchor)
+        above = tuple((one.remedy.title, first[one.kind, one.where]) for one in problem.advice if one not in here)
+        told[problem.anchor] = Told(here, above)
+    return told
+
+
 def _folded(found: Iterable[Problem]) -> list[Problem]:
     """A counter that cannot be read is not read in every validation: one block, and not fifty."""
     groups: dict[object, list[Problem]] = {}

@@ -1,7 +1,7 @@
-"""GPUs side by side: what each rank measured beside its peers, by node and slot, and what each pair of them did."""
+"""GPUs side by side: one map of metrics and GPUs for each node, and what each pair of GPUs did."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.record.identity import RankIdentity
@@ -10,19 +10,35 @@ from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.cluster import places
-from gpu_acceptance.report.grid import Grid, make_grid, widest
+from gpu_acceptance.report.formatting import by_margin, rounded
+from gpu_acceptance.report.grid import Cell, Grid, Scale, make_matrix, scale_of
+from gpu_acceptance.report.grid import Line as GridLine
 from gpu_acceptance.report.validations import Line, judgement_lines
+from gpu_acceptance.thresholds.values import with_unit
 
-MOST_GRIDS = 12  # those with a miss, then those whose ranks are furthest apart
+MOST_METRICS = 24  # those with a miss, then those whose ranks are furthest apart
+MOST_NODES = 64  # in the same order
 MOST_CLOSE = 8
 
 
-def grids(record: RunRecord) -> tuple[Grid, ...]:
+@dataclass(frozen=True)
+class HeatMap:
+    """A grid for each node: metrics by GPU, each held against the median of all GPUs of the job."""
+
+    nodes: tuple[Grid, ...]
+    note: str  # what is left out
+
+
+def heat_map(record: RunRecord) -> HeatMap:
     """Of what is judged of each rank, the last attempt; what is equal on all of them is left out."""
-    slots = _slots(record.ranks)
-    found = [one for row in record.rows for one in _of_row(row, slots)]
-    found.sort(key=lambda one: (bool(one.missed), widest(tuple(one.values.values()))), reverse=True)
-    return tuple(_grid(one, slots) for one in found[:MOST_GRIDS])
+    found = [one for row in record.rows for one in _of_row(row, {identity.rank for identity in record.ranks})]
+    found.sort(key=lambda one: (bool(one.missed), one.scale.widest), reverse=True)
+    shown = found[:MOST_METRICS]
+    nodes = sorted(by_node(record.ranks).items(), key=lambda node: _striking(shown, node[1]), reverse=True) if shown else []
+    return HeatMap(
+        nodes=tuple(_of_node(number, members, shown) for number, members in nodes[:MOST_NODES]),
+        note=" ".join(_left_out(len(found) - len(shown), [_striking(shown, members) for _, members in nodes[MOST_NODES:]])),
+    )
 
 
 def matrices(record: RunRecord) -> tuple[Grid, ...]:
@@ -32,47 +48,66 @@ def matrices(record: RunRecord) -> tuple[Grid, ...]:
 
 def closest(record: RunRecord) -> tuple[Line, ...]:
     """Limits that held by the least part of their bound."""
-    held = [one for one in record.conclusion.limits if one.status is Status.HELD and one.margin is not None]
-    held.sort(key=lambda one: (one.margin or 0, one.metric))
-    return judgement_lines(held[:MOST_CLOSE], places(record))
-
-
-def _slots(ranks: tuple[RankIdentity, ...]) -> dict[int, tuple[str, str]]:
-    """Rank -> its node and its slot in it."""
-    return {
-        identity.rank: (f"{number}: {identity.node_place}", str(identity.local_rank))
-        for number, members in by_node(ranks).items()
-        for identity in members
-    }
+    return judgement_lines(by_margin(record.conclusion.limits, Status.HELD)[:MOST_CLOSE], places(record))
 
 
 @dataclass(frozen=True)
 class _Measured:
     """One metric of one validation, by rank."""
 
-    title: str
-    unit: str
+    name: str
+    note: str
+    scale: Scale
     values: Mapping[int, float]
     missed: frozenset[int]
 
-
-def _grid(one: _Measured, slots: Mapping[int, tuple[str, str]]) -> Grid:
-    values = {slots[rank]: value for rank, value in one.values.items()}
-    return make_grid(one.title, one.unit, "node / slot", values, frozenset(slots[rank] for rank in one.missed))
+    def cell(self, rank: int) -> Cell | None:
+        return self.scale.cell(self.values[rank], missed=rank in self.missed) if rank in self.values else None
 
 
-def _of_row(row: Row, slots: Mapping[int, tuple[str, str]]) -> Iterator[_Measured]:
+def _striking(shown: Sequence[_Measured], members: Sequence[RankIdentity]) -> tuple[int, float]:
+    """How many of a node's figures missed, and how far any is from the median."""
+    ranks = {identity.rank for identity in members}
+    distances = (abs(one.scale.distance(value)) for one in shown for rank, value in one.values.items() if rank in ranks)
+    return sum(len(one.missed & ranks) for one in shown), max(distances, default=0.0)
+
+
+def _left_out(num_metrics: int, of_nodes: Sequence[tuple[int, float]]) -> Iterator[str]:
+    if num_metrics:
+        yield f"{num_metrics} of {num_metrics + MOST_METRICS} metrics are left out, whose GPUs are nearer to each other."
+    if of_nodes:
+        furthest = max(distance for _, distance in of_nodes)
+        missed = sum(number for number, _ in of_nodes)
+        yield (
+            f"{len(of_nodes)} of {len(of_nodes) + MOST_NODES} nodes are left out, whose figures are within {100 * furthest:.3g} % of the "
+            f"medians{f'; {missed} of them missed a limit' if missed else ', and none missed a limit'}."
+        )
+    if num_metrics or of_nodes:
+        yield "All are in figures.csv."
+
+
+def _of_node(number: int, members: Sequence[RankIdentity], shown: Sequence[_Measured]) -> Grid:
+    return Grid(
+        title=f"node {number}: {members[0].node_place}",
+        corner="metric",
+        columns=tuple(f"GPU {identity.local_rank}" for identity in members),
+        rows=tuple(GridLine(one.name, tuple(one.cell(identity.rank) for identity in members), one.note) for one in shown),
+    )
+
+
+def _of_row(row: Row, ranks: Collection[int]) -> Iterator[_Measured]:
     """Each metric once, whatever number of limits it has."""
     judged: dict[tuple[str, str], set[int]] = {}
     for one in row.judgements:
         if one.scope == "rank":
             judged.setdefault((one.metric, one.unit), set()).update(one.ranks if one.status is Status.MISSED else ())
-    columns = _columns(row.attempts[-1], slots.keys()) if row.attempts else {}
+    columns = _columns(row.attempts[-1], ranks) if row.attempts else {}
     for (metric, unit), missed in judged.items():
         values = columns.get((metric, unit), {})
         if len(set(values.values())) > 1:
-            title = f"{metric}, {row.nodeid.split('::', 1)[-1]}"
-            yield _Measured(title, unit, values, frozenset(missed & slots.keys()))
+            scale = scale_of(tuple(values.values()))
+            note = f"{row.nodeid.split('::', 1)[-1]}, median {with_unit(rounded(scale.median), unit)}"
+            yield _Measured(metric, note, scale, values, frozenset(missed))
 
 
 def _columns(attempt: Attempt, known: Collection[int]) -> dict[tuple[str, str], dict[int, float]]:
@@ -96,7 +131,7 @@ def _pairs(attempt: Attempt) -> Iterator[Grid]:
                 found.setdefault((metric, figure.unit), {})[f"rank {record.rank}", f"rank {other}"] = figure.value
     for (metric, unit), values in found.items():
         columns = sorted({column for _, column in values}, key=_number)
-        yield make_grid(metric, unit, "from / to", values, columns=columns)
+        yield make_matrix(metric, unit, "from / to", values, columns)
 
 
 def _number(rank: str) -> int:

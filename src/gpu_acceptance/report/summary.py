@@ -10,18 +10,18 @@ from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.advice import advice_on_run
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.contract import unanswered
-from gpu_acceptance.report.culprits import Fault, Suspect, suspects
-from gpu_acceptance.report.formatting import count, judged_figure, ranks_text
+from gpu_acceptance.report.culprits import Fault, Suspect, first_told, suspects
+from gpu_acceptance.report.formatting import by_margin, count, judged_text, ranks_text
 from gpu_acceptance.report.kinds import kinds_of_status
 from gpu_acceptance.report.problems import problems, reasons_of_the_job
 from gpu_acceptance.report.remedies import table
+from gpu_acceptance.report.words import WITHIN_NOISE
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.visible import one_line, visible
 from gpu_acceptance.thresholds.limit import subject_of_metric
-from gpu_acceptance.thresholds.values import plural, with_unit
+from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict.objections import validations
 from gpu_acceptance.verdict.rows import essence
-from gpu_acceptance.verdict.verdict import worst_margin
 
 _MOST_LINES = 20
 _BROKE_OFF = {2, 3}  # exit codes of a run that was interrupted or failed itself: what was not done follows from that
@@ -44,16 +44,15 @@ def _lines(record: RunRecord) -> Iterator[str]:
         broke_off = conclusion.exit_code in _BROKE_OFF
         yield from _of_the_job(record) if broke_off else ()
         yield from _culprits(record, rejecting_only=broke_off or conclusion.verdict == "REJECTED")
-        yield from _also_not_proved(record) if conclusion.verdict == "REJECTED" else ()
-        yield from _not_measured(conclusion.limits, conclusion.coverage.limits_expected)
+        yield from also_open(record)
         yield from () if broke_off else _of_the_job(record)
     if conclusion.contract:
         yield f"contract {conclusion.contract.file}: {conclusion.contract.counts}"
     yield from shortened(list(clock_sentences(record.ranks)), _MOST_REASONS)
     yield coverage_line(record)
-    worst = worst_margin(conclusion)
-    if worst and conclusion.verdict == "ACCEPTED":
-        yield f"smallest margin: {_figure(worst)}{_on(worst, places(record))}"
+    if conclusion.verdict == "ACCEPTED":
+        nearest = by_margin(conclusion.limits, Status.HELD)[:1]
+        yield from (f"smallest margin: {judged_text(one)}{_on(one, places(record))}" for one in nearest)
 
 
 def coverage_line(record: RunRecord) -> str:
@@ -77,11 +76,16 @@ def shortened(lines: Sequence[str], most: int = _MOST_LINES, elsewhere: str = ",
 
 def _culprits(record: RunRecord, *, rejecting_only: bool) -> Iterator[str]:
     """One line for each rank, or group of ranks, that something speaks against; what rejects first."""
-    found = sorted(suspects(problems(record)), key=lambda one: _worst(one).mark.tone != "bad")
-    found = [one for one in found if _worst(one).mark.tone == "bad"] if rejecting_only else found
+    found = first_told(suspects(problems(record), places(record)), rejecting_only=rejecting_only)
     yield from (_culprit(one, places(record)) for one in found[:_MOST_CULPRITS])
     if len(found) > _MOST_CULPRITS:
         yield f"... and {count(len(found) - _MOST_CULPRITS, 'more culprit')}, see the report"
+
+
+def also_open(record: RunRecord) -> Iterator[str]:
+    """What of a run that is not accepted has no culprit of its own."""
+    yield from _also_not_proved(record) if record.conclusion.verdict == "REJECTED" else ()
+    yield from _not_measured(record.conclusion.limits, record.conclusion.coverage.limits_expected)
 
 
 def _also_not_proved(record: RunRecord) -> Iterator[str]:
@@ -99,20 +103,9 @@ def _also_not_proved(record: RunRecord) -> Iterator[str]:
 
 def _culprit(suspect: Suspect, names: Mapping[int, str]) -> str:
     """`rank 5 (node-03, GPU 5, serial ...): hbm.triad.bandwidth = 3120 GB/s, need >= 4153 GB/s (24.9 % off), 2 more. To do: ...`."""
-    worst = _worst(suspect)
     more = f", and {len(suspect.faults) - 1} more" if len(suspect.faults) > 1 else ""
-    todo = _todo(suspect, worst)
-    return f"{_who(suspect, names)}: {_what(worst)}{more}{f'. To do: {todo}' if todo else ''}"
-
-
-def _worst(suspect: Suspect) -> Fault:
-    """What broke off, else the limit that was missed by most, else what could not be judged."""
-    return min(suspect.faults, key=lambda one: (one.mark.tone != "bad", one.line is not None, _margin_of(one)))
-
-
-def _margin_of(fault: Fault) -> float:
-    margin = fault.line.judgement.margin if fault.line else None
-    return 0.0 if margin is None else margin
+    to_do = " ".join(filter(None, [suspect.to_do, f"(gpu-acceptance remedy {suspect.kind.kind})" if suspect.kind else ""]))
+    return f"{_who(suspect, names)}: {_what(suspect.worst)}{more}{f'. To do: {to_do}' if to_do else ''}"
 
 
 def _who(suspect: Suspect, names: Mapping[int, str]) -> str:
@@ -129,32 +122,8 @@ def _what(fault: Fault) -> str:
     judged = fault.line.judgement
     if judged.status is Status.INVALID:
         return f"{fault.mark.word}: {clip(one_line(judged.message), _MOST_MESSAGE)}"
-    return _figure(judged) if judged.status is Status.MISSED else f"{_figure(judged)}: {fault.mark.word}"
-
-
-def _todo(suspect: Suspect, worst: Fault) -> str:
-    """What the missed limit says itself, else the table of remedies; and where the whole of it is to be had."""
-    own = next((one.text for one in suspect.remedies if worst.line and one.metric == worst.line.metric), "")
-    kind = suspect.advice[0] if suspect.advice else None
-    return " ".join(filter(None, [own or (kind.remedy.do if kind else ""), f"(gpu-acceptance remedy {kind.kind})" if kind else ""]))
-
-
-def _figure(judged: Judgement) -> str:
-    """`hbm.triad.bandwidth = 3120 GB/s, need >= 4153 GB/s (24.9 % off)`; a margin that held stands with its sign."""
-    if judged.value is None:
-        return judged.metric
-    value = with_unit(judged_figure(judged), judged.unit)
-    of_number = judged.bound in {"at_least", "at_most"}
-    need = f", need {with_unit(judged.need, judged.unit) if of_number else judged.need}" if judged.need else ""
-    return f"{judged.metric} = {value}{need}{_margin(judged)}"
-
-
-def _margin(judged: Judgement) -> str:
-    """How far from the bound: `24.9 % below`, `3.6 % above`."""
-    if judged.margin is None or judged.bound not in {"at_least", "at_most"}:
-        return ""
-    above = (judged.margin >= 0) == (judged.bound == "at_least")
-    return f" ({abs(judged.margin) * 100:.3g} % {'above' if above else 'below'})"
+    noise = f", {WITHIN_NOISE}" if fault.line.is_near_miss else ""
+    return f"{judged_text(judged)}{noise}" if judged.status is Status.MISSED else f"{judged_text(judged)}: {fault.mark.word}"
 
 
 def _on(judged: Judgement, names: Mapping[int, str]) -> str:
@@ -181,10 +150,15 @@ def _not_measured(limits: Sequence[Judgement], num_expected: int) -> Iterator[st
     yield f"{number} of {plural(num_expected, 'limit')} {were} not measured: {', '.join(named)}. To do: {table().remedies[kind].do}"
 
 
+def against_the_job(record: RunRecord) -> list[str]:
+    """What no rank, validation or limit is to blame for: what the run as a whole is, and lines of its contract."""
+    return [*reasons_of_the_job(record), *(f"{title}: {text}" for title, text in unanswered(record))]
+
+
 def _of_the_job(record: RunRecord) -> Iterator[str]:
-    """What speaks against the run as a whole, and the lines of its contract."""
-    reasons = [*reasons_of_the_job(record), *(f"{title}: {text}" for title, text in unanswered(record))]
-    yield from shortened([one_line(reason) for reason in reasons if reason not in record.conclusion.line], _MOST_REASONS)
+    """The same on the terminal, where the verdict line does not say it, and what is to be done about the first of it."""
+    reasons = (one_line(reason) for reason in against_the_job(record) if reason not in record.conclusion.line)
+    yield from shortened(list(reasons), _MOST_REASONS)
     told = kinds_of_status(Status.NOT_MEASURED) if Status.NOT_MEASURED in {one.status for one in record.conclusion.limits} else ()
     for one in [one for one in advice_on_run(record) if one.kind not in told][:1]:
         yield f"to do: {one.remedy.do} (gpu-acceptance remedy {one.kind})"

@@ -5,16 +5,15 @@ Only our own words begin a line at its left edge: what a machine says is indente
 
 import textwrap
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import contract
 from gpu_acceptance.report.advice import Advice
-from gpu_acceptance.report.cluster import gpu_models, nodes, own_version
+from gpu_acceptance.report.cluster import gpu_models, nodes, own_version, places
 from gpu_acceptance.report.culprits import JOB, Fault, Suspect, suspects
-from gpu_acceptance.report.formatting import count, exact, percent
+from gpu_acceptance.report.formatting import by_margin, count, exact, percent
 from gpu_acceptance.report.problems import problems, reasons_of_the_job
 from gpu_acceptance.report.summary import coverage_line
 from gpu_acceptance.report.validations import Line
@@ -88,7 +87,7 @@ def _wrong(record: RunRecord) -> Iterator[tuple[int, str]]:
 
 
 def _facts(record: RunRecord) -> Iterator[tuple[str, list[str]]]:
-    found = suspects(problems(record))
+    found = suspects(problems(record), places(record))
     whole = [*reasons_of_the_job(record), *(f"{title} ({text})" for title, text in contract.unanswered(record))]
     if whole:
         yield JOB, whole
@@ -117,9 +116,7 @@ def _figure(line: Line) -> str:
 
 
 def _margins(record: RunRecord) -> Iterator[str]:
-    held = [limit for limit in record.conclusion.limits if limit.status is Status.HELD and limit.margin is not None]
-    held.sort(key=lambda limit: limit.margin or 0.0)
-    return (_margin(limit) for limit in islice(held, _MOST_MARGINS))
+    return (_margin(limit) for limit in by_margin(record.conclusion.limits, Status.HELD)[:_MOST_MARGINS])
 
 
 def _margin(limit: Judgement) -> str:

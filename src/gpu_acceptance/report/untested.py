@@ -1,6 +1,8 @@
 """What was not tested, and everything that weakens the verdict. Silence here would be a claim."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpu_acceptance.record.outcome import Outcome, Status
@@ -11,13 +13,13 @@ from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import OUTCOME, Mark
 from gpu_acceptance.text.clip import clip
-from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, subject_of_metric
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, ChangeKind, subject_of_metric
 from gpu_acceptance.thresholds.values import level_text
 from gpu_acceptance.verdict.suite_state import suite_notes
+from gpu_acceptance.verdict.weaknesses import changed_limits
 
-_NAMED = 3  # waivers and loosened limits that the verdict box spells out; a table further down has them all
-_SPELLED_OUT = ("dropped", "loosened")
-_MOST_TEXT = 300  # characters of each
+_MOST_TEXT = 300  # characters of a part
+_WEAKEST_FIRST: tuple[ChangeKind, ...] = ("dropped", "loosened", "not applicable", "changed", "added", "tightened")
 _NOT_DONE = frozenset({Outcome.NOT_RUN, Outcome.SKIPPED, Outcome.NOT_APPLICABLE, Outcome.INTERRUPTED})
 
 
@@ -26,6 +28,18 @@ class NotDone:
     nodeid: str
     mark: Mark
     message: str
+
+
+@dataclass(frozen=True)
+class Caveat:
+    """What weakens a verdict, in one line, and what it is made of; a table further down has it in full."""
+
+    text: str
+    parts: tuple[str, ...] = ()
+
+
+def _made_of(text: str, parts: Iterable[str]) -> Caveat:
+    return Caveat(text, tuple(clip(part, _MOST_TEXT) for part in parts))
 
 
 @dataclass(frozen=True)
@@ -55,46 +69,73 @@ def untested(record: RunRecord) -> Untested:
     )
 
 
-def weaknesses(record: RunRecord) -> list[str]:
+def caveats(record: RunRecord) -> Iterator[Caveat]:
     """What a reader of the verdict has to know before believing it."""
-    found = [
-        (record.plan.profile.level not in {DEFAULT_LEVEL, SOAK}, f"level {level(record)}"),
-        (record.plan.measure_only, "measured only: nothing was judged"),
-        (record.plan.allow_busy, "GPUs that somebody else uses were allowed (--allow-busy)"),
-        (record.conclusion.coverage.gpus_existing == 0, "no GPU was tested"),
-        (bool(_gpus_left_out(record)), _gpus_left_out(record)),
-        *((True, f"{subject} not applicable: {reason}") for subject, reason in _subjects_left_out(record)),
-        *((bool(contract.excuse), f"{contract.excuse}, as it says itself") for contract in [record.conclusion.contract] if contract),
-        (
-            bool(record.plan.waivers),
-            count(len(record.plan.waivers), "waiver") + _named([f"{glob}, {reason}" for glob, reason in record.plan.waivers.items()]),
-        ),
-        (bool(record.plan.profile.not_applicable), f"{count(len(record.plan.profile.not_applicable), 'pattern')} declared not applicable"),
-    ]
-    return [text for holds, text in found if holds] + list(_changes(record)) + list(suite_notes(record.plan.suite))
+    plan, profile = record.plan, record.plan.profile
+    if profile.level not in {DEFAULT_LEVEL, SOAK}:
+        yield Caveat(_level(record), _not_at_level(record))
+    if plan.measure_only:
+        yield Caveat("measured only: nothing was judged")
+    if plan.allow_busy:
+        yield Caveat("GPUs that somebody else uses were allowed (--allow-busy)")
+    yield from map(Caveat, _gpus_left_out(record))
+    yield from (Caveat(f"{subject} does not apply: {reason}") for subject, reason in _subjects_left_out(record))
+    if record.conclusion.contract and (excuse := record.conclusion.contract.excuse):
+        yield Caveat(f"{excuse}, as it says itself")
+    if plan.waivers:
+        yield _made_of(count(len(plan.waivers), "waiver"), (f"{glob}: {reason}" for glob, reason in plan.waivers.items()))
+    if declared := profile.not_applicable:
+        text = count(len(declared), "pattern of limits is", "patterns of limits are")
+        yield _made_of(f"{text} declared not applicable", (f"{glob}: {reason}" for glob, reason in declared.items()))
+    if weakening := [change for change in profile.changes if change.kind != "tightened"]:
+        shown = sorted(weakening, key=lambda change: _WEAKEST_FIRST.index(change.kind))
+        yield _made_of(changed_limits(profile.changes), (f"{one.kind}: {one.key}, {one.old} → {one.new}" for one in shown))
+    yield from map(Caveat, suite_notes(plan.suite))
 
 
 def level(record: RunRecord) -> str:
     """`full: soak (2 validations) not part of it`."""
-    profile, numbers = record.plan.profile, record.plan.not_at_level.items()
-    absent = [f"{subject} ({count(number, 'validation')})" if number else subject for subject, number in numbers]
-    return level_text(profile.level, profile.parameters) + (f": {', '.join(absent)} not part of it" if absent else "")
+    absent = _not_at_level(record)
+    return level_text(record.plan.profile.level, record.plan.profile.parameters) + (
+        f": {', '.join(absent)} not part of it" if absent else ""
+    )
 
 
-def _changes(record: RunRecord) -> Iterator[str]:
-    """What overlays changed, by kind. A tightened limit weakens nothing."""
-    for kind in ("dropped", "loosened", "changed", "not applicable", "added"):
-        changes = [change for change in record.plan.profile.changes if change.kind == kind]
-        if changes:
-            yield f"{count(len(changes), 'limit')} {kind} by an overlay" + (
-                _named([f"{one.key}, {one.old} → {one.new}" for one in changes]) if kind in _SPELLED_OUT else ""
-            )
+def _level(record: RunRecord) -> str:
+    """`level quick: 20 subjects are not part of it`."""
+    text, absent = f"level {_name_of_level(record)}", len(record.plan.not_at_level)
+    return f"{text}: {count(absent, 'subject is', 'subjects are')} not part of it" if absent else text
 
 
-def _named(texts: Sequence[str]) -> str:
-    """`: KEY, OLD → NEW; ...` of the first of them."""
-    more = [f"{len(texts) - _NAMED} more"] if len(texts) > _NAMED else []
-    return ": " + "; ".join([*(clip(text, _MOST_TEXT) for text in texts[:_NAMED]), *more])
+def _name_of_level(record: RunRecord) -> str:
+    return level_text(record.plan.profile.level, record.plan.profile.parameters)
+
+
+def _not_at_level(record: RunRecord) -> tuple[str, ...]:
+    numbers = record.plan.not_at_level.items()
+    return tuple(f"{subject} ({count(number, 'validation')})" if number else subject for subject, number in numbers)
+
+
+def trust_in_limits(record: RunRecord) -> str:
+    """`38 of 45 speed limits that apply here were measured on this GPU model, 5 published`; empty without one, or a GPU."""
+    sources = {limit.metric: limit.source for limit in record.conclusion.limits if _is_of_speed(limit)}
+    kinds = Counter(source.partition(" ")[0].rstrip(":") or "unknown" for source in sources.values())
+    own = sum(_is_read_on(source, record.plan.profile.device_name) for source in sources.values())
+    others = {**kinds, "measured on another": kinds["measured"] - own}
+    others.pop("measured", None)
+    told = [f"{number} {kind}" for kind, number in sorted(others.items(), key=lambda pair: -pair[1]) if number]
+    were = ", ".join([f"{own} of {len(sources)} speed limits that apply here were measured on this GPU model", *told])
+    return were if sources and record.plan.profile.device_name else ""
+
+
+def _is_of_speed(limit: Judgement) -> bool:
+    return limit.bound == "at_least" and limit.unit.endswith("/s") and limit.status is not Status.NOT_APPLICABLE
+
+
+def _is_read_on(source: str, device_name: str | None) -> bool:
+    """Whether a source is a measurement that names the model: `H100` of `NVIDIA H100 80GB HBM3`."""
+    model = next((word for word in re.split(r"[\s-]+", device_name or "") if re.search(r"\d", word)), "")
+    return bool(model) and source.startswith("measured") and re.search(rf"(?<!\w){re.escape(model)}(?!\w)", source) is not None
 
 
 def _subjects_left_out(record: RunRecord) -> Iterator[tuple[str, str]]:
@@ -105,10 +146,13 @@ def _subjects_left_out(record: RunRecord) -> Iterator[tuple[str, str]]:
             yield subject, rows[0].message
 
 
-def _gpus_left_out(record: RunRecord) -> str:
+def _gpus_left_out(record: RunRecord) -> Iterator[str]:
     coverage = record.conclusion.coverage
     left_out = coverage.gpus_existing - coverage.gpus_tested
-    return f"{left_out} of {count(coverage.gpus_existing, 'GPU')} not tested" if left_out > 0 else ""
+    if left_out > 0:
+        yield f"{left_out} of {count(coverage.gpus_existing, 'GPU')} not tested"
+    if not coverage.gpus_existing:
+        yield "no GPU was tested"
 
 
 def _judgements(record: RunRecord) -> list[Judgement]:

@@ -12,7 +12,7 @@ from gpu_acceptance.record.row import Attempt, Judgement, Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import gpu_time, notable
 from gpu_acceptance.report.cluster import places
-from gpu_acceptance.report.formatting import duration, exact, judged_figure, percent, ranks_text, reproduce, rounded
+from gpu_acceptance.report.formatting import deviation, duration, exact, judged_figure, percent, ranks_text, reproduce, rounded
 from gpu_acceptance.report.histogram import Histogram, histograms
 from gpu_acceptance.report.notable import median_ranks
 from gpu_acceptance.report.pictures import Picture, pictures
@@ -22,6 +22,7 @@ from gpu_acceptance.thresholds.values import plural, with_unit
 
 SCALE = 0.25  # margins are drawn from -25 % to +25 %, all on this one scale
 BAR_WIDTH = 160  # of the drawing, in its own units; the bound is in the middle
+_NOISE = 0.01  # of a bound
 MAX_PLACES = 8  # named in full in one cell; the others by number
 
 
@@ -46,8 +47,10 @@ class Line:
     figure_exact: str
     need: str
     margin: str
+    deviation: str  # the same in words: `24.9 % below`
     bar: Bar | None
     spread: str
+    is_near_miss: bool  # missed by no more than a second measurement may differ
     who: tuple[str, ...]
     median: str  # of the ranks, in the last attempt; empty where fewer than three have a number
     scope: str
@@ -143,14 +146,22 @@ def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float 
         figure_exact=_with_unit(exact(judgement.value), judgement),
         need=judgement.need or "–",
         margin="" if margin is None else percent(margin),
+        deviation="" if margin is None else deviation(judgement),
         bar=None if margin is None else make_bar(margin),
         spread="" if spread_percent is None else f"{spread_percent:.3g} %",
+        is_near_miss=_is_near_miss(judgement, spread_percent or 0.0),
         who=name_ranks(judgement.ranks, names),
         median=median,
         scope=judgement.scope,
         source=": ".join(part for part in (judgement.file, judgement.source) if part),
         message=judgement.message,
     )
+
+
+def _is_near_miss(judgement: Judgement, spread_percent: float) -> bool:
+    """Within its own spread, or 1 %. A whole number is a count, which does not come out otherwise."""
+    is_noisy = judgement.status is Status.MISSED and type(judgement.value) is float and judgement.margin is not None
+    return is_noisy and -(judgement.margin or 0.0) <= max(_NOISE, spread_percent / 100)
 
 
 def _with_unit(shown: str, judgement: Judgement) -> str:

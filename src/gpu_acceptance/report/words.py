@@ -52,3 +52,5 @@ STATUS = {
 # What decides nothing by itself, or was declared: no problem of the machine or of the run.
 HARMLESS_OUTCOMES = frozenset({Outcome.PASSED, Outcome.NOT_APPLICABLE})
 HARMLESS_STATUSES = frozenset({Status.HELD, Status.NOT_APPLICABLE, Status.WAIVED})
+
+WITHIN_NOISE = "within noise: run it again with --confirm=2"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_plan import RunPlan
 from gpu_acceptance.record.run_record import WHOLE, Conclusion, Coverage, Objection, RunEnd, Verdict
 from gpu_acceptance.record.run_record import ObjectionKind as Kind
@@ -78,12 +78,6 @@ def conclude(plan: RunPlan, job: Job, rows: Sequence[Row], end: RunEnd = WHOLE, 
         limits=limits,
         contract=contract,
     )
-
-
-def worst_margin(conclusion: Conclusion) -> Judgement | None:
-    """Of all bounds that held, the one that came closest to being missed; None where none has a margin."""
-    held = [limit for limit in conclusion.limits if limit.status is Status.HELD and limit.margin]  # 0: what is to be exactly so much
-    return min(held, key=lambda limit: limit.margin or 0.0, default=None)
 
 
 def _too_small(plan: RunPlan, job: Job, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:

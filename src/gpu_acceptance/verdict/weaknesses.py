@@ -9,14 +9,14 @@ from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_plan import RunPlan
 from gpu_acceptance.record.run_record import Coverage
-from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, FarBound, subject_of_metric
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, Change, ChangeKind, FarBound, subject_of_metric
 from gpu_acceptance.thresholds.values import first_of, level_text, plural
 
 UNTESTED_NODES = "slurm.partition.untested"  # recorded by the validation of this subject
 NODES_ELSEWHERE = "kubernetes.nodes.untested"
 _LEFT_OUT = {UNTESTED_NODES: "of the partition drained or down", NODES_ELSEWHERE: "of the cluster without a pod of this run"}
 _MOST_FAR = 2  # in the verdict line
-_KINDS = ("dropped", "loosened", "added", "changed", "not applicable", "tightened")
+_ASKS_FOR_LESS: tuple[ChangeKind, ...] = ("loosened", "not applicable", "dropped")
 
 
 def find_weaknesses(plan: RunPlan, coverage: Coverage, limits: Sequence[Judgement], rows: Sequence[Row]) -> Iterator[str]:
@@ -30,13 +30,24 @@ def find_weaknesses(plan: RunPlan, coverage: Coverage, limits: Sequence[Judgemen
     judgements = [*limits, *(judgement for row in rows for judgement in row.judgements)]
     if waived := {judgement.metric for judgement in judgements if judgement.status is Status.WAIVED}:
         yield f"{len(waived)} waived"
-    for kind in _KINDS:
-        if keys := [change.key for change in profile.changes if change.kind == kind]:
-            named = f": {first_of(keys, 1)}" if kind == "dropped" else ""
-            yield f"{len(keys)} {'declared ' if kind == 'not applicable' else ''}{kind}{named}"
+    if profile.changes:
+        yield changed_limits(profile.changes)
     yield from _far(profile.far_bounds)
-    if overlays := sorted({change.file for change in profile.changes}):
-        yield f"{'overlay' if len(overlays) == 1 else 'overlays'} {', '.join(overlays)}"
+
+
+def changed_limits(changes: Sequence[Change]) -> str:
+    """`29 limits changed by overlay site.yaml, 3 of them loosened`: what asks for less is counted apart, what asks for nothing is named."""
+    files = sorted({change.file for change in changes})
+    keys = {kind: [change.key for change in changes if change.kind == kind] for kind in _ASKS_FOR_LESS}
+    kinds = {change.kind for change in changes}
+    verb = "changed" if len(kinds) > 1 else _verb(*kinds)
+    text = f"{plural(len(changes), 'limit')} {verb} by {'overlay' if len(files) == 1 else 'overlays'} {', '.join(files)}"
+    less = [f"{len(keys[kind])} of them {_verb(kind)}" for kind in _ASKS_FOR_LESS if keys[kind] and len(kinds) > 1]
+    return ", ".join([text, *less]) + (f": {first_of(keys['dropped'], 1)}" if keys["dropped"] else "")
+
+
+def _verb(kind: ChangeKind) -> str:
+    return "declared not applicable" if kind == "not applicable" else kind
 
 
 def _far(bounds: Sequence[FarBound]) -> Iterator[str]:

@@ -1,0 +1,72 @@
+"""One line for each subject on the first screen: what held, what did not, the nearest limit, and how long it took."""
+
+import re
+
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.report import build_page
+from gpu_acceptance.report.formatting import by_margin
+from gpu_acceptance.report.scoreboard import scoreboard
+from tests.report import samples
+from tests.report.pages import parse
+
+
+def scores(record):
+    return {one.subject: (one.mark.word, one.counts, one.margin, one.duration) for one in scoreboard(record).shown}
+
+
+def of_limits(*limits, rows=()):
+    record = samples.accepted()
+    return record.model_copy(update={"rows": rows, "conclusion": record.conclusion.model_copy(update={"limits": limits})})
+
+
+def test_what_did_not_hold_comes_first_and_each_subject_has_its_nearest_limit():
+    found = scores(samples.rejected())
+    assert list(found) == ["hbm", "nccl", "gemm"]
+    assert found["gemm"] == ("held", "2 held", "+6.0 %", "13 s")
+    assert found["hbm"] == ("MISSED", "1 missed", "-24.8 %", "13 s")
+    assert found["nccl"][:3] == ("MISSED", "1 missed, 1 held", "-24.4 %")
+
+
+def test_every_subject_of_a_run_is_there_once():
+    found = scoreboard(samples.incomplete())
+    told = [one.subject for one in found.shown]
+    assert sorted([*told, *found.not_applicable]) == sorted({row.subject for row in samples.incomplete().rows})
+    assert found.not_applicable == ["infiniband"]
+    board = next(one for one in parse(build_page(samples.incomplete())).all("section") if one.attributes["id"] == "scoreboard")
+    text = re.sub(r"\s+", " ", board.text)
+    assert all(f"{one.subject}{one.mark.symbol} {one.counts}" in text.replace(f"{one.subject} ", one.subject) for one in found.shown)
+    assert "Does not apply to this run: infiniband." in text
+
+
+def test_a_subject_of_which_nothing_was_run_is_there():
+    limits = (samples.not_measured("p2p.unidirectional.out.bandwidth"), samples.not_measured("p2p.latency.wrong"))
+    assert scores(of_limits(*limits)) == {"p2p": ("NOT MEASURED", "2 unproved", "", "")}
+    (score,) = scoreboard(of_limits(*limits)).shown
+    assert score.anchor == ""  # there is nothing that a link could lead to
+
+
+def test_what_no_limit_says_of_a_validation_is_said_by_how_it_ended():
+    stuck = samples.row("acceptance/test_hbm.py::test_copy", lambda rank: [], [], outcome=Outcome.STUCK)
+    not_run = samples.row("acceptance/test_nic.py::test_share", lambda rank: [], [], outcome=Outcome.NOT_RUN)
+    failed = samples.row("acceptance/test_gemm.py::test_one", lambda rank: [], [], outcome=Outcome.FAILED)
+    held = samples.held("hbm.copy.bandwidth", 4312.0, "GB/s", ">= 4150", 0.039)
+    missed = samples.held("gemm.bf16.rate", 1.0, "TFLOP/s", ">= 2", -0.5, status=Status.MISSED)
+    found = scores(of_limits(held, missed, rows=(stuck, not_run, failed)))
+    assert {subject: one[:2] for subject, one in found.items()} == {
+        "hbm": ("STUCK", "1 stuck, 1 held"),
+        "gemm": ("MISSED", "1 missed"),  # that it failed follows from that
+        "nic": ("NOT RUN", "1 not run"),
+    }
+
+
+def test_a_limit_that_is_met_exactly_is_not_near_and_what_was_not_judged_has_no_margin():
+    exact = samples.held("gpu_health.pcie.width", 16, "lanes", ">= 16", 0.0)
+    near = samples.held("gpu_health.clock", 1965.0, "MHz", ">= 1900", 0.034)
+    unstable = samples.held("gpu_health.power", 5.0, "W", ">= 10", -0.5, status=Status.UNSTABLE)
+    assert by_margin((exact, near, unstable), Status.HELD, Status.MISSED) == [near]
+    assert scores(of_limits(exact, near, unstable))["gpu_health"][1:3] == ("1 unproved, 2 held", "+3.4 %")
+
+
+def test_a_margin_beyond_the_bound_itself_is_no_number():
+    far = samples.held("binding.cores", 300, "cores", ">= 3", 99.0)
+    assert scores(of_limits(far))["binding"][2] == ">+100 %"

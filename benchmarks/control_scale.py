@@ -23,7 +23,6 @@ from torch.distributed import TCPStore
 from gpu_acceptance.control.control import Control
 from gpu_acceptance.control.lookout import Lookout
 from gpu_acceptance.control.session import Message
-from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.secret import Secret
 from gpu_acceptance.processes.gc_pause import gc_paused
@@ -34,6 +33,7 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.supervisor.supervisor import Supervisor
+from gpu_acceptance.text.model import encode
 from gpu_acceptance.verdict.rows import make_row
 from tests.judging import make_identity, make_limit, make_profile
 

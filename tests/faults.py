@@ -15,7 +15,7 @@ import psutil
 from suite import Finished, processes_in
 from waiting import wait_until
 
-from gpu_acceptance.record.figure import Figure, figure_from_json
+from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.text.visible import visible
 
@@ -105,7 +105,7 @@ def _figures_in_journals(ended: Finished) -> Iterator[tuple[tuple[str, int, int]
     for identity in ended.record.ranks:
         for line in ended.journal_of(identity.rank):
             if line["kind"] == "rank":
-                figures = tuple(map(figure_from_json, line["figures"]))
+                figures = tuple(Figure(**one) for one in line["figures"])
                 yield (line["nodeid"], line["attempt"], line["rank"]), figures
 
 

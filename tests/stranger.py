@@ -20,8 +20,7 @@ store = TCPStore("127.0.0.1", int(sys.argv[1]), None, is_master=False)
 if heard:
     heard.seek(0)
     captured = {json.loads(line): "of an earlier run" for line in heard}
-record = {"kind": "rank", "nodeid": "?", "attempt": 1, "generation": 1, "rank": 1, "outcome": "passed"}
-forged = json.dumps([1, 99, {"type": "published", "seq": 1, "line": json.dumps(record), "facts": {}, "problem": None}])
+forged = "1 99 " + json.dumps({"type": "published", "seq": 1, "facts": {}, "problem": None})
 print("up", flush=True)
 
 
@@ -38,11 +37,11 @@ def forge(key, folder, kind):
         store.set(f"{folder}bell", "")
     elif kind == "cast":
         place = int(key.rpartition("/")[2])
-        for text in (read(key), "0" * 32 + '[0, 99, {"type": "final", "exit_code": 0, "word": "ACCEPTED", "lines": ["ACCEPTED"]}]'):
+        for text in (read(key), "0" * 32 + '0 99 {"type": "final", "exit_code": 0, "word": "ACCEPTED", "lines": ["ACCEPTED"]}'):
             store.compare_set(f"{folder}cast/{place + 1}", "", text)
     elif kind in {"beat", "to"}:
         for rank in (0, 1):
-            store.queue_push(f"{folder}to/{rank}", "0" * 32 + f'[{1 - rank}, 99, {{"type": "stop_request", "reason": "SIGTERM"}}]')
+            store.queue_push(f"{folder}to/{rank}", "0" * 32 + f'{1 - rank} 99 {{"type": "stop_request", "reason": "SIGTERM"}}')
             store.queue_push(f"{folder}to/{rank}", "no more")
             store.queue_push(f"{folder}to/{rank}", "x" * 100_000)
         store.set(f"{folder}given-up/0", '["rank 0 lost: a lie", ""]')
@@ -74,7 +73,7 @@ def replay(key, folder, kind):
 def flood(key, folder, kind):
     if kind == "box" and key not in captured:
         captured[key] = "flooded"
-        for line in ("x\\n", "x\\n", "0" * 32 + "[]\\n"):
+        for line in ("x\\n", "x\\n", "0" * 32 + "0 1 []\\n"):
             store.append(key, line * (7_800_000 // len(line)))
         store.set(f"{folder}bell", "")
         print("flooded", flush=True)

@@ -125,7 +125,7 @@ def test_a_bound_out_of_reach_rejects_what_held_before(rejected):
     row = rejected.row("test_raised_bound.py::test_value")
     assert row.outcome == "failed"
     assert "raised_bound.value = 2 GB/s, need >= 1e+06 GB/s [raised_bound.site.yaml: policy: out of reach" in row.message
-    assert "1 tightened, overlay raised_bound.site.yaml" in rejected.verdict_line
+    assert "1 limit tightened by overlay raised_bound.site.yaml" in rejected.verdict_line
     (change,) = rejected.record.plan.profile.changes
     assert (change.kind, change.key, change.old, change.new) == ("tightened", "raised_bound.value at_least", "1", "1000000")
 

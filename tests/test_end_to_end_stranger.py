@@ -112,7 +112,7 @@ def test_with_one_key_for_all_runs_what_another_run_said_changes_nothing(tmp_pat
         (suites[-1] / "acceptance" / "test_passes.py").write_text(MANY.format(number=NUMBER, less=less))
     with Ranks(suites[0], 2, env=KEY, num_nodes=2) as ranks, Stranger(ranks.port, "listen", heard):
         assert ranks.start(0, 1).end().verdict_line.startswith("ACCEPTED")
-    published = re.compile(r'\w{32}\[1, \d+, {"type": "published", [^\n]*\n{.*"outcome":"passed"')
+    published = re.compile(r'\w{32}1 \d+ {"type":"published",[^\n]*\n{.*"outcome":"passed"')
     assert any(published.match(json.loads(line)) for line in heard.read_text().splitlines())
     with Ranks(suites[1], 2, env=KEY, num_nodes=2) as ranks, Stranger(ranks.port, "replay", heard):
         ended = ranks.start(0, 1).end()
@@ -138,7 +138,7 @@ publish = Board.publish
 
 def believes_that_rank_1_passed(self, rank, message):
     if rank == 1:
-        message = {**message, "line": message["line"].replace('"outcome":"failed"', '"outcome":"passed"')}
+        message = message.model_copy(update={"line": message.line.replace('"outcome":"failed"', '"outcome":"passed"')})
     publish(self, rank, message)
 
 

@@ -39,7 +39,7 @@ ARROWS = {  # a package -> the packages that it imports: these and no others, ea
     "snapshot": "figures folder inventory record text thresholds verdict",
     "screen": "inventory report snapshot telemetry text",
     "launch": "inventory processes record text thresholds",
-    "control": "launch processes",
+    "control": "launch processes record text thresholds",
     "worker": "control figures inventory processes record text thresholds",
     "supervisor": "control figures folder inventory launch processes record telemetry text thresholds verdict worker",
     "checkpoints": "folder launch measure processes record text thresholds verdict",

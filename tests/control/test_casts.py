@@ -1,6 +1,5 @@
 """The log of casts over one real store on 127.0.0.1, and the relay of a node over real sockets."""
 
-import json
 import socket
 import subprocess
 import sys
@@ -11,8 +10,10 @@ import pytest
 
 from gpu_acceptance.control import casts as casts_module
 from gpu_acceptance.control.casts import Casts
+from gpu_acceptance.control.messages import Stop
 from gpu_acceptance.control.relay import Link, Relay, link_to
 from gpu_acceptance.control.session import Session
+from gpu_acceptance.text.model import encode
 
 LONG = "long " * 20_000  # more than a relay hands on
 
@@ -48,13 +49,13 @@ def join(store):
 
 
 def write(end, store, word):
-    end.write(store, json.dumps(word))
+    end.write(store, encode(Stop(reason=word)))
 
 
 def read(end, store):
     """The next word, or None."""
     said = end.await_next(store)
-    return said and said[1]
+    return said and said[1].reason
 
 
 class Counting:

@@ -11,8 +11,24 @@ from torch.distributed import PrefixStore
 
 from gpu_acceptance.control import ledger
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES, Control, ControlError
+from gpu_acceptance.control.messages import (
+    AskClock,
+    Bye,
+    Enter,
+    Final,
+    Gathered,
+    Leave,
+    Published,
+    Resend,
+    Seal,
+    Stop,
+    StoreLost,
+    Vote,
+    Welcome,
+)
 from gpu_acceptance.launch.rank import TORCHRUN, Rank
 from gpu_acceptance.launch.secret import NO_SECRET, Secret
+from gpu_acceptance.record.outcome import Outcome
 
 pytestmark = pytest.mark.slow
 
@@ -54,8 +70,8 @@ def pair(connect):
 def announce(pair, seq):
     """As rank 0 does with an attempt."""
     pair[0].collect(seq, all_answered=True)
-    pair[0].cast({"type": "go", "seq": seq})
-    assert [received(end) for end in pair] == [(0, {"type": "go", "seq": seq})] * 2
+    pair[0].cast(Seal(seq=seq, ok=True))
+    assert [received(end) for end in pair] == [(0, Seal(seq=seq, ok=True))] * 2
 
 
 def received(control):
@@ -63,33 +79,41 @@ def received(control):
     return sender, message
 
 
+def vote(seq, reason=""):
+    return Vote(seq=seq, outcome=Outcome.PASSED, reason=reason)
+
+
+def published(line=""):
+    return Published(seq=1, problem=None, facts={}, line=line)
+
+
 def test_a_message_arrives_with_its_sender(pair):
     first, second = pair
-    message = {"type": "hello", "text": "µ\nnode-00", "values": [1, None, True]}
+    message = Gathered(seq=1, values=("µ\nnode-00", 1, True, 0.5, float("inf")), absent=())
     second.send(0, message)
     assert received(first) == (1, message)
 
 
 def test_a_cast_reaches_every_rank_and_its_sender(pair):
-    pair[0].cast({"type": "go", "seq": 1})
-    assert [received(end) for end in pair] == [(0, {"type": "go", "seq": 1})] * 2
+    pair[0].cast(Stop(reason="SIGTERM"))
+    assert [received(end) for end in pair] == [(0, Stop(reason="SIGTERM"))] * 2
 
 
 def test_messages_keep_their_order(pair):
     for number in range(50):
-        pair[0].send(1, {"type": "go", "seq": number})
-    assert [received(pair[1])[1]["seq"] for _ in range(50)] == list(range(50))
+        pair[0].send(1, Seal(seq=number, ok=True))
+    assert [received(pair[1])[1].seq for _ in range(50)] == list(range(50))
 
 
 def test_a_message_to_oneself_needs_no_store(pair):
-    pair[0].send(0, {"type": "hello"})
-    assert pair[0].incoming.get_nowait() == (0, {"type": "hello"})
+    pair[0].send(0, Bye())
+    assert pair[0].incoming.get_nowait() == (0, Bye())
 
 
 def test_the_wake_descriptor_tells_of_messages(pair):
     second = pair[1]
     assert select.select([second.wake_fd], [], [], 0)[0] == []
-    pair[0].send(1, {"type": "go"})
+    pair[0].send(1, Leave())
     assert select.select([second.wake_fd], [], [], 30)[0] == [second.wake_fd]
     second.drain_wake()
     second.drain_wake()
@@ -98,33 +122,33 @@ def test_the_wake_descriptor_tells_of_messages(pair):
 
 def test_too_large_a_message_is_an_error_of_its_sender(pair):
     with pytest.raises(ControlError, match=rf"a published message of \d+ bytes; allowed: {MAX_MESSAGE_BYTES}"):
-        pair[1].send(0, {"type": "published", "facts": "x" * MAX_MESSAGE_BYTES})
+        pair[1].send(0, Published(seq=1, problem=None, facts={"x": "x" * MAX_MESSAGE_BYTES}))
 
 
 def test_what_is_posted_comes_to_rank_0_in_order(pair):
     first, second = pair
     announce(pair, 1)
     for number in range(20):
-        second.post({"type": "vote", "seq": 1, "number": number})
-    assert [received(first) for _ in range(20)] == [(1, {"type": "vote", "seq": 1, "number": number}) for number in range(20)]
-    first.post({"type": "vote", "seq": 2})
-    assert first.incoming.get_nowait() == (0, {"type": "vote", "seq": 2})
+        second.post(vote(1, str(number)))
+    assert [received(first) for _ in range(20)] == [(1, vote(1, str(number))) for number in range(20)]
+    first.post(vote(2))
+    assert first.incoming.get_nowait() == (0, vote(2))
 
 
 def test_a_post_that_is_too_large_leaves_room_for_a_shorter_one(pair):
     with pytest.raises(ControlError, match=rf"a published message of \d+ bytes; allowed: {MAX_MESSAGE_BYTES}"):
-        pair[1].post({"type": "published", "seq": 1}, "x" * MAX_MESSAGE_BYTES)
+        pair[1].post(published("x" * MAX_MESSAGE_BYTES))
     announce(pair, 1)
-    pair[1].post({"type": "published", "seq": 1}, "short")
-    assert received(pair[0]) == (1, {"type": "published", "seq": 1, "line": "short"})
+    pair[1].post(published("short"))
+    assert received(pair[0]) == (1, published("short"))
 
 
 @pytest.mark.parametrize("line", ["{}", '"ü, \u2028 and \\n"', "x" * 100_000])
 def test_a_line_comes_as_it_was(pair, line):
     announce(pair, 1)
     for control in pair:
-        control.post({"type": "published", "seq": 1}, line)
-        assert received(pair[0]) == (control.place.rank, {"type": "published", "seq": 1, "line": line})
+        control.post(published(line))
+        assert received(pair[0]) == (control.place.rank, published(line))
 
 
 SEVERAL = Secret(b"of all runs of this cluster", is_of_run=False)
@@ -135,17 +159,18 @@ def test_a_second_run_of_the_same_name_hears_nothing_of_the_first(connect):
     for text in ("first", "second"):
         ends = [connect(rank, secret=SEVERAL) for rank in (0, 1)]
         ends[0].all_have_joined()
-        for kind in ("welcome", "final", "leave"):
-            ends[0].cast({"type": kind, "text": text})
-        assert [received(ends[1])[1] for _ in range(3)] == [{"type": kind, "text": text} for kind in ("welcome", "final", "leave")]
+        casts = [Welcome(run_id=text, deadline_s=1.0), Final(exit_code=0, word=text, lines=(text,)), Leave()]
+        for one in casts:
+            ends[0].cast(one)
+        assert [received(ends[1])[1] for _ in range(3)] == casts
         for end in ends:
             end.close(timeout_s=5)
 
 
 def test_two_runs_on_one_store_never_meet(connect):
     one, other = connect(0, "one"), connect(0, "other")
-    connect(1, "one").send(0, {"type": "hello"})
-    assert received(one) == (1, {"type": "hello"})
+    connect(1, "one").send(0, Bye())
+    assert received(one) == (1, Bye())
     assert other.incoming.empty()
 
 
@@ -153,9 +178,9 @@ def test_closing_sends_what_is_queued_and_ends_all_threads(pair):
     """A thread that still waited in the store would abort the process if it woke while the interpreter shuts down."""
     first, second = pair
     for number in range(20):
-        first.send(1, {"type": "leave", "seq": number})
+        first.send(1, Seal(seq=number, ok=True))
     first.close(timeout_s=5)
-    assert [received(second)[1]["seq"] for _ in range(20)] == list(range(20))
+    assert [received(second)[1].seq for _ in range(20)] == list(range(20))
     second.close(timeout_s=5)
     threads = [thread for end in pair for thread in (end._sender, *end._waiting)]
     assert len(threads) == 7  # rank 0 reads what is posted as well
@@ -169,8 +194,8 @@ def test_a_store_that_goes_away_is_told():
     host.kill()
     host.communicate()
     sender, message = received(control)
-    assert (sender, message["type"]) == (0, "store_lost")
-    assert message["reason"]
+    assert (sender, type(message)) == (0, StoreLost)
+    assert message.reason
     control.close(timeout_s=5)
 
 
@@ -187,19 +212,19 @@ def test_a_world_of_one_hosts_its_own_store():
     control = Control(Rank(), secret_of("alone"))
     assert control.port > 0
     assert control.prefix == f"gpu-acceptance/none/{control.session.name}"
-    control.cast({"type": "go"})
-    assert received(control) == (0, {"type": "go"})
+    control.cast(Leave())
+    assert received(control) == (0, Leave())
     control.close(timeout_s=5)
 
 
-def test_half_of_a_surrogate_pair_comes_through(pair):
+def test_half_of_a_surrogate_pair_comes_as_its_escape(pair):
     """As of a file whose name is no UTF-8."""
     first, second = pair
-    second.send(0, {"type": "bye", "path": "\udcff"})
-    assert received(first) == (1, {"type": "bye", "path": "\udcff"})
+    second.send(0, Resend(journal="\udcff"))
+    assert received(first) == (1, Resend(journal="\\udcff"))
 
 
-@pytest.mark.parametrize("garbage", ["", "no pair", "x" * 100_000, "no more", '["a", 1, {}]', "0" * 32 + '[1, 1, {"type": "hello"}]'])
+@pytest.mark.parametrize("garbage", ["", "no pair", "x" * 100_000, "no more", "a 1 {}", "0" * 32 + '1 1 {"type": "bye"}'])
 def test_what_is_not_authentic_is_dropped_and_counted_and_the_next_message_heard(garbage, server, pair):
     first, second = pair
     store = PrefixStore(first.prefix, server)
@@ -207,44 +232,87 @@ def test_what_is_not_authentic_is_dropped_and_counted_and_the_next_message_heard
     store.queue_push("to/0", garbage)
     store.append("box/1", garbage)
     store.set("cast/2", garbage)
-    second.send(0, {"type": "bye"})
-    second.post({"type": "vote", "seq": 1})
-    assert sorted([received(first), received(first)], key=str) == [(1, {"type": "bye"}), (1, {"type": "vote", "seq": 1})]
-    first.cast({"type": "enter", "seq": 1})
-    assert received(second) == (0, {"type": "enter", "seq": 1})
+    second.send(0, Bye())
+    second.post(vote(1))
+    assert sorted([received(first), received(first)], key=str) == [(1, Bye()), (1, vote(1))]
+    first.cast(Enter(seq=1, ok=True))
+    assert received(second) == (0, Enter(seq=1, ok=True))
     assert first.session.tampering.dropped["to"] == 1
     assert first.session.tampering.dropped["box"] == (garbage != "")
     assert second.session.tampering.dropped["cast"] == (garbage != "")  # an empty place is a free one
     assert not first.session.tampering.lost
 
 
-@pytest.mark.parametrize(("sender", "text"), [(1, "no JSON"), (1, "{}, 3"), ('"1"', "{}"), ("[]", "{}"), (1, "[" * 9_000)])
-def test_what_has_a_right_code_and_is_no_message_is_dropped_too(sender, text, server, pair):
+@pytest.mark.parametrize(
+    ("sender", "text"),
+    [
+        ('"1"', "{}"),
+        ("-1", '{"type": "bye"}'),
+        ("1" * 5_000, '{"type": "bye"}'),
+    ],
+)
+def test_what_has_a_right_code_and_no_sender_is_dropped_too(sender, text, server, pair):
     """Where no key was given over several nodes, anybody can make the code."""
     first, second = pair
     store = PrefixStore(first.prefix, server)
     announce(pair, 1)
     for channel, write in (("to/0", store.queue_push), ("box/1", store.append), ("cast/2", store.set)):
         write(channel, first.session.sign(channel, sender, 1, text))
-    second.send(0, {"type": "bye"})
-    second.post({"type": "vote", "seq": 1})
-    assert sorted([received(first), received(first)], key=str) == [(1, {"type": "bye"}), (1, {"type": "vote", "seq": 1})]
-    first.cast({"type": "enter", "seq": 1})
-    assert received(second) == (0, {"type": "enter", "seq": 1})
+    second.send(0, Bye())
+    second.post(vote(1))
+    assert sorted([received(first), received(first)], key=str) == [(1, Bye()), (1, vote(1))]
+    first.cast(Enter(seq=1, ok=True))
+    assert received(second) == (0, Enter(seq=1, ok=True))
     assert {kind: number for kind, number in first.session.tampering.dropped.items() if kind != "cast"} == {"to": 1, "box": 1}
     assert second.session.tampering.dropped["cast"] == 1
+
+
+ODD = [
+    "no JSON",
+    "{}",
+    "[" * 9_000,
+    '{"type": "moon"}',
+    '{"type": "vote", "seq": 1}',
+    '{"type": "vote", "seq": "1", "outcome": "passed"}',
+    '{"type": "vote", "seq": 1, "outcome": "fine"}',
+    '{"type": "bye", "more": 1}',
+    '{"type": "hello", "identity": {}, "refusal": null, "nonce": ""}',
+    '{"type": "final", "exit_code": 0, "word": "ACCEPTED", "lines": "ACCEPTED"}',
+]
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_what_is_no_message_of_its_rank_is_dropped_and_counts_as_lost(text, server, pair):
+    """Whoever made its code, and whatever field it lacks: nothing of it is acted on, and the rank that it names was not heard."""
+    first, second = pair
+    store = PrefixStore(first.prefix, server)
+    announce(pair, 1)
+    store.queue_push("to/0", first.session.sign("to/0", 1, 1, text))
+    store.append("box/1", first.session.sign("box/1", 1, 1, text))
+    store.set("cast/2", first.session.sign("cast/2", 0, 2, text))
+    second._num_sent[0] = second._speaker._num_words = 1
+    second._speaker._attempt = 1
+    second.send(0, Bye())
+    second.post(vote(1))
+    assert sorted([received(first), received(first)], key=str) == [(1, Bye()), (1, vote(1))]
+    assert {kind: number for kind, number in first.session.tampering.dropped.items() if kind != "cast"} == {"to": 1, "box": 1}
+    assert first.session.tampering.lost == {"to": 1, "box": 1}
+    first._casts._num_said = 2
+    first.cast(Leave())
+    assert received(second) == (0, Leave())
+    assert (second.session.tampering.dropped, second.session.tampering.lost) == ({"cast": 1}, {"cast": 1})
 
 
 def test_a_message_that_is_repeated_is_heard_once(server, pair):
     first, second = pair
     store = PrefixStore(first.prefix, server)
-    second.send(0, {"type": "hello"})
-    assert received(first) == (1, {"type": "hello"})
-    repeated = second.session.sign("to/0", 1, 1, '{"type": "hello"}')
+    second.send(0, AskClock())
+    assert received(first) == (1, AskClock())
+    repeated = second.session.sign("to/0", 1, 1, '{"type": "clock?"}')
     store.queue_push("to/0", repeated)
-    store.queue_push("to/0", second.session.sign("to/1", 1, 2, '{"type": "of another place"}'))
-    second.send(0, {"type": "bye"})
-    assert received(first) == (1, {"type": "bye"})
+    store.queue_push("to/0", second.session.sign("to/1", 1, 2, '{"type": "clock?"}'))
+    second.send(0, Bye())
+    assert received(first) == (1, Bye())
     assert first.session.tampering.dropped == {"to": 2}
 
 
@@ -255,8 +323,8 @@ def test_a_message_that_somebody_took_away_is_missed_by_its_number(server, pair)
     store.set("box/1", "")
     first._reader._read = 0
     second._speaker.say(1, "{}")  # which is never sent
-    second.post({"type": "published", "seq": 1})
-    assert received(first) == (1, {"type": "published", "seq": 1})
+    second.post(vote(1))
+    assert received(first) == (1, vote(1))
     assert first.session.tampering.lost == {"box": 1}
 
 

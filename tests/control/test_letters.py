@@ -1,6 +1,5 @@
 """Words of several ranks over one real store on 127.0.0.1."""
 
-import json
 import threading
 import time
 
@@ -9,7 +8,9 @@ import pytest
 from gpu_acceptance.control import letters
 from gpu_acceptance.control.ledger import LATE_S, Ledger, Tampering
 from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
+from gpu_acceptance.control.messages import Stop
 from gpu_acceptance.control.session import Session
+from gpu_acceptance.text.model import encode
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,7 @@ def new_ledger():
 
 
 def say(speaker, attempt, word):
-    return speaker.say(attempt, json.dumps(word))
+    return speaker.say(attempt, encode(Stop(reason=word)))
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def reader(store):
 
 
 def heard(reader, store):
-    return [word for words in reader.await_words(store) for _, word in words]
+    return [message.reason for words in reader.await_words(store) for _, message in words]
 
 
 def test_words_of_all_ranks_come_at_once_in_their_order_and_each_once(store, reader):
@@ -112,7 +113,7 @@ def test_a_bell_before_any_attempt_tells_nothing(store):
     assert heard(Reader(SESSION), store) == []
 
 
-@pytest.mark.parametrize("line", ["x", "0" * 32 + "[]", f"{'0' * 32}[{'x' * 300}"])
+@pytest.mark.parametrize("line", ["x", "0" * 32 + "1 1 []", "0" * 32 + "1 1 " + "x" * 300])
 def test_a_word_behind_many_lines_of_a_stranger_is_heard(store, reader, line, monkeypatch):
     """Also where they are more than become lines at once, and whatever they look like."""
     monkeypatch.setattr(letters, "_MOST_BYTES", 1000)
@@ -131,7 +132,7 @@ def test_a_word_is_not_lost_while_there_is_more_to_read_before_it(store, reader)
     began = time.monotonic()
     say(Speaker(SESSION, 1), 1, "first")(store)
     words = reader.await_words(store)
-    assert next(words) == [(1, "first")]
+    assert next(words) == [(1, Stop(reason="first"))]
     told = {1: {"box/1": 2}}
     for now in (began, began + 100 * LATE_S):
         assert SESSION.ledger.find_late(told, {"box/1": reader.read_until_s}, now) == set()

@@ -15,6 +15,7 @@ from torch.distributed import PrefixStore, TCPStore
 from waiting import wait_until
 
 from gpu_acceptance.control.control import Control, control_prefix
+from gpu_acceptance.control.messages import Bye
 from gpu_acceptance.control.session import begin_session
 from gpu_acceptance.control.store_host import host_store
 from gpu_acceptance.launch.rank import LaunchError, Rank
@@ -82,8 +83,8 @@ def test_it_lets_in_more_than_the_usual_limit_of_open_files_allows(place):
 def test_it_ends_once_all_ranks_have_closed(place):
     host_store(place, control_prefix(place), SESSION)
     first, second = (Control(replace(place, rank=rank, local_rank=rank), SECRET) for rank in (0, 1))
-    second.send(0, {"type": "hello"})
-    assert first.incoming.get(timeout=30) == (1, {"type": "hello"})
+    second.send(0, Bye())
+    assert first.incoming.get(timeout=30) == (1, Bye())
     first.close(timeout_s=5)
     assert not wait_until(lambda: not hosts_of(place.store_port), 3)  # rank 1 still has something to say
     second.close(timeout_s=5)

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_acceptance.folder.disk import RecordError
-from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.journal import JournalContent, read_journal
 from gpu_acceptance.folder.never_began import NothingRanError
 from gpu_acceptance.folder.rebuild import last_written, read_run_folder, rebuild
@@ -21,6 +20,7 @@ from gpu_acceptance.record.refusal import Refusal
 from gpu_acceptance.record.run_record import RunEnd
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.advice import advice_on_run
+from gpu_acceptance.text.model import encode
 from gpu_acceptance.thresholds.limit import Peers
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 from gpu_acceptance.verdict.judged_again import find_concluded_otherwise
@@ -194,7 +194,7 @@ def test_a_required_subject_too_large_for_the_job_is_shown():
     record = rebuilt(told(plan=make_plan(profile)).contents())
     assert [limit.metric for limit in record.conclusion.limits] == ["gemm.bf16.rate", "hbm.triad.bandwidth"]
     assert record.conclusion.line.endswith(" (rail not applicable: needs at least 16 ranks)")
-    assert "rail not applicable: needs at least 16 ranks, this job has 4" in build_page(record)
+    assert "rail does not apply: needs at least 16 ranks, this job has 4" in build_page(record)
 
 
 def test_a_limit_that_applies_is_missed_though_its_test_wants_a_larger_job():

@@ -1,12 +1,13 @@
 """Curves: of few steps all points, of many their means; what is no number is none; and what a validation may not keep."""
 
+import json
 import math
 import re
 from itertools import pairwise
 
 import pytest
 
-from gpu_acceptance.record.curve import MOST_CURVES, MOST_POINTS, Curve, curve_from_json, curve_of
+from gpu_acceptance.record.curve import MOST_CURVES, MOST_POINTS, Curve, curve_of
 from gpu_acceptance.worker.session import Figures
 
 
@@ -53,7 +54,7 @@ def test_no_two_points_are_at_one_step_and_none_after_the_end(num_steps):
 def test_what_came_in_a_message_and_cannot_be_a_curve(told, problem):
     message = {"name": "a.loss", "unit": "nats", "num_steps": 2, "points": [1.0, 2.0], **told}
     with pytest.raises(ValueError, match=re.escape(problem)):
-        curve_from_json(message)
+        Curve.model_validate_json(json.dumps(message))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

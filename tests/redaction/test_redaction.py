@@ -7,7 +7,6 @@ import subprocess
 
 import pytest
 
-from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.manifest import read_manifest, write_manifest
 from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.inventory.declared import DeclaredNode
@@ -19,6 +18,7 @@ from gpu_acceptance.redaction.redaction import Redactor
 from gpu_acceptance.redaction.stand_ins import StandIns
 from gpu_acceptance.report import write_page
 from gpu_acceptance.report.exports import EXPORTS
+from gpu_acceptance.text.model import encode
 from tests.cli.test_verbs import run
 from tests.compare.judged_anew import judged_anew
 from tests.report import samples

@@ -2,12 +2,13 @@
 
 import pytest
 
+from gpu_acceptance.control.messages import Collected, Problem
 from gpu_acceptance.run.joining import find_collection_problem
 
 
-def collected(*nodeids: str, problems: tuple[str, ...] = (), exit_code: int = 4) -> dict:
-    told = [{"message": problem, "exit_code": exit_code} for problem in problems]
-    return {"type": "collected", "nodeids": list(nodeids), "problems": told}
+def collected(*nodeids: str, problems: tuple[str, ...] = (), exit_code: int = 4) -> Collected:
+    told = tuple(Problem(message=problem, exit_code=exit_code) for problem in problems)
+    return Collected(nodeids=tuple(nodeids), problems=told)
 
 
 def test_the_same_validations_in_any_order():

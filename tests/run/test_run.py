@@ -10,6 +10,7 @@ from report import samples
 from tensorboard_runs import with_curves
 
 from gpu_acceptance.control.control import ControlError
+from gpu_acceptance.control.messages import Final, JournalTold, StopRequest
 from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.folder.run_files import RunFiles
 from gpu_acceptance.launch.rank import TORCHRUN, Rank
@@ -19,8 +20,8 @@ from gpu_acceptance.run.run import Run
 
 
 def make_run(folder, rank=0, **state):
-    journals = {0: {"problem": "", "shared": True}}
-    supervisor = Mock(ended=None, is_cut_off=False, mail={"journal": journals}, place=Rank(rank=rank), judged={})
+    mail = {JournalTold: {0: JournalTold(problem="", shared=True, told=None, round=0)}}
+    supervisor = Mock(ended=None, is_cut_off=False, mail=lambda kind: mail.get(kind, {}), place=Rank(rank=rank), judged={})
     supervisor.lookout.lost.return_value = []
     run = Run(Mock(budget=None), Rank(rank=rank), supervisor, Mock(), RunFiles(folder, rank), 60.0, None, [])
     for name, value in state.items():
@@ -109,10 +110,10 @@ def test_what_a_lost_leader_wrote_at_the_last_moment_counts(tmp_path):
 
 def test_a_rank_that_goes_wrong_before_the_end_asks_the_leader_to_stop(tmp_path):
     run = make_run(tmp_path, 1, plan=Mock())
-    run.supervisor.await_cast.return_value = {"exit_code": 2, "word": "INCOMPLETE", "lines": []}
+    run.supervisor.await_cast.return_value = Final(exit_code=2, word="INCOMPLETE", lines=())
     run.go_wrong("KeyError: 'a bug in a hook'")
     run.finish()
-    run.supervisor.tell_leader.assert_called_once_with({"type": "stop_request", "reason": "rank 1: KeyError: 'a bug in a hook'"})
+    run.supervisor.tell_leader.assert_called_once_with(StopRequest(reason="rank 1: KeyError: 'a bug in a hook'"))
     assert run.exit_code(0) == 3
 
 

@@ -10,14 +10,14 @@ FLOODS = """
 import os
 
 while True:
-    os.write(int(os.environ["GPU_ACCEPTANCE_CHANNEL"].split(",")[1]), b'{"type": "step"}\\n' * 1000)
+    os.write(int(os.environ["GPU_ACCEPTANCE_CHANNEL"].split(",")[1]), b'{"type": "step", "name": "x"}\\n' * 1000)
 """
 SUPERVISES = f"""
 import os, sys
 sys.path.insert(0, {str(SRC)!r})
 from pathlib import Path
 from types import SimpleNamespace
-from gpu_acceptance.supervisor.events import Events
+from gpu_acceptance.supervisor.events import Events, Exit, FromWorker, Garbled
 from gpu_acceptance.processes.stop_signals import StopSignals
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 
@@ -25,14 +25,14 @@ folder = Path.cwd()
 worker = WorkerProcess([sys.executable, "floods.py"], dict(os.environ), folder, folder / "log", folder / "stacks")
 events = Events(SimpleNamespace(wake_fd=os.eventfd(0)), StopSignals("node 0", has_launcher=True))
 events.watch(worker)
-while (got := events.wait()) == [] or got[-1].message["type"] != "garbled":
+while not ((got := events.wait()) and isinstance(got[-1], FromWorker) and isinstance(got[-1].message, Garbled)):
     pass
 assert len(got) == 1  # of the flood itself nothing is handled
-print(got[-1].message["message"])
+print(got[-1].message.what)
 worker.kill()
-while not got or got[-1].kind != "exit":
+while not got or not isinstance(got[-1], Exit):
     got = events.wait()
-print(got[-1].message["status"])
+print(got[-1].status)
 """
 
 

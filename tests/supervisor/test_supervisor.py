@@ -9,6 +9,7 @@ import pytest
 from judging import make_record
 
 from gpu_acceptance.control.control import Control
+from gpu_acceptance.control.messages import Go, Leave
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.secret import Secret
 from gpu_acceptance.record.figure import Figure
@@ -33,8 +34,8 @@ def supervisor():
 def test_facts_that_are_too_large_to_send_are_an_error_of_the_rank_and_end_no_run(supervisor):
     supervisor.publish(make_record(0, Outcome.PASSED), {str(number): "x" * 16_000 for number in range(100)})
     _, message = supervisor.control.incoming.get_nowait()
-    record = RankRecord.model_validate_json(message["line"])
-    assert (record.outcome, message["facts"]) == (Outcome.ERROR, {})
+    record = RankRecord.model_validate_json(message.line)
+    assert (record.outcome, message.facts) == (Outcome.ERROR, {})
     assert record.message.startswith("record not sent: a published message of ")
 
 
@@ -47,7 +48,7 @@ def published(supervisor):
         _, message = supervisor.control.incoming.get_nowait()
     except queue.Empty:
         return None
-    return RankRecord.model_validate_json(message["line"]).counters
+    return RankRecord.model_validate_json(message.line).counters
 
 
 def test_a_record_waits_for_what_rose_meanwhile(supervisor):
@@ -83,7 +84,7 @@ def test_each_link_is_read_at_both_ends_of_the_workers(supervisor, nodeid, each_
 def test_an_attempt_that_is_announced_while_a_rank_leaves_starts_no_worker(supervisor):
     supervisor.stop_signals.ignore = lambda: None
     supervisor.say_bye()
-    go = {"type": "go", "seq": 1, "kind": "form", "nodeid": "formation", "generation": 1, "group": True, "env": {}, "deadline_s": 60.0}
-    supervisor._casts.extend([go, {"type": "leave"}])
-    assert supervisor.await_cast("leave", silence_s=5) == {"type": "leave"}
+    go = Go(seq=1, kind="form", nodeid="formation", attempt=1, generation=1, group=True, deadline_s=60.0, lasts_s=0.0)
+    supervisor._casts.extend([go, Leave()])
+    assert supervisor.await_cast(Leave, silence_s=5) == Leave()
     assert not supervisor.hold.start.called

@@ -15,6 +15,7 @@ from gpu_acceptance.processes import facts as processes
 from gpu_acceptance.record.outcome import Cause
 from gpu_acceptance.supervisor.inquiry import Inquiry
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
+from gpu_acceptance.worker.messages import Given, Quit, Ready, Step, WorkerMessage
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ TALKER = """
 import json, os, sys
 read_fd, write_fd = map(int, os.environ["GPU_ACCEPTANCE_CHANNEL"].split(","))
 line = os.read(read_fd, 1000)
-os.write(write_fd, json.dumps({"type": "echo", "got": json.loads(line)}).encode() + b"\\n")
+os.write(write_fd, json.dumps({"type": "step", "name": line.decode()}).encode() + b"\\n")
 print("said what I had to say", flush=True)
 """
 STUCK = """
@@ -81,7 +82,7 @@ def exit_of(worker: WorkerProcess) -> str | None:
     return status and str(status)
 
 
-def read_message(worker: WorkerProcess) -> dict:
+def read_message(worker: WorkerProcess) -> WorkerMessage:
     assert select.select([worker.reader.fd], [], [], 30)[0]
     (message,) = worker.reader.read()
     return message
@@ -89,8 +90,8 @@ def read_message(worker: WorkerProcess) -> dict:
 
 def test_talks_and_ends(start):
     worker = start(TALKER)
-    worker.send({"type": "hello"})
-    assert read_message(worker) == {"type": "echo", "got": {"type": "hello"}}
+    worker.send(Quit(seq=5))
+    assert read_message(worker) == Step(name='{"type":"quit","seq":5}\n')
     assert wait_for_exit(worker) == "exit code 0"
     assert worker.log_tail() == "said what I had to say\n"
 
@@ -146,7 +147,7 @@ def ended(inquiry: Inquiry) -> Inquiry:
 
 def test_a_stuck_worker_says_where_it_is_and_is_killed(start):
     worker = start(STUCK)
-    assert read_message(worker) == {"type": "ready"}
+    assert read_message(worker) == Ready()
     inquiry = answers(worker)
     assert "in wait_for_ever" in inquiry.stack
     assert inquiry.state == (None, "")
@@ -165,7 +166,7 @@ DEEP = (
 
 def test_a_deep_stack_keeps_its_innermost_frames(start):
     worker = start(DEEP)
-    assert read_message(worker) == {"type": "ready"}
+    assert read_message(worker) == Ready()
     lines = answers(worker).stack.splitlines()
     assert lines[0] == "Stack (most recent call first):"
     assert "in wait_for_ever" in lines[1]
@@ -189,7 +190,7 @@ def wait_for_ever""",
 def test_to_ask_a_worker_does_not_harm_it_while_its_threads_run_on(start):
     """A dump of all threads crashed a worker in one of ten times: its answer was lost, and a healthy rank blamed."""
     worker = start(BUSY)
-    assert read_message(worker) == {"type": "ready"}
+    assert read_message(worker) == Ready()
     for _ in range(300):
         os.kill(worker.pid, signal.SIGUSR1)
         time.sleep(0.001)
@@ -198,7 +199,7 @@ def test_to_ask_a_worker_does_not_harm_it_while_its_threads_run_on(start):
 
 def test_py_spy_adds_the_frames_inside_c_where_it_is_installed(start):
     worker = start(STUCK)
-    assert read_message(worker) == {"type": "ready"}
+    assert read_message(worker) == Ready()
     stack = answers(worker).stack
     assert stack.index("in wait_for_ever") < stack.index("Process ")
     assert re.search(r"nanosleep|select", stack)
@@ -215,7 +216,7 @@ def test_a_worker_that_cannot_say_where_it_is(start, tmp_path):
 
 def test_a_stopped_worker_is_said_to_be_stopped_and_not_waited_for(start):
     worker = start(STUCK)
-    assert read_message(worker) == {"type": "ready"}
+    assert read_message(worker) == Ready()
     os.kill(worker.pid, signal.SIGSTOP)
     wait_for_state(worker, "T")
     inquiry = worker.inquire()
@@ -237,7 +238,7 @@ def wait_for_state(worker: WorkerProcess, letter: str) -> None:
 def test_a_worker_that_comes_back_from_the_kernel_is_waited_for(start, monkeypatch):
     monkeypatch.setattr("gpu_acceptance.supervisor.inquiry.LONGEST_S", 60.0)
     worker = start(in_the_kernel(for_s=2))
-    assert read_message(worker) == {"type": "ready"}
+    assert read_message(worker) == Ready()
     wait_for_state(worker, "D")
     inquiry = worker.inquire()
     assert inquiry.state[0] is Cause.IN_THE_KERNEL
@@ -249,7 +250,7 @@ def test_a_worker_that_comes_back_from_the_kernel_is_waited_for(start, monkeypat
 def test_a_worker_that_stays_in_the_kernel_is_said_to_be_there(start, monkeypatch):
     monkeypatch.setattr("gpu_acceptance.supervisor.inquiry.LONGEST_S", 0.6)  # a first poll that comes late takes 0.5 s of it
     worker = start(in_the_kernel(for_s=600))
-    assert read_message(worker) == {"type": "ready"}
+    assert read_message(worker) == Ready()
     wait_for_state(worker, "D")
     inquiry = worker.inquire()
     assert not inquiry.poll()
@@ -279,7 +280,7 @@ def test_a_py_spy_that_cannot_be_started_is_done_without(start, tmp_path, monkey
     broken.chmod(0o755)
     monkeypatch.setattr("gpu_acceptance.supervisor.inquiry.shutil.which", lambda *_, **__: str(broken))
     worker = start(STUCK)
-    assert read_message(worker) == {"type": "ready"}
+    assert read_message(worker) == Ready()
     inquiry = answers(worker)
     assert "in wait_for_ever" in inquiry.stack
     assert len(inquiry.collectives) == 1
@@ -296,13 +297,13 @@ def test_the_grandchildren_of_its_session_go_with_it(start):
 def test_telling_a_dead_worker_is_no_error(start):
     worker = start("")
     wait_for_exit(worker)
-    worker.send({"type": "run"})
+    worker.send(Quit(seq=1))
 
 
 def test_a_worker_that_reads_nothing_blocks_nobody(start):
     worker = start("import signal; signal.pause()")
     for _ in range(100):
-        worker.send({"type": "gathered", "values": ["x" * 10_000]})
+        worker.send(Given(values=("x" * 10_000,), absent=()))
     worker.kill()
     assert wait_for_exit(worker) == "signal SIGKILL"
     worker.flush()
@@ -311,7 +312,7 @@ def test_a_worker_that_reads_nothing_blocks_nobody(start):
 def test_what_the_pipe_did_not_take_comes_later(start):
     code = "import os, time; time.sleep(1); fd = int(os.environ['GPU_ACCEPTANCE_CHANNEL'].split(',')[0])\nn = 0\n"
     worker = start(code + "while n < 1_000_000: n += len(os.read(fd, 65536))\nprint(n, flush=True)")
-    worker.send({"type": "run", "padding": "x" * 1_000_000})
+    worker.send(Given(values=("x" * 1_000_000,), absent=()))
     while exit_of(worker) is None:
         worker.flush()
     assert int(worker.log_tail()) >= 1_000_000

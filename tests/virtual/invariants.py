@@ -112,7 +112,8 @@ def _steps(world: World) -> Iterator[tuple[float, str, float]]:
     yield world.began, "begin", 0.0
     seen = set()
     for at, _, text in world.store.traffic:
-        message = json.loads(text[CODE:])[2] if text[CODE:].startswith("[") else None
+        body = text[CODE:].partition("\n")[0].split(" ", 2)[-1]
+        message = json.loads(body) if body.startswith('{"type"') else None
         if message:
             key = message["type"], message.get("seq"), message.get("nodeid")
             if message["type"] in {"welcome", "agreed", "go", "verdict", "final"} and key not in seen:

@@ -7,11 +7,11 @@ from virtual.outside import VirtualStore
 FORGES = ("append", "push", "squat", "give up", "beat", "ring", "relay")
 TAKES = ("delete", "pop", "overwrite", "mix up")
 _FORGED = (
-    '[{sender}, {number}, {{"type": "published", "seq": 1, "line": "{{}}", "facts": {{}}, "problem": null}}]',
-    '[{sender}, {number}, {{"type": "published", "seq": 1, "facts": {{}}, "problem": null}}]\n{{}}',
-    '[{sender}, {number}, {{"type": "final", "exit_code": 0, "word": "ACCEPTED", "lines": ["ACCEPTED"]}}]',
-    '[{sender}, {number}, {{"type": "stop_request", "reason": "SIGTERM"}}]',
-    '[{sender}, {number}, ["a lie", ""]]',
+    '{sender} {number} {{"type": "published", "seq": 1, "facts": {{}}}}',
+    '{sender} {number} {{"type": "published", "seq": 1, "facts": {{}}, "problem": null}}\n{{}}',
+    '{sender} {number} {{"type": "final", "exit_code": 0, "word": "ACCEPTED", "lines": ["ACCEPTED"]}}',
+    '{sender} {number} {{"type": "stop_request", "reason": "SIGTERM", "is_loss": false}}',
+    '{sender} {number} ["a lie", ""]',
     "null",
     "no more",
     "",

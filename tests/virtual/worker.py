@@ -1,5 +1,6 @@
 """A rank worker that follows the channel's protocol, on virtual time, until a fault says otherwise."""
 
+import json
 import os
 import signal
 from collections.abc import Generator
@@ -10,7 +11,8 @@ from virtual.schedule import Schedule
 
 from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.record.rank_record import FORMING
-from gpu_acceptance.worker.channel import LineReader, write_message
+from gpu_acceptance.worker.channel import LineReader
+from gpu_acceptance.worker.messages import FROM_WORKER, Command, WorkerMessage
 
 Message = dict[str, Any]
 Steps = Generator[Any, Any, Any]  # yields what it waits for, and is sent what it waited for
@@ -102,7 +104,7 @@ class VirtualWorker:
         read_fd, self._write_fd = os.pipe()
         self.pidfd, self._exit_fd = os.pipe()
         os.set_blocking(read_fd, False)
-        self.reader = LineReader(read_fd)
+        self.reader = LineReader[WorkerMessage](read_fd, FROM_WORKER)
         self._exit: ExitStatus | None = None
         self._inbox: list[Message] = []
         self._receives = False
@@ -116,8 +118,8 @@ class VirtualWorker:
 
     # --- as WorkerProcess ----------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message) -> None:
-        self._schedule.call_later(0.001, lambda: self._receive(message))
+    def send(self, message: Command) -> None:
+        self._schedule.call_later(0.001, lambda: self._receive(message.model_dump(mode="json")))
 
     def is_up(self) -> bool:
         return True
@@ -193,7 +195,7 @@ class VirtualWorker:
         self._write(message)
 
     def _write(self, message: Message) -> None:
-        write_message(self._write_fd, message)
+        os.write(self._write_fd, json.dumps(message).encode() + b"\n")
 
     # --- what it does --------------------------------------------------------------------------------------------------------
 

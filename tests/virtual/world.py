@@ -404,4 +404,4 @@ class World:
 
     @property
     def _num_verdicts(self) -> int:
-        return sum(key.startswith("cast/") and '"type": "verdict"' in text for _, key, text in self.store.traffic)
+        return sum(key.startswith("cast/") and '"type":"verdict"' in text for _, key, text in self.store.traffic)

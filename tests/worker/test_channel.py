@@ -3,24 +3,40 @@ import threading
 
 import pytest
 
+from gpu_acceptance.record.figure import Figure
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.worker import channel
 from gpu_acceptance.worker.channel import ChannelError, LineReader, write_message
+from gpu_acceptance.worker.messages import FROM_WORKER, Done, Ready, TearingDown, TornDown
+
+READY, TEARDOWN, TORN_DOWN = (b'{"type": "%s"}\n' % kind for kind in (b"ready", b"teardown", b"torn_down"))
 
 
 @pytest.fixture
 def pipe():
     read_fd, write_fd = os.pipe()
     os.set_blocking(read_fd, False)
-    yield LineReader(read_fd), write_fd
+    yield LineReader(read_fd, FROM_WORKER), write_fd
     os.close(read_fd)
     os.close(write_fd)
 
 
+def done(message, value=1.5):
+    figure = Figure(metric="hbm.copy.bandwidth", value=value, unit="GB/s", judged=True)
+    return Done(outcome=Outcome.FAILED, phase="call", message=message, duration_s=0.5, figures=(figure,))
+
+
 def test_a_message_arrives_as_it_was_sent(pipe):
     reader, write_fd = pipe
-    message = {"type": "done", "message": "line 1\nline 2 µ \ud800", "figures": [{"value": 1.5}], "nothing": None}
+    message = done("line 1\nline 2 µ \u2028")
     write_message(write_fd, message)
     assert reader.read() == [message]
+
+
+def test_half_of_a_surrogate_pair_comes_as_its_escape(pipe):
+    reader, write_fd = pipe
+    write_message(write_fd, done("a file \udcff"))
+    assert reader.read() == [done("a file \\udcff")]
 
 
 def test_nothing_there_is_no_end(pipe):
@@ -30,38 +46,47 @@ def test_nothing_there_is_no_end(pipe):
 
 def test_several_in_one_read_and_one_in_several(pipe):
     reader, write_fd = pipe
-    os.write(write_fd, b'{"type": "a"}\n{"type": "b"}\n{"ty')
-    assert reader.read() == [{"type": "a"}, {"type": "b"}]
-    os.write(write_fd, b'pe": "c"}')
+    os.write(write_fd, READY + TEARDOWN + TORN_DOWN[:5])
+    assert reader.read() == [Ready(), TearingDown()]
+    os.write(write_fd, TORN_DOWN[5:-1])
     assert reader.read() == []
     os.write(write_fd, b"\n")
-    assert reader.read() == [{"type": "c"}]
+    assert reader.read() == [TornDown()]
 
 
 def test_the_end_of_the_stream_is_none():
     read_fd, write_fd = os.pipe()
-    reader = LineReader(read_fd)
-    os.write(write_fd, b'{"type": "a"}\n{"half')
+    reader = LineReader(read_fd, FROM_WORKER)
+    os.write(write_fd, READY + b'{"half')
     os.close(write_fd)
-    assert reader.read() == [{"type": "a"}]
+    assert reader.read() == [Ready()]
     assert reader.read() is None
     os.close(read_fd)
 
 
-@pytest.mark.parametrize("line", [b"Segmentation fault", b"[1, 2]", b'{"no": "type"}', b'{"type": "a"', b"\xff\xfe"])
-def test_what_is_no_message_is_named(pipe, line):
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"Segmentation fault", "not JSON"),
+        (b"[1, 2]", "Input should be an object"),
+        (b'{"no": "type"}', "Unable to extract tag"),
+        (b'{"type": "a"}', "does not match any of the expected tags"),
+        (b'{"type": "ready"', "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b'{"type": "ready", "more": 1}', "unknown key ready.more"),
+        (b'{"type": "formed"}', "formed.facts: Field required"),
+        (b'{"type": "step", "name": 5}', "step.name: Input should be a valid string"),
+        (b'{"type": "form_failed", "failed": true, "message": "", "cause": "the moon"}', "form_failed.cause: Input should be"),
+        (b'{"type": "ready", "seq": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", "not JSON: recursion limit exceeded"),
+    ],
+)
+def test_what_is_no_message_is_named(pipe, line, why):
     reader, write_fd = pipe
     os.write(write_fd, line + b"\n")
     with pytest.raises(ChannelError) as caught:
         reader.read()
-    assert str(caught.value).startswith(f"not a message: {line!r}")
-
-
-def test_what_is_nested_too_deep_is_no_message(pipe):
-    reader, write_fd = pipe
-    os.write(write_fd, b'{"type": ' + b"[" * 20_000 + b"]" * 20_000 + b"}\n")
-    with pytest.raises(ChannelError, match=r"not a message: .*maximum recursion depth exceeded"):
-        reader.read()
+    assert str(caught.value).startswith(f"{line[:100]!r} (")
+    assert why in str(caught.value)
 
 
 def test_a_line_without_end_is_refused(pipe, monkeypatch):
@@ -74,7 +99,7 @@ def test_a_line_without_end_is_refused(pipe, monkeypatch):
 
 def test_a_message_larger_than_the_pipe_is_written_whole(pipe):
     reader, write_fd = pipe
-    message = {"type": "done", "message": "x" * 300_000}
+    message = done("x" * 300_000)
     writer = threading.Thread(target=write_message, args=(write_fd, message))
     writer.start()
     received = []

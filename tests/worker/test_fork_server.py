@@ -23,6 +23,7 @@ from gpu_acceptance.processes.scratch import SCRATCH
 from gpu_acceptance.supervisor import fork_server_process
 from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
+from gpu_acceptance.worker.messages import Quit, Ready
 from gpu_acceptance.worker.worker import worker_command
 
 pytestmark = pytest.mark.slow
@@ -208,8 +209,8 @@ def found(tmp_path_factory):
             assert wait_until(worker.is_up, 120)
             assert select.select([worker.reader.fd], [], [], 120)[0], starter.log
             ((ready, *_),) = [worker.reader.read()]
-            assert (ready["type"], ready["pid"]) == ("ready", worker.pid)
-            worker.send({"type": "quit", "seq": 1})
+            assert (type(ready), ready.pid) == (Ready, worker.pid)
+            worker.send(Quit(seq=1))
             assert exit_text(worker) == "exit code 0"
             of_each.append(json.loads((folder / f"seen-{worker.pid}.json").read_text()))
             assert starter.log == ""
@@ -515,7 +516,7 @@ import os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from judging import make_identity
-from gpu_acceptance.supervisor.events import Events
+from gpu_acceptance.supervisor.events import Events, Exit
 from gpu_acceptance.processes.facts import become_subreaper, descendants
 from gpu_acceptance.folder.run_files import RunFiles
 from gpu_acceptance.processes.stop_signals import StopSignals
@@ -541,7 +542,7 @@ def come(wait_s=0.5):
     return waits
 
 def end():
-    while not (got := [str(event.message["status"]) for event in events.wait() if event.kind == "exit"]):
+    while not (got := [str(event.status) for event in events.wait() if isinstance(event, Exit)]):
         hold.attend()
     hold.reap()
     return got[0]

@@ -128,7 +128,6 @@ IN_DOUBT = {
     "replacement of torch.nn.parallel.DistributedDataParallel.forward is ": "torch.nn.parallel.DistributedDataParallel.forward = print",
     "content of gpu_acceptance.measure.gemm.dtypes.DTYPES is 'changed', was None": "dtypes.DTYPES.clear()",
     "replacement of pytest.approx is print": "import pytest; pytest.approx = print",
-    "replacement of json.loads is print": "json.loads = print",
     "replacement of hashlib.sha256 is print": "import hashlib; hashlib.sha256 = print",
     "replacement of pathlib.Path.read_text is <lambda>": "pathlib.Path.read_text = lambda *_: '1'",
     "replacement of threading.Thread.run is print": "threading.Thread.run = print",

@@ -77,15 +77,14 @@ TAKEN = GpuUse((GpuProcess(1607, 2**30), GpuProcess(1700, Missing(Why.NOT_SUPPOR
 
 def test_who_was_on_a_gpu_before_the_run_is_known_by_its_uuid_in_every_worker():
     gpus = [Gpu(index=0, name="NVIDIA H200", uuid="GPU-0", use=GpuUse((), 0)), Gpu(index=1, name="NVIDIA H200", uuid="GPU-1", use=TAKEN)]
-    told = json.loads(json.dumps([gpu.model_dump(mode="json") for gpu in gpus]))
-    assert use_before(told, "GPU-1") == TAKEN
-    assert use_before(told, "GPU-0") == GpuUse((), 0)
+    assert use_before(gpus, "GPU-1") == TAKEN
+    assert use_before(gpus, "GPU-0") == GpuUse((), 0)
 
 
-@pytest.mark.parametrize("told", [[], [{"index": 0, "name": ""}], [{"index": 0, "name": "", "uuid": "GPU-0", "use": None}]])
-def test_who_was_on_a_gpu_that_nvml_did_not_show_is_not_known(told):
+@pytest.mark.parametrize("gpus", [[], [Gpu(index=0, name="")], [Gpu(index=0, name="", uuid="GPU-0", use=None)]])
+def test_who_was_on_a_gpu_that_nvml_did_not_show_is_not_known(gpus):
     unknown = Missing(Why.NOT_THERE, "NVML did not show this GPU before the run began")
-    assert use_before(told, "GPU-0") == GpuUse(unknown, unknown)
+    assert use_before(gpus, "GPU-0") == GpuUse(unknown, unknown)
 
 
 def test_a_validation_cannot_write_what_its_supervisor_reads():

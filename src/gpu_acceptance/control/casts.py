@@ -8,10 +8,9 @@ To wait for a key and get it costs the store two answers for each reader. So one
 or says nothing of what is in the log, and what is too long for it.
 """
 
-from typing import Any
-
 from torch.distributed import Store
 
+from gpu_acceptance.control.messages import Message, read_message
 from gpu_acceptance.control.relay import Link, link_to, make_relay
 from gpu_acceptance.control.session import Numbers, Session
 from gpu_acceptance.control.store_client import get_now
@@ -65,7 +64,7 @@ class Casts:
         """
         self._heard_by_all, self._of_attempt = self._of_attempt - 1, self._written + 1
 
-    def await_next(self, store: Store) -> tuple[int, Any] | None:
+    def await_next(self, store: Store) -> tuple[int, Message] | None:
         """Sender and message of the next cast, or None: what is in the next place is none."""
         self._meet(store)
         place = self._heard + 1
@@ -81,9 +80,12 @@ class Casts:
         self._heard = place
         if self._relay:
             self._relay.tell(place, text if text and said else b"")
-        if said is None or said[2] is None or not self._numbers.is_next(*said[:2]):
+        if said is None or said.text == _NOTHING.encode():
             return None
-        return said[0], said[2]
+        message = read_message(said.text)
+        if message is None:
+            self._session.drop(CHANNEL)
+        return (said.sender, message) if message and self._numbers.is_next(said.sender, said.number) else None
 
     def _fill(self, store: Store, place: int) -> bytes:
         """What is in a place for good: a stranger left it empty, and whoever writes a cast takes an empty place for a free one."""

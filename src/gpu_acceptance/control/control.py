@@ -8,7 +8,6 @@ A waiting client holds its lock, and a Python signal handler does not run while 
 handled at 9 s). So the main thread never calls the store: threads that wait and one that sends do, each with its own client.
 """
 
-import json
 import os
 import queue
 import threading
@@ -20,16 +19,17 @@ from datetime import timedelta
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.secret import Secret
 from gpu_acceptance.processes.gc_pause import gc_spared
+from gpu_acceptance.text.model import encode
 
 with gc_spared():  # hundreds of thousands of objects
     from torch.distributed import PrefixStore, Store, TCPStore
 
     from gpu_acceptance.control.casts import CHANNEL as CAST_CHANNEL
     from gpu_acceptance.control.casts import Casts
-    from gpu_acceptance.control.ledger import ReadUntil
+    from gpu_acceptance.control.ledger import Facts, ReadUntil
     from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
+    from gpu_acceptance.control.messages import Final, Leave, Message, OfAttempt, Published, Refused, Stop, StoreLost, read_message
     from gpu_acceptance.control.session import (
-        Message,
         Numbers,
         Session,
         announce_session,
@@ -37,7 +37,6 @@ with gc_spared():  # hundreds of thousands of objects
         begin_session,
         forget_session,
         new_nonce,
-        with_line,
     )
     from gpu_acceptance.control.store_client import LONGEST_RUN, NoStoreError, store_client
     from gpu_acceptance.control.store_host import CLOSED, listen_here
@@ -46,7 +45,7 @@ MAX_MESSAGE_BYTES = 1 << 20  # TCPStore drops the connection above 8 MiB
 _NO_MORE = b"no more"  # a rank's last message to itself
 _PATIENCE_S = 20.0  # for a key that must be there: longer than a network is away that comes back
 CONNECT_S = 60.0
-_ENDS = {"stop", "final", "refused", "leave"}
+_ENDS = (Stop, Final, Refused, Leave)
 _LAST_WORD_S = 2.0  # for the listener to read it
 
 
@@ -139,16 +138,14 @@ class Control:
 
         self._outgoing.put(push)
 
-    def post(self, message: Message, line: str = "") -> None:
-        """Tells rank 0 something of the attempt `message["seq"]`; in vain where rank 0 has gone on to the next one. Never blocks.
-
-        `line` (JSON already) goes with it as it is, and comes as `message["line"]`.
-        """
+    def post(self, message: OfAttempt) -> None:
+        """Tells rank 0 something of an attempt; in vain where rank 0 has gone on to the next one. Never blocks."""
+        line = message.line if isinstance(message, Published) else ""
         text = self._encode(message, len(line.encode()))
         if self.place.rank == 0:
             self._deliver(text, line)
         else:
-            self._outgoing.put(self._speaker.say(message["seq"], text, line))
+            self._outgoing.put(self._speaker.say(message.seq, text, line))
 
     def collect(self, seq: int, *, all_answered: bool) -> None:
         """Rank 0, before it announces an attempt: what is posted of it comes in from now on, and of no other. Never blocks.
@@ -169,11 +166,11 @@ class Control:
             self._outgoing.put(lambda store: casts.write(store, text))
         self._deliver(text)
 
-    def facts(self) -> Message:
+    def facts(self) -> Facts:
         """What the others shall know of this rank, with each heartbeat."""
         return {**self.session.tampering.facts(), "sent": self.session.ledger.sent}
 
-    def find_late(self, told: Mapping[int, Message]) -> None:
+    def find_late(self, told: Mapping[int, Facts]) -> None:
         """Compares what came with what the others told by `facts`. To be called about once a second."""
         now = time.monotonic()
         channels = {f"to/{self.place.rank}": self._listened.moment_s, CAST_CHANNEL: self._heard_casts.moment_s}
@@ -190,9 +187,9 @@ class Control:
 
     def _encode(self, message: Message, more: int = 0) -> str:
         """`more`: bytes that go with it."""
-        text = json.dumps(message)
-        if (size := len(text) + more) > MAX_MESSAGE_BYTES:
-            raise ControlError(f"a {message['type']} message of {size} bytes; allowed: {MAX_MESSAGE_BYTES}")
+        text = encode(message)
+        if (size := len(text.encode()) + more) > MAX_MESSAGE_BYTES:
+            raise ControlError(f"a {message.type} message of {size} bytes; allowed: {MAX_MESSAGE_BYTES}")
         return text
 
     def forget(self, generation: int) -> None:
@@ -270,8 +267,11 @@ class Control:
             if text == _NO_MORE and self._closing:
                 return
             said = self.session.check(key, text)
-            if said and numbers.is_next(*said[:2]):
-                self._put((said[0], said[2]))
+            message = read_message(said.text) if said else None
+            if said and message is None:
+                self.session.drop(key)
+            if said and message and numbers.is_next(said.sender, said.number):
+                self._put((said.sender, message))
 
     def _hear_casts(self, store: Store) -> None:
         casts = self._casts
@@ -282,7 +282,7 @@ class Control:
             self._heard_casts.hear()
             # Where one was lost, what follows has no ground: only what ends the run is heard.
             is_sound = not self.session.tampering.lost[CAST_CHANNEL]
-            if said and said[0] != self.place.rank and (is_sound or said[1]["type"] in _ENDS):
+            if said and said[0] != self.place.rank and (is_sound or isinstance(said[1], _ENDS)):
                 self._put(said)
         casts.close()
 
@@ -293,9 +293,10 @@ class Control:
                 self._put(*words)
 
     def _deliver(self, text: str, line: str = "") -> None:
-        """To this rank itself: what it gets is a copy."""
-        message = json.loads(text)
-        self._put((self.place.rank, with_line(message, line) if line else message))
+        """To this rank itself, as it would come to another one."""
+        message = read_message(text.encode(), line)
+        assert message, text[:200]
+        self._put((self.place.rank, message))
 
     def _put(self, *received: tuple[int, Message]) -> None:
         for sender, message in received:
@@ -304,7 +305,7 @@ class Control:
 
     def _tell_store_lost(self, error: Exception) -> None:
         lines = str(error).splitlines() or [type(error).__name__]
-        self._put((self.place.rank, {"type": "store_lost", "reason": lines[0][:500]}))
+        self._put((self.place.rank, StoreLost(reason=lines[0][:500])))
 
 
 def _join(threads: Iterable[threading.Thread], timeout_s: float) -> None:

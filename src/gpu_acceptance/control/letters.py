@@ -12,25 +12,25 @@ from the box is not lost while there is more to read: ranks may have spoken behi
 Rank 0 opens the box of an attempt before it announces it, when it has done with the one before: a later word about that is never read.
 """
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from torch.distributed import Store
 
 from gpu_acceptance.control.ledger import channel_kind
-from gpu_acceptance.control.session import Numbers, Session
+from gpu_acceptance.control.messages import Message, read_message
+from gpu_acceptance.control.session import Numbers, Said, Session
 from gpu_acceptance.control.store_client import LONGEST_RUN, get_all_now, get_now
 
-Word = tuple[int, Any]  # sender and message
+Word = tuple[int, Message]  # with its sender
 _BELL = "bell"
 _LETTER = "letter"
+_NAMED = _LETTER.encode()  # in the place of a word: that it is in a letter
 _LONGEST_LINE = 300  # bytes. The box is read anew at each bell, all of it
 _MOST_AT_ONCE = 64  # letters in one answer of the store: each may hold a control message of 1 MiB
 _LINE = re.compile(rb"^[^\n]+$", re.MULTILINE)
-_WORD = re.compile(rb"^[0-9a-f]{32}\[[^\n]{,%d}$" % _LONGEST_LINE, re.MULTILINE)
+_WORD = re.compile(rb"^[0-9a-f]{32}\d[^\n]{,%d}$" % _LONGEST_LINE, re.MULTILINE)
 _MOST_BYTES = 1 << 20  # that become lines at once: a line of two bytes takes twenty times as much memory
 _LEAST_REST_S, _LONGEST_REST_S = 0.001, 0.1
 
@@ -55,7 +55,7 @@ class Speaker:
         number = self._num_words
         line = letter = self._session.sign(_box_key(attempt), self._rank, number, word, text)
         if text or len(letter) > _LONGEST_LINE:
-            line = self._session.sign(_box_key(attempt), self._rank, number, json.dumps(_LETTER))
+            line = self._session.sign(_box_key(attempt), self._rank, number, _LETTER)
 
         def send(store: Store) -> None:
             """In this order: who hears the bell finds the line, who finds the line finds the letter."""
@@ -142,21 +142,28 @@ class Reader:
     def _read_words(self, lines: list[bytes], store: Store) -> list[Word]:
         """The words that are authentic, with what is in each letter in the place of the line that names it."""
         channel = _box_key(self._attempt)
-        said = [one for line in lines if (one := self._session.check(channel, line)) and self._numbers.is_next(*one[:2])]
-        named = [one[:2] for one in said if one[2] == _LETTER]
-        letters = dict(zip(named, get_all_now(store, [_letter_key(*one) for one in named]), strict=True)) if named else {}
+        said = [one for line in lines if (one := self._session.check(channel, line))]
+        named = [one for one in said if one.text == _NAMED]
+        keys = [_letter_key(one.sender, one.number) for one in named]
+        letters = dict(zip(named, get_all_now(store, keys), strict=True)) if named else {}
         words: list[Word] = []
-        for sender, number, message in said:
-            if (sender, number) not in letters:
-                words.append((sender, message))
-                continue
-            letter = letters[sender, number]
-            opened = self._session.check(channel, letter) if letter is not None else None
-            if opened and opened[:2] == (sender, number) and opened[2] != _LETTER:  # a stranger may have put the line in its place
-                words.append((sender, opened[2]))
-            else:
-                self._session.tampering.lose("letter")
+        for one in said:
+            opened = self._open(one, letters[one], channel) if one in letters else one
+            message = read_message(opened.text, opened.line) if opened else None
+            if opened and message is None:
+                self._session.drop(channel)
+            if message and self._numbers.is_next(one.sender, one.number):
+                words.append((one.sender, message))
         return words
+
+    def _open(self, said: Said, letter: bytes | None, channel: str) -> Said | None:
+        """The letter that a line names, where it is that; a stranger may have put the line itself in its place."""
+        opened = self._session.check(channel, letter) if letter is not None else None
+        if opened and opened[:2] == said[:2] and opened.text != _NAMED:
+            return opened
+        if self._numbers.is_next(said.sender, said.number):
+            self._session.tampering.lose("letter")
+        return None
 
 
 def _parts(text: bytes) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch.distributed import Store
 
 from gpu_acceptance.control.control import UnreachableError
@@ -38,6 +39,9 @@ class Loss:
 
     reason: str
     signal: str = ""  # which it did not react to, though its heart beat
+
+
+_LOSS: TypeAdapter[tuple[str, str]] = TypeAdapter(tuple[str, str], config=ConfigDict(strict=True))
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,7 @@ class Lookout:
             return
         texts = get_all_now(self._store, keys)
         said = self._session.check(_loss_key(leader), text) if leader is not None and (text := texts.pop()) else None
-        if leader is not None and said and (loss := _read_loss(said[2])):
+        if leader is not None and said and (loss := _read_loss(said.text)):
             self._losses.setdefault(leader, loss)
         now = time.monotonic()
         for rank, text in zip(watched, texts, strict=True):
@@ -194,7 +198,7 @@ class Lookout:
         if said and said[0] != rank and said[1] >= before.counter:
             return before  # a question, which nobody has answered yet
         if said and text and said[0] == rank and said[1] > before.counter:
-            self.told[rank] = read_facts(said[2])
+            self.told[rank] = read_facts(said.text)
             return _Sight(text, said[1], now, moved=before.counter >= 0)
         if said:
             self._session.tampering.drop("beat")
@@ -220,12 +224,12 @@ def _key(rank: int) -> str:
     return BEAT.format(rank)
 
 
-def _read_loss(told: object) -> Loss | None:
+def _read_loss(text: bytes) -> Loss | None:
     """What a rank wrote of a leader that it gave up; None where it is nothing of the kind."""
-    match told:
-        case [str(reason), str(number)]:
-            return Loss(reason, number)
-    return None
+    try:
+        return Loss(*_LOSS.validate_json(text))
+    except ValidationError:
+        return None
 
 
 def _loss_key(leader: int) -> str:

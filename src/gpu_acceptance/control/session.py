@@ -1,31 +1,38 @@
 """The codes of control messages: who may have written a message, and in which run, at which place and time of it.
 
-Each message says its sender and a number, which counts up for each channel and sender. The code (HMAC-SHA256, 128 bits) covers these, the
-channel, and the message. A channel is one place of one run and one attempt, so that a message of another run, of another attempt or of
-another place has a wrong code here, and one that was heard before has a number that is too low.
+Each message (messages.py) says its sender and a number, which counts up for each channel and sender. The code (HMAC-SHA256, 128 bits)
+covers these, the channel, and the message. A channel is one place of one run and one attempt, so that a message of another run, of
+another attempt or of another place has a wrong code here, and one that was heard before has a number that is too low.
 What has no right code is dropped and counted. A number that was left out is a message that a stranger took away: it is counted as lost.
 """
 
 import hashlib
 import hmac
-import json
 import secrets
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import NamedTuple
 
-from pydantic_core import from_json
 from torch.distributed import Store
 
 from gpu_acceptance.control.ledger import Ledger, Tampering, channel_kind
 from gpu_acceptance.control.store_client import get_now
 from gpu_acceptance.launch.secret import Secret
 
-Message = dict[str, Any]
 _CODE = 32  # hexadecimal digits
+_MOST_DIGITS = 30  # of sender and number
 _NONCE_KEY = "session"
 _POLL_S = 0.1
+
+
+class Said(NamedTuple):
+    """What has a right code. `text` is JSON, of whatever form; `line` came behind it."""
+
+    sender: int
+    number: int
+    text: bytes
+    line: str
 
 
 class Session:
@@ -42,20 +49,24 @@ class Session:
         self.ledger = Ledger(self.tampering)
 
     def sign(self, channel: str, sender: int, number: int, text: str, line: str = "") -> str:
-        """A message (`text`: JSON on one line) with its code. `line`: what the reader finds as `line` in the message, as it is here."""
-        body = f"[{sender}, {number}, {text}]\n{line}" if line else f"[{sender}, {number}, {text}]"
+        """A message (`text`: JSON on one line) with its code. `line`: what goes behind it as it is."""
+        body = f"{sender} {number} {text}\n{line}" if line else f"{sender} {number} {text}"
         return self._code(channel, body.encode()) + body
 
-    def check(self, channel: str, data: bytes) -> tuple[int, int, Any] | None:
-        """Sender, number and message; None where the code is not right, which is counted by the kind of channel.
+    def check(self, channel: str, data: bytes) -> Said | None:
+        """What was said; None where the code is not right, which is counted by the kind of channel.
 
-        Where no key was given anybody can make a code: then what is no message is dropped like what has a wrong one.
+        Where no key was given anybody can make a code: then what has no sender and number is dropped like what has a wrong one.
         """
         code, body = data[:_CODE], data[_CODE:]
         if hmac.compare_digest(code, self._code(channel, body).encode()) and (said := _read(body)):
             return said
-        self.tampering.drop(channel_kind(channel))
+        self.drop(channel)
         return None
+
+    def drop(self, channel: str) -> None:
+        """Counts what is no message of this channel."""
+        self.tampering.drop(channel_kind(channel))
 
     def _code(self, channel: str, body: bytes) -> str:
         """From a copy of what has the key already: `hmac.digest` takes twice as long, and lets another thread in before it ends."""
@@ -64,23 +75,12 @@ class Session:
         return code.hexdigest()[:_CODE]
 
 
-def _read(body: bytes) -> tuple[int, int, Any] | None:
+def _read(body: bytes) -> Said | None:
     head, _, line = body.partition(b"\n")
-    try:
-        said = from_json(head)
-    except ValueError:  # or half of a surrogate pair, which only Python's own reader knows: a name of a file may hold one
-        try:
-            said = json.loads(head)
-        except (ValueError, RecursionError):
-            return None
-    if type(said) is not list or len(said) != 3 or not type(said[0]) is type(said[1]) is int:
-        return None
-    return said[0], said[1], with_line(said[2], line.decode("utf-8", "replace")) if line else said[2]
-
-
-def with_line(message: Any, line: str) -> Any:
-    """The message with the line that came behind it."""
-    return {**message, "line": line} if isinstance(message, dict) else message
+    sender, _, rest = head.partition(b" ")
+    number, _, text = rest.partition(b" ")
+    is_numbered = sender.isdigit() and number.isdigit() and len(sender) + len(number) <= _MOST_DIGITS
+    return Said(int(sender), int(number), text, line.decode("utf-8", "replace")) if is_numbered else None
 
 
 class Numbers:
@@ -112,7 +112,7 @@ def begin_session(secret: Secret) -> Session:
 
 def announce_session(store: Store, secret: Secret, session: Session) -> None:
     """Rank 0: says the nonce of this run. The others need it where the secret is not of this run alone."""
-    store.set(_NONCE_KEY, _derive(secret).sign(_NONCE_KEY, 0, 1, json.dumps(session.nonce)))
+    store.set(_NONCE_KEY, _derive(secret).sign(_NONCE_KEY, 0, 1, session.nonce))
 
 
 def forget_session(store: Store) -> None:
@@ -129,8 +129,8 @@ def await_session(connect: Callable[[timedelta], Store], secret: Secret, within_
     while time.monotonic() < end and not stopped():
         if (data := get_now(store, _NONCE_KEY)) is not None and data != seen:
             seen, told = data, base.check(_NONCE_KEY, data)
-            if told and told[0] == 0:
-                return _derive(secret, str(told[2]))
+            if told and told.sender == 0:
+                return _derive(secret, told.text.decode("utf-8", "replace"))
         time.sleep(_POLL_S)
     return None
 

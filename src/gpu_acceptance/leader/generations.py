@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gpu_acceptance.control.messages import Go, Kind
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import WORKER_END, Attempt
@@ -69,7 +70,7 @@ class Generations:
 
     def run(self, validation: Validation, attempt: int, following: str | None) -> tuple[RankRecord, ...]:
         """One attempt of a validation on all ranks."""
-        records = self._attempt(validation, "run", attempt=attempt, next=following, previous=self._previous)
+        records = self._attempt(validation, "run", attempt, next=following, previous=self._previous)
         spoilers = _spoilers(records, "run")
         self._spoiled_by.update(spoilers)
         self.usable = not spoilers
@@ -117,7 +118,7 @@ class Generations:
         self._number += 1
         self._env, self._single_use, self._previous = env, False, None
         number = len(self.formations) + 1
-        records = self._attempt(self._formation, "form", attempt=number, group=group, env=dict(env))
+        records = self._attempt(self._formation, "form", number, group=group, env=dict(env))
         self._supervisor.control.forget(self._number - 1)  # its workers are gone on all ranks
         self.formations.append(Attempt(number=number, ranks=records))
         without = [record.rank for record in records if record.outcome is not Outcome.PASSED]
@@ -135,7 +136,7 @@ class Generations:
         """Ends healthy workers, and keeps how that went."""
         if self.usable and not self._supervisor.stopping:
             number = len(self.endings) + 1
-            records = self._attempt(Validation(WORKER_END, _END_S), "end", attempt=number)
+            records = self._attempt(Validation(WORKER_END, _END_S), "end", number)
             self._spoiled_by.update(_spoilers(records, "end"))
             self.endings.append(Attempt(number=number, ranks=records))
         self.usable = False
@@ -145,12 +146,20 @@ class Generations:
         """Ranks that spoiled so many generations that the run ends."""
         return [rank for rank, times in sorted(self._spoiled_by.items()) if times >= MOST_SPOILED]
 
-    def _attempt(self, validation: Validation, kind: str, **more: object) -> tuple[RankRecord, ...]:
+    def _attempt(self, validation: Validation, kind: Kind, attempt: int, **more: object) -> tuple[RankRecord, ...]:
         self._sequence += 1
-        go = {"type": "go", "seq": self._sequence, "kind": kind, "nodeid": validation.nodeid}
-        go |= {"deadline_s": validation.deadline_s, "lasts_s": validation.lasts_s}
+        go = Go(
+            seq=self._sequence,
+            kind=kind,
+            nodeid=validation.nodeid,
+            deadline_s=validation.deadline_s,
+            lasts_s=validation.lasts_s,
+            generation=self._number,
+            attempt=attempt,
+            absent=tuple(self._absent),
+        )
         self.usable = False  # where this raises, the workers are left in the middle of something
-        board = self._supervisor.lead_attempt({**go, "generation": self._number, "absent": self._absent, **more})
+        board = self._supervisor.lead_attempt(go.model_copy(update=more))
         self._learn(board.facts)
         return board.records()
 

@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_acceptance.control.messages import AskJournal, JournalTold
 from gpu_acceptance.folder.corroboration import Unlike, find_unlike_journals
-from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.run_files import RunFiles
 from gpu_acceptance.record.run_record import Closing, RunRecord
 from gpu_acceptance.supervisor.confirmation import digest_of
@@ -33,18 +33,18 @@ def close_journals(supervisor: Supervisor, files: RunFiles, closing: Closing, nu
     Collective: the others answer while they wait. Only what is ACCEPTED needs the answer of each rank.
     """
     judged = {str(rank): digest_of(told) for rank, told in supervisor.judged.items()}
-    question = {"beside": files.journal.name, "judged": judged, "closing": encode(closing), "round": number}
-    supervisor.control.cast({"type": "journal?", **question})
-    is_accepted, answers = closing.verdict == "ACCEPTED", supervisor.mail.setdefault("journal", {})
+    supervisor.control.cast(AskJournal(beside=files.journal.name, judged=judged, closing=closing, round=number))
+    is_accepted, answers = closing.verdict == "ACCEPTED", supervisor.mail(JournalTold)
     everybody = set(range(supervisor.place.world_size))
     silent = _await(supervisor, set(answers) if number else everybody, number, needs_all=is_accepted)
-    told = [answer["problem"] for _, answer in sorted(answers.items()) if answer["problem"]]
+    told = [answer.problem for _, answer in sorted(answers.items()) if answer.problem]
     lost = silent & set(supervisor.lookout.lost())
-    if silent - lost and not number and (is_accepted or not supervisor.stopping):
+    is_due = not number and (is_accepted or not supervisor.stopping) and not supervisor.has_lost_messages  # the question may be one
+    if silent - lost and is_due:
         told.append(f"{named('rank', silent - lost)} did not say within {_ANSWER_S:g} s whether the journal is whole")
     if lost and is_accepted:
         told.append(f"{named('rank', lost)} was lost before it could confirm the verdict")
-    shared = {rank for rank, answer in answers.items() if answer["shared"]}
+    shared = {rank for rank, answer in answers.items() if answer.shared}
     here = shared | {rank for rank in everybody - shared if RunFiles(files.folder, rank).journal.exists()}
     return Journals(tuple(sorted(here)), told[0] if told else "")
 
@@ -53,8 +53,9 @@ def _await(supervisor: Supervisor, ranks: set[int], number: int, *, needs_all: b
     """Waits for what these ranks say to this question; returns who was silent."""
     end = time.monotonic() + _ANSWER_S
     while True:
-        silent = ranks - {rank for rank, answer in supervisor.mail["journal"].items() if answer["round"] == number}
-        has_time = needs_all or not supervisor.stopping  # else the launcher soon kills what is left
+        silent = ranks - {rank for rank, answer in supervisor.mail(JournalTold).items() if answer.round == number}
+        # Else the launcher soon kills what is left; and where messages are lost nothing is ACCEPTED any more.
+        has_time = (needs_all and not supervisor.has_lost_messages) or not supervisor.stopping
         if silent <= set(supervisor.lookout.lost()) or not has_time or time.monotonic() > end:
             return silent
         supervisor.pump()

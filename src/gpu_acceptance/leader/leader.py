@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.control.control import ControlError
+from gpu_acceptance.control.messages import Stop, Verdict
 from gpu_acceptance.leader.generations import MOST_SPOILED, Generations, Validation
 from gpu_acceptance.options.budget import Budget
 from gpu_acceptance.processes.gc_pause import gc_paused
@@ -71,14 +72,13 @@ class Leader:
         self.rows.append(row)
         self._supervisor.ended = self._supervisor.ended or self._why_end()
         self._supervisor.control.cast(
-            {
-                "type": "verdict",
-                "nodeid": row.nodeid,
-                "outcome": row.outcome,
-                "message": clip(row.message, _CAST_TEXT),
-                "duration_s": row.duration_s,
-                "ended": self._supervisor.ended,
-            }
+            Verdict(
+                nodeid=row.nodeid,
+                outcome=row.outcome,
+                message=clip(row.message, _CAST_TEXT),
+                duration_s=row.duration_s,
+                ended=self._supervisor.ended,
+            )
         )
         self._supervisor.follow()
         return row
@@ -193,7 +193,7 @@ class Leader:
     def _tick(self) -> None:
         budget = self._options.budget
         if budget and budget.is_spent and not self._supervisor.stopping:
-            self._supervisor.control.cast({"type": "stop", "reason": budget.text})
+            self._supervisor.control.cast(Stop(reason=budget.text))
         self._live_line()
 
     def _live_line(self) -> None:
@@ -231,5 +231,5 @@ def live_line(board: Board, job: Job) -> str:
     """`acceptance/test_hbm.py::test_copy: 20 s of 300 s, 7 of 8 ranks done, awaiting rank 3 (node-01, GPU 3)`."""
     awaited = board.awaited
     done = job.world_size - len(awaited)
-    elapsed = f"{board.elapsed_s:.0f} s of {board.go['deadline_s']:g} s"
-    return f"{board.go['nodeid']}: {elapsed}, {done} of {job.world_size} ranks done, awaiting {job.who(awaited)}"
+    elapsed = f"{board.elapsed_s:.0f} s of {board.go.deadline_s:g} s"
+    return f"{board.go.nodeid}: {elapsed}, {done} of {job.world_size} ranks done, awaiting {job.who(awaited)}"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.lookout import BEAT_S, Loss
+from gpu_acceptance.control.messages import Final, Resend
 from gpu_acceptance.folder.rebuild import read_run_folder, rebuild
 from gpu_acceptance.folder.run_files import RunFiles, utc_now
 from gpu_acceptance.record.run_record import RunEnd, RunRecord
@@ -37,7 +38,7 @@ def elect(supervisor: Supervisor, loss: Loss) -> list[int]:
 
 def _ended(supervisor: Supervisor) -> list[int]:
     """Who has ended the run, and therefore leads it."""
-    return sorted(supervisor.mail.get("final", {}))
+    return sorted(supervisor.mail(Final))
 
 
 def _find_alive(supervisor: Supervisor) -> list[int]:
@@ -66,20 +67,20 @@ def send_journal(supervisor: Supervisor) -> None:
     assert supervisor.journal
     text = supervisor.journal.text()
     try:
-        supervisor.tell_leader({"type": "resend", "journal": text})
+        supervisor.tell_leader(Resend(journal=text))
     except ControlError:  # more than one message may hold; where the disk is shared, the leader reads it itself
-        supervisor.tell_leader({"type": "resend", "journal": ""})
+        supervisor.tell_leader(Resend(journal=""))
 
 
 def await_listeners(supervisor: Supervisor, alive: list[int]) -> list[int]:
     """The new leader: who has sent its journal has elected us too; what we said before that was said to nobody. Returns all who listen."""
-    return sorted({*alive, *supervisor.await_mail("resend", _RESEND_S, alive)})
+    return sorted({*alive, *supervisor.await_mail(Resend, _RESEND_S, alive)})
 
 
 def rebuild_run(supervisor: Supervisor, files: RunFiles, why: str, interrupted: str | None) -> RunRecord:
     """The new leader: puts the journals of the living beside its own and rebuilds the run from all in the folder."""
-    for rank, message in supervisor.mail["resend"].items():
-        _keep(RunFiles(files.folder, rank).journal, message["journal"])
+    for rank, message in supervisor.mail(Resend).items():
+        _keep(RunFiles(files.folder, rank).journal, message.journal)
     contents, control = read_run_folder(files.folder), supervisor.control_messages()
     end = RunEnd(interrupted=interrupted, control_lost=supervisor.has_lost_control)
     return rebuild(contents, ended_at=utc_now(), why=why, end=end, control=control)

@@ -1,7 +1,6 @@
 """What a validation saw over its steps, such as a loss: kept in the record, judged by nobody."""
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -48,11 +47,6 @@ def curve_of(name: str, values: Sequence[float], unit: str) -> Curve:
     bounds = _bounds(len(values), min(len(values), MOST_POINTS))
     points = tuple(_mean(values[begin:end]) for begin, end in itertools.pairwise(bounds))
     return Curve(name=name, unit=unit, num_steps=len(values), points=points)
-
-
-def curve_from_json(told: object) -> Curve:
-    """As it came in a message. Raises ValueError over what is none."""
-    return Curve.model_validate_json(json.dumps(told))
 
 
 def _check_words(name: str, unit: str) -> None:

@@ -1,6 +1,5 @@
 """One measured value, as a test gave it. What is no value says so, and is never judged as one."""
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -8,7 +7,7 @@ from operator import not_
 from types import MappingProxyType
 from typing import Any, cast, get_args
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from gpu_acceptance.text.clip import clip
@@ -46,7 +45,6 @@ class Figure:
         return self.labels.get(name) if self.labels else None
 
 
-_FIGURE = TypeAdapter(Figure)
 _MOST_TEXT = 1_000  # characters of a text that is a figure
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _UNIT = re.compile(r"[A-Za-z0-9_%/.*^-]{1,40}")
@@ -91,11 +89,6 @@ def _label(name: str, value: object) -> str | int:
     if not _LABEL.fullmatch(name) or isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError(f"label {name!r:.100} is {value!r:.100}; allowed: a text or an integer, by a name of {_LABEL.pattern}")
     return clip(value, _MOST_LABEL) if isinstance(value, str) else value
-
-
-def figure_from_json(told: object) -> Figure:
-    """As it came in a message. Raises ValueError over what is none."""
-    return _FIGURE.validate_json(json.dumps(told))
 
 
 def _anomaly(value: object) -> str:

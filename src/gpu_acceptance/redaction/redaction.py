@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from gpu_acceptance.folder.disk import RecordError, read_regular, sha256_of, write_atomically
-from gpu_acceptance.folder.encoding import encode
 from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE, Manifest, find_manifest, write_manifest
 from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.record.run_record import RunRecord
@@ -24,7 +23,7 @@ from gpu_acceptance.redaction.stand_ins import StandIns, read_stand_ins, write_s
 from gpu_acceptance.report import event_files, write_page
 from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.report.exports import EXPORTS, write_exports
-from gpu_acceptance.text.model import Model
+from gpu_acceptance.text.model import Model, encode
 from gpu_acceptance.text.strict_json import StrictJsonError, parse
 from gpu_acceptance.text.visible import visible
 

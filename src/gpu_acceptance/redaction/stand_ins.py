@@ -12,8 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from gpu_acceptance.folder.disk import RecordError, read_regular, sha256_of, write_atomically
-from gpu_acceptance.folder.encoding import encode, first_problem
-from gpu_acceptance.text.model import Model
+from gpu_acceptance.text.model import Model, encode, first_problem
 
 Kind = Literal["host", "gpu serial", "gpu uuid", "uuid", "product serial", "chassis serial", "guid", "wide guid", "mac", "ipv4", "ipv6"]
 PathKind = Literal["user", "path", "checkout", "packages", "argument"]

@@ -56,6 +56,12 @@ class Problem:
     others: tuple[tuple[str, str], ...] = ()  # anchor and node ID of those with the very same limits not held, and nothing else
 
     @property
+    def untold(self) -> str:
+        """What of its message none of its lines says."""
+        told = {line.message for line in self.lines}
+        return "\n".join(text for text in self.message.split("\n") if text not in told)
+
+    @property
     def num_victims(self) -> int:
         return sum(not culprit.is_cause for culprit in self.culprits)
 

@@ -2,12 +2,12 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from gpu_acceptance.control.control import UnreachableError
-from gpu_acceptance.control.session import Message
-from gpu_acceptance.folder.encoding import encode
+from gpu_acceptance.control.messages import Agreed, AskClock, Clock, Collected, Hello, Problem, Refused, Welcome
 from gpu_acceptance.launch.patience import Patience
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.refused import INCOMPLETE, RefusedError, UnmetError, interrupted
@@ -18,6 +18,7 @@ from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.values import first_of
 
+A = TypeVar("A", Welcome, Agreed)
 COLLECT_S = 120.0  # for all ranks to collect: imports of one file system by all at once
 _EVERY_S = 15.0  # a line for people who wait
 _CLOCK_S = 5.0  # for an answer that takes milliseconds; without one the run goes on
@@ -28,39 +29,39 @@ def join(
     supervisor: Supervisor,
     identity: RankIdentity,
     refusal: RefusedError | None,
-    welcome: Callable[[list[RankIdentity]], Message],
+    welcome: Callable[[list[RankIdentity]], Welcome],
     unmet_id: str,
     patience: Patience,
-) -> Message:
+) -> Welcome:
     """Says hello, and returns rank 0's welcome once every rank has. Collective. Raises RefusedError with one text for all.
 
     `unmet_id`: rank 0's, the run id of a refusal because of ranks that never said hello.
     """
-    hello = {"type": "hello", "identity": encode(identity), "refusal": refusal and _refused(refusal)}
-    supervisor.tell_leader({**hello, "nonce": supervisor.control.nonce})
+    supervisor.tell_leader(Hello(identity=identity, refusal=_refused(refusal) if refusal else None, nonce=supervisor.control.nonce))
     with _refused_where_unmet(supervisor):
         if supervisor.is_leader:
             answer = _answer_hellos(supervisor, welcome, unmet_id, patience)
-            supervisor.control.cast({**answer, "heard": {rank: hello["nonce"] for rank, hello in supervisor.mail["hello"].items()}})
-        answer = _answer_of_leader(supervisor, "welcome", patience.join_s)
+            heard = {str(rank): hello.nonce for rank, hello in supervisor.mail(Hello).items()}
+            supervisor.control.cast(answer.model_copy(update={"heard": heard}))
+        welcomed = _answer_of_leader(supervisor, Welcome, patience.join_s)
         if supervisor.is_leader:
             supervisor.control.all_have_joined()
     everybody = range(supervisor.place.world_size)
     supervisor.lookout.watch(everybody if supervisor.is_leader else [supervisor.leader], supervisor.leader)
-    return answer
+    return welcomed
 
 
-def agree(supervisor: Supervisor, nodeids: list[str], problems: list[RefusedError], answer: Callable[[], Message]) -> Message:
+def agree(supervisor: Supervisor, nodeids: list[str], problems: list[RefusedError], answer: Callable[[], Agreed]) -> Agreed:
     """Rank 0's `answer`, where all ranks collected the same and none has a problem. Collective. Raises RefusedError."""
-    told = [{"message": clip(str(problem), 4000), "exit_code": problem.exit_code} for problem in problems[:3]]
-    supervisor.tell_leader({"type": "collected", "nodeids": nodeids, "problems": told})
+    told = tuple(Problem(message=clip(str(problem), 4000), exit_code=problem.exit_code) for problem in problems[:3])
+    supervisor.tell_leader(Collected(nodeids=tuple(nodeids), problems=told))
     with _refused_where_unmet(supervisor):
         if supervisor.is_leader:
-            answers = supervisor.await_mail("collected", COLLECT_S, until_stopped=True)
+            answers = supervisor.await_mail(Collected, COLLECT_S, until_stopped=True)
             stopped = interrupted(supervisor.stopping) if supervisor.stopping else None
             problem = stopped or find_collection_problem(answers, supervisor.place.world_size)
-            supervisor.control.cast(_refused(problem) if problem else {"type": "agreed", **answer()})
-        return _answer_of_leader(supervisor, "agreed", COLLECT_S)
+            supervisor.control.cast(_refused(problem) if problem else answer())
+        return _answer_of_leader(supervisor, Agreed, COLLECT_S)
 
 
 @contextmanager
@@ -74,7 +75,9 @@ def _refused_where_unmet(supervisor: Supervisor) -> Iterator[None]:
         raise interrupted(reason) if reason else UnmetError(str(error), is_cut_off=supervisor.is_cut_off) from None
 
 
-def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]], Message], unmet_id: str, patience: Patience) -> Message:
+def _answer_hellos(
+    supervisor: Supervisor, welcome: Callable[[list[RankIdentity]], Welcome], unmet_id: str, patience: Patience
+) -> Welcome | Refused:
     hellos = _await_hellos(supervisor, patience)
     if supervisor.stopping:
         return _refused(interrupted(supervisor.stopping))
@@ -88,29 +91,28 @@ def _answer_hellos(supervisor: Supervisor, welcome: Callable[[list[RankIdentity]
     if absent:
         text = f"{absent} did not arrive within {patience.join_s:g} s; see what {place.launcher or 'its shell'} said there"
         return _refused(RefusedError(text, INCOMPLETE, unmet_id))
-    refusals = [hello["refusal"] for _, hello in sorted(hellos.items()) if hello["refusal"]]
+    refusals = [hello.refusal for _, hello in sorted(hellos.items()) if hello.refusal]
     if refusals:
-        first: Message = refusals[0]
-        return first
+        return refusals[0]
     try:
-        return {"type": "welcome", **welcome(identities), "clocks": _ask_clocks(supervisor, identities)}
+        return welcome(identities).model_copy(update={"clocks": _ask_clocks(supervisor, identities)})
     except RefusedError as error:
         return _refused(error)
 
 
-def _await_hellos(supervisor: Supervisor, patience: Patience) -> dict[int, Message]:
+def _await_hellos(supervisor: Supervisor, patience: Patience) -> dict[int, Hello]:
     end = time.monotonic() + patience.join_s
     while True:
         left_s = max(0.0, end - time.monotonic())
-        hellos = supervisor.await_mail("hello", min(_EVERY_S, left_s), until_stopped=True)
+        hellos = supervisor.await_mail(Hello, min(_EVERY_S, left_s), until_stopped=True)
         absent = _absent(supervisor.place, hellos)
         if not absent or supervisor.stopping or left_s <= _EVERY_S or _other_job(supervisor.place, _identities(hellos)):
             return hellos
         patience.say(f"waiting for {absent}, {left_s - _EVERY_S:.0f} s more at most (--join-timeout)")
 
 
-def _identities(hellos: dict[int, Message]) -> list[RankIdentity]:
-    return [RankIdentity.model_validate_json(hello["identity"]) for _, hello in sorted(hellos.items())]
+def _identities(hellos: dict[int, Hello]) -> list[RankIdentity]:
+    return [hello.identity for _, hello in sorted(hellos.items())]
 
 
 def _other_job(place: Rank, identities: list[RankIdentity]) -> str:
@@ -129,48 +131,49 @@ def _absent(place: Rank, hellos: Collection[int]) -> str:
     return f"{named('rank', absent)} ({named('node', {rank // place.local_world_size for rank in absent})})" if absent else ""
 
 
-def _ask_clocks(supervisor: Supervisor, identities: list[RankIdentity]) -> list[tuple[int, Bounds]]:
+def _ask_clocks(supervisor: Supervisor, identities: list[RankIdentity]) -> tuple[tuple[int, Bounds], ...]:
     """Of each other node, how far its clock is ahead of ours; its lowest local rank answers for it."""
     node_of = {identity.rank: identity.node for identity in identities if identity.local_rank == 0 and identity.node}
     asked_s = time.time()
     for rank in node_of:
-        supervisor.control.send(rank, {"type": "clock?"})
-    answers = supervisor.await_mail("clock", _CLOCK_S, node_of) if node_of else {}
-    return [(node_of[rank], ahead(asked_s, answer["heard_s"], answer["clock_s"])) for rank, answer in sorted(answers.items())]
+        supervisor.control.send(rank, AskClock())
+    answers = supervisor.await_mail(Clock, _CLOCK_S, node_of) if node_of else {}
+    return tuple((node_of[rank], ahead(asked_s, answer.heard_s, answer.clock_s)) for rank, answer in sorted(answers.items()))
 
 
-def _refused(error: RefusedError) -> Message:
-    return {"type": "refused", "message": str(error), "exit_code": error.exit_code, "run_id": error.run_id}
+def _refused(error: RefusedError) -> Refused:
+    return Refused(message=str(error), exit_code=error.exit_code, run_id=error.run_id)
 
 
-def _answer_of_leader(supervisor: Supervisor, kind: str, leader_waits_s: float) -> Message:
-    message = supervisor.await_cast(kind, leader_waits_s + 30)
-    if message.get("heard", {}).get(str(supervisor.place.rank), supervisor.control.nonce) != supervisor.control.nonce:
+def _answer_of_leader(supervisor: Supervisor, kind: type[A], leader_waits_s: float) -> A:
+    message = supervisor.await_cast(kind, Refused, silence_s=leader_waits_s + 30)
+    heard = {} if isinstance(message, Agreed) else message.heard
+    if heard.get(str(supervisor.place.rank), supervisor.control.nonce) != supervisor.control.nonce:
         raise UnreachableError("the answer of rank 0 is one of an earlier run: somebody repeats control messages")
-    if message["type"] == "refused":
+    if isinstance(message, Refused):
         supervisor.say_bye()
-        raise RefusedError(message["message"], message["exit_code"], message["run_id"])
+        raise RefusedError(message.message, message.exit_code, message.run_id)
     return message
 
 
-def find_collection_problem(answers: dict[int, Message], world_size: int) -> RefusedError | None:
+def find_collection_problem(answers: dict[int, Collected], world_size: int) -> RefusedError | None:
     """None where all ranks collected the same set; else who cannot take part, or who lacks or adds what against rank 0."""
     absent = [rank for rank in range(world_size) if rank not in answers]
     if absent:
         return RefusedError(f"{named('rank', absent)} did not finish collecting within {COLLECT_S:g} s", INCOMPLETE)
     for rank, answer in sorted(answers.items()):
-        for problem in answer["problems"]:
-            return RefusedError(f"rank {rank} cannot take part: {problem['message']}", problem["exit_code"])
+        for problem in answer.problems:
+            return RefusedError(f"rank {rank} cannot take part: {problem.message}", problem.exit_code)
     for rank, answer in sorted(answers.items()):
-        times: Counter[str] = Counter(answer["nodeids"])
+        times: Counter[str] = Counter(answer.nodeids)
         if twice := [nodeid for nodeid, number in times.items() if number > 1]:
             again = first_of(twice, _MOST_LINES)
             return RefusedError(f"rank {rank} collected more than once, so that one would answer for the other: {again}")
-    difference = _difference({rank: answers[rank]["nodeids"] for rank in sorted(answers)})
+    difference = _difference({rank: answers[rank].nodeids for rank in sorted(answers)})
     return RefusedError(difference) if difference else None
 
 
-def _difference(nodeids: dict[int, list[str]]) -> str:
+def _difference(nodeids: Mapping[int, Sequence[str]]) -> str:
     reference = set(nodeids[0])
     lines = []
     for rank, ids in nodeids.items():

@@ -10,8 +10,7 @@ from gpu_acceptance.checkpoints.folder import folder_of
 from gpu_acceptance.checkpoints.kept import are_evidence
 from gpu_acceptance.checkpoints.removal import remove_within
 from gpu_acceptance.control.control import ControlError
-from gpu_acceptance.control.session import Message
-from gpu_acceptance.folder.encoding import encode
+from gpu_acceptance.control.messages import Agreed, Final, StopRequest
 from gpu_acceptance.folder.manifest import MANIFEST, write_manifest
 from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.folder.run_files import RunFiles, utc_now
@@ -104,13 +103,13 @@ class Run:
         stopped = self.supervisor.stop_signals.reason
         problems = [interrupted(stopped)] if stopped else [*self.obstacles, *collected.problems, *wrong, *self._none_at_level()]
 
-        def answer() -> Message:
+        def answer() -> Agreed:
             plan = self._make_plan(collected)
             longest_s = max((planned.deadline_s for planned in plan.validations), default=self.default_deadline_s)
-            return {"plan": encode(plan), "group_timeout_s": longest_s + BACKSTOP_S, "mark": new_mark()}
+            return Agreed(plan=plan, group_timeout_s=longest_s + BACKSTOP_S, mark=new_mark())
 
         agreed = self._agree([item.nodeid for item in collected.items], problems, answer)
-        plan = RunPlan.model_validate_json(agreed["plan"])
+        plan = agreed.plan
         assert self.supervisor.journal
         assert self.supervisor.hold
         self.supervisor.journal.append(plan)
@@ -123,9 +122,9 @@ class Run:
         named, beside = settings.checkpoint_dir, settings.report_dir
         folder = self.checkpoints = folder_of(self.files.folder.name, named, beside, num_nodes)
         parameters = dict(plan.profile.parameters)
-        timeout_s, nodes, data_dir = agreed["group_timeout_s"], plan.declared_nodes, settings.data_dir
+        timeout_s, nodes, data_dir = agreed.group_timeout_s, plan.declared_nodes, settings.data_dir
         shared = settings.shared_dir
-        stem = self.shared_stem = stem_in(shared, self.files.folder.name, agreed["mark"]) if shared else None
+        stem = self.shared_stem = stem_in(shared, self.files.folder.name, agreed.mark) if shared else None
         named_too = data_dir, stem, settings.lora_model, settings.lora_data
         suite = Suite(rootdir, ini, files, parameters, timeout_s, counters, most, digests, nodes, folder, *named_too)
         self.supervisor.hold.collect_with(suite)
@@ -145,14 +144,18 @@ class Run:
         """Tells all ranks that one cannot go on before anything was agreed."""
         if self.refused:
             return
+
+        def answer() -> Agreed:
+            raise AssertionError(f"a rank cannot go on, and yet all agree: {problem}")
+
         try:
-            self._agree([], [problem], dict)
+            self._agree([], [problem], answer)
         except UnmetError:
             self.refused = problem
         except RefusedError:
             return
 
-    def _agree(self, nodeids: list[str], problems: list[RefusedError], answer: Callable[[], Message]) -> Message:
+    def _agree(self, nodeids: list[str], problems: list[RefusedError], answer: Callable[[], Agreed]) -> Agreed:
         try:
             return agree(self.supervisor, nodeids, problems, answer)
         except RefusedError as error:
@@ -203,11 +206,11 @@ class Run:
 
     def _follow(self, nodeid: str) -> tuple[Outcome, str, float, None]:
         verdict = self.supervisor.follow()
-        if verdict["type"] == "final":
+        if isinstance(verdict, Final):
             return Outcome.NOT_RUN, self.supervisor.ended or "", 0.0, None
-        if verdict["nodeid"] != nodeid:
-            raise ControlError(f"rank 0 judged {verdict['nodeid']} where this rank was at {nodeid}")
-        return Outcome(verdict["outcome"]), verdict["message"], verdict["duration_s"], None
+        if verdict.nodeid != nodeid:
+            raise ControlError(f"rank 0 judged {verdict.nodeid} where this rank was at {nodeid}")
+        return verdict.outcome, verdict.message, verdict.duration_s, None
 
     def _elect(self, error: LeaderLostError) -> None:
         """From here on another rank leads, or this one as a standby."""
@@ -346,7 +349,7 @@ class Run:
 
     def _finish_together(self) -> None:
         if self.leader is None and self.problem:
-            self.supervisor.tell_leader({"type": "stop_request", "reason": f"rank {self.place.rank}: {self.problem}"})
+            self.supervisor.tell_leader(StopRequest(reason=f"rank {self.place.rank}: {self.problem}"))
         while self.ending is None:
             try:
                 if self.leader:
@@ -377,16 +380,15 @@ class Run:
                 self.alive = await_listeners(self.supervisor, self.alive)
                 self._tell(self._end_as_standby())
         self.supervisor.leader_writes = True
-        final = self._told_before() or self.supervisor.await_cast("final", silence_s=60 if self.alive is None else 20)
-        self.ending = Ending(int(final["exit_code"]), final["word"], tuple(final["lines"]))
+        final = self._told_before() or self.supervisor.await_cast(Final, silence_s=60 if self.alive is None else 20)
+        self.ending = Ending(final.exit_code, final.word, final.lines)
 
-    def _told_before(self) -> Message | None:
+    def _told_before(self) -> Final | None:
         """Of a leader that ended the run before we had elected it."""
-        return self.supervisor.mail.get("final", {}).get(self.supervisor.leader)
+        return self.supervisor.mail(Final).get(self.supervisor.leader)
 
     def _tell(self, ending: Ending) -> None:
-        final = {"exit_code": ending.exit_code, "word": ending.word, "lines": list(ending.lines)}
-        self.supervisor.control.cast({"type": "final", **final})
+        self.supervisor.control.cast(Final(exit_code=ending.exit_code, word=ending.word, lines=tuple(ending.lines)))
 
     def _end_as_standby(self) -> Ending:
         """Writes what the lost leader can no longer write; where it did so at the last moment, that counts."""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from gpu_acceptance.checkpoints import folder as checkpoint_folder
 from gpu_acceptance.control.control import CONNECT_S, Control, UnreachableError, control_prefix
-from gpu_acceptance.control.session import Message, Session, begin_session
+from gpu_acceptance.control.messages import Welcome
+from gpu_acceptance.control.session import Session, begin_session
 from gpu_acceptance.control.store_host import host_store
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import Journal
@@ -53,18 +54,18 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
     chosen: dict[str, Profile] = {}
     joined: list[RankIdentity] = []
 
-    def welcome(identities: list[RankIdentity]) -> Message:
+    def welcome(identities: list[RankIdentity]) -> Welcome:
         joined.extend(identities)
         chosen["profile"] = profile = _profile_for(settings, identities, own)
-        return {"run_id": _fresh_run_id(settings), "deadline_s": profile.deadline_s}
+        return Welcome(run_id=_fresh_run_id(settings), deadline_s=profile.deadline_s)
 
     try:
         supervisor = _connect(place, stop, settings.join_s, begun)
         answer = join(supervisor, identity, refusal, welcome, _unused_run_id(settings), Patience(settings.join_s, say))
     except RefusedError as error:
         raise refuse_start(error, refusal, settings.report_dir, identity, stop.launcher) from None
-    run_id = answer["run_id"]
-    clocks = {node: tuple(bounds) for node, bounds in answer["clocks"]}
+    run_id = answer.run_id
+    clocks = dict(answer.clocks)
 
     def known(one: RankIdentity) -> RankIdentity:
         return one.model_copy(update={"run_id": run_id, "clock_ahead_s": clocks.get(one.node), "rack": own.rack_of(one.host)})
@@ -74,7 +75,7 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
     obstacles = _open_journal(supervisor, files, identity) + _hold_worker(supervisor, files, identity)
     job = Job(tuple(map(known, joined))) if joined else None
     profile = chosen.get("profile")
-    return Run(settings, place, supervisor, identity, files, answer["deadline_s"], profile, obstacles, job=job, own_files=own)
+    return Run(settings, place, supervisor, identity, files, answer.deadline_s, profile, obstacles, job=job, own_files=own)
 
 
 def _begin(place: Rank) -> tuple[Secret, Session]:

@@ -7,8 +7,8 @@ Else it closes its journal with how the run ends.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from gpu_acceptance.control.messages import AskJournal, JournalTold, Told
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.record.control_messages import DisputedRecord
 from gpu_acceptance.record.outcome import Outcome
@@ -16,32 +16,31 @@ from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.run_record import Closing
 
 _DIGITS = 16
-Told = dict[str, list[str]]  # `NODE_ID ATTEMPT` -> outcome and digest
 
 
 def note(told: Told, record: RankRecord, text: str) -> None:
     """Adds a record, as it was sent."""
-    told[f"{record.nodeid} {record.attempt}"] = [record.outcome, hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]]
+    told[f"{record.nodeid} {record.attempt}"] = record.outcome, hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-def digest_of(told: Mapping[str, list[str]]) -> str:
+def digest_of(told: Told) -> str:
     """Of all records of one rank."""
     return hashlib.sha256(json.dumps(sorted(told.items())).encode()).hexdigest()[:_DIGITS]
 
 
-def answer(question: Mapping[str, Any], rank: int, journal: Journal, told: Told, lost: Mapping[str, int]) -> dict[str, Any]:
+def answer(question: AskJournal, rank: int, journal: Journal, told: Told, lost: Mapping[str, int]) -> JournalTold:
     """What a rank says of its journal and of what was judged of it (None: just that); `lost`: messages that it knows to be lost.
 
     It closes its journal where it can confirm all. Where the leader's journal is `beside` it, they share a folder.
     """
     harm = journal.find_harm()
     problem = f"the journal of rank {rank} ({journal.path}) {harm}" if harm else ""
-    agrees = question["judged"].get(str(rank)) == digest_of(told)
-    closing = Closing.model_validate_json(question["closing"])
+    agrees = question.judged.get(str(rank)) == digest_of(told)
+    closing = question.closing
     if agrees and not problem and lost.keys() <= (closing.control.lost if closing.control else {}).keys():
         problem = _close(journal, closing)
-    shared = journal.path.with_name(question["beside"]).exists()
-    return {"problem": problem, "shared": shared, "told": None if agrees else told, "round": question["round"]}
+    shared = journal.path.with_name(question.beside).exists()
+    return JournalTold(problem=problem, shared=shared, told=None if agrees else told, round=question.round)
 
 
 def _close(journal: Journal, closing: Closing) -> str:
@@ -53,12 +52,12 @@ def _close(journal: Journal, closing: Closing) -> str:
     return ""
 
 
-def find_disputed(judged: Mapping[int, Told], answers: Mapping[int, Mapping[str, Any]], *, whole: bool) -> tuple[DisputedRecord, ...]:
+def find_disputed(judged: Mapping[int, Told], answers: Mapping[int, JournalTold], *, whole: bool) -> tuple[DisputedRecord, ...]:
     """Of each rank that objects (its answer has all that it `told`), the first record that differs.
 
     `whole`: the run was not broken off, so that no record may be missing either.
     """
-    objecting = {rank: answer["told"] for rank, answer in sorted(answers.items()) if answer["told"] is not None}
+    objecting = {rank: one.told for rank, one in sorted(answers.items()) if one.told is not None}
     found = (next(_differing(rank, judged.get(rank, {}), told, whole=whole), None) for rank, told in objecting.items())
     return tuple(one for one in found if one)
 
@@ -72,6 +71,6 @@ def _differing(rank: int, judged: Told, told: Told, *, whole: bool) -> Iterator[
         yield DisputedRecord(rank=rank, nodeid=nodeid, attempt=int(attempt), told=_shown(theirs), judged=_shown(ours))
 
 
-def _shown(entry: list[str] | None) -> str:
+def _shown(entry: tuple[Outcome, str] | None) -> str:
     """`passed (0123456789abcdef)`."""
-    return f"{Outcome(entry[0])} ({entry[1]})" if entry else "nothing"
+    return f"{entry[0]} ({entry[1]})" if entry else "nothing"

@@ -3,28 +3,52 @@
 import contextlib
 import queue
 import selectors
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from gpu_acceptance.control.control import Control
-from gpu_acceptance.control.session import Message
+from gpu_acceptance.control.messages import Message
 from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.processes.stop_signals import StopSignals
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.worker.channel import ChannelError
+from gpu_acceptance.worker.messages import WorkerMessage
 
 _MOST_READS = 32  # of 64 KiB in one wait; a pipe that its worker left behind holds 1 MiB at most
 _MOST_MESSAGES = 100  # in one wait: the two sides take turns, an honest worker is a few messages ahead
 
 
-class Event(NamedTuple):
-    """`control`: message from `sender`. `worker`: message of our worker. `exit`: our worker is gone. `stop`: end the run.
+class Garbled(NamedTuple):
+    """What a worker sent that is no message, in words."""
 
-    A thousand ranks send three thousand in a validation: a tuple is made in half the time.
-    """
+    what: str
 
-    kind: Literal["control", "worker", "exit", "stop"]
+
+class FromControl(NamedTuple):
+    """A control message. A thousand ranks send three thousand in a validation: a tuple is made in half the time."""
+
+    sender: int
     message: Message
-    sender: int = 0
+
+
+class FromWorker(NamedTuple):
+    """What our worker said, or sent that is no message."""
+
+    message: WorkerMessage | Garbled
+
+
+class Exit(NamedTuple):
+    """Our worker is gone."""
+
+    status: ExitStatus
+
+
+class StopAsked(NamedTuple):
+    """The run shall end: a signal, or the launcher is gone."""
+
+    reason: str
+
+
+Event = FromControl | FromWorker | Exit | StopAsked
 
 
 class Events:
@@ -73,7 +97,7 @@ class Events:
         reason = self._stop.poll()  # each time: what is not taken from it would wake us for ever
         if reason and not self._stop_told:
             self._stop_told = True
-            events.append(Event("stop", {"type": "stop", "reason": reason}))
+            events.append(StopAsked(reason))
         return events
 
     def _from_worker(self, *, exited: bool) -> list[Event]:
@@ -85,25 +109,25 @@ class Events:
                 messages = worker.reader.read()
                 if not messages:
                     break
-                events += [Event("worker", message) for message in messages]
+                events += [FromWorker(message) for message in messages]
                 if (number := len(events)) > _MOST_MESSAGES:
                     events.clear()  # whoever handled them all would be away for that long
                     raise ChannelError(f"a flood of {number} messages at once; allowed: {_MOST_MESSAGES}")
         except ChannelError as error:  # nothing after it can be trusted: as at the end of the stream
-            events.append(Event("worker", {"type": "garbled", "message": str(error)}))
+            events.append(FromWorker(Garbled(str(error))))
             messages = None
         if messages is None:
             with contextlib.suppress(KeyError):  # end of the stream: would be readable for ever
                 self._selector.unregister(worker.reader.fd)
         if exited:
-            events.append(Event("exit", {"type": "exit", "status": worker.exit_status() or ExitStatus(None)}))
+            events.append(Exit(worker.exit_status() or ExitStatus(None)))
         return events
 
     def _from_control(self) -> list[Event]:
         self._control.drain_wake()
-        events = []
+        events: list[Event] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 sender, message = self._control.incoming.get_nowait()
-                events.append(Event("control", message, sender))
+                events.append(FromControl(sender, message))
         return events

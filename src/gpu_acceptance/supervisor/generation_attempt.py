@@ -2,12 +2,14 @@
 
 import time
 
-from gpu_acceptance.control.session import Message
+from gpu_acceptance.control.messages import Go, Message
 from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.record.outcome import Cause, Outcome
-from gpu_acceptance.supervisor.rank_attempt import Host, RankAttempt, told_cause
+from gpu_acceptance.supervisor.events import Garbled
+from gpu_acceptance.supervisor.rank_attempt import Host, RankAttempt
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.verdict.attempts import NO_WORKER
+from gpu_acceptance.worker.messages import AskTelemetry, Formed, FormFailed, Goodbye, Quit, Ready, Step, WorkerMessage
 
 _GONE_S = 30.0  # as long as torchrun gives its ranks
 _FREE_S = 15.0  # NVML showed 23 GB of a SIGKILLed worker free within 0.9 s
@@ -16,8 +18,8 @@ _FREE_S = 15.0  # NVML showed 23 GB of a SIGKILLed worker free within 0.9 s
 class FormAttempt(RankAttempt):
     """A new generation: the old worker gone, its GPU memory free, a new worker up, the world formed."""
 
-    def __init__(self, host: Host, go: Message) -> None:
-        super().__init__(host, go)
+    def __init__(self, host: Host, go: Go, rank: int, world_size: int) -> None:
+        super().__init__(host, go, rank, world_size)
         self.phase = "ending the last worker"
         self._waits_for_memory_since: float | None = None
         self._has_started = False  # the new worker
@@ -28,24 +30,23 @@ class FormAttempt(RankAttempt):
             self._finish(Outcome.NOT_RUN, NO_WORKER, phase="")
         self.tick()
 
-    def on_worker(self, message: Message) -> None:
+    def on_worker(self, message: WorkerMessage | Garbled) -> None:
         if self._has_started:  # before that it is the old one that speaks
             super().on_worker(message)
 
-    def _on_message(self, message: Message) -> None:
+    def _on_message(self, message: WorkerMessage) -> None:
         assert self._hold.worker
-        match message["type"]:
-            case "ready":
+        match message:
+            case Ready():
                 self._is_ready = True
-                command = self._hold.form_command(self.go["generation"], group=self.go["group"])
-                self._hold.worker.send({**command, "seq": self.go["seq"]})
-            case "step":
-                self.phase = clip(str(message["name"]), 100)
-            case "formed":
-                self._finish(Outcome.PASSED, "", facts={str(name): clip(str(value)) for name, value in message["facts"].items()})
-            case "form_failed":
-                outcome = Outcome.FAILED if message["failed"] else Outcome.ERROR
-                self._finish_told(outcome, message["message"], cause=told_cause(message), log_tail=self._hold.worker.log_tail())
+                self._hold.worker.send(self._hold.form_command(self.go.seq, self.go.generation, group=self.go.group))
+            case Step():
+                self.phase = clip(message.name, 100)
+            case Formed():
+                self._finish(Outcome.PASSED, "", facts={name: clip(value) for name, value in message.facts.items()})
+            case FormFailed():
+                outcome = Outcome.FAILED if message.failed else Outcome.ERROR
+                self._finish_told(outcome, message.message, cause=message.cause, log_tail=self._hold.worker.log_tail())
 
     def on_exit(self, status: ExitStatus, log_tail: str) -> None:
         if self._has_started and not self._is_ready and not self._sentence:
@@ -81,7 +82,7 @@ class FormAttempt(RankAttempt):
         held = self._hold.memory_held_bytes()
         if held == 0:
             self.phase, self._has_started = "starting the worker", True
-            self._hold.start(self.go["env"], self.go["generation"])
+            self._hold.start(self.go.env, self.go.generation)
         elif time.monotonic() - self._waits_for_memory_since > _FREE_S:
             amount = "an unknown amount" if held is None else f"{held / 2**30:.1f} GiB"
             text = f"{amount} of GPU memory still in use {_FREE_S:g} s after the last worker ended"
@@ -91,8 +92,8 @@ class FormAttempt(RankAttempt):
 class EndAttempt(RankAttempt):
     """The end of a healthy worker: its last fixtures torn down, its process gone without a crash. What goes wrong there counts."""
 
-    def __init__(self, host: Host, go: Message) -> None:
-        super().__init__(host, go)
+    def __init__(self, host: Host, go: Go, rank: int, world_size: int) -> None:
+        super().__init__(host, go, rank, world_size)
         self.phase = "teardown"
         self._errors: list[str] | None = None  # what it told before it left; None: it has not said goodbye
         if self._is_absent:
@@ -102,17 +103,17 @@ class EndAttempt(RankAttempt):
         elif self._hold.worker is None:
             self._finish(Outcome.DIED, "the worker was gone before it was asked to end")
         else:
-            self._hold.worker.send({"type": "quit", "seq": go["seq"]})
+            self._hold.worker.send(Quit(seq=go.seq))
 
     def on_control(self, message: Message) -> None:
         """Nobody waits for a peer here."""
 
-    def _on_message(self, message: Message) -> None:
-        match message["type"]:
-            case "telemetry":  # a fixture that ends with the session
+    def _on_message(self, message: WorkerMessage) -> None:
+        match message:
+            case AskTelemetry():  # a fixture that ends with the session
                 self._tell_telemetry(message)
-            case "bye":
-                self._errors = [str(text) for text in (*message["errors"], *message["late"])]
+            case Goodbye():
+                self._errors = [*message.errors, *message.late]
 
     def on_exit(self, status: ExitStatus, log_tail: str) -> None:
         """Who has said goodbye has nothing of a validation left: what goes wrong then is an exit function or a library that unloads."""

@@ -3,37 +3,50 @@
 Deadlines are durations: each supervisor counts on its own clock, because the clocks of nodes differ.
 """
 
-import reprlib
 import signal
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpu_acceptance.control.ledger import LATE_S
-from gpu_acceptance.control.session import Message
+from gpu_acceptance.control.messages import Enter, Gather, Gathered, Go, Message, OfAttempt, PeerBad, Seal, Sealable, Vote
 from gpu_acceptance.processes.exit_status import ExitStatus
-from gpu_acceptance.record.curve import curve_from_json
-from gpu_acceptance.record.figure import figure_from_json
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.supervisor.board import GRACE_S
+from gpu_acceptance.supervisor.events import Garbled
 from gpu_acceptance.supervisor.inquiry import Inquiry
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict.attempts import CHANNEL, NO_WORKER, may_echo
+from gpu_acceptance.worker.messages import (
+    AskTelemetry,
+    Done,
+    Form,
+    Give,
+    Given,
+    MayEnter,
+    MaySeal,
+    Passed,
+    RoundAnswered,
+    RoundEnded,
+    Run,
+    SetUp,
+    TearingDown,
+    TelemetryTold,
+    TornDown,
+    WorkerMessage,
+)
 from gpu_acceptance.worker.session import check_gathered
 
 _TICK_S = 1.0  # supervisors do not tick together
-_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)  # what a field that is missing or odd raises
 _STILL_THERE = ExitStatus(None)
 _FAULTS: dict[int, Cause] = {
     signal.SIGBUS: Cause.BUS_ERROR,
     **dict.fromkeys((signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE), Cause.CRASHED),
 }
-_SHORT = reprlib.Repr()  # of a message, however deep it is nested
-_SHORT.maxdict = 12
 
 
 class Hold(Protocol):
@@ -47,7 +60,7 @@ class Hold(Protocol):
     @property
     def start_problem(self) -> str: ...
     def start(self, env: dict[str, str], generation: int) -> None: ...
-    def form_command(self, generation: int, *, group: bool) -> Message: ...
+    def form_command(self, seq: int, generation: int, *, group: bool) -> Form: ...
     def memory_held_bytes(self) -> int | None: ...
     def kill_worker(self) -> None: ...
     def kill_strays(self) -> None: ...
@@ -66,7 +79,7 @@ class Host(Protocol):
     @property
     def has_late_mail(self) -> bool: ...
     def tell_leader(self, message: Message) -> None: ...
-    def post(self, message: Message) -> None: ...
+    def post(self, message: OfAttempt) -> None: ...
     def describe_network(self, since: float) -> str: ...
     def publish(self, record: RankRecord, facts: dict[str, str]) -> None: ...
 
@@ -83,8 +96,10 @@ class _Sentence:
 class RankAttempt:
     """Base of both kinds: deadline, death, interruption. `record` is set once, and published at that moment."""
 
-    def __init__(self, host: Host, go: Message) -> None:
+    def __init__(self, host: Host, go: Go, rank: int, world_size: int) -> None:
         self.go = go
+        self.rank = rank
+        self.world_size = world_size
         self.record: RankRecord | None = None
         self.phase = "setup"
         assert host.hold
@@ -92,37 +107,37 @@ class RankAttempt:
         self._hold: Hold = host.hold
         self._started = time.monotonic()
         self._sentence: _Sentence | None = None
-        self._peer_bad: tuple[float, Message] | None = None
+        self._peer_bad: tuple[float, PeerBad] | None = None
         self._has_told = False  # telemetry, since the last tick
         self._progress = ""  # what a rank that is stuck had done, where its stack does not tell
 
     @property
     def _is_absent(self) -> bool:
         """Whether this rank goes on without a worker, so that the others can."""
-        return self.go["rank"] in self.go["absent"]
+        return self.rank in self.go.absent
 
-    def on_worker(self, message: Message) -> None:
+    def on_worker(self, message: WorkerMessage | Garbled) -> None:
         """Takes a message of the worker: of this attempt, and from the process we started, not from a forked copy of a test."""
         if self._sentence:
             return
+        if isinstance(message, Garbled):
+            self._distrust(f"the worker sent something that is no message: {message.what}")
+        elif self._hold.worker and message.pid != self._hold.worker.pid:
+            self._distrust(f"process {message.pid} spoke for the worker ({self._hold.worker.pid})")
+        elif self.record is None and message.seq in {self.go.seq, 0}:
+            self._take(message)
+
+    def _take(self, message: WorkerMessage) -> None:
         record = self.record
         try:
-            self._read(message)
-        except _UNREADABLE as error:
+            self._on_message(message)
+        except ValueError as error:
             if self.record is not record:
                 raise  # no field is read after it was made: the defect is our own
             what = clip(f"{type(error).__name__}: {error}", 500)
-            self._distrust(f"the worker sent a message that cannot be read: {_SHORT.repr(message)} ({what})")
+            self._distrust(f"the worker sent a {message.type} message that cannot be: {what}")
 
-    def _read(self, message: Message) -> None:
-        if message["type"] == "garbled":
-            self._distrust(f"the worker sent something that is no message: {message.get('message')}")
-        elif self._hold.worker and message.get("pid") != self._hold.worker.pid:
-            self._distrust(f"process {message.get('pid')} spoke for the worker ({self._hold.worker.pid})")
-        elif self.record is None and message.get("seq") in {self.go["seq"], 0}:
-            self._on_message(message)
-
-    def _on_message(self, message: Message) -> None:
+    def _on_message(self, message: WorkerMessage) -> None:
         """What this kind of attempt makes of a message."""
 
     def on_exit(self, status: ExitStatus, log_tail: str) -> None:
@@ -141,7 +156,7 @@ class RankAttempt:
 
     def on_control(self, message: Message) -> None:
         """A cast of rank 0 about this attempt."""
-        if message["type"] == "peer_bad" and self._peer_bad is None and message["rank"] != self.go["rank"]:
+        if isinstance(message, PeerBad) and self._peer_bad is None and message.rank != self.rank:
             self._peer_bad = (time.monotonic(), message)
 
     def interrupt(self, reason: str, *, lost: bool = False) -> None:
@@ -160,7 +175,7 @@ class RankAttempt:
             return
         if self._sentence is None and self._peer_bad and self._peer_bad_for_s() > GRACE_S:
             peer = self._peer_bad[1]
-            self._judge(Outcome.VICTIM, f"rank {peer['rank']} went bad first ({peer['outcome']})")
+            self._judge(Outcome.VICTIM, f"rank {peer.rank} went bad first ({peer.outcome})")
         if self.record is None and self._sentence is None and self._is_overdue:
             self._judge(Outcome.STUCK, f"{self._overdue()}{self._progress}{self._host.describe_network(self._started)}")
         if self._sentence and self._sentence.inquiry.poll():
@@ -182,11 +197,11 @@ class RankAttempt:
 
     def _longest_s(self) -> float:
         """Seconds after which this rank counts as stuck."""
-        return float(self.go["deadline_s"])
+        return self.go.deadline_s
 
     def _overdue(self) -> str:
         """What has passed where this rank counts as stuck."""
-        return f"deadline of {self.go['deadline_s']:g} s passed"
+        return f"deadline of {self.go.deadline_s:g} s passed"
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
@@ -222,7 +237,7 @@ class RankAttempt:
             self._kill(Outcome.ERROR, message)
         elif self._hold.worker:
             self._hold.kill_worker()
-            self._hold.distrusted = self._hold.distrusted or f"before it, after the end of {self.go['nodeid']}: {message}"
+            self._hold.distrusted = self._hold.distrusted or f"before it, after the end of {self.go.nodeid}: {message}"
 
     def _kill(self, outcome: Outcome, message: str, **fields: Any) -> None:
         if self.record is not None:
@@ -236,10 +251,10 @@ class RankAttempt:
         if self.record is not None:
             return
         self.record = RankRecord(
-            nodeid=self.go["nodeid"],
-            attempt=self.go["attempt"],
-            generation=self.go["generation"],
-            rank=self.go["rank"],
+            nodeid=self.go.nodeid,
+            attempt=self.go.attempt,
+            generation=self.go.generation,
+            rank=self.rank,
             outcome=outcome,
             message=clip(message),
             telemetry=self._hold.telemetry(self._started, time.monotonic()),
@@ -248,22 +263,22 @@ class RankAttempt:
         )
         self._host.publish(self.record, facts or {})
 
-    def _tell_telemetry(self, asked: Message) -> None:
+    def _tell_telemetry(self, asked: AskTelemetry) -> None:
         """One answer at a time: to make one takes a while."""
         if self._has_told:
             raise ValueError("it asked again before it can have read the answer")
         self._has_told = True
-        found = self._hold.telemetry(asked["begin_s"], asked["end_s"])
+        found = self._hold.telemetry(asked.begin_s, asked.end_s)
         assert self._hold.worker  # it has just asked
-        self._hold.worker.send({"type": "telemetry", "found": found.model_dump() if found else None})
+        self._hold.worker.send(TelemetryTold(found=found))
 
 
 class RunAttempt(RankAttempt):
     """A validation: set-up, vote, call, teardown in the worker."""
 
-    def __init__(self, host: Host, go: Message) -> None:
-        super().__init__(host, go)
-        self._kept_out: Message | None = None
+    def __init__(self, host: Host, go: Go, rank: int, world_size: int) -> None:
+        super().__init__(host, go, rank, world_size)
+        self._kept_out: Enter | None = None
         self._torn_down_from = self.phase  # the phase before the teardown; what follows it is waited for as before
         self._waits_to_enter = False  # a worker whose set-up did not succeed asks for no entry
         self._num_rounds = 0  # that it told the end of
@@ -276,49 +291,48 @@ class RunAttempt(RankAttempt):
         elif self._hold.worker is None:
             self._finish(Outcome.DIED, "the worker was gone before the set-up")
         else:
-            self._hold.worker.send({"type": "run", "seq": go["seq"], "nodeid": go["nodeid"], "next": go["next"]})
+            self._hold.worker.send(Run(seq=go.seq, nodeid=go.nodeid, next=go.next))
 
     def _distrust(self, message: str) -> None:
         super()._distrust(self._of_exit(message) if self.record is None else message)
 
     def _of_exit(self, text: str) -> str:
         """What goes bad before its first word may have been hurt by the validation before."""
-        before = self.go.get("previous") if self.phase == "setup" and not self._waits_to_enter else None
+        before = self.go.previous if self.phase == "setup" and not self._waits_to_enter else None
         return f"{text}; the validation before was {before}" if before else text
 
-    def _on_message(self, message: Message) -> None:
-        match message["type"]:
-            case "setup":
-                vote = {"outcome": Outcome(message["outcome"]), "reason": clip(message.get("reason", ""))}
-                self._waits_to_enter = vote["outcome"] == Outcome.PASSED
-                self._host.post({"type": "vote", "seq": self.go["seq"], **vote})
-            case "teardown":
+    def _on_message(self, message: WorkerMessage) -> None:
+        seq = self.go.seq
+        match message:
+            case SetUp():
+                self._waits_to_enter = message.outcome is Outcome.PASSED
+                self._host.post(Vote(seq=seq, outcome=message.outcome, reason=clip(message.reason)))
+            case TearingDown():
                 self._torn_down_from, self.phase = self.phase, "teardown"
-            case "torn_down":
+            case TornDown():
                 self.phase = self._torn_down_from
-            case "passed":
+            case Passed():
                 self._progress = "; it was through with its call and waited for its peers"
-                self._host.post({"type": "sealable", "seq": self.go["seq"]})
-            case "gather":
-                check_gathered(message["key"], message["value"], self.go["world_size"])
-                gathered = {"key": message["key"], "value": message["value"]}
-                self._host.tell_leader({"type": "gather", "seq": self.go["seq"], **gathered})
-            case "round":
+                self._host.post(Sealable(seq=seq))
+            case Give():
+                check_gathered(message.key, message.value, self.world_size)
+                self._host.tell_leader(Gather(seq=seq, key=message.key, value=message.value))
+            case RoundEnded():
                 self._end_round()
-            case "telemetry":
+            case AskTelemetry():
                 self._tell_telemetry(message)
-            case "done":
+            case Done():
                 self._finish_done(message)
 
     def on_control(self, message: Message) -> None:
-        match message["type"]:
-            case "enter":
+        match message:
+            case Enter():
                 self._enter(message)
-            case "seal" if self._hold.worker:
+            case Seal() if self._hold.worker:
                 self._progress = "; it was through with its call, and every rank was"
-                self._hold.worker.send({"type": "seal", "ok": message["ok"], "seq": self.go["seq"]})
-            case "gathered" if self._hold.worker:
-                self._hold.worker.send({"type": "gathered", "values": message["values"], "absent": message["absent"]})
+                self._hold.worker.send(MaySeal(ok=message.ok, seq=self.go.seq))
+            case Gathered() if self._hold.worker:
+                self._hold.worker.send(Given(values=message.values, absent=message.absent))
             case _:
                 super().on_control(message)
 
@@ -330,10 +344,10 @@ class RunAttempt(RankAttempt):
     @property
     def _longest_round_s(self) -> float:
         """What lasts for hours may be silent for no longer than any other validation may take."""
-        return float(self.go["deadline_s"] - self.go["lasts_s"])
+        return self.go.deadline_s - self.go.lasts_s
 
     def _overdue(self) -> str:
-        if not self.go["lasts_s"] or self._elapsed() > super()._longest_s():
+        if not self.go.lasts_s or self._elapsed() > super()._longest_s():
             return super()._overdue()
         if self.phase == "setup":
             return f"deadline of {self._longest_round_s:g} s passed"
@@ -354,39 +368,34 @@ class RunAttempt(RankAttempt):
         alarm = self._hold.alarm()
         if alarm is not None and self._hold.worker:
             self._awaits_alarm = False
-            self._hold.worker.send({"type": "round", "alarm": alarm})
+            self._hold.worker.send(RoundAnswered(alarm=alarm))
 
-    def _enter(self, message: Message) -> None:
-        if message["ok"]:
+    def _enter(self, message: Enter) -> None:
+        if message.ok:
             self.phase, self._alive_s = "call", self._elapsed()
         else:
             self._kept_out = message
         if self._hold.worker and self._waits_to_enter:
-            self._hold.worker.send({"type": "enter", "ok": message["ok"]})
+            self._hold.worker.send(MayEnter(ok=message.ok))
 
-    def _finish_done(self, message: Message) -> None:
-        if message["outcome"] == Outcome.PASSED and self.phase != "call":
+    def _finish_done(self, message: Done) -> None:
+        if message.outcome is Outcome.PASSED and self.phase != "call":
             if self._kept_out:
-                self._finish(Outcome(self._kept_out["outcome"]), self._kept_out["reason"])
+                self._finish(self._kept_out.outcome, self._kept_out.reason)
             else:
                 self._distrust("the worker says that it passed, but it was never let into the call")
             return
-        bad = message["outcome"] not in {Outcome.PASSED, Outcome.SKIPPED}
+        bad = message.outcome not in {Outcome.PASSED, Outcome.SKIPPED}
         self._finish_told(
-            Outcome(message["outcome"]),
-            message["message"],
-            cause=told_cause(message),
-            phase=message["phase"],
-            duration_s=message["duration_s"],
-            figures=tuple(map(figure_from_json, message.get("figures", ()))),
-            curves=tuple(map(curve_from_json, message.get("curves", ()))),
+            message.outcome,
+            message.message,
+            cause=message.cause,
+            phase=message.phase,
+            duration_s=message.duration_s,
+            figures=message.figures,
+            curves=message.curves,
             log_tail=self._hold.worker.log_tail() if bad and self._hold.worker else "",
         )
-
-
-def told_cause(message: Message) -> Cause | None:
-    """Raises ValueError over one that is none."""
-    return Cause(message["cause"]) if message.get("cause") else None
 
 
 def _cause_of(status: ExitStatus) -> Cause | None:

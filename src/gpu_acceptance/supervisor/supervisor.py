@@ -7,12 +7,39 @@ finishes the run (leader/standby.py). All others follow.
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar, overload
 
 from gpu_acceptance.control.control import Control, ControlError, UnreachableError
 from gpu_acceptance.control.ledger import LATE_S
 from gpu_acceptance.control.lookout import BEAT_S, LOST_S, Lookout, Loss
-from gpu_acceptance.control.session import Message
-from gpu_acceptance.folder.encoding import encode
+from gpu_acceptance.control.messages import (
+    AskClock,
+    AskJournal,
+    Bye,
+    Clock,
+    Collected,
+    Enter,
+    Final,
+    Gather,
+    Gathered,
+    Go,
+    Hello,
+    JournalTold,
+    Leave,
+    Message,
+    OfAttempt,
+    PeerBad,
+    Published,
+    Resend,
+    Seal,
+    Sealable,
+    Stop,
+    StopRequest,
+    StoreLost,
+    Told,
+    Verdict,
+    Vote,
+)
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.processes.gc_pause import gc_paused, gc_spared
@@ -23,11 +50,12 @@ from gpu_acceptance.record.identity import RankFacts
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.supervisor.board import GRACE_S, Board
-from gpu_acceptance.supervisor.confirmation import Told, answer, find_disputed, note
-from gpu_acceptance.supervisor.events import Event, Events
+from gpu_acceptance.supervisor.confirmation import answer, find_disputed, note
+from gpu_acceptance.supervisor.events import Event, Events, Exit, FromControl, FromWorker, StopAsked
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RankAttempt, RunAttempt
 from gpu_acceptance.supervisor.worker_hold import WorkerHold
+from gpu_acceptance.text.model import encode
 
 LOST_MESSAGES = "the loss of control messages"  # as a reason to stop
 IDLE_S = 120.0  # for the leader to say what is next
@@ -37,6 +65,8 @@ BYE_S = 5.0  # for the leader to hear of all ranks that they are through
 LEAVE_S = BYE_S + 5  # for a rank to hear of the leader
 
 
+M = TypeVar("M", bound=Message)
+N = TypeVar("N", bound=Message)
 _ATTEMPTS: dict[str, type[RankAttempt]] = {"form": FormAttempt, "run": RunAttempt, "end": EndAttempt}
 
 
@@ -65,13 +95,13 @@ class Supervisor:
         self.stopping: str | None = None  # a stop is under way
         self.has_lost_control = False  # the store, the leader or the launcher of a rank: that is why
         self.board: Board | None = None
-        self.mail: dict[str, dict[int, Message]] = {}  # the leader's: answers to questions outside attempts
+        self._mail: dict[type[Message], dict[int, Any]] = {}  # the leader's: answers to questions outside attempts
         self.on_tick: Callable[[], None] = lambda: None
         self._attempt: RankAttempt | None = None
         self._seq = 0  # of the attempt in progress
         self._unpublished: tuple[RankRecord, dict[str, str]] | None = None  # waits for the counters
         self._casts: deque[Message] = deque()
-        self._question: Message | None = None  # of the leader, about this rank's journal
+        self._question: AskJournal | None = None  # of the leader, about this rank's journal
         self._heard_leader = time.monotonic()
         self.leader_writes = False  # files, for as long as that takes: it cannot react to a signal
         self._stop_asked: float | None = None
@@ -95,9 +125,13 @@ class Supervisor:
     def tell_leader(self, message: Message) -> None:
         self.control.send(self.leader, message)
 
-    def post(self, message: Message, line: str = "") -> None:
+    def post(self, message: OfAttempt) -> None:
         """Tells rank 0 something of the attempt in progress. Who leads after its loss collects no attempts."""
-        self.control.post(message, line)
+        self.control.post(message)
+
+    def mail(self, kind: type[M]) -> dict[int, M]:
+        """The leader: what each rank answered so far."""
+        return self._mail.setdefault(kind, {})
 
     # --- waiting -------------------------------------------------------------------------------------------------------------
 
@@ -132,13 +166,13 @@ class Supervisor:
             return
         self._compared_s = time.monotonic()
         self.control.find_late(self.lookout.told.copy())
-        if self.is_leader and not self.stopping and self._has_lost_messages:
-            self.control.cast({"type": "stop", "reason": LOST_MESSAGES})
+        if self.is_leader and not self.stopping and self.has_lost_messages:
+            self.control.cast(Stop(reason=LOST_MESSAGES))
 
     def settle(self) -> None:
         """The leader: waits until each heartbeat has told what its rank had sent by now, and that has come or is known to be lost."""
         begin_s = time.monotonic()
-        while time.monotonic() < begin_s + LATE_S + LOST_S and not self._has_lost_messages:
+        while time.monotonic() < begin_s + LATE_S + LOST_S and not self.has_lost_messages:
             if self.lookout.all_seen_since(begin_s) and not self.has_late_mail and self._compared_s > begin_s:
                 return
             self.pump()
@@ -177,64 +211,68 @@ class Supervisor:
     def _lost(self, why: str, signal: str = "") -> LeaderLostError:
         return LeaderLostError(Loss(f"rank {self.leader} lost: {why}", signal))
 
-    def await_cast(self, kind: str, silence_s: float) -> Message:
-        """The next cast of this kind (or `refused`). Raises LeaderLostError when the leader stays silent for `silence_s`."""
+    @overload
+    def await_cast(self, kind: type[M], /, *, silence_s: float) -> M: ...
+    @overload
+    def await_cast(self, kind: type[M], other: type[N], /, *, silence_s: float) -> M | N: ...
+    def await_cast(self, *kinds: type[Message], silence_s: float) -> Message:
+        """The next cast of this kind, or of the other one. Raises LeaderLostError when the leader stays silent for `silence_s`."""
         self._heard_leader = time.monotonic()
         while True:
-            message = self._take_casts(kind)
+            message = self._take_casts(*kinds)
             if message:
                 return message
-            limit = silence_s + (self._attempt.go["deadline_s"] if self._attempt else 0)
+            limit = silence_s + (self._attempt.go.deadline_s if self._attempt else 0)
             if self._waited_s(self._heard_leader) > limit:
-                raise self._lost(f"silent for {limit:.0f} s where a {kind} message was due")
+                raise self._lost(f"silent for {limit:.0f} s where a {kinds[0].model_fields['type'].default} message was due")
             self.pump()
 
-    def _take_casts(self, wanted: str) -> Message | None:
-        """Does what the casts say, in their order, up to one of the wanted kind (or `refused`, or the `final` one)."""
+    def _take_casts(self, *wanted: type[Message]) -> Message | None:
+        """Does what the casts say, in their order, up to one of the wanted kinds."""
         while self._casts:
             message = self._casts.popleft()
-            match message["type"]:
-                case "go" if not self._is_leaving:
+            match message:
+                case Go() if not self._is_leaving:
                     self._begin(message)
-                case "enter" | "seal" | "gathered" | "peer_bad":
-                    if self._attempt and message["seq"] == self._seq:
+                case Enter() | Seal() | Gathered() | PeerBad():
+                    if self._attempt and message.seq == self._seq:
                         self._attempt.on_control(message)
-                case kind if kind in {wanted, "refused"} or (kind == "final" and wanted == "verdict"):
+                case _ if isinstance(message, wanted):
                     return message
         return None
 
     def await_mail(
-        self, kind: str, timeout_s: float, ranks: Iterable[int] | None = None, *, until_stopped: bool = False
-    ) -> dict[int, Message]:
+        self, kind: type[M], timeout_s: float, ranks: Iterable[int] | None = None, *, until_stopped: bool = False
+    ) -> dict[int, M]:
         """The leader: what these ranks (default: all) answered so far, when all did, time ran out or (where asked) the run is to stop."""
         expected = set(ranks if ranks is not None else range(self.place.world_size))
         end = time.monotonic() + timeout_s
-        while not expected <= self.mail.setdefault(kind, {}).keys() and time.monotonic() < end and not (until_stopped and self.stopping):
+        while not expected <= self.mail(kind).keys() and time.monotonic() < end and not (until_stopped and self.stopping):
             self.pump()
-        return self.mail[kind]
+        return self.mail(kind)
 
     # --- attempts ------------------------------------------------------------------------------------------------------------
 
-    def follow(self) -> Message:
+    def follow(self) -> Verdict | Final:
         """Takes part in whatever attempts the leader announces, until it announces a verdict, or ends the run early with `final`."""
-        verdict = self.await_cast("verdict", IDLE_S + 2 * GRACE_S + LOST_S)
-        if verdict["type"] == "final":
-            self._casts.appendleft(verdict)
+        told = self.await_cast(Verdict, Final, silence_s=IDLE_S + 2 * GRACE_S + LOST_S)
+        if isinstance(told, Final):
+            self._casts.appendleft(told)
             self.ended = f"rank {self.leader} ended the run before this"
         else:
-            self.ended = verdict["ended"]
-        return verdict
+            self.ended = told.ended
+        return told
 
-    def lead_attempt(self, go: Message) -> Board:
+    def lead_attempt(self, go: Go) -> Board:
         """The leader: announces an attempt and collects it."""
         self.board = board = Board(go, self.place.world_size, self.control.cast)
-        self.control.collect(go["seq"], all_answered=self._all_answered)
+        self.control.collect(go.seq, all_answered=self._all_answered)
         self.control.cast(go)
         try:
             with gc_spared():  # the records of all ranks, which stay to the end of the run
                 while not board.done:
                     self.pump()
-                    self._take_casts("")
+                    self._take_casts()
         finally:
             self.board = None
         self._all_answered &= board.all_answered
@@ -272,13 +310,13 @@ class Supervisor:
                 self.journal.append(RankFacts(rank=self.place.rank, facts=facts))
         except OSError as error:
             self.journal_problem = self.journal_problem or f"{self.journal.path} could not be written: {error.strerror}"
-        message = {"type": "published", "seq": self._seq, "problem": self.journal_problem}
+        told = Published(seq=self._seq, problem=self.journal_problem, facts=facts, line=line)
         try:
-            self.post({**message, "facts": facts}, line)
+            self.post(told)
         except ControlError as error:
             record = record.model_copy(update={"outcome": Outcome.ERROR, "message": f"record not sent: {error}", "figures": ()})
             line = encode(record)
-            self.post({**message, "facts": {}}, line)
+            self.post(told.model_copy(update={"facts": {}, "line": line}))
         note(self._told, record, line)
 
     def describe_network(self, since: float) -> str:
@@ -302,7 +340,7 @@ class Supervisor:
         reason = self.stop_signals.poll()
         if reason and not self.stopping:
             is_loss = self.stop_signals.has_lost_launcher
-            self.control.cast({"type": "stop", "reason": reason, "is_loss": is_loss})
+            self.control.cast(Stop(reason=reason, is_loss=is_loss))
             self.interrupt(reason, is_loss=is_loss)
 
     def control_messages(self) -> ControlMessages:
@@ -315,11 +353,12 @@ class Supervisor:
             is_authenticated=self.control.session.is_authenticated,
             dropped=dict(dropped),
             lost=dict(lost),
-            disputed=find_disputed(self.judged, self.mail.get("journal", {}), whole=not self.stopping and self._all_answered),
+            disputed=find_disputed(self.judged, self.mail(JournalTold), whole=not self.stopping and self._all_answered),
         )
 
     @property
-    def _has_lost_messages(self) -> bool:
+    def has_lost_messages(self) -> bool:
+        """Whether this rank, or by its last heartbeat another one, misses what was sent to it."""
         return any(facts["lost"] for facts in self._told_of_messages())
 
     def _told_of_messages(self) -> Collection[Mapping[str, Mapping[str, int]]]:
@@ -336,13 +375,13 @@ class Supervisor:
         self.stop_signals.ignore()
         self._is_leaving = True
         self._stop_asked = None
-        self.tell_leader({"type": "bye"})
+        self.tell_leader(Bye())
         try:
             if self.is_leader:
-                self.await_mail("bye", BYE_S, ranks)
-                self.control.cast({"type": "leave"})
+                self.await_mail(Bye, BYE_S, ranks)
+                self.control.cast(Leave())
             else:
-                self.await_cast("leave", silence_s=LEAVE_S)
+                self.await_cast(Leave, silence_s=LEAVE_S)
         except ControlError:
             return
         finally:
@@ -357,77 +396,77 @@ class Supervisor:
     # --- events --------------------------------------------------------------------------------------------------------------
 
     def _dispatch(self, event: Event) -> None:
-        match event.kind:
-            case "worker" if self._attempt:
-                self._attempt.on_worker(event.message)
-            case "exit":
+        match event:
+            case FromWorker(message):
+                if self._attempt:
+                    self._attempt.on_worker(message)
+            case Exit(status):
                 assert self.hold
                 log_tail = self.hold.reap()
-                stopped = asked_as_well(self.stop_signals, event.message["status"])
+                stopped = asked_as_well(self.stop_signals, status)
                 if self._attempt and stopped:
                     self._attempt.interrupt(stopped, lost=self.stop_signals.has_lost_launcher)
                 elif self._attempt:
-                    self._attempt.on_exit(event.message["status"], log_tail)
-            case "stop":
+                    self._attempt.on_exit(status, log_tail)
+            case StopAsked(reason):
                 self._stop_asked = time.monotonic()
-                is_loss = self.stop_signals.has_lost_launcher
-                self.tell_leader({"type": "stop_request", "reason": event.message["reason"], "is_loss": is_loss})
-            case "control":
-                self._on_control(event.sender, event.message)
+                self.tell_leader(StopRequest(reason=reason, is_loss=self.stop_signals.has_lost_launcher))
+            case FromControl(sender, message):
+                self._on_control(sender, message)
 
     def _on_control(self, sender: int, message: Message) -> None:
-        match message["type"]:
-            case "store_lost":
-                self._store_lost = f"the control store at {self._store} is gone: {message['reason']}"
-            case "hello" | "collected" | "resend" | "journal" | "bye":
-                self.mail.setdefault(message["type"], {})[sender] = message
-            case "clock?":
-                self.tell_leader({"type": "clock", "clock_s": time.time()})
-            case "journal?" if sender == self.leader:
+        match message:
+            case StoreLost():
+                self._store_lost = f"the control store at {self._store} is gone: {message.reason}"
+            case Hello() | Collected() | Resend() | JournalTold() | Bye():
+                self._mail.setdefault(type(message), {})[sender] = message
+            case AskClock():
+                self.tell_leader(Clock(clock_s=time.time()))
+            case AskJournal() if sender == self.leader:
                 self._heard_leader = time.monotonic()
                 self._question = message
-            case "clock":
-                self.mail.setdefault("clock", {})[sender] = {**message, "heard_s": time.time()}
-            case "vote" | "published" | "gather" | "sealable":
+            case Clock():
+                self.mail(Clock)[sender] = message.model_copy(update={"heard_s": time.time()})
+            case Vote() | Published() | Gather() | Sealable():
                 self._to_board(sender, message)
-            case "stop_request":
+            case StopRequest():
                 if not self.stopping:
-                    self.control.cast({"type": "stop", "reason": message["reason"], "is_loss": message.get("is_loss") is True})
+                    self.control.cast(Stop(reason=message.reason, is_loss=message.is_loss))
             case _ if sender == self.leader:
                 self._heard_leader = time.monotonic()
-                if message["type"] == "stop":
-                    self.interrupt(message["reason"], is_loss=message.get("is_loss") is True)
+                if isinstance(message, Stop):
+                    self.interrupt(message.reason, is_loss=message.is_loss)
                 else:
                     self._casts.append(message)
-            case "final" if sender not in self.given_up:  # of a leader that others elected before us
-                self.mail.setdefault("final", {})[sender] = message
+            case Final() if sender not in self.given_up:  # of a leader that others elected before us
+                self.mail(Final)[sender] = message
 
     def _confirm(self) -> None:
         """Once all is heard that has come: the leader may have ended the run without this rank's word, and its files are told."""
         question, self._question = self._question, None
-        if question is None or any(one["type"] == "final" for one in self._casts):
+        if question is None or any(isinstance(one, Final) for one in self._casts):
             return
         assert self.journal
         said = answer(question, self.place.rank, self.journal, self._told, self.control.session.tampering.facts()["lost"])
-        self.tell_leader({"type": "journal", **said, "problem": self.journal_problem or said["problem"]})
+        self.tell_leader(said.model_copy(update={"problem": self.journal_problem or said.problem}))
 
-    def _to_board(self, sender: int, message: Message) -> None:
-        if self.board is None or message["seq"] != self.board.go["seq"]:
+    def _to_board(self, sender: int, message: Vote | Published | Gather | Sealable) -> None:
+        if self.board is None or message.seq != self.board.go.seq:
             return
-        match message["type"]:
-            case "vote":
+        match message:
+            case Vote():
                 self.board.vote(sender, message)
-            case "sealable":
+            case Sealable():
                 self.board.sealable(sender)
-            case "published":
-                self.journal_problem = self.journal_problem or message["problem"]
+            case Published():
+                self.journal_problem = self.journal_problem or message.problem
                 self.board.publish(sender, message)
-            case _:
+            case Gather():
                 self.board.gather(sender, message)
 
-    def _begin(self, go: Message) -> None:
+    def _begin(self, go: Go) -> None:
         self._publish_now()
-        self._seq = go["seq"]
-        self._attempt = _ATTEMPTS[go["kind"]](self, {**go, "rank": self.place.rank, "world_size": self.place.world_size})
+        self._seq = go.seq
+        self._attempt = _ATTEMPTS[go.kind](self, go, self.place.rank, self.place.world_size)
         if self.stopping:
             self._attempt.interrupt(self.stopping)

@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 
 from gpu_acceptance.control.control import Control, generation_prefix
-from gpu_acceptance.control.session import Message
 from gpu_acceptance.figures.log_warnings import LogWarnings
 from gpu_acceptance.folder.run_files import RunFiles
 from gpu_acceptance.inventory import nvml
@@ -30,6 +29,7 @@ from gpu_acceptance.supervisor.telemetry_watch import TelemetryWatch
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.verdict.counter_alarm import alarm
+from gpu_acceptance.worker.messages import Form, Paths, Place, World
 from gpu_acceptance.worker.worker import worker_command
 
 _JANITOR_S = 1.0
@@ -173,10 +173,10 @@ class WorkerHold:
         worker.close()
         return log_tail
 
-    def form_command(self, generation: int, *, group: bool) -> Message:
+    def form_command(self, seq: int, generation: int, *, group: bool) -> Form:
         """What the worker must know to open its device and to meet the others of its generation."""
         assert self._suite
-        place = self._control.place
+        place, suite = self._control.place, self._suite
         shape = {
             "rank": place.rank,
             "local_rank": place.local_rank,
@@ -184,30 +184,33 @@ class WorkerHold:
             "local_world_size": place.local_world_size,
             "num_nodes": place.num_nodes,
         }
-        world = {
-            "store_host": place.store_host,
-            "store_port": self._control.port,
-            "prefix": f"{self._control.prefix}/{generation_prefix(generation)}",
-            "rank": place.rank,
-            "world_size": place.world_size,
-            "timeout_s": self._suite.group_timeout_s,
-        }
-        return {
-            "type": "form",
-            "group": group,
-            "expects_gpu": self._expects_gpu,
-            "place": {**shape, "node": place.node, "host": self._host, "num_gpus": self._num_gpus, "launcher": shape},
-            "world": world,
-            "parameters": self._suite.parameters,
-            "gpus": [gpu.model_dump(mode="json") for gpu in self._gpus],
-            "digests": self._suite.digests,
-            "declared_nodes": [node.model_dump() for node in self._suite.declared_nodes],
-            "checkpoints": self._suite.checkpoints and str(self._suite.checkpoints),
-            "data_dir": self._suite.data_dir and str(self._suite.data_dir),
-            "shared_stem": self._suite.shared_stem and str(self._suite.shared_stem),
-            "lora_model": self._suite.lora_model and str(self._suite.lora_model),
-            "lora_data": self._suite.lora_data and str(self._suite.lora_data),
-        }
+        world = World(
+            store_host=place.store_host,
+            store_port=self._control.port,
+            prefix=f"{self._control.prefix}/{generation_prefix(generation)}",
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout_s=suite.group_timeout_s,
+        )
+        paths = Paths(
+            checkpoints=suite.checkpoints,
+            data_dir=suite.data_dir,
+            shared_stem=suite.shared_stem,
+            lora_model=suite.lora_model,
+            lora_data=suite.lora_data,
+        )
+        return Form(
+            seq=seq,
+            group=group,
+            expects_gpu=self._expects_gpu,
+            place=Place(**shape, node=place.node, host=self._host, num_gpus=self._num_gpus, launcher=shape),
+            world=world,
+            parameters=suite.parameters,
+            gpus=self._gpus,
+            digests=suite.digests,
+            declared_nodes=suite.declared_nodes,
+            paths=paths,
+        )
 
     def opened(self, gpu_uuid: str) -> None:
         """The worker told which GPU it opened: the one whose memory, counters and telemetry are watched from now on."""

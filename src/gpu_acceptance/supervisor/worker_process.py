@@ -14,7 +14,8 @@ from gpu_acceptance.supervisor.fork_server_process import ForkedProcess, ForkSer
 from gpu_acceptance.supervisor.inquiry import Inquiry, tail
 from gpu_acceptance.supervisor.nccl_ras import ras_address
 from gpu_acceptance.supervisor.worker_start import WorkerStart
-from gpu_acceptance.worker.channel import LineReader, Message, encode_message
+from gpu_acceptance.worker.channel import LineReader, encode_message
+from gpu_acceptance.worker.messages import FROM_WORKER, Command, WorkerMessage
 from gpu_acceptance.worker.worker import worker_environment
 
 
@@ -47,7 +48,7 @@ class WorkerProcess:
         os.set_blocking(event_read, False)
         os.set_blocking(self._write_fd, False)
         self._unsent = b""
-        self.reader = LineReader(event_read)
+        self.reader = LineReader[WorkerMessage](event_read, FROM_WORKER)
         ends = worker_environment(environment, (child_read, child_write), stack_file, (child_bell, self._collectives_file))
         self._start = WorkerStart(command, ends, folder, log_file, [child_read, child_write, child_bell], fork_server)
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
@@ -79,7 +80,7 @@ class WorkerProcess:
         for fd in (self._write_fd, self._bell_fd, self.reader.fd):
             os.close(fd)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Command) -> None:
         """Tells the worker, now or when it reads again; one that is gone is noticed through its pidfd, not here."""
         self._unsent += encode_message(message)
         self.flush()

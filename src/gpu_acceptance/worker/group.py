@@ -1,6 +1,5 @@
 """Forming the world: the device of this rank and the process group of one generation of workers."""
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -9,18 +8,7 @@ import torch.distributed as dist
 from gpu_acceptance.inventory import libraries
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.record.outcome import Cause
-
-
-@dataclass(frozen=True)
-class World:
-    """Where a generation meets. `prefix` is fresh for each: a second group on the same keys hangs (pytorch#55967)."""
-
-    store_host: str
-    store_port: int
-    prefix: str
-    rank: int
-    world_size: int
-    timeout_s: float
+from gpu_acceptance.worker.messages import World
 
 
 class BlindTorchError(RuntimeError):

@@ -1,15 +1,12 @@
 """The pytest plugin of a rank worker: runs the validations it is told to run, and tells how each phase went."""
 
 from collections.abc import Generator
-from dataclasses import asdict
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 import torch
 
-from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Cause, Outcome, cause_of
 from gpu_acceptance.record.rank_record import FORMING
@@ -17,14 +14,38 @@ from gpu_acceptance.text.clip import clip
 from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.worker.call_witness import CallWitness
-from gpu_acceptance.worker.channel import Message
-from gpu_acceptance.worker.group import World, device_facts, form_group, open_device, release_cached_memory, seal, wait_for_device
+from gpu_acceptance.worker.group import device_facts, form_group, open_device, release_cached_memory, seal, wait_for_device
 from gpu_acceptance.worker.leftovers import Change, Leftovers
+from gpu_acceptance.worker.messages import (
+    AskTelemetry,
+    Done,
+    Form,
+    Formed,
+    FormFailed,
+    Give,
+    Given,
+    Goodbye,
+    MayEnter,
+    MaySeal,
+    Passed,
+    Quit,
+    Ready,
+    RoundAnswered,
+    RoundEnded,
+    Run,
+    SetUp,
+    Step,
+    TearingDown,
+    TelemetryTold,
+    TornDown,
+)
 from gpu_acceptance.worker.phases import phase_outcome
 from gpu_acceptance.worker.session import FIGURES, WORKER_SESSION, Figures, WorkerSession, check_gathered, use_before
 from gpu_acceptance.worker.settings import COLLECTOR
 from gpu_acceptance.worker.threads import Load
 from gpu_acceptance.worker.to_supervisor import ToSupervisor
+
+_NOTHING_WRONG = Done(outcome=Outcome.PASSED, phase="", message="", duration_s=0.0)
 
 
 class NotEnteredError(Exception):
@@ -37,7 +58,7 @@ class WorkerPlugin:
     def __init__(self, read_fd: int, write_fd: int, leftovers: Leftovers) -> None:
         self._supervisor = ToSupervisor(read_fd, write_fd)
         self._leftovers = leftovers  # made before anything was collected; from the forming on, how validations must leave this worker
-        self._done: dict[str, Any] = {}  # how the validation in progress ends, worst phase so far
+        self._done = _NOTHING_WRONG  # how the validation in progress ends, worst phase so far
         self.said_bye = False
         self._has_entered = False  # the call of the validation in progress
         self._witness = CallWitness()  # of the same call
@@ -58,19 +79,21 @@ class WorkerPlugin:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._config = session.config
         items = {item.nodeid: item for item in session.items}
-        self._supervisor.tell({"type": "ready"})
+        self._supervisor.tell(Ready())
         for command in self._supervisor.commands():
-            self._supervisor.seq = command["seq"]
-            match command["type"]:
-                case "form":
+            match command:
+                case Form():
+                    self._supervisor.seq = command.seq
                     self._form(command)
                     COLLECTOR.freeze()
                     self._leftovers = Leftovers()
-                case "run":
+                case Run():
+                    self._supervisor.seq = command.seq
                     self._run(items, command)
-                    self._supervisor.tell({"type": "done", **self._done})
-                case "quit":
-                    self._supervisor.tell({"type": "bye", "errors": self._tear_down(session), "late": self._late})
+                    self._supervisor.tell(self._done)
+                case Quit():
+                    self._supervisor.seq = command.seq
+                    self._supervisor.tell(Goodbye(errors=self._tear_down(session), late=tuple(self._late)))
                     self.said_bye = True
                     return True
         return True
@@ -78,9 +101,8 @@ class WorkerPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
         """The vote: nobody enters the call unless every rank's set-up worked."""
-        self._supervisor.tell({"type": "setup", "outcome": Outcome.PASSED})
-        answer = self._supervisor.next("enter")
-        if not answer["ok"]:
+        self._supervisor.tell(SetUp(outcome=Outcome.PASSED))
+        if not self._supervisor.next(MayEnter).ok:
             raise NotEnteredError
         self._has_entered, self._witness = True, CallWitness()
         self._witness.watch(item)
@@ -101,11 +123,11 @@ class WorkerPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Generator[None, object, object]:
         """A worker that dies in here did not die in its call, and its supervisor can know only by being told."""
-        self._supervisor.tell({"type": "teardown"})
+        self._supervisor.tell(TearingDown())
         try:
             return (yield)
         finally:
-            self._supervisor.tell({"type": "torn_down"})
+            self._supervisor.tell(TornDown())
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -114,18 +136,18 @@ class WorkerPlugin:
             return report
         outcome, message = phase_outcome(report, call, self._witness.against_passed if report.when == "call" else "")
         if report.when == "call":
-            self._done["duration_s"] = report.duration
+            self._end(duration_s=report.duration)
         self._note(outcome, report.when, message, cause_of(call.excinfo.value if call.excinfo else None))
         if report.when == "setup" and outcome is not Outcome.PASSED:
-            self._supervisor.tell({"type": "setup", "outcome": outcome, "reason": clip(message, 2000)})
+            self._supervisor.tell(SetUp(outcome=outcome, reason=clip(message, 2000)))
         return report
 
-    def _run(self, items: dict[str, pytest.Item], command: Message) -> None:
+    def _run(self, items: dict[str, pytest.Item], command: Run) -> None:
         assert self._config is not None
-        self._done = {"outcome": Outcome.PASSED, "phase": "", "message": "", "duration_s": 0.0}
-        item = items.get(command["nodeid"])
+        self._done = _NOTHING_WRONG
+        item = items.get(command.nodeid)
         if item is None:
-            self._cannot_begin(f"this worker did not collect {command['nodeid']}")
+            self._cannot_begin(f"this worker did not collect {command.nodeid}")
             return
         if errors := self._tear_down(
             item.session, item
@@ -134,8 +156,8 @@ class WorkerPlugin:
             return
         figures, self._has_entered, self._witness = Figures(item.nodeid, self._late), False, CallWitness()
         self._config.stash[FIGURES] = figures
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=items.get(command["next"]))
-        will_go_on = self._done["phase"] in {
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=items.get(command.next or ""))
+        will_go_on = self._done.phase in {
             "",
             "setup",
         }  # else new workers come, and what is on this device may wait for a peer that is lost
@@ -145,14 +167,13 @@ class WorkerPlugin:
         if will_go_on:
             COLLECTOR.collect()
             release_cached_memory()
-        self._done["figures"] = [asdict(figure) for figure in figures.close()]
-        self._done["curves"] = [curve.model_dump() for curve in figures.curves]
-        is_to_seal = self._done["outcome"] is Outcome.PASSED and self._has_entered and self._config.stash[WORKER_SESSION].has_group
+        self._end(figures=tuple(figures.close()), curves=tuple(figures.curves))
+        is_to_seal = self._done.outcome is Outcome.PASSED and self._has_entered and self._config.stash[WORKER_SESSION].has_group
         if is_to_seal:
-            self._supervisor.tell({"type": "passed"})  # the ranks agree on it while each of them clears up
+            self._supervisor.tell(Passed())  # the ranks agree on it while each of them clears up
         if will_go_on:
             self._clear_up(item.nodeid, is_calm=load.is_calm())
-        if is_to_seal and self._supervisor.next("seal")["ok"]:
+        if is_to_seal and self._supervisor.next(MaySeal).ok:
             self._seal(self._config.stash[WORKER_SESSION].device)
 
     def _clear_up(self, nodeid: str, *, is_calm: bool) -> None:
@@ -166,12 +187,12 @@ class WorkerPlugin:
 
     def _spoil(self, message: str) -> None:
         """An error that costs the workers, also where the set-up has failed or skipped, which by itself would not."""
-        before = self._done["message"] if self._done["outcome"] is not Outcome.SKIPPED else ""
-        self._done.update(outcome=Outcome.ERROR, phase="teardown", message=clip("; ".join(filter(None, [before, message]))))
+        before = self._done.message if self._done.outcome is not Outcome.SKIPPED else ""
+        self._end(outcome=Outcome.ERROR, phase="teardown", message=clip("; ".join(filter(None, [before, message]))))
 
     def _cannot_begin(self, why: str) -> None:
         self._note(Outcome.ERROR, "setup", why)
-        self._supervisor.tell({"type": "setup", "outcome": Outcome.ERROR, "reason": self._done["message"]})
+        self._supervisor.tell(SetUp(outcome=Outcome.ERROR, reason=self._done.message))
 
     def _seal(self, device: torch.device) -> None:
         """Once all ranks have passed: one more collective on every group, which must pair."""
@@ -182,10 +203,14 @@ class WorkerPlugin:
         if problem:
             self._note(Outcome.ERROR, "call", problem)
 
+    def _end(self, **fields: object) -> None:
+        """What is known now of how the validation in progress ends."""
+        self._done = self._done.model_copy(update=fields)
+
     def _note(self, outcome: Outcome, phase: str | None, message: str, cause: Cause | None = None) -> None:
         """Keeps the first bad end of a validation."""
-        if outcome is not Outcome.PASSED and not self._done["phase"]:
-            self._done.update(outcome=outcome, phase=phase, message=clip(message), cause=cause)
+        if outcome is not Outcome.PASSED and not self._done.phase:
+            self._end(outcome=outcome, phase=phase or "", message=clip(message), cause=cause)
 
     def _wait_for_device(self) -> None:
         """What a validation left on the device belongs to it: a kernel that never ends must not be booked on the next one."""
@@ -194,71 +219,64 @@ class WorkerPlugin:
         except RuntimeError as error:
             self._note(Outcome.ERROR, "teardown", f"{type(error).__name__}: {error}")
 
-    def _tear_down(self, session: pytest.Session, following: pytest.Item | None = None) -> list[str]:
+    def _tear_down(self, session: pytest.Session, following: pytest.Item | None = None) -> tuple[str, ...]:
         """Ends all fixtures that what follows does not need, here and now, where an error of theirs can still be told."""
         try:
             session._setupstate.teardown_exact(following)
         except BaseException as error:
             parts = error.exceptions if isinstance(error, BaseExceptionGroup) else [error]
-            return [clip(f"{type(part).__name__}: {part}", 2000) for part in parts]
-        return []
+            return tuple(clip(f"{type(part).__name__}: {part}", 2000) for part in parts)
+        return ()
 
-    def _form(self, command: Message) -> None:
+    def _form(self, command: Form) -> None:
         """Opens the device and, where asked, forms the group; an exception is told and ends the worker's usefulness, not its life."""
         if self._collected_with:
             text = f"importing the validations changed what all of them run in: {'; '.join(map(str, self._collected_with))}"
-            self._supervisor.tell({"type": "form_failed", "failed": False, "message": clip(text)})
+            self._supervisor.tell(FormFailed(failed=False, message=clip(text)))
             return
-        place = command["place"]
         try:
-            self._supervisor.tell({"type": "step", "name": "opening the device"})
-            device = open_device(place["local_rank"], expects_gpu=command["expects_gpu"])
-            if command["group"]:
-                self._supervisor.tell({"type": "step", "name": FORMING})
-                form_group(World(**command["world"]), device)
+            self._supervisor.tell(Step(name="opening the device"))
+            device = open_device(command.place.local_rank, expects_gpu=command.expects_gpu)
+            if command.group:
+                self._supervisor.tell(Step(name=FORMING))
+                form_group(command.world, device)
             facts = device_facts(device)
         except Exception as error:  # the machine did not keep what the launcher promised
             text = clip(f"{type(error).__name__}: {error}")
-            self._supervisor.tell({"type": "form_failed", "failed": True, "message": text, "cause": cause_of(error)})
+            self._supervisor.tell(FormFailed(failed=True, message=text, cause=cause_of(error)))
             return
         session = WorkerSession(
-            **place,
+            **dict(command.place),
             device=device,
             gpu_uuid=facts.get("gpu_uuid", ""),
-            has_group=command["group"],
-            parameters=MappingProxyType(command["parameters"]),
-            use_before=use_before(command["gpus"], facts.get("gpu_uuid", "")),
-            digests=command["digests"],
-            declared_nodes=tuple(DeclaredNode(**node) for node in command["declared_nodes"]),
-            checkpoints=Path(command["checkpoints"]) if command["checkpoints"] else None,
-            data_dir=Path(command["data_dir"]) if command["data_dir"] else None,
-            shared_stem=Path(command["shared_stem"]) if command["shared_stem"] else None,
-            lora_model=Path(command["lora_model"]) if command["lora_model"] else None,
-            lora_data=Path(command["lora_data"]) if command["lora_data"] else None,
+            has_group=command.group,
+            parameters=MappingProxyType(command.parameters),
+            use_before=use_before(command.gpus, facts.get("gpu_uuid", "")),
+            digests=command.digests,
+            declared_nodes=command.declared_nodes,
+            **dict(command.paths),
             gather=self._gather,
             telemetry=self._telemetry,
             end_round=self._end_round,
         )
         assert self._config is not None
         self._config.stash[WORKER_SESSION] = session
-        self._supervisor.tell({"type": "formed", "facts": facts})
+        self._supervisor.tell(Formed(facts=facts))
 
     def _gather(self, key: str, value: Value) -> list[Value]:
         assert self._config is not None
         check_gathered(key, value, self._config.stash[WORKER_SESSION].world_size)
-        self._supervisor.tell({"type": "gather", "key": key, "value": value})
-        gathered = self._supervisor.next("gathered")
-        if gathered["absent"]:
-            raise RuntimeError(f"gather of {key!r}: {named('rank', gathered['absent'])} without a worker, see world_formation")
-        values: list[Value] = gathered["values"]
-        return values
+        self._supervisor.tell(Give(key=key, value=value))
+        given = self._supervisor.next(Given)
+        if given.absent:
+            raise RuntimeError(f"gather of {key!r}: {named('rank', given.absent)} without a worker, see world_formation")
+        return list(given.values)
 
     def _telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None:
         check_moments(begin_s, end_s)
-        self._supervisor.tell({"type": "telemetry", "begin_s": begin_s, "end_s": end_s})
-        found = self._supervisor.next("telemetry")["found"]
-        return None if found is None else GpuTelemetry.model_validate(found)
+        self._supervisor.tell(AskTelemetry(begin_s=begin_s, end_s=end_s))
+        return self._supervisor.next(TelemetryTold).found
 
     def _end_round(self) -> str:
-        self._supervisor.tell({"type": "round"})
-        return str(self._supervisor.next("round")["alarm"])
+        self._supervisor.tell(RoundEnded())
+        return self._supervisor.next(RoundAnswered).alarm

@@ -125,9 +125,8 @@ class WorkerSession:
     end_round: EndRound = field(repr=False)
 
 
-def use_before(told: Sequence[Mapping[str, object]], gpu_uuid: str) -> GpuUse:
+def use_before(gpus: Sequence[Gpu], gpu_uuid: str) -> GpuUse:
     """Of one GPU, among all that the supervisor tells of."""
-    gpus = [Gpu.model_validate_json(json.dumps(one)) for one in told]
     unknown = Missing(Why.NOT_THERE, "NVML did not show this GPU before the run began")
     return next((gpu.use for gpu in gpus if gpu.uuid == gpu_uuid and gpu.use), GpuUse(unknown, unknown))
 

@@ -1,0 +1,285 @@
+"""What supervisors say to each other: every kind of control message, built and read by its fields alone.
+
+A message that lacks a field, has one too many, or has one of another type is none: whoever reads it drops and counts it, as what a
+stranger wrote (session.py).
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from gpu_acceptance.record.identity import Bounds, RankIdentity
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.run_plan import RunPlan
+from gpu_acceptance.record.run_record import Closing
+from gpu_acceptance.thresholds.limit import Value
+
+Kind = Literal["form", "run", "end"]  # of an attempt
+Told = dict[str, tuple[Outcome, str]]  # `NODE_ID ATTEMPT` -> outcome and digest of a record
+
+
+class Message(BaseModel):
+    """Frozen, strict and closed. Numbers that are none may be in it: a rank may have measured one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
+
+    type: str
+
+
+class OfAttempt(Message):
+    """About one attempt, which `seq` counts."""
+
+    seq: int
+
+
+# --- before anything runs ------------------------------------------------------------------------------------------------------
+
+
+class Refused(Message):
+    """The run does not start; the same on every rank. `run_id`: of the folder in which all leave that they heard it."""
+
+    type: Literal["refused"] = "refused"
+    message: str
+    exit_code: int
+    run_id: str = ""
+    heard: dict[str, str] = Field(default_factory=dict)  # rank -> nonce of the hello that this answers
+
+
+class Hello(Message):
+    """A rank is there. `nonce`: what says it back was said in this run."""
+
+    type: Literal["hello"] = "hello"
+    identity: RankIdentity
+    refusal: Refused | None
+    nonce: str
+
+
+class Welcome(Message):
+    """Every rank has said hello. `clocks`: of each other node, how far its clock is ahead."""
+
+    type: Literal["welcome"] = "welcome"
+    run_id: str
+    deadline_s: float  # of one validation, by default
+    clocks: tuple[tuple[int, Bounds], ...] = ()
+    heard: dict[str, str] = Field(default_factory=dict)
+
+
+class AskClock(Message):
+    type: Literal["clock?"] = "clock?"
+
+
+class Clock(Message):
+    """What the clock of a node says. `heard_s`: and what that of rank 0 said when it heard this, set there."""
+
+    type: Literal["clock"] = "clock"
+    clock_s: float
+    heard_s: float = 0.0
+
+
+class Problem(BaseModel):
+    """Why a rank cannot take part."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    message: str
+    exit_code: int
+
+
+class Collected(Message):
+    """What a rank collected, and why it cannot go on."""
+
+    type: Literal["collected"] = "collected"
+    nodeids: tuple[str, ...]
+    problems: tuple[Problem, ...] = ()
+
+
+class Agreed(Message):
+    """All ranks collected the same: the plan. `mark`: of what this run makes in a folder that all nodes share."""
+
+    type: Literal["agreed"] = "agreed"
+    plan: RunPlan
+    group_timeout_s: float
+    mark: str
+
+
+# --- attempts ------------------------------------------------------------------------------------------------------------------
+
+
+class Go(OfAttempt):
+    """An attempt begins: new workers (`form`), a validation (`run`), or the end of healthy workers (`end`)."""
+
+    type: Literal["go"] = "go"
+    kind: Kind
+    nodeid: str
+    deadline_s: float  # with what it lasts
+    lasts_s: float
+    generation: int
+    attempt: int
+    absent: tuple[int, ...] = ()  # ranks that go on without a worker
+    next: str | None = None  # what these workers run after it
+    previous: str | None = None  # and what they ran before it
+    group: bool = False  # new workers form a process group
+    env: dict[str, str] = Field(default_factory=dict)  # of new workers
+
+
+class Vote(OfAttempt):
+    """How the set-up of a rank went."""
+
+    type: Literal["vote"] = "vote"
+    outcome: Outcome
+    reason: str = ""
+
+
+class Enter(OfAttempt):
+    """What the votes came to: all enter the call, or nobody does."""
+
+    type: Literal["enter"] = "enter"
+    ok: bool
+    outcome: Outcome = Outcome.PASSED
+    reason: str = ""
+
+
+class Gather(OfAttempt):
+    """What one rank gives to all."""
+
+    type: Literal["gather"] = "gather"
+    key: str
+    value: Value
+
+
+class Gathered(OfAttempt):
+    """What all ranks gave, by rank."""
+
+    type: Literal["gathered"] = "gathered"
+    values: tuple[Value, ...]
+    absent: tuple[int, ...]
+
+
+class Sealable(OfAttempt):
+    """A rank has passed, and is ready for the collective that must pair."""
+
+    type: Literal["sealable"] = "sealable"
+
+
+class Seal(OfAttempt):
+    """Whether every rank is."""
+
+    type: Literal["seal"] = "seal"
+    ok: bool
+
+
+class PeerBad(OfAttempt):
+    """A rank went bad: its peers may wait for it in vain."""
+
+    type: Literal["peer_bad"] = "peer_bad"
+    rank: int
+    outcome: Outcome
+
+
+class Published(OfAttempt):
+    """The record of a rank, which comes as the line that stands in its journal."""
+
+    type: Literal["published"] = "published"
+    problem: str | None  # with its journal
+    facts: dict[str, str]
+    line: str = Field("", exclude=True)  # comes behind the message
+
+
+class Verdict(Message):
+    """How a validation ended over all ranks. `ended`: why no further one runs."""
+
+    type: Literal["verdict"] = "verdict"
+    nodeid: str
+    outcome: Outcome
+    message: str
+    duration_s: float
+    ended: str | None
+
+
+# --- the end -------------------------------------------------------------------------------------------------------------------
+
+
+class StopRequest(Message):
+    """A rank asks for the end of the run. `is_loss`: because it lost the store, its leader or its launcher."""
+
+    type: Literal["stop_request"] = "stop_request"
+    reason: str
+    is_loss: bool = False
+
+
+class Stop(Message):
+    """The run ends early."""
+
+    type: Literal["stop"] = "stop"
+    reason: str
+    is_loss: bool = False
+
+
+class AskJournal(Message):
+    """What was concluded, for each rank to confirm. `beside`: the name of the leader's journal."""
+
+    type: Literal["journal?"] = "journal?"
+    beside: str
+    judged: dict[str, str]  # rank -> digest of what was judged of it
+    closing: Closing
+    round: int
+
+
+class JournalTold(Message):
+    """What became of a rank's journal, and what it told where something else was judged."""
+
+    type: Literal["journal"] = "journal"
+    problem: str
+    shared: bool  # it lies in the leader's folder
+    told: Told | None
+    round: int
+
+
+class Resend(Message):
+    """A rank's journal, for who leads after a loss; empty where it is too long for one message."""
+
+    type: Literal["resend"] = "resend"
+    journal: str
+
+
+class Final(Message):
+    """How the run ended, as the last lines on the terminal."""
+
+    type: Literal["final"] = "final"
+    exit_code: int
+    word: str
+    lines: tuple[str, ...]
+
+
+class Bye(Message):
+    type: Literal["bye"] = "bye"
+
+
+class Leave(Message):
+    """Everybody has said bye."""
+
+    type: Literal["leave"] = "leave"
+
+
+class StoreLost(Message):
+    """What a rank's own end says to it."""
+
+    type: Literal["store_lost"] = "store_lost"
+    reason: str
+
+
+_Any = Annotated[
+    Refused | Hello | Welcome | AskClock | Clock | Collected | Agreed | Go | Vote | Enter | Gather | Gathered | Sealable | Seal | PeerBad
+    | Published | Verdict | StopRequest | Stop | AskJournal | JournalTold | Resend | Final | Bye | Leave,
+    Field(discriminator="type"),
+]  # fmt: skip
+_READER: TypeAdapter[Any] = TypeAdapter(_Any)
+
+
+def read_message(text: bytes, line: str = "") -> Message | None:
+    """The message that this JSON is, with the line that came behind it; None where it is none."""
+    try:
+        message: Message = _READER.validate_json(text)
+    except ValidationError:
+        return None
+    return message.model_copy(update={"line": line}) if line and isinstance(message, Published) else message

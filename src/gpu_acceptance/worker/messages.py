@@ -1,0 +1,238 @@
+"""What a supervisor and its rank worker say to each other over their pipe: every kind of message, built and read by its fields alone."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from gpu_acceptance.inventory.declared import DeclaredNode
+from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.record.curve import Curve
+from gpu_acceptance.record.figure import Figure
+from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
+from gpu_acceptance.record.outcome import Cause, Outcome
+from gpu_acceptance.thresholds.limit import Value
+
+
+class _Message(BaseModel):
+    """Frozen, strict and closed. Numbers that are none may be in it: a validation may have measured one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
+
+
+# --- from the worker -----------------------------------------------------------------------------------------------------------
+
+
+class WorkerMessage(_Message):
+    """`seq`: of the attempt in progress, 0 before the first. `pid`: what a forked copy of a test says is not what the worker says."""
+
+    type: str
+    seq: int = 0
+    pid: int = 0
+
+
+class Ready(WorkerMessage):
+    """It has collected, and opens no device before it is told."""
+
+    type: Literal["ready"] = "ready"
+
+
+class Step(WorkerMessage):
+    """What it does now on its way to a group."""
+
+    type: Literal["step"] = "step"
+    name: str
+
+
+class Formed(WorkerMessage):
+    """Its device is open, and its group there where one was asked for."""
+
+    type: Literal["formed"] = "formed"
+    facts: dict[str, str]
+
+
+class FormFailed(WorkerMessage):
+    """`failed`: the machine did not keep what the launcher promised; else it is an error."""
+
+    type: Literal["form_failed"] = "form_failed"
+    failed: bool
+    message: str
+    cause: Cause | None = None
+
+
+class SetUp(WorkerMessage):
+    """How the set-up went: the vote of this rank."""
+
+    type: Literal["setup"] = "setup"
+    outcome: Outcome
+    reason: str = ""
+
+
+class TearingDown(WorkerMessage):
+    type: Literal["teardown"] = "teardown"
+
+
+class TornDown(WorkerMessage):
+    type: Literal["torn_down"] = "torn_down"
+
+
+class Passed(WorkerMessage):
+    """It is through with its call, and waits for its peers."""
+
+    type: Literal["passed"] = "passed"
+
+
+class Give(WorkerMessage):
+    """A value for all ranks."""
+
+    type: Literal["gather"] = "gather"
+    key: str
+    value: Value
+
+
+class RoundEnded(WorkerMessage):
+    type: Literal["round"] = "round"
+
+
+class AskTelemetry(WorkerMessage):
+    """What did the GPU do between these moments of time.monotonic()?"""
+
+    type: Literal["telemetry"] = "telemetry"
+    begin_s: float
+    end_s: float
+
+
+class Done(WorkerMessage):
+    """How the validation ended here. `phase`: of its first bad end, else empty."""
+
+    type: Literal["done"] = "done"
+    outcome: Outcome
+    phase: str
+    message: str
+    duration_s: float
+    cause: Cause | None = None
+    figures: tuple[Figure, ...] = ()
+    curves: tuple[Curve, ...] = ()
+
+
+class Goodbye(WorkerMessage):
+    """It ends. `late`: what validations gave after their end."""
+
+    type: Literal["bye"] = "bye"
+    errors: tuple[str, ...]
+    late: tuple[str, ...]
+
+
+# --- to the worker -------------------------------------------------------------------------------------------------------------
+
+
+class Command(_Message):
+    type: str
+
+
+class Place(_Message):
+    """Where the worker stands in the job; the fields of a session of the same name."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    num_nodes: int
+    node: int
+    host: str
+    num_gpus: int
+    launcher: dict[str, int]
+
+
+class Paths(_Message):
+    """Folders and files of the run and of the site; the fields of a session of the same name."""
+
+    checkpoints: Path | None
+    data_dir: Path | None
+    shared_stem: Path | None
+    lora_model: Path | None
+    lora_data: Path | None
+
+
+class World(_Message):
+    """Where a generation meets. `prefix` is fresh for each: a second group on the same keys hangs (pytorch#55967)."""
+
+    store_host: str
+    store_port: int
+    prefix: str
+    rank: int
+    world_size: int
+    timeout_s: float
+
+
+class Form(Command):
+    """Open the device, and form a group where asked."""
+
+    type: Literal["form"] = "form"
+    seq: int
+    group: bool
+    expects_gpu: bool
+    place: Place
+    world: World
+    parameters: dict[str, Value]
+    gpus: tuple[Gpu, ...]
+    digests: dict[str, str]
+    declared_nodes: tuple[DeclaredNode, ...]
+    paths: Paths
+
+
+class Run(Command):
+    """Run a validation; `next` is what this worker is to run after it."""
+
+    type: Literal["run"] = "run"
+    seq: int
+    nodeid: str
+    next: str | None
+
+
+class Quit(Command):
+    type: Literal["quit"] = "quit"
+    seq: int
+
+
+class MayEnter(Command):
+    type: Literal["enter"] = "enter"
+    ok: bool
+
+
+class MaySeal(Command):
+    type: Literal["seal"] = "seal"
+    ok: bool
+    seq: int
+
+
+class Given(Command):
+    """What all ranks gave."""
+
+    type: Literal["gathered"] = "gathered"
+    values: tuple[Value, ...]
+    absent: tuple[int, ...]
+
+
+class TelemetryTold(Command):
+    type: Literal["telemetry"] = "telemetry"
+    found: GpuTelemetry | None
+
+
+class RoundAnswered(Command):
+    """Which counters rose too far; empty where none did."""
+
+    type: Literal["round"] = "round"
+    alarm: str
+
+
+_FROM_WORKER = Annotated[
+    Ready | Step | Formed | FormFailed | SetUp | TearingDown | TornDown | Passed | Give | RoundEnded | AskTelemetry | Done | Goodbye,
+    Field(discriminator="type"),
+]
+_TO_WORKER = Annotated[
+    Form | Run | Quit | MayEnter | MaySeal | Given | TelemetryTold | RoundAnswered,
+    Field(discriminator="type"),
+]
+FROM_WORKER: TypeAdapter[Any] = TypeAdapter(_FROM_WORKER)
+TO_WORKER: TypeAdapter[Any] = TypeAdapter(_TO_WORKER)

@@ -330,7 +330,7 @@ def test_a_worker_that_does_not_answer_is_said_not_to(clock):
     host, attempt = sentenced(clock, stack="")
     attempt.tick()
     attempt.tick()
-    assert host.published[0][0].message == "deadline of 10 s passed; asked where it is, it did not answer"
+    assert host.published[0][0].message == "deadline of 10 s passed; no stack trace: the worker did not answer within 4 s"
 
 
 def test_whoever_is_asked_where_it_is_is_not_listened_to_any_more(clock):

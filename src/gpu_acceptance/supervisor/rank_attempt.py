@@ -16,7 +16,7 @@ from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.supervisor.board import GRACE_S
 from gpu_acceptance.supervisor.events import Garbled
-from gpu_acceptance.supervisor.inquiry import Inquiry
+from gpu_acceptance.supervisor.inquiry import LONGEST_S, Inquiry
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.values import plural
@@ -222,7 +222,7 @@ class RankAttempt:
         (cause, state), stack, collectives = inquiry.state, inquiry.stack, inquiry.collectives
         told = [ended or (f"its process is {state}" if state else ""), *map(str, collectives)]
         if not any([*told, stack]):
-            told = ["asked where it is, it did not answer"]
+            told = [f"no stack trace: the worker did not answer within {LONGEST_S:g} s"]
         message = "; ".join(filter(None, [sentence.message, *told]))
         about = {"stack": stack, "collectives": collectives, "ras": inquiry.ras, "log_tail": log_tail}
         self._kill(sentence.outcome, message, cause=_cause_of(status) or cause, returncode=status.returncode, **about)

@@ -369,14 +369,14 @@ def test_one_that_dies_while_it_is_asked_was_stuck(clock):
     host.worker = None
     attempt.on_exit(ExitStatus(-signal.SIGUSR1), "the end of its log")
     (record, _), *_ = host.published
-    ended = "deadline of 10 s passed; while it was asked where it is, it ended with signal SIGUSR1"
+    ended = "deadline of 10 s passed; the worker ended with signal SIGUSR1 while its stack was being collected"
     assert (record.outcome, record.message, record.log_tail) == (Outcome.STUCK, ended, "the end of its log")
 
 
 def test_a_signal_does_not_wait_for_the_answer(clock):
     host, attempt = sentenced(clock)
     attempt.interrupt("SIGTERM")
-    ended = "deadline of 10 s passed; while it was asked where it is, SIGTERM came"
+    ended = "deadline of 10 s passed; SIGTERM came while its stack was being collected"
     assert [(record.outcome, record.message) for record, _ in host.published] == [(Outcome.STUCK, ended)]
     assert host.worker.killed
 

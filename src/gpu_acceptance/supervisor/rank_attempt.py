@@ -142,7 +142,7 @@ class RankAttempt:
 
     def on_exit(self, status: ExitStatus, log_tail: str) -> None:
         if self._sentence:
-            self._execute(log_tail, f"while it was asked where it is, it ended with {status}", status)
+            self._execute(log_tail, f"the worker ended with {status} while its stack was being collected", status)
         else:
             self._finish_ended(Outcome.DIED, self._of_exit(f"the worker ended with {status}"), status, log_tail)
 
@@ -162,7 +162,7 @@ class RankAttempt:
     def interrupt(self, reason: str, *, lost: bool = False) -> None:
         """`lost`: its launcher is gone, and its node perhaps with it."""
         if self._sentence:
-            self._execute(ended=f"while it was asked where it is, {reason} came")
+            self._execute(ended=f"{reason} came while its stack was being collected")
         elif lost:
             self._kill(Outcome.LOST, reason)
         else:

@@ -358,7 +358,7 @@ def test_a_limit_that_the_forming_of_the_world_held_alone_accepts_nothing():
 def test_no_rank_at_all():
     conclusion = verdict_over([], job=Job(()))
     assert (conclusion.verdict, conclusion.exit_code) == ("INCOMPLETE", 5)
-    assert "no rank said who it is" in conclusion.reasons
+    assert "no rank registered with the run" in conclusion.reasons
 
 
 def test_nodes_of_different_size():

@@ -85,7 +85,7 @@ class Told:
         return [self._row(validation) for validation in self.plan.validations]
 
     def _row(self, validation: PlannedValidation) -> Row:
-        reason = too_small(validation, self.job)
+        reason = str(too_small(validation, self.job) or "")
         if reason:
             return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, reason, validation.deadline_s)
         attempts = [

@@ -299,7 +299,7 @@ def test_a_world_of_one_says_that_nccl_and_p2p_were_left_out():
     ]
     least = {subject: "min_ranks_per_node" if subject == "p2p" else "min_ranks" for subject in LINKED}
     planned = [PlannedValidation(nodeid=f"acceptance/test_{name}.py::test_a", deadline_s=60.0, **{most: 2}) for name, most in least.items()]
-    rows += [bare_row(one.nodeid, Outcome.NOT_APPLICABLE, too_small(one, job), 60.0) for one in planned]
+    rows += [bare_row(one.nodeid, Outcome.NOT_APPLICABLE, str(too_small(one, job)), 60.0) for one in planned]
     conclusion = conclude(make_plan(profile, validations=tuple(planned)), job, rows)
     left_out = ", ".join(f"{subject} not applicable: needs at least 2 ranks{' on a node' * (subject == 'p2p')}" for subject in LINKED)
     assert conclusion.line == f"ACCEPTED (cpu profile: no GPU was tested, {left_out})"

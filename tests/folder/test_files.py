@@ -311,8 +311,8 @@ def journal_of(tmp_path, *lines, end="\n"):
 
 def test_a_cut_off_last_line_is_a_problem_and_the_rest_counts(tmp_path):
     path = journal_of(tmp_path, IDENTITY.model_dump_json(), rank_record().model_dump_json(), '{"kind":"rank","no', end="")
-    problem = f"{path}: line 3: cut off: the writer ended in the middle of it"
-    assert read_journal(path) == JournalContent(path, IDENTITY, records=(rank_record(),), problems=(problem,))
+    fault = "line 3: cut off: the writer ended in the middle of it"
+    assert read_journal(path) == JournalContent(path, IDENTITY, records=(rank_record(),), faults=(fault,))
 
 
 def test_a_whole_last_line_counts_without_its_end(tmp_path):
@@ -345,13 +345,13 @@ def test_a_bad_line_is_named_and_the_others_count(tmp_path, line, message):
 
 def test_a_journal_without_identity_is_a_problem(tmp_path):
     path = journal_of(tmp_path, rank_record().model_dump_json())
-    problem = f"{path}: line 1 is not the identity of a rank"
-    assert read_journal(path) == JournalContent(path, records=(rank_record(),), problems=(problem,))
+    fault = "line 1 is not the identity of a rank"
+    assert read_journal(path) == JournalContent(path, records=(rank_record(),), faults=(fault,))
 
 
 def test_a_missing_journal_is_a_problem(tmp_path):
     path = tmp_path / "rank-00005.jsonl"
-    assert read_journal(path) == JournalContent(path, problems=(f"{path}: no such file",))
+    assert read_journal(path) == JournalContent(path, faults=("no such file",))
 
 
 def test_a_plan_and_facts_come_back(tmp_path):

@@ -280,13 +280,13 @@ def test_a_limit_that_is_missed_beside_an_unconfirmed_peer_still_rejects():
 
 def test_problems_of_journals_are_reasons():
     contents = told().contents()
-    contents[1] = replace(contents[1], problems=("run/journal/rank-00001.jsonl: line 9: not JSON: expected value",))
+    contents[1] = replace(contents[1], faults=("line 9: not JSON: expected value",))
     assert rebuilt(contents).conclusion.reasons[1:] == contents[1].problems
 
 
 def test_very_many_problems_are_counted():
     contents = told().contents()
-    contents[1] = replace(contents[1], problems=tuple(f"line {number:04d}" for number in range(1000)))
+    contents[1] = replace(contents[1], beside=tuple(f"line {number:04d}" for number in range(1000)))
     reasons = rebuilt(contents).conclusion.reasons
     assert reasons[-1] == "... and 950 more problems in journals"
     assert len(reasons) == 52
@@ -342,7 +342,7 @@ def test_without_an_identity_there_is_no_run(contents):
 
 def test_a_journal_that_does_not_say_whose_it_is_counts_for_nobody():
     contents = told().contents()
-    contents[3] = replace(contents[3], identity=None, problems=("rank-00003.jsonl: line 1 is not the identity of a rank",))
+    contents[3] = replace(contents[3], identity=None, beside=("rank-00003.jsonl: line 1 is not the identity of a rank",))
     record = rebuilt(contents)
     assert "rebuilt from 3 of 4 journals" in record.conclusion.line
     assert "rank-00003.jsonl: line 1 is not the identity of a rank" in record.conclusion.reasons

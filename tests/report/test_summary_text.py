@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.summary import coverage_line
+from gpu_acceptance.report.summary import coverage_text
 from gpu_acceptance.report.summary_text import COLUMNS, MOST_LINES, build_summary
 from gpu_acceptance.report.validations import judgement_lines
 from gpu_acceptance.verdict.contract import judge_contract
@@ -87,7 +87,7 @@ def test_a_limit_that_some_rank_did_not_measure_shows_no_figure_as_its_own():
 def test_rows_of_the_suite_itself_are_not_counted_as_validations():
     record = samples.accepted()
     formation = record.rows[0].model_copy(update={"nodeid": "world_formation"})
-    assert coverage_line(record.model_copy(update={"rows": (formation, *record.rows)})).endswith("; 3 validations: 3 passed")
+    assert coverage_text(record.model_copy(update={"rows": (formation, *record.rows)})).endswith("; 3 validations: 3 passed")
 
 
 def test_an_accepted_run_has_nothing_wrong():

@@ -58,12 +58,12 @@ def test_an_error_that_nobody_caused_stays_one():
 
 def test_too_small():
     assert too_small(Validation(LARGE_JOB, 60, min_ranks=4), make_job(4, 2)) is None
-    assert too_small(Validation(LARGE_JOB, 60, min_ranks=16), make_job(4, 2)) == "needs at least 16 ranks, this job has 4"
+    assert str(too_small(Validation(LARGE_JOB, 60, min_ranks=16), make_job(4, 2))) == "needs at least 16 ranks, this job has 4"
     assert too_small(Validation(LARGE_JOB, 60, min_ranks_per_node=2), make_job(4, 2)) is None
     reason = too_small(Validation(LARGE_JOB, 60, min_ranks=4, min_ranks_per_node=3), make_job(4, 2))
-    assert reason == "needs at least 3 ranks on a node, this job has 2"
+    assert str(reason) == "needs at least 3 ranks on a node, this job has 2"
     assert too_small(Validation(LARGE_JOB, 60, min_nodes=2), make_job(4, 2)) is None
-    assert too_small(Validation(LARGE_JOB, 60, min_nodes=3), make_job(4, 2)) == "needs at least 3 nodes, this job has 2"
+    assert str(too_small(Validation(LARGE_JOB, 60, min_nodes=3), make_job(4, 2))) == "needs at least 3 nodes, this job has 2"
 
 
 def test_a_bare_row_has_the_subject_of_its_validation():

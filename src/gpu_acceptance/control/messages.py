@@ -4,7 +4,7 @@ A message that lacks a field, has one too many, or has one of another type is no
 stranger wrote (session.py).
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -15,7 +15,15 @@ from gpu_acceptance.record.run_record import Closing
 from gpu_acceptance.thresholds.limit import Value
 
 Kind = Literal["form", "run", "end"]  # of an attempt
-Told = dict[str, tuple[Outcome, str]]  # `NODE_ID ATTEMPT` -> outcome and digest of a record
+
+
+class ToldRecord(NamedTuple):
+    """A record that a rank told, by its digest."""
+
+    nodeid: str
+    attempt: int
+    outcome: Outcome
+    digest: str
 
 
 class Message(BaseModel):
@@ -231,7 +239,7 @@ class JournalTold(Message):
     type: Literal["journal"] = "journal"
     problem: str
     shared: bool  # it lies in the leader's folder
-    told: Told | None
+    told: tuple[ToldRecord, ...] | None
     round: int
 
 

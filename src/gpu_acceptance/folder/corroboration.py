@@ -99,8 +99,8 @@ def _rank_of(path: Path) -> int:
 
 def _problem(content: JournalContent, identity: RankIdentity, record: RunRecord) -> str:
     """Why this journal can be no witness, or what it says of the run as a whole that the record does not."""
-    if content.problems:
-        return f"cannot be used: {one_line(content.problems[0]).removeprefix(f'{content.path}: ')}"
+    if content.faults:
+        return f"cannot be used: {one_line(content.faults[0])}"
     if content.identity is None or content.plan is None:
         return "has no plan: it was cut off, or begun anew"
     if content.identity.run_id != record.plan.run_id:

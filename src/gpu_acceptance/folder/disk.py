@@ -11,7 +11,11 @@ MAX_BYTES = 2 * 2**30  # results.json of 16,384 ranks and 60 validations has 0.7
 
 
 class RecordError(ValueError):
-    """A file of a run folder cannot be used: one readable line that names it."""
+    """A file of a run folder cannot be used: one readable line that names it. `problem`: without its name, where `path` has that."""
+
+    def __init__(self, problem: str, path: Path | None = None) -> None:
+        super().__init__(f"{path}: {problem}" if path else problem)
+        self.problem = problem
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
@@ -53,12 +57,12 @@ def read_regular(path: Path) -> bytes:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a pipe must not block us
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise RecordError(f"{path}: not a regular file")
+                raise RecordError("not a regular file", path)
             data = file.read(min(status.st_size, MAX_BYTES) + 1)
     except FileNotFoundError:
-        raise RecordError(f"{path}: no such file") from None
+        raise RecordError("no such file", path) from None
     except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
+        raise RecordError(f"cannot be read: {error.strerror}", path) from None
     if len(data) > MAX_BYTES:
-        raise RecordError(f"{path}: larger than {MAX_BYTES // 2**20:,} MiB")
+        raise RecordError(f"larger than {MAX_BYTES // 2**20:,} MiB", path)
     return data

@@ -66,7 +66,7 @@ class Journal:
         try:
             data = read_regular(self.path)
         except RecordError as error:
-            return "is gone" if not os.path.lexists(self.path) else str(error).removeprefix(f"{self.path}: ")
+            return "is gone" if not os.path.lexists(self.path) else error.problem
         if len(data) != self._size:
             return f"holds {len(data):,} bytes; {self._size:,} were written"
         return "" if hashlib.sha256(data).digest() == self._written.digest() else "no longer holds what was written"
@@ -98,7 +98,13 @@ class JournalContent:
     records: tuple[RankRecord, ...] = ()  # in the order they were written
     refusal: Refusal | None = None
     closing: Closing | None = None  # the last one: what comes to light while journals are closed is told once more
-    problems: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()  # of the file
+    beside: tuple[str, ...] = ()  # what other files of its folder say against them all
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """All of it, each with the name of its file."""
+        return (*(f"{self.path}: {fault}" for fault in self.faults), *self.beside)
 
 
 def read_journal(path: Path) -> JournalContent:
@@ -106,9 +112,9 @@ def read_journal(path: Path) -> JournalContent:
     try:
         data = read_regular(path)
     except RecordError as error:
-        return JournalContent(path, problems=(str(error),))
+        return JournalContent(path, faults=(error.problem,))
     identity, plan, refusal, closing, facts = None, None, None, None, dict[str, str]()
-    records, problems = list[RankRecord](), list[str]()
+    records, faults = list[RankRecord](), list[str]()
     for number, entry in _parse_lines(data):
         problem = ""
         match entry:
@@ -135,10 +141,10 @@ def read_journal(path: Path) -> JournalContent:
             case RankRecord():
                 records.append(entry)
         if problem:
-            problems.append(f"{path}: line {number}: {problem}")
+            faults.append(f"line {number}: {problem}")
     if identity is None:
-        problems.insert(0, f"{path}: line 1 is not the identity of a rank")
-    return JournalContent(path, identity and identity.with_facts(facts), plan, tuple(records), refusal, closing, tuple(problems))
+        faults.insert(0, "line 1 is not the identity of a rank")
+    return JournalContent(path, identity and identity.with_facts(facts), plan, tuple(records), refusal, closing, tuple(faults))
 
 
 def _parse_lines(data: bytes) -> Iterator[tuple[int, JournalLine | str]]:

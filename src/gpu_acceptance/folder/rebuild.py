@@ -42,7 +42,7 @@ def read_run_folder(run_dir: Path) -> list[JournalContent]:
     """
     contents = [read_journal(path) for path in journal_paths(run_dir)]
     unlike = tuple(_unlike_the_manifest(run_dir))
-    return [replace(one, problems=(*one.problems, *unlike)) for one in contents] if unlike else contents
+    return [replace(one, beside=unlike) for one in contents]
 
 
 def _unlike_the_manifest(run_dir: Path) -> Iterator[str]:
@@ -166,7 +166,7 @@ def _validations(plan: RunPlan, records: Records) -> list[PlannedValidation]:
 def _row(validation: PlannedValidation, records: dict[int, list[RankRecord]], plan: RunPlan, job: Job) -> Row:
     if not records:
         if reason := too_small(validation, job):
-            return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, reason, validation.deadline_s)
+            return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, str(reason), validation.deadline_s)
         unknown = bare_row(validation.nodeid, Outcome.NOT_RUN, "no journal has a record of it", validation.deadline_s)
         return row_of_lack(validation, job, plan.profile.not_applicable) or unknown
     attempts = [_attempt(validation.nodeid, number, records[number], job) for number in sorted(records)]

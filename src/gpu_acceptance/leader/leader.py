@@ -117,7 +117,7 @@ class Leader:
             return self._judged(validation, self._generations.formations[-1:])
         reason = too_small(validation, self.job)
         if reason:
-            return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, reason, validation.deadline_s)
+            return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, str(reason), validation.deadline_s)
         if row := row_of_lack(validation, self.job, self._profile.not_applicable):
             return row
         obstacle = self._out_of_time(validation) or self._generations.make_ready(validation)

@@ -70,14 +70,14 @@ def scale_of(values: Sequence[float]) -> Scale:
     return Scale(statistics.median(values), min(values), max(values))
 
 
-def make_matrix(title: str, unit: str, corner: str, values: Mapping[tuple[str, str], float], columns: Sequence[str]) -> Grid:
-    """Of figures of one kind by row and column, the rows in the order of their first one."""
+def make_matrix(title: str, unit: str, values: Mapping[tuple[int, int], float]) -> Grid:
+    """Of figures of one kind, from a rank to another one."""
     scale = scale_of(tuple(values.values()))
-    rows = dict.fromkeys(row for row, _ in values)
+    rows, columns = (sorted({pair[end] for pair in values}) for end in (0, 1))
     cells = {key: scale.cell(value) for key, value in values.items()}
     return Grid(
         title=f"{title}{f', {unit}' if unit else ''}; median {rounded(scale.median)}",
-        corner=corner,
-        columns=tuple(columns),
-        rows=tuple(Line(row, tuple(cells.get((row, column)) for column in columns)) for row in rows),
+        corner="from / to",
+        columns=tuple(f"rank {column}" for column in columns),
+        rows=tuple(Line(f"rank {row}", tuple(cells.get((row, column)) for column in columns)) for row in rows),
     )

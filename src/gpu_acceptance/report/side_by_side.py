@@ -122,17 +122,12 @@ def _columns(attempt: Attempt, known: Collection[int]) -> dict[tuple[str, str], 
 
 
 def _pairs(attempt: Attempt) -> Iterator[Grid]:
-    found: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
+    found: dict[tuple[str, str], dict[tuple[int, int], float]] = {}
     for record in sorted(attempt.ranks, key=lambda one: one.rank):
         for figure in record.figures:
             other = figure.label("to_rank")
             if other is not None and isinstance(figure.value, int | float) and not isinstance(figure.value, bool):
                 metric = figure.metric.removesuffix(f".to_rank_{other}")
-                found.setdefault((metric, figure.unit), {})[f"rank {record.rank}", f"rank {other}"] = figure.value
+                found.setdefault((metric, figure.unit), {})[record.rank, int(other)] = figure.value
     for (metric, unit), values in found.items():
-        columns = sorted({column for _, column in values}, key=_number)
-        yield make_matrix(metric, unit, "from / to", values, columns)
-
-
-def _number(rank: str) -> int:
-    return int(rank.removeprefix("rank "))
+        yield make_matrix(metric, unit, values)

@@ -49,21 +49,21 @@ def _lines(record: RunRecord) -> Iterator[str]:
     if conclusion.contract:
         yield f"contract {conclusion.contract.file}: {conclusion.contract.counts}"
     yield from shortened(list(clock_sentences(record.ranks)), _MOST_REASONS)
-    yield coverage_line(record)
+    yield f"coverage: {coverage_text(record)}"
     if conclusion.verdict == "ACCEPTED":
         nearest = by_margin(conclusion.limits, Status.HELD)[:1]
         yield from (f"smallest margin: {judged_text(one)}{_on(one, places(record))}" for one in nearest)
 
 
-def coverage_line(record: RunRecord) -> str:
-    """`coverage: 1 node x 8 ranks, 8 of 8 GPUs; limits: ...; 87 validations: ...`. As many validations as the verdict line counts."""
+def coverage_text(record: RunRecord) -> str:
+    """`1 node x 8 ranks, 8 of 8 GPUs; limits: ...; 87 validations: ...`. As many validations as the verdict line counts."""
     coverage = record.conclusion.coverage
     size = f"{plural(coverage.nodes, 'node')} x {plural(coverage.ranks, 'rank')}, {coverage.gpus_tested} of {coverage.gpus_existing} GPUs"
     limits = f"{coverage.limits_expected} expected, {coverage.limits_judged} judged, {coverage.limits_held} held"
     outcomes = Counter(row.outcome for row in validations(record.rows))
     aside = outcomes[Outcome.NOT_APPLICABLE]
     passed = f"{plural(outcomes.total(), 'validation')}: {outcomes[Outcome.PASSED]} passed{f', {aside} not applicable' if aside else ''}"
-    return f"coverage: {size}; limits: {limits}; {passed}"
+    return f"{size}; limits: {limits}; {passed}"
 
 
 def shortened(lines: Sequence[str], most: int = _MOST_LINES, elsewhere: str = ", see the report") -> list[str]:

@@ -15,7 +15,7 @@ from gpu_acceptance.report.cluster import gpu_models, nodes, own_version, places
 from gpu_acceptance.report.culprits import JOB, Fault, Suspect, suspects
 from gpu_acceptance.report.formatting import by_margin, count, exact, percent
 from gpu_acceptance.report.problems import problems, reasons_of_the_job
-from gpu_acceptance.report.summary import coverage_line
+from gpu_acceptance.report.summary import coverage_text
 from gpu_acceptance.report.validations import Line
 from gpu_acceptance.report.words import STATUS
 from gpu_acceptance.text.visible import visible
@@ -34,7 +34,7 @@ def build_summary(record: RunRecord) -> str:
     above = [
         *_entry(record.conclusion.line, 0),
         *_section("run", [(2, text) for text in _identity(record)]),
-        *_section("coverage", [(2, coverage_line(record).removeprefix("coverage: "))]),
+        *_section("coverage", [(2, coverage_text(record))]),
     ]
     below = _section("smallest margins of what held", [(2, text) for text in _margins(record)])
     wrong = _section("what is wrong, by culprit", _wrong(record))

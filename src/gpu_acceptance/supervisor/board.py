@@ -4,10 +4,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from gpu_acceptance.control.messages import Enter, Gather, Gathered, Go, Message, PeerBad, Published, Seal, Told, Vote
+from gpu_acceptance.control.messages import Enter, Gather, Gathered, Go, Message, PeerBad, Published, Seal, Vote
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.supervisor.confirmation import note
+from gpu_acceptance.supervisor.confirmation import Told, note
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.verdict.attempts import causes_before_victims, is_poison
 

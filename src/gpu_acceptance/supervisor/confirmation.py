@@ -8,24 +8,25 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 
-from gpu_acceptance.control.messages import AskJournal, JournalTold, Told
+from gpu_acceptance.control.messages import AskJournal, JournalTold, ToldRecord
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.record.control_messages import DisputedRecord
-from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.run_record import Closing
 
 _DIGITS = 16
+Told = dict[tuple[str, int], ToldRecord]  # by validation and attempt
 
 
 def note(told: Told, record: RankRecord, text: str) -> None:
     """Adds a record, as it was sent."""
-    told[f"{record.nodeid} {record.attempt}"] = record.outcome, hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    told[record.nodeid, record.attempt] = ToldRecord(record.nodeid, record.attempt, record.outcome, digest)
 
 
 def digest_of(told: Told) -> str:
     """Of all records of one rank."""
-    return hashlib.sha256(json.dumps(sorted(told.items())).encode()).hexdigest()[:_DIGITS]
+    return hashlib.sha256(json.dumps(sorted(told.values())).encode()).hexdigest()[:_DIGITS]
 
 
 def answer(question: AskJournal, rank: int, journal: Journal, told: Told, lost: Mapping[str, int]) -> JournalTold:
@@ -40,7 +41,7 @@ def answer(question: AskJournal, rank: int, journal: Journal, told: Told, lost: 
     if agrees and not problem and lost.keys() <= (closing.control.lost if closing.control else {}).keys():
         problem = _close(journal, closing)
     shared = journal.path.with_name(question.beside).exists()
-    return JournalTold(problem=problem, shared=shared, told=None if agrees else told, round=question.round)
+    return JournalTold(problem=problem, shared=shared, told=None if agrees else tuple(told.values()), round=question.round)
 
 
 def _close(journal: Journal, closing: Closing) -> str:
@@ -57,7 +58,9 @@ def find_disputed(judged: Mapping[int, Told], answers: Mapping[int, JournalTold]
 
     `whole`: the run was not broken off, so that no record may be missing either.
     """
-    objecting = {rank: one.told for rank, one in sorted(answers.items()) if one.told is not None}
+    objecting = {
+        rank: {(one.nodeid, one.attempt): one for one in answer.told} for rank, answer in sorted(answers.items()) if answer.told is not None
+    }
     found = (next(_differing(rank, judged.get(rank, {}), told, whole=whole), None) for rank, told in objecting.items())
     return tuple(one for one in found if one)
 
@@ -67,10 +70,10 @@ def _differing(rank: int, judged: Told, told: Told, *, whole: bool) -> Iterator[
         ours, theirs = judged.get(key), told.get(key)
         if ours == theirs or (not whole and ours is None):
             continue
-        nodeid, _, attempt = key.rpartition(" ")
-        yield DisputedRecord(rank=rank, nodeid=nodeid, attempt=int(attempt), told=_shown(theirs), judged=_shown(ours))
+        nodeid, attempt = key
+        yield DisputedRecord(rank=rank, nodeid=nodeid, attempt=attempt, told=_shown(theirs), judged=_shown(ours))
 
 
-def _shown(entry: tuple[Outcome, str] | None) -> str:
+def _shown(entry: ToldRecord | None) -> str:
     """`passed (0123456789abcdef)`."""
-    return f"{entry[0]} ({entry[1]})" if entry else "nothing"
+    return f"{entry.outcome} ({entry.digest})" if entry else "nothing"

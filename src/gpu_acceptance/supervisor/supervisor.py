@@ -36,7 +36,6 @@ from gpu_acceptance.control.messages import (
     Stop,
     StopRequest,
     StoreLost,
-    Told,
     Verdict,
     Vote,
 )
@@ -50,7 +49,7 @@ from gpu_acceptance.record.identity import RankFacts
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.supervisor.board import GRACE_S, Board
-from gpu_acceptance.supervisor.confirmation import answer, find_disputed, note
+from gpu_acceptance.supervisor.confirmation import Told, answer, find_disputed, note
 from gpu_acceptance.supervisor.events import Event, Events, Exit, FromControl, FromWorker, StopAsked
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RankAttempt, RunAttempt

@@ -1,6 +1,7 @@
 """What the attempts of a run mean, whoever judges them: rank 0 while it runs, or a rebuild from the journals. Pure."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from gpu_acceptance.record.job import Job
@@ -60,15 +61,25 @@ class Sized(Protocol):
     def min_nodes(self) -> int: ...
 
 
-def too_small(validation: Sized, job: Job) -> str | None:
+@dataclass(frozen=True)
+class TooSmall:
+    """A job that is smaller than a validation needs it."""
+
+    needs: str
+    has: int
+
+    def __str__(self) -> str:
+        return f"{self.needs}, this job has {self.has}"
+
+
+def too_small(validation: Sized, job: Job) -> TooSmall | None:
     """Why a validation does not apply to a job of this size, or None. Of nodes that differ the largest counts."""
-    if validation.min_ranks > job.world_size:
-        return f"needs at least {validation.min_ranks} ranks, this job has {job.world_size}"
-    if validation.min_ranks_per_node > job.gpus_per_node:
-        return f"needs at least {validation.min_ranks_per_node} ranks on a node, this job has {job.gpus_per_node}"
-    if validation.min_nodes > job.num_nodes:
-        return f"needs at least {validation.min_nodes} nodes, this job has {job.num_nodes}"
-    return None
+    asked = (
+        (validation.min_ranks, "ranks", job.world_size),
+        (validation.min_ranks_per_node, "ranks on a node", job.gpus_per_node),
+        (validation.min_nodes, "nodes", job.num_nodes),
+    )
+    return next((TooSmall(f"needs at least {least} {what}", has) for least, what, has in asked if least > has), None)
 
 
 def bare_row(nodeid: str, outcome: Outcome, message: str, deadline_s: float) -> Row:

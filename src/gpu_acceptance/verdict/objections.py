@@ -208,7 +208,8 @@ def _absent(plan: RunPlan, job: Job) -> Iterator[Found]:
     if plan.expected_nodes not in {None, job.num_nodes}:
         yield same(Kind.NODES_ABSENT, f"{plural(job.num_nodes, 'node')} took part, and --expect-nodes wants {plan.expected_nodes}")
     if job.silent_ranks or not job.ranks:
-        yield same(Kind.RANKS_SILENT, f"no answer from {named('rank', job.silent_ranks)}" if job.ranks else "no rank registered with the run")
+        silent = f"no answer from {named('rank', job.silent_ranks)}" if job.ranks else "no rank registered with the run"
+        yield same(Kind.RANKS_SILENT, silent)
     sizes = sorted({identity.local_world_size for identity in job.ranks})
     if len(sizes) > 1:
         yield same(Kind.NODES_UNLIKE, f"nodes differ in their number of ranks: {', '.join(map(str, sizes))}")

@@ -68,7 +68,7 @@ def _judged_again(row: Row, record: RunRecord, job: Job) -> Row:
 
 def _set_aside(planned: PlannedValidation, job: Job, plan: RunPlan) -> Row | None:
     if reason := too_small(planned, job):
-        return bare_row(planned.nodeid, Outcome.NOT_APPLICABLE, reason, planned.deadline_s)
+        return bare_row(planned.nodeid, Outcome.NOT_APPLICABLE, str(reason), planned.deadline_s)
     return row_of_lack(planned, job, plan.profile.not_applicable)
 
 

@@ -62,7 +62,7 @@ def conclude(plan: RunPlan, job: Job, rows: Sequence[Row], end: RunEnd = WHOLE, 
     weaknesses = [
         *larger_allocations(job),
         *find_weaknesses(plan, coverage, limits, rows),
-        *(f"{subject} not applicable: {reason.split(', ', 1)[0]}" for subject, reason in left_out(rows, profile, small).items()),
+        *(f"{subject} not applicable: {needs}" for subject, needs in left_out(rows, profile, small).items()),
         *([contract.excuse] if contract and contract.excuse else []),
         *find_control_caveats(control),
         *_notes(plan),
@@ -81,12 +81,12 @@ def conclude(plan: RunPlan, job: Job, rows: Sequence[Row], end: RunEnd = WHOLE, 
 
 
 def _too_small(plan: RunPlan, job: Job, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    """Subject -> why it needs a larger job, of those that were not run for that."""
+    """Subject -> what job it needs, of those that were not run for want of it."""
     planned = {one.nodeid: one for one in plan.validations}
     for row in rows:
         is_set_aside = not row.attempts and row.outcome is Outcome.NOT_APPLICABLE and row.nodeid in planned
         if is_set_aside and (reason := too_small(planned[row.nodeid], job)):
-            yield row.subject, reason
+            yield row.subject, reason.needs
 
 
 def _notes(plan: RunPlan) -> Iterator[str]:

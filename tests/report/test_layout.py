@@ -16,7 +16,7 @@ BOTTOMS = """Object.fromEntries(["header.verdict", "#short", "#scoreboard"].map(
 # Of each limit that is told: whether bound and margin are where they can be seen, and nothing is cut off.
 CUT = """(wide => [...document.querySelectorAll("#wrong .cards td[data-of], #validations .cards > tbody > tr > td[data-of]")]
   .filter(one => one.checkVisibility())
-  .filter(one => { const box = one.getBoundingClientRect(); return box.left < 0 || box.right > wide || one.scrollWidth > one.clientWidth + 1 })
+  .filter(one => (box => box.left < 0 || box.right > wide || one.scrollWidth > one.clientWidth + 1)(one.getBoundingClientRect()))
   .map(one => [one.dataset.of, one.innerText]))(document.documentElement.clientWidth)"""
 
 

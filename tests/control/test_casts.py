@@ -10,7 +10,7 @@ import pytest
 
 from gpu_acceptance.control import casts as casts_module
 from gpu_acceptance.control.casts import Casts
-from gpu_acceptance.control.messages import Stop
+from gpu_acceptance.control.messages import Refused
 from gpu_acceptance.control.relay import Link, Relay, link_to
 from gpu_acceptance.control.session import Session
 from gpu_acceptance.text.model import encode
@@ -49,13 +49,13 @@ def join(store):
 
 
 def write(end, store, word):
-    end.write(store, encode(Stop(reason=word)))
+    end.write(store, encode(Refused(message=word, exit_code=4)))
 
 
 def read(end, store):
     """The next word, or None."""
     said = end.await_next(store)
-    return said and said[1].reason
+    return said and said[1].message
 
 
 class Counting:

@@ -1,5 +1,6 @@
 """Two ends of the control plane over one real store on 127.0.0.1."""
 
+import json
 import select
 import socket
 import subprocess
@@ -14,9 +15,10 @@ from gpu_acceptance.control.control import MAX_MESSAGE_BYTES, Control, ControlEr
 from gpu_acceptance.control.messages import (
     AskClock,
     Bye,
+    Clock,
     Enter,
     Final,
-    Gathered,
+    Gather,
     Leave,
     Published,
     Resend,
@@ -89,9 +91,12 @@ def published(line=""):
 
 def test_a_message_arrives_with_its_sender(pair):
     first, second = pair
-    message = Gathered(seq=1, values=("µ\nnode-00", 1, True, 0.5, float("inf")), absent=())
-    second.send(0, message)
-    assert received(first) == (1, message)
+    for value in ("µ\nnode-00", 1, True, 0.5, float("inf")):
+        message = Gather(seq=1, key="a", value=value)
+        second.send(0, message)
+        told = received(first)
+        assert told == (1, message)
+        assert type(told[1].value) is type(value)
 
 
 def test_a_cast_reaches_every_rank_and_its_sender(pair):
@@ -101,8 +106,8 @@ def test_a_cast_reaches_every_rank_and_its_sender(pair):
 
 def test_messages_keep_their_order(pair):
     for number in range(50):
-        pair[0].send(1, Seal(seq=number, ok=True))
-    assert [received(pair[1])[1].seq for _ in range(50)] == list(range(50))
+        pair[0].send(1, Clock(clock_s=float(number)))
+    assert [received(pair[1])[1].clock_s for _ in range(50)] == list(range(50))
 
 
 def test_a_message_to_oneself_needs_no_store(pair):
@@ -113,7 +118,7 @@ def test_a_message_to_oneself_needs_no_store(pair):
 def test_the_wake_descriptor_tells_of_messages(pair):
     second = pair[1]
     assert select.select([second.wake_fd], [], [], 0)[0] == []
-    pair[0].send(1, Leave())
+    pair[0].send(1, Bye())
     assert select.select([second.wake_fd], [], [], 30)[0] == [second.wake_fd]
     second.drain_wake()
     second.drain_wake()
@@ -121,8 +126,8 @@ def test_the_wake_descriptor_tells_of_messages(pair):
 
 
 def test_too_large_a_message_is_an_error_of_its_sender(pair):
-    with pytest.raises(ControlError, match=rf"a published message of \d+ bytes; allowed: {MAX_MESSAGE_BYTES}"):
-        pair[1].send(0, Published(seq=1, problem=None, facts={"x": "x" * MAX_MESSAGE_BYTES}))
+    with pytest.raises(ControlError, match=rf"a resend message of \d+ bytes; allowed: {MAX_MESSAGE_BYTES}"):
+        pair[1].send(0, Resend(journal="x" * MAX_MESSAGE_BYTES))
 
 
 def test_what_is_posted_comes_to_rank_0_in_order(pair):
@@ -178,9 +183,9 @@ def test_closing_sends_what_is_queued_and_ends_all_threads(pair):
     """A thread that still waited in the store would abort the process if it woke while the interpreter shuts down."""
     first, second = pair
     for number in range(20):
-        first.send(1, Seal(seq=number, ok=True))
+        first.send(1, Clock(clock_s=float(number)))
     first.close(timeout_s=5)
-    assert [received(second)[1].seq for _ in range(20)] == list(range(20))
+    assert [received(second)[1].clock_s for _ in range(20)] == list(range(20))
     second.close(timeout_s=5)
     threads = [thread for end in pair for thread in (end._sender, *end._waiting)]
     assert len(threads) == 7  # rank 0 reads what is posted as well
@@ -278,7 +283,16 @@ ODD = [
     '{"type": "bye", "more": 1}',
     '{"type": "hello", "identity": {}, "refusal": null, "nonce": ""}',
     '{"type": "final", "exit_code": 0, "word": "ACCEPTED", "lines": "ACCEPTED"}',
+    '{"type": "store_lost", "reason": "a lie"}',  # what a rank's own end says to it
+    '{"type": "clock", "clock_s": NaN}',
+    '{"type": "refused", "message": "", "exit_code": 0}',
+    json.dumps({"type": "stop_request", "reason": "x" * 20_000}),
 ]
+OF_ANOTHER_PLACE = {
+    "to/0": ('{"type": "vote", "seq": 1, "outcome": "passed"}', '{"type": "stop", "reason": "SIGTERM"}', '{"type": "leave"}'),
+    "box/1": ('{"type": "bye"}', '{"type": "stop_request", "reason": "SIGTERM"}', '{"type": "leave"}'),
+    "cast/2": ('{"type": "vote", "seq": 1, "outcome": "passed"}', '{"type": "bye"}', '{"type": "clock?"}'),
+}
 
 
 @pytest.mark.parametrize("text", ODD)
@@ -301,6 +315,32 @@ def test_what_is_no_message_of_its_rank_is_dropped_and_counts_as_lost(text, serv
     first.cast(Leave())
     assert received(second) == (0, Leave())
     assert (second.session.tampering.dropped, second.session.tampering.lost) == ({"cast": 1}, {"cast": 1})
+
+
+@pytest.mark.parametrize(("channel", "text"), [(channel, text) for channel, texts in OF_ANOTHER_PLACE.items() for text in texts])
+def test_what_is_said_to_all_is_said_in_one_place_alone_and_so_is_all_else(channel, text, server, pair):
+    first, second = pair
+    store = PrefixStore(first.prefix, server)
+    announce(pair, 1)
+    write = {"to/0": store.queue_push, "box/1": store.append, "cast/2": store.set}[channel]
+    write(channel, first.session.sign(channel, 0 if channel == "cast/2" else 1, 9, text))
+    second.send(0, Bye())
+    second.post(vote(1))
+    first.cast(Leave())
+    told = [received(first) for _ in range(3)]
+    assert sorted(told, key=str) == [(0, Leave()), (1, Bye()), (1, vote(1))]
+    assert received(second) == (0, Leave())
+    dropped = (second if channel == "cast/2" else first).session.tampering.dropped
+    assert dropped == {channel.partition("/")[0]: 1}
+
+
+def test_what_a_rank_says_to_itself_does_not_pass_the_store(server, pair):
+    """Number 1 of rank 0 is free in its own queue: whoever makes codes could lead the run by it."""
+    first, second = pair
+    PrefixStore(first.prefix, server).queue_push("to/0", first.session.sign("to/0", 0, 1, '{"type": "bye"}'))
+    second.send(0, Bye())
+    assert received(first) == (1, Bye())
+    assert first.session.tampering.dropped == {"to": 1}
 
 
 def test_a_message_that_is_repeated_is_heard_once(server, pair):

@@ -8,8 +8,9 @@ import pytest
 from gpu_acceptance.control import letters
 from gpu_acceptance.control.ledger import LATE_S, Ledger, Tampering
 from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
-from gpu_acceptance.control.messages import Stop
+from gpu_acceptance.control.messages import Vote
 from gpu_acceptance.control.session import Session
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.text.model import encode
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ def new_ledger():
 
 
 def say(speaker, attempt, word):
-    return speaker.say(attempt, encode(Stop(reason=word)))
+    return speaker.say(attempt, encode(Vote(seq=1, outcome=Outcome.PASSED, reason=word)))
 
 
 @pytest.fixture
@@ -132,7 +133,7 @@ def test_a_word_is_not_lost_while_there_is_more_to_read_before_it(store, reader)
     began = time.monotonic()
     say(Speaker(SESSION, 1), 1, "first")(store)
     words = reader.await_words(store)
-    assert next(words) == [(1, Stop(reason="first"))]
+    assert next(words) == [(1, Vote(seq=1, outcome=Outcome.PASSED, reason="first"))]
     told = {1: {"box/1": 2}}
     for now in (began, began + 100 * LATE_S):
         assert SESSION.ledger.find_late(told, {"box/1": reader.read_until_s}, now) == set()

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.report import build_page, culprits
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.culprits import JOB
@@ -74,6 +74,39 @@ def test_ranks_that_say_the_same_are_one_culprit():
     assert [(one.who, one.ranks) for one in suspects(record)] == [("all of ranks 0-3", (0, 1, 2, 3))]
 
 
+def test_ranks_that_left_something_else_are_culprits_apart():
+    """Both were killed; of one the kernel says why, of the other its log."""
+    row = next(one for one in samples.incomplete().rows if one.outcome is Outcome.ERROR and len(one.attempts[0].ranks) == 4)
+    attempt = row.attempts[0]
+    died = {"outcome": Outcome.DIED, "message": "the worker ended with signal SIGKILL"}
+    first, second, *_ = attempt.ranks
+    ranks = (first.model_copy(update={**died, "cause": Cause.OUT_OF_MEMORY}), second.model_copy(update=died))
+    record = samples.incomplete()
+    record = record.model_copy(update={"rows": (row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": ranks}),)}),)})
+    assert [one.ranks for one in suspects(record) if one.worst.mark.word == "DIED"] == [(0,), (1,)]
+
+
+def test_who_broke_off_where_another_rank_missed_a_limit_is_told_as_well():
+    row = samples.hbm_row(worst=3120.0)
+    (attempt,) = row.attempts
+    broken = attempt.ranks[3].model_copy(update={"outcome": Outcome.ERROR, "message": "OSError: disk"})
+    ranks = tuple(broken if one.rank == 3 else one for one in attempt.ranks)
+    row = row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": ranks}),)})
+    record = samples.rejected().model_copy(update={"rows": (row,)})
+    assert [one.ranks for one in culprits.first_told(suspects(record), rejecting_only=True)] == [(5,), (3,)]
+    assert "OSError: disk" in short(record)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "peer", "told"), [((3,), 5, (3, 5)), ((1, 4), 2, (1, 4)), ((3,), 3, (3,)), ((3,), 99, (3,)), ((3,), None, (3,))]
+)
+def test_a_path_is_of_the_rank_that_missed_and_of_one_peer(ranks, peer, told):
+    judged = samples.held("p2p.both.path", 0.53, "relative", ">= 0.97", -0.454, "node", ranks, status=Status.MISSED)
+    row = samples.row("acceptance/test_p2p.py::test_bandwidth", lambda rank: [], [judged.model_copy(update={"labels": {"peer": peer}})])
+    (suspect,) = suspects(samples.rejected().model_copy(update={"rows": (row,)}))
+    assert suspect.ranks == told
+
+
 def test_a_path_between_two_gpus_has_both_for_culprit():
     judged = samples.held("p2p.both.path", 0.53, "relative", ">= 0.97", -0.454, "node", (3,), status=Status.MISSED)
     row = samples.row("acceptance/test_p2p.py::test_bandwidth", lambda rank: [], [judged.model_copy(update={"labels": {"peer": 5}})])
@@ -89,10 +122,16 @@ def test_a_path_between_two_gpus_has_both_for_culprit():
 def test_a_miss_within_the_spread_or_1_percent_asks_for_another_measurement(value, margin, spread, is_near):
     """But a whole number is a count, and no noise makes it another."""
     judged = samples.held("hbm.triad.bandwidth", value, "GB/s", ">= 4150", margin, "rank", (5,), status=Status.MISSED)
-    measured = samples.figure("hbm.triad.bandwidth", value, "GB/s", spread)
-    row = samples.row("acceptance/test_hbm.py::test_hbm_triad", lambda rank: [measured], [judged], outcome=Outcome.FAILED)
+
+    def figures(rank):
+        other = samples.figure("hbm.triad.bandwidth", 4300.0, "GB/s", 40.0)  # whose spread says nothing of the one that missed
+        return [samples.figure("hbm.triad.bandwidth", value, "GB/s", spread) if rank == 5 else other]
+
+    row = samples.row("acceptance/test_hbm.py::test_hbm_triad", figures, [judged], outcome=Outcome.FAILED)
     record = samples.rejected().model_copy(update={"rows": (row,)})
     assert (WITHIN_NOISE in short(record)) is is_near
+    again = row.model_copy(update={"attempts": (row.attempts[0], row.attempts[0].model_copy(update={"number": 2}))})
+    assert WITHIN_NOISE not in short(record.model_copy(update={"rows": (again,)}))  # it was measured again
     assert any(WITHIN_NOISE in line for line in summary_lines(record)) is is_near
 
 

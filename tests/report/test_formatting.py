@@ -32,6 +32,11 @@ def test_rounded(value, text):
     assert rounded(value) == text
 
 
+def test_what_must_be_exactly_so_much_and_is_not_has_every_digit():
+    judged = samples.held("hbm.x.ratio", 0.50001, "relative", ">= 0.5", None).model_copy(update={"bound": "equals"})
+    assert judged_figure(judged) == "0.50001"
+
+
 @pytest.mark.parametrize(
     ("value", "margin", "text"), [(3120.0625, -0.25, "3120"), (4149.9996, -1e-7, "4149.9996"), (24.320748896, None, "24.32")]
 )

@@ -167,6 +167,17 @@ def test_the_verdict_box_says_how_far_the_limits_can_be_trusted(sources, told):
     assert untested.trust_in_limits(samples.cpu()) == ""
 
 
+def test_limits_that_were_measured_on_the_model_of_the_profile_say_nothing_of_another_gpu():
+    record = samples.accepted()
+    assert " of 3 speed limits" in (told := untested.trust_in_limits(record))
+    assert not told.startswith("0 ")
+    ranks = tuple(
+        one.model_copy(update={"gpus": tuple(gpu.model_copy(update={"name": "NVIDIA H100 80GB HBM3"}) for gpu in one.gpus)})
+        for one in record.ranks
+    )
+    assert untested.trust_in_limits(record.model_copy(update={"ranks": ranks})).startswith("0 of 3 speed limits")
+
+
 def with_uses(record, **of_plan):
     """Each GPU as it was before the run: the last one of a node had a process on it."""
     uses = {7: GpuUse((GpuProcess(1607, 1204 * 2**20),), 1831 * 2**20)}

@@ -1,6 +1,7 @@
 """One line for each subject on the first screen: what held, what did not, the nearest limit, and how long it took."""
 
 import re
+from dataclasses import replace
 
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report import build_page
@@ -15,8 +16,11 @@ def scores(record):
 
 
 def of_limits(*limits, rows=()):
+    """A run of which no subject is required."""
     record = samples.accepted()
-    return record.model_copy(update={"rows": rows, "conclusion": record.conclusion.model_copy(update={"limits": limits})})
+    plan = record.plan.model_copy(update={"profile": replace(record.plan.profile, requires=frozenset())})
+    conclusion = record.conclusion.model_copy(update={"limits": limits})
+    return record.model_copy(update={"rows": rows, "plan": plan, "conclusion": conclusion})
 
 
 def test_what_did_not_hold_comes_first_and_each_subject_has_its_nearest_limit():
@@ -30,7 +34,8 @@ def test_what_did_not_hold_comes_first_and_each_subject_has_its_nearest_limit():
 def test_every_subject_of_a_run_is_there_once():
     found = scoreboard(samples.incomplete())
     told = [one.subject for one in found.shown]
-    assert sorted([*told, *found.not_applicable]) == sorted({row.subject for row in samples.incomplete().rows})
+    assert sorted([*told, *found.not_applicable]) == sorted({row.subject for row in samples.incomplete().rows} | {"memory"})
+    assert scores(samples.incomplete())["memory"][:2] == ("NOT RUN", "not run")  # required, and no validation of it was there
     assert found.not_applicable == ["infiniband"]
     board = next(one for one in parse(build_page(samples.incomplete())).all("section") if one.attributes["id"] == "scoreboard")
     text = re.sub(r"\s+", " ", board.text)
@@ -48,11 +53,16 @@ def test_a_subject_of_which_nothing_was_run_is_there():
 def test_what_no_limit_says_of_a_validation_is_said_by_how_it_ended():
     stuck = samples.row("acceptance/test_hbm.py::test_copy", lambda rank: [], [], outcome=Outcome.STUCK)
     not_run = samples.row("acceptance/test_nic.py::test_share", lambda rank: [], [], outcome=Outcome.NOT_RUN)
-    failed = samples.row("acceptance/test_gemm.py::test_one", lambda rank: [], [], outcome=Outcome.FAILED)
     held = samples.held("hbm.copy.bandwidth", 4312.0, "GB/s", ">= 4150", 0.039)
     missed = samples.held("gemm.bf16.rate", 1.0, "TFLOP/s", ">= 2", -0.5, status=Status.MISSED)
-    found = scores(of_limits(held, missed, rows=(stuck, not_run, failed)))
-    assert {subject: one[:2] for subject, one in found.items()} == {
+    failed = samples.row("acceptance/test_gemm.py::test_one", lambda rank: [], [missed], outcome=Outcome.FAILED)
+    crashed = samples.row("acceptance/test_gemm.py::test_two", lambda rank: [], [missed], outcome=Outcome.ERROR)
+    alone = scores(of_limits(held, missed, rows=(stuck, not_run, failed)))
+    assert scores(of_limits(missed, rows=(failed, crashed)))["gemm"][1] == "1 in error, 1 missed"
+    of_a_counter = missed.model_copy(update={"metric": "counters.xids"})
+    slowed = failed.model_copy(update={"judgements": (of_a_counter,)})
+    assert scores(of_limits(of_a_counter, rows=(slowed,)))["gemm"][1] == "1 failed"
+    assert {subject: one[:2] for subject, one in alone.items()} == {
         "hbm": ("STUCK", "1 stuck, 1 held"),
         "gemm": ("MISSED", "1 missed"),  # that it failed follows from that
         "nic": ("NOT RUN", "1 not run"),

@@ -82,6 +82,11 @@ def test_pairs_are_shown_from_whom_to_whom():
     assert (cells["rank 2", "rank 3"].text, cells["rank 2", "rank 3"].mark) == ("352", "▼")
 
 
+def test_a_label_that_is_no_rank_makes_no_pair():
+    row = samples.row("acceptance/test_p2p.py::test_x", lambda rank: [samples.figure("p2p.x", 1.0, "GB/s", to_rank="abc")], [], ranks=2)
+    assert matrices(samples.accepted().model_copy(update={"rows": (row,)})) == ()
+
+
 def test_the_smallest_margins_come_first(many):
     found = closest(many)
     assert len(found) == MOST_CLOSE

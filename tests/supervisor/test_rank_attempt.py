@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from gpu_acceptance.control.ledger import LATE_S
-from gpu_acceptance.control.messages import Go, read_message
+from gpu_acceptance.control.messages import TO_ALL, Go, read_message
 from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Cause, Outcome
@@ -145,7 +145,7 @@ def go(**changes) -> tuple[Go, int, int]:
 
 def cast(kind: str, **more):
     """What rank 0 says of the attempt in progress."""
-    return read_message(json.dumps({"type": kind, "seq": 1, **more}).encode())
+    return read_message(TO_ALL, json.dumps({"type": kind, "seq": 1, **more}).encode())
 
 
 def as_json(message):

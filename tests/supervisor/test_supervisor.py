@@ -1,15 +1,16 @@
 """What one supervisor tells its leader, over a real control store."""
 
+import os
 import queue
 import socket
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from judging import make_record
+from judging import make_identity, make_record
 
 from gpu_acceptance.control.control import Control
-from gpu_acceptance.control.messages import Go, Leave
+from gpu_acceptance.control.messages import Bye, Go, Hello, JournalTold, Leave, StopRequest
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.secret import Secret
 from gpu_acceptance.record.figure import Figure
@@ -37,6 +38,19 @@ def test_facts_that_are_too_large_to_send_are_an_error_of_the_rank_and_end_no_ru
     record = RankRecord.model_validate_json(message.line)
     assert (record.outcome, message.facts) == (Outcome.ERROR, {})
     assert record.message.startswith("record not sent: a published message of ")
+
+
+def test_who_is_no_rank_of_this_job_may_say_hello_and_nothing_else(supervisor):
+    """Hello is how a rank that was told another number of ranks is found."""
+    supervisor.control.incoming.put((7, JournalTold(problem="", shared=True, told=None, round=0)))
+    supervisor.control.incoming.put((7, StopRequest(reason="SIGTERM")))
+    supervisor.control.incoming.put((7, Hello(identity=make_identity(7, 8, 8), refusal=None, nonce="")))
+    supervisor.control.incoming.put((0, Bye()))
+    os.eventfd_write(supervisor.control.wake_fd, 1)
+    supervisor.pump()
+    assert (supervisor.mail(JournalTold), list(supervisor.mail(Hello)), list(supervisor.mail(Bye))) == ({}, [7], [0])
+    assert supervisor.stopping is None
+    assert supervisor.control.session.tampering.dropped == {"to": 2}
 
 
 RISEN = (Figure(metric="counters.xids", value=1, unit="count", judged=True, detail="XID 79"),)

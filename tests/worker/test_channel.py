@@ -1,13 +1,15 @@
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.text.model import encode
 from gpu_acceptance.worker import channel
 from gpu_acceptance.worker.channel import ChannelError, LineReader, write_message
-from gpu_acceptance.worker.messages import FROM_WORKER, Done, Ready, TearingDown, TornDown
+from gpu_acceptance.worker.messages import FROM_WORKER, Done, Paths, Ready, TearingDown, TornDown
 
 READY, TEARDOWN, TORN_DOWN = (b'{"type": "%s"}\n' % kind for kind in (b"ready", b"teardown", b"torn_down"))
 
@@ -37,6 +39,12 @@ def test_half_of_a_surrogate_pair_comes_as_its_escape(pipe):
     reader, write_fd = pipe
     write_message(write_fd, done("a file \udcff"))
     assert reader.read() == [done("a file \\udcff")]
+
+
+def test_a_path_of_any_bytes_comes_as_it_was():
+    path = Path(os.fsdecode(b"/tmp/\xff a%20\n"))
+    paths = Paths(checkpoints=path, data_dir=None, shared_stem=None, lora_model=None, lora_data=Path("/data"))
+    assert Paths.model_validate_json(encode(paths)) == paths
 
 
 def test_nothing_there_is_no_end(pipe):

@@ -10,7 +10,7 @@ or says nothing of what is in the log, and what is too long for it.
 
 from torch.distributed import Store
 
-from gpu_acceptance.control.messages import Message, read_message
+from gpu_acceptance.control.messages import TO_ALL, Message, read_message
 from gpu_acceptance.control.relay import Link, link_to, make_relay
 from gpu_acceptance.control.session import Numbers, Session
 from gpu_acceptance.control.store_client import get_now
@@ -82,7 +82,7 @@ class Casts:
             self._relay.tell(place, text if text and said else b"")
         if said is None or said.text == _NOTHING.encode():
             return None
-        message = read_message(said.text)
+        message = read_message(TO_ALL, said.text)
         if message is None:
             self._session.drop(CHANNEL)
         return (said.sender, message) if message and self._numbers.is_next(said.sender, said.number) else None

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from typing import Any
 
 from gpu_acceptance.launch.rank import Rank
 from gpu_acceptance.launch.secret import Secret
@@ -22,13 +23,27 @@ from gpu_acceptance.processes.gc_pause import gc_spared
 from gpu_acceptance.text.model import encode
 
 with gc_spared():  # hundreds of thousands of objects
+    from pydantic import TypeAdapter
     from torch.distributed import PrefixStore, Store, TCPStore
 
     from gpu_acceptance.control.casts import CHANNEL as CAST_CHANNEL
     from gpu_acceptance.control.casts import Casts
     from gpu_acceptance.control.ledger import Facts, ReadUntil
     from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
-    from gpu_acceptance.control.messages import Final, Leave, Message, OfAttempt, Published, Refused, Stop, StoreLost, read_message
+    from gpu_acceptance.control.messages import (
+        ALONE,
+        OF_AN_ATTEMPT,
+        TO_ALL,
+        Final,
+        Leave,
+        Message,
+        OfAttempt,
+        Published,
+        Refused,
+        Stop,
+        StoreLost,
+        read_message,
+    )
     from gpu_acceptance.control.session import (
         Numbers,
         Session,
@@ -125,7 +140,7 @@ class Control:
         """Sends one message to one rank, this one included. Never blocks."""
         text = self._encode(message)
         if rank == self.place.rank:
-            self._deliver(text)
+            self._deliver(ALONE, text)
             return
         self._num_sent[rank] += 1
         key = f"to/{rank}"
@@ -143,7 +158,7 @@ class Control:
         line = message.line if isinstance(message, Published) else ""
         text = self._encode(message, len(line.encode()))
         if self.place.rank == 0:
-            self._deliver(text, line)
+            self._deliver(OF_AN_ATTEMPT, text, line)
         else:
             self._outgoing.put(self._speaker.say(message.seq, text, line))
 
@@ -164,7 +179,7 @@ class Control:
         text = self._encode(message)
         if casts := self._casts:
             self._outgoing.put(lambda store: casts.write(store, text))
-        self._deliver(text)
+        self._deliver(TO_ALL, text)
 
     def facts(self) -> Facts:
         """What the others shall know of this rank, with each heartbeat."""
@@ -267,7 +282,8 @@ class Control:
             if text == _NO_MORE and self._closing:
                 return
             said = self.session.check(key, text)
-            message = read_message(said.text) if said else None
+            # What a rank says to itself does not pass the store.
+            message = read_message(ALONE, said.text) if said and said.sender != self.place.rank else None
             if said and message is None:
                 self.session.drop(key)
             if said and message and numbers.is_next(said.sender, said.number):
@@ -292,9 +308,9 @@ class Control:
             for words in self._reader.await_words(store):
                 self._put(*words)
 
-    def _deliver(self, text: str, line: str = "") -> None:
+    def _deliver(self, kinds: TypeAdapter[Any], text: str, line: str = "") -> None:
         """To this rank itself, as it would come to another one."""
-        message = read_message(text.encode(), line)
+        message = read_message(kinds, text.encode(), line)
         assert message, text[:200]
         self._put((self.place.rank, message))
 

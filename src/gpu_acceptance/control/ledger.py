@@ -15,7 +15,7 @@ LATE_S = 15.0  # as long as a heart may stand still: the connections of a rank a
 
 
 Facts = dict[str, dict[str, int]]  # "dropped" and "lost" by kind, "sent" by channel
-_FACTS: TypeAdapter[Facts] = TypeAdapter(dict[str, dict[str, Annotated[int, Field(ge=0)]]], config=ConfigDict(strict=True))
+_FACTS: TypeAdapter[Facts] = TypeAdapter(dict[str, dict[str, Annotated[int, Field(ge=0, le=2**53)]]], config=ConfigDict(strict=True))
 
 
 def read_facts(text: bytes) -> Facts:

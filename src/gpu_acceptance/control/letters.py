@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from torch.distributed import Store
 
 from gpu_acceptance.control.ledger import channel_kind
-from gpu_acceptance.control.messages import Message, read_message
+from gpu_acceptance.control.messages import OF_AN_ATTEMPT, Message, read_message
 from gpu_acceptance.control.session import Numbers, Said, Session
 from gpu_acceptance.control.store_client import LONGEST_RUN, get_all_now, get_now
 
@@ -149,7 +149,7 @@ class Reader:
         words: list[Word] = []
         for one in said:
             opened = self._open(one, letters[one], channel) if one in letters else one
-            message = read_message(opened.text, opened.line) if opened else None
+            message = read_message(OF_AN_ATTEMPT, opened.text, opened.line) if opened else None
             if opened and message is None:
                 self._session.drop(channel)
             if message and self._numbers.is_next(one.sender, one.number):

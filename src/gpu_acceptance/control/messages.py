@@ -6,7 +6,7 @@ stranger wrote (session.py).
 
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from gpu_acceptance.record.identity import Bounds, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
@@ -15,6 +15,9 @@ from gpu_acceptance.record.run_record import Closing
 from gpu_acceptance.thresholds.limit import Value
 
 Kind = Literal["form", "run", "end"]  # of an attempt
+Words = Annotated[str, Field(max_length=10_000)]  # of which rank 0 makes a message to all, and rows
+ExitCode = Annotated[int, Field(ge=0, le=6)]
+BadExitCode = Annotated[int, Field(ge=1, le=6)]
 
 
 class ToldRecord(NamedTuple):
@@ -47,9 +50,9 @@ class Refused(Message):
     """The run does not start; the same on every rank. `run_id`: of the folder in which all leave that they heard it."""
 
     type: Literal["refused"] = "refused"
-    message: str
-    exit_code: int
-    run_id: str = ""
+    message: Annotated[str, Field(max_length=200_000)]
+    exit_code: BadExitCode
+    run_id: Words = ""
     heard: dict[str, str] = Field(default_factory=dict)  # rank -> nonce of the hello that this answers
 
 
@@ -59,7 +62,7 @@ class Hello(Message):
     type: Literal["hello"] = "hello"
     identity: RankIdentity
     refusal: Refused | None
-    nonce: str
+    nonce: Annotated[str, Field(max_length=100)]
 
 
 class Welcome(Message):
@@ -67,7 +70,7 @@ class Welcome(Message):
 
     type: Literal["welcome"] = "welcome"
     run_id: str
-    deadline_s: float  # of one validation, by default
+    deadline_s: FiniteFloat  # of one validation, by default
     clocks: tuple[tuple[int, Bounds], ...] = ()
     heard: dict[str, str] = Field(default_factory=dict)
 
@@ -80,8 +83,8 @@ class Clock(Message):
     """What the clock of a node says. `heard_s`: and what that of rank 0 said when it heard this, set there."""
 
     type: Literal["clock"] = "clock"
-    clock_s: float
-    heard_s: float = 0.0
+    clock_s: FiniteFloat
+    heard_s: FiniteFloat = 0.0
 
 
 class Problem(BaseModel):
@@ -89,15 +92,15 @@ class Problem(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    message: str
-    exit_code: int
+    message: Words
+    exit_code: BadExitCode
 
 
 class Collected(Message):
     """What a rank collected, and why it cannot go on."""
 
     type: Literal["collected"] = "collected"
-    nodeids: tuple[str, ...]
+    nodeids: tuple[Words, ...]
     problems: tuple[Problem, ...] = ()
 
 
@@ -106,7 +109,7 @@ class Agreed(Message):
 
     type: Literal["agreed"] = "agreed"
     plan: RunPlan
-    group_timeout_s: float
+    group_timeout_s: FiniteFloat
     mark: str
 
 
@@ -119,8 +122,8 @@ class Go(OfAttempt):
     type: Literal["go"] = "go"
     kind: Kind
     nodeid: str
-    deadline_s: float  # with what it lasts
-    lasts_s: float
+    deadline_s: FiniteFloat  # with what it lasts
+    lasts_s: FiniteFloat
     generation: int
     attempt: int
     absent: tuple[int, ...] = ()  # ranks that go on without a worker
@@ -188,7 +191,7 @@ class Published(OfAttempt):
     """The record of a rank, which comes as the line that stands in its journal."""
 
     type: Literal["published"] = "published"
-    problem: str | None  # with its journal
+    problem: Words | None  # with its journal
     facts: dict[str, str]
     line: str = Field("", exclude=True)  # comes behind the message
 
@@ -200,7 +203,7 @@ class Verdict(Message):
     nodeid: str
     outcome: Outcome
     message: str
-    duration_s: float
+    duration_s: FiniteFloat
     ended: str | None
 
 
@@ -211,7 +214,7 @@ class StopRequest(Message):
     """A rank asks for the end of the run. `is_loss`: because it lost the store, its leader or its launcher."""
 
     type: Literal["stop_request"] = "stop_request"
-    reason: str
+    reason: Words
     is_loss: bool = False
 
 
@@ -219,7 +222,7 @@ class Stop(Message):
     """The run ends early."""
 
     type: Literal["stop"] = "stop"
-    reason: str
+    reason: Words
     is_loss: bool = False
 
 
@@ -237,7 +240,7 @@ class JournalTold(Message):
     """What became of a rank's journal, and what it told where something else was judged."""
 
     type: Literal["journal"] = "journal"
-    problem: str
+    problem: Words
     shared: bool  # it lies in the leader's folder
     told: tuple[ToldRecord, ...] | None
     round: int
@@ -254,7 +257,7 @@ class Final(Message):
     """How the run ended, as the last lines on the terminal."""
 
     type: Literal["final"] = "final"
-    exit_code: int
+    exit_code: ExitCode
     word: str
     lines: tuple[str, ...]
 
@@ -276,18 +279,18 @@ class StoreLost(Message):
     reason: str
 
 
-_Any = Annotated[
-    Refused | Hello | Welcome | AskClock | Clock | Collected | Agreed | Go | Vote | Enter | Gather | Gathered | Sealable | Seal | PeerBad
-    | Published | Verdict | StopRequest | Stop | AskJournal | JournalTold | Resend | Final | Bye | Leave,
-    Field(discriminator="type"),
-]  # fmt: skip
-_READER: TypeAdapter[Any] = TypeAdapter(_Any)
+_ALONE = Hello | Collected | Resend | JournalTold | Bye | AskClock | Clock | Gather | StopRequest | Refused
+_OF_AN_ATTEMPT = Vote | Published | Sealable
+_TO_ALL = Refused | Welcome | Agreed | Go | Enter | Gathered | Seal | PeerBad | Verdict | Stop | AskJournal | Final | Leave
+ALONE: TypeAdapter[Any] = TypeAdapter(Annotated[_ALONE, Field(discriminator="type")])  # what one rank says to one
+OF_AN_ATTEMPT: TypeAdapter[Any] = TypeAdapter(Annotated[_OF_AN_ATTEMPT, Field(discriminator="type")])  # what each rank says to rank 0
+TO_ALL: TypeAdapter[Any] = TypeAdapter(Annotated[_TO_ALL, Field(discriminator="type")])  # what who leads says
 
 
-def read_message(text: bytes, line: str = "") -> Message | None:
-    """The message that this JSON is, with the line that came behind it; None where it is none."""
+def read_message(kinds: TypeAdapter[Any], text: bytes, line: str = "") -> Message | None:
+    """The message of these kinds that this JSON is, with the line that came behind it; None where it is none."""
     try:
-        message: Message = _READER.validate_json(text)
+        message: Message = kinds.validate_json(text)
     except ValidationError:
         return None
     if line and isinstance(message, Published):

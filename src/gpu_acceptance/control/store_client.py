@@ -13,6 +13,7 @@ from torch.distributed import DistError, Store, TCPStore
 LONGEST_RUN = timedelta(days=30)  # a wait that times out writes two warnings to stderr; ours never should
 _EVERY_S = 0.5
 _ANSWER_S = 10.0  # at least, of what listens: thousands of ranks may ask a store at once
+_LAST_S = 1.0  # for an answer that is on its way when the run is to end
 _NOT_THERE = "?"  # no value of ours
 _TORCH_S = 86400.0  # our clock decides: where a wait of torch ends first, it writes a trace and aborts the interpreter at its exit
 
@@ -29,8 +30,13 @@ def store_client(host: str, port: int, within_s: float, stopped: Callable[[], ob
     # A thread that gets no answer stays behind: torch waits for one without an end, and cannot be told to stop.
     threading.Thread(target=_make, args=(host, port, within_s, made), daemon=True, name="control-connect").start()
     end = max(end, time.monotonic() + _ANSWER_S)
-    while made.empty() and time.monotonic() < end and not stopped():
+    is_stopped = False
+    while made.empty() and time.monotonic() < end:
+        if not is_stopped and stopped():  # a thread that comes back while the interpreter shuts down would abort it (SIGABRT)
+            is_stopped, end = True, min(end, time.monotonic() + _LAST_S)
         time.sleep(0.01)
+    if is_stopped:
+        raise NoStoreError("the run is to end")
     client = NoStoreError("what listens there does not answer as one does") if made.empty() else made.get()
     if isinstance(client, NoStoreError):
         raise client

@@ -94,7 +94,10 @@ def _margin_of(fault: Fault) -> float:
 def first_told(found: Iterable[Suspect], *, rejecting_only: bool) -> list[Suspect]:
     """Those that the first lines name: what rejects before what is only open, or alone."""
     by_tone = sorted(found, key=lambda one: not one.rejects)
-    return [one for one in by_tone if one.rejects] if rejecting_only else by_tone
+    if not rejecting_only:
+        return by_tone
+    rejected = {fault.nodeid for one in by_tone if one.rejects for fault in one.faults}
+    return [one for one in by_tone if one.rejects or any(fault.nodeid in rejected for fault in one.faults)]  # which no other line tells
 
 
 def suspects(found_problems: Iterable[Problem], names: Mapping[int, str]) -> tuple[Suspect, ...]:
@@ -116,11 +119,11 @@ def _of(problem: Problem, names: Mapping[int, str]) -> Iterator[tuple[_Place, Fa
         (_place(_ranks_of(line, names), names), Fault(line.mark, problem.nodeid, problem.anchor, len(problem.others), line))
         for line in problem.lines
     ]
-    alike: dict[tuple[Mark, str], list[int]] = {}
+    alike: dict[tuple[Mark, str, tuple[str, ...]], list[int]] = {}
     for culprit in problem.culprits:
         if culprit.is_cause:
-            alike.setdefault((culprit.mark, culprit.message), []).append(culprit.rank)
-    for (mark, message), ranks in alike.items():
+            alike.setdefault((culprit.mark, culprit.message, culprit.kinds), []).append(culprit.rank)
+    for (mark, message, _), ranks in alike.items():
         faults.append((_place(ranks, names), Fault(mark, problem.nodeid, problem.anchor, message=message)))
     faults = faults or [(_Place(()), Fault(problem.mark, problem.nodeid, problem.anchor, message=problem.message))]
     yield from faults
@@ -139,4 +142,4 @@ def _place(ranks: Iterable[int], names: Mapping[int, str]) -> _Place:
 def _ranks_of(line: Line, names: Mapping[int, str]) -> tuple[int, ...]:
     """Of a path between two GPUs both are told, whichever of them missed its limit."""
     ranks, peer = line.judgement.ranks, line.judgement.labels.get("peer")
-    return (*ranks, peer) if isinstance(peer, int) and peer in names and len(ranks) in {1, 2} else ranks
+    return (*ranks, peer) if isinstance(peer, int) and peer in names and len(ranks) == 1 else ranks

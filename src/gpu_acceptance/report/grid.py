@@ -35,6 +35,10 @@ class Grid:
     columns: tuple[str, ...]
     rows: tuple[Line, ...]
 
+    @property
+    def has_miss(self) -> bool:
+        return any(cell is not None and cell.mark == _MISSED for line in self.rows for cell in line.cells)
+
 
 @dataclass(frozen=True)
 class Scale:

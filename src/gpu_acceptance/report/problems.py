@@ -11,6 +11,7 @@ from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
 from gpu_acceptance.report.advice import Advice, advice_on
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import innermost_frame, reproduce
+from gpu_acceptance.report.kinds import kinds_of_rank
 from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, Mark
 from gpu_acceptance.verdict.rows import declared_reason
@@ -28,6 +29,7 @@ class Culprit:
     mark: Mark
     phase: str
     message: str
+    kinds: tuple[str, ...]  # of failure, by all that it left
     frame: str
     stack: str
     log_tail: str
@@ -142,6 +144,7 @@ def _culprits(row: Row, names: dict[int, str], *, may_skip: bool) -> tuple[Culpr
             mark=OUTCOME[rank.outcome],
             phase=rank.phase,
             message=rank.message,
+            kinds=kinds_of_rank(rank),
             frame=innermost_frame(rank.stack),
             stack=rank.stack,
             log_tail=rank.log_tail,

@@ -14,6 +14,13 @@ from gpu_acceptance.thresholds.limit import COUNTERS, RESERVED_SUBJECTS, subject
 
 _TONES = ("bad", "open", "good", "quiet")  # in this order
 _UNPROVED = (Status.INVALID, Status.UNSTABLE, Status.NO_LIMIT, Status.NOT_MEASURED)
+_SAID_BY = {
+    Outcome.FAILED: (Status.MISSED,),
+    Outcome.UNSTABLE: (Status.UNSTABLE,),
+    Outcome.NO_LIMIT: (Status.NO_LIMIT,),
+    Outcome.NOT_MEASURED: (Status.NOT_MEASURED,),
+    Outcome.ERROR: (Status.INVALID,),
+}
 _MOST_MARGIN = 1.0  # beyond, no number says more
 
 
@@ -60,7 +67,7 @@ def scoreboard(record: RunRecord) -> Scoreboard:
     rows: dict[str, list[Row]] = {}
     for row in record.rows:
         rows.setdefault(row.subject, []).append(row)
-    subjects = dict.fromkeys([*rows, *limits])
+    subjects = dict.fromkeys([*rows, *limits, *sorted(record.plan.profile.requires)])
     anchors = {subject: f"s{number}" for number, subject in enumerate(subjects) if subject in {*rows, COUNTERS}}
     scores = (_score(anchors.get(one, ""), one, rows.get(one, []), limits.get(one, [])) for one in subjects)
     return Scoreboard({score.subject: score for score in scores})
@@ -75,7 +82,7 @@ def _score(anchor: str, subject: str, rows: Sequence[Row], limits: Sequence[Judg
         anchor=anchor,
         subject=subject,
         mark=_mark(statuses, outcomes),
-        counts=", ".join(_counts(statuses, outcomes)),
+        counts=", ".join(_counts(statuses, rows)),
         margin="" if margin is None else _margin_text(margin),
         bar=None if margin is None else make_bar(margin),
         duration="" if not seconds else f"{seconds:.0f} s" if seconds >= 1 else "<1 s",
@@ -84,22 +91,25 @@ def _score(anchor: str, subject: str, rows: Sequence[Row], limits: Sequence[Judg
 
 def _mark(statuses: Counter[Status], outcomes: Counter[Outcome]) -> Mark:
     marks = [*(STATUS[one] for one in Status if statuses[one]), *(OUTCOME[one] for one in Outcome if outcomes[one])]
-    return min(marks, key=lambda mark: _TONES.index(mark.tone))
+    return min(marks, key=lambda mark: _TONES.index(mark.tone), default=OUTCOME[Outcome.NOT_RUN])
 
 
-def _counts(statuses: Counter[Status], outcomes: Counter[Outcome]) -> list[str]:
-    """`2 missed, 3 unproved, 10 held`. Where no limit says it: how validations ended."""
+def _counts(statuses: Counter[Status], rows: Sequence[Row]) -> list[str]:
+    """`1 stuck, 2 missed, 3 unproved, 10 held`: how validations ended where no limit of theirs says it, then the limits."""
+    untold = Counter(row.outcome for row in rows if row.outcome.means is not Means.HARMLESS and not _is_told(row))
+    ended = [f"{number} {one.phrase}" for one, number in sorted(untold.items(), key=lambda pair: pair[0].severity)]
     unproved = sum(statuses[one] for one in _UNPROVED)
-    bad = {one: number for one, number in outcomes.items() if one.means is not Means.HARMLESS}
-    said_by_limits = {Means.REJECTS: statuses[Status.MISSED], Means.LEAVES_INCOMPLETE: statuses[Status.MISSED] + unproved}
-    ended = [f"{number} {one.phrase}" for one, number in sorted(bad.items()) if not said_by_limits[one.means]]
-    judged = [
-        (statuses[Status.MISSED], "missed"),
-        (unproved, "unproved"),
-        (statuses[Status.HELD], "held"),
-        (statuses[Status.WAIVED], "waived"),
-    ]
-    return [*ended, *(f"{number} {word}" for number, word in judged if number)] or ["no limit"]
+    missed, held, waived = (statuses[one] for one in (Status.MISSED, Status.HELD, Status.WAIVED))
+    if rows and all(row.outcome in {Outcome.NOT_RUN, Outcome.NOT_APPLICABLE} for row in rows):
+        unproved = 0  # which follows from it
+    judged = [(missed, "missed"), (unproved, "unproved"), (held, "held"), (waived, "waived")]
+    return [*ended, *(f"{number} {word}" for number, word in judged if number)] or ["no limit" if rows else "not run"]
+
+
+def _is_told(row: Row) -> bool:
+    """Whether a limit of the same subject says how the row ended."""
+    of_limits = _SAID_BY.get(row.outcome, ())
+    return any(one.status in of_limits and subject_of_metric(one.metric) == row.subject for one in row.judgements)
 
 
 def _margin_text(margin: float) -> str:

@@ -126,8 +126,8 @@ def _pairs(attempt: Attempt) -> Iterator[Grid]:
     for record in sorted(attempt.ranks, key=lambda one: one.rank):
         for figure in record.figures:
             other = figure.label("to_rank")
-            if other is not None and isinstance(figure.value, int | float) and not isinstance(figure.value, bool):
+            if type(other) is int and isinstance(figure.value, int | float) and not isinstance(figure.value, bool):
                 metric = figure.metric.removesuffix(f".to_rank_{other}")
-                found.setdefault((metric, figure.unit), {})[record.rank, int(other)] = figure.value
+                found.setdefault((metric, figure.unit), {})[record.rank, other] = figure.value
     for (metric, unit), values in found.items():
         yield make_matrix(metric, unit, values)

@@ -120,21 +120,22 @@ def trust_in_limits(record: RunRecord) -> str:
     """`38 of 45 speed limits that apply here were measured on this GPU model, 5 published`; empty without one, or a GPU."""
     sources = {limit.metric: limit.source for limit in record.conclusion.limits if _is_of_speed(limit)}
     kinds = Counter(source.partition(" ")[0].rstrip(":") or "unknown" for source in sources.values())
-    own = sum(_is_read_on(source, record.plan.profile.device_name) for source in sources.values())
+    models = {line.gpu.name for line in gpu_lines(record)}
+    own = sum(all(_is_read_on(source, model) for model in models) for source in sources.values())
     others = {**kinds, "measured on another": kinds["measured"] - own}
     others.pop("measured", None)
     told = [f"{number} {kind}" for kind, number in sorted(others.items(), key=lambda pair: -pair[1]) if number]
     were = ", ".join([f"{own} of {len(sources)} speed limits that apply here were measured on this GPU model", *told])
-    return were if sources and record.plan.profile.device_name else ""
+    return were if sources and models else ""
 
 
 def _is_of_speed(limit: Judgement) -> bool:
     return limit.bound == "at_least" and limit.unit.endswith("/s") and limit.status is not Status.NOT_APPLICABLE
 
 
-def _is_read_on(source: str, device_name: str | None) -> bool:
+def _is_read_on(source: str, device_name: str) -> bool:
     """Whether a source is a measurement that names the model: `H100` of `NVIDIA H100 80GB HBM3`."""
-    model = next((word for word in re.split(r"[\s-]+", device_name or "") if re.search(r"\d", word)), "")
+    model = next((word for word in re.split(r"[\s-]+", device_name) if re.search(r"\d", word)), "")
     return bool(model) and source.startswith("measured") and re.search(rf"(?<!\w){re.escape(model)}(?!\w)", source) is not None
 
 

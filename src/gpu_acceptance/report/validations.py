@@ -133,10 +133,10 @@ def counter_lines(record: RunRecord) -> tuple[Line, ...]:
 def judgement_lines(judgements: Iterable[Judgement], names: Mapping[int, str], attempts: tuple[Attempt, ...] = ()) -> tuple[Line, ...]:
     """Judgements in words; the spread is that of the widest rank in any attempt."""
     spreads, medians = _widest_spreads(attempts), median_ranks(attempts[-1]) if attempts else {}
-    return tuple(_line(one, names, spreads.get(one.metric), medians.get((one.metric, one.unit), "")) for one in judgements)
+    return tuple(_line(one, names, spreads.get(one.metric), medians.get((one.metric, one.unit), ""), attempts) for one in judgements)
 
 
-def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float | None, median: str) -> Line:
+def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float | None, median: str, attempts: tuple[Attempt, ...]) -> Line:
     margin = None if judgement.status is Status.NOT_MEASURED else judgement.margin  # of those that were measured, and not of those named
     return Line(
         judgement=judgement,
@@ -149,7 +149,7 @@ def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float 
         deviation="" if margin is None else deviation(judgement),
         bar=None if margin is None else make_bar(margin),
         spread="" if spread_percent is None else f"{spread_percent:.3g} %",
-        is_near_miss=_is_near_miss(judgement, spread_percent or 0.0),
+        is_near_miss=_is_near_miss(judgement, attempts),
         who=name_ranks(judgement.ranks, names),
         median=median,
         scope=judgement.scope,
@@ -158,10 +158,17 @@ def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float 
     )
 
 
-def _is_near_miss(judgement: Judgement, spread_percent: float) -> bool:
-    """Within its own spread, or 1 %. A whole number is a count, which does not come out otherwise."""
-    is_noisy = judgement.status is Status.MISSED and type(judgement.value) is float and judgement.margin is not None
-    return is_noisy and -(judgement.margin or 0.0) <= max(_NOISE, spread_percent / 100)
+def _is_near_miss(judgement: Judgement, attempts: tuple[Attempt, ...]) -> bool:
+    """Within its own spread, or 1 %, and measured once. A whole number is a count, which does not come out otherwise."""
+    if judgement.status is not Status.MISSED or type(judgement.value) is not float or judgement.margin is None or len(attempts) > 1:
+        return False
+    worst = [figure for attempt in attempts for rank in attempt.ranks if rank.rank in judgement.ranks for figure in _of(judgement, rank)]
+    spreads = [figure.spread_percent / 100 for figure in worst if figure.spread_percent is not None and figure.value == judgement.value]
+    return -judgement.margin <= max(_NOISE, *spreads, 0.0)
+
+
+def _of(judgement: Judgement, rank: RankRecord) -> list[Figure]:
+    return [figure for figure in rank.figures if figure.metric == judgement.metric]
 
 
 def _with_unit(shown: str, judgement: Judgement) -> str:

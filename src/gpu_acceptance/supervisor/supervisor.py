@@ -411,7 +411,11 @@ class Supervisor:
                 self._stop_asked = time.monotonic()
                 self.tell_leader(StopRequest(reason=reason, is_loss=self.stop_signals.has_lost_launcher))
             case FromControl(sender, message):
-                self._on_control(sender, message)
+                # A rank of another job may say hello here; nobody else beyond this one has anything to say.
+                if sender < self.place.world_size or isinstance(message, Hello):
+                    self._on_control(sender, message)
+                else:
+                    self.control.session.drop("to")
 
     def _on_control(self, sender: int, message: Message) -> None:
         match message:

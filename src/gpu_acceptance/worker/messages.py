@@ -1,9 +1,11 @@
 """What a supervisor and its rank worker say to each other over their pipe: every kind of message, built and read by its fields alone."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter
 
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.named_gpu import Gpu
@@ -144,14 +146,26 @@ class Place(_Message):
     launcher: dict[str, int]
 
 
+def _read_path(told: object) -> Path:
+    """A path of whatever bytes, which JSON cannot carry as they are."""
+    if isinstance(told, str):
+        return Path(os.fsdecode(unquote_to_bytes(told)))
+    if isinstance(told, Path):
+        return told
+    raise ValueError("Input should be a path")
+
+
+FilePath = Annotated[Path, PlainValidator(_read_path), PlainSerializer(lambda path: quote_from_bytes(os.fsencode(path)), return_type=str)]
+
+
 class Paths(_Message):
     """Folders and files of the run and of the site; the fields of a session of the same name."""
 
-    checkpoints: Path | None
-    data_dir: Path | None
-    shared_stem: Path | None
-    lora_model: Path | None
-    lora_data: Path | None
+    checkpoints: FilePath | None
+    data_dir: FilePath | None
+    shared_stem: FilePath | None
+    lora_model: FilePath | None
+    lora_data: FilePath | None
 
 
 class World(_Message):

@@ -266,7 +266,7 @@ class WorkerPlugin:
     def _gather(self, key: str, value: Value) -> list[Value]:
         assert self._config is not None
         check_gathered(key, value, self._config.stash[WORKER_SESSION].world_size)
-        self._supervisor.tell(Give(key=key, value=value))
+        self._supervisor.tell(Give(key=key, value=int(value) if isinstance(value, int) and type(value) is not bool else value))
         given = self._supervisor.next(Given)
         if given.absent:
             raise RuntimeError(f"gather of {key!r}: {named('rank', given.absent)} without a worker, see world_formation")

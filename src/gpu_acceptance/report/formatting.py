@@ -31,7 +31,7 @@ def rounded(value: Value | None) -> str:
 
 def judged_figure(judgement: Judgement) -> str:
     """The value as people read it; every digit where fewer could show a miss as its bound."""
-    is_far = (judgement.margin is None and judgement.bound != "equals") or abs(judgement.margin or 0.0) >= _VISIBLE_MARGIN
+    is_far = judgement.bound != "equals" if judgement.margin is None else abs(judgement.margin) >= _VISIBLE_MARGIN
     return rounded(judgement.value) if is_far else exact(judgement.value)
 
 

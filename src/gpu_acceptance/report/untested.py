@@ -96,9 +96,7 @@ def caveats(record: RunRecord) -> Iterator[Caveat]:
 def level(record: RunRecord) -> str:
     """`full: soak (2 validations) not part of it`."""
     absent = _not_at_level(record)
-    return level_text(record.plan.profile.level, record.plan.profile.parameters) + (
-        f": {', '.join(absent)} not part of it" if absent else ""
-    )
+    return _name_of_level(record) + (f": {', '.join(absent)} not part of it" if absent else "")
 
 
 def _level(record: RunRecord) -> str:

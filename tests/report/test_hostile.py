@@ -114,6 +114,7 @@ def benign_code(sample):
 @settings(max_examples=40, deadline=None)
 @example(taint="x" + "".join(PIECES))
 @example(taint="<script>" * 2048)
+@example(taint="x\n")
 @given(taint=hostile)
 def test_hostile_text_adds_no_element_and_no_attribute(sample, taint):
     text = page_of(sample, taint)

@@ -26,9 +26,7 @@ from gpu_acceptance.record.run_record import WHOLE, RunEnd, RunRecord
 from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, too_small
 from gpu_acceptance.verdict.needs import row_of_lack
 from gpu_acceptance.verdict.objections import FORMATION
-from gpu_acceptance.verdict.rows import make_row
-from gpu_acceptance.verdict.run_record import make_run_record
-from gpu_acceptance.verdict.settled import settle
+from gpu_acceptance.verdict.run_record import judge_row, make_run_record
 
 _MOST_PROBLEMS = 50  # in the record; each has its journal and line
 
@@ -170,8 +168,7 @@ def _row(validation: PlannedValidation, records: dict[int, list[RankRecord]], pl
         unknown = bare_row(validation.nodeid, Outcome.NOT_RUN, "no journal has a record of it", validation.deadline_s)
         return row_of_lack(validation, job, plan.profile.not_applicable) or unknown
     attempts = [_attempt(validation.nodeid, number, records[number], job) for number in sorted(records)]
-    row = make_row(validation.nodeid, attempts, plan.profile, job, plan.waivers, validation.deadline_s, measure_only=plan.measure_only)
-    return settle(row)
+    return judge_row(validation.nodeid, attempts, plan, job, validation.deadline_s, rebuilt=True)
 
 
 def _attempt(nodeid: str, number: int, found: Sequence[RankRecord], job: Job) -> Attempt:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
+from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Row
@@ -14,7 +15,7 @@ from gpu_acceptance.report.formatting import innermost_frame, reproduce
 from gpu_acceptance.report.kinds import kinds_of_rank
 from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, Mark
-from gpu_acceptance.verdict.rows import declared_reason
+from gpu_acceptance.verdict.rows import declared_reason, told_by_ranks
 
 _TOLD_APART = {ObjectionKind.NEVER_MEASURED, ObjectionKind.NOT_JUDGED, ObjectionKind.CONTRACT}
 
@@ -50,6 +51,7 @@ class Problem:
     nodeid: str
     mark: Mark
     message: str
+    of_ranks: str  # what of its message none of its lines says
     lines: tuple[Line, ...]
     culprits: tuple[Culprit, ...]
     remedies: tuple[OwnRemedy, ...]
@@ -58,20 +60,14 @@ class Problem:
     others: tuple[tuple[str, str], ...] = ()  # anchor and node ID of those with the very same limits not held, and nothing else
 
     @property
-    def untold(self) -> str:
-        """What of its message none of its lines says."""
-        told = {line.message for line in self.lines}
-        return "\n".join(text for text in self.message.split("\n") if text not in told)
-
-    @property
     def num_victims(self) -> int:
         return sum(not culprit.is_cause for culprit in self.culprits)
 
 
 def problems(record: RunRecord) -> list[Problem]:
     """The validations with anything wrong, those that reject first; those that only the same limits speak against are one."""
-    names = places(record)
-    found = [(row, _problem(f"v{number}", row, names, record)) for number, row in enumerate(record.rows) if _is_bad(row)]
+    names, job = places(record), Job(record.ranks)
+    found = [(row, _problem(f"v{number}", row, names, job, record)) for number, row in enumerate(record.rows) if _is_bad(row)]
     return _folded(problem for _, problem in sorted(found, key=lambda pair: pair[0].outcome.severity))
 
 
@@ -115,7 +111,7 @@ def _is_bad(row: Row) -> bool:
     return row.outcome not in HARMLESS_OUTCOMES or any(judgement.status not in HARMLESS_STATUSES for judgement in row.judgements)
 
 
-def _problem(anchor: str, row: Row, names: dict[int, str], record: RunRecord) -> Problem:
+def _problem(anchor: str, row: Row, names: dict[int, str], job: Job, record: RunRecord) -> Problem:
     bad = [judgement for judgement in row.judgements if judgement.status not in HARMLESS_STATUSES]
     culprits = _culprits(row, names, may_skip=declared_reason(row.nodeid, record.plan.profile.not_applicable) is not None)
     return Problem(
@@ -123,6 +119,7 @@ def _problem(anchor: str, row: Row, names: dict[int, str], record: RunRecord) ->
         nodeid=row.nodeid,
         mark=OUTCOME[row.outcome],
         message=row.message,
+        of_ranks=told_by_ranks(row, record.plan.profile, job),
         lines=judgement_lines(bad, names, row.attempts),
         culprits=culprits,
         remedies=tuple(dict.fromkeys(OwnRemedy(one.metric, one.remedy) for one in bad if one.remedy)),

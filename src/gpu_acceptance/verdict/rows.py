@@ -14,6 +14,7 @@ from gpu_acceptance.thresholds.limit import COUNTERS, Profile, matching_reason, 
 from gpu_acceptance.thresholds.values import first_of
 from gpu_acceptance.verdict.judge import judge
 from gpu_acceptance.verdict.objections import FORMATION, is_validation
+from gpu_acceptance.verdict.settled import settle
 from gpu_acceptance.verdict.sift import JUDGED_OUTCOMES, quantity
 from gpu_acceptance.verdict.stacks import where
 from gpu_acceptance.verdict.unlike_variables import unlike_variables
@@ -53,11 +54,13 @@ def make_row(
     deadline_s: float,
     *,
     measure_only: bool = False,
+    rebuilt: bool = False,
 ) -> Row:
-    """The row of one validation. Without any attempt it did not run. `measure_only` judges nothing."""
+    """The row of one validation that was attempted. `measure_only` judges nothing; `rebuilt`: journals alone tell of the attempts."""
     judgements = () if measure_only else judge(attempts, profile, job, waivers, subject_of(nodeid))
-    answers = list(_answers(attempts, job, declared_reason(nodeid, profile.not_applicable)))
-    causes = [*_causes_of_ranks(answers, job), *_causes_of_limits(judgements), *_causes_of_silence(nodeid, attempts)]
+    if rebuilt:
+        judgements = settle(judgements, attempts)
+    causes = [*_causes_of_attempts(nodeid, attempts, profile, job), *_causes_of_limits(judgements)]
     outcome = min((cause.outcome for cause in causes), key=attrgetter("severity"), default=Outcome.NOT_RUN)
     own = [judgement for judgement in judgements if subject_of_metric(judgement.metric) != COUNTERS]
     if outcome is Outcome.PASSED and own and all(judgement.status is not Status.HELD for judgement in own):
@@ -72,6 +75,14 @@ def make_row(
         attempts=tuple(attempts),
         judgements=judgements,
     )
+
+
+def told_by_ranks(row: Row, profile: Profile, job: Job) -> str:
+    """Of the message of a row what none of its limits says: what its ranks said, and what of the job explains it."""
+    if not row.attempts:
+        return row.message
+    causes = _causes_of_attempts(row.nodeid, row.attempts, profile, job)
+    return clip("\n".join([*_why(row.nodeid, row.attempts, job), *_lines(causes, (), row.outcome), *_ras(row.attempts)]))
 
 
 def validation_of(nodeid: str) -> str:
@@ -129,6 +140,11 @@ def essence(message: str) -> str:
     if errors:
         return "\n".join([*errors[:_MOST_LINES], lines[-1].strip()])
     return "\n".join([*lines[:_MOST_LINES], *(["..."] if len(lines) > _MOST_LINES else [])])
+
+
+def _causes_of_attempts(nodeid: str, attempts: Sequence[Attempt], profile: Profile, job: Job) -> list[_Cause]:
+    answers = list(_answers(attempts, job, declared_reason(nodeid, profile.not_applicable)))
+    return [*_causes_of_ranks(answers, job), *_causes_of_silence(nodeid, attempts)]
 
 
 def _causes_of_ranks(answers: Sequence[_Answer], job: Job) -> Iterator[_Cause]:

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.row import Row
+from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
 from gpu_acceptance.record.run_record import RunEnd, RunRecord
 from gpu_acceptance.verdict.attempts import bare_row, too_small
 from gpu_acceptance.verdict.needs import row_of_lack
 from gpu_acceptance.verdict.rows import make_row
-from gpu_acceptance.verdict.settled import settle
 from gpu_acceptance.verdict.verdict import conclude
 
 
@@ -62,8 +61,13 @@ def _judged_again(row: Row, record: RunRecord, job: Job) -> Row:
     if not row.attempts:
         planned = next((one for one in plan.validations if one.nodeid == row.nodeid), None)
         return (_set_aside(planned, job, plan) if planned and row.outcome is Outcome.NOT_APPLICABLE else None) or row
-    again = make_row(row.nodeid, row.attempts, plan.profile, job, plan.waivers, row.deadline_s, measure_only=plan.measure_only)
-    return settle(again) if record.rebuilt else again
+    return judge_row(row.nodeid, row.attempts, plan, job, row.deadline_s, rebuilt=bool(record.rebuilt))
+
+
+def judge_row(nodeid: str, attempts: Sequence[Attempt], plan: RunPlan, job: Job, deadline_s: float, *, rebuilt: bool) -> Row:
+    """The row of attempts that come from a file: of a record, or (`rebuilt`) of journals alone."""
+    profile, waivers = plan.profile, plan.waivers
+    return make_row(nodeid, attempts, profile, job, waivers, deadline_s, measure_only=plan.measure_only, rebuilt=rebuilt)
 
 
 def _set_aside(planned: PlannedValidation, job: Job, plan: RunPlan) -> Row | None:

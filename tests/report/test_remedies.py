@@ -1,6 +1,5 @@
 """The table of remedies: each kind of failure that a run can end in is in it, and its commands can be pasted into a shell."""
 
-import ast
 import re
 import shlex
 import subprocess
@@ -157,28 +156,6 @@ terminate called after throwing an instance of 'c10::Error'
 )
 def test_each_pattern_finds_what_is_really_said(kind, pattern):
     assert any(re.search(pattern, line) for line in SAID)
-
-
-FOREIGN_TOO = {"fallen off the bus", "[Bb]us error", "NCCL error"}  # the kernel's, libc's and NCCL's, which our code names as well
-
-
-def test_patterns_read_the_words_of_others():
-    """What our own code knows travels as a field: whoever rewords a sentence of ours must not lose advice by it."""
-    own = [text for path in (ROOT / "src").rglob("*.py") for text in _texts(ast.parse(path.read_text()))]
-    patterns = {pattern for remedy in table().remedies.values() for pattern in remedy.found_by.says}
-    assert {one for one in patterns if any(re.search(one, text) for text in own)} == FOREIGN_TOO
-
-
-def _texts(tree):
-    """All texts of a module but its docstrings; what stands in braces is 1."""
-    joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
-    part_of_one = {part for whole in joined for part in ast.walk(whole)}
-    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for whole in joined:
-        yield "".join(part.value if isinstance(part, ast.Constant) else "1" for part in whole.values)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in part_of_one | docstrings:
-            yield node.value
 
 
 # --- commands -----------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ _MOST_BYTES = 1 << 20  # of one file of /proc or /sys
 _FIRST_BYTES = 4096  # what sysfs gives at most; asking for 1 MiB at once takes three times as long
 _MOST_DETAIL = 200  # characters
 _MOST_NAMED = 8
+_AND_MORE = "and "  # no name of a node begins so
+_AND_MORE = "and "  # no name of a node has a blank
 MOST_TEXT = 900  # characters of a text that is judged: what a figure takes, and a message shows
 
 
@@ -95,4 +97,9 @@ def named(texts: Sequence[str]) -> str:
 def as_much_as_fits(texts: Sequence[str]) -> str:
     """Into the text of one figure: those at the front, and how many more there are."""
     shown = next((number for number in range(len(texts), 0, -1) if len("; ".join(texts[:number])) <= MOST_TEXT), 0)
-    return "; ".join([*texts[:shown], *([f"and {len(texts) - shown} more"] if shown < len(texts) else [])])
+    return "; ".join([*texts[:shown], *([f"{_AND_MORE}{len(texts) - shown} more"] if shown < len(texts) else [])])
+
+
+def those_that_fitted(text: str) -> list[str]:
+    """The texts of which `as_much_as_fits` made this one."""
+    return [told for told in text.split("; ") if not told.startswith(_AND_MORE)]

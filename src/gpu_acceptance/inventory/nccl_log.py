@@ -26,6 +26,7 @@ ALGORITHMS = frozenset({"RING", "TREE", "NVLS", "NVLS_TREE", "COLLNET_DIRECT", "
 PROTOCOLS = frozenset({"LL", "LL128", "SIMPLE"})
 
 _STDOUT = Path("/proc/self/fd/1")
+_UNKNOWN = "unknown ("
 _MOST_NAME = 60  # characters of what is unknown
 _LINE = re.compile(r":(?P<pid>\d{1,10}):\d+ \[-?\d+\] NCCL INFO (?P<text>.{0,2000})", re.ASCII)
 _CHOICE = re.compile(
@@ -208,8 +209,13 @@ def _reduction(match: re.Match[str]) -> Connection:
     return Connection(int(match["rank"]), int(match["rank"]), name if name == "SHARP" else _unknown(f"COLLNET/{name}"), bool(match["gdr"]))
 
 
+def is_unknown(name: str) -> bool:
+    """Whether a transport, an algorithm or a device is none that this suite knows: `unknown (NET/Other/0)`."""
+    return name.startswith(_UNKNOWN)
+
+
 def _unknown(name: str) -> str:
-    return f"unknown ({name[:_MOST_NAME]})"
+    return f"{_UNKNOWN}{name[:_MOST_NAME]})"
 
 
 def _last(found: Iterable[T], otherwise: str) -> Answer[T]:

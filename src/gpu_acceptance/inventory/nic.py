@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why
 from gpu_acceptance.inventory.infiniband import RdmaDevice
-from gpu_acceptance.inventory.nccl_log import NcclLog
+from gpu_acceptance.inventory.nccl_log import NcclLog, is_unknown
 from gpu_acceptance.inventory.nccl_physics import connections, named, staged_in_host_memory, transports
 
 Finding = tuple[str, Answer[int] | Answer[float] | Answer[str], str, str]  # metric, value, unit, detail
@@ -51,7 +51,7 @@ def _unused(told: Sequence[str], chosen: Answer[tuple[RdmaDevice, ...]]) -> Answ
     if isinstance(chosen, Missing):
         return chosen
     used = {name for text in told for name in text.split(", ")}
-    if unknown := sorted(name for name in used if name.startswith("unknown")):
+    if unknown := sorted(filter(is_unknown, used)):
         return Missing(Why.UNREADABLE, f"NCCL's log does not say through which device it went: {unknown[0]}")
     names = [device.name for device in chosen]
     return [name for name in names if name not in used] if names else Missing(Why.NOT_THERE, "no RDMA device here is one that the job uses")

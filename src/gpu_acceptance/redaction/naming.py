@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gpu_acceptance.inventory.answer import Why
+from gpu_acceptance.inventory.answer import Why, those_that_fitted
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.redaction.stand_ins import EXAMPLES, Kind, StandIns
 
@@ -62,7 +62,7 @@ def _nodes_of_a_cluster(record: RunRecord) -> Iterator[str]:
     ranks = (rank for row in record.rows for attempt in row.attempts for rank in attempt.ranks)
     for figure in (figure for rank in ranks for figure in rank.figures):
         if figure.metric in _NODES and isinstance(figure.value, str) and figure.value != "none":
-            yield from (node.split(" ", 1)[0] for node in figure.value.split("; ") if not node.startswith("and "))
+            yield from (node.split(" ", 1)[0] for node in those_that_fitted(figure.value))
 
 
 def learn_texts(texts: Iterable[str], stand_ins: StandIns) -> None:

@@ -19,6 +19,7 @@ from gpu_acceptance.report.remedies import FoundBy, table
 
 XID_METRICS = frozenset({"counters.xids", "kernel_log.errors.xids"})
 _END_OF_LOG = 4_000  # characters: 1,000 ranks may have died, each with a log of its own
+_Patterns = tuple[tuple[str, tuple[re.Pattern[str], ...]], ...]  # by kind of failure
 _MOST_KINDS = 3  # of one text: a log that tells of everything tells of nothing
 
 
@@ -63,7 +64,8 @@ def kinds_of_row(message: str, outcome: Outcome) -> tuple[str, ...]:
 
 def kinds_of_objection(objection: Objection) -> tuple[str, ...]:
     """Of one to the run as a whole: by what a library or the kernel said in it, else by its own kind; empty of one without a remedy."""
-    return _said(objection.text) or tuple(kind for kind, by in _found_by() if objection.kind in by.objections)
+    said = _in_words(objection.text, _patterns_of_runs())
+    return said or tuple(kind for kind, by in _found_by() if objection.kind in by.objections)
 
 
 def kinds_of_end(end: RunEnd) -> tuple[str, ...]:
@@ -96,13 +98,11 @@ def _of_xids(judgement: Judgement) -> tuple[str, ...]:
 
 def _said(*texts: str) -> tuple[str, ...]:
     """What the first of the texts that says anything known says."""
-    return next((kinds for text in texts if (kinds := _in_words(text))), ())
+    return next((kinds for text in texts if text and (kinds := _in_words(text, _patterns()))), ())
 
 
-def _in_words(text: str) -> tuple[str, ...]:
-    if not text:
-        return ()
-    found = (kind for kind, patterns in _patterns() if any(pattern.search(text) for pattern in patterns))
+def _in_words(text: str, of_kinds: _Patterns) -> tuple[str, ...]:
+    found = (kind for kind, patterns in of_kinds if any(pattern.search(text) for pattern in patterns))
     return tuple(found)[:_MOST_KINDS]
 
 
@@ -112,5 +112,10 @@ def _found_by() -> tuple[tuple[str, FoundBy], ...]:
 
 
 @cache
-def _patterns() -> tuple[tuple[str, tuple[re.Pattern[str], ...]], ...]:
-    return tuple((kind, tuple(re.compile(pattern) for pattern in by.says)) for kind, by in _found_by() if by.says)
+def _patterns() -> _Patterns:
+    return tuple((kind, tuple(map(re.compile, by.says))) for kind, by in _found_by() if by.says)
+
+
+@cache
+def _patterns_of_runs() -> _Patterns:
+    return tuple((kind, tuple(map(re.compile, [*by.says, *by.says_of_run]))) for kind, by in _found_by() if by.says or by.says_of_run)

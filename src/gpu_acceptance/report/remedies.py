@@ -65,11 +65,12 @@ class FoundBy(Model):
     control_lost: bool = False  # ranks lost each other: of the end of a run
     lacks: list[str] = Field(default_factory=list)  # what validations were not run for want of, as inventory/needs.py names it
     says: list[str] = Field(default_factory=list)  # regular expressions over messages and the ends of logs
+    says_of_run: list[str] = Field(default_factory=list)  # the same over objections to a run as a whole alone
     before_a_run: bool = False  # nothing of ours was started: a run cannot find it
 
     @model_validator(mode="after")
     def _finds_something(self) -> Self:
-        for pattern in self.says:
+        for pattern in (*self.says, *self.says_of_run):
             try:
                 re.compile(pattern)
             except re.error as error:

@@ -170,7 +170,7 @@ def _what(detail: Any, path: tuple[Key, ...]) -> str:
     allowed = _allowed(path)
     if kind == "missing":
         return f"is missing; needed: {allowed}"
-    hint = "" if allowed.startswith("a whole number") else number_hint(value)
+    hint = "" if kind == "int_type" else number_hint(value)
     return f"{shown(value)} is not allowed; allowed: {allowed}{'; ' * bool(hint)}{hint}"
 
 

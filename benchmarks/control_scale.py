@@ -20,20 +20,20 @@ import time
 import psutil
 from torch.distributed import TCPStore
 
+from gpu_acceptance.base.gc_pause import gc_paused
+from gpu_acceptance.base.model import encode
+from gpu_acceptance.base.stop_signals import StopSignals
 from gpu_acceptance.control.control import Control
 from gpu_acceptance.control.lookout import Lookout
+from gpu_acceptance.control.rank import Rank
+from gpu_acceptance.control.secret import Secret
 from gpu_acceptance.control.session import Message
-from gpu_acceptance.launch.rank import Rank
-from gpu_acceptance.launch.secret import Secret
-from gpu_acceptance.processes.gc_pause import gc_paused
-from gpu_acceptance.processes.stop_signals import StopSignals
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.supervisor.supervisor import Supervisor
-from gpu_acceptance.text.model import encode
 from gpu_acceptance.verdict.rows import make_row
 from tests.judging import make_identity, make_limit, make_profile
 
@@ -173,7 +173,7 @@ def lead(world_size: int, port: int, store_pid: int) -> None:
         board = leader.lead_attempt(
             {"type": "go", "seq": number, "nodeid": NODEID, "deadline_s": 600, "generation": 1, "attempt": 1, "absent": []}
         )
-        with gc_paused():  # as leader/leader.py does
+        with gc_paused():  # as supervisor/leader.py does
             row = make_row(NODEID, [Attempt(number=1, ranks=board.records())], profile, job, {}, 600)
         assert row.outcome is Outcome.PASSED, row.message
         control.cast(

@@ -11,10 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from gpu_acceptance.base.model import encode
 from gpu_acceptance.folder.results import write_results
 from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.redaction.redaction import redact_run
-from gpu_acceptance.text.model import encode
+from gpu_acceptance.report.redaction import redact_run
 from tests.report.large import large
 
 

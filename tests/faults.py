@@ -15,9 +15,9 @@ import psutil
 from suite import Finished, processes_in
 from waiting import wait_until
 
+from gpu_acceptance.base.visible import visible
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.row import Row
-from gpu_acceptance.text.visible import visible
 
 BEYOND_DEADLINE_S = 25.0
 _GONE_WITHIN_S = 60.0  # what a run left, on a loaded machine: its janitors look for 2 s

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 
+from gpu_acceptance.cli.snapshot_file import Snapshot
 from gpu_acceptance.inventory import gpu_health
 from gpu_acceptance.inventory.answer import Missing
-from gpu_acceptance.snapshot.file import Snapshot
 
 _PLACES = {"index", "source", "target"}  # which link, which pair: no answer of the machine
 

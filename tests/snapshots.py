@@ -10,9 +10,9 @@ import pytest
 from host_root import x86_node
 from inventory.fake_nvml import install, out
 
+from gpu_acceptance.cli.snapshot_file import Snapshot, decode, encode
 from gpu_acceptance.inventory import node
 from gpu_acceptance.inventory.pcie import BusReading
-from gpu_acceptance.snapshot.file import Snapshot, decode, encode
 
 NUM_GPUS = 8
 REAL = Path(__file__).with_name("snapshots")  # see its README

@@ -21,7 +21,6 @@ DOCUMENTS = [
 TOP = ("acceptance", "benchmarks", "deploy", "docs", "fixtures", "reports", "src", "tests", "thresholds", "tools")
 _LINK = re.compile(r"(?:\]\(|^\[\w+\]: )([^)#\s]+)", re.MULTILINE)
 _PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(TOP)})/[\w./-]*")
-_ROOM = re.compile(r"^\| `(\w+)/` \| ([^|]*) \|", re.MULTILINE)
 
 
 def text_of(path):
@@ -53,12 +52,3 @@ def test_each_command_of_ours_is_one_that_the_program_takes(path, capsys):
                     rest = make_parser().read(words).rest
                     assert [word for word in rest if not (ROOT / word).exists() and not word.startswith("-")] == [], line
                 assert re.sub(r"^.*(no such file|no such folder).*$", "", capsys.readouterr().err).strip() == "", line
-
-
-def test_each_package_is_described_and_each_module_that_is_named_is_there():
-    package = ROOT / "src" / "gpu_acceptance"
-    described = _ROOM.findall(text_of(ROOT / "docs" / "how-it-works.md"))
-    named = [f"{room}/{module}" for room, modules in described for module in re.findall(r"`(\w+\.py)`", modules)]
-    assert len(named) > 100
-    assert [name for name in named if not (package / name).exists()] == []
-    assert {room for room, _ in described} == {path.parent.name for path in package.glob("*/__init__.py")}

@@ -14,12 +14,12 @@ from faults import Fault
 from hosts import ADDRESSES, PORT, Hosts, faketime, needs_hosts, two_hosts
 from suite import Finished, extend_conftest
 
+from gpu_acceptance.base.deaf_launcher import PATIENCE_S
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.control.lookout import _UNREACHABLE_S, LOST_S
+from gpu_acceptance.control.refused import INCOMPLETE
 from gpu_acceptance.folder.journal import read_journal
 from gpu_acceptance.folder.results import read_results
-from gpu_acceptance.launch.refused import INCOMPLETE
-from gpu_acceptance.processes.deaf_launcher import PATIENCE_S
 from gpu_acceptance.verdict.objections import FORMATION
 
 # The first test that asks may wait for all scenarios.
@@ -31,7 +31,7 @@ ENDS_WITHIN_S = 2 * (_UNREACHABLE_S + _SAY_BYE_S + 2 * PATIENCE_S)  # twice, on 
 RENDEZVOUS_S = 8
 MEET_S = 8  # in place of the bounds for a hello and for the store's answer
 IMPATIENT = f"""
-from gpu_acceptance.options import settings
+from gpu_acceptance.run import settings
 from gpu_acceptance.run import starting
 
 settings.JOIN_S = starting.CONNECT_S = {MEET_S}

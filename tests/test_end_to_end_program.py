@@ -22,7 +22,7 @@ def long_run(tmp_path):
     suite = make_suite(tmp_path, "takes_long")
     process = start(PROGRAM, suite)
     wait_for(suite / "begun-1", process)
-    (torchrun,) = [child for child in psutil.Process(process.pid).children() if "gpu_acceptance.launch.torchrun" in child.cmdline()]
+    (torchrun,) = [child for child in psutil.Process(process.pid).children() if "gpu_acceptance.control.torchrun" in child.cmdline()]
     return process, torchrun, suite
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from snapshots import changed, real, snapshot_of
 
+from gpu_acceptance.cli.snapshot_judge import judge_snapshot
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.snapshot.judge import judge_snapshot
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 PAGE = (Path(__file__).parents[1] / "docs" / "limits.md").read_text(encoding="utf-8")

@@ -4,8 +4,8 @@ import pytest
 from judging import make_identity
 from snapshots import changed, real, snapshot_of
 
-from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory import drift
+from gpu_acceptance.record.answered import figure_of
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord

@@ -35,7 +35,7 @@ def test_the_readme_is_short():
 def test_a_block_is_replaced_and_nothing_else():
     text = "before\n<!-- generated: support -->\nold\n<!-- end -->\nafter\n<!-- generated: other -->\nkept\n<!-- end -->\n"
     assert with_block(text, "support", "new\n") == text.replace("old", "new")
-    with pytest.raises(ValueError, match=r"README\.md has no block <!-- generated: none --> \.\.\. <!-- end -->"):
+    with pytest.raises(ValueError, match=r"no block <!-- generated: none --> \.\.\. <!-- end -->"):
         with_block(text, "none", "new\n")
 
 

@@ -10,7 +10,7 @@ import pytest
 from gpu.nvidia_smi import differences
 from snapshots import REAL, REAL_NAMES
 
-from gpu_acceptance.snapshot.file import decode, read_snapshot, redact
+from gpu_acceptance.cli.snapshot_file import decode, read_snapshot, redact
 
 TOOL = Path(__file__).parents[1] / "tools" / "redact_snapshots.py"
 NO_CLUSTER = "00000000-0000-0000-0000-000000000000"

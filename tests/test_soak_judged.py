@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from telemetry.replay import HW_SLOWDOWN, HW_THERMAL, POWER_CAP, SW_THERMAL, loaded, series_of
+from inventory.replay import HW_SLOWDOWN, HW_THERMAL, POWER_CAP, SW_THERMAL, loaded, series_of
 
-from gpu_acceptance.figures.answered import figure_of
-from gpu_acceptance.figures.thermal import findings, steady_findings
 from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.record.answered import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
+from gpu_acceptance.record.thermal import findings, steady_findings
 from gpu_acceptance.supervisor.telemetry_watch import told
 from gpu_acceptance.thresholds.levels import at_level
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir

@@ -98,9 +98,9 @@ def test_libraries_that_start_threads_at_their_import_are_no_obstacle():
 
 
 PACKAGE = """
-import gpu_acceptance.options.suite
+import gpu_acceptance.run.suite
 def test_it():
-    print("\\nshown", gpu_acceptance.options.suite.__file__)
+    print("\\nshown", gpu_acceptance.run.suite.__file__)
 """
 
 
@@ -112,10 +112,10 @@ def test_the_package_is_found_where_the_suite_has_it(tmp_path, is_ours):
     if is_ours:
         (tmp_path / "src").symlink_to(Path(__file__).parents[1] / "src")
     else:
-        (tmp_path / "src" / "gpu_acceptance" / "options").mkdir(parents=True)
-        for name in ("__init__.py", "options/__init__.py", "options/suite.py"):
+        (tmp_path / "src" / "gpu_acceptance" / "run").mkdir(parents=True)
+        for name in ("__init__.py", "run/__init__.py", "run/suite.py"):
             (tmp_path / "src" / "gpu_acceptance" / name).touch()
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "test_shown.py"]
     forked = fork(command, tmp_path, clean_environment(), None)
     output, _ = forked.communicate(timeout=120)
-    assert [Path(line.split()[1]) for line in said(output)] == [tmp_path / "src" / "gpu_acceptance" / "options" / "suite.py"]
+    assert [Path(line.split()[1]) for line in said(output)] == [tmp_path / "src" / "gpu_acceptance" / "run" / "suite.py"]

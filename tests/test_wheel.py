@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from suite import PYTHON, ROOT, run
 
-from gpu_acceptance.options.digests import suite_digest
+from gpu_acceptance.run.digests import suite_digest
 
 SOURCES = ("LICENSE", "README.md", "conftest.py", "pyproject.toml", "pytest.ini", "setup.py", "src", "fixtures", "acceptance", "thresholds")
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
-FIND = "from gpu_acceptance.options.suite import find_suite; print(find_suite())"
+FIND = "from gpu_acceptance.run.suite import find_suite; print(find_suite())"
 CODE = re.compile(r"```(python|yaml)\n(.*?)```", re.DOTALL)
 
 pytestmark = pytest.mark.launcher

@@ -25,7 +25,7 @@ from typing import Any
 
 from warm_package import be_found_in
 
-_MODULES = ("pytest", "gpu_acceptance.worker.fork_server", "gpu_acceptance.launch.torchrun")
+_MODULES = ("pytest", "gpu_acceptance.worker.fork_server", "gpu_acceptance.control.torchrun")
 _HANDLER = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"  # which has Popen by a name of its own
 # What Python, the dynamic linker, torch or a library of it reads once, at the start: a process that has another of these is started anew.
 _READ_ONCE = (
@@ -65,7 +65,7 @@ def _loaded(path: Path) -> Any:
     return module
 
 
-_process_title = _loaded(Path(__file__).parents[1] / "src" / "gpu_acceptance" / "processes" / "title.py")
+_process_title = _loaded(Path(__file__).parents[1] / "src" / "gpu_acceptance" / "base" / "title.py")
 
 
 def read_once(environment: Mapping[str, str]) -> dict[str, str]:

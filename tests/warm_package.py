@@ -14,7 +14,7 @@ _PACKAGE = "gpu_acceptance"
 _ROOT = Path(__file__).resolve().parents[1]
 _FOLDER = _ROOT / "src" / _PACKAGE
 # What runs as a program, and the plugin, which is pytest's to import and rewrite.
-_PROGRAMS = (f"{_PACKAGE}.__main__", f"{_PACKAGE}.plugin", f"{_PACKAGE}.launch.torchrun", f"{_PACKAGE}.worker.fork_server")
+_PROGRAMS = (f"{_PACKAGE}.__main__", f"{_PACKAGE}.plugin", f"{_PACKAGE}.control.torchrun", f"{_PACKAGE}.worker.fork_server")
 _IMPORT = re.compile(rf"^from ({_PACKAGE}[\w.]*) import ", re.MULTILINE)
 
 

@@ -27,7 +27,7 @@ from typing import Any
 import warm_package
 from warm_nest import become, lay_nest
 
-_HAVE_A_NEST = ("torch.distributed.run", "pytest", "gpu_acceptance", "gpu_acceptance.launch.torchrun")
+_HAVE_A_NEST = ("torch.distributed.run", "pytest", "gpu_acceptance", "gpu_acceptance.control.torchrun")
 _REQUEST_BYTES = 200_000  # below what a socket of this kind takes (net.core.wmem_default)
 
 

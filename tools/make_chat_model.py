@@ -20,7 +20,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from gpu_acceptance.dialogues.made import made
+from gpu_acceptance.measure.lora.made import made
 
 _SEED = 0
 _VOCABULARY = 1_280  # at most; the words and numbers of all dialogues are one token each

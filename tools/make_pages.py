@@ -1,17 +1,18 @@
-"""Writes the pages of docs/ that are made from code, and the marked blocks of README.md: `python -m tools.make_pages`."""
+"""Write the pages and blocks of README.md and docs/ that are made from code: `python -m tools.make_pages`."""
 
 import argparse
 import ast
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from gpu_acceptance.cli.verbs import make_parser
 from gpu_acceptance.folder.results import read_results
-from gpu_acceptance.options.offered import OPTIONS, Option
 from gpu_acceptance.report.last_screen import last_screen, where_it_is
 from gpu_acceptance.report.summary import summary_lines
+from gpu_acceptance.run.offered import OPTIONS, Option
 from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from tools.remedies_page import remedies_page
@@ -19,6 +20,8 @@ from tools.support import support_block, support_page
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+PACKAGE = ROOT / "src" / "gpu_acceptance"
+HOW_IT_WORKS = Path("docs/how-it-works.md")
 MADE_BY = "`make docs` writes this page from the code."
 
 OPTIONS_HEAD = f"""# Options
@@ -80,7 +83,7 @@ def with_block(text: str, name: str, block: str) -> str:
     before, _, rest = text.partition(begin)
     _, found, after = rest.partition(end)
     if not found:
-        raise ValueError(f"README.md has no block {begin.strip()} ... {end.strip()}")
+        raise ValueError(f"no block {begin.strip()} ... {end.strip()}")
     return f"{before}{begin}{block}{end}{after}"
 
 
@@ -197,6 +200,24 @@ def _first_level(profile: Profile, subject: str) -> str:
     return next((f"`{level}`" for level, subjects in profile.levels.items() if subject in subjects), "each")
 
 
+def how_it_works_page() -> str:
+    """docs/how-it-works.md, with its table of packages as their docstrings and imports have it."""
+    return with_block((ROOT / HOW_IT_WORKS).read_text(encoding="utf-8"), "packages", packages_block())
+
+
+def packages_block() -> str:
+    """One row per package; a package imports those above it only."""
+    imported = {path.parent.name: _packages_imported(path.parent) - {path.parent.name} for path in PACKAGE.glob("*/__init__.py")}
+    docs = {name: ast.get_docstring(ast.parse((PACKAGE / name / "__init__.py").read_text(encoding="utf-8"))) for name in imported}
+    rows = [f"| `{name}/` | {_cell(str(docs[name]))} |\n" for name in TopologicalSorter(imported).static_order()]
+    return f"| package | what |\n|---|---|\n{''.join(rows)}"
+
+
+def _packages_imported(folder: Path) -> set[str]:
+    sources = (path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py")))
+    return {name for source in sources for name in re.findall(r"^ *from gpu_acceptance\.(\w+)[\w.]* import ", source, re.MULTILINE)}
+
+
 # --- Markdown ------------------------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +237,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     Path("docs/subjects.md"): subjects_page,
     Path("docs/support.md"): support_page,
     Path("docs/remedies.md"): remedies_page,
+    HOW_IT_WORKS: how_it_works_page,
 }
 
 BLOCKS: dict[str, Callable[[], str]] = {

@@ -63,6 +63,7 @@ _FOUND_BY = {  # by the fields of FoundBy, in their order
     "objections": "an objection to the whole run: {}",
     "control_lost": "a run whose ranks lost the store, their leader or a launcher",
     "lacks": "a validation that lacks {}",
+    "says_of_run": "what the system says in an objection to the whole run",
     "says": "what libraries and the kernel say in a message or at the end of a log",
 }
 

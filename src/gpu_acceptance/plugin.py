@@ -13,40 +13,39 @@ from typing import NoReturn
 
 import pytest
 
-from gpu_acceptance.checkpoints import folder as checkpoint_folder
+from gpu_acceptance.base.exit_timer import end_process_within
+from gpu_acceptance.base.pidfd import find_unusable
+from gpu_acceptance.base.visible import visible
 from gpu_acceptance.control.control import ControlError
-from gpu_acceptance.launch.identity import read_identity
-from gpu_acceptance.launch.launch import speaks_for_node, who_am_i
-from gpu_acceptance.launch.rank import LaunchError, Rank
-from gpu_acceptance.launch.refused import NOT_WRITABLE, USAGE, RefusedError
-from gpu_acceptance.launch.secret import hide_key
-from gpu_acceptance.options import data_dir, lora_files
-from gpu_acceptance.options.chosen_profile import choose_profile
-from gpu_acceptance.options.command_line import refuse_missing_paths, usage_mistakes
-from gpu_acceptance.options.offered import add_options
-from gpu_acceptance.options.own_files import read_own_files
-from gpu_acceptance.options.settings import Settings, read_settings
-from gpu_acceptance.plan.collecting import Collection
-from gpu_acceptance.plan.contract import contract_lines
-from gpu_acceptance.plan.plan import missing_lines, plan_lines, planned_shape
-from gpu_acceptance.plan.validations import FormationItem, order, read_validation
-from gpu_acceptance.processes.exit_timer import end_process_within
-from gpu_acceptance.processes.pidfd import find_unusable
+from gpu_acceptance.control.identity import read_identity
+from gpu_acceptance.control.launch import speaks_for_node, who_am_i
+from gpu_acceptance.control.rank import LaunchError, Rank
+from gpu_acceptance.control.refused import NOT_WRITABLE, USAGE, RefusedError
+from gpu_acceptance.control.secret import hide_key
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing
 from gpu_acceptance.report.figure_properties import figure_properties
+from gpu_acceptance.run import checkpoint_folder, data_dir, lora_files
 from gpu_acceptance.run.aggregate_reports import reports
+from gpu_acceptance.run.chosen_profile import choose_profile
+from gpu_acceptance.run.collecting import Collection
+from gpu_acceptance.run.command_line import refuse_missing_paths, usage_mistakes
+from gpu_acceptance.run.contract import contract_lines
 from gpu_acceptance.run.debugging_variables import find_debugging
 from gpu_acceptance.run.error_file import write_error_file
 from gpu_acceptance.run.hook_limit import HookLimit
 from gpu_acceptance.run.last_word import LastWord
+from gpu_acceptance.run.offered import add_options
 from gpu_acceptance.run.outputs import direct_outputs, find_unwritable
+from gpu_acceptance.run.own_files import read_own_files
+from gpu_acceptance.run.plan import missing_lines, plan_lines, planned_shape
 from gpu_acceptance.run.refusals import find_refusal, refuse_inside_a_worker
 from gpu_acceptance.run.run import Run
+from gpu_acceptance.run.settings import Settings, read_settings
 from gpu_acceptance.run.starting import start_run
 from gpu_acceptance.run.terminal import RunTerminal
-from gpu_acceptance.text.visible import visible
+from gpu_acceptance.run.validations import FormationItem, order, read_validation
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.rows import declared_reason
 from gpu_acceptance.worker.plugin import WorkerPlugin

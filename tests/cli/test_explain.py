@@ -8,7 +8,7 @@ import yaml
 from gpu_acceptance.cli import explain
 from gpu_acceptance.cli.measured_by import validations_of
 from gpu_acceptance.cli.verbs import main
-from gpu_acceptance.options.suite import find_suite
+from gpu_acceptance.run.suite import find_suite
 from gpu_acceptance.thresholds.file import read_file
 from gpu_acceptance.thresholds.known_metrics import known_metrics
 from gpu_acceptance.thresholds.limit import COUNTERS

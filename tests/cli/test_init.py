@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_acceptance.cli.verbs import main
-from tests.options.test_suite import ROOT
+from tests.run.test_suite import ROOT
 
 
 def files_of(folder):

@@ -8,12 +8,12 @@ from contextlib import suppress
 
 import pytest
 
+from gpu_acceptance.base.model import encode
 from gpu_acceptance.control import casts as casts_module
 from gpu_acceptance.control.casts import Casts
 from gpu_acceptance.control.messages import Refused
 from gpu_acceptance.control.relay import Link, Relay, link_to
 from gpu_acceptance.control.session import Session
-from gpu_acceptance.text.model import encode
 
 LONG = "long " * 20_000  # more than a relay hands on
 

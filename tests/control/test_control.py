@@ -28,8 +28,8 @@ from gpu_acceptance.control.messages import (
     Vote,
     Welcome,
 )
-from gpu_acceptance.launch.rank import TORCHRUN, Rank
-from gpu_acceptance.launch.secret import NO_SECRET, Secret
+from gpu_acceptance.control.rank import TORCHRUN, Rank
+from gpu_acceptance.control.secret import NO_SECRET, Secret
 from gpu_acceptance.record.outcome import Outcome
 
 pytestmark = pytest.mark.slow

@@ -5,13 +5,13 @@ import time
 
 import pytest
 
+from gpu_acceptance.base.model import encode
 from gpu_acceptance.control import letters
 from gpu_acceptance.control.ledger import LATE_S, Ledger, Tampering
 from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
 from gpu_acceptance.control.messages import Vote
 from gpu_acceptance.control.session import Session
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.text.model import encode
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,9 @@ from torch.distributed import TCPStore
 
 from gpu_acceptance.control import store_client as module
 from gpu_acceptance.control.control import Control, UnreachableError
+from gpu_acceptance.control.rank import Rank
+from gpu_acceptance.control.secret import NO_SECRET
 from gpu_acceptance.control.store_client import NoStoreError, store_client
-from gpu_acceptance.launch.rank import Rank
-from gpu_acceptance.launch.secret import NO_SECRET
 
 pytestmark = pytest.mark.slow
 

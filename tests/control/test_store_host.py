@@ -16,10 +16,10 @@ from waiting import wait_until
 
 from gpu_acceptance.control.control import Control, control_prefix
 from gpu_acceptance.control.messages import Bye
+from gpu_acceptance.control.rank import LaunchError, Rank
+from gpu_acceptance.control.secret import Secret
 from gpu_acceptance.control.session import begin_session
 from gpu_acceptance.control.store_host import host_store
-from gpu_acceptance.launch.rank import LaunchError, Rank
-from gpu_acceptance.launch.secret import Secret
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ SESSION = begin_session(SECRET)
 
 STARTS_ONE_AND_DIES = """
 import os, signal, sys
-from gpu_acceptance.launch.rank import Rank
+from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.session import Session
 from gpu_acceptance.control.store_host import host_store
 host_store(Rank(world_size=2, local_world_size=2, store_port=int(sys.argv[1])), "gpu-acceptance/none", Session(b"of this test"))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_acceptance.base.model import encode
 from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.folder.corroboration import find_unlike_journals
 from gpu_acceptance.folder.disk import RecordError
@@ -17,7 +18,6 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.record.run_record import RunEnd, RunRecord
-from gpu_acceptance.text.model import encode
 from gpu_acceptance.verdict.run_record import conclude_again, make_run_record
 from tests.journals import BF16, RUN_ID, TRIAD, Told, make_plan, told
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from gpu_acceptance.base.model import encode
 from gpu_acceptance.folder import disk
 from gpu_acceptance.folder.disk import RecordError, write_atomically
 from gpu_acceptance.folder.journal import Journal, JournalContent, read_journal
@@ -15,7 +16,6 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.refusal import Refusal
 from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.text.model import encode
 from tests.journals import make_plan
 from tests.report import samples
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_acceptance.base.model import encode
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import JournalContent, read_journal
 from gpu_acceptance.folder.never_began import NothingRanError
@@ -20,7 +21,6 @@ from gpu_acceptance.record.refusal import Refusal
 from gpu_acceptance.record.run_record import RunEnd
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.advice import advice_on_run
-from gpu_acceptance.text.model import encode
 from gpu_acceptance.thresholds.limit import Peers
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 from gpu_acceptance.verdict.judged_again import find_concluded_otherwise

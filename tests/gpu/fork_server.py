@@ -30,8 +30,8 @@ from test_fork_server import Starter
 from this_gpu import for_this_gpu
 from waiting import wait_until
 
+from gpu_acceptance.base.facts import become_subreaper
 from gpu_acceptance.inventory.nvml import library
-from gpu_acceptance.processes.facts import become_subreaper
 
 HAS_GPU = torch.cuda.is_available()
 VALIDATIONS = """

@@ -21,7 +21,7 @@ from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.gpu_counters import _OF_LINK, ALL_LINKS, GpuCounters
 from gpu_acceptance.inventory.nvml import library
 from gpu_acceptance.inventory.nvml_asker import Asker
-from gpu_acceptance.telemetry.reader import _NVLINK
+from gpu_acceptance.inventory.reader import _NVLINK
 
 NUM_READINGS = 150
 

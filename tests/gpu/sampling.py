@@ -16,12 +16,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
-from gpu_acceptance.figures.thermal import facts, findings, steady_facts, steady_findings
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.nvml import library
 from gpu_acceptance.inventory.nvml_asker import Asker
+from gpu_acceptance.inventory.sampler import Sampler
+from gpu_acceptance.record.thermal import facts, findings, steady_facts, steady_findings
 from gpu_acceptance.supervisor.telemetry_watch import told
-from gpu_acceptance.telemetry.sampler import Sampler
 
 SETTLE_S, SIZE = 10.0, 8192
 

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from nvidia_smi import differences
 
+from gpu_acceptance.cli.snapshot_file import take, write_snapshot
 from gpu_acceptance.inventory import gpu_reader
-from gpu_acceptance.snapshot.file import take, write_snapshot
 
 WARM_S, LOADED_S = 10, 40
 SIDE, COPIED = 8192, 256 << 20

@@ -17,11 +17,11 @@ from pcie_readings import Meeting, gather, in_turn, nodes_with_cpus
 from readings import join_world, name, say, together, world_size
 
 from gpu_acceptance.inventory import versions
+from gpu_acceptance.inventory.sampler import Sampler
 from gpu_acceptance.measure import hbm, nccl, pcie
 from gpu_acceptance.measure.gemm import best_shape, sustained
 from gpu_acceptance.measure.gemm.efficiency import cycle_efficiency_on
 from gpu_acceptance.measure.gemm.shape import square
-from gpu_acceptance.telemetry.sampler import Sampler
 
 GiB, MiB = 2**30, 2**20
 Reading = tuple[str, float, float | None]  # figure, value, spread of its blocks in percent

@@ -7,12 +7,12 @@ from inventory.rdma_trees import NDR_PORT, add_device
 from inventory.trees import fill
 from snapshots import healthy_h200, snapshot_of
 
-from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory import binding, infiniband
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.binding import Opened
 from gpu_acceptance.inventory.cpu import NumaNode
 from gpu_acceptance.inventory.pci_topology import Place, place
+from gpu_acceptance.record.answered import figure_of
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from gpu_acceptance.base.clip import MAX_TEXT, clip
 from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.record.figure import Figure, make_figure
 from gpu_acceptance.record.identity import MOST_RANKS, RankFacts, RankIdentity
@@ -20,7 +21,6 @@ from gpu_acceptance.record.row import Attempt, Judgement, Row
 from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
 from gpu_acceptance.record.run_record import Conclusion, Coverage, RunRecord
 from gpu_acceptance.report.schema import SCHEMA_FILE, schema_text
-from gpu_acceptance.text.clip import MAX_TEXT, clip
 from gpu_acceptance.thresholds.limit import COUNTERS, Change, FileDigest, Limit, Peers, Profile
 from tests.journals import make_plan
 from tests.judging import make_limit, make_profile

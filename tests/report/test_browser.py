@@ -4,9 +4,9 @@ from importlib import resources
 
 import pytest
 
-from gpu_acceptance.compare.comparison import compare
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.compare_page import build_compare_page
+from gpu_acceptance.verdict.comparison import compare
 from tests.report import samples
 
 HEADING = "document.querySelector('h1').innerText.replace(/\\s+/g, ' ').trim()"

@@ -10,9 +10,9 @@ from gpu_acceptance.report.summary import summary_lines
 from gpu_acceptance.report.summary_text import build_summary
 from gpu_acceptance.report.untested import caveats
 from gpu_acceptance.thresholds.contract import ContractLine
-from tests.compare.judged_anew import judged_anew
 from tests.report import samples
 from tests.report.pages import parse
+from tests.verdict.judged_anew import judged_anew
 
 
 def section(record):

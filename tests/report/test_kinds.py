@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.xids import labels_of, meaning_of
+from gpu_acceptance.record.answered import figure_of
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.rank_record import LastCollective, RankRecord

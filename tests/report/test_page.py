@@ -19,9 +19,9 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report import build_page, untested, write_page
 from gpu_acceptance.report.validations import BAR_WIDTH, judgement_lines, make_bar, name_ranks
 from gpu_acceptance.report.words import OUTCOME, STATUS
-from tests.compare.judged_anew import judged_anew
 from tests.report import samples
 from tests.report.pages import parse
+from tests.verdict.judged_anew import judged_anew
 
 PAGES = {name: build_page(make()) for name, make in samples.ALL.items()}
 each_page = pytest.mark.parametrize("name", PAGES)

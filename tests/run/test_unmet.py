@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from gpu_acceptance.control.refused import INCOMPLETE, RefusedError, UnmetError, interrupted
 from gpu_acceptance.folder.journal import Journal, read_journal
 from gpu_acceptance.folder.run_files import node_run_id
-from gpu_acceptance.launch.refused import INCOMPLETE, RefusedError, UnmetError, interrupted
 from gpu_acceptance.run import unmet
 from gpu_acceptance.run.unmet import note_refusal, refuse_start
 from tests.judging import make_identity

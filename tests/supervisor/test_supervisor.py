@@ -11,8 +11,8 @@ from judging import make_identity, make_record
 
 from gpu_acceptance.control.control import Control
 from gpu_acceptance.control.messages import Bye, Go, Hello, JournalTold, Leave, StopRequest
-from gpu_acceptance.launch.rank import Rank
-from gpu_acceptance.launch.secret import Secret
+from gpu_acceptance.control.rank import Rank
+from gpu_acceptance.control.secret import Secret
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord

@@ -13,12 +13,12 @@ from waiting import wait_until
 
 from gpu_acceptance.inventory import event_reasons
 from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.points import Point, points
+from gpu_acceptance.inventory.sample import SOURCES, Sample, unread
+from gpu_acceptance.inventory.series import Series
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.supervisor import telemetry_watch, worker_hold
 from gpu_acceptance.supervisor.telemetry_watch import TelemetryWatch, kept_series, told
-from gpu_acceptance.telemetry.points import Point, points
-from gpu_acceptance.telemetry.sample import SOURCES, Sample, unread
-from gpu_acceptance.telemetry.series import Series
 
 FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from gpu_acceptance.processes import facts as processes
+from gpu_acceptance.base import facts as processes
 from gpu_acceptance.record.outcome import Cause
 from gpu_acceptance.supervisor.inquiry import Inquiry
 from gpu_acceptance.supervisor.worker_process import WorkerProcess

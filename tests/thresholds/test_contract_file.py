@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.launch.refused import RefusedError
-from gpu_acceptance.options.own_files import read_own_files
+from gpu_acceptance.control.refused import RefusedError
 from gpu_acceptance.report.contract import BRING_UP_FILE
+from gpu_acceptance.run.own_files import read_own_files
 from gpu_acceptance.thresholds.contract import ContractLine
 from gpu_acceptance.thresholds.contract_file import MOST_LINES, json_schema, read_contract, refuse_unanswerable
 from gpu_acceptance.thresholds.file import LimitsError

@@ -1,8 +1,8 @@
 """Validations that a rank cannot run for want of a library or a tool: which they are, where it is missing, and what to install."""
 
-from gpu_acceptance.leader.generations import Validation
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.verdict.needs import announcement, has_all, row_of_lack, unmet_needs
 from tests.judging import make_job
 

@@ -9,18 +9,18 @@ from itertools import pairwise
 
 from virtual.world import Fired, World
 
+from gpu_acceptance.base.ranges import expand
 from gpu_acceptance.control.lookout import BEAT_S, LOST_S
+from gpu_acceptance.control.patience import JOIN_S
 from gpu_acceptance.folder.journal import read_journal
 from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.folder.run_files import RunFiles
-from gpu_acceptance.launch.patience import JOIN_S
-from gpu_acceptance.leader.generations import MOST_SPOILED
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.run.joining import COLLECT_S
 from gpu_acceptance.supervisor.board import GRACE_S, LOST_AFTER_S
-from gpu_acceptance.text.ranges import expand
+from gpu_acceptance.supervisor.generations import MOST_SPOILED
 from gpu_acceptance.verdict.objections import FORMATION
 
 CODE = 32  # digits before each control message

@@ -13,8 +13,8 @@ from typing import Any
 
 from virtual.schedule import Schedule, Task
 
+from gpu_acceptance.base.stop_signals import StopSignals
 from gpu_acceptance.control.store_client import NoStoreError
-from gpu_acceptance.processes.stop_signals import StopSignals
 
 
 def virtual_threading(schedule: Schedule) -> SimpleNamespace:

@@ -19,20 +19,19 @@ from virtual.outside import VirtualRelays, VirtualSignals, VirtualStore, virtual
 from virtual.schedule import Schedule
 from virtual.worker import Group, VirtualWorker
 
+from gpu_acceptance.base import budget
+from gpu_acceptance.base.exit_status import ExitStatus
 from gpu_acceptance.control import casts, control, ledger, letters, lookout
 from gpu_acceptance.control.control import ControlError
-from gpu_acceptance.launch.rank import TORCHRUN, Rank
-from gpu_acceptance.launch.refused import USAGE, RefusedError, interrupted
-from gpu_acceptance.launch.secret import Secret
-from gpu_acceptance.leader import leader, standby
-from gpu_acceptance.leader.generations import Validation
-from gpu_acceptance.options import budget
-from gpu_acceptance.options.settings import Settings
-from gpu_acceptance.plan.collecting import Collected
-from gpu_acceptance.processes.exit_status import ExitStatus
+from gpu_acceptance.control.rank import TORCHRUN, Rank
+from gpu_acceptance.control.refused import USAGE, RefusedError, interrupted
+from gpu_acceptance.control.secret import Secret
 from gpu_acceptance.run import joining, run, starting
+from gpu_acceptance.run.collecting import Collected
 from gpu_acceptance.run.run import Run
-from gpu_acceptance.supervisor import board, events, generation_attempt, rank_attempt, supervisor, worker_hold
+from gpu_acceptance.run.settings import Settings
+from gpu_acceptance.supervisor import board, events, generation_attempt, leader, rank_attempt, standby, supervisor, worker_hold
+from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.verdict.objections import FORMATION
 
 DEADLINE_S = 6.0  # of a validation and of a formation

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from gpu_acceptance.base.model import encode
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.text.model import encode
 from gpu_acceptance.worker import channel
 from gpu_acceptance.worker.channel import ChannelError, LineReader, write_message
 from gpu_acceptance.worker.messages import FROM_WORKER, Done, Paths, Ready, TearingDown, TornDown

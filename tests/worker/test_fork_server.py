@@ -18,8 +18,8 @@ from clean_environment import clean_environment
 from faults import Fault
 from waiting import wait_until
 
-from gpu_acceptance.processes import facts as processes
-from gpu_acceptance.processes.scratch import SCRATCH
+from gpu_acceptance.base import facts as processes
+from gpu_acceptance.base.scratch import SCRATCH
 from gpu_acceptance.supervisor import fork_server_process
 from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
@@ -386,7 +386,7 @@ def test_one_that_has_forked_before(quick, monkeypatch, number, told):
             "cuda._is_in_bad_fork = lambda: True",
             "an import initialised CUDA in the fork server: no fork of it could use a GPU; workers are started anew",
         ),
-        ("import gpu_acceptance.processes.title\ngpu_acceptance.processes.title.show = lambda *_: 1 / 0", "ZeroDivisionError"),
+        ("import gpu_acceptance.base.title\ngpu_acceptance.base.title.show = lambda *_: 1 / 0", "ZeroDivisionError"),
         ("fork = os.fork\nos.fork = lambda: fork() if os.getppid() == int(os.environ['GPU_ACCEPTANCE_SUPERVISOR']) else 1 / 0", "division"),
         ("import resource\nmodule('pytest')\nos.setsid = lambda: 1 / 0", "ZeroDivisionError"),
     ],
@@ -467,7 +467,7 @@ SUPERVISOR = """
 import os, select, signal, sys
 from pathlib import Path
 from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess
-from gpu_acceptance.processes.facts import become_subreaper
+from gpu_acceptance.base.facts import become_subreaper
 from gpu_acceptance.worker.worker import worker_command
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 become_subreaper()
@@ -517,9 +517,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from judging import make_identity
 from gpu_acceptance.supervisor.events import Events, Exit
-from gpu_acceptance.processes.facts import become_subreaper, descendants
+from gpu_acceptance.base.facts import become_subreaper, descendants
 from gpu_acceptance.folder.run_files import RunFiles
-from gpu_acceptance.processes.stop_signals import StopSignals
+from gpu_acceptance.base.stop_signals import StopSignals
 from gpu_acceptance.supervisor.worker_hold import WorkerHold
 become_subreaper()
 control = SimpleNamespace(prefix="test", wake_fd=os.eventfd(0), place=SimpleNamespace(local_rank=0))

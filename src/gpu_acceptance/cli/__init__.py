@@ -1,1 +1,1 @@
-"""`gpu-acceptance`: the verbs that need no GPU."""
+"""`gpu-acceptance`: its verbs, a node as a file and on the screen."""

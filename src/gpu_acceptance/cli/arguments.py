@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpu_acceptance.options.budget import seconds_of
-from gpu_acceptance.text.nearest import did_you_mean
-from gpu_acceptance.text.visible import one_line
+from gpu_acceptance.base.budget import seconds_of
+from gpu_acceptance.base.nearest import did_you_mean
+from gpu_acceptance.base.visible import one_line
 
 USAGE = 4
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.cli.arguments import existing_folder
 from gpu_acceptance.cli.run_folder import UsageError, find_run, read_run, refuse_another_run
 from gpu_acceptance.cli.said import UNREADABLE, fail
@@ -24,7 +25,6 @@ from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing, write_event_files
 from gpu_acceptance.report.exports import write_exports
 from gpu_acceptance.report.formatting import count
-from gpu_acceptance.text.visible import one_line
 
 if TYPE_CHECKING:
     from gpu_acceptance.cli.machine import Verbs

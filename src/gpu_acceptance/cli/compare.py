@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.cli.arguments import new_file
 from gpu_acceptance.cli.run_folder import UsageError, find_run, read_run
-from gpu_acceptance.compare.comparison import Comparison, compare
 from gpu_acceptance.folder.disk import write_atomically
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.folder.rebuild import journal_paths
@@ -16,7 +16,7 @@ from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.compare_page import build_compare_page
 from gpu_acceptance.report.formatting import parse_moment
 from gpu_acceptance.report.summary import shortened
-from gpu_acceptance.text.visible import one_line
+from gpu_acceptance.verdict.comparison import Comparison, compare
 
 if TYPE_CHECKING:
     from gpu_acceptance.cli.machine import Verbs

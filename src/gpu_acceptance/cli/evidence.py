@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.cli.arguments import existing_file, existing_folder, matching, new_file
 from gpu_acceptance.cli.run_folder import UsageError, find_run, refuse_another_run
 from gpu_acceptance.folder.corroboration import find_unlike_journals
@@ -15,10 +16,9 @@ from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE, Difference, Kind
 from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.folder.signature import NAMESPACE, SignatureError, find_signer, make_signature
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.redaction.redaction import redact_run
 from gpu_acceptance.report.formatting import count
+from gpu_acceptance.report.redaction import redact_run
 from gpu_acceptance.report.summary import shortened
-from gpu_acceptance.text.visible import one_line
 
 CHANGED = 1
 _KINDS: dict[Kind, str] = {"differs": "changed", "missing": "missing", "extra": "extra", "unlike": "unlike the results"}

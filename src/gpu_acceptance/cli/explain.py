@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.nearest import did_you_mean
+from gpu_acceptance.base.visible import visible
 from gpu_acceptance.cli.measured_by import validations_of
 from gpu_acceptance.inventory import nvml
-from gpu_acceptance.options.suite import FOLDER, suite_for
 from gpu_acceptance.report.kinds import kinds_of_metric
 from gpu_acceptance.report.remedies import table
-from gpu_acceptance.text.clip import clip
-from gpu_acceptance.text.nearest import did_you_mean
-from gpu_acceptance.text.visible import visible
+from gpu_acceptance.run.suite import FOLDER, suite_for
 from gpu_acceptance.thresholds.changes import limit_differences
 from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics
 from gpu_acceptance.thresholds.levels import ASKED_BY

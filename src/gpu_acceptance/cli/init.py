@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_acceptance import __version__
-from gpu_acceptance.options.suite import PARTS, find_suite
-from gpu_acceptance.text.visible import one_line
+from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.run.suite import PARTS, find_suite
 from gpu_acceptance.thresholds.profile import shipped_dir
 
 if TYPE_CHECKING:

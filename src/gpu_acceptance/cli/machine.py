@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_acceptance.base.visible import one_line, visible
 from gpu_acceptance.cli.arguments import new_file, not_allowed, whole_number
+from gpu_acceptance.cli.node import inventory_lines
 from gpu_acceptance.cli.said import INTERRUPTED, UNREADABLE, fail
+from gpu_acceptance.cli.snapshot_file import read_snapshot, redact, take, write_snapshot
+from gpu_acceptance.cli.snapshot_judge import NoGpusError, gpus_of, judge_snapshot
+from gpu_acceptance.cli.watch import watch
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.nvml import NoNvmlError
-from gpu_acceptance.options.suite import FOLDER, suite_for
-from gpu_acceptance.screen.node import inventory_lines
-from gpu_acceptance.screen.watch import watch
-from gpu_acceptance.snapshot.file import read_snapshot, redact, take, write_snapshot
-from gpu_acceptance.snapshot.judge import NoGpusError, gpus_of, judge_snapshot
-from gpu_acceptance.text.visible import one_line, visible
+from gpu_acceptance.run.suite import FOLDER, suite_for
 from gpu_acceptance.thresholds.profile import load_profile, select_profile, shipped_dir
 
 INCOMPLETE = 6

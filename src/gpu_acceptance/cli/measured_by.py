@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
-from gpu_acceptance.options.suite import FOLDER
+from gpu_acceptance.run.suite import FOLDER
 from gpu_acceptance.thresholds.limit import subject_of_metric
 
 _PACKAGE = "gpu_acceptance"

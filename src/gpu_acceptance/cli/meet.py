@@ -7,12 +7,12 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.cli.arguments import matching, not_allowed, seconds, whole_number
 from gpu_acceptance.cli.pods import end_on_sigterm
-from gpu_acceptance.launch.meeting import meet
-from gpu_acceptance.launch.meeting_host import Place
-from gpu_acceptance.launch.patience import JOIN_S
-from gpu_acceptance.text.visible import one_line
+from gpu_acceptance.control.meeting import meet
+from gpu_acceptance.control.meeting_host import Place
+from gpu_acceptance.control.patience import JOIN_S
 
 if TYPE_CHECKING:
     from gpu_acceptance.cli.machine import Verbs

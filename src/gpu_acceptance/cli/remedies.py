@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gpu_acceptance.base.nearest import did_you_mean
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.report.remedies import Remedy, table
-from gpu_acceptance.text.nearest import did_you_mean
-from gpu_acceptance.text.visible import one_line
 
 if TYPE_CHECKING:
     from gpu_acceptance.cli.machine import Verbs

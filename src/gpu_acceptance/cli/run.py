@@ -13,14 +13,14 @@ from gpu_acceptance.cli.arguments import USAGE, whole_number
 from gpu_acceptance.cli.run_folder import read_run
 from gpu_acceptance.cli.said import INTERRUPTED, UNREADABLE, fail
 from gpu_acceptance.cli.verdict import tell_verdict
+from gpu_acceptance.control.torchrun_process import TorchrunProcess
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.folder.results import RESULTS
 from gpu_acceptance.folder.run_files import RUN_ID, new_run_id
-from gpu_acceptance.launch.torchrun_process import TorchrunProcess
-from gpu_acceptance.options.offered import OPTIONS, declare, given
-from gpu_acceptance.options.suite import FOLDER, suite_for
 from gpu_acceptance.report.last_screen import columns_of, last_screen, takes_colour, where_it_is
 from gpu_acceptance.report.summary import summary_lines
+from gpu_acceptance.run.offered import OPTIONS, declare, given
+from gpu_acceptance.run.suite import FOLDER, suite_for
 
 _NOTHING_RAN = 5
 _SAID_BY_RANKS = {INTERRUPTED, UNREADABLE, _NOTHING_RAN, 6}  # why there is no run; 1 is REJECTED, and the code of a torchrun that fails
@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     if RUN_ID.fullmatch(options.run_id[-1]):  # else the ranks say what is allowed
         _refuse_used(folder)
     ranks = [f"--nproc-per-node={options.ranks}"] if options.ranks else []
-    launcher = ["-m", "gpu_acceptance.launch.torchrun", *ranks, "--standalone", "--local-addr=127.0.0.1", "--max-restarts=0"]
+    launcher = ["-m", "gpu_acceptance.control.torchrun", *ranks, "--standalone", "--local-addr=127.0.0.1", "--max-restarts=0"]
     code = torchrun.run([sys.executable, *launcher, "-m", "pytest", *pytest_arguments, *given(vars(options))])
     if torchrun.forced or (torchrun.was_asked_to_stop and not folder.is_dir()):
         return fail(f"interrupted{', and ended at once' * torchrun.forced}: there is no verdict", INTERRUPTED)

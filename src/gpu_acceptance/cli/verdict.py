@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.cli.run_folder import find_run, read_run, refuse_another_run
 from gpu_acceptance.folder.corroboration import find_unlike_journals
 from gpu_acceptance.folder.disk import RecordError
@@ -15,7 +16,6 @@ from gpu_acceptance.folder.rebuild import journal_paths
 from gpu_acceptance.folder.results import RESULTS
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import count, duration, parse_moment
-from gpu_acceptance.text.visible import one_line
 
 if TYPE_CHECKING:
     from gpu_acceptance.cli.machine import Verbs

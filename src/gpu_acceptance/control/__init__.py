@@ -1,1 +1,1 @@
-"""The control plane: small messages and heartbeats between supervisors, over the launcher's store."""
+"""Typed messages and heartbeats between supervisors; who this process is by its launcher; the meeting before a launch."""

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from gpu_acceptance.launch.rank import Rank
-from gpu_acceptance.launch.secret import Secret
-from gpu_acceptance.processes.gc_pause import gc_spared
-from gpu_acceptance.text.model import encode
+from gpu_acceptance.base.gc_pause import gc_spared
+from gpu_acceptance.base.model import encode
+from gpu_acceptance.control.rank import Rank
+from gpu_acceptance.control.secret import Secret
 
 with gc_spared():  # hundreds of thousands of objects
     from pydantic import TypeAdapter

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from torch.distributed import Store
 
 from gpu_acceptance.control.ledger import Ledger, Tampering, channel_kind
+from gpu_acceptance.control.secret import Secret
 from gpu_acceptance.control.store_client import get_now
-from gpu_acceptance.launch.secret import Secret
 
 _CODE = 32  # hexadecimal digits
 _MOST_DIGITS = 30  # of sender and number

@@ -16,11 +16,11 @@ import time
 
 from torch.distributed import PrefixStore, Store, TCPStore
 
+from gpu_acceptance.base.facts import finding_package
+from gpu_acceptance.base.open_files import let_open, num_files_of_store
+from gpu_acceptance.control.rank import LaunchError, Rank
 from gpu_acceptance.control.session import Session
 from gpu_acceptance.control.store_client import get_now, store_client
-from gpu_acceptance.launch.rank import LaunchError, Rank
-from gpu_acceptance.processes.facts import finding_package
-from gpu_acceptance.processes.open_files import let_open, num_files_of_store
 
 CLOSED = "closed/{}"  # of each rank that will not ask the store again
 BEAT = "beat/{}"  # lookout.py writes them

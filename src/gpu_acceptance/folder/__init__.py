@@ -1,1 +1,1 @@
-"""The folder of a run: its results and journals, the digests of its files, and what becomes of journals that nobody put together."""
+"""The files of a run: results, journals, manifest, signature, and a run rebuilt from its journals."""

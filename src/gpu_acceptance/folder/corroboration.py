@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.folder.journal import JournalContent, read_journal
 from gpu_acceptance.folder.rebuild import journal_paths
 from gpu_acceptance.folder.run_files import journal_name
@@ -18,7 +19,6 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import WORKER_END
 from gpu_acceptance.record.run_record import Closing, RunRecord
-from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.thresholds.values import first_of
 from gpu_acceptance.verdict.attempts import causes_before_victims
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.folder.disk import RecordError, read_regular, sha256_of, write_atomically
 from gpu_acceptance.folder.results import RESULTS
-from gpu_acceptance.text.visible import one_line
 
 MANIFEST = "SHA256SUMS"
 SIGNATURE = "SHA256SUMS.sig"

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_acceptance.base.ranges import named
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import JournalContent
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.refusal import Refusal
-from gpu_acceptance.text.ranges import named
 
 _MOST_SAID = 3
 

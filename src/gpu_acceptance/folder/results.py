@@ -4,11 +4,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from gpu_acceptance.base.gc_pause import gc_paused
+from gpu_acceptance.base.model import encode, first_problem
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomically
-from gpu_acceptance.processes.gc_pause import gc_paused
 from gpu_acceptance.record.run_record import SCHEMA_VERSION, RunRecord
-from gpu_acceptance.text.model import encode, first_problem
-from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.verdict.judged_again import find_concluded_otherwise
 from gpu_acceptance.verdict.run_record import conclude_again
 

@@ -9,9 +9,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.folder.disk import RecordError, read_regular
 from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE
-from gpu_acceptance.text.visible import one_line
 
 NAMESPACE = "gpu-acceptance"
 _ANSWERS_WITHIN_S = 60.0

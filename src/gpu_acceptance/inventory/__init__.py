@@ -1,1 +1,1 @@
-"""What the machine says of itself. Read, never guessed: what it would not say is empty."""
+"""Facts that the machine reports about itself, and what its GPUs do over time. A missing answer stays missing; nothing is guessed."""

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gpu_acceptance.base.model import Model
 from gpu_acceptance.inventory.answer import as_much_as_fits
-from gpu_acceptance.text.model import Model
 
 NONE = "none"
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from gpu_acceptance.base.clip import clip
 from gpu_acceptance.inventory import kmsg
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.kmsg import Reach
 from gpu_acceptance.inventory.pci_topology import nvml_bus_id
-from gpu_acceptance.text.clip import clip
 
 T = TypeVar("T")
 

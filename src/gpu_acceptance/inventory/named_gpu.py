@@ -1,7 +1,7 @@
 """One GPU by its names: what a record keeps of it."""
 
+from gpu_acceptance.base.model import Model
 from gpu_acceptance.inventory.gpu import GpuUse
-from gpu_acceptance.text.model import Model
 
 
 class Gpu(Model):

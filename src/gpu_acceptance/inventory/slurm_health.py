@@ -111,7 +111,7 @@ def round_trip(made: Answer[RoundTrip]) -> Findings:
 
 
 def time(job: Answer[Job], planned_end: str | None, now_s: float) -> Findings:
-    """How much earlier the job ends than this run reckons with, by SLURM_JOB_END_TIME (options/budget.py)."""
+    """How much earlier the job ends than this run reckons with, by SLURM_JOB_END_TIME (base/budget.py)."""
     known = None if isinstance(job, Missing) else job.ends_s
     left = "no limit" if known is None else f"{known - now_s:.0f} s left"
     yield "slurm.time.unplanned", job if isinstance(job, Missing) else _unplanned(known, planned_end), "s", left

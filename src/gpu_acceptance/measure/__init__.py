@@ -1,1 +1,1 @@
-"""Functions that measure one subject each and return numbers. They know torch; they know no limit and no pytest."""
+"""One subject per file or folder: functions that measure and return numbers. They know torch; they know no limit and no pytest."""

@@ -1,1 +1,1 @@
-"""What a run leaves behind, to and from JSON: what other rooms hand to each other and what a report is built from."""
+"""The facts that a run leaves: plan, ranks, figures, attempts, outcome; and readings turned into figures. To and from JSON."""

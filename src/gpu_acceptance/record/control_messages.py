@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from gpu_acceptance.text.model import Model
+from gpu_acceptance.base.model import Model
 
 
 class DisputedRecord(Model):

@@ -8,7 +8,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from gpu_acceptance.text.model import Model
+from gpu_acceptance.base.model import Model
 
 MOST_POINTS = 240  # of a longer one each is the mean of as many neighbours
 MOST_CURVES = 16  # of one validation on one rank: 240 points of each are some 60 kB of a message of 1 MiB

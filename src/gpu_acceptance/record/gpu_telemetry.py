@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gpu_acceptance.base.model import Model
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.text.model import Model
 
 MAX_WHY = 500  # characters
 LEAST_KNOWN = 0.9  # of a stretch of time, for a mean to be one of it

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gpu_acceptance.base.model import Model
 from gpu_acceptance.inventory.declared import place_of
 from gpu_acceptance.inventory.named_gpu import Gpu
-from gpu_acceptance.text.model import Model
 
 Bounds = tuple[float, float]  # at least, at most
 MOST_RANKS = 1_000_000  # whoever judges counts up to the size of the job, which a file may have from anybody

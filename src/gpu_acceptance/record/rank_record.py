@@ -5,11 +5,11 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from gpu_acceptance.base.model import Model, Text
 from gpu_acceptance.record.curve import MOST_CURVES, Curve
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome
-from gpu_acceptance.text.model import Model, Text
 from gpu_acceptance.thresholds.limit import COUNTERS, subject_of_metric
 
 FORMING = "forming the group"  # the phase in which a worker meets the others of its generation

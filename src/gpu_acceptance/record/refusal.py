@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from gpu_acceptance.text.model import Model, Text
+from gpu_acceptance.base.model import Model, Text
 
 
 class Refusal(Model):

@@ -4,9 +4,9 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from gpu_acceptance.base.model import Model, Text
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.text.model import Model, Text
 from gpu_acceptance.thresholds.limit import Scope, Value
 from gpu_acceptance.thresholds.values import is_number
 

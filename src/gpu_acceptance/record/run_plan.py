@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from gpu_acceptance.base.model import Model
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.suite_state import SuiteState
-from gpu_acceptance.text.model import Model
 from gpu_acceptance.thresholds.contract import Contract
 from gpu_acceptance.thresholds.limit import Profile
 

@@ -9,11 +9,11 @@ Format history: 1 (2026-11) first; 2 (2026-11) with the plan and the end of the 
 from enum import StrEnum
 from typing import Literal
 
+from gpu_acceptance.base.model import Model, Text
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.text.model import Model, Text
 from gpu_acceptance.thresholds.contract import JudgedContract
 
 SCHEMA_VERSION = 2

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gpu_acceptance.text.model import Model
+from gpu_acceptance.base.model import Model
 
 MOST_NAMES = 50  # of each kind that a record keeps; the number of changed files is whole
 

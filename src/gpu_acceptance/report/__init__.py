@@ -1,4 +1,4 @@
-"""The report: may I sign, what is wrong and where, how far from the limit is everything else, what was not tested."""
+"""The report: page, exports, remedies, redaction. May I sign, what is wrong and where, how far from the limit is everything else?"""
 
 from gpu_acceptance.report.build import build_page, write_page
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from gpu_acceptance.base.gc_pause import gc_paused
+from gpu_acceptance.base.visible import visible
 from gpu_acceptance.folder.disk import read_regular, sha256_of, write_atomically
 from gpu_acceptance.folder.results import RESULTS, read_results
-from gpu_acceptance.processes.gc_pause import gc_paused
 from gpu_acceptance.record.clocks import clock_sentences
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import (
@@ -43,7 +44,6 @@ from gpu_acceptance.report import (
     validations,
 )
 from gpu_acceptance.report.words import VERDICT, WITHIN_NOISE
-from gpu_acceptance.text.visible import visible
 from gpu_acceptance.verdict.busy import use_text
 
 REPORT = "report.html"

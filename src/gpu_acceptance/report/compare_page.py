@@ -1,8 +1,8 @@
 """Two runs beside each other -> one HTML page, as `report.html` is one: nothing from the network, the same script."""
 
-from gpu_acceptance.compare.comparison import NOTHING_WORSE, SOMETHING_WORSE, Comparison
 from gpu_acceptance.report.build import render
 from gpu_acceptance.report.words import Mark
+from gpu_acceptance.verdict.comparison import NOTHING_WORSE, SOMETHING_WORSE, Comparison
 
 _MARKS = {NOTHING_WORSE: Mark("✓", "NOTHING WORSE", "good"), SOMETHING_WORSE: Mark("✗", "SOMETHING WORSE", "bad")}
 _NOT_COMPARABLE = Mark("○", "NOT COMPARABLE", "open")

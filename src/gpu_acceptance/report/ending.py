@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_acceptance.base.clip import clip
 from gpu_acceptance.folder.disk import sha256_of, write_atomically
 from gpu_acceptance.folder.results import RESULTS, results_content, write_results
 from gpu_acceptance.record.run_record import RunRecord
@@ -13,7 +14,6 @@ from gpu_acceptance.report import build_page
 from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.report.exports import remove_exports, write_exports
 from gpu_acceptance.report.summary import summary_lines
-from gpu_acceptance.text.clip import clip
 from gpu_acceptance.verdict.run_record import conclude_again
 
 INTERNAL_ERROR = 3

@@ -17,13 +17,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gpu_acceptance.base.visible import visible
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.record.curve import Curve
 from gpu_acceptance.record.rank_record import RankRecord
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import count, parse_moment
-from gpu_acceptance.text.visible import visible
 
 FOLDER = "tensorboard"
 _PACKAGE = "tensorboardX"

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from gpu_acceptance.base.clip import clip
 from gpu_acceptance.folder.disk import write_atomically
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.figures_csv import FIGURES, build_figures
 from gpu_acceptance.report.junit import JUNIT, build_junit
 from gpu_acceptance.report.metrics_prom import METRICS, build_metrics
 from gpu_acceptance.report.summary_text import SUMMARY, build_summary
-from gpu_acceptance.text.clip import clip
 
 EXPORTS: Mapping[str, Callable[[RunRecord], str]] = {
     SUMMARY: build_summary,

@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Iterator
 
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.outcome import Status
@@ -18,7 +19,6 @@ from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import exact
 from gpu_acceptance.report.validations import shown_figures
-from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.thresholds.limit import Value
 
 FIGURES = "figures.csv"

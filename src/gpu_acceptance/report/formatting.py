@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from gpu_acceptance.base.clip import clip
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
-from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.thresholds.values import with_unit
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.contract import unanswered
 from gpu_acceptance.report.formatting import count
@@ -15,8 +17,6 @@ from gpu_acceptance.report.problems import Problem, problems, reasons_of_the_job
 from gpu_acceptance.report.summary_text import build_summary
 from gpu_acceptance.report.untested import Caveat, caveats
 from gpu_acceptance.report.words import VERDICT
-from gpu_acceptance.text.clip import clip
-from gpu_acceptance.text.visible import one_line
 
 SUMMARY_FILE = "GITHUB_STEP_SUMMARY"
 MOST_ANNOTATIONS = 10  # of a kind

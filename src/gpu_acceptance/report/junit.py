@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
+from gpu_acceptance.base.visible import one_line, visible
 from gpu_acceptance.record.outcome import Means, Outcome
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import Conclusion, RunRecord
 from gpu_acceptance.report.figure_properties import figure_properties
-from gpu_acceptance.text.visible import one_line, visible
 
 JUNIT = "junit.xml"
 VERDICT_CASE = "verdict"

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from gpu_acceptance.base.visible import visible
 from gpu_acceptance.folder.disk import sha256_of
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.report.build import REPORT
-from gpu_acceptance.text.visible import visible
 
 MOST_ROWS = 14  # with the frame that torchrun draws around it: 15
 _MOST_VERDICT_ROWS = 4

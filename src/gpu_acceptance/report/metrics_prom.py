@@ -6,12 +6,12 @@ there), and OpenMetrics 1.0, which demands that last line. As many series as the
 
 from collections.abc import Iterable, Iterator
 
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import parse_moment
 from gpu_acceptance.report.words import VERDICT
-from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.thresholds.contract import LineState
 from gpu_acceptance.thresholds.values import is_number
 

@@ -10,11 +10,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from gpu_acceptance.base.model import Model
+from gpu_acceptance.base.strict_yaml import Document
 from gpu_acceptance.record.outcome import Cause
 from gpu_acceptance.record.row import Mistake
 from gpu_acceptance.record.run_record import ObjectionKind
-from gpu_acceptance.text.model import Model
-from gpu_acceptance.text.strict_yaml import Document
 from gpu_acceptance.thresholds.file import dotted, line_of, read_validated
 
 REMEDIES_FILE = Path(__file__).with_name("remedies.yaml")

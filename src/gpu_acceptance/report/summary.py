@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.visible import one_line, visible
 from gpu_acceptance.record.clocks import clock_sentences
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Judgement
@@ -16,8 +18,6 @@ from gpu_acceptance.report.kinds import kinds_of_status
 from gpu_acceptance.report.problems import problems, reasons_of_the_job
 from gpu_acceptance.report.remedies import table
 from gpu_acceptance.report.words import WITHIN_NOISE
-from gpu_acceptance.text.clip import clip
-from gpu_acceptance.text.visible import one_line, visible
 from gpu_acceptance.thresholds.limit import subject_of_metric
 from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict.objections import validations

@@ -6,6 +6,7 @@ Only our own words begin a line at its left edge: what a machine says is indente
 import textwrap
 from collections.abc import Iterable, Iterator
 
+from gpu_acceptance.base.visible import visible
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
@@ -18,7 +19,6 @@ from gpu_acceptance.report.problems import problems, reasons_of_the_job
 from gpu_acceptance.report.summary import coverage_text
 from gpu_acceptance.report.validations import Line
 from gpu_acceptance.report.words import STATUS
-from gpu_acceptance.text.visible import visible
 from gpu_acceptance.thresholds.values import level_text, with_unit
 
 SUMMARY = "summary.txt"

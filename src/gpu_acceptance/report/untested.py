@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from gpu_acceptance.base.clip import clip
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
@@ -12,7 +13,6 @@ from gpu_acceptance.report.cluster import GpuLine, gpu_lines, hidden_gpus, place
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import OUTCOME, Mark
-from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, ChangeKind, subject_of_metric
 from gpu_acceptance.thresholds.values import level_text
 from gpu_acceptance.verdict.suite_state import suite_notes

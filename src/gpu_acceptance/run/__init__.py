@@ -1,1 +1,1 @@
-"""One acceptance run on one rank, from hello to bye, and what it leaves on disk."""
+"""One run on one rank, from hello to exit: options, collection, plan, refusals, and what it leaves on disk."""

@@ -8,8 +8,8 @@ from typing import Literal
 
 import pytest
 
+from gpu_acceptance.base.visible import visible
 from gpu_acceptance.record.outcome import Means, Outcome
-from gpu_acceptance.text.visible import visible
 
 _When = Literal["setup", "call", "teardown"]
 _What = Literal["passed", "failed", "skipped"]

@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.ranges import named
 from gpu_acceptance.control.control import UnreachableError
 from gpu_acceptance.control.messages import Agreed, AskClock, Clock, Collected, Hello, Problem, Refused, Welcome
-from gpu_acceptance.launch.patience import Patience
-from gpu_acceptance.launch.rank import Rank
-from gpu_acceptance.launch.refused import INCOMPLETE, RefusedError, UnmetError, interrupted
+from gpu_acceptance.control.patience import Patience
+from gpu_acceptance.control.rank import Rank
+from gpu_acceptance.control.refused import INCOMPLETE, RefusedError, UnmetError, interrupted
 from gpu_acceptance.record.clocks import ahead
 from gpu_acceptance.record.identity import Bounds, RankIdentity
 from gpu_acceptance.supervisor.supervisor import Supervisor
-from gpu_acceptance.text.clip import clip
-from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.values import first_of
 
 A = TypeVar("A", Welcome, Agreed)

@@ -8,15 +8,15 @@ from typing import IO
 
 import pytest
 
-from gpu_acceptance.launch.refused import RefusedError, interrupted
-from gpu_acceptance.launch.torchrun import find_owner
-from gpu_acceptance.processes.exit_timer import end_process_within
+from gpu_acceptance.base.exit_timer import end_process_within
+from gpu_acceptance.base.visible import visible
+from gpu_acceptance.control.refused import RefusedError, interrupted
+from gpu_acceptance.control.torchrun import find_owner
 from gpu_acceptance.report.ending import describe
 from gpu_acceptance.report.last_screen import columns_of, last_screen, takes_colour
 from gpu_acceptance.run.error_file import write_error_file
 from gpu_acceptance.run.hook_limit import HookLimit
 from gpu_acceptance.run.run import Run
-from gpu_acceptance.text.visible import visible
 
 _LAST_WORD_S = 180.0  # for files on a disk that is slow, and checkpoints to remove
 _ENDS_WITHIN_S = 5.0  # what Python does at its end; a thread that an import started keeps it for ever

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.options.offered import has_value
-from gpu_acceptance.options.suite import PLUGIN
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import by_node
 from gpu_acceptance.run.foreign_settings import forbidden_settings
-from gpu_acceptance.text.visible import one_line
+from gpu_acceptance.run.offered import has_value
+from gpu_acceptance.run.suite import PLUGIN
 from gpu_acceptance.thresholds.values import first_of
 
 _IN_A_WORKER = "GPU_ACCEPTANCE_SUPERVISOR"  # which worker/worker.py puts into the environment of a worker and of all that it starts

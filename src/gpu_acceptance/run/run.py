@@ -6,31 +6,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_acceptance.checkpoints.folder import folder_of
-from gpu_acceptance.checkpoints.kept import are_evidence
-from gpu_acceptance.checkpoints.removal import remove_within
+from gpu_acceptance.base import shared_removal
+from gpu_acceptance.base.deaf_launcher import end_launcher_later
+from gpu_acceptance.base.folder_check import ask
+from gpu_acceptance.base.shared_removal import new_mark, stem_in
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.messages import Agreed, Final, StopRequest
+from gpu_acceptance.control.rank import Rank
+from gpu_acceptance.control.refused import USAGE, RefusedError, UnmetError, interrupted
 from gpu_acceptance.folder.manifest import MANIFEST, write_manifest
 from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.folder.run_files import RunFiles, utc_now
-from gpu_acceptance.launch.rank import Rank
-from gpu_acceptance.launch.refused import USAGE, RefusedError, UnmetError, interrupted
-from gpu_acceptance.leader.generations import Validation
-from gpu_acceptance.leader.journals import Journals, close_journals, find_unconfirmed
-from gpu_acceptance.leader.leader import Leader, LeaderOptions
-from gpu_acceptance.leader.standby import await_listeners, elect, rebuild_run, send_journal
-from gpu_acceptance.options.chosen_profile import own_digest
-from gpu_acceptance.options.digests import suite_digest
-from gpu_acceptance.options.own_files import NO_FILES, OwnFiles
-from gpu_acceptance.options.settings import Settings
-from gpu_acceptance.plan.collecting import Collected
-from gpu_acceptance.plan.run_plan import make_plan
-from gpu_acceptance.plan.validations import read_validations
-from gpu_acceptance.processes import shared_removal
-from gpu_acceptance.processes.deaf_launcher import end_launcher_later
-from gpu_acceptance.processes.folder_check import ask
-from gpu_acceptance.processes.shared_removal import new_mark, stem_in
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
@@ -42,10 +28,24 @@ from gpu_acceptance.report.event_files import write_event_files
 from gpu_acceptance.report.github import tell_github
 from gpu_acceptance.report.junit import JUNIT
 from gpu_acceptance.report.last_screen import where_it_is
+from gpu_acceptance.run.checkpoint_folder import folder_of
+from gpu_acceptance.run.checkpoint_removal import remove_within
+from gpu_acceptance.run.checkpoints_kept import are_evidence
+from gpu_acceptance.run.chosen_profile import own_digest
+from gpu_acceptance.run.collecting import Collected
+from gpu_acceptance.run.digests import suite_digest
 from gpu_acceptance.run.error_file import write_error_file
 from gpu_acceptance.run.joining import agree
 from gpu_acceptance.run.outputs import empty
+from gpu_acceptance.run.own_files import NO_FILES, OwnFiles
+from gpu_acceptance.run.run_plan import make_plan
+from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.run.unmet import note_refusal
+from gpu_acceptance.run.validations import read_validations
+from gpu_acceptance.supervisor.generations import Validation
+from gpu_acceptance.supervisor.journals import Journals, close_journals, find_unconfirmed
+from gpu_acceptance.supervisor.leader import Leader, LeaderOptions
+from gpu_acceptance.supervisor.standby import await_listeners, elect, rebuild_run, send_journal
 from gpu_acceptance.supervisor.supervisor import BYE_S, LEAVE_S, LOST_MESSAGES, LeaderLostError, Supervisor
 from gpu_acceptance.supervisor.worker_hold import Suite
 from gpu_acceptance.thresholds.levels import runs

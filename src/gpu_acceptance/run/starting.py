@@ -4,31 +4,30 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_acceptance.checkpoints import folder as checkpoint_folder
+from gpu_acceptance.base.facts import become_subreaper, has_lost_torchrun
+from gpu_acceptance.base.open_files import let_open, num_files_of_store
+from gpu_acceptance.base.stop_signals import StopSignals
 from gpu_acceptance.control.control import CONNECT_S, Control, UnreachableError, control_prefix
+from gpu_acceptance.control.identity import read_identity
 from gpu_acceptance.control.messages import Welcome
+from gpu_acceptance.control.patience import Patience
+from gpu_acceptance.control.rank import Rank
+from gpu_acceptance.control.refused import INCOMPLETE, NOT_WRITABLE, RefusedError, UnmetError, interrupted
+from gpu_acceptance.control.secret import Secret, find_secret
 from gpu_acceptance.control.session import Session, begin_session
 from gpu_acceptance.control.store_host import host_store
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.run_files import RunFiles, claim_run_folder, new_run_id
-from gpu_acceptance.launch.identity import read_identity
-from gpu_acceptance.launch.patience import Patience
-from gpu_acceptance.launch.rank import Rank
-from gpu_acceptance.launch.refused import INCOMPLETE, NOT_WRITABLE, RefusedError, UnmetError, interrupted
-from gpu_acceptance.launch.secret import Secret, find_secret
-from gpu_acceptance.options import data_dir, lora_files
-from gpu_acceptance.options.chosen_profile import choose_profile
-from gpu_acceptance.options.own_files import NO_FILES, OwnFiles, read_own_files
-from gpu_acceptance.options.settings import Settings
-from gpu_acceptance.processes.facts import become_subreaper, has_lost_torchrun
-from gpu_acceptance.processes.open_files import let_open, num_files_of_store
-from gpu_acceptance.processes.stop_signals import StopSignals
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.job import Job
+from gpu_acceptance.run import checkpoint_folder, data_dir, lora_files
+from gpu_acceptance.run.chosen_profile import choose_profile
 from gpu_acceptance.run.joining import join
+from gpu_acceptance.run.own_files import NO_FILES, OwnFiles, read_own_files
 from gpu_acceptance.run.refusals import find_lone_node, find_mismatch, find_surplus, find_wrong_hardware
 from gpu_acceptance.run.run import Run
+from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.run.unmet import refuse_start
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.supervisor.worker_hold import WorkerHold

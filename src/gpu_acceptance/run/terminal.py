@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from gpu_acceptance.base.visible import one_line, visible
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.report.formatting import duration
 from gpu_acceptance.run.outputs import show_names_in_suite
 from gpu_acceptance.run.run import Run
-from gpu_acceptance.text.visible import one_line, visible
 from gpu_acceptance.thresholds.limit import Profile, subject_of
 from gpu_acceptance.thresholds.values import first_of, level_text, plural
 from gpu_acceptance.verdict.coverage import judge_run, make_coverage

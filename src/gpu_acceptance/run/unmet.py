@@ -6,14 +6,14 @@ Of no other refusal is anything kept: a mistyped option must not fill the report
 from collections.abc import Iterable
 from pathlib import Path
 
+from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.deaf_launcher import end_launcher_later
+from gpu_acceptance.control.refused import INCOMPLETE, RefusedError, UnmetError
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.run_files import RunFiles, node_run_id, utc_now
-from gpu_acceptance.launch.refused import INCOMPLETE, RefusedError, UnmetError
-from gpu_acceptance.processes.deaf_launcher import end_launcher_later
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.refusal import Refusal
-from gpu_acceptance.text.clip import clip
 
 
 def refuse_start(

@@ -1,1 +1,1 @@
-"""One rank's supervisor: its event loop, its attempts, and its hold on the rank worker. It cannot hang."""
+"""The supervisor of one rank, which cannot hang: event loop, attempts, worker slot; and the part of rank 0, which leads the run."""

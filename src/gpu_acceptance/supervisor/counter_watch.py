@@ -10,11 +10,11 @@ import threading
 import time
 from dataclasses import replace
 
-from gpu_acceptance.figures.counters import risen
 from gpu_acceptance.inventory import gpu_counters, port_counters
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.gpu_counters import CountersReading, GpuCounters, unread
 from gpu_acceptance.inventory.nvml import NoNvmlError, library
+from gpu_acceptance.record.counters import risen
 from gpu_acceptance.record.figure import Figure
 
 LONGEST_S = 2.0  # for one reading: 123 ms at most where 8 processes read 8 H200 without a pause (driver 580, medians 7 to 33 ms)

@@ -5,10 +5,10 @@ import queue
 import selectors
 from typing import NamedTuple
 
+from gpu_acceptance.base.exit_status import ExitStatus
+from gpu_acceptance.base.stop_signals import StopSignals
 from gpu_acceptance.control.control import Control
 from gpu_acceptance.control.messages import Message
-from gpu_acceptance.processes.exit_status import ExitStatus
-from gpu_acceptance.processes.stop_signals import StopSignals
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.worker.channel import ChannelError
 from gpu_acceptance.worker.messages import WorkerMessage

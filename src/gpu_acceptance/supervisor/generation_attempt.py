@@ -2,12 +2,12 @@
 
 import time
 
+from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.exit_status import ExitStatus
 from gpu_acceptance.control.messages import Go, Message
-from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.supervisor.events import Garbled
 from gpu_acceptance.supervisor.rank_attempt import Host, RankAttempt
-from gpu_acceptance.text.clip import clip
 from gpu_acceptance.verdict.attempts import NO_WORKER
 from gpu_acceptance.worker.messages import AskTelemetry, Formed, FormFailed, Goodbye, Quit, Ready, Step, WorkerMessage
 

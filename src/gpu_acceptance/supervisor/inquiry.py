@@ -16,11 +16,11 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from gpu_acceptance.processes.facts import process_state, signal_main_thread
+from gpu_acceptance.base.clip import MAX_TEXT, clip
+from gpu_acceptance.base.facts import process_state, signal_main_thread
 from gpu_acceptance.record.outcome import Cause
 from gpu_acceptance.record.rank_record import MOST_COLLECTIVES, LastCollective
 from gpu_acceptance.supervisor.nccl_ras import RasQuery
-from gpu_acceptance.text.clip import MAX_TEXT, clip
 
 _COLLECTIVES = TypeAdapter(Annotated[tuple[LastCollective, ...], Field(max_length=MOST_COLLECTIVES)])
 _MOST_DUMPED_BYTES = 1 << 20  # faulthandler writes at most 100 frames

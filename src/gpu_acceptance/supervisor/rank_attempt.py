@@ -8,9 +8,10 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.exit_status import ExitStatus
 from gpu_acceptance.control.ledger import LATE_S
 from gpu_acceptance.control.messages import Enter, Gather, Gathered, Go, Message, OfAttempt, PeerBad, Seal, Sealable, Vote
-from gpu_acceptance.processes.exit_status import ExitStatus
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.rank_record import RankRecord
@@ -18,7 +19,6 @@ from gpu_acceptance.supervisor.board import GRACE_S
 from gpu_acceptance.supervisor.events import Garbled
 from gpu_acceptance.supervisor.inquiry import LONGEST_S, Inquiry
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
-from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict.attempts import CHANNEL, NO_WORKER, may_echo
 from gpu_acceptance.worker.messages import (

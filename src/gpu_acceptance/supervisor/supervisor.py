@@ -1,7 +1,7 @@
 """One rank's supervisor: keeps step with the other ranks and holds the rank worker; never touches CUDA, never blocks for long.
 
-One rank leads (leader/leader.py): it says what runs, collects and judges; rank 0, or after its loss the lowest rank alive, which only
-finishes the run (leader/standby.py). All others follow.
+One rank leads (supervisor/leader.py): it says what runs, collects and judges; rank 0, or after its loss the lowest rank alive, which only
+finishes the run (supervisor/standby.py). All others follow.
 """
 
 import time
@@ -9,6 +9,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
+from gpu_acceptance.base.gc_pause import gc_paused, gc_spared
+from gpu_acceptance.base.model import encode
+from gpu_acceptance.base.stop_signals import StopSignals, asked_as_well
 from gpu_acceptance.control.control import Control, ControlError, UnreachableError
 from gpu_acceptance.control.ledger import LATE_S
 from gpu_acceptance.control.lookout import BEAT_S, LOST_S, Lookout, Loss
@@ -39,10 +42,8 @@ from gpu_acceptance.control.messages import (
     Verdict,
     Vote,
 )
+from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.folder.journal import Journal
-from gpu_acceptance.launch.rank import Rank
-from gpu_acceptance.processes.gc_pause import gc_paused, gc_spared
-from gpu_acceptance.processes.stop_signals import StopSignals, asked_as_well
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.identity import RankFacts
@@ -54,7 +55,6 @@ from gpu_acceptance.supervisor.events import Event, Events, Exit, FromControl, F
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RankAttempt, RunAttempt
 from gpu_acceptance.supervisor.worker_hold import WorkerHold
-from gpu_acceptance.text.model import encode
 
 LOST_MESSAGES = "the loss of control messages"  # as a reason to stop
 IDLE_S = 120.0  # for the leader to say what is next

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from gpu_acceptance.inventory import event_reasons
 from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.inventory.points import Point, points
+from gpu_acceptance.inventory.sampler import Sampler
+from gpu_acceptance.inventory.span import Span
+from gpu_acceptance.inventory.window import Window
 from gpu_acceptance.record.gpu_telemetry import KEPT_FROM_S, MAX_WHY, MOST_POINTS, Between, GpuSeries, GpuTelemetry, Level, check_moments
-from gpu_acceptance.telemetry.points import Point, points
-from gpu_acceptance.telemetry.sampler import Sampler
-from gpu_acceptance.telemetry.span import Span
-from gpu_acceptance.telemetry.window import Window
 
 _PATIENCE_S = 0.5  # with a driver that hangs: a supervisor is never away for longer
 _KEPT = ("sm_clock_mhz", "power_w", "gpu_temperature_c", "memory_temperature_c", "utilisation_percent")  # in a series

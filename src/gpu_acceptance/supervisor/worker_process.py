@@ -7,9 +7,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from gpu_acceptance.processes.exit_status import ExitStatus
-from gpu_acceptance.processes.facts import count_oom_kills
-from gpu_acceptance.processes.pidfd import pidfd_open
+from gpu_acceptance.base.exit_status import ExitStatus
+from gpu_acceptance.base.facts import count_oom_kills
+from gpu_acceptance.base.pidfd import pidfd_open
 from gpu_acceptance.supervisor.fork_server_process import ForkedProcess, ForkServerProcess
 from gpu_acceptance.supervisor.inquiry import Inquiry, tail
 from gpu_acceptance.supervisor.nccl_ras import ras_address

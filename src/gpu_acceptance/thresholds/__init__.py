@@ -1,1 +1,1 @@
-"""From YAML files to the Profile of Limits that a run is judged by, and every way such a file can be wrong."""
+"""YAML files to a profile of limits and parameters; every way in which such a file can be wrong."""

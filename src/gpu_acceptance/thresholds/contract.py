@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from gpu_acceptance.text.model import Model
+from gpu_acceptance.base.model import Model
 from gpu_acceptance.thresholds.limit import Nodes
 from gpu_acceptance.thresholds.values import plural, show_whole
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from gpu_acceptance.text.model import Model
-from gpu_acceptance.text.strict_yaml import shown
+from gpu_acceptance.base.model import Model
+from gpu_acceptance.base.strict_yaml import shown
 from gpu_acceptance.thresholds.contract import Contract, ContractLine
 from gpu_acceptance.thresholds.entries_file import problems_of_entries
 from gpu_acceptance.thresholds.file import LimitsError, dotted, read_validated

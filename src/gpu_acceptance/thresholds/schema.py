@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from gpu_acceptance.text.strict_yaml import shown
+from gpu_acceptance.base.strict_yaml import shown
 from gpu_acceptance.thresholds.limit import BY_SIZE, COUNTERS, RESERVED_SUBJECTS, Level, Limit, Nodes, Peers, Scope, subject_of_metric
 from gpu_acceptance.thresholds.parameters import ParameterValues
 

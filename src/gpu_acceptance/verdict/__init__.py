@@ -1,1 +1,1 @@
-"""Figures and limits -> judgements, rows, and one verdict. Pure: neither torch nor pytest."""
+"""Facts to rows and one verdict; the comparison of two runs. Pure: no torch, no pytest, no files."""

@@ -7,10 +7,10 @@ A bound of the contract itself is compared with the same figure: it can ask for 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from gpu_acceptance.base.clip import clip
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
-from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.contract import Contract, ContractLine, JudgedContract, JudgedLine, LineState
 from gpu_acceptance.thresholds.limit import matching_reason
 from gpu_acceptance.thresholds.values import is_number, plural, with_unit

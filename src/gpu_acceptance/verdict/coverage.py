@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_acceptance.base.ranges import named
 from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import Coverage
-from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.limit import Limit, Profile, matching_reason, subject_of_metric
 from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict.bounds import bounds_of

@@ -6,11 +6,11 @@ Judged on the worst member of the scope, never on a mean. What cannot be judged 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_acceptance.base.clip import clip
 from gpu_acceptance.record.figure import Labels
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt, Judgement, Mistake
-from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Scope, bound_at, matching_reason, subject_of_metric
 from gpu_acceptance.thresholds.values import plural, with_unit
 from gpu_acceptance.verdict.bounds import Finding, Reading, bounds_of, find_beyond, find_odd, find_other_than

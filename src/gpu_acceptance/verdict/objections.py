@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.ranges import named
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Means, Outcome, Status
@@ -10,8 +12,6 @@ from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_plan import RunPlan
 from gpu_acceptance.record.run_record import Coverage, RunEnd
 from gpu_acceptance.record.run_record import ObjectionKind as Kind
-from gpu_acceptance.text.clip import clip
-from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.contract import JudgedContract, LineState
 from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.thresholds.values import plural

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from gpu_acceptance.base.clip import clip
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.rank_record import FORMING, RankRecord
 from gpu_acceptance.record.row import Attempt, Judgement, Row
-from gpu_acceptance.text.clip import clip
 from gpu_acceptance.thresholds.limit import COUNTERS, Profile, matching_reason, subject_of, subject_of_metric
 from gpu_acceptance.thresholds.values import first_of
 from gpu_acceptance.verdict.judge import judge

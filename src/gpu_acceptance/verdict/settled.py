@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from gpu_acceptance.base.clip import clip
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, Judgement
-from gpu_acceptance.text.clip import clip
 from gpu_acceptance.verdict.attempts import all_passed
 from gpu_acceptance.verdict.judge import wants_repeat
 

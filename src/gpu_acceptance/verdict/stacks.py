@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from gpu_acceptance.base.clip import clip
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import LastCollective, RankRecord
-from gpu_acceptance.text.clip import clip
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/gpu_acceptance/|/lib/python3|^<frozen ")

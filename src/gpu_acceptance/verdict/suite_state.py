@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from gpu_acceptance.base.visible import one_line
 from gpu_acceptance.record.suite_state import SuiteState
-from gpu_acceptance.text.visible import one_line
 from gpu_acceptance.thresholds.values import first_of, plural
 
 _PROFILES = ("thresholds/", "gpu_acceptance/profiles/")  # in a checkout, and in a wheel

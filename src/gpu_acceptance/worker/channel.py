@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpu_acceptance.text.model import encode, first_problem
+from gpu_acceptance.base.model import encode, first_problem
 from gpu_acceptance.worker.messages import Command, WorkerMessage
 
 M = TypeVar("M", bound=WorkerMessage | Command)

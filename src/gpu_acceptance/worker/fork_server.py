@@ -15,11 +15,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from gpu_acceptance.processes import title as process_title
-from gpu_acceptance.processes.exit import ProcessExit
-from gpu_acceptance.processes.facts import die_with_parent
-from gpu_acceptance.processes.gc_pause import gc_spared
-from gpu_acceptance.processes.pidfd import pidfd_open
+from gpu_acceptance.base import title as process_title
+from gpu_acceptance.base.exit import ProcessExit
+from gpu_acceptance.base.facts import die_with_parent
+from gpu_acceptance.base.gc_pause import gc_spared
+from gpu_acceptance.base.pidfd import pidfd_open
 from gpu_acceptance.worker.worker import descriptor_environment, run, write_whole_lines
 
 MOST_BYTES = 200_000  # of a request: below what a socket of this kind takes (net.core.wmem_default)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.ranges import named
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Cause, Outcome, cause_of
 from gpu_acceptance.record.rank_record import FORMING
-from gpu_acceptance.text.clip import clip
-from gpu_acceptance.text.ranges import named
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.worker.call_witness import CallWitness
 from gpu_acceptance.worker.group import device_facts, form_group, open_device, release_cached_memory, seal, wait_for_device

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES
-from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.gpu import GpuUse
 from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.record.answered import figure_of
 from gpu_acceptance.record.curve import MOST_CURVES, Curve, curve_of
 from gpu_acceptance.record.figure import NONE, Figure, Labels
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry

@@ -9,7 +9,7 @@ from time import monotonic, process_time, sleep, thread_time
 
 import psutil
 
-from gpu_acceptance.processes.facts import process_state
+from gpu_acceptance.base.facts import process_state
 
 # These stay up on purpose and idle: a pool of compilers, and what Python's multiprocessing keeps for later.
 _MAY_STAY = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker", "multiprocessing.forkserver")

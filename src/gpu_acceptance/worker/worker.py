@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from gpu_acceptance.processes.exit import ProcessExit
-from gpu_acceptance.processes.facts import become_subreaper, die_with_parent, finding_package
-from gpu_acceptance.processes.gc_pause import gc_spared
-from gpu_acceptance.processes.scratch import SCRATCH
+from gpu_acceptance.base.exit import ProcessExit
+from gpu_acceptance.base.facts import become_subreaper, die_with_parent, finding_package
+from gpu_acceptance.base.gc_pause import gc_spared
+from gpu_acceptance.base.scratch import SCRATCH
 
 # What shows, stores or selects is the supervisor's; a worker only runs what it is told to run.
 _PLUGINS_OFF = ("terminal", "cacheprovider", "junitxml", "faulthandler", "pastebin", "stepwise")

@@ -8,8 +8,8 @@ import sys
 import pytest
 from gloo_ranks import ROOT, answers_of
 
-from gpu_acceptance.dialogues.made import made
-from gpu_acceptance.figures.answered import figure_of
+from gpu_acceptance.measure.lora.made import made
+from gpu_acceptance.record.answered import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.levels import asked_for

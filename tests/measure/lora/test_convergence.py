@@ -6,12 +6,12 @@ import pytest
 import torch
 from gloo_ranks import answers_of
 
-from gpu_acceptance.figures.answered import figure_of
 from gpu_acceptance.measure.lora.convergence import measure
 from gpu_acceptance.measure.lora.curves import departure
 from gpu_acceptance.measure.train.adapters import num_trainable
 from gpu_acceptance.measure.train.pace import Schedule
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
+from gpu_acceptance.record.answered import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir

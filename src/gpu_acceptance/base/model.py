@@ -1,0 +1,60 @@
+"""What everything that is read back from disk or from another process is made of; and in one line what is wrong where a text is none."""
+
+import json
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from gpu_acceptance.base.clip import MAX_TEXT
+from gpu_acceptance.base.visible import one_line
+
+CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+_OF_A_VALUE = {("bool",), ("int",), ("float",), ("str",)}  # how pydantic names the members of `Value`
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
+
+
+class Model(BaseModel):
+    """Frozen, strict, and closed: an unknown key, a NaN or a number in quotes is an error, not a guess."""
+
+    model_config = ConfigDict(frozen=True, **CLOSED)
+
+
+def encode(model: BaseModel) -> str:
+    """The model as one line of JSON; characters that UTF-8 cannot carry become escapes, so that no odd text stops a record."""
+    try:
+        return model.model_dump_json()
+    except PydanticSerializationError:
+        return json.dumps(_encodable(model.model_dump(mode="python")))
+
+
+def _encodable(value: object) -> object:
+    if isinstance(value, str):
+        return str.encode(value, "utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(entry) for key, entry in value.items()}
+    if isinstance(value, tuple | list | frozenset):
+        return [_encodable(entry) for entry in value]
+    return value
+
+
+def first_problem(error: ValidationError) -> str:
+    """One line for what is wrong; another version of the format explains all else, so it is named first."""
+    problems = error.errors(include_url=False)
+    for problem in problems:
+        if problem["loc"][-1:] == ("schema_version",) and problem["type"] == "literal_error":
+            return f"schema_version is {one_line(repr(problem['input']))}; this version reads {problem['ctx']['expected']}"
+    first = problems[0]
+    alike = [one for one in problems if one["loc"][:-1] == first["loc"][:-1] and one["loc"][-1:] in _OF_A_VALUE]
+    is_value = len(alike) > 1  # none of the types of one value
+    where = one_line(".".join(str(part) for part in (first["loc"][:-1] if is_value else first["loc"])))
+    others = len(problems) - max(1, len(alike))
+    more = f" (and {others} more)" if others else ""
+    if is_value:
+        return f"{where}: Input should be a finite number, a text, true or false, not {one_line(repr(first['input']))[:80]}{more}"
+    if first["type"] == "json_invalid":
+        return f"not JSON: {one_line(first['msg'].removeprefix('Invalid JSON: '))}"
+    if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:  # of a model; of a dataclass
+        return f"unknown key {where}{more}"
+    at = f"{where}: " if where else ""
+    return f"{at}{one_line(first['msg'])}, not {one_line(repr(first['input']))[:80]}{more}"

@@ -1,0 +1,143 @@
+"""One node on one screen: a snapshot as lines for people. Pure; it tells what the machine said, and judges nothing."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from gpu_acceptance.cli.devices import gpu_lines, peer_lines, rdma_lines, topology_lines
+from gpu_acceptance.cli.log import kernel_log_lines
+from gpu_acceptance.cli.plain_text import Column, TableRow, form_answer, moment, on_off, say, say_all, say_why, section, size, table
+from gpu_acceptance.cli.snapshot_file import Snapshot
+from gpu_acceptance.inventory.allowances import Allowance, Allowances
+from gpu_acceptance.inventory.answer import Answer, Missing
+from gpu_acceptance.inventory.cpu import Cpu, NumaNode
+from gpu_acceptance.inventory.memory import HugePages, Memory
+from gpu_acceptance.inventory.mounts import Mount, Mounts
+from gpu_acceptance.inventory.node import NodeReading
+from gpu_acceptance.inventory.parsing import Unlimited
+
+T = TypeVar("T", int, float)
+
+_MOST_MOUNTS = 8
+_NUMA_BALANCING = {0: "off", 1: "on", 2: "memory tiering", 3: "on and memory tiering"}  # Documentation/admin-guide/sysctl/kernel.rst
+_MOUNT_COLUMNS = (
+    *(Column("mount point", 40), Column("type", 12), Column("source", 40), Column("access", 6)),
+    *(Column("size", 11), Column("free", 11), Column("holds", 26)),
+)
+
+
+def inventory_lines(snapshot: Snapshot) -> list[str]:
+    """All of it, in the order in which people ask."""
+    node = snapshot.node
+    return [
+        *section("node", f"{say(node.host)}, as of {say(snapshot.taken_at)}"),
+        *_host_lines(node),
+        *_cpu_lines(node.cpu),
+        *section("memory", _memory(node.memory)),
+        *gpu_lines(node),
+        *peer_lines(node.gpus),
+        *topology_lines(node),
+        *rdma_lines(node.infiniband),
+        *_mount_lines(node.mounts),
+        *section("allowed", _allowances(node.allowances)),
+        *kernel_log_lines(node),
+    ]
+
+
+def _host_lines(node: NodeReading) -> list[str]:
+    firmware, system, virtualization = node.dmi, node.system, node.virtualization
+    machine = f"vendor {say(firmware.sys_vendor)}, product {say(firmware.product_name)}, serial {say(firmware.product_serial)}"
+    bios = f"chassis serial {say(firmware.chassis_serial)}, BIOS {say(firmware.bios_version)} of {say(firmware.bios_date)}"
+    kernel = f"kernel {say(system.kernel_release)}, booted {say(system.boot_time_s, moment)}"
+    around = f"hypervisor {say(virtualization.hypervisor)}, container {say(virtualization.container)}"
+    clock = f"clock source {say(system.clock_source)} of {say_all(system.available_clock_sources, separator=' ')}"
+    return [
+        *section("host", f"{machine}, {bios}"),
+        *section(
+            "system",
+            f"{say(system.os_name)} {say(system.os_version)}, {kernel}",
+            f"{around}, {clock}, kernel parameters {say_all(system.kernel_parameters, separator=' ')}",
+        ),
+    ]
+
+
+def _cpu_lines(cpu: Cpu) -> list[str]:
+    counts = f"sockets {say(cpu.num_sockets)}, cores {say(cpu.num_cores)}, threads {say(cpu.num_threads)}"
+    governors = say_all(cpu.scaling_governors, lambda one: f"{one.name} ({one.num_cpus} CPUs)")
+    isolated, offline, affinity = _cpus(cpu.isolated_cpu_list), _cpus(cpu.offline_cpu_list), _cpus(cpu.affinity_cpu_list)
+    return section(
+        "CPU",
+        f"{say(cpu.model)}, {counts}, SMT {say(cpu.smt_active, on_off)}",
+        f"governor {governors}, up to {say(cpu.max_mhz, lambda mhz: f'{mhz:.0f} MHz')}; "
+        f"CPUs isolated {isolated}, offline {offline}, for this process {affinity}",
+        f"NUMA {say_all(cpu.numa_nodes, _numa_node, '; ')}",
+    )
+
+
+def _numa_node(node: NumaNode) -> str:
+    return f"{node.number}: {say(node.memory_bytes, size)}, CPUs {_cpus(node.cpu_list)}"
+
+
+def _cpus(answer: Answer[str]) -> str:
+    return say(answer, lambda cpus: cpus or "none")
+
+
+def _memory(memory: Memory) -> str:
+    room = f"{say(memory.total_bytes, size)}, available {say(memory.available_bytes, size)}, swap {say(memory.swap_bytes, size)}"
+    balancing = say(memory.numa_balancing_mode, lambda mode: _NUMA_BALANCING.get(mode, str(mode)))
+    pools = say_all(memory.hugepages, _huge_pages)
+    return f"{room}; huge pages {pools}; transparent huge pages {say(memory.transparent_hugepages)}; NUMA balancing {balancing}"
+
+
+def _huge_pages(pool: HugePages) -> str:
+    return f"{say(pool.num_pages)} of {size(pool.page_bytes)} ({say(pool.num_free)} free)"
+
+
+def _mount_lines(mounts: Mounts) -> list[str]:
+    if isinstance(mounts.mounts, Missing):
+        return section("mounts", say_why(mounts.mounts))
+    holders = {
+        "working folder": mounts.working_folder_mount_point,
+        "/tmp": mounts.tmp_mount_point,  # noqa: S108 - only named
+        "/dev/shm": mounts.shm_mount_point,  # noqa: S108
+    }
+    held = set(holders.values())
+    first = sorted(mounts.mounts, key=lambda mount: mount.mount_point not in held)
+    rows = [_mount_row(mount, holders) for mount in first]
+    more = [f"{len(rows) - _MOST_MOUNTS} more"] if len(rows) > _MOST_MOUNTS else []
+    unknown = [f"mount of {name}: {say_why(holder)}" for name, holder in holders.items() if isinstance(holder, Missing)]
+    return ["mounts", *table(_MOUNT_COLUMNS, rows[:_MOST_MOUNTS]), *section("", *more, *unknown)]
+
+
+def _mount_row(mount: Mount, holders: dict[str, Answer[str]]) -> TableRow:
+    held = ", ".join(name for name, holder in holders.items() if holder == mount.mount_point)
+    sizes = (form_answer(mount.space, lambda space: size(space.size_bytes)), form_answer(mount.space, lambda space: size(space.free_bytes)))
+    access = "ro" if mount.read_only else "rw"
+    return TableRow(mount.mount_point, (mount.mount_point, mount.fs_type, mount.source, access, *sizes, held or "-"))
+
+
+def _allowances(allowances: Allowances) -> str:
+    cgroup, shm = allowances.cgroup, allowances.shm
+    room = say(shm, lambda space: f"{size(space.size_bytes)}, {size(space.free_bytes)} free")
+    bounds = {
+        "locked memory": _allowance(allowances.memlock_bytes, size),
+        "open files": _allowance(allowances.nofile, str),
+        "processes": _allowance(allowances.nproc, str),
+        "stack": _allowance(allowances.stack_bytes, size),
+    }
+    cpus, memory = _bound(cgroup.cpu_quota_cpus, lambda quota: f"{quota:g} CPUs"), _bound(cgroup.memory_bytes, size)
+    return (
+        f"{', '.join(f'{name} {bound}' for name, bound in bounds.items())}, /dev/shm {room}; "
+        f"cgroup: CPU time {cpus}, memory {memory}, CPUs {_cpus(cgroup.cpuset_cpu_list)}, NUMA nodes {_cpus(cgroup.cpuset_node_list)}"
+    )
+
+
+def _allowance(answer: Answer[Allowance], form: Callable[[int], str]) -> str:
+    """The soft bound; the hard one too where it differs."""
+    if isinstance(answer, Missing):
+        return say(answer)
+    soft, hard = _bound(answer.soft, form), _bound(answer.hard, form)
+    return soft if soft == hard else f"{soft} (up to {hard})"
+
+
+def _bound(bound: Answer[T | Unlimited], form: Callable[[T], str]) -> str:
+    return say(bound) if isinstance(bound, Missing | str) else form(bound)

@@ -1,0 +1,183 @@
+"""A node's inventory as one JSON file: written on the machine, read and judged anywhere.
+
+Format history: 1 (2026-11) first.
+"""
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.cli.other_files import kind_of_folder, other_kind
+from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomically
+from gpu_acceptance.inventory import node
+from gpu_acceptance.inventory.node import NodeReading
+
+SCHEMA_FILE = Path(__file__).with_name("snapshot.schema.json")
+_VERSION = 1
+_HOW_TO = "`gpu-acceptance snapshot FILE` writes one, on the machine to look at"
+_NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
+_NAMING = {  # keys whose values name something -> what stands for them
+    "host": "node-{:02d}",
+    "serial": "16500000{:05d}",
+    "uuid": "GPU-00000000-0000-0000-0000-{:012d}",
+    "cluster_uuid": "00000000-0000-0000-0001-{:012d}",
+    "product_serial": "PRODUCT-{:02d}",
+    "chassis_serial": "CHASSIS-{:02d}",
+    "node_guid": "0000:0000:0000:{:04x}",
+    "sys_image_guid": "0000:0000:0001:{:04x}",
+    "source": "server-{:02d}:/export",
+    "mount_point": "/mnt/{:02d}",
+    "tmp_mount_point": "/mnt/{:02d}",
+    "shm_mount_point": "/mnt/{:02d}",
+    "working_folder_mount_point": "/mnt/{:02d}",
+}
+
+
+class NotASnapshotError(ValueError):
+    """What somebody named in place of a snapshot, or that there is nothing; one line."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one node said of itself at one moment."""
+
+    schema_version: Literal[1]
+    taken_at: str  # ISO 8601, UTC
+    node: NodeReading
+
+
+def take() -> Snapshot:
+    return Snapshot(1, datetime.now(UTC).isoformat(timespec="seconds"), node.read())
+
+
+def write_snapshot(path: Path, snapshot: Snapshot) -> None:
+    """Replaces a file, and nothing else: root who names /dev/null would take it from the whole machine. Raises RecordError."""
+    if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+        raise RecordError(f"{path}: not a regular file, so it is not replaced")
+    write_atomically(path, encode(snapshot))
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """Raises NotASnapshotError over another file, RecordError over a snapshot that is damaged, with the first thing that is wrong."""
+    try:
+        data = b"" if path.is_dir() else read_regular(path)
+    except RecordError as error:
+        raise NotASnapshotError(f"{error}; {_HOW_TO}") from None
+    if kind := kind_of_folder(path) if path.is_dir() else other_kind(data, _VERSION):
+        raise NotASnapshotError(f"{path}: {kind}, not a snapshot; {_HOW_TO}")
+    try:
+        return decode(data.decode("utf-8"))
+    except ValueError as error:
+        raise RecordError(f"{path}: {error}") from None
+
+
+def encode(snapshot: Snapshot) -> str:
+    return json.dumps(_adapter().dump_python(snapshot, mode="json"), indent=1, allow_nan=False) + "\n"
+
+
+def decode(text: str) -> Snapshot:
+    """Strict: an unknown key, a lacking one, a number in quotes or a NaN is a ValueError that says where."""
+    try:
+        plain = json.loads(text, parse_constant=_refuse_constant)
+        snapshot = _adapter().validate_json(json.dumps(plain), strict=True)
+    except ValidationError as error:
+        raise ValueError(_first_problem(error)) from None
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    unknown = _unknown_key(plain, _adapter().dump_python(snapshot, mode="json"), "")
+    if unknown:
+        raise ValueError(f"unknown key {one_line(unknown)}")
+    return snapshot
+
+
+def redact(snapshot: Snapshot) -> Snapshot:
+    """Without names of machines and people: the same name is replaced by the same everywhere, in other texts too."""
+    plain = _adapter().dump_python(snapshot, mode="json")
+    text = json.dumps(plain["node"])
+    for name, other in sorted(_names(plain["node"]).items(), key=lambda item: -len(item[0])):
+        text = re.sub(rf"(?<!\w){re.escape(json.dumps(name)[1:-1])}(?!\w)", other, text)
+    node = {**json.loads(text), "host": "node-00"}  # a name of one or two letters is not looked for in other texts
+    return _adapter().validate_json(json.dumps({**plain, "node": node}), strict=True)
+
+
+def schema_text() -> str:
+    """The JSON schema of this version. Rewrite the file: `python -m gpu_acceptance.cli.snapshot_file`."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_adapter().json_schema()}
+    return json.dumps(schema, indent=1, sort_keys=True) + "\n"
+
+
+@cache
+def _adapter() -> TypeAdapter[Snapshot]:
+    return TypeAdapter(Snapshot)
+
+
+def _names(node: dict[str, Any]) -> dict[str, str]:
+    """What names this machine, its parts, its servers and its people -> what stands for it, numbered by kind."""
+    kinds: dict[str, list[str]] = {}
+    for key, value in _texts(node, ""):
+        kind = _NAMING.get(key)
+        if kind and value not in kinds.setdefault(kind, []) and _names_something(key, value):
+            kinds[kind].append(value)
+    return {name: kind.format(number) for kind, names in kinds.items() for number, name in enumerate(names)}
+
+
+def _names_something(key: str, value: str) -> bool:
+    if key == "source":
+        return not value.startswith("/dev/") and ("/" in value or ":" in value)
+    if key.endswith("mount_point"):
+        return len(Path(value).parts) > 2 and not value.startswith(("/dev/", "/sys/", "/proc/", "/run/"))
+    return len(value) > 2 and value != _NO_CLUSTER
+
+
+def _texts(plain: object, key: str) -> Iterator[tuple[str, str]]:
+    """Every text, with the key that it stands under."""
+    if isinstance(plain, str):
+        yield key, plain
+    for part, value in plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list) else ():
+        yield from _texts(value, part if isinstance(part, str) else key)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no value")
+
+
+def _unknown_key(given: object, known: object, path: str) -> str:
+    """The path of the first key that was given and is not known; empty where there is none."""
+    if isinstance(given, dict) and isinstance(known, dict):
+        for key, value in given.items():
+            at = f"{path}.{key}" if path else key
+            if key not in known:
+                return at
+            if found := _unknown_key(value, known[key], at):
+                return found
+    if isinstance(given, list) and isinstance(known, list):
+        for index, (one, other) in enumerate(zip(given, known, strict=True)):
+            if found := _unknown_key(one, other, f"{path}[{index}]"):
+                return found
+    return ""
+
+
+def _first_problem(error: ValidationError) -> str:
+    problems = error.errors(include_url=False)
+    for problem in problems:
+        if problem["loc"][:1] == ("schema_version",) and problem["type"] != "missing":
+            return f"schema_version is {one_line(repr(problem['input']))}; this version reads {_VERSION}"
+    first = problems[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "missing":
+        return f"{one_line(where)} is lacking"
+    return f"{one_line(where)}: {one_line(first['msg'])}, not {one_line(repr(first['input']))[:80]}"
+
+
+if __name__ == "__main__":
+    write_atomically(SCHEMA_FILE, schema_text())

@@ -1,0 +1,121 @@
+"""Shows what the GPUs and RDMA ports of this node do, again and again. Touches no GPU, and waits for no driver that hangs."""
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+from gpu_acceptance.cli.watch_text import Board, GpuRow, gpu_lines, port_lines
+from gpu_acceptance.inventory import port_traffic
+from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.nvml import NoNvmlError, library
+from gpu_acceptance.inventory.nvml_asker import Asker
+from gpu_acceptance.inventory.patience import Patience
+from gpu_acceptance.inventory.port_traffic import PortTraffic
+from gpu_acceptance.inventory.sampler import Sampler
+from gpu_acceptance.report.formatting import count as number_of
+
+_BOARDS_S = 60.0  # a driver without persistence sets up each GPU when it is asked first: seconds for each
+_LATE_S = 2.0  # without a new sample for that long, and for two intervals, a GPU is said not to answer
+_PORTS_S = 2.0
+_STOP_S = 0.5
+_TOP, _END_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"  # ECMA-48: cursor to the top, erase the rest of the line, of the screen
+
+_BOARDS: Patience[tuple[Board, ...] | None] = Patience(_BOARDS_S, None)
+
+
+def watch(out: TextIO, *, interval_s: float, most_frames: int | None, root: Path = Path("/")) -> None:
+    """Writes a frame every `interval_s`, in place on a terminal, else one below the other; without end where `most_frames` is None.
+
+    Raises NoNvmlError where NVML shows no GPU.
+    """
+    boards = _boards()
+    samplers = {board.index: Sampler(board.uuid, period_s=interval_s) for board in boards if isinstance(board.uuid, str)}
+    ports: Patience[Answer[Mapping[str, PortTraffic]]] = Patience(_PORTS_S, Missing(Why.UNREADABLE, f"no answer for {_PORTS_S:g} s"))
+    for sampler in samplers.values():
+        sampler.start()
+    begin_s = time.monotonic()
+    ports_before = ports.call(lambda: port_traffic.read(root))
+    _wait_for_samples(samplers.values(), interval_s)
+    try:
+        for _ in _ticks(interval_s, most_frames):
+            ports_now = ports.call(lambda: port_traffic.read(root))
+            rows = [_row(board, samplers.get(board.index), interval_s, begin_s) for board in boards]
+            _show(out, [_head(len(boards)), *gpu_lines(rows), *port_lines(ports_before, ports_now)])
+            ports_before = ports_now
+    finally:
+        for sampler in samplers.values():
+            sampler.stop(_STOP_S)
+
+
+def _boards() -> tuple[Board, ...]:
+    boards = _BOARDS.call(_read_boards)
+    if boards is None:
+        raise NoNvmlError(f"NVML has not answered for {_BOARDS_S:g} s")
+    if not boards:
+        raise NoNvmlError("NVML shows no GPU")
+    return boards
+
+
+def _read_boards() -> tuple[Board, ...]:
+    with library() as pynvml:
+        asker = Asker(pynvml)
+        number = asker.integer("nvmlDeviceGetCount")
+        if isinstance(number, Missing):
+            raise NoNvmlError(f"NVML does not say how many GPUs there are: {number}")
+        return tuple(_board(asker, index) for index in range(number))
+
+
+def _board(asker: Asker, index: int) -> Board:
+    handle = asker.ask("nvmlDeviceGetHandleByIndex", index, make=lambda handle: handle)
+    return Board(
+        index=index,
+        name=asker.text("nvmlDeviceGetName", handle),
+        uuid=asker.text("nvmlDeviceGetUUID", handle),
+        total_bytes=asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: int(info.total)),
+        limit_w=asker.watts("nvmlDeviceGetEnforcedPowerLimit", handle),
+    )
+
+
+def _wait_for_samples(samplers: Collection[Sampler], interval_s: float) -> None:
+    """For as long as the rates of the ports take, and until each GPU has a sample, or one does not answer."""
+    begin_s = time.monotonic()
+    time.sleep(interval_s)
+    while time.monotonic() < begin_s + interval_s + _LATE_S and any(sampler.latest() is None for sampler in samplers):
+        time.sleep(0.01)
+
+
+def _ticks(interval_s: float, most: int | None) -> Iterator[int]:
+    """By the clock; frames that were missed are left out."""
+    begin_s, number = time.monotonic(), 0
+    while most is None or number < most:
+        yield number
+        number += 1
+        if number != most:
+            late_s = (time.monotonic() - begin_s) % interval_s
+            time.sleep(interval_s - late_s)
+
+
+def _row(board: Board, sampler: Sampler | None, interval_s: float, begin_s: float) -> GpuRow:
+    if sampler is None:
+        assert isinstance(board.uuid, Missing)
+        return GpuRow(board, board.uuid)
+    now = sampler.latest()
+    silent_s = time.monotonic() - (now.at_s if now else begin_s)
+    if now is None or silent_s > max(_LATE_S, 2 * interval_s):
+        return GpuRow(board, Missing(Why.UNREADABLE, f"NVML has not answered for {silent_s:.0f} s"))
+    return GpuRow(board, now)
+
+
+def _head(num_gpus: int) -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {number_of(num_gpus, 'GPU')}"
+
+
+def _show(out: TextIO, lines: Sequence[str]) -> None:
+    """From the top of a terminal; a line that wraps moves nothing, since no line is counted."""
+    if out.isatty():
+        out.write(_TOP + "".join(f"{line}{_END_OF_LINE}\n" for line in lines) + _BELOW)
+    else:
+        out.write("".join(f"{line}\n" for line in (*lines, "")))
+    out.flush()

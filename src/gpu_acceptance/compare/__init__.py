@@ -1,1 +1,0 @@
-"""Two runs of one cluster beside each other. Pure."""

@@ -1,1 +1,0 @@
-"""What was read of a machine -> figures that can be judged."""

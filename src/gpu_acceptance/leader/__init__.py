@@ -1,1 +1,0 @@
-"""Rank 0's part: what runs when, who is awaited, new generations; and who takes its place."""

@@ -1,1 +1,0 @@
-"""Linux processes: what they are, how they end, and what keeps a run from leaving anything of them behind."""

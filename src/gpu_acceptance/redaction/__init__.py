@@ -1,1 +1,0 @@
-"""A copy of a run that names no machine."""

@@ -1,0 +1,124 @@
+"""`--plan`: what would run, judged by what, for how long. Touches no GPU."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpu_acceptance.control.rank import Rank
+from gpu_acceptance.control.torchrun import RANKS_WITHOUT_GPUS
+from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.supervisor.generations import Validation
+from gpu_acceptance.thresholds.levels import left_out, num_left_out, runs
+from gpu_acceptance.thresholds.limit import Limit, Profile, bound_at, matching_reason, subject_of_metric
+from gpu_acceptance.thresholds.values import level_text, plural, show
+from gpu_acceptance.verdict.bounds import bounds_of
+from gpu_acceptance.verdict.needs import announcement, unmet_needs
+
+
+@dataclass(frozen=True)
+class JobShape:
+    """How large the planned job is."""
+
+    ranks_per_node: int
+    num_nodes: int
+    why: str = ""  # where no launcher said it
+
+
+def planned_shape(place: Rank, num_gpus: int, declared_gpus: int | None) -> JobShape:
+    """What a launcher promised; without one, the node as `make accept` would start it."""
+    if place.is_one_of_many:
+        return JobShape(place.local_world_size, place.num_nodes)
+    if declared_gpus is not None:
+        return JobShape(declared_gpus, 1, "as --gpus declares")
+    if num_gpus:
+        return JobShape(num_gpus, 1, "one for each GPU")
+    return JobShape(RANKS_WITHOUT_GPUS, 1, "as `gpu-acceptance run` starts where there is no GPU")
+
+
+def missing_lines(profile: Profile, validations: Sequence[Validation], here: RankIdentity) -> Iterator[str]:
+    """One for each thing that this machine lacks and that validations of this level need."""
+    planned = [validation for validation in validations if runs(profile, validation.nodeid)]
+    yield from (f"missing: {announcement(unmet)}" for unmet in unmet_needs(planned, Job((here,))))
+
+
+def plan_lines(
+    profile: Profile,
+    job: JobShape,
+    validations: Sequence[Validation],
+    waivers: Mapping[str, str],
+    now: datetime,
+    data: str = "",
+    tuned: str = "",
+) -> Iterator[str]:
+    """The job, what is trained and fine-tuned where `data` and `tuned` say it, one line per validation, one per limit, then the sum."""
+    device = profile.device_name or "no GPU"
+    why = f", {job.why}" if job.why else ""
+    ranks = f"{plural(job.ranks_per_node, 'rank')} on each of {plural(job.num_nodes, 'node')}{why}"
+    yield f"profile {profile.name} ({device}), level {level_text(profile.level, profile.parameters)}, {ranks}"
+    yield from (
+        f"  {change.kind} by {change.file}: {change.key}, {change.old} -> {change.new}"
+        for kind in ("dropped", "loosened")
+        for change in profile.changes
+        if change.kind == kind
+    )
+    if data:
+        yield f"training data: {data}"
+    if tuned:
+        yield f"fine-tuning: {tuned}"
+    absent = num_left_out(profile, (validation.nodeid for validation in validations))
+    validations = [validation for validation in validations if runs(profile, validation.nodeid)]
+    expected = [validation.expected_s(profile, job.ranks_per_node, job.num_nodes) for validation in validations]
+    for validation, seconds in zip(validations, expected, strict=True):
+        yield f"  {validation.nodeid}: {_duration(seconds)}, deadline {validation.deadline_s:g} s"
+    yield from (f"  {subject}: not at this level, {plural(number, 'validation')}" for subject, number in absent.items())
+    for metric, limit in sorted(profile.limits.items()):
+        yield f"  {metric}: {_aside(metric, profile, waivers) or _limit_text(limit, job, required=limit.subject in profile.requires)}"
+    known = sum(seconds for seconds in expected if seconds is not None)
+    unknown = sum(seconds is None for seconds in expected)
+    more = f"; {plural(unknown, 'validation')} of unknown duration not counted" if unknown else ""
+    yield f"expected: {known:g} s of validations, end about {now + timedelta(seconds=known):%H:%M:%S %Z} if started now{more}"
+
+
+def _duration(seconds: float | None) -> str:
+    return "duration not known" if seconds is None else f"{seconds:g} s expected"
+
+
+def _aside(metric: str, profile: Profile, waivers: Mapping[str, str]) -> str | None:
+    waiver = matching_reason(metric, waivers)
+    if waiver is not None:
+        return f"waived ({waiver})"
+    reason = matching_reason(metric, profile.not_applicable)
+    if reason is not None:
+        return f"not applicable ({reason})"
+    return f"not tested: not part of level {profile.level}" if subject_of_metric(metric) in left_out(profile) else None
+
+
+def _limit_text(limit: Limit, job: JobShape, *, required: bool) -> str:
+    if not limit.applies(job.ranks_per_node, job.num_nodes):
+        return f"does not apply to this job ({_shapes_text(limit)})"
+    bounds = ", ".join(_bound_text(limit, bound, job.ranks_per_node) for bound in bounds_of(limit))
+    return f"{bounds} {limit.unit} ({limit.scope}{'' if required else ', not required'}) [{limit.file}: {limit.source}]"
+
+
+def _shapes_text(limit: Limit) -> str:
+    """Of the jobs that it applies to."""
+    parts = [f"GPUs per node: {', '.join(map(str, limit.listed_sizes())) or 'any'}", f"nodes: {limit.nodes}"]
+    parts += [f"ranks: {limit.min_ranks} or more"] * (limit.min_ranks > 1)
+    parts += [f"ranks per node: {limit.min_ranks_per_node} or more"] * (limit.min_ranks_per_node > 1)
+    return "; ".join(parts)
+
+
+def _bound_text(limit: Limit, bound: str, gpus_per_node: int) -> str:
+    match bound:
+        case "at_least":
+            return f">= {show(bound_at(limit.at_least, gpus_per_node) or 0)}"
+        case "at_most":
+            return f"<= {show(bound_at(limit.at_most, gpus_per_node) or 0)}"
+        case "equals":
+            return f"== {limit.equals}"
+        case "peers":
+            assert limit.peers
+            return f"at most {show(limit.peers.deficit_at_most * 100)} % below its peers"
+        case _:
+            return "equal on all"

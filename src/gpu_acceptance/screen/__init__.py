@@ -1,1 +1,0 @@
-"""What a node says of itself, as lines for people."""

@@ -1,0 +1,296 @@
+"""Nothing survives: real processes, found by their mark."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+from waiting import wait_until
+
+from gpu_acceptance.base import janitor
+from gpu_acceptance.base.janitor import MARK, kill_marked, marked, remove_folder
+
+SUPERVISOR = """
+import os, subprocess, sys, tempfile
+sys.path.insert(0, sys.argv[2])
+from gpu_acceptance.base.janitor import MARK, start_janitor
+from gpu_acceptance.base.scratch import Scratch
+tempfile.tempdir = sys.argv[3]
+scratch = Scratch(sys.argv[1])
+janitor = start_janitor(sys.argv[1], scratch.folders, scratch.locks)
+environment = {**os.environ, MARK: sys.argv[1]}
+subprocess.Popen(["setsid", "--fork", "sleep", "600"], env=environment).wait()
+print(janitor.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def mark():
+    name = f"test-{secrets.token_hex(8)}"
+    yield name
+    kill_marked(name, rounds=20)
+
+
+def test_kill_marked_finds_what_left_its_session(mark):
+    subprocess.run(["setsid", "--fork", "sleep", "600"], env={**os.environ, MARK: mark}, check=True)
+    assert wait_until(lambda: len(list(marked(mark))) == 1)
+    kill_marked(mark, rounds=20)
+    assert not list(marked(mark))
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a command of a mark; its process is ended with the test."""
+    started = []
+
+    def begin(command, mark):
+        started.append(subprocess.Popen(command, env={**os.environ, MARK: mark}, start_new_session=True))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_what_is_amid_an_exec_is_found_by_each_look(mark, start, tmp_path):
+    """It has no environment for a moment of each, a few in a hundred looks; whoever took that for an answer let it live."""
+    (tmp_path / "again.sh").write_text('exec sh "$0"\n')
+    again = start(["sh", str(tmp_path / "again.sh")], mark)
+    assert wait_until(lambda: again.pid in marked(mark))
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / str(again.pid)).symlink_to(f"/proc/{again.pid}")
+    assert [list(marked(mark, tmp_path / "proc")) for _ in range(300)] == [[again.pid]] * 300
+
+
+def test_what_is_forked_while_we_look_by_one_that_ends_before_it_is_read_is_found(tmp_path):
+    (tmp_path / "10").mkdir()
+    os.mkfifo(tmp_path / "10" / "environ")  # whoever reads it waits
+
+    def fork_and_end():
+        with (tmp_path / "10" / "environ").open("w"):
+            (tmp_path / "11").mkdir()
+            (tmp_path / "11" / "environ").write_text(f"HOME=/\0{MARK}=of-this-run\0")
+
+    parent = threading.Thread(target=fork_and_end)
+    parent.start()
+    assert list(marked("of-this-run", tmp_path)) == [11]
+    parent.join()
+
+
+def test_an_environment_is_awaited_only_of_what_may_have_one(mark, start):
+    bare = start(["env", "-i", "sleep", "600"], mark)
+    assert wait_until(lambda: not janitor._may_have_one(Path(f"/proc/{bare.pid}")))
+    assert Path(f"/proc/{bare.pid}/environ").read_bytes() == b""
+    dead = start(["true"], mark)
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+    assert [janitor._may_have_one(Path(f"/proc/{pid}")) for pid in ("self", dead.pid)] == [True, False]
+
+
+def test_others_are_left_alone(mark):
+    other = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: mark + "x"})
+    try:
+        kill_marked(mark, rounds=2)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+@pytest.fixture
+def supervisor(mark, tmp_path):
+    """A supervisor with a janitor, a scratch folder in `tmp_path`, and a daemon that left its session; and its janitor's pid."""
+    src = str(Path(__file__).parents[2] / "src")
+    command = [sys.executable, "-c", SUPERVISOR, mark, src, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        janitor = int(process.stdout.readline())
+        assert wait_until(lambda: list(marked(mark)))  # for a moment of its exec it has no environment
+        yield process, janitor
+        process.kill()
+
+
+def has_ended(pid):
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def scratch_folders(tmp_path):
+    return [path.name for path in tmp_path.glob(f"{janitor.PREFIX}*")]
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_daemon_and_folders_go_with_the_supervisor_however_that_ends(mark, end, supervisor, tmp_path):
+    (tmp_path / f"{janitor.PREFIX}other").mkdir()
+    assert len(scratch_folders(tmp_path)) == 2
+    supervisor[0].send_signal(end)
+    assert wait_until(lambda: not list(marked(mark)))
+    assert wait_until(lambda: scratch_folders(tmp_path) == [f"{janitor.PREFIX}other"])
+
+
+def test_no_signal_but_sigkill_ends_or_stops_a_janitor(supervisor, mark):
+    process, pid = supervisor
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        os.kill(pid, number)
+    process.kill()
+    assert wait_until(lambda: not list(marked(mark)))
+
+
+def test_what_janitor_and_supervisor_left_that_were_both_killed_goes_with_the_next_janitor(supervisor, mark, tmp_path):
+    process, pid = supervisor
+    os.kill(pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    assert wait_until(lambda: has_ended(pid))  # it holds a lock until then
+    assert (len(list(marked(mark))), len(scratch_folders(tmp_path))) == (1, 1)
+    janitor.remove_abandoned(tmp_path)
+    assert (list(marked(mark)), scratch_folders(tmp_path)) == ([], [])
+
+
+def test_what_belongs_to_a_living_rank_is_not_abandoned(supervisor, mark, tmp_path):
+    for _ in range(2):  # the janitor alone looks after it in the second round
+        janitor.remove_abandoned(tmp_path)
+        assert (len(list(marked(mark))), len(scratch_folders(tmp_path))) == (1, 1)
+        os.kill(supervisor[1], signal.SIGSTOP)
+        supervisor[0].kill()
+        supervisor[0].wait()
+    os.kill(supervisor[1], signal.SIGCONT)
+    assert wait_until(lambda: not scratch_folders(tmp_path))
+
+
+def test_what_has_an_environment_of_its_own_goes_too_and_what_no_worker_started_stays(mark, start):
+    """A look, as the janitor takes them, and then the end of all that carries the mark."""
+    worker = start(["sh", "-c", "env -i sh -c 'sleep 600 & wait' & wait"], mark)
+    of_user = start(["env", "-i", "sleep", "600"], mark)
+    assert wait_until(lambda: [one.name() for one in psutil.Process(worker.pid).children(recursive=True)] == ["sh", "sleep"])
+    assert wait_until(lambda: Path(f"/proc/{of_user.pid}/environ").read_bytes() == b"")
+    bare = [one.pid for one in psutil.Process(worker.pid).children(recursive=True)]
+    offspring, noted = janitor.Offspring(os.getpid(), mark), []
+    offspring.look()
+    kill_marked(mark, rounds=20)
+    assert has_ended(worker.pid)
+    assert not any(map(has_ended, bare))
+    offspring.kill(noted.append)
+    assert wait_until(lambda: all(map(has_ended, bare)))
+    assert noted == bare
+    assert of_user.poll() is None
+
+
+SHARES = """
+import mmap, os, sys
+from multiprocessing import shared_memory
+import _posixshmem
+fd = _posixshmem.shm_open(f"/{sys.argv[1]}", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+os.ftruncate(fd, 4096)
+memory = mmap.mmap(fd, 4096)
+os.close(fd)
+open(f"/dev/shm/torch_{os.getpid()}_1_2", "w").close()
+segment = shared_memory.SharedMemory(create=True, size=4096)
+print(segment.name, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def sharing(mark):
+    """Starts a process that made a segment of this name and maps it, one that bears its pid, and one that a resource tracker knows."""
+    started = []
+
+    def begin(name):
+        environment = {**os.environ, MARK: mark}
+        process = subprocess.Popen(
+            [sys.executable, "-c", SHARES, name], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append((process, name))
+        tracked = process.stdout.readline().strip()
+        return process, {Path("/dev/shm") / one for one in (name, f"torch_{process.pid}_1_2", tracked)}
+
+    yield begin
+    for process, name in started:
+        process.kill()
+        process.communicate()
+        Path("/dev/shm", name).unlink(missing_ok=True)
+
+
+def test_segments_go_with_the_processes_that_made_them_and_no_others(sharing, mark):
+    segments, others = janitor.Segments(), Path("/dev/shm", f"torch_{os.getpid()}_1_2")
+    others.touch()
+    process, made = sharing(f"test-{mark}")
+    assert all(one.exists() for one in made)
+    kill_marked(mark, rounds=20, note=segments.note)
+    process.wait()
+    segments.remove()
+    assert [one for one in made if one.exists()] == []
+    assert others.exists()
+    others.unlink()
+
+
+MAKES = """
+import os, sys
+held = None
+for number in range(10**9):
+    made = os.open(f"/dev/shm/{sys.argv[1]}-{number}", os.O_CREAT | os.O_RDWR, 0o600)
+    if held is not None:
+        os.unlink(f"/dev/shm/{sys.argv[1]}-{number - 1}")
+        os.close(held)
+    held = made
+"""
+
+
+def test_what_a_process_makes_while_it_is_noted_and_killed_goes_too(mark):
+    name, left = f"test-{mark}", []
+    for _ in range(10):
+        segments = janitor.Segments()
+        with subprocess.Popen([sys.executable, "-I", "-S", "-c", MAKES, name], env={**os.environ, MARK: mark}) as process:
+            assert wait_until(lambda: any(Path("/dev/shm").glob(f"{name}-*")))
+            kill_marked(mark, rounds=20, note=segments.note)
+            process.wait()
+        segments.remove()
+        for path in Path("/dev/shm").glob(f"{name}-*"):
+            left.append(path)
+            path.unlink()
+    assert left == []
+
+
+def test_a_segment_that_somebody_else_holds_or_that_was_there_before_stays(sharing, mark):
+    before = Path("/dev/shm", f"before-{mark}")
+    before.touch()
+    segments = janitor.Segments()
+    process, _ = sharing(f"test-{mark}")
+    name = Path("/dev/shm", f"test-{mark}")
+    with before.open(), name.open():
+        for one in (process.pid, os.getpid()):
+            segments.note(one)
+        process.kill()
+        process.wait()
+        segments.remove()
+        assert (before.exists(), name.exists()) == (True, True)
+    segments.note(process.pid)
+    before.unlink()
+
+
+def test_what_is_no_folder_of_ours_stays(tmp_path):
+    for name in ("folder", "somebody-elses"):
+        (tmp_path / name / "inside").mkdir(parents=True)
+    (tmp_path / "somebody-elses" / "file").touch()
+    (tmp_path / "folder" / "inside" / "link").symlink_to(tmp_path / "somebody-elses")
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    (tmp_path / "file").touch()
+    for name in ("link", "file", "not-there"):
+        remove_folder(tmp_path / name)
+    assert (tmp_path / "folder" / "inside").is_dir()
+    remove_folder(tmp_path / "folder")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "somebody-elses"]
+    assert sorted(path.name for path in (tmp_path / "somebody-elses").iterdir()) == ["file", "inside"]
+
+
+@pytest.mark.needs("root")
+def test_a_folder_of_another_user_stays_even_where_it_could_be_removed(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.chown(tmp_path / "folder", 65534, 65534)
+    remove_folder(tmp_path / "folder")
+    assert (tmp_path / "folder").is_dir()

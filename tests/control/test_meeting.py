@@ -1,0 +1,248 @@
+"""`gpu-acceptance meet`: nodes of a run find each other before torchrun starts, or each of them says in one line why not."""
+
+import contextlib
+import re
+import socket
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hosts import NO_NAME
+from sshd import free_port
+from suite import PYTHON
+from waiting import wait_until
+
+from gpu_acceptance.cli.verbs import main, make_parser
+from gpu_acceptance.control import meeting, meeting_host
+from gpu_acceptance.control.meeting import meet
+from gpu_acceptance.control.meeting_host import Hello, Place, Reply
+from gpu_acceptance.control.patience import JOIN_S
+
+pytestmark = pytest.mark.slow
+
+FOUND = (0, "")
+
+
+@pytest.fixture
+def port():
+    return free_port()
+
+
+def come(port, index, say=print, **changes):
+    """Code and text that one of two nodes gets."""
+    place = {"address": "127.0.0.1", "port": port, "num_nodes": 2, "node": index, "run": "a-run", "timeout_s": 30}
+    answer = meet(Place(**{**place, "host": f"host-{index}", **changes}), say)
+    return answer.exit_code, answer.text
+
+
+@pytest.fixture
+def nodes(port):
+    """What several nodes get at once, and what they say meanwhile: `nodes({}, {"num_nodes": 3})`."""
+
+    def run(*changes):
+        lines = []
+        with ThreadPoolExecutor(len(changes)) as pool:
+            several = [
+                pool.submit(come, port, index, lines.append, **{"num_nodes": len(changes), **each}) for index, each in enumerate(changes)
+            ]
+            return [one.result() for one in several], lines
+
+    return run
+
+
+@pytest.fixture
+def silent(port):
+    """Something that takes connections on this port and never answers."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        yield listener
+
+
+def test_all_nodes_find_each_other_and_the_port_is_free_again(nodes, port):
+    assert nodes({}, {}, {}) == ([FOUND] * 3, [])
+    with socket.socket() as next_one:
+        next_one.bind(("", port))  # though it does not ask for SO_REUSEADDR
+    assert nodes({"address": "localhost"}, {"address": "localhost"})[0] == [FOUND] * 2
+
+
+def test_where_nodes_have_no_numbers_the_host_is_the_one_that_the_address_leads_to(nodes):
+    assert nodes({"node": None}, {"node": None}, {"node": None})[0] == [FOUND] * 3
+
+
+def test_one_node_has_only_its_own_address_to_find(nodes):
+    assert nodes({})[0] == [FOUND]
+
+
+def test_a_host_that_is_there_counts_for_all(port):
+    """The first node had no time left when the last one came; the host had."""
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(come, port, 1, num_nodes=3, timeout_s=6)
+        host = pool.submit(come, port, 0, num_nodes=3)
+        time.sleep(7)
+        last = pool.submit(come, port, 2, num_nodes=3)
+        assert [one.result() for one in (first, host, last)] == [FOUND] * 3
+
+
+def test_a_node_that_does_not_come_is_named_to_all_who_did(nodes, port, monkeypatch):
+    monkeypatch.setattr(meeting_host, "SAY_EVERY_S", 0.5)
+    answers, lines = nodes({"num_nodes": 5, "timeout_s": 2}, {"num_nodes": 5}, {"num_nodes": 5})
+    text = f"nodes 3-4 did not come to 127.0.0.1:{port} within 2 s; see what was said there"
+    assert answers == [(6, text)] * 3
+    assert re.fullmatch(r"waiting for nodes 3-4, \d s more at most", lines[-1])
+
+
+def test_without_numbers_those_are_named_who_came(nodes, port):
+    answers, _ = nodes({"node": None, "num_nodes": 3, "timeout_s": 2}, {"node": None, "num_nodes": 3, "timeout_s": 2})
+    text = f"1 of 3 nodes (here: host-0, host-1) did not come to 127.0.0.1:{port} within 2 s; see what was said there"
+    assert answers == [(6, text)] * 2
+
+
+def test_unequal_numbers_of_nodes_are_told_to_all_at_once(nodes):
+    answers, _ = nodes({}, {"num_nodes": 3})
+    assert answers == [(4, "host-1 (node 1) is one of 3 nodes, and host-0 one of 2: start all with the same number of nodes")] * 2
+
+
+def test_two_nodes_of_one_number(nodes):
+    answers, _ = nodes({"num_nodes": 3}, {"num_nodes": 3}, {"num_nodes": 3, "node": 1})
+    assert answers == [(4, "node 1 came 2 times, from host-1, host-2: each node a number of its own")] * 3
+
+
+def test_a_node_without_a_number_among_others(nodes):
+    answers, _ = nodes({"node": None}, {})
+    text = "host-1 says node 1, and host-0 none: number all nodes from 0 up, or none of them"
+    assert answers == [(4, text)] * 2
+
+
+def test_a_node_of_another_run_is_sent_away_and_the_run_goes_on(port):
+    with ThreadPoolExecutor(2) as pool:
+        host = pool.submit(come, port, 0)
+        assert come(port, 1, run="other") == (4, f"host-1 (node 1) is of run other, and at 127.0.0.1:{port} run a-run meets")
+        assert (come(port, 1), host.result()) == (FOUND, FOUND)
+
+
+def test_a_port_that_something_else_has_is_one_line_on_each_node(nodes, port, silent):
+    """What has it takes connections and says nothing: torch's own client would wait for it without an end."""
+    answers, _ = nodes({}, {"timeout_s": 1})
+    assert answers[0] == (
+        4,
+        f"port {port} of host-0 (node 0): Address already in use; name another one, the same on every node (MASTER_PORT, --rdzv-endpoint)",
+    )
+    silence = "what listens there does not answer as a node of this run does (an address of host-1 itself)"
+    assert answers[1] == (6, f"node 0 does not answer at 127.0.0.1:{port} within 1 s: {silence}; this is node 1 (host-1)")
+
+
+def test_without_a_number_the_taken_port_is_said_where_the_address_leads(nodes, port, silent):
+    ((code, text),), _ = nodes({"node": None, "timeout_s": 6})
+    assert code == 6
+    assert text == (
+        f"no node of this run answers at 127.0.0.1:{port} within 6 s: what listens there does not answer as a node of this run does "
+        f"(an address of host-0 itself); port {port} of host-0: Address already in use; this is host-0"
+    )
+
+
+@pytest.mark.parametrize(("address", "why"), [("nowhere.invalid", NO_NAME), ("a..b", "label empty or too long")])
+def test_a_name_that_nobody_knows(nodes, port, address, why, monkeypatch):
+    monkeypatch.setattr(meeting, "SAY_EVERY_S", 0.5)
+    answers, lines = nodes({"address": address, "timeout_s": 1}, {"address": address, "timeout_s": 1})
+    assert [code for code, _ in answers] == [4, 6]
+    where = f"{address}:{port}"
+    assert re.fullmatch(
+        rf"node 0 is host-0, and {where} does not lead there: .*{why}.*; name the host of node 0 \(MASTER_ADDR, --rdzv-endpoint\)",
+        answers[0][1],
+    )
+    assert re.fullmatch(rf"node 0 does not answer at {where} within 1 s: .*{why}.*; this is node 1 \(host-1\)", answers[1][1])
+    assert any(re.fullmatch(rf"node 0 does not answer yet at {where}: .*{why}.*; \d s more at most", line) for line in lines), lines
+
+
+def test_who_speaks_another_language_is_none_of_the_run(nodes, port):
+    """Garbage, a hello that cannot be, one that never ends, and one that hangs up."""
+    begun = threading.Event()
+
+    def disturb():
+        for said in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            b'{"run": "a-run", "num_nodes": 2, "node": -1, "host": "x", "token": "y"}\n',
+            b"x" * 5000,
+            b"",
+        ):
+            for _ in range(200):
+                try:
+                    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+                        connection.sendall(said)
+                        assert said == b"" or connection.recv(100) == b""
+                    break
+                except ConnectionRefusedError:
+                    time.sleep(0.02)
+                except ConnectionResetError:
+                    break
+        begun.set()
+
+    stranger = threading.Thread(target=disturb)
+    stranger.start()
+    with ThreadPoolExecutor(1) as pool:
+        host = pool.submit(come, port, 0)
+        assert begun.wait(30)
+        assert (come(port, 1), host.result()) == (FOUND, FOUND)
+    stranger.join()
+
+
+def test_as_many_nodes_come_as_there_are_though_a_process_may_open_fewer_files(port):
+    few = f"ulimit -S -n 40 && exec {PYTHON} -m gpu_acceptance meet 127.0.0.1:{port} --nodes=80 --node=0 --run=a-run"
+    with contextlib.ExitStack() as open_ones, subprocess.Popen(["sh", "-c", few]) as host:
+        assert wait_until(lambda: is_there(port), 60)
+        others = [open_ones.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(79)]
+        for node, other in enumerate(others, start=1):
+            hello = Hello(run="a-run", num_nodes=80, node=node, host=f"host-{node}", token=str(node))
+            other.sendall(hello.model_dump_json().encode() + b"\n")
+        for other in others:
+            with other.makefile() as lines:
+                assert [Reply.model_validate_json(line).left_s is None for line in lines] == [False, True]
+            other.close()
+        assert host.wait(60) == 0
+
+
+def is_there(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+# --- the verb ------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_verb_says_the_answer_and_returns_its_code(port, monkeypatch, capsys):
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # the signals of this process are pytest's
+    monkeypatch.setattr("socket.gethostname", lambda: "host-0")
+    assert main(["meet", f"127.0.0.1:{port}", "--nodes=1", "--node=0", "--run=a-run"]) == 0
+    assert main(["meet", f"[127.0.0.1]:{port}", "--nodes=2", "--timeout=1s"]) == 6
+    text = f"1 of 2 nodes (here: host-0) did not come to 127.0.0.1:{port} within 1 s; see what was said there"
+    assert capsys.readouterr() == ("", f"gpu-acceptance: {text}\n")
+
+
+def test_a_node_beyond_the_last_one(capsys):
+    assert main(["meet", "127.0.0.1:29500", "--nodes=2", "--node=2"]) == 4
+    assert capsys.readouterr().err == "gpu-acceptance: --node=2 of --nodes=2: nodes are numbered from 0 to 1\n"
+
+
+def test_it_waits_for_as_long_as_ranks_do():
+    assert make_parser().parse_args(["meet", "127.0.0.1:29500", "--nodes=2"]).timeout == JOIN_S
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("node-01", "'node-01' is not allowed; allowed: HOST:PORT with a port from 1 to 65535"),
+        ("node-01:0", "'node-01:0' is not allowed; allowed: HOST:PORT with a port from 1 to 65535"),
+        ("a b:29500", "'a b:29500' is not allowed; allowed: HOST:PORT with a port from 1 to 65535"),
+        ("--nodes=1:4", "'1:4' is not allowed; allowed: 1 to 99999"),
+        ("--node=-1", "--node: '-1' is not allowed; allowed: 0 to 99999"),
+        ("--run=a b", "--run: 'a b' is not allowed; allowed: letters, digits, '.', ':', '_' and '-', at most 200"),
+        ("--timeout=soon", "--timeout: 'soon' is not allowed; allowed: more than 0 seconds, as 90, 90s, 15m or 2h"),
+    ],
+)
+def test_what_cannot_be_right_is_a_usage_error(option, said, capsys):
+    place = [option] if not option.startswith("-") else ["node-01:29500", option]
+    with pytest.raises(SystemExit) as ended:
+        main(["meet", "--nodes=2", *place])
+    assert ended.value.code == 4
+    assert said in capsys.readouterr().err

@@ -1,0 +1,50 @@
+import pytest
+
+from gpu_acceptance.measure.lora.made import MOST, made
+
+LINES = made(600, seed=3)
+
+
+def calls_of(line):
+    return [call["function"] for message in line["messages"] for call in message.get("tool_calls", ())]
+
+
+def test_the_same_seed_makes_the_same_and_another_makes_others():
+    assert made(600, seed=3) == LINES
+    assert made(30, seed=3) == LINES[:30]
+    assert made(30, seed=4) != LINES[:30]
+
+
+def test_no_two_have_the_same_prompt():
+    assert len({line["messages"][0]["content"] for line in LINES}) == 600
+
+
+def test_between_a_quarter_and_a_third_need_no_call():
+    assert 0.25 < sum(not calls_of(line) for line in LINES) / 600 < 0.33
+
+
+def test_each_function_is_called_with_values_that_stand_in_the_request_and_that_its_schema_allows():
+    called = set()
+    for line in LINES:
+        words = line["messages"][0]["content"].split()
+        offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in line["tools"]}
+        assert len(offered) == 2
+        for call in calls_of(line):
+            called.add(call["name"])
+            schema = offered[call["name"]]
+            assert list(call["arguments"]) == schema["required"]
+            assert [value for value in call["arguments"].values() if str(value) not in words] == []
+            kinds = {name: {"integer": int, "string": str}[one["type"]] for name, one in schema["properties"].items()}
+            assert all(isinstance(value, kinds[name]) for name, value in call["arguments"].items())
+    assert len(called) == 8
+
+
+def test_some_go_on_with_what_the_function_answers():
+    roles = {tuple(message["role"] for message in line["messages"]) for line in LINES}
+    assert roles == {("user", "assistant"), ("user", "assistant", "tool", "assistant")}
+
+
+@pytest.mark.parametrize("num", [0, -1, MOST + 1])
+def test_more_than_there_are(num):
+    with pytest.raises(ValueError, match=rf"^{num} dialogues; wanted: 1 to 10,000$"):
+        made(num, seed=0)

@@ -1,0 +1,155 @@
+"""What rose between two readings of a GPU's counters, and what cannot be said to have risen."""
+
+import pytest
+
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.gpu_counters import NAMES, CountersReading, unread
+from gpu_acceptance.inventory.infiniband import PortName
+from gpu_acceptance.record.counters import risen
+
+ALL = frozenset({"counters.xids", *(f"counters.{name}" for name in NAMES)})
+LINKS = [f"link {number}" for number in range(3)]
+
+
+def reading(xids=(), **changes):
+    """All at 5, but for `nvlink_replays_2=7` or `pcie_replays=6`."""
+    values = {(name, part): 5 for name in NAMES for part in (LINKS if name.startswith("nvlink") else [""])}
+    for change, value in changes.items():
+        kind, name, *link = change.replace("__", "-").split("_")
+        values[f"{kind}.{name.replace('-', '_')}", f"link {link[0]}" if link else ""] = value
+    return CountersReading(values, xids)
+
+
+def figures(before, after, limited=ALL):
+    return {figure.metric: figure for figure in risen(before, after, limited)}
+
+
+def test_what_has_a_limit_has_a_figure_though_it_stood_still():
+    found = figures(reading(), reading())
+    assert found.keys() == ALL
+    assert {(figure.value, figure.judged, figure.detail, figure.anomaly) for figure in found.values()} == {(0, True, "", "")}
+
+
+def test_what_has_no_limit_is_told_where_it_rose():
+    assert risen(reading(), reading(), frozenset()) == ()
+    (only,) = risen(reading(), reading(ecc_corrected=9), frozenset())
+    assert (only.metric, only.value, only.unit, only.judged) == ("counters.ecc.corrected", 4, "count", False)
+
+
+def test_links_are_added_up_and_named():
+    figure = figures(reading(), reading(nvlink_replays_1=7, nvlink_replays_2=6))["counters.nvlink.replays"]
+    assert (figure.value, figure.detail) == (3, "link 1: 2; link 2: 1")
+
+
+def test_nanoseconds_become_seconds():
+    figure = figures(reading(), reading(throttle_sw__power__cap=1_500_000_005))["counters.throttle.sw_power_cap"]
+    assert (figure.value, figure.unit) == (1.5, "s")
+
+
+def test_an_xid_is_told_with_its_meaning_and_remedy():
+    figure = figures(reading(), reading(xids=(79, 79, 43)))["counters.xids"]
+    assert figure.value == 3
+    assert figure.detail == "XID 79, GPU has fallen off the bus: reboot the node; XID 43, GPU stopped processing: no repair"
+
+
+def test_many_are_counted():
+    figure = figures(reading(), reading(xids=tuple(range(1, 12))))["counters.xids"]
+    assert (figure.value, figure.detail.count("XID ")) == (11, 8)
+    assert figure.detail.endswith("; 3 more")
+
+
+def summed(number):
+    """A reading of sums alone."""
+    values = {(name, ""): 5 for name in NAMES if not name.startswith("nvlink")}
+    return CountersReading({**values, **{(name, ""): number for name in NAMES if name.startswith("nvlink")}}, ())
+
+
+def with_sum(number, **changes):
+    made = reading(**changes)
+    return CountersReading({**made.values, ("nvlink.replays", ""): number}, ())
+
+
+def test_where_only_sums_were_read_they_are_compared():
+    figure = figures(summed(15), summed(17))["counters.nvlink.replays"]
+    assert (figure.value, figure.detail) == (2, "")
+
+
+def test_links_and_their_sum_must_agree():
+    figure = figures(with_sum(15), with_sum(17, nvlink_replays_2=7))["counters.nvlink.replays"]
+    assert (figure.value, figure.detail) == (2, "link 2: 2")
+    figure = figures(with_sum(15), with_sum(15, nvlink_replays_2=7))["counters.nvlink.replays"]
+    assert figure.value is None
+    assert figure.anomaly == "unreadable (the links add up to 17, and their sum is told as 15)"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "anomaly"),
+    [
+        (
+            reading(nvlink_replays_2=7),
+            reading(nvlink_replays_2=3),
+            "unreadable (link 2: fell from 7 to 3: it was reset, or began again)",
+        ),
+        (
+            reading(),
+            reading(nvlink_replays_2=Missing(Why.UNREADABLE, "GPU is lost")),
+            "unreadable (link 2: GPU is lost)",
+        ),
+        (
+            reading(nvlink_replays_2=Missing(Why.NOT_SUPPORTED)),
+            reading(),
+            "not supported (link 2)",
+        ),
+        (
+            reading(),
+            reading(nvlink_replays_3=5),
+            "not there (link 3: no counter before the validation)",
+        ),
+        (
+            reading(nvlink_replays_3=5),
+            reading(),
+            "not there (link 3: no counter after the validation)",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_no_value_and_never_0(before, after, anomaly):
+    found = figures(before, after)
+    assert (found["counters.nvlink.replays"].value, found["counters.nvlink.replays"].anomaly) == (None, anomaly)
+    assert all(figure.value == 0 for metric, figure in found.items() if metric != "counters.nvlink.replays")
+
+
+def test_xids_that_nobody_may_hear_are_no_value():
+    figure = figures(reading(), reading(xids=Missing(Why.NOT_PERMITTED, "nvmlDeviceRegisterEvents: Insufficient Permissions")))[
+        "counters.xids"
+    ]
+    assert figure.value is None
+    assert figure.anomaly == "not permitted (nvmlDeviceRegisterEvents: Insufficient Permissions)"
+
+
+def test_where_nothing_was_read_each_limit_has_a_figure_without_a_value():
+    found = figures(unread("NVML is gone"), unread("NVML is gone"))
+    assert found.keys() == ALL
+    assert {(figure.value, figure.anomaly) for figure in found.values()} == {(None, "unreadable (NVML is gone)")}
+
+
+def test_ports_are_added_up_and_named():
+    def counted(*numbers):
+        names = [PortName(f"mlx5_{device}", 1) for device in range(len(numbers))]
+        return CountersReading({("infiniband.link_downed", name): number for name, number in zip(names, numbers, strict=True)}, ())
+
+    limited = frozenset({"counters.infiniband.link_downed"})
+    (figure,) = [one for one in risen(counted(1, 0), counted(1, 2), limited, ["infiniband.link_downed"]) if "infiniband" in one.metric]
+    assert (figure.value, figure.detail, figure.labels) == (2, "mlx5_1 port 1: 2", {"device": "mlx5_1", "port": "1"})
+
+
+def test_where_all_ports_are_gone_it_is_said_why():
+    name, gone = "infiniband.link_downed", Missing(Why.NOT_THERE, "/sys/class/infiniband")
+    before, after = CountersReading({(name, "mlx5_0 port 1"): 0}, ()), CountersReading({(name, ""): gone}, ())
+    (figure,) = risen(before, after, frozenset({f"counters.{name}"}), [name])
+    assert (figure.value, figure.anomaly) == (None, "not there (/sys/class/infiniband)")
+
+
+def test_bytes_of_ports_are_told_as_bytes():
+    before, after = (CountersReading({("infiniband.sent_bytes", "mlx5_0 port 1"): count}, ()) for count in (1000, 5000))
+    (figure,) = risen(before, after, frozenset(), ["infiniband.sent_bytes"])
+    assert (figure.value, figure.unit, figure.detail, figure.judged) == (4000, "bytes", "mlx5_0 port 1: 4000", False)

@@ -1,0 +1,369 @@
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpu_acceptance.control.refused import RefusedError
+from gpu_acceptance.run.chosen_profile import choose_profile, own_digest
+from gpu_acceptance.run.offered import NAMES, has_value
+from gpu_acceptance.run.own_files import NO_FILES, read_own_files
+from gpu_acceptance.run.settings import read_settings
+from gpu_acceptance.thresholds.profile import shipped_dir
+
+LIMIT = """\
+  hbm.copy.bandwidth:
+    at_least: 1
+    unit: GB/s
+    scope: rank
+    source: "policy: an example for these tests"
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """A suite's root with profiles of its own."""
+    folder = tmp_path / "suite"
+    (folder / "thresholds").mkdir(parents=True)
+    (folder / "thresholds" / "base.yaml").write_text("deadline_s: 60\n")
+    (folder / "thresholds" / "cpu.yaml").write_text(f"extends: base\nrequires: [hbm]\nlimits:\n{LIMIT}")
+    (folder / "thresholds" / "h200-sxm.yaml").write_text(f"extends: base\nmatch: {{device_name: NVIDIA H200}}\nlimits:\n{LIMIT}")
+    return folder
+
+
+def settings(suite, started_in=None, **options):
+    defaults = {name.removeprefix("--").replace("-", "_"): [] if has_value(name) else False for name in NAMES}
+    given = {name: [value] if isinstance(value, str) else value for name, value in options.items() if value is not None}
+    invocation = SimpleNamespace(dir=started_in or suite)
+    return read_settings(SimpleNamespace(rootpath=suite, invocation_params=invocation, option=SimpleNamespace(**defaults | given)))
+
+
+def refusal(suite, device_name=None, **options):
+    with pytest.raises(RefusedError) as caught:
+        choose_profile(settings(suite, **options), device_name)
+    return str(caught.value)
+
+
+def test_what_holds_when_nothing_is_asked_for(suite):
+    found = settings(suite)
+    assert (found.limits, found.hardware, found.waivers, found.declared_gpus, found.run_id) == ((), None, {}, None, None)
+    assert found.report_dir == suite / "reports"
+    assert found.profiles == suite / "thresholds"
+
+
+def test_runs_of_an_installed_suite_leave_their_reports_where_they_were_started(suite, tmp_path, monkeypatch):
+    monkeypatch.setattr("gpu_acceptance.run.suite.INSTALLED", suite)
+    assert settings(suite, started_in=tmp_path).report_dir == tmp_path / "reports"
+    assert settings(suite, started_in=tmp_path, report_dir="mine").report_dir == tmp_path / "mine"
+
+
+def test_without_profiles_of_its_own_the_shipped_ones_hold(tmp_path):
+    assert settings(tmp_path).profiles == shipped_dir()
+
+
+def test_paths_are_meant_from_where_pytest_was_started(suite, tmp_path):
+    (tmp_path / "agreed limits.yaml").touch()
+    found = settings(suite, tmp_path, limits=["agreed limits.yaml", "no.yaml", "a/b", "site-nvls-off"], report_dir="all my runs")
+    assert found.limits == (tmp_path / "agreed limits.yaml", tmp_path / "no.yaml", tmp_path / "a/b", Path("site-nvls-off"))
+    assert found.report_dir == tmp_path / "all my runs"
+
+
+def test_the_sites_file_is_meant_from_where_pytest_was_started(suite, tmp_path):
+    assert settings(suite).site is None
+    assert settings(suite, tmp_path, site="ours.yaml").site == tmp_path / "ours.yaml"
+    with pytest.raises(pytest.UsageError, match=r"^--site= : allowed: a file that says which nodes there must be$"):
+        settings(suite, site=" ")
+
+
+def test_a_sites_file_that_is_wrong_is_refused(suite, tmp_path):
+    (tmp_path / "ours.yaml").write_text("nodes: {a: {}}")
+    with pytest.raises(RefusedError, match=r"^--site: ours\.yaml: the file: nodes\.a has no gpus, and there is no gpus_per_node"):
+        read_own_files(settings(suite, tmp_path, site="ours.yaml").site, None)
+
+
+def test_a_site_counts_into_the_digest_of_the_own_profile(suite, tmp_path):
+    (tmp_path / "ours.yaml").write_text("gpus_per_node: 8\nnodes: {a: {}}")
+    found = settings(suite, tmp_path, site="ours.yaml")
+    own = read_own_files(found.site, None)
+    assert choose_profile(found, None, own).files[-1] == own.site.digest
+    assert own_digest(found, "cpu", own).endswith(f", ours.yaml {own.site.digest.sha256[:8]}")
+    assert own_digest(found, "cpu", NO_FILES) != own_digest(found, "cpu", own)
+    assert own_digest(found, "no-such", NO_FILES).startswith("cannot be read: no profile 'no-such'")
+
+
+CONTRACT = "lines: {8.2: {text: copies, metrics: [hbm.copy.bandwidth], at_least: 2, unit: GB/s}}"
+
+
+def test_a_contract_is_meant_from_where_pytest_was_started_and_counts_into_the_digest(suite, tmp_path):
+    (tmp_path / "ours.yaml").write_text(CONTRACT)
+    found = settings(suite, tmp_path, contract="ours.yaml")
+    own, other = (read_own_files(None, path) for path in (found.contract, None))
+    assert [line.number for line in own.contract.lines] == ["8.2"]
+    assert choose_profile(found, None, own).files[-1].file == "ours.yaml"
+    assert own_digest(found, "cpu", own).endswith(f", ours.yaml {own.contract.sha256[:8]}")
+    (tmp_path / "ours.yaml").write_text(CONTRACT.replace("at_least: 2", "at_least: 1"))
+    digests = {own_digest(found, "cpu", one) for one in (own, other, read_own_files(None, found.contract))}
+    assert len(digests) == 3
+    with pytest.raises(pytest.UsageError, match=r"^--contract= : allowed: a file with the lines of a contract$"):
+        settings(suite, contract=" ")
+
+
+def test_a_contract_that_the_profile_cannot_answer_is_refused(suite, tmp_path):
+    (tmp_path / "ours.yaml").write_text(CONTRACT.replace("hbm.copy", "hbm.cpy"))
+    own = read_own_files(None, tmp_path / "ours.yaml")
+    with pytest.raises(
+        RefusedError, match=r"^--contract: ours\.yaml: lines\.8\.2\.metrics: hbm\.cpy\.bandwidth matches no limit of profile cpu;"
+    ):
+        choose_profile(settings(suite), None, own)
+
+
+def test_an_absolute_report_folder_stays(suite, tmp_path):
+    assert settings(suite, report_dir=str(tmp_path / "runs")).report_dir == tmp_path / "runs"
+
+
+def test_the_folder_for_checkpoints_is_meant_from_where_pytest_was_started(suite, tmp_path):
+    assert settings(suite).checkpoint_dir is None
+    assert settings(suite, tmp_path, checkpoint_dir="shared").checkpoint_dir == tmp_path / "shared"
+
+
+def test_the_folder_of_training_data_is_meant_from_where_pytest_was_started(suite, tmp_path):
+    assert settings(suite).data_dir is None
+    assert settings(suite, tmp_path, data_dir="data").data_dir == tmp_path / "data"
+
+
+def test_what_is_fine_tuned_is_meant_from_where_pytest_was_started(suite, tmp_path):
+    assert (settings(suite).lora_model, settings(suite).lora_data) == (None, None)
+    found = settings(suite, tmp_path, lora_model="model", lora_data="calls.jsonl")
+    assert (found.lora_model, found.lora_data) == (tmp_path / "model", tmp_path / "calls.jsonl")
+
+
+def test_waivers_and_gpus(suite):
+    found = settings(suite, waive=["hbm.*= agreed = on Monday "], gpus="4")
+    assert found.waivers == {"hbm.*": "agreed = on Monday"}
+    assert found.declared_gpus == 4
+
+
+def test_nodes_that_are_expected(suite):
+    assert settings(suite).expected_nodes is None
+    assert settings(suite, expect_nodes="16").expected_nodes == 16
+    with pytest.raises(pytest.UsageError, match=r"^--expect-nodes=0: allowed: 1 to 9999 \(nodes that take part\)$"):
+        settings(suite, expect_nodes="0")
+
+
+def test_busy_gpus_are_allowed_by_a_waiver_of_their_limits_that_every_profile_takes(suite):
+    found = settings(suite, allow_busy=True, waive=["hbm.*=agreed"])
+    assert found.allow_busy
+    assert found.waivers == {"gpu_health.processes.*": "GPUs that somebody else uses are allowed (--allow-busy)", "hbm.*": "agreed"}
+    assert choose_profile(found, None).name == "cpu"
+    assert not settings(suite).allow_busy
+
+
+@pytest.mark.parametrize("text", ["hbm.*", "hbm.*=", "hbm.*= ", "=agreed", ""])
+def test_a_waiver_needs_a_glob_and_a_reason(suite, text):
+    with pytest.raises(pytest.UsageError) as caught:
+        settings(suite, waive=[text])
+    assert str(caught.value).startswith(f"--waive={text}: allowed: METRIC-GLOB=reason, as in --waive='hbm.read.*=agreed with ")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"), [("bogus", ""), ("", ""), ("Full", "; did you mean 'full'?"), ("quik", "; did you mean 'quick'?")]
+)
+def test_a_level_that_no_profile_has(suite, text, hint):
+    with pytest.raises(pytest.UsageError, match=rf"^--level={text}: allowed: health, quick, full, soak{re.escape(hint)}$"):
+        settings(suite, level=text)
+
+
+def test_an_option_that_is_given_twice(suite):
+    with pytest.raises(pytest.UsageError, match=r"^--level is given 2 times \(quick, full\); allowed: once$"):
+        settings(suite, level=["quick", "full"])
+    with pytest.raises(pytest.UsageError, match=r"^--lora-model is given 2 times \(a, a\); allowed: once$"):
+        settings(suite, lora_model=["a", "a"], lora_data="b")
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "all", "", "4.0", "1e3", "10000"])
+def test_a_number_of_gpus(suite, text):
+    with pytest.raises(pytest.UsageError, match=rf"^--gpus={text}: allowed: 1 to 9999 \(GPUs of each node under test\)$"):
+        settings(suite, gpus=text)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"hardware": ""}, "--hardware=: allowed: the name of a profile"),
+        ({"limits": [""]}, "--limits=: allowed: a file, or the name of a shipped overlay"),
+        ({"limits": ["x" * 300]}, f"--limits={'x' * 300}: cannot be read: File name too long"),
+        ({"report_dir": ""}, "--report-dir=: allowed: a folder"),
+        ({"checkpoint_dir": " "}, "--checkpoint-dir= : allowed: a folder that all nodes share"),
+        ({"data_dir": ""}, "--data-dir=: allowed: a folder with training data"),
+        ({"lora_model": "", "lora_data": "a"}, "--lora-model=: allowed: a folder with a checkpoint in Hugging Face format"),
+        ({"lora_model": "a", "lora_data": " "}, "--lora-data= : allowed: a file with dialogues in JSON lines"),
+        ({"lora_model": "a"}, "--lora-model=a: a model is fine-tuned on data; name the other as well: --lora-data=FILE"),
+        ({"lora_data": "a"}, "--lora-data=a: a model is fine-tuned on data; name the other as well: --lora-model=DIR"),
+    ],
+)
+def test_a_name_that_cannot_be_one(suite, options, text):
+    with pytest.raises(pytest.UsageError) as caught:
+        settings(suite, **options)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("text", ["", "../elsewhere", "a/b", ".hidden", "two words", "x" * 101, "new\nline"])
+def test_a_run_id_is_a_plain_name(suite, text):
+    with pytest.raises(pytest.UsageError, match=r"allowed: 1 to 100 letters, digits, '\.', '_' and '-', of which the first is"):
+        settings(suite, run_id=text)
+
+
+def test_the_machine_chooses_its_profile(suite):
+    assert choose_profile(settings(suite), None).name == "cpu"
+    assert choose_profile(settings(suite), "NVIDIA H200").name == "h200-sxm"
+    assert choose_profile(settings(suite, hardware="h200-sxm"), None).name == "h200-sxm"
+
+
+def test_an_unknown_gpu_is_refused_with_the_list(suite):
+    text = "no profile for the GPU 'NVIDIA H300'; profiles: h200-sxm (NVIDIA H200); --measure-only records without judging"
+    assert refusal(suite, "NVIDIA H300") == text
+
+
+def test_an_unknown_gpu_can_be_measured(suite):
+    assert choose_profile(settings(suite, measure_only=True), "NVIDIA H300").name == "base"
+
+
+def test_confirmations_and_time(suite, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
+    asked = settings(suite, confirm="2", budget="30m")
+    assert (asked.confirm, asked.budget.text) == (2, "out of time: --budget=30m")
+    nothing = settings(suite)
+    assert (nothing.confirm, nothing.budget) == (0, None)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1e3", "", "two", "٣"])
+def test_a_count_that_is_none(suite, text):
+    with pytest.raises(pytest.UsageError, match=rf"^--confirm={text}: allowed: 1 to 9999 \(more measurements of a missed limit\)$"):
+        settings(suite, confirm=text)
+
+
+@pytest.mark.parametrize("text", ["1d", "5", "30", ""])
+def test_a_budget_that_is_none(suite, text):
+    allowed = r"more than 30 seconds, as 90, 90s, 30m or 2h \(30 s are kept for the report\)"
+    with pytest.raises(pytest.UsageError, match=rf"^--budget={text}: allowed: {allowed}$"):
+        settings(suite, budget=text)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("base", ""), ("gb300", ""), ("h200", "; did you mean 'h200-sxm'?"), ("H200-smx", "; did you mean 'h200-sxm'?")]
+)
+def test_a_name_that_is_no_profile_is_refused(suite, name, hint):
+    assert refusal(suite, hardware=name) == f"--hardware={name}: unknown profile; profiles: cpu, h200-sxm{hint}"
+
+
+def test_a_waiver_of_nothing_is_refused(suite):
+    says = "matches no limit of profile cpu"
+    assert refusal(suite, waive=["hbm.cpoy.*=slow"]) == f"--waive=hbm.cpoy.*=...: {says}; did you mean 'hbm.copy.*'?"
+    assert refusal(suite, waive=["gemm.x=slow"]) == f"--waive=gemm.x=...: {says}; `gpu-acceptance explain '*'` lists all metrics"
+
+
+# --- every way a file can be wrong is one readable error -----------------------------------------------------------------------
+
+TYPOS = {
+    "unknown key": (
+        LIMIT.replace("at_least", "at_laest"),
+        r"cpu\.yaml: limits\.hbm\.copy\.bandwidth\.at_laest \(line \d+\): unknown key; .*'at_least'\?",
+    ),
+    "duplicate key": (LIMIT + LIMIT, r"cpu\.yaml: line \d+: key 'hbm\.copy\.bandwidth' is given twice; first in line 4"),
+    "text as number": (LIMIT.replace("at_least: 1", "at_least: 1e3"), r"cpu\.yaml: .*at_least.*: .*1e3 is text in YAML, write 1\.0e\+3"),
+    "nan": (LIMIT.replace("at_least: 1", "at_least: .nan"), r"cpu\.yaml: line \d+, column \d+: '\.nan' is not a finite number"),
+    "infinity": (LIMIT.replace("at_least: 1", "at_least: .inf"), r"cpu\.yaml: line \d+, column \d+: '\.inf' is not a finite number"),
+    "wrong unit": (LIMIT.replace("at_least: 1", "equals: NVLS"), r"cpu\.yaml: .*equals is 'NVLS', so the unit must be text, not 'GB/s'"),
+    "above ceiling": (LIMIT + "    ceiling: 0.5\n", r"cpu\.yaml: .*at_least is 1, above the ceiling 0\.5"),
+    "no source": (LIMIT[: LIMIT.index("    source")], r"cpu\.yaml: limits\.hbm\.copy\.bandwidth\.source .*: .*missing.*"),
+    "vague source": (LIMIT.replace("policy: an example", "somebody said an example"), r"cpu\.yaml: .*\.source .*measured, datasheet, .*"),
+    "no bound": (
+        LIMIT.replace("    at_least: 1\n", ""),
+        r"cpu\.yaml: .*no bound; one of at_least, at_most, equals, uniform, peers is needed",
+    ),
+}
+
+
+@pytest.mark.parametrize(("limits", "text"), TYPOS.values(), ids=TYPOS)
+def test_a_typo_in_a_profile(suite, limits, text):
+    (suite / "thresholds" / "cpu.yaml").write_text(f"extends: base\nrequires: [hbm]\nlimits:\n{limits}")
+    said = refusal(suite)
+    assert "\n" not in said
+    assert re.match(text, said), said
+
+
+@pytest.mark.parametrize(
+    ("profile", "text"),
+    [
+        ("extends: cpu\n", "cpu.yaml: extends: profiles go round in a circle: cpu -> cpu"),
+        ("extends: bsae\n", "cpu.yaml: extends: no profile 'bsae'; profiles: base, cpu, h200-sxm; did you mean 'base'?"),
+        ("extends: base\nrequires: [gemm]\n", "cpu.yaml: requires 'gemm', but there is no limit of it; subjects with limits: none"),
+        (f"limits:\n{LIMIT}", "cpu.yaml: deadline_s is missing, here and in all parents"),
+        (
+            f"extends: base\nlevels: {{quick: {{hbm: 1, gemm: 2}}, full: {{hbm: 1}}}}\nlimits:\n{LIMIT}",
+            "cpu.yaml: levels.full: lacks 'gemm', which quick runs; a level runs all that the ones before it run",
+        ),
+    ],
+)
+def test_a_profile_that_does_not_fit_the_others(suite, profile, text):
+    (suite / "thresholds" / "cpu.yaml").write_text(profile)
+    assert refusal(suite) == text
+
+
+def test_an_overlay_that_is_not_there(suite):
+    assert refusal(suite, limits=["agreed.yaml"]).startswith("agreed.yaml: there is no such file: ")
+    assert refusal(suite, limits=["site-nvls"]).startswith("no overlay site-nvls: neither a file nor one of none")
+
+
+def test_how_long_ranks_wait_for_each_other(suite):
+    assert settings(suite).join_s == 60
+    assert settings(suite, join_timeout="15m").join_s == 900
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "1d", "", "1.5h"])
+def test_a_join_timeout_that_is_no_time(suite, text):
+    with pytest.raises(
+        pytest.UsageError, match=rf"^--join-timeout={re.escape(text)}: allowed: more than 0 seconds, as 90, 90s, 15m or 2h$"
+    ):
+        settings(suite, join_timeout=text)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("4h", 14_400)])
+def test_a_soak_is_a_level_with_its_time(suite, text, seconds):
+    for level in (None, "soak"):
+        found = settings(suite, soak=text, level=level)
+        assert (found.level, found.soak_s) == ("soak", seconds)
+    assert (settings(suite, level="soak").level, settings(suite, level="soak").soak_s) == ("soak", None)
+    assert (settings(suite).level, settings(suite).soak_s) == ("full", None)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0h", "-1", "1d", "1.5h", "4 h", "12345678"])
+def test_a_soak_that_is_no_time(suite, text):
+    with pytest.raises(pytest.UsageError, match=rf"^--soak={re.escape(text)}: allowed: more than 0 seconds, as 90, 90s, 15m or 2h$"):
+        settings(suite, soak=text)
+
+
+def test_a_soak_at_another_level(suite):
+    with pytest.raises(pytest.UsageError, match=r"^--soak=4h --level=full: --soak is level soak; leave one of them out$"):
+        settings(suite, soak="4h", level="full")
+
+
+def test_a_soak_that_the_profile_finds_too_short_is_refused(suite):
+    parameters = "parameters: {soak.duration_s: 3600, soak.min_duration_s: 300}\nlevels: {soak: {hbm: 2}}\n"
+    (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\n" + parameters)
+    assert refusal(suite, soak="60") == "--soak: 60 s: profile cpu wants at least 300 s (its parameter soak.min_duration_s)"
+    assert choose_profile(settings(suite, soak="4h"), None).parameters["soak.duration_s"] == 14_400
+
+
+def test_who_asks_to_localise_requires_it(suite):
+    parameters = 'parameters: {localise.asked: false, localise.expected_s: 5}\nnot_applicable: {"localise.*": nobody asked}\n'
+    limit = 'localise.node.deficit: {at_most: 3, unit: "%", scope: node, source: "policy: what this test asks for"}\n'
+    (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: 60\n{parameters}limits:\n  {limit}")
+    asked, unasked = (choose_profile(settings(suite, localise=one), None) for one in (True, False))
+    assert (unasked.requires, unasked.parameters["localise.asked"], list(unasked.not_applicable)) == ({"hbm"}, False, ["localise.*"])
+    assert (asked.requires, asked.parameters["localise.asked"], asked.not_applicable) == ({"hbm", "localise"}, True, {})
+    assert asked.expected_s["localise"] == 5
+
+
+def test_what_nothing_would_judge_is_not_localised(suite):
+    assert refusal(suite, localise=True) == "--localise: profile cpu has no limit localise.node.deficit: nothing would judge it"

@@ -15,7 +15,7 @@ import psutil
 from suite import Finished, processes_in
 from waiting import wait_until
 
-from gpu_acceptance.base.visible import visible
+from gpu_acceptance.base.text import visible
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.row import Row
 

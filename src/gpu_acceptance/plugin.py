@@ -15,7 +15,7 @@ import pytest
 
 from gpu_acceptance.base.exit_timer import end_process_within
 from gpu_acceptance.base.pidfd import find_unusable
-from gpu_acceptance.base.visible import visible
+from gpu_acceptance.base.text import visible
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.identity import read_identity
 from gpu_acceptance.control.launch import speaks_for_node, who_am_i

@@ -1,6 +1,6 @@
 import pytest
 
-from gpu_acceptance.base.nearest import did_you_mean
+from gpu_acceptance.base.text import did_you_mean
 
 
 @pytest.mark.parametrize(

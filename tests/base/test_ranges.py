@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.base.ranges import compress, expand, named
+from gpu_acceptance.base.text import compress, expand, named
 
 
 @pytest.mark.parametrize(

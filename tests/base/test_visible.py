@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.base.visible import MAX_LINE, one_line, visible
+from gpu_acceptance.base.text import MAX_LINE, one_line, visible
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from gpu_acceptance.base.clip import MAX_TEXT, clip
+from gpu_acceptance.base.text import MAX_TEXT, clip
 from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.record.figure import Figure, make_figure
 from gpu_acceptance.record.identity import MOST_RANKS, RankFacts, RankIdentity

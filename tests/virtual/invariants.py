@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from virtual.world import Fired, World
 
-from gpu_acceptance.base.ranges import expand
+from gpu_acceptance.base.text import expand
 from gpu_acceptance.control.lookout import BEAT_S, LOST_S
 from gpu_acceptance.control.patience import JOIN_S
 from gpu_acceptance.folder.journal import read_journal

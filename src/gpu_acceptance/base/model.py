@@ -6,8 +6,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from gpu_acceptance.base.clip import MAX_TEXT
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import MAX_TEXT, one_line
 
 CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _OF_A_VALUE = {("bool",), ("int",), ("float",), ("str",)}  # how pydantic names the members of `Value`

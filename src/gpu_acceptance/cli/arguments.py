@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gpu_acceptance.base.budget import seconds_of
-from gpu_acceptance.base.nearest import did_you_mean
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import did_you_mean, one_line
 
 USAGE = 4
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.cli.arguments import existing_folder
 from gpu_acceptance.cli.run_folder import UsageError, find_run, read_run, refuse_another_run
 from gpu_acceptance.cli.said import UNREADABLE, fail

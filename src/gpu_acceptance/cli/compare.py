@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.cli.arguments import new_file
 from gpu_acceptance.cli.run_folder import UsageError, find_run, read_run
 from gpu_acceptance.folder.disk import write_atomically

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from gpu_acceptance.base.clip import clip
-from gpu_acceptance.base.nearest import did_you_mean
-from gpu_acceptance.base.visible import visible
+from gpu_acceptance.base.text import clip, did_you_mean, visible
 from gpu_acceptance.cli.measured_by import validations_of
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.report.kinds import kinds_of_metric

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_acceptance import __version__
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.run.suite import PARTS, find_suite
 from gpu_acceptance.thresholds.profile import shipped_dir
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_acceptance.base.visible import one_line, visible
+from gpu_acceptance.base.text import one_line, visible
 from gpu_acceptance.cli.arguments import new_file, not_allowed, whole_number
 from gpu_acceptance.cli.node import inventory_lines
 from gpu_acceptance.cli.said import INTERRUPTED, UNREADABLE, fail

@@ -7,7 +7,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.cli.arguments import matching, not_allowed, seconds, whole_number
 from gpu_acceptance.cli.pods import end_on_sigterm
 from gpu_acceptance.control.meeting import meet

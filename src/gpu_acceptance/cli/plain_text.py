@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 
 T = TypeVar("T")

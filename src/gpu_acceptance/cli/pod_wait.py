@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, named
 from gpu_acceptance.inventory.kubernetes_pods import DONE, RUNNING, TERMINATING, Reason, RunPod
 from gpu_acceptance.report.formatting import duration

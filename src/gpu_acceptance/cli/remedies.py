@@ -4,8 +4,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpu_acceptance.base.nearest import did_you_mean
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import did_you_mean, one_line
 from gpu_acceptance.report.remedies import Remedy, table
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import sys
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 
 INTERRUPTED = 2
 UNREADABLE = 3

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.cli.other_files import kind_of_folder, other_kind
 from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomically
 from gpu_acceptance.inventory import node

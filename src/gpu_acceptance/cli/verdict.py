@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.cli.run_folder import find_run, read_run, refuse_another_run
 from gpu_acceptance.folder.corroboration import find_unlike_journals
 from gpu_acceptance.folder.disk import RecordError

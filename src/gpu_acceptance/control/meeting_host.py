@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from gpu_acceptance.base.model import Model
-from gpu_acceptance.base.ranges import named
+from gpu_acceptance.base.text import named
 from gpu_acceptance.control.refused import INCOMPLETE, USAGE
 from gpu_acceptance.thresholds.values import first_of
 

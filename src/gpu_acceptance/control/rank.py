@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpu_acceptance.base.ranges import named
+from gpu_acceptance.base.text import named
 from gpu_acceptance.inventory.host import hostname
 
 TORCHRUN = "torchrun"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.folder.journal import JournalContent, read_journal
 from gpu_acceptance.folder.rebuild import journal_paths
 from gpu_acceptance.folder.run_files import journal_name

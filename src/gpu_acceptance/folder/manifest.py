@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.folder.disk import RecordError, read_regular, sha256_of, write_atomically
 from gpu_acceptance.folder.results import RESULTS
 

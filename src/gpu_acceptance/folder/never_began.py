@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.base.ranges import named
+from gpu_acceptance.base.text import named
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import JournalContent
 from gpu_acceptance.record.identity import RankIdentity

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.folder.disk import RecordError, read_regular
 from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory import allowances, cpu, dmi, gpudirect, infiniband, memory, mounts, system, virtualization
 from gpu_acceptance.inventory.answer import Answer, Missing
 from gpu_acceptance.inventory.drift import Fact, gpudirect_words, host_facts, rdma_words

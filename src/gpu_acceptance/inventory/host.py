@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.text import clip
 
 # The names, or beginnings of names, of what goes into the record. CUBLAS: cuBLAS and cuBLASLt; GOMP, KMP: OpenMP of GCC and of Intel.
 PREFIXES = (

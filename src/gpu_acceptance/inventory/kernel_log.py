@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory import kmsg
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.kmsg import Reach

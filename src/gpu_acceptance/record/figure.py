@@ -10,8 +10,8 @@ from typing import Any, cast, get_args
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from gpu_acceptance.base.clip import clip
 from gpu_acceptance.base.model import CLOSED
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.thresholds.limit import Value
 
 Labels = Mapping[str, str | int]

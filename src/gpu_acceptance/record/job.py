@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from gpu_acceptance.base.ranges import compress
+from gpu_acceptance.base.text import compress
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.thresholds.limit import Scope
 

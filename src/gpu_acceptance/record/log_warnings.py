@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory import nccl_warnings
 from gpu_acceptance.record.figure import Figure, make_figure
 from gpu_acceptance.thresholds.limit import COUNTERS

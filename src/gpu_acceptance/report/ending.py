@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.folder.disk import sha256_of, write_atomically
 from gpu_acceptance.folder.results import RESULTS, results_content, write_results
 from gpu_acceptance.record.run_record import RunRecord

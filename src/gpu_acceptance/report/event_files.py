@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpu_acceptance.base.visible import visible
+from gpu_acceptance.base.text import visible
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.record.curve import Curve
 from gpu_acceptance.record.rank_record import RankRecord

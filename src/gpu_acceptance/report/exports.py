@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.folder.disk import write_atomically
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.figures_csv import FIGURES, build_figures

@@ -1,6 +1,6 @@
 """What was judged of a validation as properties of its test case."""
 
-from gpu_acceptance.base.visible import visible
+from gpu_acceptance.base.text import visible
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.thresholds.values import show, with_unit

@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Iterator
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.identity import RankIdentity
 from gpu_acceptance.record.outcome import Status

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.thresholds.limit import Value

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gpu_acceptance.base.clip import clip
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import clip, one_line
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.contract import unanswered
 from gpu_acceptance.report.formatting import count

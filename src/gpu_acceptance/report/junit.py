@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
-from gpu_acceptance.base.visible import one_line, visible
+from gpu_acceptance.base.text import one_line, visible
 from gpu_acceptance.record.outcome import Means, Outcome
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import Conclusion, RunRecord

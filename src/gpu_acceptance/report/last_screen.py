@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from gpu_acceptance.base.visible import visible
+from gpu_acceptance.base.text import visible
 from gpu_acceptance.folder.disk import sha256_of
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.report.build import REPORT

@@ -6,7 +6,7 @@ there), and OpenMetrics 1.0, which demands that last line. As many series as the
 
 from collections.abc import Iterable, Iterator
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpu_acceptance.base.model import Model, encode
 from gpu_acceptance.base.strict_json import StrictJsonError, parse
-from gpu_acceptance.base.visible import visible
+from gpu_acceptance.base.text import visible
 from gpu_acceptance.folder.disk import RecordError, read_regular, sha256_of, write_atomically
 from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE, Manifest, find_manifest, write_manifest
 from gpu_acceptance.folder.results import RESULTS, read_results

@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpu_acceptance.base.clip import clip
-from gpu_acceptance.base.visible import one_line, visible
+from gpu_acceptance.base.text import clip, one_line, visible
 from gpu_acceptance.record.clocks import clock_sentences
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Judgement

@@ -6,7 +6,7 @@ Only our own words begin a line at its left edge: what a machine says is indente
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from gpu_acceptance.base.visible import visible
+from gpu_acceptance.base.text import visible
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord

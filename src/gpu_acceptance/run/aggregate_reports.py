@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from gpu_acceptance.base.visible import visible
+from gpu_acceptance.base.text import visible
 from gpu_acceptance.record.outcome import Means, Outcome
 
 _When = Literal["setup", "call", "teardown"]

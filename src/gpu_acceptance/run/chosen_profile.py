@@ -2,8 +2,7 @@
 
 from fnmatch import fnmatchcase
 
-from gpu_acceptance.base.nearest import did_you_mean
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import did_you_mean, one_line
 from gpu_acceptance.control.refused import RefusedError
 from gpu_acceptance.run.digests import profile_digest
 from gpu_acceptance.run.own_files import NO_FILES, OwnFiles

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.base.stop_signals import StopSignals
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.control.refused import RefusedError
 from gpu_acceptance.record.row import WORKER_END
 from gpu_acceptance.run.foreign_hooks import find_foreign_hooks

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_acceptance.base.nearest import did_you_mean
+from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.run.offered import NAMES, has_value
 from gpu_acceptance.run.suite import FOLDER
 

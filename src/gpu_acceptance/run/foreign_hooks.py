@@ -5,7 +5,7 @@ from itertools import takewhile
 
 import pytest
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 
 # pytest takes the first answer to each of these hooks. The plugin named here gives the right one.
 _ANSWERED_BY = {"pytest_runtestloop": "main", "pytest_runtest_protocol": "gpu-acceptance"}

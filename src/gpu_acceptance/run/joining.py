@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from gpu_acceptance.base.clip import clip
-from gpu_acceptance.base.ranges import named
+from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.control.control import UnreachableError
 from gpu_acceptance.control.messages import Agreed, AskClock, Clock, Collected, Hello, Problem, Refused, Welcome
 from gpu_acceptance.control.patience import Patience

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpu_acceptance.base.visible import one_line, visible
+from gpu_acceptance.base.text import one_line, visible
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.report.formatting import duration
 from gpu_acceptance.run.outputs import show_names_in_suite

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.base.budget import Budget, read_budget, seconds_of
-from gpu_acceptance.base.nearest import did_you_mean
+from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.folder.run_files import RUN_ID
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, LEVELS, SOAK
 

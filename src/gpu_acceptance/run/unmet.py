@@ -6,8 +6,8 @@ Of no other refusal is anything kept: a mistyped option must not fill the report
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpu_acceptance.base.clip import clip
 from gpu_acceptance.base.deaf_launcher import end_launcher_later
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.control.refused import INCOMPLETE, RefusedError, UnmetError
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import Journal

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.base.ranges import named
+from gpu_acceptance.base.text import named
 from gpu_acceptance.control.messages import AskJournal, JournalTold
 from gpu_acceptance.folder.corroboration import Unlike, find_unlike_journals
 from gpu_acceptance.folder.run_files import RunFiles

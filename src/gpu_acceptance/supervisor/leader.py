@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.base.budget import Budget
-from gpu_acceptance.base.clip import clip
 from gpu_acceptance.base.gc_pause import gc_paused
-from gpu_acceptance.base.ranges import named
+from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.messages import Stop, Verdict
 from gpu_acceptance.record.job import Job

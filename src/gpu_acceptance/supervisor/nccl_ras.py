@@ -13,9 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel, NonNegativeInt, ValidationError
 
-from gpu_acceptance.base.clip import clip
-from gpu_acceptance.base.ranges import named
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import clip, named, one_line
 
 _DEFAULT = "localhost:28028"
 _QUESTION = b"CLIENT PROTOCOL 2\nTIMEOUT 2\nSET FORMAT json\nVERBOSE STATUS\n"  # it waits so many seconds for the other processes

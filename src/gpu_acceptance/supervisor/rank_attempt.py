@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpu_acceptance.base.clip import clip
 from gpu_acceptance.base.exit_status import ExitStatus
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.control.ledger import LATE_S
 from gpu_acceptance.control.messages import Enter, Gather, Gathered, Go, Message, OfAttempt, PeerBad, Seal, Sealable, Vote
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from gpu_acceptance.base.nearest import did_you_mean
 from gpu_acceptance.base.strict_yaml import Document, Key, shown
+from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.thresholds.file import dotted, line_of
 
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gpu_acceptance.base.nearest import did_you_mean
 from gpu_acceptance.base.strict_yaml import MAX_BYTES, Document, Key, StrictYamlError, parse, shown
+from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.thresholds.limit import BY_SIZE, FileDigest, subject_of_metric
 from gpu_acceptance.thresholds.parameters import PARAMETERS
 from gpu_acceptance.thresholds.schema import Content, Entry, Match, PeersEntry, disagreements, number_hint

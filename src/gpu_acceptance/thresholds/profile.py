@@ -10,8 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from gpu_acceptance.base.nearest import did_you_mean
 from gpu_acceptance.base.strict_yaml import shown
+from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.thresholds.changes import changes_between, far_bounds
 from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, file_name, read_file
 from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics

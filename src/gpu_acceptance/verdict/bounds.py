@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
-from gpu_acceptance.base.ranges import named
+from gpu_acceptance.base.text import named
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.thresholds.limit import Limit, Scope, Value
 from gpu_acceptance.thresholds.values import show, show_apart, typed

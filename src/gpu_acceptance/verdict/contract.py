@@ -7,7 +7,7 @@ A bound of the contract itself is compared with the same figure: it can ask for 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement

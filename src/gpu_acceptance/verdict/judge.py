@@ -6,7 +6,7 @@ Judged on the worst member of the scope, never on a mean. What cannot be judged 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.figure import Labels
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Status

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.base.clip import clip
-from gpu_acceptance.base.ranges import named
+from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Means, Outcome, Status

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, Judgement
 from gpu_acceptance.verdict.attempts import all_passed

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.rank_record import LastCollective, RankRecord
 

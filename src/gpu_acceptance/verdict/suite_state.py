@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from gpu_acceptance.base.visible import one_line
+from gpu_acceptance.base.text import one_line
 from gpu_acceptance.record.suite_state import SuiteState
 from gpu_acceptance.thresholds.values import first_of, plural
 

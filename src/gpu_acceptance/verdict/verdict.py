@@ -5,7 +5,7 @@ ACCEPTED must be proved: every expected bound held on every member of its scope,
 
 from collections.abc import Iterator, Sequence
 
-from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Any
 
-from gpu_acceptance.base.clip import clip
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.worker import asked, functions, process_settings, settings, torch_settings
 from gpu_acceptance.worker.settings import Setting
 from gpu_acceptance.worker.threads import (

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpu_acceptance.base.clip import clip
-from gpu_acceptance.base.ranges import named
+from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Cause, Outcome, cause_of
 from gpu_acceptance.record.rank_record import FORMING

@@ -1,0 +1,84 @@
+"""Text for people and for files: bounded, printable, in ranges, and the nearest known name."""
+
+import difflib
+from collections.abc import Iterable
+
+MAX_TEXT = 16_384  # characters of one message, stack or log tail in a record
+MAX_LINE = 500  # characters of a foreign text inside one line of ours
+_MOST = 100  # characters that are compared
+_LEAST = 3  # with which a longer name must begin
+
+
+def clip(text: str, limit: int = MAX_TEXT) -> str:
+    """The text itself, or its two ends where it is longer than `limit` characters; always encodable as UTF-8."""
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(text) <= limit:
+        return text
+    mark = "\n[... cut ...]\n"
+    half = (limit - len(mark)) // 2
+    return text[:half] + mark + text[len(text) - half :]
+
+
+def visible(text: str) -> str:
+    r"""The text with every character that does not print shown as its escape; newline and tab stay.
+
+    That covers control characters (`\x1b`), bidi overrides (`\u202e`), zero-width characters and lone surrogates.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char in "\n\t" or char.isprintable() else _escape(char) for char in text.replace("\r\n", "\n"))
+
+
+def one_line(text: str) -> str:
+    """The text on one line, for terminals: newline and tab are shown as escapes too, and a long text is cut."""
+    line = text[: MAX_LINE + 1]
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else _escape(char) for char in line)
+    return line if len(text) <= MAX_LINE else f"{line[:MAX_LINE]}..."
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def compress(numbers: Iterable[int], separator: str = ",") -> str:
+    """`0-6,8` for 0 to 6 and 8, in any order and with repeats. Two neighbours are written `0-1`."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if number < 0:
+            raise ValueError(f"a range holds no negative number, found {number}")
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return separator.join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def expand(text: str) -> tuple[int, ...]:
+    """0 to 6 and 8 for `0-6,8`, ascending and without repeats; blanks around numbers do not matter."""
+    numbers: set[int] = set()
+    for part in text.split(",") if text.strip() else []:
+        first, dash, last = part.partition("-")
+        try:
+            run = range(int(first), int(last if dash else first) + 1)
+        except ValueError:
+            raise ValueError(f"{part.strip()!r} in {text!r} is neither a number nor a range like 0-6") from None
+        if not run:
+            raise ValueError(f"{part.strip()!r} in {text!r} runs backwards")
+        numbers.update(run)
+    return tuple(sorted(numbers))
+
+
+def named(word: str, numbers: Iterable[int]) -> str:
+    """`rank 5`, `ranks 0-6,8`."""
+    numbers = set(numbers)
+    return f"{word if len(numbers) == 1 else word + 's'} {compress(numbers)}"
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """`; did you mean 'quick'?`, and nothing where no known name is near. One that begins so is nearest; capitals do not count."""
+    by_folded = {one.casefold(): one for one in known}
+    folded = str(name)[:_MOST].casefold()
+    longer = [one for one in by_folded if len(folded) >= _LEAST and one.startswith(folded)]
+    close = sorted(longer, key=len)[:1] or difflib.get_close_matches(folded, list(by_folded), n=1)
+    return f"; did you mean {by_folded[close[0]]!r}?" if close else ""

@@ -20,8 +20,7 @@ import time
 import psutil
 from torch.distributed import TCPStore
 
-from gpu_acceptance.base.gc_pause import gc_paused
-from gpu_acceptance.base.model import encode
+from gpu_acceptance.base.model import encode, gc_paused
 from gpu_acceptance.base.stop_signals import StopSignals
 from gpu_acceptance.control.control import Control
 from gpu_acceptance.control.lookout import Lookout
@@ -31,8 +30,7 @@ from gpu_acceptance.control.session import Message
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt
+from gpu_acceptance.record.row import Attempt, RankRecord
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.verdict.rows import make_row
 from tests.judging import make_identity, make_limit, make_profile

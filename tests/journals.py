@@ -6,13 +6,10 @@ from pathlib import Path
 
 from gpu_acceptance.folder.journal import Journal, JournalContent
 from gpu_acceptance.record.figure import Figure, make_figure
-from gpu_acceptance.record.identity import RankFacts
-from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.job import Job, RankFacts
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt, Row
-from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
-from gpu_acceptance.record.run_record import WHOLE, Closing, RunRecord
+from gpu_acceptance.record.row import Attempt, RankRecord, Row
+from gpu_acceptance.record.run_record import WHOLE, Closing, PlannedValidation, RunPlan, RunRecord
 from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, too_small
 from gpu_acceptance.verdict.objections import FORMATION

@@ -5,12 +5,10 @@ from dataclasses import replace
 
 from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.record.figure import Figure, make_figure
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt
-from gpu_acceptance.record.run_plan import RunPlan
+from gpu_acceptance.record.row import Attempt, RankRecord
+from gpu_acceptance.record.run_record import RunPlan
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Value, subject_of_metric
 from gpu_acceptance.verdict.bounds import Reading
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tensorboardX.proto.event_pb2 import Event
 
-from gpu_acceptance.record.curve import curve_of
+from gpu_acceptance.record.figure import curve_of
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.record.run_record import RunRecord
 

@@ -5,7 +5,7 @@ from inventory.test_nccl_log import GiB, log, real
 
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.nccl_physics import findings
-from gpu_acceptance.record.answered import figure_of
+from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir

@@ -10,7 +10,7 @@ from inventory.test_nccl_log import log
 
 from gpu_acceptance.inventory import infiniband, infiniband_health, nic, port_counters
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.record.answered import figure_of
+from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.file import LimitsError

@@ -5,11 +5,10 @@ from judging import make_identity
 from snapshots import changed, real, snapshot_of
 
 from gpu_acceptance.inventory import drift
-from gpu_acceptance.record.answered import figure_of
+from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt
+from gpu_acceptance.record.row import Attempt, RankRecord
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
 

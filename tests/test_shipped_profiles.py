@@ -15,7 +15,7 @@ from gpu_acceptance.measure.gemm.best_shape import CANDIDATES
 from gpu_acceptance.measure.gemm.dtypes import DTYPES, allowed_error
 from gpu_acceptance.measure.train import cost
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.run_plan import PlannedValidation
+from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.thresholds.file import LimitsError, read_file
 from gpu_acceptance.thresholds.limit import matching_reason
 from gpu_acceptance.thresholds.profile import json_schema, load_profile, profile_names, select_profile, shipped_dir

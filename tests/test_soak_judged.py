@@ -6,7 +6,7 @@ import pytest
 from inventory.replay import HW_SLOWDOWN, HW_THERMAL, POWER_CAP, SW_THERMAL, loaded, series_of
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.record.answered import figure_of
+from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.record.thermal import findings, steady_findings

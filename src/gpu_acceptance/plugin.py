@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from gpu_acceptance.base.exit_timer import end_process_within
+from gpu_acceptance.base.exit import end_process_within
 from gpu_acceptance.base.pidfd import find_unusable
 from gpu_acceptance.base.text import visible
 from gpu_acceptance.control.control import ControlError

@@ -11,7 +11,7 @@ _HANGS = {
     "in a thread that Python waits for": "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()",
     "in an exit function": "import atexit, time; atexit.register(time.sleep, 600)",
 }
-_ARMED = "from gpu_acceptance.base.exit_timer import end_process_within, let_process_run; "
+_ARMED = "from gpu_acceptance.base.exit import end_process_within, let_process_run; "
 
 
 def ran(code):

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from made_checkpoints import write_header, write_tensors
 from safetensors.torch import save_file
 
-from gpu_acceptance.base import safetensors_header
-from gpu_acceptance.base.safetensors_header import Tensor, TornFileError, read_header
+from gpu_acceptance.measure.lora import model_folder
+from gpu_acceptance.measure.lora.model_folder import Tensor, TornFileError, read_header
 
 
 @pytest.fixture
@@ -149,6 +149,6 @@ def test_no_bytes_raise_anything_else(tmp_path_factory, content):
 
 
 def test_a_header_that_is_too_large(path, monkeypatch):
-    monkeypatch.setattr(safetensors_header, "MOST_HEADER_BYTES", 50)
+    monkeypatch.setattr(model_folder, "MOST_HEADER_BYTES", 50)
     write_tensors(path, {"a": ("BF16", [500])})
     assert problem(path).endswith(" bytes, and no length of a header of safetensors at its beginning")

@@ -120,7 +120,7 @@ def test_a_worker_that_dies_of_a_signal_to_all_is_seen_to(ended, told):
     """The signal to this process comes a moment later; what is no such signal is not waited for."""
     code = f"""
 import threading
-from gpu_acceptance.base.exit_status import ExitStatus
+from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.stop_signals import asked_as_well
 threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
 print(asked_as_well(stop, ExitStatus(-signal.{ended})))
@@ -130,7 +130,7 @@ print(asked_as_well(stop, ExitStatus(-signal.{ended})))
 
 def test_a_worker_that_was_signalled_alone_is_not_excused():
     code = """
-from gpu_acceptance.base.exit_status import ExitStatus
+from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.stop_signals import asked_as_well
 print(asked_as_well(stop, ExitStatus(-signal.SIGTERM)))
 """

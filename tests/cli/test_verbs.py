@@ -20,8 +20,7 @@ from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.refusal import Refusal
-from gpu_acceptance.record.run_record import RunEnd
+from gpu_acceptance.record.run_record import Refusal, RunEnd
 from gpu_acceptance.thresholds.profile import profile_names, shipped_dir
 from gpu_acceptance.verdict.run_record import make_run_record
 from tests.journals import RUN_ID, TRIAD, make_plan, told

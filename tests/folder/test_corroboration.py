@@ -12,12 +12,10 @@ from gpu_acceptance.folder.corroboration import find_unlike_journals
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.folder.results import read_results, write_results
-from gpu_acceptance.record.control_messages import ControlMessages, DisputedRecord
-from gpu_acceptance.record.identity import MOST_RANKS
-from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.job import MOST_RANKS, Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt
-from gpu_acceptance.record.run_record import RunEnd, RunRecord
+from gpu_acceptance.record.run_record import ControlMessages, DisputedRecord, RunEnd, RunRecord
 from gpu_acceptance.verdict.run_record import conclude_again, make_run_record
 from tests.journals import BF16, RUN_ID, TRIAD, Told, make_plan, told
 

@@ -11,11 +11,10 @@ from gpu_acceptance.folder import disk
 from gpu_acceptance.folder.disk import RecordError, write_atomically
 from gpu_acceptance.folder.journal import Journal, JournalContent, read_journal
 from gpu_acceptance.folder.results import read_results, write_results
-from gpu_acceptance.record.identity import RankFacts
+from gpu_acceptance.record.job import RankFacts
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.refusal import Refusal
-from gpu_acceptance.record.run_plan import RunPlan
+from gpu_acceptance.record.row import RankRecord
+from gpu_acceptance.record.run_record import Refusal, RunPlan
 from tests.journals import make_plan
 from tests.report import samples
 

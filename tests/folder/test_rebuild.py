@@ -15,10 +15,8 @@ from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import JournalContent, read_journal
 from gpu_acceptance.folder.never_began import NothingRanError
 from gpu_acceptance.folder.rebuild import last_written, read_run_folder, rebuild
-from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.record.refusal import Refusal
-from gpu_acceptance.record.run_record import RunEnd
+from gpu_acceptance.record.run_record import ControlMessages, Refusal, RunEnd
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.advice import advice_on_run
 from gpu_acceptance.thresholds.limit import Peers

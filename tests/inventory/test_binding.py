@@ -12,7 +12,7 @@ from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.binding import Opened
 from gpu_acceptance.inventory.cpu import NumaNode
 from gpu_acceptance.inventory.pci_topology import Place, place
-from gpu_acceptance.record.answered import figure_of
+from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir

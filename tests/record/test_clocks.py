@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report import samples
 
-from gpu_acceptance.record.clocks import ahead, clock_offset, clock_sentences
+from gpu_acceptance.record.job import ahead, clock_offset, clock_sentences
 
 durations = st.floats(0, 1e4)
 

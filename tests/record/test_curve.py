@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from gpu_acceptance.record.curve import MOST_CURVES, MOST_POINTS, Curve, curve_of
+from gpu_acceptance.record.figure import MOST_CURVES, MOST_POINTS, Curve, curve_of
 from gpu_acceptance.worker.session import Figures
 
 

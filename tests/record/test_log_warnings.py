@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpu_acceptance.record import log_warnings
-from gpu_acceptance.record.log_warnings import LogWarnings
+from gpu_acceptance.record import counters
+from gpu_acceptance.record.counters import LogWarnings
 
 NCCL, IBVERBS = "counters.warnings.nccl", "counters.warnings.libibverbs"
 LIMITED = frozenset({NCCL, IBVERBS})
@@ -51,7 +51,7 @@ def test_without_a_limit_a_warning_informs(log):
 
 
 def test_more_than_can_be_looked_at_is_no_value(log, monkeypatch):
-    monkeypatch.setattr(log_warnings, "_MOST_BYTES", 100)
+    monkeypatch.setattr(counters, "_MOST_BYTES", 100)
     reader = LogWarnings()
     add(log, "x" * 200)
     assert figures(reader, log) == dict.fromkeys((NCCL, IBVERBS), (None, "the worker wrote more than 100 bytes meanwhile"))

@@ -9,7 +9,7 @@ from fixtures.p2p import measure_between
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.measure import p2p
 from gpu_acceptance.measure.peer_matrix import Cell, Matrix, pairs
-from gpu_acceptance.record.answered import figure_of
+from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.peer_copies import PeerCopies, answer_from_text, answer_to_text, indexes_of
 from gpu_acceptance.record.row import Attempt

@@ -14,12 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 from gpu_acceptance.base.text import MAX_TEXT, clip
 from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.record.figure import Figure, make_figure
-from gpu_acceptance.record.identity import MOST_RANKS, RankFacts, RankIdentity
+from gpu_acceptance.record.job import MOST_RANKS, RankFacts, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt, Judgement, Row
-from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
-from gpu_acceptance.record.run_record import Conclusion, Coverage, RunRecord
+from gpu_acceptance.record.row import Attempt, Judgement, RankRecord, Row
+from gpu_acceptance.record.run_record import Conclusion, Coverage, PlannedValidation, RunPlan, RunRecord
 from gpu_acceptance.report.schema import SCHEMA_FILE, schema_text
 from gpu_acceptance.thresholds.limit import COUNTERS, Change, FileDigest, Limit, Peers, Profile
 from tests.journals import make_plan

@@ -3,16 +3,12 @@
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.results import write_results
 from gpu_acceptance.inventory.named_gpu import Gpu
-from gpu_acceptance.record.curve import curve_of
-from gpu_acceptance.record.figure import Figure
+from gpu_acceptance.record.figure import Figure, curve_of
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt, Judgement, Row
-from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
-from gpu_acceptance.record.run_record import WHOLE, Objection, ObjectionKind
+from gpu_acceptance.record.row import Attempt, Judgement, RankRecord, Row
+from gpu_acceptance.record.run_record import WHOLE, Objection, ObjectionKind, PlannedValidation, RunPlan
 from gpu_acceptance.thresholds.contract import Contract, ContractLine
 from gpu_acceptance.thresholds.limit import Change, FileDigest, Limit, Profile
 from gpu_acceptance.verdict.rows import make_row

@@ -7,8 +7,7 @@ import pytest
 
 from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
-from gpu_acceptance.record.rank_record import FORMING, RankRecord
-from gpu_acceptance.record.row import Attempt, Judgement, Row
+from gpu_acceptance.record.row import FORMING, Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import Objection, ObjectionKind, RunEnd
 from gpu_acceptance.report.advice import advice_on, advice_on_run
 from gpu_acceptance.report.build import build_page

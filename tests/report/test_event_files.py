@@ -7,10 +7,9 @@ import pytest
 from tensorboard_runs import events_of, read_runs
 
 from gpu_acceptance.folder.disk import RecordError
-from gpu_acceptance.record.curve import curve_of
+from gpu_acceptance.record.figure import curve_of
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt, Row
+from gpu_acceptance.record.row import Attempt, RankRecord, Row
 from gpu_acceptance.report.event_files import find_missing, write_event_files
 from tests.report import samples
 

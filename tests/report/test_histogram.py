@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.record.curve import MOST_POINTS, curve_of
+from gpu_acceptance.record.figure import MOST_POINTS, curve_of
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.histogram import histograms
 from gpu_acceptance.report.pictures import HEIGHT, WIDTH

@@ -4,11 +4,9 @@ import pytest
 
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.xids import labels_of, meaning_of
-from gpu_acceptance.record.answered import figure_of
-from gpu_acceptance.record.figure import make_figure
+from gpu_acceptance.record.figure import figure_of, make_figure
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
-from gpu_acceptance.record.rank_record import LastCollective, RankRecord
-from gpu_acceptance.record.row import Attempt, Judgement
+from gpu_acceptance.record.row import Attempt, Judgement, LastCollective, RankRecord
 from gpu_acceptance.record.run_record import Objection, ObjectionKind
 from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_objection, kinds_of_rank, kinds_of_row
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES

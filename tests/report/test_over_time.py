@@ -6,8 +6,7 @@ import pytest
 
 from gpu_acceptance.record.gpu_telemetry import Between, GpuSeries, GpuTelemetry, Level
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt, Row
+from gpu_acceptance.record.row import Attempt, RankRecord, Row
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.over_time import HEIGHT, LEFT, RIGHT, WIDTH, over_time
 from tests.report import samples

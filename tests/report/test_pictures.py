@@ -5,11 +5,9 @@ import re
 
 import pytest
 
-from gpu_acceptance.record.curve import curve_of
-from gpu_acceptance.record.figure import Figure
+from gpu_acceptance.record.figure import Figure, curve_of
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt
+from gpu_acceptance.record.row import Attempt, RankRecord
 from gpu_acceptance.report.axis import axis_over
 from gpu_acceptance.report.pictures import HEIGHT, WIDTH, pictures
 

@@ -13,7 +13,7 @@ from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.report import write_page
 from gpu_acceptance.report.exports import EXPORTS
 from gpu_acceptance.report.naming import learn_record, learn_texts

@@ -7,7 +7,7 @@ import threading
 import pytest
 from bundles import GIT, commit_all
 
-from gpu_acceptance.record.suite_state import SuiteState
+from gpu_acceptance.record.run_record import SuiteState
 from gpu_acceptance.run.suite_state import look_at_suite
 from gpu_acceptance.verdict.suite_state import suite_notes
 from tools import check_bundle

@@ -15,7 +15,7 @@ from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.secret import Secret
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.supervisor.supervisor import Supervisor
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gpu_acceptance.thresholds.loss_reference import reference_of
+from gpu_acceptance.thresholds.parameter_relations import reference_of
 
 
 def test_a_reference_is_one_loss_for_each_step():

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from gpu_acceptance.thresholds.parameter_relations import size_reference
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
-from gpu_acceptance.thresholds.size_reference import size_reference
 
 ALLOWED = "as in `all_reduce 8 64m 318.8 4g 365.4`; or 'none'"
 

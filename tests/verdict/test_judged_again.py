@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from gpu_acceptance.record.identity import MOST_RANKS
+from gpu_acceptance.record.job import MOST_RANKS
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.contract import ContractLine

@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import LastCollective, RankRecord
+from gpu_acceptance.record.row import LastCollective, RankRecord
 from gpu_acceptance.verdict.attempts import causes_before_victims
 from gpu_acceptance.verdict.stacks import frames, own_frame, waits, where
 

@@ -11,8 +11,7 @@ from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, Row
-from gpu_acceptance.record.run_plan import PlannedValidation
-from gpu_acceptance.record.run_record import WHOLE, RunEnd
+from gpu_acceptance.record.run_record import WHOLE, PlannedValidation, RunEnd
 from gpu_acceptance.thresholds.limit import Change, FarBound, Peers, subject_of
 from gpu_acceptance.verdict.objections import FORMATION
 from gpu_acceptance.verdict.rows import make_row

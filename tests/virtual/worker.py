@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from virtual.schedule import Schedule
 
-from gpu_acceptance.base.exit_status import ExitStatus
-from gpu_acceptance.record.rank_record import FORMING
+from gpu_acceptance.base.exit import ExitStatus
+from gpu_acceptance.record.row import FORMING
 from gpu_acceptance.worker.channel import LineReader
 from gpu_acceptance.worker.messages import FROM_WORKER, Command, WorkerMessage
 

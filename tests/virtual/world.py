@@ -20,7 +20,7 @@ from virtual.schedule import Schedule
 from virtual.worker import Group, VirtualWorker
 
 from gpu_acceptance.base import budget
-from gpu_acceptance.base.exit_status import ExitStatus
+from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.control import casts, control, ledger, letters, lookout
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.rank import TORCHRUN, Rank

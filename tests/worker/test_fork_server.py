@@ -386,7 +386,7 @@ def test_one_that_has_forked_before(quick, monkeypatch, number, told):
             "cuda._is_in_bad_fork = lambda: True",
             "an import initialised CUDA in the fork server: no fork of it could use a GPU; workers are started anew",
         ),
-        ("import gpu_acceptance.base.title\ngpu_acceptance.base.title.show = lambda *_: 1 / 0", "ZeroDivisionError"),
+        ("import gpu_acceptance.base.facts\ngpu_acceptance.base.facts.show = lambda *_: 1 / 0", "ZeroDivisionError"),
         ("fork = os.fork\nos.fork = lambda: fork() if os.getppid() == int(os.environ['GPU_ACCEPTANCE_SUPERVISOR']) else 1 / 0", "division"),
         ("import resource\nmodule('pytest')\nos.setsid = lambda: 1 / 0", "ZeroDivisionError"),
     ],

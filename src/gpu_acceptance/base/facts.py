@@ -1,19 +1,95 @@
-"""Linux process facts that keep a run from leaving anything behind."""
+"""Facts of Linux about processes: from /proc, of a socket's peer, and how many files one may open."""
 
 import contextlib
 import ctypes
+import mmap
 import os
+import resource
 import signal
 import site
-from collections.abc import Collection, Iterator, Mapping
+import socket
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
+_PR_SET_MM, _MAP, _MAP_SIZE = 35, 14, 15  # prctl(2)
+_STAT = {"start_code": 26, "end_code": 27, "start_data": 45, "end_data": 46, "start_brk": 47, "start_stack": 28}  # proc_pid_stat(5)
+_UNCHANGED = 0xFFFFFFFF  # the descriptor of the executable
+_kept: list[object] = []  # the memory that is shown, for as long as the process lives
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid (unix(7), SO_PEERCRED)
+_OF_A_RANK = 8  # its supervisor has five connections, its worker one; two workers where one generation follows another
+_ITS_OWN = 1024  # whatever else a launcher has open
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 _VMSTAT = Path("/proc/vmstat")
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class _Map(ctypes.Structure):
+    """struct prctl_mm_map of linux/prctl.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("start_code", "end_code", "start_data", "end_data", "start_brk", "brk", "start_stack")),
+        *((name, ctypes.c_uint64) for name in ("arg_start", "arg_end", "env_start", "env_end", "auxv")),
+        ("auxv_size", ctypes.c_uint32),
+        ("exe_fd", ctypes.c_uint32),
+    )
+
+
+def can_be_shown() -> bool:
+    """Whether this kernel lets a process say what it shows (CONFIG_CHECKPOINT_RESTORE)."""
+    size = ctypes.c_uint()
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_MM, _MAP_SIZE, ctypes.byref(size), 0, 0) == 0)
+
+
+def show(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Has /proc show these as the command line and the environment of this process. Raises OSError where the kernel does not."""
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    shown = [b"".join(os.fsencode(text) + b"\0" for text in texts) for texts in (command, variables)]
+    memory = mmap.mmap(-1, sum(map(len, shown)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.write(b"".join(shown))
+    _kept.append(held := (ctypes.c_char * len(memory)).from_buffer(memory))
+    start = ctypes.addressof(held)
+    middle, end = start + len(shown[0]), start + len(memory)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.sbrk.restype = ctypes.c_uint64
+    stat = Path("/proc/self/stat").read_text().rpartition(") ")[2].split()
+    places = {name: int(stat[number - 3]) for name, number in _STAT.items()}
+    told = _Map(**places, brk=libc.sbrk(0), arg_start=start, arg_end=middle, env_start=middle, env_end=end, exe_fd=_UNCHANGED)
+    if libc.prctl(_PR_SET_MM, _MAP, ctypes.byref(told), ctypes.sizeof(told), 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_MM_MAP)")
+
+
+def address(name: str) -> str:
+    """The address of a socket in the namespace of the network: containers with a network of their own do not see each other's."""
+    return f"\0gpu-acceptance/{name}"
+
+
+def peer_user(connection: socket.socket) -> int:
+    """The user id of the process at the other end."""
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(told)[1])
+
+
+def is_ours(connection: socket.socket) -> bool:
+    """Whether the process at the other end is of this user."""
+    return peer_user(connection) == os.geteuid()
+
+
+def num_files_of_store(num_ranks: int) -> int:
+    """Open files of the process that hosts the control store of so many ranks."""
+    return _ITS_OWN + _OF_A_RANK * num_ranks
+
+
+def let_open(pid: int, num_files: int) -> None:
+    """Raises the soft limit of a process of this user (0: this one) as far as its hard limit goes. It is never lowered."""
+    with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        wanted = num_files if hard == resource.RLIM_INFINITY else min(num_files, hard)
+        if soft != resource.RLIM_INFINITY and wanted > soft:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def finding_package(environment: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import socket
 import time
 from types import FrameType
 
-from gpu_acceptance.base.exit_status import ExitStatus
+from gpu_acceptance.base.exit import ExitStatus
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOT_TO_IGNORE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}  # the first two cannot be, and the third tells of children

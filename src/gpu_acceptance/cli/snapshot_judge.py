@@ -16,15 +16,11 @@ from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.inventory.nearness import place_of
-from gpu_acceptance.record.answered import figure_of, parts_of
-from gpu_acceptance.record.figure import Figure
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.figure import Figure, figure_of, parts_of
+from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt, Row
-from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.run_record import Conclusion
+from gpu_acceptance.record.row import Attempt, RankRecord, Row
+from gpu_acceptance.record.run_record import Conclusion, RunPlan
 from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.thresholds.profile import with_declared_nodes
 from gpu_acceptance.thresholds.values import plural

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from gpu_acceptance.base.gc_pause import gc_spared
-from gpu_acceptance.base.model import encode
+from gpu_acceptance.base.model import encode, gc_spared
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.secret import Secret
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpu_acceptance.control.allocation import allocated_nodes
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.inventory import brief, host, needs, nvml, pcie, versions
-from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.record.job import RankIdentity
 
 # For tests: a second /sys. It is read beside the real one, so it can show a GPU that is not there and never hide one that is.
 EXTRA_SYSFS = "GPU_ACCEPTANCE_EXTRA_SYSFS"

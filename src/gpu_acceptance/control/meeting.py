@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from gpu_acceptance.base.open_files import let_open
+from gpu_acceptance.base.facts import let_open
 from gpu_acceptance.control.meeting_host import (
     MAX_LINE_BYTES,
     MOST_STRANGERS,

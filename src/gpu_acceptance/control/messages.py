@@ -8,10 +8,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from gpu_acceptance.record.identity import Bounds, RankIdentity
+from gpu_acceptance.record.job import Bounds, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.run_record import Closing
+from gpu_acceptance.record.run_record import Closing, RunPlan
 from gpu_acceptance.thresholds.limit import Value
 
 Kind = Literal["form", "run", "end"]  # of an attempt

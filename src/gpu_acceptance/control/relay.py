@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 
-from gpu_acceptance.base.peer import address, is_ours
+from gpu_acceptance.base.facts import address, is_ours
 
 _NUMBER = struct.Struct("!Q")
 _LONGEST = 32 << 10  # bytes of a text; of a longer one only the number is told. The kernel takes 208 KiB of what was not read yet

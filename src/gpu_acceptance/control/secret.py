@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 
-from gpu_acceptance.base.peer import address, is_ours, peer_user
+from gpu_acceptance.base.facts import address, is_ours, peer_user
 from gpu_acceptance.control.rank import LaunchError, Rank
 from gpu_acceptance.control.refused import INCOMPLETE, RefusedError
 

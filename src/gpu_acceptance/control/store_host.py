@@ -16,8 +16,7 @@ import time
 
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from gpu_acceptance.base.facts import finding_package
-from gpu_acceptance.base.open_files import let_open, num_files_of_store
+from gpu_acceptance.base.facts import finding_package, let_open, num_files_of_store
 from gpu_acceptance.control.rank import LaunchError, Rank
 from gpu_acceptance.control.session import Session
 from gpu_acceptance.control.store_client import get_now, store_client

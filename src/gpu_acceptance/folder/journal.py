@@ -13,11 +13,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from gpu_acceptance.base.model import encode, first_problem
 from gpu_acceptance.folder.disk import RecordError, fsync_folder, read_regular
-from gpu_acceptance.record.identity import RankFacts, RankIdentity
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.refusal import Refusal
-from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.run_record import Closing
+from gpu_acceptance.record.job import RankFacts, RankIdentity
+from gpu_acceptance.record.row import RankRecord
+from gpu_acceptance.record.run_record import Closing, Refusal, RunPlan
 
 JournalLine = RankIdentity | RunPlan | RankFacts | RankRecord | Refusal | Closing
 _LINE: TypeAdapter[JournalLine] = TypeAdapter(Annotated[JournalLine, Field(discriminator="kind")])

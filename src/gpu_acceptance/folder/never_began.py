@@ -8,8 +8,8 @@ from pathlib import Path
 from gpu_acceptance.base.text import named
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import JournalContent
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.refusal import Refusal
+from gpu_acceptance.record.job import RankIdentity
+from gpu_acceptance.record.run_record import Refusal
 
 _MOST_SAID = 3
 

@@ -15,14 +15,10 @@ from gpu_acceptance.folder.journal import JournalContent, read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest
 from gpu_acceptance.folder.never_began import NothingRanError, find_why_it_never_began
 from gpu_acceptance.folder.run_files import journal_name
-from gpu_acceptance.record.control_messages import ControlMessages
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt, Row
-from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
-from gpu_acceptance.record.run_record import WHOLE, RunEnd, RunRecord
+from gpu_acceptance.record.row import Attempt, RankRecord, Row
+from gpu_acceptance.record.run_record import WHOLE, ControlMessages, PlannedValidation, RunEnd, RunPlan, RunRecord
 from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, too_small
 from gpu_acceptance.verdict.needs import row_of_lack
 from gpu_acceptance.verdict.objections import FORMATION

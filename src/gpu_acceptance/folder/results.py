@@ -4,8 +4,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from gpu_acceptance.base.gc_pause import gc_paused
-from gpu_acceptance.base.model import encode, first_problem
+from gpu_acceptance.base.model import encode, first_problem, gc_paused
 from gpu_acceptance.base.text import one_line
 from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomically
 from gpu_acceptance.record.run_record import SCHEMA_VERSION, RunRecord

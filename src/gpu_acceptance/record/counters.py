@@ -1,34 +1,83 @@
-"""Two readings of counters -> what rose in between, as figures of subject `counters`. Pure.
+"""What rose while a validation ran: counters of GPUs and ports, and NCCL's warnings in the log."""
 
-The supervisor takes the readings, a worker is not asked: RankRecord keeps these figures apart from what a validation measured.
-"""
-
+import os
+from collections import Counter
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
-from gpu_acceptance.inventory import gpu_counters
+from gpu_acceptance.base.text import clip
+from gpu_acceptance.inventory import gpu_counters, nccl_warnings
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.gpu_counters import CountersReading
 from gpu_acceptance.inventory.infiniband import PortName
 from gpu_acceptance.inventory.xids import labels_of, meaning_of
-from gpu_acceptance.record.answered import figure_of
-from gpu_acceptance.record.figure import NONE, Figure, make_figure
+from gpu_acceptance.record.figure import NONE, Figure, figure_of, make_figure
 from gpu_acceptance.thresholds.limit import COUNTERS
 
-_MOST_NAMED = 8  # links or XIDs
+_MOST_BYTES = 16 << 20  # of one validation; NCCL_DEBUG=INFO leaves 130 kB on a rank of 4 H200
+_MOST_NAMED = 4  # kinds of warnings
+_MOST_WARNING = 200  # characters
+_MOST_COUNTERS = 8  # links or XIDs
 _SECONDS = "throttle."  # NVML counts nanoseconds
 _BYTES = "_bytes"
+
+
+class LogWarnings:
+    """The log of one rank, whose workers come and go. One reading at a time."""
+
+    def __init__(self) -> None:
+        self._read_bytes = 0
+
+    def figures(self, log: Path, limited: frozenset[str]) -> tuple[Figure, ...]:
+        """One for each kind that has a limit (`limited`: their metrics), and for each other one of which there is a warning.
+
+        A line that has not ended yet is read the next time. More than can be looked at is no value.
+        """
+        if not log.exists():
+            return ()
+        text = self._new_text(log)
+        found = nccl_warnings.unexpected((text or "").split("\n"))
+        figures = [_figure(f"{COUNTERS}.warnings.{name}", warnings, limited, is_whole=text is not None) for name, warnings in found.items()]
+        return tuple(figure for figure in figures if figure.judged or figure.value)
+
+    def _new_text(self, log: Path) -> str | None:
+        """None where it is too long."""
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            begin, self._read_bytes = self._read_bytes, size
+            if size - begin > _MOST_BYTES:
+                return None
+            file.seek(begin)
+            data = file.read(size - begin)
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read_bytes = begin + len(whole)
+        return whole.decode("utf-8", "backslashreplace")
+
+
+def _figure(metric: str, warnings: list[str], limited: frozenset[str], *, is_whole: bool) -> Figure:
+    judged = metric in limited
+    if not is_whole:
+        return make_figure(metric, None, "count", judged=judged, anomaly=f"the worker wrote more than {_MOST_BYTES} bytes meanwhile")
+    return make_figure(metric, len(warnings), "count", judged=judged, detail=_named(warnings))
+
+
+def _named(warnings: list[str]) -> str:
+    """Each once, with how often it was there."""
+    kinds = Counter(clip(warning, _MOST_WARNING) for warning in warnings).most_common()
+    named = [text if number == 1 else f"{text} ({number} times)" for text, number in kinds[:_MOST_NAMED]]
+    return "; ".join([*named, *([f"{len(kinds) - _MOST_NAMED} more"] if len(kinds) > _MOST_NAMED else [])])
 
 
 def risen(
     before: CountersReading, after: CountersReading, limited: frozenset[str], names: Collection[str] = gpu_counters.NAMES
 ) -> tuple[Figure, ...]:
     """One figure for each of these counters that has a limit (`limited`: their metrics), and for each other one that rose."""
-    figures = [_figure(name, before, after, limited) for name in names]
+    figures = [_counter_figure(name, before, after, limited) for name in names]
     figures.append(_xids(after, limited))
     return tuple(figure for figure in figures if figure.judged or figure.value)
 
 
-def _figure(name: str, before: CountersReading, after: CountersReading, limited: frozenset[str]) -> Figure:
+def _counter_figure(name: str, before: CountersReading, after: CountersReading, limited: frozenset[str]) -> Figure:
     metric = f"{COUNTERS}.{name}"
     judged = metric in limited
     rises = dict(_rises(name, before, after))
@@ -40,7 +89,7 @@ def _figure(name: str, before: CountersReading, after: CountersReading, limited:
     parts = [f"{part}: {rise}" for part, rise in numbers.items() if rise and part]
     labels = next((part.labels for part, rise in numbers.items() if rise and isinstance(part, PortName)), NONE)
     value = total / 1e9 if _unit(name) == "s" else total
-    return make_figure(metric, value, _unit(name), judged=judged, detail=_named(parts), labels=labels)
+    return make_figure(metric, value, _unit(name), judged=judged, detail=_named_causes(parts), labels=labels)
 
 
 def _unit(name: str) -> str:
@@ -83,10 +132,10 @@ def _xids(after: CountersReading, limited: frozenset[str]) -> Figure:
     if isinstance(xids, Missing):
         return figure_of(metric, xids, "count", judged=judged)
     meanings = [meaning_of(number) for number in xids]
-    named = _named([str(one) for one in dict.fromkeys(meanings)])
+    named = _named_causes([str(one) for one in dict.fromkeys(meanings)])
     return make_figure(metric, len(xids), "count", judged=judged, detail=named, labels=labels_of(meanings))
 
 
-def _named(parts: list[str]) -> str:
-    more = [f"{len(parts) - _MOST_NAMED} more"] if len(parts) > _MOST_NAMED else []
-    return "; ".join([*parts[:_MOST_NAMED], *more])
+def _named_causes(parts: list[str]) -> str:
+    more = [f"{len(parts) - _MOST_COUNTERS} more"] if len(parts) > _MOST_COUNTERS else []
+    return "; ".join([*parts[:_MOST_COUNTERS], *more])

@@ -1,12 +1,113 @@
-"""The shape of a job: which ranks and nodes there must be, and where each of them stands."""
+"""Who and where the ranks of a job are, and how far the clocks of its nodes are apart."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated, Literal
 
+from pydantic import Field
+
+from gpu_acceptance.base.model import Model
 from gpu_acceptance.base.text import compress
-from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.inventory.declared import place_of
+from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.thresholds.limit import Scope
+
+Bounds = tuple[float, float]  # at least, at most
+MOST_RANKS = 1_000_000  # whoever judges counts up to the size of the job, which a file may have from anybody
+RankNumber = Annotated[int, Field(ge=0, le=MOST_RANKS)]
+NOTABLE_S = 1.0  # NTP keeps clocks within milliseconds; a node further off than this has none that works
+
+
+class RankIdentity(Model):
+    """Who a rank is: told once, before any GPU is touched; first line of that rank's journal."""
+
+    kind: Literal["identity"] = "identity"
+    schema_version: Literal[1] = 1
+    run_id: str = ""
+    rank: RankNumber
+    local_rank: RankNumber
+    node: RankNumber
+    host: str
+    local_world_size: RankNumber
+    world_size: RankNumber
+    gpus: tuple[Gpu, ...] = ()  # all GPUs of this node that NVML shows
+    gpu_uuid: str = ""  # of the GPU its worker really opened; empty until it did
+    num_gpus_on_bus: int = 0  # of this node, as the PCI bus shows them; a device that would not say what it is counts
+    nvml_problem: str = ""  # what NVML did not answer; empty where it answered all
+    versions: dict[str, str] = Field(default_factory=dict)  # python, torch, cuda, nccl, driver, kernel, ...
+    environment: dict[str, str] = Field(default_factory=dict)  # variables that change results
+    chassis_serial: str = ""
+    rack: str = ""  # where --site says that it stands
+    inventory: dict[str, str] = Field(default_factory=dict)  # its node in words; the first rank of a node tells
+    lacks: dict[str, str] = Field(default_factory=dict)  # of inventory/needs.py: what it lacks -> what is there instead
+    own_loopback_address: str = ""  # to which /etc/hosts of its node sends the node's own name; empty where that is no loopback address
+    allocated_nodes: dict[str, int] = Field(default_factory=dict)  # scheduler -> how many nodes it gave to the job of this process
+    python: str = ""  # the interpreter for which something would be installed
+    clock_ahead_s: Bounds | None = None  # of its node's clock against node 0's; None: nobody asked, or no answer came
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that exist on this node: the larger of what NVML and the PCI bus show (a container may hide some from NVML)."""
+        return max(len(self.gpus), self.num_gpus_on_bus)
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The GPU its worker opened, before that the one with the local rank's index; None on a machine without GPUs."""
+        if self.gpu_uuid:
+            return next((gpu for gpu in self.gpus if gpu.uuid == self.gpu_uuid), None)
+        return self.gpus[self.local_rank] if self.local_rank < len(self.gpus) else None
+
+    @property
+    def node_place(self) -> str:
+        """`node-03`, or `node-03, rack B2` where somebody said so."""
+        return place_of(self.host, self.rack)
+
+    @property
+    def place(self) -> str:
+        """`node-03, GPU 5, serial 1653924100006`: where to send the technician."""
+        return f"{self.node_place}, {self.gpu.label}" if self.gpu else self.node_place
+
+    def with_facts(self, facts: Mapping[str, str]) -> "RankIdentity":
+        """The same rank, with what its worker found when it opened its device: `gpu_uuid`, and versions by name."""
+        versions = {name: value for name, value in facts.items() if name != "gpu_uuid"}
+        return self.model_copy(update={"gpu_uuid": facts.get("gpu_uuid", self.gpu_uuid), "versions": {**self.versions, **versions}})
+
+
+class RankFacts(Model):
+    """What a rank's worker found when it opened its device; a line of that rank's journal for each worker that told."""
+
+    kind: Literal["facts"] = "facts"
+    rank: int
+    facts: dict[str, str]
+
+
+def ahead(asked_s: float, heard_s: float, answer_s: float) -> Bounds:
+    """How far a clock that said `answer_s` is ahead of ours, at least and at most.
+
+    It was read between our question and the arrival of its answer, whichever way took longer.
+    """
+    return answer_s - heard_s, answer_s - asked_s
+
+
+def clock_offset(bounds: Bounds | None) -> str:
+    """`+0.213 ms, give or take 0.150 ms`: against the clock of node 0."""
+    if bounds is None:
+        return "not known: no answer came"
+    least_s, most_s = bounds
+    return f"{(least_s + most_s) / 2 * 1000:+.3f} ms, give or take {(most_s - least_s) / 2 * 1000:.3f} ms"
+
+
+def clock_sentences(ranks: Sequence[RankIdentity]) -> Iterator[str]:
+    """`clock of node 1 (node-01) is 3600.0 s ahead of that of node 0 (node-00), give or take 0.1 s`, for each node provably off."""
+    first = {identity.node: identity for identity in sorted(ranks, key=lambda identity: identity.rank, reverse=True)}
+    reference = f"node 0 ({first[0].node_place})" if 0 in first else "node 0"
+    for node, identity in sorted(first.items()):
+        least_s, most_s = identity.clock_ahead_s or (0.0, 0.0)
+        if max(least_s, -most_s) > NOTABLE_S:
+            middle_s, half_s = (least_s + most_s) / 2, (most_s - least_s) / 2
+            apart = f"{abs(middle_s):.1f} s {'ahead of' if middle_s > 0 else 'behind'} that of {reference}"
+            yield f"clock of node {node} ({identity.node_place}) is {apart}, give or take {half_s + 0.05:.1f} s"
 
 
 def by_node(ranks: Iterable[RankIdentity]) -> dict[int, list[RankIdentity]]:

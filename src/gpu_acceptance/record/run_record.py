@@ -9,14 +9,102 @@ Format history: 1 (2026-11) first; 2 (2026-11) with the plan and the end of the 
 from enum import StrEnum
 from typing import Literal
 
-from gpu_acceptance.base.model import Model, Text
-from gpu_acceptance.record.control_messages import ControlMessages
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.row import Judgement, Row
-from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.thresholds.contract import JudgedContract
+from pydantic import ConfigDict, Field
 
+from gpu_acceptance.base.model import Model, Text
+from gpu_acceptance.inventory.declared import DeclaredNode
+from gpu_acceptance.record.job import RankIdentity
+from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.thresholds.contract import Contract, JudgedContract
+from gpu_acceptance.thresholds.limit import Profile
+
+MOST_NAMES = 50  # of each kind that a record keeps; the number of changed files is whole
 SCHEMA_VERSION = 2
+
+
+class ForeignFixture(Model):
+    """A fixture of the suite's own name that another file provides, so that validations use that one."""
+
+    name: str = Field(max_length=200)
+    file: str = Field(max_length=1_000)
+
+
+class SuiteState(Model):
+    """What rank 0 saw of the suite before the run. Names are of files below the suite's folder, or node ids."""
+
+    source: Literal["checkout", "bundle", "wheel", "unknown"] = "unknown"  # what `changed` is compared with
+    commit: str = Field("", max_length=64)  # of a checkout or a bundle
+    changed: tuple[str, ...] = Field((), max_length=MOST_NAMES)  # changed, added or missing
+    num_changed: int = 0
+    conftests: tuple[str, ...] = Field((), max_length=MOST_NAMES)  # but the suite's own
+    fixtures: tuple[ForeignFixture, ...] = Field((), max_length=MOST_NAMES)
+    threads: tuple[str, ...] = Field((), max_length=MOST_NAMES)  # that an import started and Python waits for: name and module
+    hidden: tuple[str, ...] = Field((), max_length=MOST_NAMES)  # test functions that gave fewer validations than they define
+
+
+class PlannedValidation(Model):
+    nodeid: str
+    deadline_s: float
+    min_ranks: int = 1
+    min_ranks_per_node: int = 1
+    min_nodes: int = 1
+    needs: tuple[str, ...] = ()  # of inventory/needs.py
+
+
+class RunPlan(Model):
+    """What is to be judged and by what; the same second line in every rank's journal, so that any journal is enough to judge by."""
+
+    model_config = ConfigDict(revalidate_instances="always")  # a profile is a plain dataclass: its values are checked here, not by itself
+
+    kind: Literal["plan"] = "plan"
+    run_id: str
+    started_at: str  # ISO 8601, UTC
+    command: tuple[str, ...]
+    profile: Profile
+    waivers: dict[str, str] = Field(default_factory=dict)
+    declared_gpus: int | None = None  # --gpus
+    expected_nodes: int | None = None  # --expect-nodes
+    declared_nodes: tuple[DeclaredNode, ...] = ()  # --site
+    contract: Contract | None = None  # --contract
+    measure_only: bool = False
+    allow_busy: bool = False  # --allow-busy
+    has_authentic_messages: bool | None = None  # between the ranks; None: of a version that does not say so
+    has_closing: bool = False  # each journal ends with how the run ended; False: of a version whose ranks did not say so
+    num_deselected: int = 0
+    selection: str = ""  # where less than the whole suite was asked for: what; it weakens the verdict
+    not_collected: tuple[str, ...] = ()  # a sentence for each test file of which no validations are known
+    not_at_level: dict[str, int] = Field(default_factory=dict)  # by subject: how many validations the chosen level leaves out
+    suite: SuiteState | None = None  # as rank 0 saw it; None: an earlier version did not look
+    validations: tuple[PlannedValidation, ...]  # in rank 0's order
+    gpu_acceptance_version: str
+
+
+class DisputedRecord(Model):
+    """A record that a rank told otherwise than rank 0 judged it: outcome and digest on both sides, or `nothing`."""
+
+    rank: int
+    nodeid: str
+    attempt: int
+    told: str
+    judged: str
+
+
+class ControlMessages(Model):
+    """What is known of the control messages of a run, over all ranks; counts are by kind of message."""
+
+    is_authenticated: bool  # whether each carried a code that only the run's own processes can make
+    dropped: dict[str, int] = Field(default_factory=dict)  # not authentic, or repeated: what strangers wrote
+    lost: dict[str, int] = Field(default_factory=dict)  # sent, and deleted or overwritten before they were read
+    disputed: tuple[DisputedRecord, ...] = ()  # the first of each rank that objects
+
+
+class Refusal(Model):
+    """Nothing ran, which proves nothing."""
+
+    kind: Literal["refusal"] = "refusal"
+    message: Text
+    exit_code: Literal[6] = 6  # INCOMPLETE; of what is refused with another code no journal is kept
+    ended_at: str  # ISO 8601, UTC
 
 
 class Coverage(Model):

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from gpu_acceptance.record.figure import Labels
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Row
+from gpu_acceptance.record.row import RankRecord, Row
 from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.commands import filled, names_of

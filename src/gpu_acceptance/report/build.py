@@ -14,11 +14,11 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from gpu_acceptance.base.gc_pause import gc_paused
+from gpu_acceptance.base.model import gc_paused
 from gpu_acceptance.base.text import visible
 from gpu_acceptance.folder.disk import read_regular, sha256_of, write_atomically
 from gpu_acceptance.folder.results import RESULTS, read_results
-from gpu_acceptance.record.clocks import clock_sentences
+from gpu_acceptance.record.job import clock_sentences
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import (
     advice,

@@ -7,10 +7,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from gpu_acceptance.record.identity import RankFacts, RankIdentity
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.record.job import RankFacts, RankIdentity
+from gpu_acceptance.record.row import RankRecord
+from gpu_acceptance.record.run_record import RunPlan, RunRecord
 
 
 @cache

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from gpu_acceptance.inventory.declared import by_declared_name
 from gpu_acceptance.inventory.named_gpu import Gpu
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.job import by_node
+from gpu_acceptance.record.job import RankIdentity, by_node
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import count, ranks_text
 

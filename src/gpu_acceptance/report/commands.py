@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 
 from gpu_acceptance.record.figure import Labels
-from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.record.job import RankIdentity
 
 PLACEHOLDERS = ("HOST", "UUID", "BUS", "DEVICE", "PORT", "RUN", "PID", "POD")  # the last two only a person at the machine knows
 _PLACEHOLDER = re.compile(r"<([A-Z]+)>")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
-from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.record.run_record import RunPlan, RunRecord
 from gpu_acceptance.report.formatting import count, judged_figure
 from gpu_acceptance.report.words import STATUS, Mark
 from gpu_acceptance.thresholds.contract import Contract, JudgedLine, LineState

@@ -19,9 +19,8 @@ from pathlib import Path
 
 from gpu_acceptance.base.text import visible
 from gpu_acceptance.folder.disk import RecordError
-from gpu_acceptance.record.curve import Curve
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Row
+from gpu_acceptance.record.figure import Curve
+from gpu_acceptance.record.row import RankRecord, Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import count, parse_moment
 

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 
 from gpu_acceptance.base.text import one_line
 from gpu_acceptance.record.figure import Figure
-from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.record.job import RankIdentity
 from gpu_acceptance.record.outcome import Status
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.row import Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import exact
 from gpu_acceptance.report.validations import shown_figures

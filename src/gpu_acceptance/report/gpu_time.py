@@ -1,8 +1,7 @@
 """What the GPUs did during an attempt, as columns of its table: mean, and from where to where it went."""
 
 from gpu_acceptance.record.gpu_telemetry import LEAST_KNOWN, GpuTelemetry
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt
+from gpu_acceptance.record.row import Attempt, RankRecord
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import count, rounded
 from gpu_acceptance.thresholds.limit import RESERVED_SUBJECTS

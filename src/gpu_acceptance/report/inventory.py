@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.record.clocks import clock_offset
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.job import by_node
+from gpu_acceptance.record.job import RankIdentity, by_node, clock_offset
 from gpu_acceptance.record.run_record import RunRecord
 
 _OWN = ("product_serial", "chassis_serial")  # each node has its own

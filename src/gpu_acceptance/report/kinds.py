@@ -12,8 +12,7 @@ from functools import cache
 
 from gpu_acceptance.inventory import xids
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Judgement
+from gpu_acceptance.record.row import Judgement, RankRecord
 from gpu_acceptance.record.run_record import Objection, RunEnd
 from gpu_acceptance.report.remedies import FoundBy, table
 

@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt, Judgement
+from gpu_acceptance.record.row import Attempt, Judgement, RankRecord
 from gpu_acceptance.report.formatting import rounded
 
 MOST_RANKS = 64  # with a line each; all others are in results.json and figures.csv

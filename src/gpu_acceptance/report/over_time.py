@@ -9,7 +9,7 @@ from itertools import groupby
 
 from gpu_acceptance.inventory import event_reasons
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
-from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.axis import Axis, axis_over
 from gpu_acceptance.report.formatting import count, rounded

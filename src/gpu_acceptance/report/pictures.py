@@ -8,14 +8,13 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.record.curve import Curve
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt
+from gpu_acceptance.record.figure import Curve
+from gpu_acceptance.record.row import Attempt, RankRecord
 from gpu_acceptance.report.axis import Axis, axis_over
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.picked import MOST_RANKS, picked
 from gpu_acceptance.thresholds.limit import Value
-from gpu_acceptance.thresholds.loss_reference import reference_of
+from gpu_acceptance.thresholds.parameter_relations import reference_of
 
 WIDTH, HEIGHT = 640, 220
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28  # of the drawing, around the curves

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Row
+from gpu_acceptance.record.row import RankRecord, Row
 from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
 from gpu_acceptance.report.advice import Advice, advice_on
 from gpu_acceptance.report.cluster import places

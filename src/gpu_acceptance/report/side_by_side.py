@@ -4,8 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.job import by_node
+from gpu_acceptance.record.job import RankIdentity, by_node
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_record import RunRecord

@@ -13,7 +13,7 @@ from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import rounded
 from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel
 from gpu_acceptance.thresholds.limit import subject_of_metric
-from gpu_acceptance.thresholds.size_reference import Curve, size_reference
+from gpu_acceptance.thresholds.parameter_relations import Curve, size_reference
 from gpu_acceptance.thresholds.values import with_unit
 
 _SUBJECTS = ("nccl_sizes", "nccl")

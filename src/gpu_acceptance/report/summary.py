@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpu_acceptance.base.text import clip, one_line, visible
-from gpu_acceptance.record.clocks import clock_sentences
+from gpu_acceptance.record.job import clock_sentences
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from gpu_acceptance.record.figure import Labels
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.job import by_node
+from gpu_acceptance.record.job import RankIdentity, by_node
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import count, spans
 

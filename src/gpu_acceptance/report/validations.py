@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Status
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import Attempt, Judgement, Row
+from gpu_acceptance.record.row import Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import gpu_time, notable
 from gpu_acceptance.report.cluster import places

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.run.plan import JobShape
 from gpu_acceptance.thresholds.contract import Contract

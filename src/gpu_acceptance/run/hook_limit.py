@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from types import FrameType
 
-from gpu_acceptance.base.exit_timer import end_process_within, let_process_run
+from gpu_acceptance.base.exit import end_process_within, let_process_run
 from gpu_acceptance.report.ending import describe
 from gpu_acceptance.run.run import Run
 

@@ -12,8 +12,7 @@ from gpu_acceptance.control.messages import Agreed, AskClock, Clock, Collected, 
 from gpu_acceptance.control.patience import Patience
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.refused import INCOMPLETE, RefusedError, UnmetError, interrupted
-from gpu_acceptance.record.clocks import ahead
-from gpu_acceptance.record.identity import Bounds, RankIdentity
+from gpu_acceptance.record.job import Bounds, RankIdentity, ahead
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.thresholds.values import first_of
 

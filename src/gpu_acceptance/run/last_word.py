@@ -8,7 +8,7 @@ from typing import IO
 
 import pytest
 
-from gpu_acceptance.base.exit_timer import end_process_within
+from gpu_acceptance.base.exit import end_process_within
 from gpu_acceptance.base.text import visible
 from gpu_acceptance.control.refused import RefusedError, interrupted
 from gpu_acceptance.control.torchrun import find_owner

@@ -13,8 +13,7 @@ from gpu_acceptance.base.folder_check import find_silent
 from gpu_acceptance.control.refused import RefusedError
 from gpu_acceptance.inventory.needs import OLDEST, lacking_packages
 from gpu_acceptance.measure.lora.dialogue import DialogueError
-from gpu_acceptance.measure.lora.model_folder import Checkpoint, look_at
-from gpu_acceptance.measure.lora.model_reader import CheckpointError
+from gpu_acceptance.measure.lora.model_folder import Checkpoint, CheckpointError, look_at
 from gpu_acceptance.measure.lora.reading import Read, read
 from gpu_acceptance.thresholds.limit import Value
 

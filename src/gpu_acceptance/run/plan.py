@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.torchrun import RANKS_WITHOUT_GPUS
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.thresholds.levels import left_out, num_left_out, runs
 from gpu_acceptance.thresholds.limit import Limit, Profile, bound_at, matching_reason, subject_of_metric

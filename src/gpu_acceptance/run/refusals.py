@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.base.text import one_line
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.job import by_node
+from gpu_acceptance.record.job import RankIdentity, by_node
 from gpu_acceptance.run.foreign_settings import forbidden_settings
 from gpu_acceptance.run.offered import has_value
 from gpu_acceptance.run.suite import PLUGIN

@@ -17,12 +17,10 @@ from gpu_acceptance.control.refused import USAGE, RefusedError, UnmetError, inte
 from gpu_acceptance.folder.manifest import MANIFEST, write_manifest
 from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.folder.run_files import RunFiles, utc_now
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
-from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.run_record import Closing, RunEnd, RunRecord
+from gpu_acceptance.record.run_record import Closing, RunEnd, RunPlan, RunRecord
 from gpu_acceptance.report.ending import INTERNAL_ERROR, Ending, broken, complete_ending, describe, spoil, write_ending
 from gpu_acceptance.report.event_files import write_event_files
 from gpu_acceptance.report.github import tell_github

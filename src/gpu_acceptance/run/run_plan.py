@@ -10,7 +10,7 @@ import psutil
 from gpu_acceptance import __version__
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.torchrun import find_owner
-from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
+from gpu_acceptance.record.run_record import PlannedValidation, RunPlan
 from gpu_acceptance.run.collecting import Collected
 from gpu_acceptance.run.own_files import OwnFiles
 from gpu_acceptance.run.settings import Settings

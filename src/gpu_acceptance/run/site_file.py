@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from gpu_acceptance.base.model import Model
 from gpu_acceptance.inventory.declared import DeclaredNode
-from gpu_acceptance.thresholds.entries_file import problems_of_entries
+from gpu_acceptance.thresholds.contract_file import problems_of_entries
 from gpu_acceptance.thresholds.file import read_validated
 from gpu_acceptance.thresholds.limit import FileDigest
 

@@ -4,8 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_acceptance.base.facts import become_subreaper, has_lost_torchrun
-from gpu_acceptance.base.open_files import let_open, num_files_of_store
+from gpu_acceptance.base.facts import become_subreaper, has_lost_torchrun, let_open, num_files_of_store
 from gpu_acceptance.base.stop_signals import StopSignals
 from gpu_acceptance.control.control import CONNECT_S, Control, UnreachableError, control_prefix
 from gpu_acceptance.control.identity import read_identity
@@ -19,8 +18,7 @@ from gpu_acceptance.control.store_host import host_store
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.run_files import RunFiles, claim_run_folder, new_run_id
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.run import checkpoint_folder, data_dir, lora_files
 from gpu_acceptance.run.chosen_profile import choose_profile
 from gpu_acceptance.run.joining import join

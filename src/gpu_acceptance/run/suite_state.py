@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.record.suite_state import MOST_NAMES, ForeignFixture, SuiteState
+from gpu_acceptance.record.run_record import MOST_NAMES, ForeignFixture, SuiteState
 from gpu_acceptance.run.suite import CONFTEST, PARTS, is_installed
 
 _PARTS = (*PARTS, "thresholds", "src")

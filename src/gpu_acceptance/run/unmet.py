@@ -12,8 +12,8 @@ from gpu_acceptance.control.refused import INCOMPLETE, RefusedError, UnmetError
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.run_files import RunFiles, node_run_id, utc_now
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.refusal import Refusal
+from gpu_acceptance.record.job import RankIdentity
+from gpu_acceptance.record.run_record import Refusal
 
 
 def refuse_start(

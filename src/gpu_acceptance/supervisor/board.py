@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gpu_acceptance.control.messages import Enter, Gather, Gathered, Go, Message, PeerBad, Published, Seal, Vote
 from gpu_acceptance.record.outcome import Cause, Outcome
-from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.supervisor.confirmation import Told, note
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.verdict.attempts import causes_before_victims, is_poison

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from gpu_acceptance.control.messages import AskJournal, JournalTold, ToldRecord
 from gpu_acceptance.folder.journal import Journal
-from gpu_acceptance.record.control_messages import DisputedRecord
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.run_record import Closing
+from gpu_acceptance.record.row import RankRecord
+from gpu_acceptance.record.run_record import Closing, DisputedRecord
 
 _DIGITS = 16
 Told = dict[tuple[str, int], ToldRecord]  # by validation and attempt

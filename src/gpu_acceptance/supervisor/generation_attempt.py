@@ -2,7 +2,7 @@
 
 import time
 
-from gpu_acceptance.base.exit_status import ExitStatus
+from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.control.messages import Go, Message
 from gpu_acceptance.record.outcome import Cause, Outcome

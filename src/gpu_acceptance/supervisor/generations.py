@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from gpu_acceptance.control.messages import Go, Kind
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
-from gpu_acceptance.record.row import WORKER_END, Attempt
+from gpu_acceptance.record.row import WORKER_END, Attempt, RankRecord
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.thresholds.limit import Profile, subject_of
 from gpu_acceptance.verdict.attempts import is_poison

@@ -19,7 +19,7 @@ from pydantic import Field, TypeAdapter
 from gpu_acceptance.base.facts import process_state, signal_main_thread
 from gpu_acceptance.base.text import MAX_TEXT, clip
 from gpu_acceptance.record.outcome import Cause
-from gpu_acceptance.record.rank_record import MOST_COLLECTIVES, LastCollective
+from gpu_acceptance.record.row import MOST_COLLECTIVES, LastCollective
 from gpu_acceptance.supervisor.nccl_ras import RasQuery
 
 _COLLECTIVES = TypeAdapter(Annotated[tuple[LastCollective, ...], Field(max_length=MOST_COLLECTIVES)])

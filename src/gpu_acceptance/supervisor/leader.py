@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.base.budget import Budget
-from gpu_acceptance.base.gc_pause import gc_paused
+from gpu_acceptance.base.model import gc_paused
 from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.messages import Stop, Verdict

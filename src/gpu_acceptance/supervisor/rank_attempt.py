@@ -8,13 +8,13 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpu_acceptance.base.exit_status import ExitStatus
+from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.control.ledger import LATE_S
 from gpu_acceptance.control.messages import Enter, Gather, Gathered, Go, Message, OfAttempt, PeerBad, Seal, Sealable, Vote
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome
-from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.supervisor.board import GRACE_S
 from gpu_acceptance.supervisor.events import Garbled
 from gpu_acceptance.supervisor.inquiry import LONGEST_S, Inquiry

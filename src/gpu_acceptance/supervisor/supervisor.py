@@ -9,8 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
-from gpu_acceptance.base.gc_pause import gc_paused, gc_spared
-from gpu_acceptance.base.model import encode
+from gpu_acceptance.base.model import encode, gc_paused, gc_spared
 from gpu_acceptance.base.stop_signals import StopSignals, asked_as_well
 from gpu_acceptance.control.control import Control, ControlError, UnreachableError
 from gpu_acceptance.control.ledger import LATE_S
@@ -44,11 +43,11 @@ from gpu_acceptance.control.messages import (
 )
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.folder.journal import Journal
-from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.figure import Figure
-from gpu_acceptance.record.identity import RankFacts
+from gpu_acceptance.record.job import RankFacts
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import RankRecord
+from gpu_acceptance.record.row import RankRecord
+from gpu_acceptance.record.run_record import ControlMessages
 from gpu_acceptance.supervisor.board import GRACE_S, Board
 from gpu_acceptance.supervisor.confirmation import Told, answer, find_disputed, note
 from gpu_acceptance.supervisor.events import Event, Events, Exit, FromControl, FromWorker, StopAsked

@@ -18,10 +18,10 @@ from gpu_acceptance.folder.run_files import RunFiles
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.declared import DeclaredNode
+from gpu_acceptance.record.counters import LogWarnings
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
-from gpu_acceptance.record.identity import RankIdentity
-from gpu_acceptance.record.log_warnings import LogWarnings
+from gpu_acceptance.record.job import RankIdentity
 from gpu_acceptance.supervisor.counter_watch import CounterWatch
 from gpu_acceptance.supervisor.events import Events
 from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess, start_fork_server

@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from gpu_acceptance.base.exit_status import ExitStatus
+from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.facts import count_oom_kills
 from gpu_acceptance.base.pidfd import pidfd_open
 from gpu_acceptance.supervisor.fork_server_process import ForkedProcess, ForkServerProcess

@@ -1,20 +1,17 @@
-"""The contract's file (`--contract=FILE`), and whether the profile of a run can answer it.
+"""Files of entries in YAML, and the one that names the lines of a contract."""
 
-The texts of `description` are shown to whoever got a key wrong, and stand in thresholds/contract.schema.json.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gpu_acceptance.base.model import Model
-from gpu_acceptance.base.strict_yaml import shown
+from gpu_acceptance.base.strict_yaml import Document, Key, shown
+from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.thresholds.contract import Contract, ContractLine
-from gpu_acceptance.thresholds.entries_file import problems_of_entries
-from gpu_acceptance.thresholds.file import LimitsError, dotted, read_validated
+from gpu_acceptance.thresholds.file import LimitsError, dotted, line_of, read_validated
 from gpu_acceptance.thresholds.known_metrics import nearest_metric
 from gpu_acceptance.thresholds.limit import FileDigest, Limit, Nodes, Profile
 from gpu_acceptance.thresholds.schema import printable, unique
@@ -28,6 +25,37 @@ _Words = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(prin
 _Number = Annotated[str, Field(pattern=r"^[!-~]([ -~]{0,30}[!-~])?$")]
 _Glob = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(\.[a-z0-9_*?]+){1,4}$", max_length=120)]
 _A_LINE = f"1 to {MOST_LINES} lines of the contract by their numbers, each to a mapping of text and metrics"
+
+
+def problems_of_entries(
+    top: type[BaseModel], entry: type[BaseModel], *, bad_key: str, an_entry: str
+) -> Callable[[str, Document, ValidationError], list[str]]:
+    """One line for each problem: file, key, line, what was seen, what is allowed; for `read_validated`.
+
+    `bad_key`: what to say of the name of an entry that cannot be one. `an_entry`: what an entry is.
+    """
+
+    def what(detail: Any, path: tuple[Key, ...]) -> str:
+        model = entry if len(path) > 2 else top
+        if detail["type"] == "extra_forbidden":
+            return f"unknown key; known: {', '.join(model.model_fields)}{did_you_mean(path[-1], model.model_fields)}"
+        if detail["type"] == "value_error":
+            return str(detail["ctx"]["error"])
+        if detail["loc"][-1] == "[key]":
+            return bad_key
+        allowed = an_entry if len(path) == 2 else str(model.model_fields[str(path[2 if len(path) > 2 else 0])].description)
+        if detail["type"] == "missing":
+            return f"is missing; needed: {allowed}"
+        return f"{shown(detail['input'])} is not allowed; allowed: {allowed}"
+
+    def problems(name: str, document: Document, error: ValidationError) -> list[str]:
+        found = []
+        for detail in error.errors(include_url=False):
+            path = tuple(key for key in detail["loc"] if key != "[key]")
+            found.append(f"{name}: {dotted(path)}{line_of(document, path)}: {what(detail, path)}")
+        return found
+
+    return problems
 
 
 class LineEntry(Model):

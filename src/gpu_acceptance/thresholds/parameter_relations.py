@@ -1,19 +1,23 @@
-"""What must hold between the parameters of a profile, or a run could not come to its end. Pure.
+"""What must hold between parameters, and the two that are texts: losses and figures by message size to compare with."""
 
-The seconds that a validation takes by its parameters alone are a bound from below: blocks, rests and holds, none of the work between them.
-Calibrating a block takes two blocks more. At most half of the deadline may go into them: loading kernels, making data and comparing them
-take the rest.
-"""
-
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.thresholds.limit import Value
-from gpu_acceptance.thresholds.loss_reference import reference_of
 from gpu_acceptance.thresholds.parameters import DRILLS
-from gpu_acceptance.thresholds.size_reference import size_reference
 from gpu_acceptance.thresholds.values import show
 
+NO_REFERENCE = "none"
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+_NAME = re.compile(r"[a-z][a-z_]{2,30}")
+_GPUS = re.compile(r"[1-9][0-9]{0,3}")
+_SIZE = re.compile(r"([1-9][0-9]{0,5})([bkmg])")
+_FIGURE = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
+_BYTES = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+
+Curve = Mapping[int, float]  # by bytes
 KERNEL_SHAPES = 42  # 14 kernels at 3 shapes
 MEMORY_PATTERNS = 6
 NUM_BURSTS = 15
@@ -33,6 +37,47 @@ _BELOW = (
     ("lora_modes.warmup_steps", "lora_modes.num_steps", "a warm-up comes to an end"),
     ("lora_model.warmup_steps", "lora_model.num_steps", "a warm-up comes to an end"),
 )
+
+
+def reference_of(words: str, num_steps: int) -> list[float]:
+    """Its losses; empty where there is none. Raises ValueError where they are no losses, or not of so many steps."""
+    if words == NO_REFERENCE:
+        return []
+    losses = [float(word) if _NUMBER.fullmatch(word) else math.nan for word in words.split()]
+    if len(losses) != num_steps or not all(map(math.isfinite, losses)):
+        found = f"{len(losses)} words, {sum(map(math.isnan, losses))} of them no numbers"
+        raise ValueError(f"{found}; wants {NO_REFERENCE!r}, or one loss for each of {num_steps} steps")
+    return losses
+
+
+def size_reference(words: str) -> Mapping[tuple[str, int], Curve]:
+    """By collective and number of GPUs; empty where there is none. Raises ValueError where the words say nothing of the kind."""
+    if words == NO_REFERENCE:
+        return {}
+    found: dict[tuple[str, int], dict[int, float]] = {}
+    rest = words.split()
+    while rest:
+        name, gpus, *rest = [*rest, ""] if len(rest) == 1 else rest
+        if not (_NAME.fullmatch(name) and _GPUS.fullmatch(gpus)):
+            raise ValueError(f"{name} {gpus}".strip() + f" where a collective and its number of GPUs should stand, {_ALLOWED}")
+        if (name, int(gpus)) in found:
+            raise ValueError(f"{name} {gpus} stands there twice")
+        found[name, int(gpus)], rest = _curve(rest)
+        if not found[name, int(gpus)]:
+            raise ValueError(f"{name} {gpus} without a size and its figure, {_ALLOWED}")
+    return found
+
+
+_ALLOWED = f"as in `all_reduce 8 64m 318.8 4g 365.4`; or {NO_REFERENCE!r}"
+
+
+def _curve(words: list[str]) -> tuple[dict[int, float], list[str]]:
+    """Sizes with their figures as far as they go, and the words after them."""
+    curve: dict[int, float] = {}
+    while len(words) > 1 and (size := _SIZE.fullmatch(words[0])) and _FIGURE.fullmatch(words[1]):
+        curve[int(size[1]) * _BYTES[size[2]]] = float(words[1])
+        words = words[2:]
+    return curve, words
 
 
 @dataclass(frozen=True)

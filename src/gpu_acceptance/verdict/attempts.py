@@ -6,8 +6,7 @@ from typing import Protocol
 
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import FORMING, RankRecord
-from gpu_acceptance.record.row import Row
+from gpu_acceptance.record.row import FORMING, RankRecord, Row
 from gpu_acceptance.thresholds.limit import subject_of
 from gpu_acceptance.verdict.stacks import name_who_did_not_arrive
 

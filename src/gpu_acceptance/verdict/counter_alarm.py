@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.figure import Figure
-from gpu_acceptance.record.run_plan import RunPlan
+from gpu_acceptance.record.run_record import RunPlan
 from gpu_acceptance.thresholds.limit import COUNTERS, bound_at, matching_reason
 from gpu_acceptance.thresholds.values import is_number, show
 

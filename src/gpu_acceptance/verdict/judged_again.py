@@ -7,8 +7,7 @@ from gpu_acceptance.base.model import Model
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Means, Outcome
 from gpu_acceptance.record.row import WORKER_END, Attempt, Judgement, Row
-from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
-from gpu_acceptance.record.run_record import Conclusion, RunRecord
+from gpu_acceptance.record.run_record import Conclusion, PlannedValidation, RunPlan, RunRecord
 from gpu_acceptance.thresholds.limit import subject_of
 from gpu_acceptance.verdict.attempts import too_small
 from gpu_acceptance.verdict.needs import row_of_lack

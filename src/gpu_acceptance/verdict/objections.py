@@ -4,12 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.base.text import clip, named
-from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
-from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.run_record import Coverage, RunEnd
+from gpu_acceptance.record.run_record import ControlMessages, Coverage, RunEnd, RunPlan
 from gpu_acceptance.record.run_record import ObjectionKind as Kind
 from gpu_acceptance.thresholds.contract import JudgedContract, LineState
 from gpu_acceptance.thresholds.limit import Profile

@@ -8,8 +8,7 @@ from operator import attrgetter
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.record.rank_record import FORMING, RankRecord
-from gpu_acceptance.record.row import Attempt, Judgement, Row
+from gpu_acceptance.record.row import FORMING, Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.thresholds.limit import COUNTERS, Profile, matching_reason, subject_of, subject_of_metric
 from gpu_acceptance.thresholds.values import first_of
 from gpu_acceptance.verdict.judge import judge

@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 
-from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, Row
-from gpu_acceptance.record.run_plan import PlannedValidation, RunPlan
-from gpu_acceptance.record.run_record import RunEnd, RunRecord
+from gpu_acceptance.record.run_record import ControlMessages, PlannedValidation, RunEnd, RunPlan, RunRecord
 from gpu_acceptance.verdict.attempts import bare_row, too_small
 from gpu_acceptance.verdict.needs import row_of_lack
 from gpu_acceptance.verdict.rows import make_row

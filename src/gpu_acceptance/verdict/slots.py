@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.record.identity import RankIdentity
+from gpu_acceptance.record.job import RankIdentity
 from gpu_acceptance.record.run_record import RunRecord
 
 Nodes = Mapping[int, list[RankIdentity]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.rank_record import LastCollective, RankRecord
+from gpu_acceptance.record.row import LastCollective, RankRecord
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/gpu_acceptance/|/lib/python3|^<frozen ")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from gpu_acceptance.base.text import one_line
-from gpu_acceptance.record.suite_state import SuiteState
+from gpu_acceptance.record.run_record import SuiteState
 from gpu_acceptance.thresholds.values import first_of, plural
 
 _PROFILES = ("thresholds/", "gpu_acceptance/profiles/")  # in a checkout, and in a wheel

@@ -6,12 +6,10 @@ ACCEPTED must be proved: every expected bound held on every member of its scope,
 from collections.abc import Iterator, Sequence
 
 from gpu_acceptance.base.text import clip
-from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
-from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.run_record import WHOLE, Conclusion, Coverage, Objection, RunEnd, Verdict
+from gpu_acceptance.record.run_record import WHOLE, Conclusion, ControlMessages, Coverage, Objection, RunEnd, RunPlan, Verdict
 from gpu_acceptance.record.run_record import ObjectionKind as Kind
 from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict import busy

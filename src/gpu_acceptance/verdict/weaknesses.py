@@ -3,12 +3,10 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from gpu_acceptance.record.control_messages import ControlMessages
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement, Row
-from gpu_acceptance.record.run_plan import RunPlan
-from gpu_acceptance.record.run_record import Coverage
+from gpu_acceptance.record.run_record import ControlMessages, Coverage, RunPlan
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, Change, ChangeKind, FarBound, subject_of_metric
 from gpu_acceptance.thresholds.values import first_of, level_text, plural
 

@@ -15,10 +15,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from gpu_acceptance.base import title as process_title
+from gpu_acceptance.base import facts as process_title
 from gpu_acceptance.base.exit import ProcessExit
 from gpu_acceptance.base.facts import die_with_parent
-from gpu_acceptance.base.gc_pause import gc_spared
+from gpu_acceptance.base.model import gc_spared
 from gpu_acceptance.base.pidfd import pidfd_open
 from gpu_acceptance.worker.worker import descriptor_environment, run, write_whole_lines
 

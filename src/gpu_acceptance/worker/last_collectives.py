@@ -13,7 +13,7 @@ from typing import Any
 
 from torch._C import _distributed_c10d as c10d
 
-from gpu_acceptance.record.rank_record import MOST_COLLECTIVES, LastCollective
+from gpu_acceptance.record.row import MOST_COLLECTIVES, LastCollective
 
 _RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # NCCL's own; every other backend's
 

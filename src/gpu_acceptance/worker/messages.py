@@ -9,8 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidat
 
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.named_gpu import Gpu
-from gpu_acceptance.record.curve import Curve
-from gpu_acceptance.record.figure import Figure
+from gpu_acceptance.record.figure import Curve, Figure
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.thresholds.limit import Value

@@ -10,7 +10,7 @@ import torch
 from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Cause, Outcome, cause_of
-from gpu_acceptance.record.rank_record import FORMING
+from gpu_acceptance.record.row import FORMING
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.worker.call_witness import CallWitness
 from gpu_acceptance.worker.group import device_facts, form_group, open_device, release_cached_memory, seal, wait_for_device

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from gpu_acceptance.base.exit import ProcessExit
 from gpu_acceptance.base.facts import become_subreaper, die_with_parent, finding_package
-from gpu_acceptance.base.gc_pause import gc_spared
+from gpu_acceptance.base.model import gc_spared
 from gpu_acceptance.base.scratch import SCRATCH
 
 # What shows, stores or selects is the supervisor's; a worker only runs what it is told to run.

@@ -9,7 +9,7 @@ import pytest
 from gloo_ranks import ROOT, answers_of
 
 from gpu_acceptance.measure.lora.made import made
-from gpu_acceptance.record.answered import figure_of
+from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.levels import asked_for

@@ -11,7 +11,7 @@ from gpu_acceptance.measure.lora.curves import departure
 from gpu_acceptance.measure.train.adapters import num_trainable
 from gpu_acceptance.measure.train.pace import Schedule
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
-from gpu_acceptance.record.answered import figure_of
+from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir

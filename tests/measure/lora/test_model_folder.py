@@ -6,12 +6,11 @@ import pytest
 from made_checkpoints import CONFIG, LAYER, PROJECTIONS, TEMPLATE, make_checkpoint, write_json, write_tensors
 
 from gpu_acceptance.measure.lora import model_folder as checkpoint_dir
-from gpu_acceptance.measure.lora import model_reader as checkpoint_reader
+from gpu_acceptance.measure.lora import model_folder as checkpoint_reader
 from gpu_acceptance.measure.lora.calls import find_calls
 from gpu_acceptance.measure.lora.dialogue import for_template
 from gpu_acceptance.measure.lora.made import made
-from gpu_acceptance.measure.lora.model_folder import look_at
-from gpu_acceptance.measure.lora.model_reader import CheckpointError
+from gpu_acceptance.measure.lora.model_folder import CheckpointError, look_at
 from gpu_acceptance.measure.lora.reading import read
 
 WANTED = "wanted: a checkpoint in Hugging Face format, as save_pretrained writes it"

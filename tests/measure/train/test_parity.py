@@ -9,7 +9,7 @@ from gloo_ranks import answers_of
 from gpu_acceptance.measure.train.course import Course
 from gpu_acceptance.measure.train.parity import departure, difference, global_batches, measure
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
-from gpu_acceptance.record.answered import figure_of
+from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir

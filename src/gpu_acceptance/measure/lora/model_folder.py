@@ -1,28 +1,190 @@
-"""A checkpoint as `save_pretrained` of transformers writes it, looked at before any GPU is touched: is it all there, and what is it?
-
-No weight is read, no code of it is run, nothing is asked of a hub.
-"""
+"""The folder of a pretrained model: looked at without loading it, so that a mistake is told before any GPU is touched."""
 
 import ast
+import hashlib
 import importlib.util
+import math
+import os
 import re
 import stat
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from gpu_acceptance.base.safetensors_header import Tensor, TornFileError, read_header
-from gpu_acceptance.measure.lora.model_reader import WANTED, CheckpointError, Reader, shown
-from gpu_acceptance.measure.lora.tokenizer import look_at_tokenizer
+from gpu_acceptance.base.strict_json import StrictJsonError, parse, text_of
 from gpu_acceptance.measure.train.shapes import PROJECTIONS
 
+MOST_HEADER_BYTES = 100_000_000  # as the library has it
+_LENGTH_BYTES = 8
+_MOST_DIMENSIONS = 16
+_METADATA = "__metadata__"
+_ITEM_BYTES = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3"), 1),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
+    **dict.fromkeys(("I32", "U32", "F32"), 4),
+    **dict.fromkeys(("I64", "U64", "F64"), 8),
+}
+_LFS = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\s(?:.*\s)?size (\d{1,18})\s", re.DOTALL)
+MOST_BYTES = 2**27  # of large models the index has some MB, and tokenizer.json 10 to 40
+WANTED = "a checkpoint in Hugging Face format, as save_pretrained writes it"
+TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+MORE_TEMPLATES = "additional_chat_templates"
+_TOOLS = re.compile(r"\btools\b")
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _TABLE = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 _PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 _SHARD = re.compile(r"[\w.-]{1,200}\.safetensors")
 _FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+class TornFileError(ValueError):
+    """A file that is not all there, or not what it is named for: which, what was found, what it promises."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int  # bytes behind the header
+    end: int
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+
+def read_header(path: Path) -> tuple[dict[str, Tensor], bytes]:
+    """The tensors by name, and the header itself. Raises TornFileError, OSError."""
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        header = _header(path, file, size)
+    try:
+        tensors = _tensors(parse(text_of(header)))
+    except StrictJsonError as error:
+        raise TornFileError(f"{path}: no header of safetensors: {error}") from None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise TornFileError(f"{path}: no header of safetensors: a tensor in it has no type, shape and place that fit") from None
+    promised = _LENGTH_BYTES + len(header) + max((tensor.end for tensor in tensors.values()), default=0)
+    if size != promised:
+        raise TornFileError(f"{path}: {size:,} bytes, and its header promises {promised:,}: it was not copied whole")
+    return tensors, header
+
+
+def _header(path: Path, file: BinaryIO, size: int) -> bytes:
+    start = file.read(200)
+    if pointer := _LFS.match(start):
+        raise TornFileError(f"{path}: {size:,} bytes, a pointer of git-lfs to {int(pointer[1]):,}: `git lfs pull` brings the file itself")
+    length = int.from_bytes(start[:_LENGTH_BYTES], "little")
+    if size < _LENGTH_BYTES or length > MOST_HEADER_BYTES:
+        raise TornFileError(f"{path}: {size:,} bytes, and no length of a header of safetensors at its beginning")
+    file.seek(_LENGTH_BYTES)
+    header = file.read(length)
+    if len(header) < length:
+        raise TornFileError(f"{path}: {size:,} bytes, and its header alone has {length:,}: it was not copied whole")
+    return header
+
+
+def _tensors(told: dict[str, Any]) -> dict[str, Tensor]:
+    """Raises all that a wrong entry can raise."""
+    tensors = {name: _tensor(entry) for name, entry in told.items() if name != _METADATA}
+    end = 0
+    for tensor in sorted(tensors.values(), key=lambda one: (one.begin, one.end)):
+        if tensor.begin != end:
+            raise ValueError(tensor)
+        end = tensor.end
+    return tensors
+
+
+def _tensor(told: dict[str, Any]) -> Tensor:
+    (begin, end), shape = told["data_offsets"], told["shape"]
+    if len(shape) > _MOST_DIMENSIONS or not all(type(number) is int and 0 <= number < 2**63 for number in (begin, end, *shape)):
+        raise ValueError(told)
+    tensor = Tensor(told["dtype"], tuple(shape), begin, end)
+    if end - begin != tensor.num_elements * _ITEM_BYTES[tensor.dtype]:
+        raise ValueError(told)
+    return tensor
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be fine-tuned here: the file, what was seen in it, what is allowed."""
+
+
+class Reader:
+    """Reads small files of one folder whole, and remembers a hash of all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.digest = hashlib.sha256()
+
+    def has(self, name: str) -> bool:
+        """A link to nothing is there, and no reason to take another file."""
+        return os.path.lexists(self.folder / name)
+
+    def content(self, name: str) -> bytes:
+        """Raises OSError, CheckpointError."""
+        path = self.folder / name
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:  # of a pipe the opening would never end
+            raise CheckpointError(f"{path}: not a file of at most {MOST_BYTES:,} bytes; wanted: {WANTED}")
+        content = path.read_bytes()
+        self.note(name, content)
+        return content
+
+    def text(self, name: str) -> str:
+        try:
+            return text_of(self.content(name))
+        except StrictJsonError as error:
+            raise CheckpointError(f"{self.folder / name}: {error}") from None
+
+    def object(self, name: str) -> dict[str, Any]:
+        """Raises OSError, CheckpointError."""
+        try:
+            told = parse(self.text(name))
+        except StrictJsonError as error:
+            raise CheckpointError(f"{self.folder / name}: {error}; was it copied whole?") from None
+        if not isinstance(told, dict):
+            raise CheckpointError(f"{self.folder / name}: no object; wanted: {WANTED}")
+        if "auto_map" in told:
+            raise CheckpointError(f"{self.folder / name}: auto_map: it wants code of its own, which is never run here; wanted: {WANTED}")
+        return told
+
+    def note(self, name: str, content: bytes) -> None:
+        self.digest.update(f"{name} {len(content)}\n".encode() + content)
+
+
+def shown(value: object) -> str:
+    """What a file holds, as it may stand in a message: on one line, escaped, short."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def look_at_tokenizer(seen: Reader) -> None:
+    """Raises CheckpointError, OSError."""
+    for name in (TOKENIZER, TOKENIZER_CONFIG):
+        if not seen.has(name):
+            raise CheckpointError(f"{seen.folder}: no {name}: a tokenizer of its own is wanted, as save_pretrained of a fast one writes it")
+    content = seen.content(TOKENIZER).strip()
+    if not (content.startswith(b"{") and content.endswith(b"}")):  # all of its vocabulary is for tokenizers to read
+        raise CheckpointError(f"{seen.folder / TOKENIZER}: no object in JSON from end to end; was it copied whole?")
+    templates = _templates(seen, seen.object(TOKENIZER_CONFIG).get("chat_template"))
+    template = templates.get("tool_use", templates.get("default"))  # as `get_chat_template` of transformers chooses where there are tools
+    if template is None:
+        raise CheckpointError(f"{seen.folder}: no chat template: neither {TEMPLATE}, nor chat_template in {TOKENIZER_CONFIG}")
+    if not _TOOLS.search(template):
+        raise CheckpointError(f"{seen.folder}: its chat template takes no tools; wanted: one that functions can be offered by")
+
+
+def _templates(seen: Reader, told: object) -> dict[str, str]:
+    """By name; files come before what tokenizer_config.json holds, as they do in transformers."""
+    more = sorted((seen.folder / MORE_TEMPLATES).glob("*.jinja"))
+    files = {path.stem: f"{MORE_TEMPLATES}/{path.name}" for path in more} | ({"default": TEMPLATE} if seen.has(TEMPLATE) else {})
+    if files:
+        return {name: seen.text(file) for name, file in files.items()}
+    listed = told if isinstance(told, list) else [{"name": "default", "template": told}]
+    pairs = [(one.get("name"), one.get("template")) for one in listed if isinstance(one, dict)]
+    return {name: template for name, template in pairs if isinstance(name, str) and isinstance(template, str)}
 
 
 @dataclass(frozen=True)

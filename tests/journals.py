@@ -12,7 +12,7 @@ from gpu_acceptance.record.row import Attempt, RankRecord, Row
 from gpu_acceptance.record.run_record import WHOLE, Closing, PlannedValidation, RunPlan, RunRecord
 from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, too_small
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.run_record import make_run_record
 from tests.judging import make_identity, make_limit, make_profile

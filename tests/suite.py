@@ -23,7 +23,7 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import Conclusion, RunRecord
 from gpu_acceptance.thresholds.profile import load_profile
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.verdict import conclude
 
 ROOT = Path(__file__).parents[1]

@@ -20,7 +20,7 @@ from gpu_acceptance.control.lookout import _UNREACHABLE_S, LOST_S
 from gpu_acceptance.control.refused import INCOMPLETE
 from gpu_acceptance.folder.journal import read_journal
 from gpu_acceptance.folder.results import read_results
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 
 # The first test that asks may wait for all scenarios.
 pytestmark = [pytest.mark.launcher, pytest.mark.timeout(900), needs_hosts]

@@ -7,7 +7,7 @@ import pytest
 from bundles import cluster_python
 from suite import PYTHON, ROOT, run, torchrun_command
 
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 
 pytestmark = pytest.mark.launcher
 

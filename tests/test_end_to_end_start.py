@@ -3,7 +3,7 @@
 import pytest
 from suite import make_suite, torchrun
 
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 
 pytestmark = pytest.mark.launcher
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpu_acceptance.thresholds.limit import Peers
-from gpu_acceptance.verdict.peers import ALPHA, allowed_deficit, find_behind, peer_factor
+from gpu_acceptance.verdict.bounds import ALPHA, allowed_deficit, find_behind, peer_factor
 from tests.judging import reading_of
 
 pytestmark = pytest.mark.slow

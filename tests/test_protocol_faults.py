@@ -9,7 +9,7 @@ from gpu_acceptance.folder.journal import read_journal
 from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.record.row import WORKER_END
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 
 V0, V1 = (one.nodeid for one in validations({}, {}))
 

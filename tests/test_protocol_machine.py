@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from virtual.invariants import check
 from virtual.world import Shape, World, validations
 
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 
 pytestmark = pytest.mark.slow
 

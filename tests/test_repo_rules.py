@@ -41,7 +41,7 @@ ARROWS = {  # a package -> the packages that it imports: these and no others, ea
 }
 FIXTURES = "base inventory measure record run thresholds worker"
 FIXTURES_OF_A_RUN = {"run.checkpoint_folder", "run.checkpoint_removal", "run.lora_files"}  # files that a validation reads and writes
-PURE = ("base.clip", "base.ranges", "base.visible", "thresholds.limit", "record", "verdict")
+PURE = ("base.text", "thresholds.limit", "record", "verdict")
 SHIPPED = profile_names(shipped_dir())
 SELECTED = [name for name in SHIPPED if name in {"cpu", "h200-sxm"}]  # the ones that this suite has run on
 CODE = ("src", "fixtures", "acceptance", "tools", "benchmarks")

@@ -12,8 +12,7 @@ from gpu_acceptance.folder.results import RESULTS, write_results
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.build import REPORT, write_page
 from gpu_acceptance.report.exports import EXPORTS
-from gpu_acceptance.verdict.judged_again import find_concluded_otherwise
-from gpu_acceptance.verdict.run_record import conclude_again
+from gpu_acceptance.verdict.run_record import conclude_again, find_concluded_otherwise
 
 ROOT = Path(__file__).resolve().parents[1]
 

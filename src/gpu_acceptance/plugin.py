@@ -46,7 +46,7 @@ from gpu_acceptance.run.settings import Settings, read_settings
 from gpu_acceptance.run.starting import start_run
 from gpu_acceptance.run.terminal import RunTerminal
 from gpu_acceptance.run.validations import FormationItem, order, read_validation
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.rows import declared_reason
 from gpu_acceptance.worker.plugin import WorkerPlugin
 

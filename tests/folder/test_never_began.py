@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.folder.journal import JournalContent
-from gpu_acceptance.folder.never_began import NeverBegan, find_why_it_never_began
+from gpu_acceptance.folder.journal import JournalContent, NeverBegan, find_why_it_never_began
 from gpu_acceptance.record.run_record import Refusal
 from tests.journals import RUN_ID, told
 from tests.judging import make_identity

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_acceptance.base.model import encode
 from gpu_acceptance.folder.disk import RecordError
-from gpu_acceptance.folder.journal import JournalContent, read_journal
-from gpu_acceptance.folder.never_began import NothingRanError
+from gpu_acceptance.folder.journal import JournalContent, NothingRanError, read_journal
 from gpu_acceptance.folder.rebuild import last_written, read_run_folder, rebuild
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.run_record import ControlMessages, Refusal, RunEnd
@@ -21,9 +20,8 @@ from gpu_acceptance.report import build_page
 from gpu_acceptance.report.advice import advice_on_run
 from gpu_acceptance.thresholds.limit import Peers
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
-from gpu_acceptance.verdict.judged_again import find_concluded_otherwise
-from gpu_acceptance.verdict.objections import FORMATION
-from gpu_acceptance.verdict.run_record import conclude_again, make_run_record
+from gpu_acceptance.verdict.reasons import FORMATION
+from gpu_acceptance.verdict.run_record import conclude_again, find_concluded_otherwise, make_run_record
 from tests.journals import BF16, LARGE_JOB, PROFILE, RUN_ID, TRIAD, Told, attempt_of, checked, make_plan, told
 from tests.judging import make_limit, make_profile, make_record, with_record
 from tests.report.pages import parse

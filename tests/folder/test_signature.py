@@ -170,5 +170,5 @@ def test_an_openssh_that_does_not_answer_holds_nobody_up(signed, keys, capsys, m
     (tmp_path / "ssh-keygen").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "ssh-keygen").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr("gpu_acceptance.folder.signature._ANSWERS_WITHIN_S", 0.2)
+    monkeypatch.setattr("gpu_acceptance.folder.manifest._ANSWERS_WITHIN_S", 0.2)
     assert verify(capsys, signed, keys / "allowed") == (3, f"gpu-acceptance: {tmp_path}/ssh-keygen did not answer within 0.2 s\n")

@@ -28,7 +28,7 @@ from gpu_acceptance.record.row import Row
 from gpu_acceptance.report.naming import learn_record
 from gpu_acceptance.report.redaction import Redactor
 from gpu_acceptance.report.stand_ins import StandIns
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 
 # fault (tests/examples/gpu_faults.py) -> outcomes that are right, name in docs/faults.md
 FAULTS = {

@@ -14,7 +14,7 @@ from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.commands import filled, names_of
 from gpu_acceptance.report.problems import problems
 from gpu_acceptance.report.remedies import table
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.run_record import conclude_again
 from tests.report import samples
 from tests.report.pages import parse

@@ -11,7 +11,7 @@ from gpu_acceptance.thresholds.levels import asked_for, at_level, lasting, left_
 from gpu_acceptance.thresholds.limit import LEVELS, subject_of
 from gpu_acceptance.thresholds.profile import LimitsError, load_profile, profile_names, shipped_dir
 from gpu_acceptance.thresholds.values import level_text
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 
 TABLE = {"quick": {"gemm": 2.0}, "full": {"gemm": 3.0, "memory": 9.0}}
 PROFILE = make_profile(

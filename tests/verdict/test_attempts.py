@@ -6,7 +6,7 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import WHOLE, RunEnd
 from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, is_poison, too_small
-from gpu_acceptance.verdict.objections import broken_off
+from gpu_acceptance.verdict.reasons import broken_off
 from gpu_acceptance.verdict.verdict import conclude
 from tests.journals import LARGE_JOB, told
 from tests.judging import make_job, make_record

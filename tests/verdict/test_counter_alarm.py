@@ -4,7 +4,7 @@ import pytest
 from judging import make_limit, make_plan, make_profile
 
 from gpu_acceptance.record.figure import make_figure
-from gpu_acceptance.verdict.counter_alarm import alarm, most_risen
+from gpu_acceptance.verdict.judge import alarm, most_risen
 
 REPLAYS = make_limit("counters.nvlink.replays", at_most=2, unit="count")
 XIDS = make_limit("counters.xids", at_most=0, unit="count")

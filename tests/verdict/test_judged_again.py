@@ -9,8 +9,7 @@ from gpu_acceptance.record.job import MOST_RANKS
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.contract import ContractLine
-from gpu_acceptance.verdict.judged_again import find_concluded_otherwise
-from gpu_acceptance.verdict.run_record import conclude_again
+from gpu_acceptance.verdict.run_record import conclude_again, find_concluded_otherwise
 from tests.journals import concluded as leave
 from tests.journals import told
 from tests.report import samples

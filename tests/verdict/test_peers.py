@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.thresholds.limit import Peers
-from gpu_acceptance.verdict.peers import find_behind, medians_of_others, peer_factor
+from gpu_acceptance.verdict.bounds import find_behind, medians_of_others, peer_factor
 from tests.judging import reading_of
 
 

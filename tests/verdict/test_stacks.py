@@ -4,8 +4,7 @@ import pytest
 
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import LastCollective, RankRecord
-from gpu_acceptance.verdict.attempts import causes_before_victims
-from gpu_acceptance.verdict.stacks import frames, own_frame, waits, where
+from gpu_acceptance.verdict.attempts import causes_before_victims, frames, own_frame, waits, where
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 IN_ALL_REDUCE = f'''Stack (most recent call first):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.verdict.unlike_variables import unlike_variables
+from gpu_acceptance.verdict.rows import unlike_variables
 from tests.judging import make_job, with_environment
 
 

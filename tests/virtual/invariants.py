@@ -21,7 +21,7 @@ from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.run.joining import COLLECT_S
 from gpu_acceptance.supervisor.board import GRACE_S, LOST_AFTER_S
 from gpu_acceptance.supervisor.generations import MOST_SPOILED
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 
 CODE = 32  # digits before each control message
 LAUNCHER_S = 30.0  # from torchrun's SIGTERM to its SIGKILL

@@ -32,7 +32,7 @@ from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.supervisor import board, events, generation_attempt, leader, rank_attempt, standby, supervisor, worker_hold
 from gpu_acceptance.supervisor.generations import Validation
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 
 DEADLINE_S = 6.0  # of a validation and of a formation
 # modules that read a clock

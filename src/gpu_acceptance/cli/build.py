@@ -14,8 +14,7 @@ from gpu_acceptance.cli.said import UNREADABLE, fail
 from gpu_acceptance.cli.verdict import add_run, say_verdict
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest, refuse_changed, write_manifest
-from gpu_acceptance.folder.merge import copy_journals, find_journals, only_copies
-from gpu_acceptance.folder.rebuild import journal_paths, last_written, read_run_folder, rebuild
+from gpu_acceptance.folder.rebuild import copy_journals, find_journals, journal_paths, last_written, only_copies, read_run_folder, rebuild
 from gpu_acceptance.folder.results import RESULTS, read_results, write_results
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import RunRecord

@@ -12,9 +12,20 @@ from gpu_acceptance.cli.arguments import existing_file, existing_folder, matchin
 from gpu_acceptance.cli.run_folder import UsageError, find_run, refuse_another_run
 from gpu_acceptance.folder.corroboration import find_unlike_journals
 from gpu_acceptance.folder.disk import RecordError, write_atomically
-from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE, Difference, Kind, Manifest, differences, find_manifest
+from gpu_acceptance.folder.manifest import (
+    MANIFEST,
+    NAMESPACE,
+    SIGNATURE,
+    Difference,
+    Kind,
+    Manifest,
+    SignatureError,
+    differences,
+    find_manifest,
+    find_signer,
+    make_signature,
+)
 from gpu_acceptance.folder.results import RESULTS, read_results
-from gpu_acceptance.folder.signature import NAMESPACE, SignatureError, find_signer, make_signature
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.redaction import redact_run

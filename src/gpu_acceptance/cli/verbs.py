@@ -22,7 +22,7 @@ from gpu_acceptance.cli import build, compare, evidence, explain, init, machine,
 from gpu_acceptance.cli.arguments import USAGE, Parser
 from gpu_acceptance.cli.said import INTERRUPTED, UNREADABLE, fail
 from gpu_acceptance.folder.disk import RecordError
-from gpu_acceptance.folder.never_began import NothingRanError
+from gpu_acceptance.folder.journal import NothingRanError
 from gpu_acceptance.report.formatting import count
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 

@@ -9,9 +9,8 @@ from gpu_acceptance.base.text import one_line
 from gpu_acceptance.cli.run_folder import find_run, read_run, refuse_another_run
 from gpu_acceptance.folder.corroboration import find_unlike_journals
 from gpu_acceptance.folder.disk import RecordError
-from gpu_acceptance.folder.journal import read_journal
+from gpu_acceptance.folder.journal import find_why_it_never_began, read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, find_manifest
-from gpu_acceptance.folder.never_began import find_why_it_never_began
 from gpu_acceptance.folder.rebuild import journal_paths
 from gpu_acceptance.folder.results import RESULTS
 from gpu_acceptance.record.run_record import RunRecord

@@ -1,19 +1,16 @@
-"""Journals -> the run record of a run that nobody finished: a reporter that died, a node that was lost, a full disk.
+"""A run rebuilt from its journals alone, also from copies of several nodes."""
 
-What the journals prove counts, a missed limit as well. What they do not is lost, and the run is never ACCEPTED: nobody saw it whole.
-"""
-
+import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_acceptance.folder.disk import RecordError
-from gpu_acceptance.folder.journal import JournalContent, read_journal
+from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomically
+from gpu_acceptance.folder.journal import JournalContent, NothingRanError, find_why_it_never_began, read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest
-from gpu_acceptance.folder.never_began import NothingRanError, find_why_it_never_began
 from gpu_acceptance.folder.run_files import journal_name
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
@@ -21,7 +18,7 @@ from gpu_acceptance.record.row import Attempt, RankRecord, Row
 from gpu_acceptance.record.run_record import WHOLE, ControlMessages, PlannedValidation, RunEnd, RunPlan, RunRecord
 from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, too_small
 from gpu_acceptance.verdict.needs import row_of_lack
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.run_record import judge_row, make_run_record
 
 _MOST_PROBLEMS = 50  # in the record; each has its journal and line
@@ -193,3 +190,40 @@ def _not_concluded(contents: Sequence[JournalContent], job: Job, why: str) -> li
 
 def _took_no_part(contents: Sequence[JournalContent]) -> list[str]:
     return sorted({f"rank {one.identity.rank}: {one.refusal.message}" for one in contents if one.identity and one.refusal})
+
+
+def find_journals(folders: Sequence[Path]) -> dict[str, Path]:
+    """File name -> one journal of that name; copies of it are the same to the byte. RecordError names what does not fit."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        paths = journal_paths(folder)
+        if not paths:
+            raise RecordError(f"{folder}: no journal/rank-*.jsonl in this folder")
+        for path in paths:
+            if path.is_symlink():  # to any file of this machine, which would then be given away as a journal
+                raise RecordError(f"{path}: a link, and no journal that a rank wrote here")
+            other = found.setdefault(path.name, path)
+            if other != path and read_regular(other) != read_regular(path):
+                raise RecordError(f"{other} and {path}: two journals of one rank that differ")
+    return found
+
+
+def only_copies(folders: Sequence[Path]) -> list[Path]:
+    """Folders of which each journal is in an earlier one as well."""
+    found, without = set[str](), []
+    for folder in folders:
+        names = {path.name for path in journal_paths(folder)}
+        if names <= found:
+            without.append(folder)
+        found |= names
+    return without
+
+
+def copy_journals(journals: Mapping[str, Path], out: Path) -> None:
+    """Copy each journal into `out/journal`, unless it is there already; a copy keeps the time at which its last line was written."""
+    folder = out / "journal"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, path in journals.items():
+        if not (folder / name).exists():
+            write_atomically(folder / name, read_regular(path))
+            os.utime(folder / name, (path.stat().st_atime, path.stat().st_mtime))

@@ -8,8 +8,7 @@ from gpu_acceptance.base.model import encode, first_problem, gc_paused
 from gpu_acceptance.base.text import one_line
 from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomically
 from gpu_acceptance.record.run_record import SCHEMA_VERSION, RunRecord
-from gpu_acceptance.verdict.judged_again import find_concluded_otherwise
-from gpu_acceptance.verdict.run_record import conclude_again
+from gpu_acceptance.verdict.run_record import conclude_again, find_concluded_otherwise
 
 RESULTS = "results.json"
 

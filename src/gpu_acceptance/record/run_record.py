@@ -194,7 +194,7 @@ WHOLE = RunEnd()
 class RunRecord(Model):
     """`results.json`: all that a run knows. The report is built from this alone.
 
-    What was judged follows from the plan, the ranks, their attempts and the end: whoever reads it judges again (verdict/judged_again.py).
+    What was judged follows from the plan, the ranks, their attempts and the end: whoever reads it judges again (verdict/run_record.py).
     """
 
     schema_version: Literal[2] = 2

@@ -19,7 +19,7 @@ from gpu_acceptance.report.remedies import table
 from gpu_acceptance.report.words import WITHIN_NOISE
 from gpu_acceptance.thresholds.limit import subject_of_metric
 from gpu_acceptance.thresholds.values import plural
-from gpu_acceptance.verdict.objections import validations
+from gpu_acceptance.verdict.reasons import validations
 from gpu_acceptance.verdict.rows import essence
 
 _MOST_LINES = 20

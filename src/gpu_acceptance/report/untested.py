@@ -15,8 +15,7 @@ from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import OUTCOME, Mark
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, ChangeKind, subject_of_metric
 from gpu_acceptance.thresholds.values import level_text
-from gpu_acceptance.verdict.suite_state import suite_notes
-from gpu_acceptance.verdict.weaknesses import changed_limits
+from gpu_acceptance.verdict.caveats import changed_limits, suite_notes
 
 _MOST_TEXT = 300  # characters of a part
 _WEAKEST_FIRST: tuple[ChangeKind, ...] = ("dropped", "loosened", "not applicable", "changed", "added", "tightened")

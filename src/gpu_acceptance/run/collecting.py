@@ -16,7 +16,7 @@ from gpu_acceptance.run.foreign_hooks import find_foreign_hooks
 from gpu_acceptance.run.suite import FOLDER
 from gpu_acceptance.thresholds.limit import COUNTERS
 from gpu_acceptance.thresholds.values import first_of, plural
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 
 RESERVED = (FORMATION, WORKER_END, COUNTERS)  # what the run itself finds
 _MOST_NAMES = 3

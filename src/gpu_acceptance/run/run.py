@@ -49,9 +49,9 @@ from gpu_acceptance.supervisor.worker_hold import Suite
 from gpu_acceptance.thresholds.levels import runs
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, matching_reason, subject_of
 from gpu_acceptance.verdict.attempts import bare_row
-from gpu_acceptance.verdict.counter_alarm import most_risen
+from gpu_acceptance.verdict.judge import most_risen
 from gpu_acceptance.verdict.needs import Unmet, unmet_needs
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.run_record import make_run_record
 
 _CLEARING_S, _REMOVING_S = 5.0, 20.0  # torchrun ends a rank 30 s after one of its peers has failed

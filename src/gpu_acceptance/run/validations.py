@@ -8,7 +8,7 @@ from gpu_acceptance.control.refused import RefusedError
 from gpu_acceptance.inventory.needs import COMPILER, KNOWN
 from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.thresholds.limit import Value
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 
 _COMPILES = "train.compiled"  # the parameter without which no compiler is needed
 _LONGEST_S = 1e9  # of a deadline; more is a typo

@@ -10,7 +10,7 @@ from gpu_acceptance.record.row import WORKER_END, Attempt, RankRecord
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.thresholds.limit import Profile, subject_of
 from gpu_acceptance.verdict.attempts import is_poison
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 
 _END_S = 15.0  # for a healthy worker to tear down what is still up and to leave
 _MOST_FAILED_FORMATIONS = 2  # in a row; then validations that need a group are not run

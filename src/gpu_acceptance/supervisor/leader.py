@@ -19,7 +19,7 @@ from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.verdict.attempts import all_passed, bare_row, too_small
 from gpu_acceptance.verdict.judge import wants_repeat
 from gpu_acceptance.verdict.needs import has_all, row_of_lack
-from gpu_acceptance.verdict.objections import FORMATION
+from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.rows import make_row
 
 _LIVE_LINE_S = 10.0

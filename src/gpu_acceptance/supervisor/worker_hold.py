@@ -28,7 +28,7 @@ from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess, sta
 from gpu_acceptance.supervisor.telemetry_watch import TelemetryWatch
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.thresholds.limit import Value
-from gpu_acceptance.verdict.counter_alarm import alarm
+from gpu_acceptance.verdict.judge import alarm
 from gpu_acceptance.worker.messages import Form, Paths, Place, World
 from gpu_acceptance.worker.worker import worker_command
 

@@ -7,15 +7,46 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.base.text import clip
-from gpu_acceptance.record.figure import Labels
+from gpu_acceptance.record.figure import Figure, Labels
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, Judgement, Mistake
+from gpu_acceptance.record.run_record import RunPlan
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Scope, bound_at, matching_reason, subject_of_metric
-from gpu_acceptance.thresholds.values import plural, with_unit
-from gpu_acceptance.verdict.bounds import Finding, Reading, bounds_of, find_beyond, find_odd, find_other_than
-from gpu_acceptance.verdict.peers import MIN_UNITS, find_behind, peer_factor
-from gpu_acceptance.verdict.sift import Sifted, quantity, readings_by_metric, sift
+from gpu_acceptance.thresholds.values import is_number, plural, show, with_unit
+from gpu_acceptance.verdict.attempts import all_passed
+from gpu_acceptance.verdict.bounds import (
+    MIN_UNITS,
+    Finding,
+    Reading,
+    bounds_of,
+    find_behind,
+    find_beyond,
+    find_odd,
+    find_other_than,
+    peer_factor,
+)
+from gpu_acceptance.verdict.usable_figures import Sifted, quantity, readings_by_metric, sift
+
+_MOST_TEXT = 200  # every rank tells it to all others
+
+
+def most_risen(plan: RunPlan, gpus_per_node: int, num_nodes: int) -> dict[str, float]:
+    """How far each counter may rise in a run of this shape; none where nothing is judged, and none that is waived."""
+    profile, found = plan.profile, dict[str, float]()
+    for metric, limit in profile.limits.items():
+        most = bound_at(limit.at_most, gpus_per_node)
+        let_off = matching_reason(metric, profile.not_applicable) or matching_reason(metric, plan.waivers)
+        if limit.subject == COUNTERS and most is not None and limit.applies(gpus_per_node, num_nodes) and not let_off:
+            found[metric] = most
+    return {} if plan.measure_only else found
+
+
+def alarm(figures: Iterable[Figure], most: Mapping[str, float]) -> str:
+    """`counters.nvlink.replays = 3 (link 5: 3)`, each that rose further than it may; empty where none did. What was not read is none."""
+    beyond = [one for one in figures if one.metric in most and is_number(one.value) and one.value > most[one.metric]]
+    told = [f"{one.metric} = {show(one.value or 0)}{f' ({one.detail})' if one.detail else ''}" for one in beyond]
+    return clip("; ".join(told), _MOST_TEXT)
 
 
 @dataclass(frozen=True)
@@ -264,3 +295,24 @@ def _ranks(of: Iterable[Reading]) -> tuple[int, ...]:
 
 def _sorted(ranks: Collection[int]) -> tuple[int, ...]:
     return tuple(sorted(set(ranks)))
+
+
+def settle(judgements: tuple[Judgement, ...], attempts: Sequence[Attempt]) -> tuple[Judgement, ...]:
+    """The judgements of attempts that some journals may not tell: nobody is found behind peers of which not all is known."""
+    return judgements if _is_settled(judgements, attempts) else tuple(map(_provisional, judgements))
+
+
+def _is_settled(judgements: Sequence[Judgement], attempts: Sequence[Attempt]) -> bool:
+    """Whether a miss of the peer rule stands: every rank told of every attempt, and no announced repeat was still to come."""
+    outcomes = {record.outcome for attempt in attempts for record in attempt.ranks}
+    if Outcome.LOST in outcomes or attempts[0].number != 1:
+        return False
+    came_through = all(all_passed(attempt.ranks) for attempt in attempts)
+    return not came_through or wants_repeat(judgements, len(attempts)) is None
+
+
+def _provisional(judgement: Judgement) -> Judgement:
+    if judgement.bound != "peers" or judgement.status is not Status.MISSED:
+        return judgement
+    message = clip(f"not confirmed, because the journals do not tell all attempts: {judgement.message}")
+    return judgement.model_copy(update={"status": Status.UNSTABLE, "message": message})

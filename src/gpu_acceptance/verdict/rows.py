@@ -11,13 +11,14 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import FORMING, Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.thresholds.limit import COUNTERS, Profile, matching_reason, subject_of, subject_of_metric
 from gpu_acceptance.thresholds.values import first_of
-from gpu_acceptance.verdict.judge import judge
-from gpu_acceptance.verdict.objections import FORMATION, is_validation
-from gpu_acceptance.verdict.settled import settle
-from gpu_acceptance.verdict.sift import JUDGED_OUTCOMES, quantity
-from gpu_acceptance.verdict.stacks import where
-from gpu_acceptance.verdict.unlike_variables import unlike_variables
+from gpu_acceptance.verdict.attempts import where
+from gpu_acceptance.verdict.judge import judge, settle
+from gpu_acceptance.verdict.reasons import FORMATION, is_validation
+from gpu_acceptance.verdict.usable_figures import JUDGED_OUTCOMES, quantity
 
+_PREFIX, _HARMLESS = "NCCL_", "NCCL_DEBUG"  # what is logged, and where
+_MOST_VARIABLES, _MOST_CHARACTERS = 4, 80
+_UNSET = "not set"
 _OUTCOME_OF = {
     Status.MISSED: Outcome.FAILED,
     Status.INVALID: Outcome.ERROR,
@@ -27,6 +28,32 @@ _OUTCOME_OF = {
 }
 _NO_CAUSE = {Outcome.PASSED, Outcome.VICTIM}
 _MOST_LINES = 6
+
+
+def unlike_variables(job: Job) -> str:
+    """`NCCL_P2P_DISABLE is not set on rank 0 (...), '1' on rank 1 (...)`; empty where the ranks of each node agree."""
+    told = [f"{name} is {', '.join(_values(job, name, ranks))}" for name, ranks in _differing(job)]
+    more = [f"and {len(told) - _MOST_VARIABLES} more"] if len(told) > _MOST_VARIABLES else []
+    return "; ".join([*told[:_MOST_VARIABLES], *more])
+
+
+def _differing(job: Job) -> Iterator[tuple[str, list[int]]]:
+    """Each name with the ranks of the first node on which its value is not the same everywhere."""
+    names = {name for identity in job.ranks for name in identity.environment}
+    for name in sorted(name for name in names if name.startswith(_PREFIX) and not name.startswith(_HARMLESS)):
+        for node in job.nodes:
+            ranks = [rank for rank, identity in job.by_rank.items() if identity.node == node]
+            if len({job.by_rank[rank].environment.get(name) for rank in ranks}) > 1:
+                yield name, ranks
+                break
+
+
+def _values(job: Job, name: str, ranks: list[int]) -> Iterator[str]:
+    ranks_of: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        value = job.by_rank[rank].environment.get(name)
+        ranks_of[_UNSET if value is None else repr(value[:_MOST_CHARACTERS])].append(rank)
+    return (f"{value} on {job.who(who)}" for value, who in ranks_of.items())
 
 
 @dataclass(frozen=True)

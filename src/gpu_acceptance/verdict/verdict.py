@@ -14,9 +14,10 @@ from gpu_acceptance.record.run_record import ObjectionKind as Kind
 from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict import busy
 from gpu_acceptance.verdict.attempts import too_small
+from gpu_acceptance.verdict.caveats import find_control_caveats, find_weaknesses, larger_allocations, suite_notes, tested_part
 from gpu_acceptance.verdict.contract import judge_contract
 from gpu_acceptance.verdict.coverage import judge_run, left_out, make_coverage, subjects_without_limit
-from gpu_acceptance.verdict.objections import (
+from gpu_acceptance.verdict.reasons import (
     Found,
     broken_messages,
     broken_off,
@@ -30,8 +31,6 @@ from gpu_acceptance.verdict.objections import (
     untested,
     validations,
 )
-from gpu_acceptance.verdict.suite_state import suite_notes
-from gpu_acceptance.verdict.weaknesses import find_control_caveats, find_weaknesses, larger_allocations, tested_part
 
 _MOST_PARTS = 4
 

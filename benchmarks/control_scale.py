@@ -20,10 +20,11 @@ import time
 import psutil
 from torch.distributed import TCPStore
 
-from gpu_acceptance.base.model import encode, gc_paused
+from gpu_acceptance.base.model import encode
+from gpu_acceptance.base.process import gc_paused
 from gpu_acceptance.base.stop_signals import StopSignals
 from gpu_acceptance.control.control import Control
-from gpu_acceptance.control.lookout import Lookout
+from gpu_acceptance.control.heartbeats import Lookout
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.secret import Secret
 from gpu_acceptance.control.session import Message

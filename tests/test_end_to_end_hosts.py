@@ -16,8 +16,8 @@ from suite import Finished, extend_conftest
 
 from gpu_acceptance.base.deaf_launcher import PATIENCE_S
 from gpu_acceptance.cli import verbs as cli
-from gpu_acceptance.control.lookout import _UNREACHABLE_S, LOST_S
-from gpu_acceptance.control.refused import INCOMPLETE
+from gpu_acceptance.control.heartbeats import _UNREACHABLE_S, LOST_S
+from gpu_acceptance.control.rank import INCOMPLETE
 from gpu_acceptance.folder.journal import read_journal
 from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.verdict.reasons import FORMATION

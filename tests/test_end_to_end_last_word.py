@@ -146,7 +146,7 @@ BUG = """
 import os
 
 if "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
-    from gpu_acceptance.supervisor.board import Board
+    from gpu_acceptance.supervisor.attempt_state import Board
 
     Board.vote = lambda *_: {}["a bug"]
 """

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pynvml
-from gpu_acceptance.supervisor import counter_watch
+from gpu_acceptance.supervisor import gpu_watch
 
 sys.path.append({str(ROOT / "tests")!r})
 from inventory import fake_nvml
 
 sys.path.pop()
 REPLAYS = "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY"
-real_ask, rank, glances, links = counter_watch.CounterWatch.ask, int(os.environ.get("RANK", 0)), [], {{}}
+real_ask, rank, glances, links = gpu_watch.CounterWatch.ask, int(os.environ.get("RANK", 0)), [], {{}}
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def ask(watch, uuid, *arguments, is_glance=False, **options):
     real_ask(watch, f"GPU-0000000{{number}}-0000-4000-8000-00000000000{{number}}", *arguments, is_glance=is_glance, **options)
 
 
-counter_watch.library, counter_watch.CounterWatch.ask = library, ask
+gpu_watch.library, gpu_watch.CounterWatch.ask = library, ask
 """
 
 

@@ -131,7 +131,7 @@ def test_value(ranks, check):
 """
 OTHER_JUDGEMENT = """
 import os
-from gpu_acceptance.supervisor.board import Board
+from gpu_acceptance.supervisor.attempt_state import Board
 
 publish = Board.publish
 

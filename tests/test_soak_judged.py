@@ -10,7 +10,7 @@ from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.record.thermal import findings, steady_findings
-from gpu_acceptance.supervisor.telemetry_watch import told
+from gpu_acceptance.supervisor.gpu_watch import told
 from gpu_acceptance.thresholds.levels import at_level
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row

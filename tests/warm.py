@@ -21,7 +21,7 @@ from pathlib import Path
 from clean_environment import clean_environment
 from warm_nest import read_once
 
-from gpu_acceptance.base import facts as process_title
+from gpu_acceptance.base import process as process_title
 
 _SERVER = Path(__file__).parent / "warm_server.py"
 _MODULES = ("pytest", "torch.distributed.run", "gpu_acceptance")

@@ -65,7 +65,7 @@ def _loaded(path: Path) -> Any:
     return module
 
 
-_process_title = _loaded(Path(__file__).parents[1] / "src" / "gpu_acceptance" / "base" / "facts.py")
+_process_title = _loaded(Path(__file__).parents[1] / "src" / "gpu_acceptance" / "base" / "process.py")
 
 
 def read_once(environment: Mapping[str, str]) -> dict[str, str]:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.base.facts import signal_main_thread
+from gpu_acceptance.base.process import signal_main_thread
 
 SRC = Path(__file__).parents[2] / "src"
 SUPERVISOR = f"""
 import subprocess, sys
 sys.path.insert(0, {str(SRC)!r})
-from gpu_acceptance.base.facts import become_subreaper, descendants, kill_descendants
+from gpu_acceptance.base.process import become_subreaper, descendants, kill_descendants
 become_subreaper()
 
 def lines(command):

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from gpu_acceptance.base.model import gc_paused, gc_spared
+from gpu_acceptance.base.process import gc_paused, gc_spared
 
 
 def test_it_rests_inside_and_goes_on_even_after_an_error():

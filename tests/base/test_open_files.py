@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from gpu_acceptance.base.facts import let_open, num_files_of_store
+from gpu_acceptance.base.process import let_open, num_files_of_store
 
 
 @pytest.fixture

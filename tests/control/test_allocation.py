@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpu_acceptance.control.allocation import ALLOCATIONS, allocated_nodes
+from gpu_acceptance.control.identity import ALLOCATIONS, allocated_nodes
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ from contextlib import suppress
 import pytest
 
 from gpu_acceptance.base.model import encode
-from gpu_acceptance.control import casts as casts_module
-from gpu_acceptance.control.casts import Casts
+from gpu_acceptance.control import broadcast as casts_module
+from gpu_acceptance.control.broadcast import Casts, Link, Relay, link_to
 from gpu_acceptance.control.messages import Refused
-from gpu_acceptance.control.relay import Link, Relay, link_to
 from gpu_acceptance.control.session import Session
 
 LONG = "long " * 20_000  # more than a relay hands on

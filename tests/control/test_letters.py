@@ -6,9 +6,9 @@ import time
 import pytest
 
 from gpu_acceptance.base.model import encode
-from gpu_acceptance.control import letters
+from gpu_acceptance.control import fan_in
+from gpu_acceptance.control.fan_in import Reader, Speaker, lay_out, ring
 from gpu_acceptance.control.ledger import LATE_S, Ledger, Tampering
-from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
 from gpu_acceptance.control.messages import Vote
 from gpu_acceptance.control.session import Session
 from gpu_acceptance.record.outcome import Outcome
@@ -117,7 +117,7 @@ def test_a_bell_before_any_attempt_tells_nothing(store):
 @pytest.mark.parametrize("line", ["x", "0" * 32 + "1 1 []", "0" * 32 + "1 1 " + "x" * 300])
 def test_a_word_behind_many_lines_of_a_stranger_is_heard(store, reader, line, monkeypatch):
     """Also where they are more than become lines at once, and whatever they look like."""
-    monkeypatch.setattr(letters, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(fan_in, "_MOST_BYTES", 1000)
     monkeypatch.setattr(SESSION, "tampering", Tampering())
     speaker = Speaker(SESSION, 1)
     for word in ("first", "second"):

@@ -7,10 +7,10 @@ import pytest
 from torch.distributed import TCPStore
 from waiting import wait_until
 
-from gpu_acceptance.control import lookout as module
+from gpu_acceptance.control import heartbeats as module
 from gpu_acceptance.control.control import ControlError
+from gpu_acceptance.control.heartbeats import Lookout, Loss
 from gpu_acceptance.control.ledger import Tampering
-from gpu_acceptance.control.lookout import Lookout, Loss
 from gpu_acceptance.control.session import Session
 
 SESSION = Session(b"of this test")

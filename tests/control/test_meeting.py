@@ -15,10 +15,9 @@ from suite import PYTHON
 from waiting import wait_until
 
 from gpu_acceptance.cli.verbs import main, make_parser
-from gpu_acceptance.control import meeting, meeting_host
-from gpu_acceptance.control.meeting import meet
-from gpu_acceptance.control.meeting_host import Hello, Place, Reply
-from gpu_acceptance.control.patience import JOIN_S
+from gpu_acceptance.control import meeting
+from gpu_acceptance.control.meeting import Hello, Place, Reply, meet
+from gpu_acceptance.control.rank import JOIN_S
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +84,7 @@ def test_a_host_that_is_there_counts_for_all(port):
 
 
 def test_a_node_that_does_not_come_is_named_to_all_who_did(nodes, port, monkeypatch):
-    monkeypatch.setattr(meeting_host, "SAY_EVERY_S", 0.5)
+    monkeypatch.setattr(meeting, "SAY_EVERY_S", 0.5)
     answers, lines = nodes({"num_nodes": 5, "timeout_s": 2}, {"num_nodes": 5}, {"num_nodes": 5})
     text = f"nodes 3-4 did not come to 127.0.0.1:{port} within 2 s; see what was said there"
     assert answers == [(6, text)] * 3

@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_acceptance.control import secret as module
-from gpu_acceptance.control.rank import LaunchError, Rank
-from gpu_acceptance.control.refused import RefusedError
+from gpu_acceptance.control.rank import LaunchError, Rank, RefusedError
 from gpu_acceptance.control.secret import KEY, NO_SECRET, find_secret, hide_key
 
 ASKS = """

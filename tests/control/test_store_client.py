@@ -8,22 +8,22 @@ import sys
 import pytest
 from torch.distributed import TCPStore
 
-from gpu_acceptance.control import store_client as module
+from gpu_acceptance.control import session as module
 from gpu_acceptance.control.control import Control, UnreachableError
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.secret import NO_SECRET
-from gpu_acceptance.control.store_client import NoStoreError, store_client
+from gpu_acceptance.control.session import NoStoreError, store_client
 
 pytestmark = pytest.mark.slow
 
 # Where torch itself would wait for ever, and then end: the interpreter must not wait for it.
 ASKS = """
 import sys
-from gpu_acceptance.control import store_client
-store_client._ANSWER_S = 1.0
+from gpu_acceptance.control import session
+session._ANSWER_S = 1.0
 try:
-    store_client.store_client("127.0.0.1", int(sys.argv[1]), 1.0)
-except store_client.NoStoreError as error:
+    session.store_client("127.0.0.1", int(sys.argv[1]), 1.0)
+except session.NoStoreError as error:
     print(error)
 """
 

@@ -30,7 +30,7 @@ from test_fork_server import Starter
 from this_gpu import for_this_gpu
 from waiting import wait_until
 
-from gpu_acceptance.base.facts import become_subreaper
+from gpu_acceptance.base.process import become_subreaper
 from gpu_acceptance.inventory.nvml import library
 
 HAS_GPU = torch.cuda.is_available()

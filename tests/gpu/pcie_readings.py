@@ -21,7 +21,7 @@ from gpu_acceptance.inventory import binding, cpu, gpu_health, gpu_reader, host,
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.host_side import HostSide
 from gpu_acceptance.measure import pcie
-from gpu_acceptance.worker.turns import take_turns
+from gpu_acceptance.worker.session import take_turns
 
 
 class Meeting:

@@ -21,7 +21,7 @@ from gpu_acceptance.inventory.nvml import library
 from gpu_acceptance.inventory.nvml_asker import Asker
 from gpu_acceptance.inventory.sampler import Sampler
 from gpu_acceptance.record.thermal import facts, findings, steady_facts, steady_findings
-from gpu_acceptance.supervisor.telemetry_watch import told
+from gpu_acceptance.supervisor.gpu_watch import told
 
 SETTLE_S, SIZE = 10.0, 8192
 

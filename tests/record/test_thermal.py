@@ -8,7 +8,7 @@ from inventory.replay import HW_SLOWDOWN, HW_THERMAL, PERIOD_S, POWER_CAP, SW_TH
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.sample import unread
 from gpu_acceptance.record.thermal import facts, findings, steady_facts, steady_findings
-from gpu_acceptance.supervisor.telemetry_watch import told
+from gpu_acceptance.supervisor.gpu_watch import told
 
 MINUTE = 60.0
 

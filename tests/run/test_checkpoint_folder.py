@@ -9,7 +9,7 @@ import pytest
 from needs import is_root
 from waiting import wait_until
 
-from gpu_acceptance.control.refused import RefusedError
+from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.run.checkpoint_folder import OLD_S, folder_of, make, make_anew, refuse_unusable, remove_old, sees
 from gpu_acceptance.run.checkpoint_removal import remove, remove_within
 

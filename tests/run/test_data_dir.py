@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fixtures.training import refuse_unlike
-from gpu_acceptance.control.refused import RefusedError
+from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.run.data_dir import refuse_unusable
 
 WANTED = "wanted on every node: tokens.npy (an array of token ids), images/CLASS/FILE, or both"

@@ -8,7 +8,7 @@ import pytest
 from made_checkpoints import make_checkpoint
 
 from fixtures.training import refuse_unlike
-from gpu_acceptance.control.refused import RefusedError
+from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.inventory import needs
 from gpu_acceptance.measure.lora.made import made
 from gpu_acceptance.run.lora_files import look, refuse_unusable, source_of

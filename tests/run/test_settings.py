@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.control.refused import RefusedError
+from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.run.chosen_profile import choose_profile, own_digest
 from gpu_acceptance.run.offered import NAMES, has_value
 from gpu_acceptance.run.own_files import NO_FILES, read_own_files

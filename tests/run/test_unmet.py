@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gpu_acceptance.control.refused import INCOMPLETE, RefusedError, UnmetError, interrupted
+from gpu_acceptance.control.rank import INCOMPLETE, RefusedError, UnmetError, interrupted
 from gpu_acceptance.folder.journal import Journal, read_journal
 from gpu_acceptance.folder.run_files import node_run_id
 from gpu_acceptance.run import unmet

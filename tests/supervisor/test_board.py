@@ -5,8 +5,8 @@ import pytest
 from gpu_acceptance.base.model import encode
 from gpu_acceptance.control.messages import Gather, Go, Published, Vote
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.supervisor import board as board_module
-from gpu_acceptance.supervisor.board import Board
+from gpu_acceptance.supervisor import attempt_state as board_module
+from gpu_acceptance.supervisor.attempt_state import Board
 from tests.judging import make_record
 
 GO = Go(seq=7, kind="run", nodeid="acceptance/test_hbm.py::test_triad", attempt=1, generation=2, deadline_s=60.0, lasts_s=0.0, absent=())

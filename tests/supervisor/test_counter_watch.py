@@ -9,7 +9,7 @@ import pytest
 from inventory.fake_nvml import COUNTERS, FIELDS, EventQueue, fields, install
 
 from gpu_acceptance.inventory import port_counters
-from gpu_acceptance.supervisor.counter_watch import CounterWatch
+from gpu_acceptance.supervisor.gpu_watch import CounterWatch
 
 FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
 REPLAYS = frozenset({"counters.pcie.replays", "counters.xids"})
@@ -80,7 +80,7 @@ def test_of_another_gpu_there_is_nothing_to_compare_with(nvml):
 
 
 def test_a_driver_that_hangs_is_not_waited_for_and_what_rose_is_told_later(nvml, monkeypatch):
-    monkeypatch.setattr("gpu_acceptance.supervisor.counter_watch.LONGEST_S", 0.2)
+    monkeypatch.setattr("gpu_acceptance.supervisor.gpu_watch.LONGEST_S", 0.2)
     late = "unreadable (NVML has not answered for 0.2 s)"
     watch = CounterWatch(reads_ports=False)
     ask(watch)

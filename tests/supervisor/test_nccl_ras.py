@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from gpu_acceptance.supervisor.nccl_ras import RasQuery, describe, ras_address
+from gpu_acceptance.supervisor.hang_diagnosis import RasQuery, describe, ras_address
 
 ANSWER = b"SERVER PROTOCOL 2\nOK\nOK\n"
 

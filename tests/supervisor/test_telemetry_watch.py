@@ -17,8 +17,8 @@ from gpu_acceptance.inventory.points import Point, points
 from gpu_acceptance.inventory.sample import SOURCES, Sample, unread
 from gpu_acceptance.inventory.series import Series
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
-from gpu_acceptance.supervisor import telemetry_watch, worker_hold
-from gpu_acceptance.supervisor.telemetry_watch import TelemetryWatch, kept_series, told
+from gpu_acceptance.supervisor import gpu_watch, worker_slot
+from gpu_acceptance.supervisor.gpu_watch import TelemetryWatch, kept_series, told
 
 FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
 
@@ -26,7 +26,7 @@ FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2)
 @pytest.fixture
 def watch(monkeypatch):
     install(monkeypatch)
-    monkeypatch.setattr(telemetry_watch, "LEAST_S", 0.0)
+    monkeypatch.setattr(gpu_watch, "LEAST_S", 0.0)
     made = TelemetryWatch()
     yield made
     made.end()
@@ -77,7 +77,7 @@ def test_without_a_gpu_there_is_nothing(watch):
 def test_of_less_than_a_second_nothing_is_told(watch, monkeypatch):
     watch.watch(FIRST)
     wait_for_samples(watch, 2)
-    monkeypatch.setattr(telemetry_watch, "LEAST_S", 1.0)
+    monkeypatch.setattr(gpu_watch, "LEAST_S", 1.0)
     now_s = time.monotonic()
     assert watch.during(now_s - 0.999, now_s) is None
     assert watch.during(now_s - 1.001, now_s) is not None
@@ -105,11 +105,11 @@ def test_moments_that_are_none(watch, begin_s, end_s):
 def hold(monkeypatch, tmp_path):
     """A supervisor's hold on its worker; it starts and kills no process here."""
     install(monkeypatch)
-    monkeypatch.setattr(worker_hold, "start_janitor", lambda *_: SimpleNamespace(pid=0, poll=lambda: None))
+    monkeypatch.setattr(worker_slot, "start_janitor", lambda *_: SimpleNamespace(pid=0, poll=lambda: None))
     for name in ("kill_marked", "kill_descendants"):
-        monkeypatch.setattr(worker_hold, name, lambda *_, **__: None)
+        monkeypatch.setattr(worker_slot, name, lambda *_, **__: None)
     control, events = SimpleNamespace(prefix="telemetry"), SimpleNamespace(listen=lambda _: None)
-    made = worker_hold.WorkerHold(control, events, tmp_path, make_identity(0, 1, 1))
+    made = worker_slot.WorkerHold(control, events, tmp_path, make_identity(0, 1, 1))
     yield made
     made.kill_everything()
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from gpu_acceptance.base import facts as processes
+from gpu_acceptance.base import process as processes
 from gpu_acceptance.record.outcome import Cause
-from gpu_acceptance.supervisor.inquiry import Inquiry
+from gpu_acceptance.supervisor.hang_diagnosis import Inquiry
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.worker.messages import Given, Quit, Ready, Step, WorkerMessage
 
@@ -30,7 +30,7 @@ STUCK = """
 import os, signal, time
 from pathlib import Path
 import torch.distributed as dist
-from gpu_acceptance.worker.last_collectives import answer_when_asked
+from gpu_acceptance.worker.group import answer_when_asked
 from gpu_acceptance.worker.worker import tell_stack_when_asked
 tell_stack_when_asked(Path(os.environ["GPU_ACCEPTANCE_STACK_FILE"]))
 answer_when_asked(int(os.environ["GPU_ACCEPTANCE_BELL"]), Path(os.environ["GPU_ACCEPTANCE_COLLECTIVES_FILE"]))
@@ -236,7 +236,7 @@ def wait_for_state(worker: WorkerProcess, letter: str) -> None:
 
 
 def test_a_worker_that_comes_back_from_the_kernel_is_waited_for(start, monkeypatch):
-    monkeypatch.setattr("gpu_acceptance.supervisor.inquiry.LONGEST_S", 60.0)
+    monkeypatch.setattr("gpu_acceptance.supervisor.hang_diagnosis.LONGEST_S", 60.0)
     worker = start(in_the_kernel(for_s=2))
     assert read_message(worker) == Ready()
     wait_for_state(worker, "D")
@@ -248,7 +248,7 @@ def test_a_worker_that_comes_back_from_the_kernel_is_waited_for(start, monkeypat
 
 
 def test_a_worker_that_stays_in_the_kernel_is_said_to_be_there(start, monkeypatch):
-    monkeypatch.setattr("gpu_acceptance.supervisor.inquiry.LONGEST_S", 0.6)  # a first poll that comes late takes 0.5 s of it
+    monkeypatch.setattr("gpu_acceptance.supervisor.hang_diagnosis.LONGEST_S", 0.6)  # a first poll that comes late takes 0.5 s of it
     worker = start(in_the_kernel(for_s=600))
     assert read_message(worker) == Ready()
     wait_for_state(worker, "D")
@@ -263,7 +263,7 @@ def test_a_worker_that_stays_in_the_kernel_is_said_to_be_there(start, monkeypatc
 
 def test_while_its_supervisor_did_not_run_a_worker_had_no_time_to_answer(start, monkeypatch):
     """A machine that stands still for a while stops both, and the supervisor may come back first."""
-    monkeypatch.setattr("gpu_acceptance.supervisor.inquiry.LONGEST_S", 0.6)
+    monkeypatch.setattr("gpu_acceptance.supervisor.hang_diagnosis.LONGEST_S", 0.6)
     worker = start("import os, signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); os.write(1, b'up'); signal.pause()")
     while worker.log_tail() != "up":
         assert exit_of(worker) is None
@@ -278,7 +278,7 @@ def test_a_py_spy_that_cannot_be_started_is_done_without(start, tmp_path, monkey
     broken = tmp_path / "py-spy"
     broken.write_text(program)
     broken.chmod(0o755)
-    monkeypatch.setattr("gpu_acceptance.supervisor.inquiry.shutil.which", lambda *_, **__: str(broken))
+    monkeypatch.setattr("gpu_acceptance.supervisor.hang_diagnosis.shutil.which", lambda *_, **__: str(broken))
     worker = start(STUCK)
     assert read_message(worker) == Ready()
     inquiry = answers(worker)

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.control.refused import RefusedError
+from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.report.contract import BRING_UP_FILE
 from gpu_acceptance.run.own_files import read_own_files
 from gpu_acceptance.thresholds.contract import ContractLine

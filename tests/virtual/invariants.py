@@ -10,8 +10,8 @@ from itertools import pairwise
 from virtual.world import Fired, World
 
 from gpu_acceptance.base.text import expand
-from gpu_acceptance.control.lookout import BEAT_S, LOST_S
-from gpu_acceptance.control.patience import JOIN_S
+from gpu_acceptance.control.heartbeats import BEAT_S, LOST_S
+from gpu_acceptance.control.rank import JOIN_S
 from gpu_acceptance.folder.journal import read_journal
 from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.folder.run_files import RunFiles
@@ -19,7 +19,7 @@ from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.run.joining import COLLECT_S
-from gpu_acceptance.supervisor.board import GRACE_S, LOST_AFTER_S
+from gpu_acceptance.supervisor.attempt_state import GRACE_S, LOST_AFTER_S
 from gpu_acceptance.supervisor.generations import MOST_SPOILED
 from gpu_acceptance.verdict.reasons import FORMATION
 

@@ -14,7 +14,7 @@ from typing import Any
 from virtual.schedule import Schedule, Task
 
 from gpu_acceptance.base.stop_signals import StopSignals
-from gpu_acceptance.control.store_client import NoStoreError
+from gpu_acceptance.control.session import NoStoreError
 
 
 def virtual_threading(schedule: Schedule) -> SimpleNamespace:

@@ -21,22 +21,34 @@ from virtual.worker import Group, VirtualWorker
 
 from gpu_acceptance.base import budget
 from gpu_acceptance.base.exit import ExitStatus
-from gpu_acceptance.control import casts, control, ledger, letters, lookout
+from gpu_acceptance.control import broadcast, control, fan_in, heartbeats, ledger
 from gpu_acceptance.control.control import ControlError
-from gpu_acceptance.control.rank import TORCHRUN, Rank
-from gpu_acceptance.control.refused import USAGE, RefusedError, interrupted
+from gpu_acceptance.control.rank import TORCHRUN, USAGE, Rank, RefusedError, interrupted
 from gpu_acceptance.control.secret import Secret
 from gpu_acceptance.run import joining, run, starting
 from gpu_acceptance.run.collecting import Collected
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.settings import Settings
-from gpu_acceptance.supervisor import board, events, generation_attempt, leader, rank_attempt, standby, supervisor, worker_hold
+from gpu_acceptance.supervisor import attempt_state, events, generation_attempt, leader, rank_attempt, standby, supervisor, worker_slot
 from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.verdict.reasons import FORMATION
 
 DEADLINE_S = 6.0  # of a validation and of a formation
 # modules that read a clock
-_TIMED = (board, budget, control, generation_attempt, joining, leader, ledger, letters, lookout, rank_attempt, standby, supervisor)
+_TIMED = (
+    attempt_state,
+    budget,
+    control,
+    generation_attempt,
+    joining,
+    leader,
+    ledger,
+    fan_in,
+    heartbeats,
+    rank_attempt,
+    standby,
+    supervisor,
+)
 RUN_ID = "20261120-070000-ab12"
 SECRET = Secret(b"of this run", is_of_run=True)
 
@@ -314,13 +326,13 @@ class World:
         replace = self._patch.setattr
         for module in _TIMED:
             replace(module, "time", self.schedule.time)
-        for module in (control, lookout):
+        for module in (control, heartbeats):
             replace(module, "threading", virtual_threading(self.schedule))
         replace(standby, "CANDIDATES", 2)
         replace(control, "queue", virtual_queue(self.schedule))
         relays = VirtualRelays(self.schedule, lambda rank: rank in self.killed or rank in self.ends)
-        replace(casts, "make_relay", relays.relay)
-        replace(casts, "link_to", relays.link_to)
+        replace(broadcast, "make_relay", relays.relay)
+        replace(broadcast, "link_to", relays.link_to)
         replace(control, "store_client", self.store.client)
         replace(control, "PrefixStore", lambda _prefix, client: client)
         replace(events, "selectors", virtual_selectors(self.schedule))
@@ -333,12 +345,12 @@ class World:
         replace(run, "suite_digest", lambda _rootdir: "")
         replace(run, "own_digest", lambda _settings, _name, _own: "")
         replace(run, "read_validations", lambda items, _deadline_s, _parameters: ({item.nodeid: item.validation for item in items}, []))
-        replace(worker_hold, "WorkerProcess", self._make_worker)
-        replace(worker_hold, "start_fork_server", lambda *_: None)
-        replace(worker_hold, "start_janitor", lambda *_: SimpleNamespace(pid=0, poll=lambda: None))
-        replace(worker_hold, "kill_marked", lambda _mark, **_how: None)
-        replace(worker_hold, "descendants", list)
-        replace(worker_hold, "kill_descendants", lambda **_how: None)
+        replace(worker_slot, "WorkerProcess", self._make_worker)
+        replace(worker_slot, "start_fork_server", lambda *_: None)
+        replace(worker_slot, "start_janitor", lambda *_: SimpleNamespace(pid=0, poll=lambda: None))
+        replace(worker_slot, "kill_marked", lambda _mark, **_how: None)
+        replace(worker_slot, "descendants", list)
+        replace(worker_slot, "kill_descendants", lambda **_how: None)
         replace(os, "fsync", self._fsync)
 
     def _fsync(self, _fd: int) -> None:

@@ -18,7 +18,7 @@ from clean_environment import clean_environment
 from faults import Fault
 from waiting import wait_until
 
-from gpu_acceptance.base import facts as processes
+from gpu_acceptance.base import process as processes
 from gpu_acceptance.base.scratch import SCRATCH
 from gpu_acceptance.supervisor import fork_server_process
 from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess
@@ -114,7 +114,7 @@ if "gpu_acceptance.worker.fork_server" in sys.orig_argv:
     cuda = types.SimpleNamespace(is_initialized=lambda: False, _is_in_bad_fork=lambda: False)
     module("torch", cuda=cuda, default_generator=types.SimpleNamespace(seed=lambda: 0))
     module("pytest", main=run)
-    module("gpu_acceptance.worker.last_collectives", answer_when_asked=lambda *_: None)
+    module("gpu_acceptance.worker.group", answer_when_asked=lambda *_: None)
     module("gpu_acceptance.worker.leftovers", Leftovers=object)
     module("gpu_acceptance.worker.plugin", WorkerPlugin=lambda *_: types.SimpleNamespace(said_bye=True))
     module("gpu_acceptance.run.starting")
@@ -386,7 +386,7 @@ def test_one_that_has_forked_before(quick, monkeypatch, number, told):
             "cuda._is_in_bad_fork = lambda: True",
             "an import initialised CUDA in the fork server: no fork of it could use a GPU; workers are started anew",
         ),
-        ("import gpu_acceptance.base.facts\ngpu_acceptance.base.facts.show = lambda *_: 1 / 0", "ZeroDivisionError"),
+        ("import gpu_acceptance.base.process\ngpu_acceptance.base.process.show = lambda *_: 1 / 0", "ZeroDivisionError"),
         ("fork = os.fork\nos.fork = lambda: fork() if os.getppid() == int(os.environ['GPU_ACCEPTANCE_SUPERVISOR']) else 1 / 0", "division"),
         ("import resource\nmodule('pytest')\nos.setsid = lambda: 1 / 0", "ZeroDivisionError"),
     ],
@@ -467,7 +467,7 @@ SUPERVISOR = """
 import os, select, signal, sys
 from pathlib import Path
 from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess
-from gpu_acceptance.base.facts import become_subreaper
+from gpu_acceptance.base.process import become_subreaper
 from gpu_acceptance.worker.worker import worker_command
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 become_subreaper()
@@ -517,10 +517,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from judging import make_identity
 from gpu_acceptance.supervisor.events import Events, Exit
-from gpu_acceptance.base.facts import become_subreaper, descendants
+from gpu_acceptance.base.process import become_subreaper, descendants
 from gpu_acceptance.folder.run_files import RunFiles
 from gpu_acceptance.base.stop_signals import StopSignals
-from gpu_acceptance.supervisor.worker_hold import WorkerHold
+from gpu_acceptance.supervisor.worker_slot import WorkerHold
 become_subreaper()
 control = SimpleNamespace(prefix="test", wake_fd=os.eventfd(0), place=SimpleNamespace(local_rank=0))
 events = Events(control, StopSignals("node 0", has_launcher=False))

@@ -1,6 +1,6 @@
 """What is told of a flight recorder's dump. The dump itself, and the thread that asks for it: test_worker_process.py."""
 
-from gpu_acceptance.worker.last_collectives import last_collectives
+from gpu_acceptance.worker.group import last_collectives
 
 
 def entry(group: str, number: int, name: str, **more) -> dict:

@@ -176,7 +176,7 @@ from gpu_acceptance.measure.train import cost, data_files, models, pace
 from gpu_acceptance.worker.leftovers import Leftovers
 from gpu_acceptance.worker.settings import COLLECTOR
 from gpu_acceptance.worker import channel
-from gpu_acceptance.worker.asked import note_who_asks
+from gpu_acceptance.worker.threads import note_who_asks
 
 keep, libc = [], ctypes.CDLL(None)
 mask = contextvars.ContextVar("mask")

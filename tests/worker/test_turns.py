@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.worker.turns import of_own_node, once_per_node, take_turns
+from gpu_acceptance.worker.session import of_own_node, once_per_node, take_turns
 
 
 def run(hosts, work, together=take_turns, place="host"):

@@ -6,9 +6,9 @@ from collections import UserDict
 
 import pytest
 
-from gpu_acceptance.worker import versions
+from gpu_acceptance.worker import settings
 from gpu_acceptance.worker.functions import _AllWatched
-from gpu_acceptance.worker.versions import Versions
+from gpu_acceptance.worker.settings import Versions
 
 counts = pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python 3.14 does not count changes of dicts (PEP 699)")
 
@@ -68,7 +68,7 @@ def test_what_is_set_in_a_module_is_counted(monkeypatch):
 
 @pytest.mark.parametrize("is_counted", [pytest.param(True, marks=counts), False])
 def test_a_replaced_function_is_found_with_and_without_the_count(monkeypatch, is_counted):
-    monkeypatch.setattr(versions, "_IS_COUNTED", is_counted)
+    monkeypatch.setattr(settings, "_IS_COUNTED", is_counted)
     watched = _AllWatched()
     assert watched.replaced() == {}
     with monkeypatch.context() as patch:

@@ -1,9 +1,6 @@
-"""Strict models of what comes from outside, and a pause of the garbage collector while many are made."""
+"""Strict models of data from outside: an unknown key, a NaN or a number in quotes is an error, not a guess."""
 
-import gc
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,26 +11,6 @@ from gpu_acceptance.base.text import MAX_TEXT, one_line
 CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _OF_A_VALUE = {("bool",), ("int",), ("float",), ("str",)}  # how pydantic names the members of `Value`
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
-
-
-@contextmanager
-def gc_paused() -> Iterator[None]:
-    """Each of its full collections walks all objects there are: reading a record of 1,024 ranks took 2.6 times as long with them."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-@contextmanager
-def gc_spared() -> Iterator[None]:
-    """The same around what makes objects that all stay (imports, the records of an attempt): no later collection walks them either."""
-    with gc_paused():
-        yield
-        gc.freeze()  # before the first one that may
 
 
 class Model(BaseModel):

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from gpu_acceptance.base.text import one_line
 from gpu_acceptance.cli.arguments import matching, not_allowed, seconds, whole_number
 from gpu_acceptance.cli.pods import end_on_sigterm
-from gpu_acceptance.control.meeting import meet
-from gpu_acceptance.control.meeting_host import Place
-from gpu_acceptance.control.patience import JOIN_S
+from gpu_acceptance.control.meeting import Place, meet
+from gpu_acceptance.control.rank import JOIN_S
 
 if TYPE_CHECKING:
     from gpu_acceptance.cli.machine import Verbs

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from gpu_acceptance.base.model import encode, gc_spared
+from gpu_acceptance.base.model import encode
+from gpu_acceptance.base.process import gc_spared
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.secret import Secret
 
@@ -25,10 +26,10 @@ with gc_spared():  # hundreds of thousands of objects
     from pydantic import TypeAdapter
     from torch.distributed import PrefixStore, Store, TCPStore
 
-    from gpu_acceptance.control.casts import CHANNEL as CAST_CHANNEL
-    from gpu_acceptance.control.casts import Casts
+    from gpu_acceptance.control.broadcast import CHANNEL as CAST_CHANNEL
+    from gpu_acceptance.control.broadcast import Casts
+    from gpu_acceptance.control.fan_in import Reader, Speaker, lay_out, ring
     from gpu_acceptance.control.ledger import Facts, ReadUntil
-    from gpu_acceptance.control.letters import Reader, Speaker, lay_out, ring
     from gpu_acceptance.control.messages import (
         ALONE,
         OF_AN_ATTEMPT,
@@ -44,6 +45,8 @@ with gc_spared():  # hundreds of thousands of objects
         read_message,
     )
     from gpu_acceptance.control.session import (
+        LONGEST_RUN,
+        NoStoreError,
         Numbers,
         Session,
         announce_session,
@@ -51,8 +54,8 @@ with gc_spared():  # hundreds of thousands of objects
         begin_session,
         forget_session,
         new_nonce,
+        store_client,
     )
-    from gpu_acceptance.control.store_client import LONGEST_RUN, NoStoreError, store_client
     from gpu_acceptance.control.store_host import CLOSED, listen_here
 
 MAX_MESSAGE_BYTES = 1 << 20  # TCPStore drops the connection above 8 MiB

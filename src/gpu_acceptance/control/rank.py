@@ -1,11 +1,46 @@
-"""One rank of a job, as its launcher promised it."""
+"""Who this process is by its launcher's variables, how long ranks wait for each other, and a run that may not start."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu_acceptance.base.text import named
 from gpu_acceptance.inventory.host import hostname
 
+USAGE, NOT_WRITABLE, INTERRUPTED, INCOMPLETE = 4, 3, 2, 6  # exit codes
+JOIN_S = 60.0  # for all ranks to say hello, unless --join-timeout says more: nodes of one job start within seconds of each other
 TORCHRUN = "torchrun"
+
+
+def interrupted(reason: str) -> "RefusedError":
+    return RefusedError(f"interrupted by {reason} before the ranks had agreed on what to run", INTERRUPTED)
+
+
+class RefusedError(ValueError):
+    """The run may not start, said before any GPU is touched, with the same text and exit code on every rank.
+
+    `run_id`: of the folder in which all ranks leave that they heard it, where rank 0 knew that ranks are missing.
+    """
+
+    def __init__(self, message: str, exit_code: int = USAGE, run_id: str = "") -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.run_id = run_id
+
+
+class UnmetError(RefusedError):
+    """What a rank says to itself where nobody can tell it: it cannot reach the others, or their leader is gone."""
+
+    def __init__(self, message: str, *, is_cut_off: bool) -> None:
+        super().__init__(message, INCOMPLETE)
+        self.is_cut_off = is_cut_off
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long ranks that are there wait for those that are not, and who tells people meanwhile."""
+
+    join_s: float = JOIN_S
+    say: Callable[[str], None] = lambda line: None
 
 
 class LaunchError(ValueError):

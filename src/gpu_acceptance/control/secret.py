@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 
-from gpu_acceptance.base.facts import address, is_ours, peer_user
-from gpu_acceptance.control.rank import LaunchError, Rank
-from gpu_acceptance.control.refused import INCOMPLETE, RefusedError
+from gpu_acceptance.base.process import address, is_ours, peer_user
+from gpu_acceptance.control.rank import INCOMPLETE, LaunchError, Rank, RefusedError
 
 KEY = "GPU_ACCEPTANCE_KEY"
 _LEAST_CHARACTERS = 32

@@ -16,10 +16,9 @@ import time
 
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from gpu_acceptance.base.facts import finding_package, let_open, num_files_of_store
+from gpu_acceptance.base.process import finding_package, let_open, num_files_of_store
 from gpu_acceptance.control.rank import LaunchError, Rank
-from gpu_acceptance.control.session import Session
-from gpu_acceptance.control.store_client import get_now, store_client
+from gpu_acceptance.control.session import Session, get_now, store_client
 
 CLOSED = "closed/{}"  # of each rank that will not ask the store again
 BEAT = "beat/{}"  # lookout.py writes them

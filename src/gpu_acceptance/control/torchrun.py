@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from gpu_acceptance.base.facts import die_with_parent
-from gpu_acceptance.control.refused import USAGE
+from gpu_acceptance.base.process import die_with_parent
+from gpu_acceptance.control.rank import USAGE
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure

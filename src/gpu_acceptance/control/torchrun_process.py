@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import psutil
 
-from gpu_acceptance.base.facts import become_subreaper, descendants, kill_descendants
-from gpu_acceptance.control.refused import INTERRUPTED
+from gpu_acceptance.base.process import become_subreaper, descendants, kill_descendants
+from gpu_acceptance.control.rank import INTERRUPTED
 from gpu_acceptance.control.torchrun import environment_for_torchrun
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

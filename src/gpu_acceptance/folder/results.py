@@ -4,7 +4,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from gpu_acceptance.base.model import encode, first_problem, gc_paused
+from gpu_acceptance.base.model import encode, first_problem
+from gpu_acceptance.base.process import gc_paused
 from gpu_acceptance.base.text import one_line
 from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomically
 from gpu_acceptance.record.run_record import SCHEMA_VERSION, RunRecord

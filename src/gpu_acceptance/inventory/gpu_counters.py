@@ -1,6 +1,6 @@
 """Counters of one GPU that only ever rise, read in one go. What rises while a validation runs is a finding about that validation.
 
-Needs no privilege. A call may hang with the driver: supervisor/counter_watch.py asks from a thread of its own.
+Needs no privilege. A call may hang with the driver: supervisor/gpu_watch.py asks from a thread of its own.
 Field ids by name: a CUDA 13 header numbers some of them otherwise than an older one.
 """
 

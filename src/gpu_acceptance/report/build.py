@@ -14,7 +14,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from gpu_acceptance.base.model import gc_paused
+from gpu_acceptance.base.process import gc_paused
 from gpu_acceptance.base.text import visible
 from gpu_acceptance.folder.disk import read_regular, sha256_of, write_atomically
 from gpu_acceptance.folder.results import RESULTS, read_results

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_acceptance.base.folder_check import find_wrong
-from gpu_acceptance.control.refused import RefusedError
+from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.folder.run_files import RUN_ID
 from gpu_acceptance.run.checkpoint_removal import MARKER, PREFIX, is_ours, marker_of, remove
 

@@ -3,7 +3,7 @@
 from fnmatch import fnmatchcase
 
 from gpu_acceptance.base.text import did_you_mean, one_line
-from gpu_acceptance.control.refused import RefusedError
+from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.run.digests import profile_digest
 from gpu_acceptance.run.own_files import NO_FILES, OwnFiles
 from gpu_acceptance.run.settings import Settings

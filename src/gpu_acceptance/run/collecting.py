@@ -10,7 +10,7 @@ import pytest
 
 from gpu_acceptance.base.stop_signals import StopSignals
 from gpu_acceptance.base.text import one_line
-from gpu_acceptance.control.refused import RefusedError
+from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.record.row import WORKER_END
 from gpu_acceptance.run.foreign_hooks import find_foreign_hooks
 from gpu_acceptance.run.suite import FOLDER

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from gpu_acceptance.base.folder_check import find_silent
-from gpu_acceptance.control.refused import RefusedError
+from gpu_acceptance.control.rank import RefusedError
 
 _PACKAGE = "Pillow"
 

@@ -9,9 +9,7 @@ from typing import TypeVar
 from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.control.control import UnreachableError
 from gpu_acceptance.control.messages import Agreed, AskClock, Clock, Collected, Hello, Problem, Refused, Welcome
-from gpu_acceptance.control.patience import Patience
-from gpu_acceptance.control.rank import Rank
-from gpu_acceptance.control.refused import INCOMPLETE, RefusedError, UnmetError, interrupted
+from gpu_acceptance.control.rank import INCOMPLETE, Patience, Rank, RefusedError, UnmetError, interrupted
 from gpu_acceptance.record.job import Bounds, RankIdentity, ahead
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.thresholds.values import first_of

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_acceptance.base.exit import end_process_within
 from gpu_acceptance.base.text import visible
-from gpu_acceptance.control.refused import RefusedError, interrupted
+from gpu_acceptance.control.rank import RefusedError, interrupted
 from gpu_acceptance.control.torchrun import find_owner
 from gpu_acceptance.report.ending import describe
 from gpu_acceptance.report.last_screen import columns_of, last_screen, takes_colour

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpu_acceptance.control.patience import JOIN_S
+from gpu_acceptance.control.rank import JOIN_S
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, LEVELS
 
 

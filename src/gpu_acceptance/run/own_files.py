@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.control.refused import RefusedError
+from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.inventory.declared import DeclaredNode, by_declared_name
 from gpu_acceptance.run.site_file import SiteFile, read_site
 from gpu_acceptance.thresholds.contract import Contract

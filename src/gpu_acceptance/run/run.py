@@ -12,8 +12,7 @@ from gpu_acceptance.base.folder_check import ask
 from gpu_acceptance.base.shared_removal import new_mark, stem_in
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.messages import Agreed, Final, StopRequest
-from gpu_acceptance.control.rank import Rank
-from gpu_acceptance.control.refused import USAGE, RefusedError, UnmetError, interrupted
+from gpu_acceptance.control.rank import USAGE, Rank, RefusedError, UnmetError, interrupted
 from gpu_acceptance.folder.manifest import MANIFEST, write_manifest
 from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.folder.run_files import RunFiles, utc_now
@@ -41,11 +40,10 @@ from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.run.unmet import note_refusal
 from gpu_acceptance.run.validations import read_validations
 from gpu_acceptance.supervisor.generations import Validation
-from gpu_acceptance.supervisor.journals import Journals, close_journals, find_unconfirmed
 from gpu_acceptance.supervisor.leader import Leader, LeaderOptions
-from gpu_acceptance.supervisor.standby import await_listeners, elect, rebuild_run, send_journal
+from gpu_acceptance.supervisor.standby import Journals, await_listeners, close_journals, elect, find_unconfirmed, rebuild_run, send_journal
 from gpu_acceptance.supervisor.supervisor import BYE_S, LEAVE_S, LOST_MESSAGES, LeaderLostError, Supervisor
-from gpu_acceptance.supervisor.worker_hold import Suite
+from gpu_acceptance.supervisor.worker_slot import Suite
 from gpu_acceptance.thresholds.levels import runs
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, matching_reason, subject_of
 from gpu_acceptance.verdict.attempts import bare_row

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.base.budget import Budget
-from gpu_acceptance.control.patience import JOIN_S
+from gpu_acceptance.control.rank import JOIN_S
 from gpu_acceptance.run.suite import is_installed
 from gpu_acceptance.run.texts import budget_of, count_of, level_of, not_empty, overlay_of, run_id_of, seconds_of_option, waiver_of
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL

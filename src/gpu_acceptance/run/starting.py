@@ -4,14 +4,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_acceptance.base.facts import become_subreaper, has_lost_torchrun, let_open, num_files_of_store
+from gpu_acceptance.base.process import become_subreaper, has_lost_torchrun, let_open, num_files_of_store
 from gpu_acceptance.base.stop_signals import StopSignals
 from gpu_acceptance.control.control import CONNECT_S, Control, UnreachableError, control_prefix
 from gpu_acceptance.control.identity import read_identity
 from gpu_acceptance.control.messages import Welcome
-from gpu_acceptance.control.patience import Patience
-from gpu_acceptance.control.rank import Rank
-from gpu_acceptance.control.refused import INCOMPLETE, NOT_WRITABLE, RefusedError, UnmetError, interrupted
+from gpu_acceptance.control.rank import INCOMPLETE, NOT_WRITABLE, Patience, Rank, RefusedError, UnmetError, interrupted
 from gpu_acceptance.control.secret import Secret, find_secret
 from gpu_acceptance.control.session import Session, begin_session
 from gpu_acceptance.control.store_host import host_store
@@ -28,7 +26,7 @@ from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.run.unmet import refuse_start
 from gpu_acceptance.supervisor.supervisor import Supervisor
-from gpu_acceptance.supervisor.worker_hold import WorkerHold
+from gpu_acceptance.supervisor.worker_slot import WorkerHold
 from gpu_acceptance.thresholds.limit import LOCALISE_ASKED, Profile
 from gpu_acceptance.thresholds.parameter_relations import drill_on_nobody
 from gpu_acceptance.verdict.busy import find_busy

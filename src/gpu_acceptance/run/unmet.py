@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_acceptance.base.deaf_launcher import end_launcher_later
 from gpu_acceptance.base.text import clip
-from gpu_acceptance.control.refused import INCOMPLETE, RefusedError, UnmetError
+from gpu_acceptance.control.rank import INCOMPLETE, RefusedError, UnmetError
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.run_files import RunFiles, node_run_id, utc_now

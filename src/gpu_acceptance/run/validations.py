@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from gpu_acceptance.control.refused import RefusedError
+from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.inventory.needs import COMPILER, KNOWN
 from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.thresholds.limit import Value

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from gpu_acceptance.base.facts import can_be_shown
+from gpu_acceptance.base.process import can_be_shown
 from gpu_acceptance.worker.fork_server import GO
 from gpu_acceptance.worker.worker import common_environment, is_worker
 

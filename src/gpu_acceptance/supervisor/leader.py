@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.base.budget import Budget
-from gpu_acceptance.base.model import gc_paused
+from gpu_acceptance.base.process import gc_paused
 from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.messages import Stop, Verdict
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import WORKER_END, Attempt, Row
-from gpu_acceptance.supervisor.board import Board
+from gpu_acceptance.supervisor.attempt_state import Board
 from gpu_acceptance.supervisor.generations import MOST_SPOILED, Generations, Validation
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.thresholds.limit import Profile

@@ -15,9 +15,9 @@ from gpu_acceptance.control.messages import Enter, Gather, Gathered, Go, Message
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.row import RankRecord
-from gpu_acceptance.supervisor.board import GRACE_S
+from gpu_acceptance.supervisor.attempt_state import GRACE_S
 from gpu_acceptance.supervisor.events import Garbled
-from gpu_acceptance.supervisor.inquiry import LONGEST_S, Inquiry
+from gpu_acceptance.supervisor.hang_diagnosis import LONGEST_S, Inquiry
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.thresholds.values import plural
 from gpu_acceptance.verdict.attempts import CHANNEL, NO_WORKER, may_echo

@@ -9,11 +9,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
-from gpu_acceptance.base.model import encode, gc_paused, gc_spared
+from gpu_acceptance.base.model import encode
+from gpu_acceptance.base.process import gc_paused, gc_spared
 from gpu_acceptance.base.stop_signals import StopSignals, asked_as_well
 from gpu_acceptance.control.control import Control, ControlError, UnreachableError
+from gpu_acceptance.control.heartbeats import BEAT_S, LOST_S, Lookout, Loss
 from gpu_acceptance.control.ledger import LATE_S
-from gpu_acceptance.control.lookout import BEAT_S, LOST_S, Lookout, Loss
 from gpu_acceptance.control.messages import (
     AskClock,
     AskJournal,
@@ -48,12 +49,11 @@ from gpu_acceptance.record.job import RankFacts
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.record.run_record import ControlMessages
-from gpu_acceptance.supervisor.board import GRACE_S, Board
-from gpu_acceptance.supervisor.confirmation import Told, answer, find_disputed, note
+from gpu_acceptance.supervisor.attempt_state import GRACE_S, Board, Told, answer, find_disputed, note
 from gpu_acceptance.supervisor.events import Event, Events, Exit, FromControl, FromWorker, StopAsked
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RankAttempt, RunAttempt
-from gpu_acceptance.supervisor.worker_hold import WorkerHold
+from gpu_acceptance.supervisor.worker_slot import WorkerHold
 
 LOST_MESSAGES = "the loss of control messages"  # as a reason to stop
 IDLE_S = 120.0  # for the leader to say what is next

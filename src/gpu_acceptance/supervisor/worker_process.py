@@ -1,4 +1,4 @@
-"""A supervisor's hold on its rank worker: start, talk, watch, kill. Never blocks for more than half a second."""
+"""One worker process: started anew or forked, watched through a pidfd, and ended."""
 
 import contextlib
 import os
@@ -8,15 +8,80 @@ import time
 from pathlib import Path
 
 from gpu_acceptance.base.exit import ExitStatus
-from gpu_acceptance.base.facts import count_oom_kills
 from gpu_acceptance.base.pidfd import pidfd_open
-from gpu_acceptance.supervisor.fork_server_process import ForkedProcess, ForkServerProcess
-from gpu_acceptance.supervisor.inquiry import Inquiry, tail
-from gpu_acceptance.supervisor.nccl_ras import ras_address
-from gpu_acceptance.supervisor.worker_start import WorkerStart
+from gpu_acceptance.base.process import count_oom_kills
+from gpu_acceptance.supervisor.fork_server_process import ForkedProcess, ForkServerProcess, NoForkError
+from gpu_acceptance.supervisor.hang_diagnosis import Inquiry, ras_address, tail
 from gpu_acceptance.worker.channel import LineReader, encode_message
 from gpu_acceptance.worker.messages import FROM_WORKER, Command, WorkerMessage
 from gpu_acceptance.worker.worker import worker_environment
+
+
+class WorkerStart:
+    """A worker on its way. `descriptors` are its ends of what it talks over; they are closed here once it has them."""
+
+    def __init__(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        folder: Path,
+        log_file: Path,
+        descriptors: list[int],
+        fork_server: ForkServerProcess | None,
+    ) -> None:
+        self._command = command
+        self._environment = environment
+        self._folder = folder
+        self._log_file = log_file
+        self._descriptors = descriptors
+        self._fork_server = fork_server if fork_server and fork_server.can_fork(command, environment) else None
+        self._has_asked = False
+        self.log_start = log_file.stat().st_size if log_file.exists() else 0  # what follows is the worker's own
+
+    def poll(self) -> subprocess.Popen[bytes] | ForkedProcess | None:
+        """Its process, once; None while it is not there: call again."""
+        process = self._forked(self._fork_server) if self._fork_server else self._started()
+        if process:
+            self._close()
+        return process
+
+    def abandon(self) -> None:
+        """It shall not begin any more; nor does any other that is forked."""
+        if self._fork_server:
+            self._fork_server.end()
+        self._close()
+
+    def _forked(self, fork_server: ForkServerProcess) -> subprocess.Popen[bytes] | ForkedProcess | None:
+        try:
+            if self._has_asked:
+                return fork_server.answer()
+            self._has_asked = True
+            with self._log_file.open("ab") as log:
+                fork_server.ask(self._command, self._environment, [log.fileno(), *self._descriptors])
+        except NoForkError as error:
+            self._fork_server = None
+            with self._log_file.open("a") as log:
+                log.write(f"=== {error}: this worker is started anew ===\n")
+            self.log_start = self._log_file.stat().st_size
+            return self._started()
+        return None
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with self._log_file.open("ab") as log:
+            return subprocess.Popen(
+                self._command,
+                env=self._environment,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=self._descriptors,
+                start_new_session=True,
+            )
+
+    def _close(self) -> None:
+        for descriptor in self._descriptors:
+            os.close(descriptor)
 
 
 class WorkerProcess:

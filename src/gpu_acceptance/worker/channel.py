@@ -1,15 +1,17 @@
-"""Lines of JSON over a pair of descriptors: how a supervisor and its rank worker say to each other what messages.py has."""
+"""The pipe between a worker and its supervisor: one JSON message per line."""
 
 import os
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from gpu_acceptance.base.model import encode, first_problem
-from gpu_acceptance.worker.messages import Command, WorkerMessage
+from gpu_acceptance.worker.messages import TO_WORKER, Command, WorkerMessage
 
 M = TypeVar("M", bound=WorkerMessage | Command)
 MAX_LINE_BYTES = 4 << 20
+C = TypeVar("C", bound=Command)
 
 
 class ChannelError(RuntimeError):
@@ -54,3 +56,42 @@ def write_message(fd: int, message: WorkerMessage | Command) -> None:
     data = encode_message(message)
     while data:
         data = data[os.write(fd, data) :]
+
+
+class ToSupervisor:
+    """The worker's end of the channel. Where the supervisor is gone, or in a forked copy, the process ends."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self.seq = 0  # of the attempt in progress
+        self._reader = LineReader[Command](read_fd, TO_WORKER)
+        self._write_fd = write_fd
+        self._incoming: list[Command] = []
+        self._pid = os.getpid()
+
+    def commands(self) -> Iterator[Command]:
+        """All that the supervisor says, for ever."""
+        while True:
+            yield self._receive()
+
+    def next(self, kind: type[C]) -> C:
+        """Waits for the next message, which must be of this kind."""
+        message = self._receive()
+        assert isinstance(message, kind), f"the supervisor sent {message.type}, expected {kind.__name__}"
+        return message
+
+    def tell(self, message: WorkerMessage) -> None:
+        self._end_forked_copy()
+        write_message(self._write_fd, message.model_copy(update={"seq": self.seq, "pid": self._pid}))
+
+    def _receive(self) -> Command:
+        self._end_forked_copy()
+        while not self._incoming:
+            messages = self._reader.read()
+            if messages is None:
+                os._exit(1)  # the supervisor is gone; nobody would hear what we measure
+            self._incoming += messages
+        return self._incoming.pop(0)
+
+    def _end_forked_copy(self) -> None:
+        if os.getpid() != self._pid:
+            os._exit(1)

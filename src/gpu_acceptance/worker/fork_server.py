@@ -15,11 +15,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from gpu_acceptance.base import facts as process_title
+from gpu_acceptance.base import process as process_title
 from gpu_acceptance.base.exit import ProcessExit
-from gpu_acceptance.base.facts import die_with_parent
-from gpu_acceptance.base.model import gc_spared
 from gpu_acceptance.base.pidfd import pidfd_open
+from gpu_acceptance.base.process import die_with_parent, gc_spared
 from gpu_acceptance.worker.worker import descriptor_environment, run, write_whole_lines
 
 MOST_BYTES = 200_000  # of a request: below what a socket of this kind takes (net.core.wmem_default)
@@ -29,7 +28,7 @@ _NUM_DESCRIPTORS = 5
 _IMPORTED = (
     "pytest",
     "torch",
-    "gpu_acceptance.worker.last_collectives",
+    "gpu_acceptance.worker.group",
     "gpu_acceptance.worker.leftovers",
     "gpu_acceptance.worker.plugin",
     "gpu_acceptance.run.starting",

@@ -26,8 +26,7 @@ import torch.library
 import torch.nn.functional
 import torch.optim
 
-from gpu_acceptance.worker.settings import CONSTANTS, Identity, Setting, are_same
-from gpu_acceptance.worker.versions import Versions
+from gpu_acceptance.worker.settings import CONSTANTS, Identity, Setting, Versions, are_same
 
 _OURS = ("gpu_acceptance.measure.", "gpu_acceptance.inventory.", "gpu_acceptance.worker.", "fixtures.")  # what works in a worker
 _MODULES: tuple[types.ModuleType, ...] = (

@@ -1,14 +1,23 @@
-"""Forming the world: the device of this rank and the process group of one generation of workers."""
+"""The process group of a worker, and its last collective on each group."""
 
+import json
+import os
+import threading
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 
 from gpu_acceptance.inventory import libraries
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.record.outcome import Cause
+from gpu_acceptance.record.row import MOST_COLLECTIVES, LastCollective
 from gpu_acceptance.worker.messages import World
+
+_RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # NCCL's own; every other backend's
 
 
 class BlindTorchError(RuntimeError):
@@ -97,3 +106,60 @@ def seal(number: int, device: torch.device) -> str:
         if numbers != [number] * len(numbers):
             return f"a collective more on group {name} brought {numbers}, not {number} from every rank: ranks issued different collectives"
     return ""
+
+
+def answer_when_asked(bell_fd: int, file: Path) -> None:
+    """Starts the thread that writes `file` once a byte arrives on `bell_fd`."""
+    threading.Thread(target=_answer, args=(bell_fd, file), daemon=True, name="last-collectives").start()
+
+
+def last_collectives(dump: dict[str, Any]) -> list[LastCollective]:
+    """Of every group of a recorder's dump, in the order of their names."""
+    place: dict[str, dict[str, Any]] = {}
+    for entry in _launched(dump.get("entries", [])):
+        group = _name(*entry["process_group"])
+        if group not in place or _finished(place[group]):
+            place[group] = entry
+    return [_read(group, entry) for group, entry in sorted(place.items())]
+
+
+def _launched(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Oldest first, and of those that went to the device as one, such as `batch_isend_irecv`, the last.
+
+    They share a number, and torch sees the end of the last one alone (pytorch#137969).
+    """
+    return list({(*entry["process_group"], entry["is_p2p"], _number(entry)): entry for entry in entries}.values())
+
+
+def _answer(bell_fd: int, file: Path) -> None:
+    if not os.read(bell_fd, 1):
+        return  # the supervisor is gone
+    told: list[LastCollective] = []
+    for name in _RECORDERS:
+        if dump := getattr(c10d, name, None):
+            told += last_collectives(json.loads(dump(True, False)))
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps([one.model_dump() for one in told[:MOST_COLLECTIVES]]), encoding="utf-8")
+    part.replace(file)
+
+
+def _name(number: str, description: str) -> str:
+    """One name for one group on all its ranks, and no other's: several groups may share a description."""
+    return description if description == "default_pg" else " ".join(part for part in (description, number) if part != "undefined")
+
+
+def _finished(entry: dict[str, Any]) -> bool:
+    """Whether torch saw its end. Its `state` says `completed` too soon: of a collective that NCCL has not launched yet (seen, 2.11)."""
+    return bool(entry["retired"])
+
+
+def _read(group: str, entry: dict[str, Any]) -> LastCollective:
+    operation = f"{entry['profiling_name']} {entry['input_sizes']} {' '.join(entry['input_dtypes'])}"
+    return LastCollective(
+        group=group[:200], number=_number(entry), is_p2p=entry["is_p2p"], operation=operation[:300], finished=_finished(entry)
+    )
+
+
+def _number(entry: dict[str, Any]) -> int:
+    number: int = entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
+    return number

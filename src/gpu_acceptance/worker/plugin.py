@@ -1,6 +1,8 @@
 """The pytest plugin of a rank worker: runs the validations it is told to run, and tells how each phase went."""
 
-from collections.abc import Generator
+import functools
+import inspect
+from collections.abc import Generator, Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +14,7 @@ from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Cause, Outcome, cause_of
 from gpu_acceptance.record.row import FORMING
 from gpu_acceptance.thresholds.limit import Value
-from gpu_acceptance.worker.call_witness import CallWitness
+from gpu_acceptance.worker.channel import ToSupervisor
 from gpu_acceptance.worker.group import device_facts, form_group, open_device, release_cached_memory, seal, wait_for_device
 from gpu_acceptance.worker.leftovers import Change, Leftovers
 from gpu_acceptance.worker.messages import (
@@ -38,13 +40,91 @@ from gpu_acceptance.worker.messages import (
     TelemetryTold,
     TornDown,
 )
-from gpu_acceptance.worker.phases import phase_outcome
 from gpu_acceptance.worker.session import FIGURES, WORKER_SESSION, Figures, WorkerSession, check_gathered, use_before
 from gpu_acceptance.worker.settings import COLLECTOR
 from gpu_acceptance.worker.threads import Load
-from gpu_acceptance.worker.to_supervisor import ToSupervisor
 
 _NOTHING_WRONG = Done(outcome=Outcome.PASSED, phase="", message="", duration_s=0.0)
+
+
+def phase_outcome(report: pytest.TestReport, call: pytest.CallInfo[None], against_passed: str = "") -> tuple[Outcome, str]:
+    """What one phase means for the verdict. A phase can pass in ways that prove nothing; those are errors.
+
+    `against_passed`: what was seen of the call that a report which says passed contradicts.
+    """
+    if hasattr(report, "wasxfail"):
+        return Outcome.ERROR, f"xfail is not allowed in an acceptance run, it would hide a failure: {report.wasxfail or 'no reason given'}"
+    if report.passed:
+        if call.excinfo is not None and not against_passed:
+            against_passed = f"its report says passed, and the {report.when} raised {call.excinfo.exconly()}"
+        return (Outcome.ERROR, against_passed) if against_passed else (Outcome.PASSED, "")
+    if report.skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if report.when == "setup":
+            return Outcome.SKIPPED, str(reason)
+        return Outcome.ERROR, f"skip raised inside the {report.when} phase, where other ranks may wait: {reason}"
+    failed = report.when == "call" and call.excinfo is not None and call.excinfo.errisinstance((AssertionError, pytest.fail.Exception))
+    return Outcome.FAILED if failed else Outcome.ERROR, _text(report, call)
+
+
+def _text(report: pytest.TestReport, call: pytest.CallInfo[None]) -> str:
+    """Pytest's text. Of several exceptions at once, as fixtures raise them, it marks no line as the error, so that these come first."""
+    error = call.excinfo.value if call.excinfo else None
+    if not isinstance(error, BaseExceptionGroup):
+        return report.longreprtext
+    lines = [f"E   {type(one).__name__}: {line}" for one in _leaves(error) for line in (str(one).splitlines() or [""])[:1]]
+    return "\n".join([*lines, report.longreprtext, f"{type(error).__name__} of {len(lines)} exceptions"])
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for one in group.exceptions:
+        if isinstance(one, BaseExceptionGroup):
+            yield from _leaves(one)
+        else:
+            yield one
+
+
+class CallWitness:
+    """Of one call. Between `watch` and `release` the item's function is wrapped."""
+
+    def __init__(self) -> None:
+        self._item: Any = None
+        self._function: Any = None
+        self._was_called = False
+        self._raised: BaseException | None = None
+
+    def watch(self, item: pytest.Item) -> None:
+        """Wraps the function of this item; an item that has none, or a coroutine, is left alone."""
+        function = getattr(item, "obj", None)
+        if not isinstance(item, pytest.Function) or not callable(function) or inspect.iscoroutinefunction(function):
+            return
+        self._item, self._function = item, function
+
+        @functools.wraps(function)
+        def watched(*arguments: object, **named: object) -> object:
+            __tracebackhide__ = True
+            self._was_called = True
+            try:
+                return function(*arguments, **named)
+            except BaseException as error:
+                self._raised = error
+                raise
+
+        item.obj = watched
+
+    def release(self) -> None:
+        """Gives the item its own function back."""
+        if self._item is not None:
+            self._item.obj = self._function
+
+    @property
+    def against_passed(self) -> str:
+        """What speaks against a report that says passed; or nothing."""
+        if self._item is None:
+            return ""
+        if self._raised is not None:
+            return f"its report says passed, and the call raised {type(self._raised).__name__}: {self._raised}"
+        return "" if self._was_called else "its report says passed, and its function was never called: a hook answered in its place"
 
 
 class NotEnteredError(Exception):

@@ -1,10 +1,11 @@
 """What a rank worker knows while it runs: the state that fixtures hand to a validation."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pytest
 
@@ -16,6 +17,10 @@ from gpu_acceptance.inventory.named_gpu import Gpu
 from gpu_acceptance.record.figure import MOST_CURVES, NONE, Curve, Figure, Labels, curve_of, figure_of
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.thresholds.limit import COUNTERS, Value, subject_of_metric
+
+T = TypeVar("T")
+PIECE = 400  # characters of a text that every rank may give at once, in a job of 1,000 ranks too
+
 
 if TYPE_CHECKING:
     import torch
@@ -153,3 +158,38 @@ def check_gathered(key: object, value: object, world_size: int) -> None:
     num_bytes, most = len(json.dumps(value)), (MAX_MESSAGE_BYTES - _ROOM_BYTES) // world_size - len(", ")
     if num_bytes > most:
         raise ValueError(f"gather wants at most {most} bytes of JSON from each of {world_size} ranks, got {num_bytes}: {value!r:.120}")
+
+
+def take_turns(work: Callable[[], T], *, rank: int, host: str, gather: Gather) -> T:
+    """Runs `work` while no other rank of this host runs its own, and returns what it returns. Collective.
+
+    Nobody begins before all have come, and nobody leaves before all are done: what one rank does before and after cannot disturb
+    another's turn. One rank of each host works at a time.
+    """
+    hosts = gather("turns: host", host)
+    own = hosts[:rank].count(host)
+    results = []
+    for turn in range(max(Counter(hosts).values())):
+        if turn == own:
+            results.append(work())
+        gather("turns: done", turn)
+    (result,) = results
+    return result
+
+
+def of_own_node(ranks: WorkerSession, values: list[Value]) -> list[Value]:
+    """Of what every rank gave, what those of this node did: ranks are numbered node by node."""
+    first = ranks.rank - ranks.local_rank
+    return values[first : first + ranks.local_world_size]
+
+
+def once_per_node(work: Callable[[], str], *, rank: int, node: int, gather: Gather) -> str:
+    """Runs `work` on the first rank of each node while the others wait, and returns its text on all ranks of that node. Collective.
+
+    By number: nodes of one image may have one name, and one of them would answer for all.
+    """
+    first = gather("once per node: node", node).index(node)
+    text = work() if rank == first else ""
+    num_pieces = max(map(int, gather("once per node: pieces", -(-len(text) // PIECE))))
+    pieces = (gather("once per node: text", text[start : start + PIECE])[first] for start in range(0, num_pieces * PIECE, PIECE))
+    return "".join(map(str, pieces))

@@ -18,23 +18,57 @@ import time
 import tracemalloc
 import weakref
 from _signal import getsignal  # type: ignore[import-not-found]  # that of `signal` makes an enum of each answer, which takes ten times as long
-from collections.abc import Callable, Iterable
-from ctypes import string_at
+from collections.abc import Callable, Iterable, Mapping
+from ctypes import c_uint64, c_void_p, string_at
 from dataclasses import dataclass
 from functools import partial
 from importlib.machinery import PathFinder
 from itertools import repeat
+from types import MappingProxyType
 from typing import Any
 
-from gpu_acceptance.worker import asked
-from gpu_acceptance.worker.versions import Versions
+from gpu_acceptance.worker import threads
 
+_VERSION = object.__basicsize__ + 8  # Include/cpython/dictobject.h: ma_version_tag, behind ma_used
+_OF_PROXY = object.__basicsize__  # Objects/descrobject.c: the dict that a mappingproxy shows
 _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 # Handlers in C of the worker itself, which Python does not know of: to write a stack (worker.py). Nobody can put one back.
 HANDLED_IN_C = (signal.SIGUSR1, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGBUS, signal.SIGILL)
 
 
 CONSTANTS = (bool, bytes, complex, float, frozenset, int, str, tuple)
+
+
+class Versions:
+    """Of some dicts, those of classes among them (`vars(owner)`). They must live as long as this does."""
+
+    def __init__(self, spaces: Iterable[Mapping[str, object]]) -> None:
+        spaces = list(spaces)
+        self._is_counted = _IS_COUNTED and all(isinstance(space, dict | MappingProxyType) for space in spaces)
+        self._tags = [c_uint64.from_address(_address(space) + _VERSION) for space in spaces] if self._is_counted else []
+
+    def read(self) -> tuple[int, ...] | None:
+        """Equal to what it was as long as nothing was set or deleted in any of them; None where that is not known."""
+        return tuple([tag.value for tag in self._tags]) if self._is_counted else None
+
+
+def _address(space: Mapping[str, object]) -> int:
+    return id(space) if isinstance(space, dict) else c_void_p.from_address(id(space) + _OF_PROXY).value or 0
+
+
+def _is_counted() -> bool:
+    """Tried on a dict and on a class: what is no count here does not change by as little as this."""
+    made, owner = {"value": 1}, type("Owner", (), {"value": 1})
+    tags = [c_uint64.from_address(_address(space) + _VERSION) for space in (made, vars(owner))]
+    seen = [[tag.value for tag in tags] for _ in range(2)]
+    for value in (2, 3):
+        made["value"] = value
+        owner.value = value  # type: ignore[attr-defined]
+        seen.append([tag.value for tag in tags])
+    return seen[0] == seen[1] and all(len(set(of_one)) == 3 for of_one in zip(*seen, strict=True))
+
+
+_IS_COUNTED = dict.__basicsize__ >= _VERSION + 8 and _is_counted()
 
 
 @dataclass(frozen=True)
@@ -285,7 +319,7 @@ class _Modules:
 
 
 def _forget_exit_functions(before: tuple[Identity, ...]) -> None:
-    for function in asked.exit_functions():
+    for function in threads.exit_functions():
         if Identity(function) not in before:
             atexit.unregister(function)
 
@@ -336,7 +370,7 @@ def _settings() -> Iterable[Setting]:
     yield Setting("module", modules.read, modules.put_back, may_change_at_import=True)
     yield Setting(
         "functions at the end of the process",
-        lambda: tuple(map(Identity, asked.exit_functions())),
+        lambda: tuple(map(Identity, threads.exit_functions())),
         _forget_exit_functions,
         may_change_at_import=True,
     )

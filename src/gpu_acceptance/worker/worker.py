@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpu_acceptance.base.exit import ProcessExit
-from gpu_acceptance.base.facts import become_subreaper, die_with_parent, finding_package
-from gpu_acceptance.base.model import gc_spared
+from gpu_acceptance.base.process import become_subreaper, die_with_parent, finding_package, gc_spared
 from gpu_acceptance.base.scratch import SCRATCH
 
 # What shows, stores or selects is the supervisor's; a worker only runs what it is told to run.
@@ -113,10 +112,10 @@ def main(arguments: list[str]) -> int:
     with gc_spared():  # torch as well
         import pytest  # only after the lines above: it takes time, in which the supervisor may die
 
-        from gpu_acceptance.worker.asked import note_who_asks
-        from gpu_acceptance.worker.last_collectives import answer_when_asked
+        from gpu_acceptance.worker.group import answer_when_asked
         from gpu_acceptance.worker.leftovers import Leftovers
         from gpu_acceptance.worker.plugin import WorkerPlugin
+        from gpu_acceptance.worker.threads import note_who_asks
 
     answer_when_asked(bell_fd, Path(os.environ["GPU_ACCEPTANCE_COLLECTIVES_FILE"]))
     note_who_asks(Path(next(one.removeprefix(_ROOTDIR) for one in arguments if one.startswith(_ROOTDIR))))

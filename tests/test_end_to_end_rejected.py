@@ -9,7 +9,7 @@ from suite import EXAMPLES, make_suite, torchrun
 
 from gpu_acceptance.folder.manifest import differences, read_manifest
 from gpu_acceptance.report.exports import EXPORTS
-from gpu_acceptance.report.github import annotations, job_summary
+from gpu_acceptance.report.summary_text import annotations, job_summary
 
 pytestmark = pytest.mark.launcher
 

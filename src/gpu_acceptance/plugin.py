@@ -24,7 +24,7 @@ from gpu_acceptance.control.secret import hide_key
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing
-from gpu_acceptance.report.figure_properties import figure_properties
+from gpu_acceptance.report.junit import figure_properties
 from gpu_acceptance.run import checkpoint_folder, data_dir, lora_files
 from gpu_acceptance.run.aggregate_reports import reports
 from gpu_acceptance.run.chosen_profile import choose_profile

@@ -9,9 +9,8 @@ from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.row import FORMING, Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import Objection, ObjectionKind, RunEnd
-from gpu_acceptance.report.advice import advice_on, advice_on_run
+from gpu_acceptance.report.advice import advice_on, advice_on_run, filled, names_of
 from gpu_acceptance.report.build import build_page
-from gpu_acceptance.report.commands import filled, names_of
 from gpu_acceptance.report.problems import problems
 from gpu_acceptance.report.remedies import table
 from gpu_acceptance.verdict.reasons import FORMATION

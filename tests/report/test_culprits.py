@@ -5,10 +5,10 @@ import re
 import pytest
 
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
-from gpu_acceptance.report import build_page, culprits
+from gpu_acceptance.report import build_page
 from gpu_acceptance.report.cluster import places
-from gpu_acceptance.report.culprits import JOB
-from gpu_acceptance.report.problems import problems
+from gpu_acceptance.report.problems import JOB, first_told, problems
+from gpu_acceptance.report.problems import suspects as find_suspects
 from gpu_acceptance.report.summary import summary_lines
 from gpu_acceptance.report.words import WITHIN_NOISE
 from tests.report import samples
@@ -19,7 +19,7 @@ GPU_5 = "rank 5 (node-01.example, GPU 5, serial 1653924100006)"
 
 
 def suspects(record):
-    return culprits.suspects(problems(record), places(record))
+    return find_suspects(problems(record), places(record))
 
 
 def short(record):
@@ -93,7 +93,7 @@ def test_who_broke_off_where_another_rank_missed_a_limit_is_told_as_well():
     ranks = tuple(broken if one.rank == 3 else one for one in attempt.ranks)
     row = row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": ranks}),)})
     record = samples.rejected().model_copy(update={"rows": (row,)})
-    assert [one.ranks for one in culprits.first_told(suspects(record), rejecting_only=True)] == [(5,), (3,)]
+    assert [one.ranks for one in first_told(suspects(record), rejecting_only=True)] == [(5,), (3,)]
     assert "OSError: disk" in short(record)
 
 

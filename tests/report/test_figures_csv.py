@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.figures_csv import COLUMNS, build_figures
+from gpu_acceptance.report.exports import COLUMNS, build_figures
 from tests.report import samples
 from tests.report.test_hostile import PIECES, construct, hostile, tainted
 

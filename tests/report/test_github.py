@@ -7,8 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.github import MOST_ANNOTATIONS, annotations, job_summary, tell_github
-from gpu_acceptance.report.summary_text import build_summary
+from gpu_acceptance.report.summary_text import MOST_ANNOTATIONS, annotations, build_summary, job_summary, tell_github
 from tests.report import samples
 from tests.report.test_hostile import PIECES, construct, hostile, tainted
 from tests.report.test_summary_text import REASONS, of_the_job

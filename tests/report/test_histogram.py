@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from gpu_acceptance.record.figure import MOST_POINTS, curve_of
 from gpu_acceptance.report import build_page
-from gpu_acceptance.report.histogram import histograms
-from gpu_acceptance.report.pictures import HEIGHT, WIDTH
+from gpu_acceptance.report.charts import HEIGHT, WIDTH, histograms
 from tests.report import samples
 from tests.report.pages import parse
 from tests.report.test_pictures import attempt_of

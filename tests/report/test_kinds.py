@@ -8,7 +8,7 @@ from gpu_acceptance.record.figure import figure_of, make_figure
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.row import Attempt, Judgement, LastCollective, RankRecord
 from gpu_acceptance.record.run_record import Objection, ObjectionKind
-from gpu_acceptance.report.kinds import kinds_of_judgement, kinds_of_objection, kinds_of_rank, kinds_of_row
+from gpu_acceptance.report.remedies import kinds_of_judgement, kinds_of_objection, kinds_of_rank, kinds_of_row
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
 from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_limit, make_profile

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_prom
 
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.metrics_prom import build_metrics
+from gpu_acceptance.report.exports import build_metrics
 from tests.report import samples
 from tests.report.test_hostile import PIECES, construct, hostile, tainted
 

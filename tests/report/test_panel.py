@@ -3,11 +3,11 @@
 import itertools
 import re
 
-from gpu_acceptance.report.panel import HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, make_panel
+from gpu_acceptance.report.charts import PANEL_HEIGHT, PANEL_LEFT, PANEL_RIGHT, PANEL_TOP, PANEL_WIDTH, PanelLine, make_panel
 
 
 def panel(points, bounds=()):
-    return make_panel("rate", [Line("one", "first", points)], bounds, str)
+    return make_panel("rate", [PanelLine("one", "first", points)], bounds, str)
 
 
 def pairs(path):
@@ -18,7 +18,7 @@ def test_each_doubling_is_as_wide_as_any_other():
     xs = [x for x, _ in pairs(panel({2: (1, 1), 4: (1, 1), 8: (1, 1), 32: (1, 1)}).lines[0].path)]
     steps = [after - before for before, after in itertools.pairwise(xs)]
     assert all(abs(step - width) < 0.25 for step, width in zip(steps, (steps[0], steps[0], 2 * steps[0]), strict=True))
-    assert LEFT < xs[0] < xs[-1] < WIDTH - RIGHT
+    assert PANEL_LEFT < xs[0] < xs[-1] < PANEL_WIDTH - PANEL_RIGHT
 
 
 def test_a_band_goes_along_the_worst_and_back_along_the_best():
@@ -32,7 +32,7 @@ def test_a_band_goes_along_the_worst_and_back_along_the_best():
 def test_a_bound_above_all_that_was_measured_is_within_the_drawing():
     found = panel({8: (10.0, 10.0)}, [(8, 40.0)])
     ((_, bound),) = pairs(found.bounds)
-    assert TOP < bound < pairs(found.lines[0].path)[0][1] < HEIGHT
+    assert PANEL_TOP < bound < pairs(found.lines[0].path)[0][1] < PANEL_HEIGHT
 
 
 def test_places_that_are_too_near_have_a_mark_without_a_word():

@@ -8,8 +8,7 @@ import pytest
 from gpu_acceptance.record.figure import Figure, curve_of
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, RankRecord
-from gpu_acceptance.report.axis import axis_over
-from gpu_acceptance.report.pictures import HEIGHT, WIDTH, pictures
+from gpu_acceptance.report.charts import HEIGHT, WIDTH, axis_over, pictures
 
 FINITE = re.compile(r"[ML](\d+\.\d) (\d+\.\d)")
 

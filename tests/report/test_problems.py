@@ -7,8 +7,8 @@ import pytest
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report import build_page
 from gpu_acceptance.report.advice import advice_on
-from gpu_acceptance.report.github import annotations
 from gpu_acceptance.report.problems import problems
+from gpu_acceptance.report.summary_text import annotations
 from tests.report import samples
 from tests.report.pages import parse
 

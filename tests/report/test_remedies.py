@@ -10,8 +10,9 @@ import pytest
 from gpu_acceptance.inventory.needs import KNOWN
 from gpu_acceptance.inventory.xids import MEANINGS
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
-from gpu_acceptance.report.commands import PLACEHOLDERS
-from gpu_acceptance.report.kinds import (
+from gpu_acceptance.report.advice import PLACEHOLDERS
+from gpu_acceptance.report.remedies import (
+    REMEDIES_FILE,
     XID_METRICS,
     kinds_of_causes,
     kinds_of_lacks,
@@ -19,8 +20,9 @@ from gpu_acceptance.report.kinds import (
     kinds_of_outcome,
     kinds_of_status,
     kinds_of_xid,
+    read_table,
+    table,
 )
-from gpu_acceptance.report.remedies import REMEDIES_FILE, read_table, table
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir

@@ -7,7 +7,7 @@ import pytest
 
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.report import build_page
-from gpu_acceptance.report.panel import HEIGHT, WIDTH
+from gpu_acceptance.report.charts import PANEL_HEIGHT, PANEL_WIDTH
 from gpu_acceptance.report.sizes import collectives, size_text
 from tests.report import samples
 from tests.report.pages import parse
@@ -43,7 +43,7 @@ def test_short_messages_have_a_time_and_long_ones_a_rate_against_the_limit_of_th
     drawn = points(rate.lines[0])
     assert drawn == sorted(drawn)
     assert [y for _, y in drawn] == sorted((y for _, y in drawn), reverse=True)  # up is nearer to the top
-    assert all(0 < x < WIDTH and 0 < y < HEIGHT for x, y in drawn)
+    assert all(0 < x < PANEL_WIDTH and 0 < y < PANEL_HEIGHT for x, y in drawn)
     x, y = map(float, re.fullmatch(r"M(\S+) (\S+)h32", rate.bounds).groups())
     assert x + 16 == pytest.approx(drawn[-1][0])
     assert y > drawn[-1][1]  # 326 lies below 346

@@ -10,7 +10,7 @@ import pytest
 from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.report.compare_page import build_compare_page
+from gpu_acceptance.report.build import build_compare_page
 from gpu_acceptance.thresholds.contract import ContractLine
 from gpu_acceptance.thresholds.limit import FileDigest
 from gpu_acceptance.verdict.comparison import compare

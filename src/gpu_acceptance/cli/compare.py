@@ -13,7 +13,7 @@ from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.folder.rebuild import journal_paths
 from gpu_acceptance.folder.results import RESULTS
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.compare_page import build_compare_page
+from gpu_acceptance.report.build import build_compare_page
 from gpu_acceptance.report.formatting import parse_moment
 from gpu_acceptance.report.summary import shortened
 from gpu_acceptance.verdict.comparison import Comparison, compare

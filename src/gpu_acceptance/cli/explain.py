@@ -11,8 +11,7 @@ import yaml
 from gpu_acceptance.base.text import clip, did_you_mean, visible
 from gpu_acceptance.cli.measured_by import validations_of
 from gpu_acceptance.inventory import nvml
-from gpu_acceptance.report.kinds import kinds_of_metric
-from gpu_acceptance.report.remedies import table
+from gpu_acceptance.report.remedies import kinds_of_metric, table
 from gpu_acceptance.run.suite import FOLDER, suite_for
 from gpu_acceptance.thresholds.changes import limit_differences
 from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics

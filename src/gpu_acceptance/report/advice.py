@@ -1,17 +1,21 @@
 """What to do about a validation, or about the run as a whole: the kinds of failure it shows, with commands for the first culprit."""
 
-from collections.abc import Iterator, Sequence
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_acceptance.record.figure import Labels
-from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.row import RankRecord, Row
 from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
 from gpu_acceptance.report.cluster import places
-from gpu_acceptance.report.commands import filled, names_of
 from gpu_acceptance.report.formatting import ranks_text
-from gpu_acceptance.report.kinds import (
+from gpu_acceptance.report.remedies import (
+    Reference,
+    Remedy,
+    Severity,
     kinds_of_causes,
     kinds_of_end,
     kinds_of_judgement,
@@ -20,15 +24,41 @@ from gpu_acceptance.report.kinds import (
     kinds_of_outcome,
     kinds_of_rank,
     kinds_of_row,
+    table,
 )
-from gpu_acceptance.report.remedies import Reference, Remedy, Severity, table
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
 from gpu_acceptance.verdict.rows import declared_reason, formed_unlike
 
+PLACEHOLDERS = ("HOST", "UUID", "BUS", "DEVICE", "PORT", "RUN", "PID", "POD")  # the last two only a person at the machine knows
+_PLACEHOLDER = re.compile(r"<([A-Z]+)>")
+_LONGEST_NAME = 255  # of a host; what is longer is no name to paste into a shell
+_LONG_DOMAIN = re.compile(r"0000([0-9A-Fa-f]{4}:[0-9A-Fa-f:.]+)")
 _WORST_FIRST = ("replace", "reboot", "reset", "watch")
 _DRILL = "planted_fault"  # comes before what it has planted, or somebody takes a good GPU out
 _BROKE_OFF = {Outcome.DIED, Outcome.STUCK, Outcome.LOST}
 _NO_BLAME = {*HARMLESS_OUTCOMES, Outcome.VICTIM}
+
+
+def names_of(identity: RankIdentity | None, run_id: str, labels: Labels) -> dict[str, str]:
+    """What is known of a culprit, by placeholder: its node and GPU, and the network port that the figure of its limit is of."""
+    names = {"RUN": run_id}
+    if identity:
+        names["HOST"] = identity.host
+        if identity.gpu:
+            names |= {"UUID": identity.gpu.uuid, "BUS": _as_linux_has_it(identity.gpu.pci_bus_id)}
+    names |= {name.upper(): str(labels[name]) for name in ("device", "port") if name in labels}
+    return {name: value for name, value in names.items() if 0 < len(value) <= _LONGEST_NAME and value[0] != "-"}  # nor is an option a name
+
+
+def filled(command: str, names: Mapping[str, str]) -> str:
+    """The command with what is known; a placeholder of which nothing is known stays as it is."""
+    return _PLACEHOLDER.sub(lambda found: shlex.quote(names[found[1]]) if found[1] in names else found[0], command)
+
+
+def _as_linux_has_it(pci_bus_id: str) -> str:
+    """`0000:1b:00.0` of NVML's `00000000:1B:00.0`."""
+    match = _LONG_DOMAIN.fullmatch(pci_bus_id)
+    return (match[1] if match else pci_bus_id).lower()
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,4 @@
-"""`results.json` -> `report.html`: one file, nothing from the network, and whole without JavaScript.
-
-Its one script, `page.js`, finds, sorts and unfolds. The policy of the page names the SHA-256 of it, so that no other can run.
-
-All text from machines passes two gates in one place, the template environment: `visible`, then HTML escaping.
-"""
+"""The page: all its parts in one HTML file; and the page of two runs compared."""
 
 import base64
 import hashlib
@@ -22,19 +17,12 @@ from gpu_acceptance.record.job import clock_sentences
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import (
     advice,
+    charts,
     cluster,
     contract,
-    culprits,
-    fabric,
     formatting,
-    gpu_time,
-    grid,
-    inventory,
     over_time,
-    panel,
-    pictures,
     problems,
-    scaling,
     scoreboard,
     side_by_side,
     sizes,
@@ -43,11 +31,15 @@ from gpu_acceptance.report import (
     untested,
     validations,
 )
-from gpu_acceptance.report.words import VERDICT, WITHIN_NOISE
+from gpu_acceptance.report.words import VERDICT, WITHIN_NOISE, Mark
 from gpu_acceptance.verdict.busy import use_text
+from gpu_acceptance.verdict.comparison import NOTHING_WORSE, SOMETHING_WORSE, Comparison
 
 REPORT = "report.html"
 _MOST_SUSPECTS = 5  # of the first screen
+_MARKS = {NOTHING_WORSE: Mark("✓", "NOTHING WORSE", "good"), SOMETHING_WORSE: Mark("✗", "SOMETHING WORSE", "bad")}
+_NOT_COMPARABLE = Mark("○", "NOT COMPARABLE", "open")
+_NOT_AGAIN = Mark("○", "NOT TESTED AGAIN", "open")
 
 
 def build_page(record: RunRecord, results_sha256: str = "") -> str:
@@ -90,18 +82,18 @@ def _environment() -> Environment:
         within_noise=WITHIN_NOISE,
         scale_percent=f"{100 * validations.SCALE:.0f}",
         bar_width=validations.BAR_WIDTH,
-        picture_width=pictures.WIDTH,
-        picture_height=pictures.HEIGHT,
-        panel_width=panel.WIDTH,
-        panel_height=panel.HEIGHT,
-        panel_left=panel.LEFT,
-        panel_floor=panel.HEIGHT - panel.BOTTOM,
+        picture_width=charts.WIDTH,
+        picture_height=charts.HEIGHT,
+        panel_width=charts.PANEL_WIDTH,
+        panel_height=charts.PANEL_HEIGHT,
+        panel_left=charts.PANEL_LEFT,
+        panel_floor=charts.PANEL_HEIGHT - charts.PANEL_BOTTOM,
         time_width=over_time.WIDTH,
         time_height=over_time.HEIGHT,
         time_top=over_time.TOP,
         time_floor=over_time.HEIGHT - over_time.BOTTOM,
         topology_width=topology.WIDTH,
-        tone_steps=", ".join(f"{100 * step:.0f} %" for step in grid.STEPS),
+        tone_steps=", ".join(f"{100 * step:.0f} %" for step in side_by_side.STEPS),
     )
     environment.globals["script_sha256"] = _base64_sha256(environment.get_template("page.js").render())
     return environment
@@ -129,16 +121,16 @@ def _context(record: RunRecord) -> dict[str, object]:
         "trust": untested.trust_in_limits(record),
         "level": untested.level(record),
         "command": [shlex.quote(word) for word in record.plan.command],
-        "busy": gpu_time.busy(record),
+        "busy": over_time.busy(record),
         "elapsed": formatting.elapsed(record.plan.started_at, record.ended_at),
         "models": cluster.gpu_models(record),
-        "fabric": fabric.fabric(record),
+        "fabric": topology.fabric(record),
         "nodes": cluster.nodes(record),
         "declared": cluster.declared(record),
         "clocks": list(clock_sentences(record.ranks)),
         "gpus": gpus,
         "uses_known": any(line.gpu.use for line in gpus),  # what was recorded by an earlier version has none
-        "inventory": inventory.inventory(record),
+        "inventory": cluster.inventory(record),
         "topology": topology.topology(record),
         "version": cluster.own_version(record),
         "versions": cluster.versions(record),
@@ -153,7 +145,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "heat_map": side_by_side.heat_map(record),
         "matrices": side_by_side.matrices(record),
         "collectives": sizes.collectives(record),
-        "scaling": scaling.scaling(record),
+        "scaling": sizes.scaling(record),
         "over_time": over_time.over_time(record),
         "subjects": validations.by_subject(record),
         "counters": validations.counter_lines(record),
@@ -165,8 +157,26 @@ def _first_screen(record: RunRecord, found: list[problems.Problem]) -> dict[str,
     """Who is to blame, and how each subject did. What rejects is told first; beside it, what is only open is counted."""
     accepted, rejected = (record.conclusion.verdict == word for word in ("ACCEPTED", "REJECTED"))
     return {
-        "told": [] if accepted else culprits.first_told(culprits.suspects(found, cluster.places(record)), rejecting_only=rejected),
+        "told": [] if accepted else problems.first_told(problems.suspects(found, cluster.places(record)), rejecting_only=rejected),
         "told_of_job": [] if accepted else summary.against_the_job(record),
         "also_open": list(summary.also_open(record)),
         "scoreboard": scoreboard.scoreboard(record),
     }
+
+
+def build_compare_page(comparison: Comparison) -> str:
+    """All of it: nothing is shortened."""
+    failures = comparison.failures
+    sections = [
+        ("New failures", Mark("✗", "NEW", "bad"), failures.new),
+        ("Failures that cannot be compared", Mark("○", "NOT COMPARED", "open"), failures.not_compared),
+        ("Failures that are still there", Mark("✗", "STILL", "bad"), failures.still),
+        ("Failures that are gone", Mark("✓", "GONE", "good"), failures.gone),
+    ]
+    figures = [
+        ("Figures that are worse", Mark("✗", "WORSE", "bad"), comparison.worse),
+        ("Figures that are better", Mark("✓", "BETTER", "good"), comparison.better),
+        ("Figures that moved", Mark("·", "MOVED", "quiet"), comparison.moved),
+    ]
+    mark = _MARKS.get(comparison.exit_code, _NOT_COMPARABLE)
+    return render("compare.html", comparison=comparison, mark=mark, not_again=_NOT_AGAIN, failures=sections, figures=figures)

@@ -9,15 +9,28 @@ from collections.abc import Iterator
 from xml.etree import ElementTree
 
 from gpu_acceptance.base.text import one_line, visible
-from gpu_acceptance.record.outcome import Means, Outcome
+from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import Conclusion, RunRecord
-from gpu_acceptance.report.figure_properties import figure_properties
+from gpu_acceptance.thresholds.values import show, with_unit
 
 JUNIT = "junit.xml"
 VERDICT_CASE = "verdict"
 _OWN = "gpu_acceptance"  # the class of what is of no file
 _HEAD = '<?xml version="1.0" encoding="utf-8"?>\n'
+
+
+def figure_properties(row: Row) -> dict[str, str]:
+    """The judged figures of a validation as properties: metric -> value, unit, bound and how it fared."""
+    properties = {}
+    for judgement in row.judgements:
+        name = f"{judgement.metric} {judgement.bound}".strip()
+        shown = "no value" if judgement.value is None else with_unit(show(judgement.value), judgement.unit)
+        need = f", need {judgement.need}" if judgement.need else ""
+        properties[name] = f"{shown}{need}: {judgement.status}"
+        if judgement.status in {Status.WAIVED, Status.NOT_APPLICABLE}:
+            properties[name] += f" ({judgement.message})"
+    return {visible(name): visible(said) for name, said in properties.items()}
 
 
 def build_junit(record: RunRecord) -> str:

@@ -22,10 +22,8 @@ from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import event_files, write_page
 from gpu_acceptance.report.build import REPORT
-from gpu_acceptance.report.closed_values import closed_values
 from gpu_acceptance.report.exports import EXPORTS, write_exports
-from gpu_acceptance.report.naming import STEERS, learn_record, learn_texts
-from gpu_acceptance.report.stand_ins import StandIns, read_stand_ins, write_stand_ins
+from gpu_acceptance.report.naming import STEERS, StandIns, closed_values, learn_record, learn_texts, read_stand_ins, write_stand_ins
 
 REDACTION = "redaction.json"
 _OF_EARLIER_VERSIONS = "pytest.html"  # which counted passes, and held names in a form of its own

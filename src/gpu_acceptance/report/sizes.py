@@ -1,7 +1,4 @@
-"""Collectives over the size of their messages: the time of short ones, the bus bandwidth of long ones, and the limits of each size.
-
-All ranks of a collective tell the same figure, and with several attempts the worst counts: that is what is drawn.
-"""
+"""Rates of collectives by message size, and rates by the number of ranks in a group."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +7,8 @@ from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import by_node
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.report.charts import STYLES, Panel, PanelLine, can_be_drawn, make_panel
 from gpu_acceptance.report.formatting import rounded
-from gpu_acceptance.report.panel import Line, Panel, can_be_drawn, make_panel
 from gpu_acceptance.thresholds.limit import subject_of_metric
 from gpu_acceptance.thresholds.parameter_relations import Curve, size_reference
 from gpu_acceptance.thresholds.values import with_unit
@@ -29,6 +26,12 @@ _STYLES = {  # what was measured, and how it is drawn
 _REFERENCE = "sound run (profile)"
 _REFERENCES = {True: "nccl.latency_reference", False: "nccl_sizes.reference"}  # of a time, and of a rate
 _UNITS = {True: "us", False: "GB/s"}
+_SCALED_SUBJECTS = ("ddp_scaling", "nccl_scaling")
+_SCALED_TITLES = {
+    ("ddp_scaling", "efficiency"): "Training: the part of the rate that communication leaves",
+    ("ddp_scaling", "spread"): "Training: the part of the rate that the slowest GPU leaves",
+    ("nccl_scaling", "busbw"): "Collectives: bus bandwidth in GB/s",
+}
 
 
 @dataclass(frozen=True)
@@ -145,9 +148,9 @@ def _shown(figure: Figure) -> str:
 def _panel(
     title: str, metrics: Sequence[str], of: Mapping[str, Sized], worst: Mapping[str, Figure], needs: Mapping[str, Judgement], known: Curve
 ) -> Panel | None:
-    lines = [Line(label, style, _points(label, metrics, of, worst)) for label, style in _STYLES.items()]
+    lines = [PanelLine(label, style, _points(label, metrics, of, worst)) for label, style in _STYLES.items()]
     if any(line.points for line in lines):  # by itself it is nothing that was measured here
-        lines.append(Line(_REFERENCE, "reference", {size: (rate, rate) for size, rate in known.items()}))
+        lines.append(PanelLine(_REFERENCE, "reference", {size: (rate, rate) for size, rate in known.items()}))
     bounds = ((of[metric].num_bytes, needs[metric].asked_number) for metric in metrics if metric in needs)
     return make_panel(title, lines, [(place, bound) for place, bound in bounds if can_be_drawn(bound)], size_text)
 
@@ -155,3 +158,70 @@ def _panel(
 def _points(label: str, metrics: Iterable[str], of: Mapping[str, Sized], worst: Mapping[str, Figure]) -> dict[int, tuple[float, float]]:
     values = {of[metric].num_bytes: worst[metric].value for metric in metrics if of[metric].label == label}
     return {place: (value, value) for place, value in values.items() if can_be_drawn(value)}
+
+
+@dataclass(frozen=True)
+class ScaledRow:
+    """One figure of the table."""
+
+    num_ranks: int
+    metric: str
+    worst: str
+    best: str
+    need: str
+
+
+@dataclass(frozen=True)
+class Scaling:
+    panels: tuple[Panel, ...]
+    rows: tuple[ScaledRow, ...]
+
+
+@dataclass
+class _Reading:
+    """One metric in groups of one size; more is better."""
+
+    what: tuple[str, str]
+    name: str  # of the model or the collective
+    metric: str
+    num_ranks: int
+    unit: str
+    worst: float
+    best: float
+
+
+def scaling(record: RunRecord) -> Scaling | None:
+    """None where nothing of it was measured."""
+    rows = [row for row in record.rows if row.subject in _SCALED_SUBJECTS]
+    readings: dict[tuple[str, int], _Reading] = {}
+    for rank in (rank for row in rows for attempt in row.attempts for rank in attempt.ranks):
+        for figure in rank.figures:
+            _note(readings, figure)
+    ordered = sorted(readings.values(), key=lambda one: (one.what, one.name, one.num_ranks))
+    needs = {one.metric: one for row in rows for one in row.judgements if one.bound == "at_least"}
+    panels = [_scaling_panel(title, [one for one in ordered if one.what == what], needs) for what, title in _SCALED_TITLES.items()]
+    shown = tuple(_row(one, needs[one.metric].need if one.metric in needs else "–") for one in ordered)
+    return Scaling(tuple(panel for panel in panels if panel), shown) if shown else None
+
+
+def _note(readings: dict[tuple[str, int], _Reading], figure: Figure) -> None:
+    of, num_ranks, quantity = map(figure.label, ("of", "ranks", "quantity"))
+    if not can_be_drawn(figure.value) or not isinstance(num_ranks, int) or num_ranks < 1:
+        return
+    what = subject_of_metric(figure.metric), str(quantity)
+    reading = _Reading(what, str(of), figure.metric, num_ranks, figure.unit, figure.value, figure.value)
+    reading = readings.setdefault((figure.metric, num_ranks), reading)
+    reading.worst, reading.best = min(reading.worst, figure.value), max(reading.best, figure.value)
+
+
+def _scaling_panel(title: str, readings: Sequence[_Reading], needs: Mapping[str, Judgement]) -> Panel | None:
+    names = list(dict.fromkeys(one.name for one in readings))
+    points = {name: {one.num_ranks: (one.worst, one.best) for one in readings if one.name == name} for name in names}
+    lines = [PanelLine(name, style, points[name]) for name, style in zip(names, STYLES, strict=False)]
+    bounds = ((one.num_ranks, needs[one.metric].asked_number) for one in readings if one.metric in needs)
+    return make_panel(title, lines, [(place, bound) for place, bound in bounds if can_be_drawn(bound)], str)
+
+
+def _row(one: _Reading, need: str) -> ScaledRow:
+    worst, best = (with_unit(rounded(value), one.unit) for value in (one.worst, one.best))
+    return ScaledRow(one.num_ranks, one.metric, worst, best, need)

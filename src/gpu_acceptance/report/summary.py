@@ -11,11 +11,9 @@ from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.advice import advice_on_run
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.contract import unanswered
-from gpu_acceptance.report.culprits import Fault, Suspect, first_told, suspects
 from gpu_acceptance.report.formatting import by_margin, count, judged_text, ranks_text
-from gpu_acceptance.report.kinds import kinds_of_status
-from gpu_acceptance.report.problems import problems, reasons_of_the_job
-from gpu_acceptance.report.remedies import table
+from gpu_acceptance.report.problems import Fault, Suspect, first_told, problems, reasons_of_the_job, suspects
+from gpu_acceptance.report.remedies import kinds_of_status, table
 from gpu_acceptance.report.words import WITHIN_NOISE
 from gpu_acceptance.thresholds.limit import subject_of_metric
 from gpu_acceptance.thresholds.values import plural

@@ -1,28 +1,84 @@
 """Every validation as the report shows it: judgements with their margins, figures by rank, how to run it again."""
 
+import heapq
 import shlex
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.record.figure import Figure
-from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report import gpu_time, notable
+from gpu_acceptance.report import over_time
+from gpu_acceptance.report.charts import Histogram, Picture, histograms, pictures
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.formatting import deviation, duration, exact, judged_figure, percent, ranks_text, reproduce, rounded
-from gpu_acceptance.report.histogram import Histogram, histograms
-from gpu_acceptance.report.notable import median_ranks
-from gpu_acceptance.report.pictures import Picture, pictures
 from gpu_acceptance.report.words import OUTCOME, STATUS, Mark
 from gpu_acceptance.thresholds.limit import COUNTERS, Value, subject_of_metric
 from gpu_acceptance.thresholds.values import plural, with_unit
 
+MOST_RANKS = 64  # with a line each; all others are in results.json and figures.csv
+_QUIET = {Status.HELD, Status.NOT_APPLICABLE}
 SCALE = 0.25  # margins are drawn from -25 % to +25 %, all on this one scale
 BAR_WIDTH = 160  # of the drawing, in its own units; the bound is in the middle
 _NOISE = 0.01  # of a bound
 MAX_PLACES = 8  # named in full in one cell; the others by number
+
+
+def notable(attempt: Attempt, judgements: Iterable[Judgement]) -> tuple[RankRecord, ...]:
+    """All ranks where they are few; else the most notable ones, in the order of the attempt."""
+    if len(attempt.ranks) <= MOST_RANKS:
+        return attempt.ranks
+    named = {rank for one in judgements if one.status not in _QUIET for rank in one.ranks}
+    distances = _distances(attempt)
+    by_note = ((one.outcome is Outcome.PASSED, one.rank not in named, -distances[one.rank], one.rank) for one in attempt.ranks)
+    chosen = {rank for *_, rank in heapq.nsmallest(MOST_RANKS, by_note)}
+    return tuple(one for one in attempt.ranks if one.rank in chosen)
+
+
+def note(attempt: Attempt) -> str:
+    """What is left out, or nothing."""
+    if len(attempt.ranks) <= MOST_RANKS:
+        return ""
+    return (
+        f"{MOST_RANKS} of {len(attempt.ranks):,} ranks: those with a fault, that a missed limit names, or furthest from the median. "
+        "All are in results.json and figures.csv."
+    )
+
+
+def median_ranks(attempt: Attempt) -> dict[tuple[str, str], str]:
+    """By metric and unit `median 4332 (rank 3)`: the rank in the middle of those that have a number, where they are three and differ."""
+    found = {}
+    for key, column in _columns(attempt).items():
+        if len(column) > 2 and len({value for _, value in column}) > 1:
+            rank, value = sorted(column, key=lambda one: (one[1], one[0]))[(len(column) - 1) // 2]
+            found[key] = f"median {rounded(value)} (rank {rank})"
+    return found
+
+
+def _columns(attempt: Attempt) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """By metric and unit each rank that has a number, and the number."""
+    columns: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
+    for record in attempt.ranks:
+        for figure in record.figures:
+            value = figure.value
+            if type(value) is float or type(value) is int:  # no bool; and a union of types is made anew each time that it is asked
+                columns[figure.metric, figure.unit].append((record.rank, value))
+    return columns
+
+
+def _distances(attempt: Attempt) -> dict[int, float]:
+    """The largest distance of a rank's numbers from the medians of all, each as a part of its median."""
+    found = dict.fromkeys((record.rank for record in attempt.ranks), 0.0)
+    for column in _columns(attempt).values():
+        median = statistics.median([value for _, value in column])
+        for rank, value in column if median else ():
+            distance = abs(value / median - 1)
+            if distance > found[rank]:
+                found[rank] = distance
+    return found
 
 
 @dataclass(frozen=True)
@@ -204,14 +260,14 @@ def _widest_spreads(attempts: tuple[Attempt, ...]) -> dict[str, float]:
 def _attempt_table(
     attempt: Attempt, judgements: Iterable[Judgement], names: Mapping[int, str], parameters: Mapping[str, Value]
 ) -> AttemptTable:
-    ranks = notable.notable(attempt, judgements)
+    ranks = notable(attempt, judgements)
     metrics = tuple(dict.fromkeys((figure.metric, figure.unit) for rank in ranks for figure in shown_figures(rank)))
-    gpu_columns = gpu_time.columns(attempt)
+    gpu_columns = over_time.time_columns(attempt)
     return AttemptTable(
         number=attempt.number,
         columns=(*(f"{metric} ({unit})" if unit else metric for metric, unit in metrics), *gpu_columns),
-        lines=tuple(_rank_line(rank, metrics, names, gpu_time.cells(rank) if gpu_columns else ()) for rank in ranks),
-        note=" ".join(filter(None, (notable.note(attempt), gpu_time.note(attempt)))),
+        lines=tuple(_rank_line(rank, metrics, names, over_time.time_cells(rank) if gpu_columns else ()) for rank in ranks),
+        note=" ".join(filter(None, (note(attempt), over_time.note(attempt)))),
         pictures=pictures(attempt, parameters),
         histograms=histograms(attempt),
     )

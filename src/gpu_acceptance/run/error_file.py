@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_acceptance.report.last_screen import MOST_ROWS
+from gpu_acceptance.report.ending import MOST_ROWS
 
 _LATER_S = 60  # than any time in the file of the rank that has more to say
 

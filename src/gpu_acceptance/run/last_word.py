@@ -12,8 +12,7 @@ from gpu_acceptance.base.exit import end_process_within
 from gpu_acceptance.base.text import visible
 from gpu_acceptance.control.rank import RefusedError, interrupted
 from gpu_acceptance.control.torchrun import find_owner
-from gpu_acceptance.report.ending import describe
-from gpu_acceptance.report.last_screen import columns_of, last_screen, takes_colour
+from gpu_acceptance.report.ending import columns_of, describe, last_screen, takes_colour
 from gpu_acceptance.run.error_file import write_error_file
 from gpu_acceptance.run.hook_limit import HookLimit
 from gpu_acceptance.run.run import Run

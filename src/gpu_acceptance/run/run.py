@@ -20,11 +20,10 @@ from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import Closing, RunEnd, RunPlan, RunRecord
-from gpu_acceptance.report.ending import INTERNAL_ERROR, Ending, broken, complete_ending, describe, spoil, write_ending
+from gpu_acceptance.report.ending import INTERNAL_ERROR, Ending, broken, complete_ending, describe, spoil, where_it_is, write_ending
 from gpu_acceptance.report.event_files import write_event_files
-from gpu_acceptance.report.github import tell_github
 from gpu_acceptance.report.junit import JUNIT
-from gpu_acceptance.report.last_screen import where_it_is
+from gpu_acceptance.report.summary_text import tell_github
 from gpu_acceptance.run.checkpoint_folder import folder_of
 from gpu_acceptance.run.checkpoint_removal import remove_within
 from gpu_acceptance.run.checkpoints_kept import are_evidence

@@ -22,7 +22,7 @@ from real_cluster import needs_cluster, real_cluster, trimmed
 from suite import PYTHON, plain_pytest
 from waiting import wait_until
 
-from gpu_acceptance.cli import pod_wait
+from gpu_acceptance.cli import meet
 from gpu_acceptance.inventory import kubernetes_api, kubernetes_pods
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.record.outcome import Outcome
@@ -77,7 +77,7 @@ def wait(cluster, run, number, timeout_s=0.0):
     """Code and lines of the wait for pods, in the first pod."""
     lines: list[str] = []
     read = functools.partial(kubernetes_pods.read, f"batch.kubernetes.io/controller-uid={run}", cluster.environment)
-    return pod_wait.await_pods(read, number, timeout_s, lines.append), lines
+    return meet.await_pods(read, number, timeout_s, lines.append), lines
 
 
 def bound(cluster, run):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from suite import PYTHON, ROOT, run
 
-from gpu_acceptance.run.digests import suite_digest
+from gpu_acceptance.run.suite import suite_digest
 
 SOURCES = ("LICENSE", "README.md", "conftest.py", "pyproject.toml", "pytest.ini", "setup.py", "src", "fixtures", "acceptance", "thresholds")
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"

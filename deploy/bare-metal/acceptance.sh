@@ -51,7 +51,7 @@ here="cd $(quoted "$PWD")&& "
 
 # Every host is asked first: whether it answers, and whether it has the same suite, Python and torch. A run that began without would fail late.
 # The last line is the answer: before it a shell over there may greet.
-same='import sys, pathlib, torch, gpu_acceptance.run.digests as d; '
+same='import sys, pathlib, torch, gpu_acceptance.run.suite as d; '
 same+='print(d.suite_digest(pathlib.Path.cwd()), "Python", sys.version.split()[0], "torch", torch.__version__)'
 for index in "${!hosts[@]}"; do
     "${ssh[@]}" "${hosts[index]}" "$here PYTHONPATH=src $(quoted "$python" -c "$same")" >"$scratch/$index" 2>"$scratch/$index.error" </dev/null &

@@ -25,26 +25,20 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing
 from gpu_acceptance.report.junit import figure_properties
-from gpu_acceptance.run import checkpoint_folder, data_dir, lora_files
-from gpu_acceptance.run.aggregate_reports import reports
+from gpu_acceptance.run import checkpoint_folder, training_files
 from gpu_acceptance.run.chosen_profile import choose_profile
-from gpu_acceptance.run.collecting import Collection
-from gpu_acceptance.run.command_line import refuse_missing_paths, usage_mistakes
-from gpu_acceptance.run.contract import contract_lines
+from gpu_acceptance.run.collecting import Collection, FormationItem, order, read_validation
 from gpu_acceptance.run.debugging_variables import find_debugging
-from gpu_acceptance.run.error_file import write_error_file
-from gpu_acceptance.run.hook_limit import HookLimit
-from gpu_acceptance.run.last_word import LastWord
-from gpu_acceptance.run.offered import add_options
-from gpu_acceptance.run.outputs import direct_outputs, find_unwritable
+from gpu_acceptance.run.exit_guard import HookLimit, LastWord
+from gpu_acceptance.run.offered import add_options, refuse_missing_paths, usage_mistakes
+from gpu_acceptance.run.outputs import direct_outputs, find_unwritable, reports, write_error_file
 from gpu_acceptance.run.own_files import read_own_files
-from gpu_acceptance.run.plan import missing_lines, plan_lines, planned_shape
+from gpu_acceptance.run.plan import contract_lines, missing_lines, plan_lines, planned_shape
 from gpu_acceptance.run.refusals import find_refusal, refuse_inside_a_worker
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.settings import Settings, read_settings
 from gpu_acceptance.run.starting import start_run
 from gpu_acceptance.run.terminal import RunTerminal
-from gpu_acceptance.run.validations import FormationItem, order, read_validation
 from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.rows import declared_reason
 from gpu_acceptance.worker.plugin import WorkerPlugin
@@ -170,8 +164,8 @@ class Dry:
         """What a plan is made of. Raises RefusedError."""
         settings, self._identity = self._settings, read_identity(self._place)
         checkpoint_folder.refuse_unusable("--shared-dir", settings.shared_dir)
-        self._data = data_dir.refuse_unusable(settings.data_dir)
-        self._tuned = lora_files.refuse_unusable(settings.lora_model, settings.lora_data)
+        self._data = training_files.refuse_unusable_data(settings.data_dir)
+        self._tuned = training_files.refuse_unusable_lora_files(settings.lora_model, settings.lora_data)
         self._own = read_own_files(settings.site, settings.contract)
         self._profile = choose_profile(settings, self._identity.gpu.name if self._identity.gpu else None, self._own)
 

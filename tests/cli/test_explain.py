@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from gpu_acceptance.cli import explain
-from gpu_acceptance.cli.measured_by import validations_of
+from gpu_acceptance.cli.explain import validations_of
 from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.run.suite import find_suite
 from gpu_acceptance.thresholds.file import read_file

@@ -6,7 +6,7 @@ import kubernetes_validate
 import pytest
 from api_server import JOB_LABEL, JOB_UID, cluster, in_container, pod, unscheduled
 
-from gpu_acceptance.cli import pod_wait
+from gpu_acceptance.cli import meet
 from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.inventory import kubernetes_api, kubernetes_pods
 
@@ -36,8 +36,8 @@ class Clock:
 def api(tmp_path, monkeypatch):
     with cluster(tmp_path / "account") as found:
         monkeypatch.setattr(kubernetes_api, "ACCOUNT", found.account)
-        monkeypatch.setattr(pod_wait, "_EVERY_S", 0.01)
-        monkeypatch.setattr(pod_wait, "time", Clock())
+        monkeypatch.setattr(meet, "_EVERY_S", 0.01)
+        monkeypatch.setattr(meet, "time", Clock())
         yield found
 
 
@@ -47,7 +47,7 @@ def wait(api):
 
     def wait_for(number=2, timeout_s=0.0):
         lines = []
-        code = pod_wait.await_pods(partial(kubernetes_pods.read, LABELS, api.environment), number, timeout_s, lines.append)
+        code = meet.await_pods(partial(kubernetes_pods.read, LABELS, api.environment), number, timeout_s, lines.append)
         return code, lines
 
     return wait_for
@@ -73,7 +73,7 @@ def test_a_pod_that_comes_later_is_awaited(api, wait):
 
 
 def test_who_is_awaited_is_said_again_and_again(api, wait, monkeypatch):
-    monkeypatch.setattr(pod_wait, "_SAY_EVERY_S", 0.0)
+    monkeypatch.setattr(meet, "_SAY_EVERY_S", 0.0)
     waiting = [*api.pods, unscheduled("gpu-acceptance-1-k2m9d", FULL)]
     api.pods, api.later = waiting, [waiting, [*api.pods, second()]]
     code, lines = wait(timeout_s=3600)

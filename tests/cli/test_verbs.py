@@ -15,7 +15,7 @@ from tensorboard_runs import read_runs, with_curve, with_curves
 from gpu_acceptance import __version__
 from gpu_acceptance.cli import build, evidence
 from gpu_acceptance.cli import verbs as cli
-from gpu_acceptance.cli.verdict import how_long_ago
+from gpu_acceptance.cli.run_folder import how_long_ago
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.folder.results import read_results, write_results

@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 from api_server import cluster
 
-from gpu_acceptance.cli import pod_wait
+from gpu_acceptance.cli import meet
 from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_health, kubernetes_nodes, kubernetes_pods
 from gpu_acceptance.inventory.answer import Missing, Why
 
@@ -83,7 +83,7 @@ def wait(api, name):
     api.answer = (200, json.dumps(answer))
     read = partial(kubernetes_pods.read, "batch.kubernetes.io/controller-uid=any", api.environment)
     nodes = {one["metadata"]["name"]: one["spec"].get("nodeName", "nowhere") for one in answer["items"]}
-    return pod_wait.await_pods(read, len(nodes), 0.0, lines.append), lines, nodes
+    return meet.await_pods(read, len(nodes), 0.0, lines.append), lines, nodes
 
 
 @pytest.mark.parametrize("name", SAID)

@@ -5,7 +5,7 @@ import copy
 import pytest
 from api_server import JOB_UID, in_container, node, pod, unscheduled
 
-from gpu_acceptance.cli.pod_wait import await_pods
+from gpu_acceptance.cli.meet import await_pods
 from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_health, kubernetes_nodes, kubernetes_pods
 from gpu_acceptance.inventory.answer import Missing, Why
 

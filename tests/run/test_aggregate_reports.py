@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.run.aggregate_reports import reports
+from gpu_acceptance.run.outputs import reports
 
 NODEID = "acceptance/test_hbm.py::test_triad"
 ITEM = SimpleNamespace(

@@ -1,7 +1,6 @@
 """`--plan` says of each line of a contract whether this run will answer it."""
 
-from gpu_acceptance.run.contract import contract_lines
-from gpu_acceptance.run.plan import JobShape
+from gpu_acceptance.run.plan import JobShape, contract_lines
 from gpu_acceptance.thresholds.contract import Contract, ContractLine
 from tests.judging import make_limit, make_profile
 

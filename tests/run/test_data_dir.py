@@ -7,14 +7,14 @@ import pytest
 
 from fixtures.training import refuse_unlike
 from gpu_acceptance.control.rank import RefusedError
-from gpu_acceptance.run.data_dir import refuse_unusable
+from gpu_acceptance.run.training_files import refuse_unusable_data
 
 WANTED = "wanted on every node: tokens.npy (an array of token ids), images/CLASS/FILE, or both"
 
 
 def refusal(folder):
     with pytest.raises(RefusedError) as caught:
-        refuse_unusable(folder)
+        refuse_unusable_data(folder)
     return str(caught.value)
 
 
@@ -32,18 +32,18 @@ def with_images(tmp_path):
 
 
 def test_without_the_option_there_is_nothing_to_say():
-    assert refuse_unusable(None) == ""
+    assert refuse_unusable_data(None) == ""
 
 
 def test_what_is_trained_on_what_is_said_of_every_model(tmp_path, with_tokens):
     always = "parity, checkpoint, lora_convergence and lora_modes: always synthetic"
     tokens = f"gpt2 and llama: {tmp_path}/tokens.npy (1,500 tokens)"
-    assert refuse_unusable(tmp_path) == f"{tokens}; resnet: synthetic; {always}"
+    assert refuse_unusable_data(tmp_path) == f"{tokens}; resnet: synthetic; {always}"
     (tmp_path / "images" / "a").mkdir(parents=True)
     (tmp_path / "images" / "a" / "0.jpg").touch()
-    assert refuse_unusable(tmp_path) == f"{tokens}; resnet: {tmp_path}/images; {always}"
+    assert refuse_unusable_data(tmp_path) == f"{tokens}; resnet: {tmp_path}/images; {always}"
     (tmp_path / "tokens.npy").unlink()
-    assert refuse_unusable(tmp_path) == f"gpt2 and llama: synthetic; resnet: {tmp_path}/images; {always}"
+    assert refuse_unusable_data(tmp_path) == f"gpt2 and llama: synthetic; resnet: {tmp_path}/images; {always}"
 
 
 def test_a_folder_without_data(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 from suite import make_suite
 
-from gpu_acceptance.run.digests import profile_digest, suite_digest
+from gpu_acceptance.run.suite import profile_digest, suite_digest
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from gpu_acceptance.run.error_file import write_error_file
+from gpu_acceptance.run.outputs import write_error_file
 
 
 def test_torchrun_finds_the_last_screen_and_prints_it_last(tmp_path, monkeypatch):

@@ -10,9 +10,9 @@ pytestmark = pytest.mark.slow
 PROCESS = """
 import sys, time
 from types import SimpleNamespace
-from gpu_acceptance.run import hook_limit
+from gpu_acceptance.run import exit_guard
 
-hook_limit._BEFORE_THE_VERDICT_S, hook_limit._STOPPED_S, hook_limit._BACKSTOP_S = {limits}
+exit_guard._BEFORE_THE_VERDICT_S, exit_guard._STOPPED_S, exit_guard._BACKSTOP_S = {limits}
 stop_signals = SimpleNamespace(reason=None)
 
 
@@ -22,7 +22,7 @@ def go_wrong(text):
     print("report written")
 
 run = SimpleNamespace(ending=None, go_wrong=go_wrong, exit_code=lambda said: 3, supervisor=SimpleNamespace(stop_signals=stop_signals))
-limit = hook_limit.HookLimit(run)
+limit = exit_guard.HookLimit(run)
 limit.last_word = lambda: print("last word") or 6
 
 def swallow():
@@ -36,7 +36,7 @@ try:
     limit.begin()
     {hook}
     limit.end()
-except hook_limit.HookTimeoutError:
+except exit_guard.HookTimeoutError:
     limit.end()
     print("interrupted")
 """

@@ -11,7 +11,7 @@ from fixtures.training import refuse_unlike
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.inventory import needs
 from gpu_acceptance.measure.lora.made import made
-from gpu_acceptance.run.lora_files import look, refuse_unusable, source_of
+from gpu_acceptance.run.training_files import look, refuse_unusable_lora_files, source_of
 
 
 @pytest.fixture
@@ -28,20 +28,20 @@ def data(tmp_path):
 
 def refusal(model, data):
     with pytest.raises(RefusedError) as caught:
-        refuse_unusable(model, data)
+        refuse_unusable_lora_files(model, data)
     assert caught.value.exit_code == 4
     return str(caught.value)
 
 
 def test_without_the_options_there_is_nothing_to_say():
-    assert refuse_unusable(None, None) == ""
+    assert refuse_unusable_lora_files(None, None) == ""
 
 
 def test_what_is_trained_on_what(model, data):
     num_calls = look(model, data).read.num_calls
     of_model = "Qwen2ForCausalLM (44 parameters, 100 bytes in BF16 and F32, sequences to 512 tokens)"
     of_data = f"40 dialogues with {num_calls} calls; dropped: neither messages, nor system and chat (1)"
-    assert refuse_unusable(model, data) == f"{model}: {of_model}; {data}: {of_data}"
+    assert refuse_unusable_lora_files(model, data) == f"{model}: {of_model}; {data}: {of_data}"
 
 
 def test_a_source_is_the_same_wherever_the_same_lies(tmp_path, model, data):
@@ -75,7 +75,7 @@ def test_packages_that_fine_tuning_needs(model, data, monkeypatch, package):
     oldest = {"peft": "0.17", "transformers": "5.0"}[package]
     versions = {"numpy": "2.0.0", "peft": "0.17.0", "transformers": "5.0.0"}
     monkeypatch.setattr(metadata, "version", lambda name: versions[name])
-    assert refuse_unusable(model, data)
+    assert refuse_unusable_lora_files(model, data)
     versions[package] = "0.16.dev0"
     install = f"{sys.executable} -m pip install '{package}>={oldest}'"
     assert refusal(model, data) == f"--lora-model: needs {package} {oldest} or newer, and there is 0.16.dev0: {install}"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.inventory.declared import DeclaredNode
-from gpu_acceptance.run.site_file import MOST_NODES, json_schema, read_site
+from gpu_acceptance.run.own_files import MOST_NODES, json_schema, read_site
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir, with_site
 from tests.report import samples

@@ -7,8 +7,8 @@ import pytest
 from gpu_acceptance.control.rank import INCOMPLETE, RefusedError, UnmetError, interrupted
 from gpu_acceptance.folder.journal import Journal, read_journal
 from gpu_acceptance.folder.run_files import node_run_id
-from gpu_acceptance.run import unmet
-from gpu_acceptance.run.unmet import note_refusal, refuse_start
+from gpu_acceptance.run import joining
+from gpu_acceptance.run.joining import note_refusal, refuse_start
 from tests.judging import make_identity
 
 IDENTITY = make_identity(1, 2, 2)
@@ -22,7 +22,7 @@ NO_STORE = "no control store at node-00:29500 within 60 s: timed out"
 def told_to_end(monkeypatch):
     """The launchers that were told."""
     launchers = []
-    monkeypatch.setattr(unmet, "end_launcher_later", launchers.append)
+    monkeypatch.setattr(joining, "end_launcher_later", launchers.append)
     return launchers
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.run.validations import read_validation, read_validations
+from gpu_acceptance.run.collecting import read_validation, read_validations
 from gpu_acceptance.thresholds.limit import Profile
 
 NODEID = "acceptance/test_hbm.py::test_copy"

@@ -1,9 +1,10 @@
-"""How verbs read their arguments: what is wrong is one line with what is allowed and the nearest known name, exit code 4."""
+"""Arguments of the verbs: their types, their errors, and how a verb says what is wrong."""
 
 import argparse
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,7 +12,15 @@ from typing import Any, NoReturn
 from gpu_acceptance.base.budget import seconds_of
 from gpu_acceptance.base.text import did_you_mean, one_line
 
+INTERRUPTED = 2
+UNREADABLE = 3
 USAGE = 4
+
+
+def fail(error: object, exit_code: int) -> int:
+    """Tells it on standard error, in one line; returns the exit code."""
+    print(f"gpu-acceptance: {one_line(str(error))}", file=sys.stderr)
+    return exit_code
 
 
 class Parser(argparse.ArgumentParser):

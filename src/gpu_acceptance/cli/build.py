@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_acceptance.base.text import one_line
-from gpu_acceptance.cli.arguments import existing_folder
-from gpu_acceptance.cli.run_folder import UsageError, find_run, read_run, refuse_another_run
-from gpu_acceptance.cli.said import UNREADABLE, fail
-from gpu_acceptance.cli.verdict import add_run, say_verdict
+from gpu_acceptance.cli.arguments import UNREADABLE, existing_folder, fail
+from gpu_acceptance.cli.run_folder import UsageError, add_run, find_run, read_run, refuse_another_run, say_verdict
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest, refuse_changed, write_manifest
 from gpu_acceptance.folder.rebuild import copy_journals, find_journals, journal_paths, last_written, only_copies, read_run_folder, rebuild

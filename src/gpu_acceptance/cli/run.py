@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_acceptance.cli.arguments import USAGE, whole_number
-from gpu_acceptance.cli.run_folder import read_run
-from gpu_acceptance.cli.said import INTERRUPTED, UNREADABLE, fail
-from gpu_acceptance.cli.verdict import tell_verdict
+from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, fail, whole_number
+from gpu_acceptance.cli.run_folder import read_run, tell_verdict
 from gpu_acceptance.control.torchrun_process import TorchrunProcess
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.folder.results import RESULTS

@@ -16,12 +16,16 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from gpu_acceptance.base.strict_yaml import StrictYamlError, parse
 from gpu_acceptance.base.text import one_line
-from gpu_acceptance.cli.other_files import kind_of_folder, other_kind
 from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomically
+from gpu_acceptance.folder.results import RESULTS
 from gpu_acceptance.inventory import node
 from gpu_acceptance.inventory.node import NodeReading
 
+_RUN = "the record of a run (`gpu-acceptance report build DIR` makes its report)"
+_NVIDIA_SMI = re.compile(r"\| NVIDIA-SMI \d|=NVSMI LOG=|<nvidia_smi_log|GPU \d+: .+ \(UUID: ")
+_BEGINNING = 4_000  # characters
 SCHEMA_FILE = Path(__file__).with_name("snapshot.schema.json")
 _VERSION = 1
 _HOW_TO = "`gpu-acceptance snapshot FILE` writes one, on the machine to look at"
@@ -41,6 +45,48 @@ _NAMING = {  # keys whose values name something -> what stands for them
     "shm_mount_point": "/mnt/{:02d}",
     "working_folder_mount_point": "/mnt/{:02d}",
 }
+
+
+def kind_of_folder(folder: Path) -> str:
+    return "the folder of a run (`gpu-acceptance verdict DIR` tells its verdict)" if (folder / RESULTS).exists() else "a folder"
+
+
+def other_kind(data: bytes, version: int) -> str:
+    """What this is, where it is no snapshot; nothing where it is one, or what is left of one. `version`: what we read."""
+    if not data:
+        return "an empty file"
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        return "a binary file"
+    try:
+        return _kind_of_json(json.loads(text), version)
+    except (ValueError, RecursionError):
+        return "" if re.match(r'\s*\{\s*"schema_version"', text) else _kind_of_text(text)
+
+
+def _kind_of_json(content: Any, version: int) -> str:
+    if not isinstance(content, dict):
+        return "a JSON file of another kind"
+    if content.keys() >= {"header", "conclusion", "rows"}:
+        return _RUN
+    if "node" not in content and "taken_at" not in content:
+        return "a JSON file of another kind"
+    found = content.get("schema_version")
+    is_newer = isinstance(found, int) and found > version
+    return f"a snapshot of a newer version (schema_version {found}; this version reads {version})" if is_newer else ""
+
+
+def _kind_of_text(text: str) -> str:
+    if _NVIDIA_SMI.search(text[:_BEGINNING]):
+        return "output of nvidia-smi"
+    try:
+        parse(text.encode())
+    except StrictYamlError:
+        return "a text file"
+    return "a YAML file"
 
 
 class NotASnapshotError(ValueError):

@@ -15,16 +15,104 @@ Exit codes:
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_acceptance import __version__
-from gpu_acceptance.cli import build, compare, evidence, explain, init, machine, meet, pods, remedies, run, verdict
-from gpu_acceptance.cli.arguments import USAGE, Parser
-from gpu_acceptance.cli.said import INTERRUPTED, UNREADABLE, fail
+from gpu_acceptance.base.text import did_you_mean, one_line
+from gpu_acceptance.cli import build, compare, evidence, explain, machine, meet, run, run_folder
+from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, Parser, fail
 from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import NothingRanError
 from gpu_acceptance.report.formatting import count
+from gpu_acceptance.report.remedies import Remedy, table
+from gpu_acceptance.run.suite import PARTS, find_suite
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+
+if TYPE_CHECKING:
+    from gpu_acceptance.cli.machine import Verbs
+
+_README = Path(__file__).with_name("suite.md")
+
+
+def _add_init(verbs: "Verbs") -> None:
+    init = verbs.add_parser(
+        "init",
+        help="copy the acceptance suite into a folder, to add validations and limits",
+        description="Copy the acceptance suite into DIR: validations, fixtures, limits, and a README that says how to run them and how to "
+        "add to them. The copy runs with the gpu-acceptance that is installed.",
+    )
+    init.add_argument("folder", metavar="DIR", type=Path, help="a folder that does not exist yet, or is empty")
+    init.set_defaults(verb=_init)
+
+
+def _init(options: argparse.Namespace) -> int:
+    folder: Path = options.folder
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; allowed: a folder that does not exist yet, or is empty")
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty; allowed: a folder that does not exist yet, or is empty")
+    for source, target in _files():
+        (folder / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, folder / target)  # without the mode: a package may be read-only, and the copy is there to be changed
+    (folder / "README.md").write_text(_README.read_text(encoding="utf-8").replace("{version}", __version__), encoding="utf-8")
+    print(f"{one_line(str(folder))}: the suite of gpu-acceptance {__version__}; README.md there says how to run it and how to add to it")
+    return 0
+
+
+def _files() -> Iterator[tuple[Path, Path]]:
+    """Each file of the suite, and its place in the copy."""
+    suite = find_suite()
+    for place, part in [*((suite / part, part) for part in PARTS), (shipped_dir(), "thresholds")]:
+        for file in [place] if place.is_file() else sorted(place.rglob("*")):
+            if file.is_file() and file.parent.name != "__pycache__":
+                yield file, Path(part) / file.relative_to(place)
+
+
+if TYPE_CHECKING:
+    from gpu_acceptance.cli.machine import Verbs
+
+
+def _add_remedies(verbs: "Verbs") -> None:
+    remedy = verbs.add_parser(
+        "remedy",
+        help="print what to do about a kind of failure",
+        description="Print what a kind of failure means, what to do with the node, and three things to check first, with commands. A "
+        "report names the kind of each failure. Without KIND: list all kinds. Nothing on this machine is read or changed.",
+    )
+    remedy.add_argument("kind", metavar="KIND", nargs="?", help="a kind of failure, such as repair_pending")
+    remedy.set_defaults(verb=_remedy)
+
+
+def _remedy(options: argparse.Namespace) -> int:
+    remedies = table().remedies
+    if options.kind is None:
+        width = max(map(len, remedies))
+        lines = [f"{kind:{width}}  {remedy.severity:7}  {remedy.title}" for kind, remedy in remedies.items()]
+    elif options.kind in remedies:
+        lines = list(_lines(options.kind, remedies[options.kind]))
+    else:
+        hint = did_you_mean(options.kind, remedies)
+        raise ValueError(f"no kind of failure {one_line(options.kind)!r:.100}{hint} (gpu-acceptance remedy lists them)")
+    print("\n".join(lines))
+    return 0
+
+
+def _lines(kind: str, remedy: Remedy) -> Iterator[str]:
+    severity = table().severities[remedy.severity]
+    yield f"{kind}: {remedy.title}"
+    yield f"\n{remedy.means}"
+    yield f"\nto do: {remedy.do}"
+    for number, check in enumerate(remedy.checks, start=1):
+        yield f"\n{number}. {check.look}\n     {check.run}"
+    yield f"\n{remedy.severity}: {severity.means}"
+    for command in severity.commands:
+        yield f"   {command.changes}\n     {command.run}"
+    yield "\nsee also:"
+    for reference in (table().references[name] for name in remedy.references):
+        yield f"   {reference.title}{f': {reference.url}' if reference.url else ''}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,17 +140,17 @@ def make_parser() -> Parser:
     verbs = parser.add_subparsers(metavar="VERB")
 
     run.add_verb(verbs)
-    verdict.add_verb(verbs)
+    run_folder.add_verb(verbs)
     report = verbs.add_parser("report", help="work with the report of a run", description="Work with the report of a run.")
     report_verbs = report.add_subparsers(metavar="VERB")
     build.add_verbs(report_verbs)
     compare.add_verbs(report_verbs)
     evidence.add_verbs(report_verbs)
-    init.add_verbs(verbs)
+    _add_init(verbs)
     machine.add_verbs(verbs)
-    pods.add_verbs(verbs)
+    meet.add_pods(verbs)
     meet.add_verbs(verbs)
-    remedies.add_verbs(verbs)
+    _add_remedies(verbs)
     explain.add_verb(verbs)
     profiles = verbs.add_parser("profiles", help="list the shipped profiles", description="List the shipped profiles.")
     profiles.set_defaults(verb=_profiles)

@@ -1,23 +1,36 @@
-"""Where checkpoints go, and what may be deleted there: what a run of ours has written, and nothing else.
-
-`--checkpoint-dir=DIR` is a folder that all nodes share. A run has one folder in it, with a marker of ours in that; what carries no such
-marker is not ours, whatever its name. No symbolic link is followed.
-"""
+"""The folder of checkpoints: what may be written and removed in it, and which checkpoint stays."""
 
 import contextlib
 import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpu_acceptance.base.folder_check import find_wrong
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.folder.run_files import RUN_ID
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import Row
 from gpu_acceptance.run.checkpoint_removal import MARKER, PREFIX, is_ours, marker_of, remove
+from gpu_acceptance.thresholds.limit import Profile, subject_of_metric
+from gpu_acceptance.verdict.judge import judge
 
+_SUBJECT = "checkpoint"
+_SOUND = {Outcome.PASSED, Outcome.NOT_APPLICABLE}
+_FINE = {Status.HELD, Status.NOT_APPLICABLE}
 OLD_S = 6 * 3600  # the rows that write and read one are done within minutes
+
+
+def are_evidence(rows: Iterable[Row], profile: Profile, job: Job) -> bool:
+    """Whether a row about them did not pass, or a figure misses its limit though nobody judged it, or though it was waived."""
+    own = [row for row in rows if row.subject == _SUBJECT]
+    judgements = [
+        one for row in own for one in judge(row.attempts, profile, job, {}, _SUBJECT) if subject_of_metric(one.metric) == _SUBJECT
+    ]
+    return any(row.outcome not in _SOUND for row in own) or any(one.status not in _FINE for one in judgements)
 
 
 def refuse_unusable(option: str, folder: Path | None) -> None:

@@ -4,9 +4,9 @@ from fnmatch import fnmatchcase
 
 from gpu_acceptance.base.text import did_you_mean, one_line
 from gpu_acceptance.control.rank import RefusedError
-from gpu_acceptance.run.digests import profile_digest
 from gpu_acceptance.run.own_files import NO_FILES, OwnFiles
 from gpu_acceptance.run.settings import Settings
+from gpu_acceptance.run.suite import profile_digest
 from gpu_acceptance.thresholds.known_metrics import nearest_metric
 from gpu_acceptance.thresholds.levels import asked_for, at_level, lasting
 from gpu_acceptance.thresholds.limit import Profile

@@ -1,12 +1,20 @@
-"""The options of the acceptance run. `--help` shows the help of each, docs/options.md the details too."""
+"""The options that a run offers, and what is wrong with a command line that asks for others."""
 
+import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pytest
 
+from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.control.rank import JOIN_S
+from gpu_acceptance.run.suite import FOLDER
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, LEVELS
+
+_UNKNOWN = "unrecognized arguments: "  # argparse
+_OF_THE_PROGRAM = {"--ranks": " of pytest: it belongs to `gpu-acceptance run`; torchrun takes --nproc-per-node=N"}
+_ARGUMENT = re.compile(r"argument (?P<names>\S+): (?P<fault>.+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -220,3 +228,57 @@ def given(values: Mapping[str, object]) -> Iterator[str]:
             yield option.name
         elif isinstance(value, list):
             yield from (f"{option.name}={one}" for one in value)
+
+
+def usage_mistakes(parser: pytest.Parser) -> list[str]:
+    """One line for each mistake that pytest has just found in its command line; none where there is no such error."""
+    error = sys.exception()
+    text = str(error) if isinstance(error, pytest.UsageError) else ""
+    if not text.startswith("usage: "):
+        return []
+    message = text.partition(": error: ")[2].partition("\n  ")[0].strip()
+    return list(_unknown(message.removeprefix(_UNKNOWN), parser)) if message.startswith(_UNKNOWN) else [_wrong(message)]
+
+
+def _unknown(arguments: str, parser: pytest.Parser) -> Iterator[str]:
+    for argument in arguments.split():
+        name, value = argument.partition("=")[::2]
+        if name.startswith("-"):
+            hint = _OF_THE_PROGRAM.get(name) or did_you_mean(name, _names(parser)) or "; --help lists all"
+            yield f"{argument}: unknown option{hint}" if value else f"{name}: unknown option{hint}"
+
+
+def _wrong(message: str) -> str:
+    """`--gpus: no value; write --gpus=VALUE`."""
+    found = _ARGUMENT.fullmatch(message)
+    if not found:
+        return " ".join(message.split())
+    name, fault = found["names"].split("/")[-1], " ".join(found["fault"].split())
+    if name in NAMES:
+        return f"{name}: no value; write {name}=VALUE" if has_value(name) else f"{name} takes no value"
+    return f"{name}: {fault}"
+
+
+def refuse_missing_paths(config: pytest.Config) -> None:
+    """Raises pytest.UsageError, with a line for each file or folder of the command line that is not there."""
+    if config.option.pyargs:
+        return
+    lines = [_missing(argument, config) for argument in config.args]
+    if any(lines):
+        raise pytest.UsageError(*filter(None, lines))
+
+
+def _missing(argument: str, config: pytest.Config) -> str:
+    """`acceptance/test_hbn.py: no such file or folder; did you mean 'acceptance/test_hbm.py'?`, and nothing where it is there."""
+    name = argument.partition("::")[0]
+    if (config.invocation_params.dir / name).exists():
+        return ""
+    folder = config.rootpath / FOLDER
+    names = [FOLDER, *(f"{FOLDER}/{path.name}" for path in sorted(folder.glob("*.py")))]
+    return f"{name}: no such file or folder{did_you_mean(name.rstrip('/'), names)}"
+
+
+def _names(parser: pytest.Parser) -> list[str]:
+    """Our options and all others; those of pytest and of other plugins are in no public place."""
+    groups = [*getattr(parser, "_groups", ()), *filter(None, [getattr(parser, "_anonymous", None)])]
+    return [*NAMES, *(name for group in groups for option in group.options for name in option.names())]

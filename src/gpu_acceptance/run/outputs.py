@@ -1,17 +1,82 @@
-"""The files that pytest and its plugins write of a run: rank 0 alone writes them, into the run's folder."""
+"""Files of pytest and torchrun: outputs of plugins, the same reports on every rank, and the verdict in torchrun's error file."""
 
 import contextlib
+import json
 import os
 import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 import pytest
 
+from gpu_acceptance.base.text import visible
 from gpu_acceptance.folder.run_files import RunFiles
+from gpu_acceptance.record.outcome import Means, Outcome
+from gpu_acceptance.report.ending import MOST_ROWS
 
+_LATER_S = 60  # than any time in the file of the rank that has more to say
+_When = Literal["setup", "call", "teardown"]
+_What = Literal["passed", "failed", "skipped"]
 # Options of report writers: eight ranks must not write one file.
 _WRITERS = ("report_log", "json_report", "allure_report_dir")
+
+
+def write_error_file(verdict: str, lines: Sequence[str] = ()) -> None:
+    """Writes $TORCHELASTIC_ERROR_FILE where torchrun asked for one; a torchrun that is gone took its folder along.
+
+    `lines`: the last screen, of the rank that shows it; torchrun then prints them last. The other ranks leave the verdict alone.
+    """
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return
+    above = [""] * (MOST_ROWS + 1 - len(lines))  # so that what torchrun says of the rank is out of sight
+    rows = [*above, *lines] if lines else [verdict]
+    extra = {"py_callstack": "\n".join(rows), "timestamp": str(int(time.time()) + (0 if lines else _LATER_S))}
+    with contextlib.suppress(OSError):
+        Path(path).write_text(json.dumps({"message": {"message": verdict, "extraInfo": extra}}), encoding="utf-8")
+
+
+def reports(
+    item: pytest.Item, outcome: Outcome, message: str, duration_s: float, properties: Mapping[str, str]
+) -> Iterator[pytest.TestReport]:
+    """What rejects is a failure, what proves nothing is an error; only a declared absence may be a skip."""
+    if outcome is Outcome.NOT_APPLICABLE:
+        yield _report(item, "setup", "skipped", (str(item.path), 0, f"Skipped: not applicable: {visible(message)}"), 0.0, properties)
+    elif outcome is Outcome.PASSED:
+        yield _report(item, "setup", "passed", None, 0.0, properties)
+        yield _report(item, "call", "passed", None, duration_s, properties)
+    elif outcome.means is Means.REJECTS:
+        yield _report(item, "setup", "passed", None, 0.0, properties)
+        yield _report(item, "call", "failed", _text(outcome, message), duration_s, properties)
+    else:
+        yield _report(item, "setup", "failed", _text(outcome, message), duration_s, properties)
+    yield _report(item, "teardown", "passed", None, 0.0, properties)
+
+
+def _text(outcome: Outcome, message: str) -> str:
+    return visible(message if message.startswith(outcome) else f"{outcome}: {message}")
+
+
+def _report(
+    item: pytest.Item,
+    when: _When,
+    outcome: _What,
+    longrepr: str | tuple[str, int, str] | None,
+    duration_s: float,
+    properties: Mapping[str, str],
+) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome=outcome,
+        longrepr=longrepr,
+        when=when,
+        duration=duration_s,
+        user_properties=list(properties.items()),
+    )
 
 
 def direct_outputs(config: pytest.Config, files: RunFiles, rank: int) -> Path | None:

@@ -1,21 +1,91 @@
-"""This rank's copies of the files that decide beside the profile: the site's (`--site`) and the contract's (`--contract`).
-
-Rank 0's are those that count. All count into the digest of the profile, so that a validation finds the rank whose copy differs.
-"""
+"""Files of the site that options name: nodes, contracts and overlays, read before any GPU is touched."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Annotated, Any, Self
 
+from pydantic import ConfigDict, Field, model_validator
+
+from gpu_acceptance.base.model import Model
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.inventory.declared import DeclaredNode, by_declared_name
-from gpu_acceptance.run.site_file import SiteFile, read_site
 from gpu_acceptance.thresholds.contract import Contract
-from gpu_acceptance.thresholds.contract_file import digest_of, read_contract, refuse_unanswerable
-from gpu_acceptance.thresholds.file import LimitsError
-from gpu_acceptance.thresholds.limit import Profile
+from gpu_acceptance.thresholds.contract_file import digest_of, problems_of_entries, read_contract, refuse_unanswerable
+from gpu_acceptance.thresholds.file import LimitsError, read_validated
+from gpu_acceptance.thresholds.limit import FileDigest, Profile
 from gpu_acceptance.thresholds.profile import with_file, with_site
+
+MOST_NODES = 1_000  # all of them travel to each rank in one message
+
+_GPUS = "a whole number from 0: the GPUs that exist on"
+_Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
+_Rack = Annotated[str, Field(pattern=r"^[!-~]([ -~]{0,62}[!-~])?$")]
+_Gpus = Annotated[int, Field(ge=0)]
+
+
+class NodeEntry(Model):
+    """One node that there must be."""
+
+    gpus: _Gpus | None = Field(None, description=f"{_GPUS} this node; without the key: gpus_per_node")
+    rack: _Rack | None = Field(None, description="a label of 1 to 64 printable ASCII characters, in quotes where it looks like a number")
+
+
+class SiteContent(Model):
+    """A site's file."""
+
+    model_config = ConfigDict(title="gpu-acceptance site file")
+
+    gpus_per_node: _Gpus | None = Field(None, description=f"{_GPUS} each node that does not say otherwise")
+    nodes: Annotated[dict[_Host, NodeEntry], Field(min_length=1, max_length=MOST_NODES)] = Field(
+        description=f"a mapping of 1 to {MOST_NODES} host names, each to a mapping of gpus and rack ({{}} where there is nothing to say)"
+    )
+
+    @model_validator(mode="after")
+    def _every_node_has_a_number(self) -> Self:
+        silent = [host for host, entry in self.nodes.items() if entry.gpus is None]
+        if silent and self.gpus_per_node is None:
+            raise ValueError(f"nodes.{silent[0]} has no gpus, and there is no gpus_per_node that would hold for it")
+        return self
+
+
+_problems = problems_of_entries(
+    SiteContent,
+    NodeEntry,
+    bad_key="not a host name; allowed: letters, digits, '.', '_' and '-', at most 253, a letter or digit first; a number in quotes",
+    an_entry="a mapping of gpus and rack, or {}",
+)
+
+
+@dataclass(frozen=True)
+class SiteFile:
+    digest: FileDigest
+    nodes: tuple[DeclaredNode, ...]
+
+    @cached_property
+    def racks(self) -> dict[str, str]:
+        """Host name -> rack label, empty where none is given."""
+        return {node.host: node.rack for node in self.nodes}
+
+
+def read_site(path: Path) -> SiteFile:
+    """The file at `path`. LimitsError says file, key, line, what was seen, and what is allowed."""
+    digest, site = read_validated(path, SiteContent, _problems)
+    return SiteFile(digest, tuple(_declared(site)))
+
+
+def json_schema() -> dict[str, Any]:
+    """The format as a JSON schema, for editors."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **SiteContent.model_json_schema()}
+
+
+def _declared(site: SiteContent) -> Iterator[DeclaredNode]:
+    for host, entry in site.nodes.items():
+        gpus = site.gpus_per_node if entry.gpus is None else entry.gpus
+        assert gpus is not None
+        yield DeclaredNode(host=host, gpus=gpus, rack=entry.rack or "")
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,91 @@
-"""`--plan`: what would run, judged by what, for how long. Touches no GPU."""
+"""The plan that every rank keeps, and `--plan`, which prints it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import os
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import psutil
+
+from gpu_acceptance import __version__
 from gpu_acceptance.control.rank import Rank
-from gpu_acceptance.control.torchrun import RANKS_WITHOUT_GPUS
+from gpu_acceptance.control.torchrun import RANKS_WITHOUT_GPUS, find_owner
 from gpu_acceptance.record.job import Job, RankIdentity
+from gpu_acceptance.record.outcome import Status
+from gpu_acceptance.record.run_record import PlannedValidation, RunPlan
+from gpu_acceptance.run.collecting import Collected
+from gpu_acceptance.run.own_files import OwnFiles
+from gpu_acceptance.run.settings import Settings
+from gpu_acceptance.run.suite_state import look_at_suite
 from gpu_acceptance.supervisor.generations import Validation
+from gpu_acceptance.thresholds.contract import Contract
 from gpu_acceptance.thresholds.levels import left_out, num_left_out, runs
 from gpu_acceptance.thresholds.limit import Limit, Profile, bound_at, matching_reason, subject_of_metric
 from gpu_acceptance.thresholds.values import level_text, plural, show
 from gpu_acceptance.verdict.bounds import bounds_of
+from gpu_acceptance.verdict.contract import judge_contract
+from gpu_acceptance.verdict.coverage import judge_run
 from gpu_acceptance.verdict.needs import announcement, unmet_needs
+
+
+def make_plan(
+    run_id: str,
+    started_at: str,
+    place: Rank,
+    settings: Settings,
+    profile: Profile,
+    collected: Collected,
+    validations: Collection[Validation],
+    files: OwnFiles,
+    *,
+    has_authentic_messages: bool,
+) -> RunPlan:
+    """The plan of a run, as rank 0 makes it for all."""
+    return RunPlan(
+        run_id=run_id,
+        started_at=started_at,
+        command=tuple(_command(place)),
+        profile=profile,
+        waivers=dict(settings.waivers),
+        declared_gpus=settings.declared_gpus,
+        expected_nodes=settings.expected_nodes,
+        declared_nodes=files.nodes,
+        contract=files.contract,
+        measure_only=settings.measure_only,
+        allow_busy=settings.allow_busy,
+        has_authentic_messages=has_authentic_messages,
+        has_closing=True,
+        num_deselected=collected.num_deselected,
+        selection=collected.selection,
+        not_collected=tuple(collected.not_collected),
+        not_at_level=num_left_out(profile, (one.nodeid for one in validations)),
+        suite=look_at_suite(settings.suite.parent, collected.items, collected.seen, collected.made, is_whole=not collected.selection),
+        validations=tuple(
+            PlannedValidation(
+                nodeid=one.nodeid,
+                deadline_s=one.deadline_s,
+                min_ranks=one.min_ranks,
+                min_ranks_per_node=one.min_ranks_per_node,
+                min_nodes=one.min_nodes,
+                needs=one.needs,
+            )
+            for one in validations
+            if runs(profile, one.nodeid)
+        ),
+        gpu_acceptance_version=__version__,
+    )
+
+
+def _command(place: Rank) -> list[str]:
+    """How the run was started: by `gpu-acceptance run`, by a torchrun, or this process alone."""
+    with contextlib.suppress(psutil.Error):
+        if owner := find_owner():
+            return owner.cmdline()
+        if place.has_agent:
+            return psutil.Process(os.getppid()).cmdline()
+    return sys.orig_argv
 
 
 @dataclass(frozen=True)
@@ -121,3 +194,26 @@ def _bound_text(limit: Limit, bound: str, gpus_per_node: int) -> str:
             return f"at most {show(limit.peers.deficit_at_most * 100)} % below its peers"
         case _:
             return "equal on all"
+
+
+def contract_lines(contract: Contract, profile: Profile, job: JobShape, waivers: Mapping[str, str]) -> Iterator[str]:
+    """One for each line of the contract: judged as if all held that this run asks for."""
+    expected = judge_run((), profile, _as_planned(job), waivers)
+    held = [one.model_copy(update={"status": Status.HELD}) if one.status is Status.NOT_MEASURED else one for one in expected]
+    yield f"contract {contract.file}: {plural(len(contract.lines), 'line')}"
+    for one in judge_contract(contract, held, job.num_nodes, profile.not_applicable).lines:
+        answer = ", ".join(filter(None, [*one.line.metrics, one.line.asks]))
+        why = "; ".join(one.reasons)
+        yield f"  {one.line.number}: {f'will not be tested: {why}' if why else answer}"
+
+
+def _as_planned(job: JobShape) -> Job:
+    """Ranks of which nothing is known but their places."""
+    size, num_ranks = job.ranks_per_node, job.ranks_per_node * job.num_nodes
+    places = [(rank, *divmod(rank, size)) for rank in range(num_ranks)]
+    return Job(
+        tuple(
+            RankIdentity(rank=rank, local_rank=local_rank, node=node, host="", local_world_size=size, world_size=num_ranks)
+            for rank, node, local_rank in places
+        )
+    )

@@ -24,20 +24,16 @@ from gpu_acceptance.report.ending import INTERNAL_ERROR, Ending, broken, complet
 from gpu_acceptance.report.event_files import write_event_files
 from gpu_acceptance.report.junit import JUNIT
 from gpu_acceptance.report.summary_text import tell_github
-from gpu_acceptance.run.checkpoint_folder import folder_of
+from gpu_acceptance.run.checkpoint_folder import are_evidence, folder_of
 from gpu_acceptance.run.checkpoint_removal import remove_within
-from gpu_acceptance.run.checkpoints_kept import are_evidence
 from gpu_acceptance.run.chosen_profile import own_digest
-from gpu_acceptance.run.collecting import Collected
-from gpu_acceptance.run.digests import suite_digest
-from gpu_acceptance.run.error_file import write_error_file
-from gpu_acceptance.run.joining import agree
-from gpu_acceptance.run.outputs import empty
+from gpu_acceptance.run.collecting import Collected, read_validations
+from gpu_acceptance.run.joining import agree, note_refusal
+from gpu_acceptance.run.outputs import empty, write_error_file
 from gpu_acceptance.run.own_files import NO_FILES, OwnFiles
-from gpu_acceptance.run.run_plan import make_plan
+from gpu_acceptance.run.plan import make_plan
 from gpu_acceptance.run.settings import Settings
-from gpu_acceptance.run.unmet import note_refusal
-from gpu_acceptance.run.validations import read_validations
+from gpu_acceptance.run.suite import suite_digest
 from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.supervisor.leader import Leader, LeaderOptions
 from gpu_acceptance.supervisor.standby import Journals, await_listeners, close_journals, elect, find_unconfirmed, rebuild_run, send_journal

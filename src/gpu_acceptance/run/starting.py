@@ -17,14 +17,13 @@ from gpu_acceptance.folder.disk import RecordError
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.run_files import RunFiles, claim_run_folder, new_run_id
 from gpu_acceptance.record.job import Job, RankIdentity
-from gpu_acceptance.run import checkpoint_folder, data_dir, lora_files
+from gpu_acceptance.run import checkpoint_folder, training_files
 from gpu_acceptance.run.chosen_profile import choose_profile
-from gpu_acceptance.run.joining import join
+from gpu_acceptance.run.joining import join, refuse_start
 from gpu_acceptance.run.own_files import NO_FILES, OwnFiles, read_own_files
 from gpu_acceptance.run.refusals import find_lone_node, find_mismatch, find_surplus, find_wrong_hardware
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.settings import Settings
-from gpu_acceptance.run.unmet import refuse_start
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.supervisor.worker_slot import WorkerHold
 from gpu_acceptance.thresholds.limit import LOCALISE_ASKED, Profile
@@ -125,8 +124,8 @@ def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) ->
     try:
         checkpoint_folder.refuse_unusable("--checkpoint-dir", settings.checkpoint_dir)
         checkpoint_folder.refuse_unusable("--shared-dir", settings.shared_dir)
-        data_dir.refuse_unusable(settings.data_dir)
-        lora_files.refuse_unusable(settings.lora_model, settings.lora_data)
+        training_files.refuse_unusable_data(settings.data_dir)
+        training_files.refuse_unusable_lora_files(settings.lora_model, settings.lora_data)
         return read_own_files(settings.site, settings.contract), refusal
     except RefusedError as error:
         return NO_FILES, refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)
@@ -143,7 +142,7 @@ def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFil
     wrong = wrong or find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
     wrong = wrong or drill_on_nobody(profile.parameters, len(identities))
     wrong = wrong or find_lone_node(identities, is_localising=profile.parameters.get(LOCALISE_ASKED) is True)  # by option or by a file
-    wrong = wrong or lora_files.find_too_long(settings.lora_model, profile.parameters)
+    wrong = wrong or training_files.find_too_long(settings.lora_model, profile.parameters)
     if wrong:
         raise RefusedError(wrong)
     in_use = None if settings.allow_busy else find_busy(identities, profile)

@@ -1,6 +1,6 @@
 """What rank 0 sees of the suite before a run: is it the committed or packed one, and does anything stand between it and its validations?
 
-The other ranks compare digests with rank 0 (run/digests.py). Files are compared by their own content: an index of git that was told
+The other ranks compare digests with rank 0 (run/suite.py). Files are compared by their own content: an index of git that was told
 not to look at a file hides nothing.
 """
 

@@ -1,24 +1,125 @@
-"""The outermost hooks of a real run: whatever another hook does, a rank leaves with its run's exit code, and never with 0 by accident."""
+"""The outermost hooks of pytest, which own the exit code, and a limit of time for hooks of others at the end."""
 
 import contextlib
+import os
+import select
+import signal
 import sys
-from collections.abc import Callable, Generator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 import pytest
 
-from gpu_acceptance.base.exit import end_process_within
+from gpu_acceptance.base.exit import end_process_within, let_process_run
 from gpu_acceptance.base.text import visible
 from gpu_acceptance.control.rank import RefusedError, interrupted
 from gpu_acceptance.control.torchrun import find_owner
 from gpu_acceptance.report.ending import columns_of, describe, last_screen, takes_colour
-from gpu_acceptance.run.error_file import write_error_file
-from gpu_acceptance.run.hook_limit import HookLimit
+from gpu_acceptance.run.outputs import write_error_file
 from gpu_acceptance.run.run import Run
 
+_BEFORE_THE_VERDICT_S = 45.0  # the other ranks give up a leader that has written no report for 60 s
+_STOPPED_S = 15.0  # once a signal has asked for the end: torchrun kills 30 s after its SIGTERM
+_TICK_S = 1.0
+_BACKSTOP_S = 30.0  # to write the report after a hook was interrupted
 _LAST_WORD_S = 180.0  # for files on a disk that is slow, and checkpoints to remove
 _ENDS_WITHIN_S = 5.0  # what Python does at its end; a thread that an import started keeps it for ever
+
+
+class HookTimeoutError(BaseException):
+    """Raised inside a hook that takes too long. No Exception: hooks catch these."""
+
+
+class HookLimit:
+    """One at a time; from the main thread only. `last_word` ends the run where a hook does not let go."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.last_word: Callable[[], int] = lambda: run.exit_code(0)
+        self._patience_s = 0.0
+        self._begun: float | None = None
+        self._stopped: float | None = None
+        self._num_raised = 0
+
+    def begin(self) -> None:
+        """From here on hooks run; they are given less time once the verdict is there, or a signal has asked for the end."""
+        self._patience_s = self._run.hooks_after_verdict_s if self._run.ending else _BEFORE_THE_VERDICT_S
+        self._begun, self._stopped, self._num_raised = time.monotonic(), None, 0
+        end_process_within(self._patience_s + _BACKSTOP_S, self._run.exit_code(0))
+        signal.signal(signal.SIGALRM, self._tick)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+        signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
+
+    def end(self) -> None:
+        """No hook runs any more."""
+        self._begun = None
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        let_process_run()
+
+    def note(self, error: BaseException) -> None:
+        """What came out of the hooks, which run no more. One that took too long has been told."""
+        self.end()
+        if not isinstance(error, HookTimeoutError):
+            self._run.go_wrong(f"a hook or a report failed when pytest ended: {describe(error)}")
+
+    def _tick(self, _number: int, frame: FrameType | None) -> None:
+        if self._begun is None:
+            return
+        if not _takes_text():
+            self._wait_on()
+        now, stopped = time.monotonic(), self._run.supervisor.stop_signals.reason
+        self._stopped = self._stopped or (now if stopped else None)
+        late = now - self._begun > self._patience_s or (self._stopped is not None and now - self._stopped > _STOPPED_S)
+        if late and self._num_raised:
+            self._leave_from_here()
+        elif late:
+            self._interrupt(now - self._begun, frame)
+
+    def _interrupt(self, passed_s: float, frame: FrameType | None) -> None:
+        begun, self._begun = self._begun, None  # the report is written anew here: a tick in the midst of that must not end the process
+        text = f"a hook did not return within {passed_s:.0f} s when pytest ended: {_hook_of(frame)}"
+        self._run.go_wrong(text)
+        self._begun, self._num_raised = begun, self._num_raised + 1
+        raise HookTimeoutError(text)
+
+    def _wait_on(self) -> None:
+        """The terminal takes no text: it is not the hook that hangs."""
+        self._begun = time.monotonic()
+        end_process_within(self._patience_s + _BACKSTOP_S, self._run.exit_code(0))
+
+    def _leave_from_here(self) -> None:
+        """The hook has swallowed what was raised in it."""
+        self.end()
+        end_process_within(_BACKSTOP_S, self._run.exit_code(0))
+        code = self.last_word()
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def _takes_text() -> bool:
+    """Whether who reads the terminal, or the pipe in its place, does."""
+    try:
+        return len(select.select([], [1, 2], [], 0)[1]) == 2
+    except OSError:  # closed
+        return True
+
+
+def _hook_of(frame: FrameType | None) -> str:
+    """The hook that runs there: the function that pluggy called last on the way to it."""
+    frames = list(_outwards(frame))
+    called = [one for one, caller in pairwise(frames) if caller.f_globals.get("__name__") == "pluggy._callers"]
+    at = next(iter(called or frames), None)
+    return f"{at.f_code.co_name} ({at.f_code.co_filename}:{at.f_lineno})" if at else "unknown"
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame:
+        yield frame
+        frame = frame.f_back
 
 
 class LastWord:

@@ -1,8 +1,6 @@
-"""`--lora-model=DIR --lora-data=FILE`: whether this node has what is to be fine-tuned, and on what, looked at before any GPU is touched.
+"""Files to train on: a data folder, a pretrained model and dialogues, looked at before any GPU is touched."""
 
-Needs no torch.
-"""
-
+import importlib.util
 import shlex
 import sys
 from collections.abc import Mapping
@@ -17,7 +15,34 @@ from gpu_acceptance.measure.lora.model_folder import Checkpoint, CheckpointError
 from gpu_acceptance.measure.lora.reading import Read, read
 from gpu_acceptance.thresholds.limit import Value
 
+_PACKAGE = "Pillow"
 _SHOWN = 8  # digits of a hash
+
+
+def refuse_unusable_data(folder: Path | None) -> str:
+    """What is trained on what, for people, and nothing where no folder was named. Raises RefusedError where one is wrong."""
+    if folder is None:
+        return ""
+    if silent := find_silent(folder):
+        raise RefusedError(f"--data-dir={folder}: {silent}")
+    from gpu_acceptance.measure.train import data_files as files  # numpy, which a run without data of its own need not import
+
+    try:
+        has_tokens, has_images = files.parts_of(folder)
+        tokens = f"{folder / files.TOKENS} ({len(files.open_tokens(folder / files.TOKENS)):,} tokens)" if has_tokens else "synthetic"
+        if has_images:
+            files.look_at_images(folder / files.IMAGES)
+    except files.DataError as error:
+        raise RefusedError(f"--data-dir: {error}") from None
+    images = _decodable(folder / files.IMAGES) if has_images else "synthetic"
+    return f"gpt2 and llama: {tokens}; resnet: {images}; parity, checkpoint, lora_convergence and lora_modes: always synthetic"
+
+
+def _decodable(folder: Path) -> str:
+    if importlib.util.find_spec("PIL") is None:
+        install = f"{sys.executable} -m pip install {_PACKAGE}"
+        raise RefusedError(f"--data-dir: {folder}: images are decoded by {_PACKAGE}, which is not installed: {install}")
+    return str(folder)
 
 
 @dataclass(frozen=True)
@@ -40,7 +65,7 @@ def look(model: Path, data: Path) -> LoraFiles:
     return LoraFiles(look_at(model), read(data))
 
 
-def refuse_unusable(model: Path | None, data: Path | None) -> str:
+def refuse_unusable_lora_files(model: Path | None, data: Path | None) -> str:
     """What is trained on what, for people, and nothing where nothing was named. Raises RefusedError where one is wrong."""
     if model is None or data is None:
         return ""

@@ -7,13 +7,13 @@ pytestmark = pytest.mark.needs("numpy", "peft", "transformers", "compiler")
 
 def test_ways(fine_tune, shard, check, record):
     """Each rank alone, FSDP, and DDP that computes activations again: the same curve as DDP, equal adapters, the base as it was."""
-    from gpu_acceptance.measure.lora import curves
+    from gpu_acceptance.measure.lora import samples
 
     by_ddp = fine_tune(small=True)
     record("lora_modes.ddp.peak_bytes", by_ddp.trained.peak_bytes, "bytes")
     for way, options in {"alone": {"alone": True}, "fsdp": {"sharding": shard()}, "recomputed": {"recomputes": True}}.items():
         found = fine_tune(small=True, **options)
-        check(f"lora_modes.{way}.departure", curves.departure(found.trained.losses, by_ddp.trained.losses), "relative")
+        check(f"lora_modes.{way}.departure", samples.departure(found.trained.losses, by_ddp.trained.losses), "relative")
         if way != "alone":  # backward passes of attention add up in an order that is not fixed: two GPUs by themselves differ in bits
             check(f"lora_modes.{way}.weights", found.digest, "text")
         check(f"lora_modes.{way}.base_changed", found.base_changed, "bool")

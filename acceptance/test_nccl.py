@@ -6,7 +6,7 @@ NCCL's own log shows the algorithm and the transport. All other collectives and 
 import pytest
 
 from gpu_acceptance.inventory import nccl_log, nccl_physics
-from gpu_acceptance.measure import native, nccl, nccl_latency
+from gpu_acceptance.measure import native, nccl
 
 pytestmark = pytest.mark.min_ranks(2)
 
@@ -33,8 +33,8 @@ def record_latency(ranks, parameter, record):
 
     def measure_sizes(suffix, *, in_a_graph):
         times = {"block_s": parameter("nccl.latency_block_s"), "num_blocks": parameter("timing.num_blocks")}
-        for num_bytes in nccl_latency.SIZES:
-            result = nccl_latency.measure(num_bytes, device=ranks.device, in_a_graph=in_a_graph, **times)
+        for num_bytes in nccl.LATENCY_SIZES:
+            result = nccl.measure_latency(num_bytes, device=ranks.device, in_a_graph=in_a_graph, **times)
             of = {"collective": "all_reduce", "bytes": num_bytes, "called": "in a CUDA graph" if in_a_graph else "one by one"}
             record(f"nccl.all_reduce.latency_{nccl.size_name(num_bytes)}{suffix}", result.latency_us, "us", **of)
 
@@ -46,7 +46,7 @@ def test_latency_eager(record_latency):
     record_latency("_eager", in_a_graph=False)
 
 
-@pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **nccl_latency.ENVIRONMENT})
+@pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **nccl.LATENCY_ENVIRONMENT})
 def test_physics(gpu, parameter, check, check_all, record, record_latency):
     """NCCL moves the bytes by the algorithm and over the transport that was bought, by its own log. And the latency without the host."""
     num_bytes = parameter("nccl.large_bytes")

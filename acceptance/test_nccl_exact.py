@@ -3,12 +3,12 @@
 Also in a world of one rank.
 """
 
-from gpu_acceptance.measure import exact
+from gpu_acceptance.measure import nccl
 
 
 def test_elements(ranks, check, record, parameter, drill):
     """Not one bit of any output differs from the exact result; the rank whose output is wrong says so."""
-    found = exact.measure(
+    found = nccl.measure_exact(
         largest_bytes=parameter("nccl_exact.largest_bytes"),
         device=ranks.device,
         num_planted=drill("nccl_exact.planted_elements", "nccl_exact.planted_rank"),

@@ -6,7 +6,7 @@ Equal work gives equal bits while the GPU is hot.
 import pytest
 
 from gpu_acceptance.measure.corruption import determinism, survey
-from gpu_acceptance.measure.soak import rounds, works
+from gpu_acceptance.measure.soak import rounds
 
 
 @pytest.mark.lasts("soak.duration_s")
@@ -15,7 +15,7 @@ def test_load(ranks, check, record, parameter, check_thermal, alarm):
 
     A counter that rises further than it may ends it after that round.
     """
-    sizes = works.Sizes(
+    sizes = rounds.Sizes(
         gemm_size=parameter("gemm.size"),
         gemm_dtype="bf16",
         gemm_s=parameter("soak.gemm_s"),
@@ -25,15 +25,15 @@ def test_load(ranks, check, record, parameter, check_thermal, alarm):
         nccl_s=parameter("soak.nccl_s"),
         num_blocks=parameter("timing.num_blocks"),
     )
-    by_name, duration_s = works.works(sizes, device=ranks.device, world_size=ranks.world_size), parameter("soak.duration_s")
+    by_name, duration_s = rounds.works(sizes, device=ranks.device, world_size=ranks.world_size), parameter("soak.duration_s")
     load = rounds.measure(by_name, duration_s=duration_s, agree=lambda another: any(ranks.gather("another round", another)), alarm=alarm)
     check("soak.load.fraction", load.length_s / duration_s, "relative", detail=load.ended_early)
     record("soak.load.rounds", len(load.rounds), "count")
     for work in by_name:
         check(f"soak.{work}.wrong", load.num_wrong(work), "elements", detail=load.wrong_in(work))
         check(f"soak.{work}.drift", load.drift_percent(work), "%")
-        record(f"soak.{work}.first", load.first_rate(work), works.UNITS[work])
-        record(f"soak.{work}.lowest", load.lowest_rate(work), works.UNITS[work])
+        record(f"soak.{work}.first", load.first_rate(work), rounds.UNITS[work])
+        record(f"soak.{work}.lowest", load.lowest_rate(work), rounds.UNITS[work])
     if "nccl" in by_name:
         record("soak.nccl.jitter", load.jitter("nccl"), "relative")
     check("soak.gemm.error", load.error("gemm"), "relative")

@@ -10,7 +10,7 @@ import torch
 from fixtures.gemm import Gemm
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.measure.gemm import best_shape
-from gpu_acceptance.measure.gemm.shape import square
+from gpu_acceptance.measure.gemm.operands import square
 from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.record.outcome import Outcome, Status

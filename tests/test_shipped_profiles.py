@@ -10,10 +10,9 @@ import torch
 from fixtures.training import workload as read_workload
 from gpu_acceptance.measure.collectives import NAMES
 from gpu_acceptance.measure.corruption import kernels
-from gpu_acceptance.measure.gemm.availability import is_available
 from gpu_acceptance.measure.gemm.best_shape import CANDIDATES
-from gpu_acceptance.measure.gemm.dtypes import DTYPES, allowed_error
-from gpu_acceptance.measure.train import cost
+from gpu_acceptance.measure.gemm.operands import DTYPES, allowed_error, is_available
+from gpu_acceptance.measure.train import trained
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.thresholds.file import LimitsError, read_file
@@ -315,10 +314,10 @@ def test_what_is_trained_is_pinned_by_the_shape_that_the_profile_gives_it(name):
     smaller = read_workload.__wrapped__({**sizes, **{size: sizes[size] * 3 // 4 for size in OF_A_SAMPLE}}.__getitem__)
     for one in (*TRAINED, *FSDP_WAYS):
         model = one.split(".")[1] if one in TRAINED else "gpt2"
-        assert profile.limits[f"{one}.parameters"].equals == cost.num_parameters(workload(model).shape)
+        assert profile.limits[f"{one}.parameters"].equals == trained.num_parameters(workload(model).shape)
         told = profile.limits[f"{one}.flop_per_sample"].equals
-        assert told == float(f"{cost.flops_per_sample(workload(model).shape) / 1e9:.4g}")
-        assert told > cost.flops_per_sample(smaller(model).shape) / 1e9
+        assert told == float(f"{trained.flops_per_sample(workload(model).shape) / 1e9:.4g}")
+        assert told > trained.flops_per_sample(smaller(model).shape) / 1e9
 
 
 def good_attempt(limit):

@@ -6,7 +6,7 @@ from gpu_acceptance.base import shared_removal
 from gpu_acceptance.base.folder_check import ask
 from gpu_acceptance.base.shared_removal import new_mark, remove, stem_in
 from gpu_acceptance.measure.shared_fs import throughput, tokens
-from gpu_acceptance.measure.shared_fs.place import Place, write_whole
+from gpu_acceptance.measure.shared_fs.throughput import Place, write_whole
 
 
 @pytest.fixture

@@ -24,13 +24,12 @@ from readings import name, say, world_size  # first: it finds the checkout
 
 from gpu_acceptance.inventory import versions
 from gpu_acceptance.measure.corruption import kernels
-from gpu_acceptance.measure.corruption.compare import Reading, Work, by_work, compare_peers
-from gpu_acceptance.measure.corruption.detection import statement
 from gpu_acceptance.measure.corruption.determinism import deterministic
-from gpu_acceptance.measure.corruption.flip import Flip
-from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
-from gpu_acceptance.measure.corruption.inputs import drawing
+from gpu_acceptance.measure.corruption.hashing import Flip, as_text, hash_tensors
+from gpu_acceptance.measure.corruption.kernels import drawing
+from gpu_acceptance.measure.corruption.peers import Reading, Work, by_work, compare_peers
 from gpu_acceptance.measure.corruption.repeat import RepeatResult, repeat
+from gpu_acceptance.measure.corruption.survey import statement
 
 PLANTS = {"once": Flip(repetition=1, element=77, bit=3), "always": Flip(repetition=None, element=77, bit=3)}
 CPU = torch.device("cpu")

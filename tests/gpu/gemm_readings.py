@@ -17,11 +17,8 @@ import torch.distributed as dist
 from readings import join_world, name, say, together, took_s, world_size  # first: it finds the checkout
 
 from gpu_acceptance.inventory import versions
-from gpu_acceptance.measure.gemm import best_shape, burst, correctness, efficiency, sustained
-from gpu_acceptance.measure.gemm.availability import is_available
-from gpu_acceptance.measure.gemm.dtypes import DTYPES, allowed_error
-from gpu_acceptance.measure.gemm.prepare import prepared
-from gpu_acceptance.measure.gemm.shape import square
+from gpu_acceptance.measure.gemm import best_shape, burst, correctness, sustained
+from gpu_acceptance.measure.gemm.operands import DTYPES, allowed_error, is_available, prepared, square
 
 
 def main() -> None:
@@ -81,7 +78,7 @@ def chip(device: torch.device) -> dict[str, object]:
     if device.type != "cuda":
         return {}
     capability, properties = torch.cuda.get_device_capability(device), torch.cuda.get_device_properties(device)
-    flop = {dtype: efficiency.flop_per_clock_per_sm(dtype, capability) for dtype in DTYPES}
+    flop = {dtype: sustained.flop_per_clock_per_sm(dtype, capability) for dtype in DTYPES}
     return {"capability": capability, "num_sms": properties.multi_processor_count, "flop_per_clock_per_sm": flop}
 
 

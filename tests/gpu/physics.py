@@ -17,7 +17,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from gpu_acceptance.inventory import nccl_log, nccl_physics, nccl_warnings
-from gpu_acceptance.measure import nccl, nccl_latency
+from gpu_acceptance.measure import nccl
 from gpu_acceptance.worker.worker import write_whole_lines
 
 NUM_BYTES = 1 << 30
@@ -41,9 +41,9 @@ def measured(device: torch.device) -> dict[str, object]:
     answer["warnings"] = nccl_warnings.unexpected(Path(os.environ[MARK]).read_text(errors="backslashreplace").splitlines())
     if not refused:
         times = {"device": device, "block_s": 0.1, "num_blocks": 7}
-        for num_bytes in nccl_latency.SIZES:
+        for num_bytes in nccl.LATENCY_SIZES:
             for in_a_graph in (False, True):
-                result = nccl_latency.measure(num_bytes, in_a_graph=in_a_graph, **times)
+                result = nccl.measure_latency(num_bytes, in_a_graph=in_a_graph, **times)
                 answer[f"latency_{nccl.size_name(num_bytes)}{'' if in_a_graph else '_eager'}_us"] = round(result.latency_us, 2)
     return answer
 
@@ -65,7 +65,7 @@ def main() -> None:
 def parent() -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
-        environment = {**os.environ, **nccl_log.ENVIRONMENT, **nccl_latency.ENVIRONMENT, "NCCL_DEBUG_FILE": "", MARK: str(path)}
+        environment = {**os.environ, **nccl_log.ENVIRONMENT, **nccl.LATENCY_ENVIRONMENT, "NCCL_DEBUG_FILE": "", MARK: str(path)}
         with path.open("ab") as log:
             done = subprocess.run([sys.executable, __file__], env=environment, stdout=log, stderr=log, timeout=200, check=False)
         answer = Path(f"{path}.json")

@@ -23,8 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 from gpu_acceptance.inventory import versions
 from gpu_acceptance.measure import hbm, nccl
 from gpu_acceptance.measure.gemm import sustained
-from gpu_acceptance.measure.gemm.dtypes import DTYPES
-from gpu_acceptance.measure.gemm.shape import square
+from gpu_acceptance.measure.gemm.operands import DTYPES, square
 
 MiB, GiB = 2**20, 2**30
 

@@ -13,9 +13,8 @@ from pcie_readings import Meeting, gather
 from readings import join_world, say, together, world_size
 
 from gpu_acceptance.inventory.sampler import Sampler
-from gpu_acceptance.measure.gemm.efficiency import cycle_efficiency_on
-from gpu_acceptance.measure.gemm.prepare import prepared
-from gpu_acceptance.measure.gemm.shape import square, tflop_per_s
+from gpu_acceptance.measure.gemm.operands import prepared, square, tflop_per_s
+from gpu_acceptance.measure.gemm.sustained import cycle_efficiency_on
 from gpu_acceptance.measure.timing import time_block
 
 SHAPE, PREHEAT_S, BLOCK_S, NUM_RUNS, CLOCK_HZ = square(8192), 10.0, 5.0, 7, 1.4e9

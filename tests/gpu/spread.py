@@ -20,8 +20,8 @@ from gpu_acceptance.inventory import versions
 from gpu_acceptance.inventory.sampler import Sampler
 from gpu_acceptance.measure import hbm, nccl, pcie
 from gpu_acceptance.measure.gemm import best_shape, sustained
-from gpu_acceptance.measure.gemm.efficiency import cycle_efficiency_on
-from gpu_acceptance.measure.gemm.shape import square
+from gpu_acceptance.measure.gemm.operands import square
+from gpu_acceptance.measure.gemm.sustained import cycle_efficiency_on
 
 GiB, MiB = 2**30, 2**20
 Reading = tuple[str, float, float | None]  # figure, value, spread of its blocks in percent

@@ -10,8 +10,7 @@ import torch.distributed as dist
 
 from gpu_acceptance.measure import localise, loopback, nccl
 from gpu_acceptance.measure.collectives import NAMES
-from gpu_acceptance.measure.contact import LostContactError
-from gpu_acceptance.measure.exchange import Exchange, Sizes
+from gpu_acceptance.measure.exchange import Exchange, LostContactError, Sizes
 
 WORLD_SIZE = 4
 SIZES = Sizes(num_bytes=4_006, num_iterations=3, num_blocks=3, contact_s=60.0)  # not whole elements: 4004 are used

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import torch
 import torch.distributed as dist
 
-from gpu_acceptance.measure import exact, nccl, nccl_latency
+from gpu_acceptance.measure import nccl
 from gpu_acceptance.measure.collectives import NAMES, Buffers
 from gpu_acceptance.measure.nccl import CollectiveResult
 
@@ -84,9 +84,9 @@ def main(rank: int, store_file: str) -> None:
     answer["planted"] = {c: num_wrong(c, num_planted=2 * rank) for c in NAMES}
     answer["num_runs"] = num_runs_of_a_slow_rank()
     answer["shortest"] = {c: nccl.measure(c, num_bytes=1, device=CPU, block_s=0.0, num_blocks=2, min_iterations=1).num_bytes for c in NAMES}
-    answer["exact"] = asdict(exact.measure(largest_bytes=4_096, device=CPU, num_planted=rank))
-    answer["latency"] = asdict(nccl_latency.measure(8, device=CPU, block_s=0.005, num_blocks=3, in_a_graph=False))
-    small = exact.measure(largest_bytes=8, device=CPU)
+    answer["exact"] = asdict(nccl.measure_exact(largest_bytes=4_096, device=CPU, num_planted=rank))
+    answer["latency"] = asdict(nccl.measure_latency(8, device=CPU, block_s=0.005, num_blocks=3, in_a_graph=False))
+    small = nccl.measure_exact(largest_bytes=8, device=CPU)
     answer["exact_at_one_element"] = (small.num_operations, small.num_wrong)
     answer["too_small"] = error_of(num_bytes=0)
     answer["unknown"] = error_of(collective="gather")

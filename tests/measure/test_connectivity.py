@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from gpu_acceptance.measure.connectivity import blame, choice, clock, names, path_mtu, reach
-from gpu_acceptance.measure.connectivity.answerer import ECHO, SINK, Answerer, receive
+from gpu_acceptance.measure.connectivity import pairing, reach
+from gpu_acceptance.measure.connectivity.reach import ECHO, SINK, Answerer, receive
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +29,8 @@ def test_a_node_that_answers_is_reached_and_measured(peer):
     assert reach.failures({4: peer}, 5) == {}
     assert 0 < reach.round_trip_s(peer, 20, 5) < 5
     assert 0 < reach.rate_gb_per_s(peer, 1 << 22, 5) < 1000
-    assert path_mtu.passing_bytes(peer, 65_536) == path_mtu.promised(65_536) == 65_535
-    assert path_mtu.passing_bytes(peer, 1500) == 1500
+    assert reach.passing_bytes(peer, 65_536) == reach.promised(65_536) == 65_535
+    assert reach.passing_bytes(peer, 1500) == 1500
 
 
 def test_a_clock_is_read_between_question_and_answer(peer):
@@ -54,7 +54,7 @@ EXACT = (0.0, 0.0)
     ],
 )
 def test_of_more_than_two_nodes_the_one_whose_clock_is_off_is_held_responsible(own, others, apart_s, text):
-    assert clock.furthest_s(own, others) == (apart_s, text)
+    assert pairing.furthest_s(own, others) == (apart_s, text)
 
 
 def test_it_answers_on_ipv6_too():
@@ -67,13 +67,13 @@ def test_it_answers_on_ipv6_too():
     with answerer:
         peer = reach.Peer("::1", answerer.tcp_port, answerer.udp_port, TOKEN, "::1")
         assert reach.failures({0: peer}, 5) == {}
-        assert path_mtu.passing_bytes(peer, 1500) == 1500
+        assert reach.passing_bytes(peer, 1500) == 1500
 
 
 def test_who_does_not_know_the_token_gets_nothing(peer):
     stranger = of(peer, token=b"x" * len(TOKEN))
     assert reach.failures({0: stranger}, 5)[0] in ("closed without an answer", "reset")
-    assert path_mtu.passing_bytes(stranger, 1500) is None
+    assert reach.passing_bytes(stranger, 1500) is None
 
 
 def test_what_failed_is_told_apart(peer):
@@ -150,12 +150,12 @@ def test_a_count_is_what_came(peer):
 
 
 def test_the_largest_packet_is_found_between_what_passes_and_what_is_claimed(peer, monkeypatch):
-    monkeypatch.setattr(path_mtu, "_is_acknowledged", lambda probe, token, num_bytes: num_bytes + 28 <= 1437)
-    assert path_mtu.passing_bytes(peer, 9000) == 1437
+    monkeypatch.setattr(reach, "_is_acknowledged", lambda probe, token, num_bytes: num_bytes + 28 <= 1437)
+    assert reach.passing_bytes(peer, 9000) == 1437
 
 
 def test_names_are_found_or_told_why_not():
-    found = names.resolve(["localhost", "no-such-host.invalid", "a" * 64, "localhost"], 20)
+    found = pairing.resolve(["localhost", "no-such-host.invalid", "a" * 64, "localhost"], 20)
     assert "127.0.0.1" in found["localhost"] or "::1" in found["localhost"]
     assert isinstance(found["no-such-host.invalid"], str)
     assert isinstance(found["a" * 64], str)
@@ -163,35 +163,35 @@ def test_names_are_found_or_told_why_not():
 
 def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch):
     asked = threading.Event()
-    monkeypatch.setattr(names, "_ask", lambda name: asked.wait(60) and "late")
-    assert names.resolve(["node-1"], 0.1) == {"node-1": "no answer within 0.1 s"}
+    monkeypatch.setattr(pairing, "_ask", lambda name: asked.wait(60) and "late")
+    assert pairing.resolve(["node-1"], 0.1) == {"node-1": "no answer within 0.1 s"}
     asked.set()
 
 
 def test_a_zone_is_no_part_of_an_address():
-    assert names.plain("FE80:0::1%eth0") == "fe80::1"
+    assert pairing.plain("FE80:0::1%eth0") == "fe80::1"
 
 
 def test_a_failure_is_held_against_the_end_that_fails_most():
     to_and_from_2 = [(0, 2), (1, 2), (3, 2), (2, 0)]
-    assert blame.blamed(to_and_from_2) == {2: sorted(to_and_from_2)}
-    assert blame.blamed([(0, 1)]) == {0: [(0, 1)], 1: [(0, 1)]}
-    assert blame.blamed([*to_and_from_2, (0, 1)]) == {2: sorted(to_and_from_2), 0: [(0, 1)]}
-    assert blame.blamed([]) == {}
+    assert pairing.blamed(to_and_from_2) == {2: sorted(to_and_from_2)}
+    assert pairing.blamed([(0, 1)]) == {0: [(0, 1)], 1: [(0, 1)]}
+    assert pairing.blamed([*to_and_from_2, (0, 1)]) == {2: sorted(to_and_from_2), 0: [(0, 1)]}
+    assert pairing.blamed([]) == {}
 
 
 def test_interfaces_of_one_name_are_one_network():
-    first, second = choice.pair_up("NAMED", [{"eth0": "192.0.2.1", "eth1": "198.51.100.1"}, {"eth1": "198.51.100.2", "eth0": "192.0.2.2"}])
+    first, second = pairing.pair_up("NAMED", [{"eth0": "192.0.2.1", "eth1": "198.51.100.1"}, {"eth1": "198.51.100.2", "eth0": "192.0.2.2"}])
     assert (first.name(0), first.addresses, first.members) == ("NAMED eth0", ("192.0.2.1", "192.0.2.2"), (0, 1))
     assert second.way(0, 1, "node 1 (b)") == "NAMED eth1, to node 1 (b)"
     assert second.addresses == ("198.51.100.1", "198.51.100.2")
 
 
 def test_the_only_one_of_each_node_is_one_network_whatever_its_name():
-    (network,) = choice.pair_up("NAMED", [{"ens1": "192.0.2.1"}, {"eth0": "192.0.2.2"}])
+    (network,) = pairing.pair_up("NAMED", [{"ens1": "192.0.2.1"}, {"eth0": "192.0.2.2"}])
     assert network.way(0, 1, "node 1 (b)") == "NAMED ens1, to eth0 of node 1 (b)"
     assert network.members == (0, 1)
-    assert choice.held_against([network], 0) == []
+    assert pairing.held_against([network], 0) == []
 
 
 @pytest.mark.parametrize(
@@ -205,12 +205,12 @@ def test_the_only_one_of_each_node_is_one_network_whatever_its_name():
     ],
 )
 def test_an_interface_that_is_not_on_all_nodes_is_held_against_the_fewer(addresses, blamed):
-    networks = choice.pair_up("NAMED", [{"eth0": "203.0.113.1", "eth1": address} for address in addresses])
-    found = {node: text for node in range(len(addresses)) if (text := "; ".join(choice.held_against(networks, node)))}
+    networks = pairing.pair_up("NAMED", [{"eth0": "203.0.113.1", "eth1": address} for address in addresses])
+    found = {node: text for node in range(len(addresses)) if (text := "; ".join(pairing.held_against(networks, node)))}
     assert found == blamed
 
 
 def test_a_network_that_two_variables_name_is_one_and_one_of_a_single_node_is_none():
-    same = [choice.Network(name, ("eth0", "eth0"), ("192.0.2.1", "192.0.2.2")) for name in ("first", "second")]
-    alone = choice.Network("first", ("eth1", "eth1"), ("198.51.100.1", ""))
-    assert choice.distinct([*same, alone]) == same[:1]
+    same = [pairing.Network(name, ("eth0", "eth0"), ("192.0.2.1", "192.0.2.2")) for name in ("first", "second")]
+    alone = pairing.Network("first", ("eth1", "eth1"), ("198.51.100.1", ""))
+    assert pairing.distinct([*same, alone]) == same[:1]

@@ -1,6 +1,6 @@
 import pytest
 
-from gpu_acceptance.measure.contact import NOBODY, LostContactError, lost_pairs
+from gpu_acceptance.measure.exchange import NOBODY, LostContactError, lost_pairs
 
 TO_DO = "to do: take out who is lost, of a pair one end after the other, and run again"
 HAS = NOBODY  # what is told by a rank that has contact

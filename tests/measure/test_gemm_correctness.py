@@ -6,10 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_acceptance.measure.gemm import correctness
-from gpu_acceptance.measure.gemm.availability import is_available
-from gpu_acceptance.measure.gemm.dtypes import DTYPES, allowed_error
-from gpu_acceptance.measure.gemm.prepare import prepared
-from gpu_acceptance.measure.gemm.shape import Shape, square
+from gpu_acceptance.measure.gemm.operands import DTYPES, Shape, allowed_error, is_available, prepared, square
 
 CPU = torch.device("cpu")
 SHAPE = Shape(130, 65, 77)  # no square, and a multiple of nothing; more rows than are sampled

@@ -5,12 +5,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.measure.gemm import integers
-from gpu_acceptance.measure.gemm.availability import is_available, refuse
+from gpu_acceptance.measure.gemm import operands
 from gpu_acceptance.measure.gemm.best_shape import CANDIDATES
-from gpu_acceptance.measure.gemm.dtypes import DTYPES, allowed_error, backend_flags, dtype_named
-from gpu_acceptance.measure.gemm.operands import Multiplication, fast_accum
-from gpu_acceptance.measure.gemm.shape import Shape, num_flops, square, tflop_per_s
+from gpu_acceptance.measure.gemm.operands import (
+    DTYPES,
+    Multiplication,
+    Shape,
+    allowed_error,
+    backend_flags,
+    dtype_named,
+    fast_accum,
+    is_available,
+    num_flops,
+    refuse,
+    square,
+    tflop_per_s,
+)
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 3)
 MATMUL, MKLDNN = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
@@ -231,7 +241,7 @@ def test_fast_accumulation_is_stated_and_recorded(monkeypatch):
 @given(st.sampled_from(list(DTYPES)), small, small, st.integers(1, 700))
 def test_integers_are_exact_in_the_dtype_and_no_sum_is_zero(name, M, N, K):
     dtype = DTYPES[name]
-    A_MK, B_KN = integers.integers(Shape(M, N, K), dtype, CPU)
+    A_MK, B_KN = operands.integers(Shape(M, N, K), dtype, CPU)
     assert (A_MK.shape, B_KN.shape) == ((M, K), (K, N))
     for operand in (A_MK, B_KN):
         assert torch.equal(operand.to(dtype.operand).float(), operand)
@@ -243,7 +253,7 @@ def test_integers_are_exact_in_the_dtype_and_no_sum_is_zero(name, M, N, K):
 
 
 def test_no_slice_of_products_cancels():
-    A_MK, B_KN = integers.integers(Shape(64, 64, 8192), DTYPES["bf16"], CPU)
+    A_MK, B_KN = operands.integers(Shape(64, 64, 8192), DTYPES["bf16"], CPU)
     for begin in range(0, 8192, 16):
         part = A_MK[:, begin : begin + 16] @ B_KN[begin : begin + 16]
         assert int((part != 0).sum()) > 1000, f"products {begin} to {begin + 15}"
@@ -251,12 +261,12 @@ def test_no_slice_of_products_cancels():
 
 def test_products_that_no_accumulator_sums_exactly_are_refused():
     with pytest.raises(ValueError, match=r"^K=17459: sums of integers are exact up to 17458 products$"):
-        integers.integers(Shape(1, 1, 17459), DTYPES["fp32"], CPU)
+        operands.integers(Shape(1, 1, 17459), DTYPES["fp32"], CPU)
 
 
 @given(st.integers(1, 5000))
 def test_weights_of_a_checksum_are_odd_and_unequal(num):
-    weights = integers.weights(num, CPU)
+    weights = operands.weights(num, CPU)
     assert bool((weights % 2 == 1).all())
     assert 0 < int(weights.min()) <= int(weights.max()) < 2**10
     assert num < 100 or len(weights.unique()) > num / 20

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.measure.gemm.efficiency import cycle_efficiency, cycle_efficiency_on, flop_per_clock_per_sm
+from gpu_acceptance.measure.gemm.sustained import cycle_efficiency, cycle_efficiency_on, flop_per_clock_per_sm
 
 rates = st.floats(0.001, 1e5)
 clocks_mhz = st.floats(100, 5000)

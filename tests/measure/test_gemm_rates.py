@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from gpu_acceptance.measure.gemm import best_shape, burst, sustained
-from gpu_acceptance.measure.gemm.availability import is_available
-from gpu_acceptance.measure.gemm.dtypes import DTYPES, allowed_error
-from gpu_acceptance.measure.gemm.shape import Shape, num_flops, square
+from gpu_acceptance.measure.gemm.operands import DTYPES, Shape, allowed_error, is_available, num_flops, square
 
 CPU = torch.device("cpu")
 REAL_MM = torch.mm

@@ -4,13 +4,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gpu_acceptance.measure import host_memory, pcie
-from gpu_acceptance.measure.host_memory import running_on
+from gpu_acceptance.measure import pcie
+from gpu_acceptance.measure.pcie import running_on
 
 CPU = torch.device("cpu")
 NO_SUCH_CPU = frozenset({8191})  # NR_CPUS of Linux ends at 8192
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-needs_numa_maps = pytest.mark.skipif(not host_memory.NUMA_MAPS.exists(), reason="a kernel without NUMA")
+needs_numa_maps = pytest.mark.skipif(not pcie.NUMA_MAPS.exists(), reason="a kernel without NUMA")
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def own():
 
 
 def taken(num_bytes=64 * PAGE_BYTES, cpus=None):
-    return host_memory.host_memory(num_bytes, CPU, cpus)
+    return pcie.host_memory(num_bytes, CPU, cpus)
 
 
 def test_a_thread_runs_on_these_cpus_inside_the_block_and_on_its_own_after_it(own):
@@ -61,13 +61,13 @@ def test_no_cpus_are_no_binding(own):
 
 def test_the_memory_is_mapped_by_a_thread_on_these_cpus(own, monkeypatch):
     one, seen = frozenset({max(own)}), []
-    real = host_memory.mmap.mmap
+    real = pcie.mmap.mmap
 
     def mapped(*arguments, **options):
         seen.append(os.sched_getaffinity(0))
         return real(*arguments, **options)
 
-    monkeypatch.setattr(host_memory.mmap, "mmap", mapped)
+    monkeypatch.setattr(pcie.mmap, "mmap", mapped)
     with taken(cpus=one) as memory:
         assert memory.is_bound
         assert os.sched_getaffinity(0) == own
@@ -94,7 +94,7 @@ def test_all_pages_are_there_before_anybody_writes_and_each_lies_on_a_node():
 
 
 def test_pages_are_those_of_this_memory_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(host_memory, "NUMA_MAPS", tmp_path / "numa_maps")
+    monkeypatch.setattr(pcie, "NUMA_MAPS", tmp_path / "numa_maps")
     with taken() as memory:
         start = memory.data.data_ptr()
         own = r"default file=/dev/zero\040(deleted) dirty=64 active=0 N0=60 N11=4 kernelpagesize_kB=4"
@@ -117,14 +117,14 @@ def test_pages_are_those_of_this_memory_alone(monkeypatch, tmp_path):
     ],
 )
 def test_pages_are_counted_in_the_size_that_the_kernel_says(num_bytes, size, num_pages, monkeypatch, tmp_path):
-    monkeypatch.setattr(host_memory, "NUMA_MAPS", tmp_path / "numa_maps")
+    monkeypatch.setattr(pcie, "NUMA_MAPS", tmp_path / "numa_maps")
     with taken(num_bytes) as memory:
         (tmp_path / "numa_maps").write_text(f"{memory.data.data_ptr():x} default N0=7{size}\n")
         assert memory.num_pages() == num_pages
 
 
 def test_a_kernel_that_does_not_tell_is_not_guessed(monkeypatch, tmp_path):
-    monkeypatch.setattr(host_memory, "NUMA_MAPS", tmp_path / "none")
+    monkeypatch.setattr(pcie, "NUMA_MAPS", tmp_path / "none")
     with taken() as memory:
         assert memory.pages_by_node() == {}
         assert memory.num_pages() == 64
@@ -154,7 +154,7 @@ def driver(monkeypatch):
 
 
 def pinned():
-    return host_memory.host_memory(4096, torch.device("cuda", 3), None)
+    return pcie.host_memory(4096, torch.device("cuda", 3), None)
 
 
 def test_for_a_gpu_it_is_pinned_until_the_last_copy_has_ended(driver):

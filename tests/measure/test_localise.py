@@ -5,8 +5,7 @@ import torch
 from gloo_ranks import answers_of
 
 from gpu_acceptance.measure import collectives, localise, tournament
-from gpu_acceptance.measure.contact import LostContactError
-from gpu_acceptance.measure.exchange import Exchange, Route, Sizes, ring
+from gpu_acceptance.measure.exchange import Exchange, LostContactError, Route, Sizes, ring
 from gpu_acceptance.measure.localise import Compared, Located
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from gpu_acceptance.measure.shared_fs import promises, throughput, tokens
-from gpu_acceptance.measure.shared_fs.place import Place, write_whole
+from gpu_acceptance.measure.shared_fs.throughput import Place, write_whole
 
 pytestmark = pytest.mark.slow
 

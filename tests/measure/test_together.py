@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpu_acceptance.measure.together import together
+from gpu_acceptance.measure.train.checkpoint_job import together
 
 
 def outcomes(*works):

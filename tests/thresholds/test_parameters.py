@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.measure import memory_fill, nccl, nccl_latency
+from gpu_acceptance.measure import memory_fill, nccl
 from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.measure.gemm import burst
 from gpu_acceptance.thresholds.file import LimitsError, read_file
@@ -219,5 +219,5 @@ def test_what_a_validation_repeats_is_what_its_measurement_repeats():
     assert len(kernels.NAMES) * len(kernels.SIZES) == KERNEL_SHAPES
     assert len(memory_fill.PATTERNS) == MEMORY_PATTERNS
     assert inspect.signature(burst.measure).parameters["num_bursts"].default == NUM_BURSTS
-    assert len(nccl_latency.SIZES) == LATENCY_SIZES
+    assert len(nccl.LATENCY_SIZES) == LATENCY_SIZES
     assert len(nccl.curve_sizes(int(PARAMETERS["nccl_sizes.largest_bytes"].most))) == MOST_CURVE_SIZES

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.measure.circle import circle_round, seats_of
 from gpu_acceptance.measure.exchange import Exchange, Route
+from gpu_acceptance.measure.tournament import circle_round, seats_of
 
 ENVIRONMENT = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}  # what a worker that measures must start with
 

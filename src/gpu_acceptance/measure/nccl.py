@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from gpu_acceptance.measure import message
-from gpu_acceptance.measure.collectives import BYTES_PER_ELEMENT, Buffers, Group, bus_factor, largest, over_ranks, split
+from gpu_acceptance.measure.collectives import BYTES_PER_ELEMENT, NAMES, Buffers, Group, bus_factor, largest, over_ranks, split
 from gpu_acceptance.measure.timing import Blocks, time_blocks, time_each
 
 LATENCY_BYTES = 2**20  # up to here a collective is a matter of latency, and its time says more than its rate
@@ -23,6 +23,10 @@ _SMALLEST_BYTES, _STEP = 8, 64  # of a curve: 8 B, 512 B, 32 KiB, 2 MiB, 128 MiB
 _TINY = 1e-30  # repeated in-place sums grow as world_size**k; from here they need longest to reach infinity
 _ALL_WAIT = {"all_gather", "all_reduce", "reduce_scatter"}  # of the others a rank needs no word from every other
 _LATE = 0.9  # of the time that most ranks spend in an operation: they wait in it for those that come later, which spend less
+LATENCY_ENVIRONMENT = {"NCCL_GRAPH_MIXING_SUPPORT": "0"}  # what a worker that captures must start with
+LATENCY_SIZES = (8, 32 * 2**10, 2**20)  # bytes
+_IN_A_GRAPH = 100  # with 10, 10 to 20 us were read: the launch of a graph counts
+_SMALLER = 128  # the size in the middle is so many times smaller than the largest
 
 
 @dataclass(frozen=True)
@@ -177,3 +181,81 @@ def _count_wrong(buffers: Buffers, num_planted: int) -> int:
     buffers.run()
     buffers.output[:num_planted].neg_()  # of no element of a message is the sign its own opposite
     return message.num_different(buffers.output, message.expected(buffers.collective, num_elements, rank, world_size))
+
+
+@dataclass(frozen=True)
+class LatencyResult:
+    """One message size on this rank."""
+
+    num_bytes: int
+    latency_us: float  # one all_reduce: median block
+    block_cv_percent: float
+
+
+def measure_latency(num_bytes: int, *, device: torch.device, block_s: float, num_blocks: int, in_a_graph: bool) -> LatencyResult:
+    """Time all_reduce of `num_bytes` over the default process group, called one by one or captured. Collective.
+
+    `in_a_graph`: on a GPU alone, in a process that started with ENVIRONMENT.
+    """
+    values_N = torch.zeros(num_bytes // 4, device=device)
+    graph = _captured(values_N) if in_a_graph else None
+    blocks = time_blocks(
+        graph.replay if graph else lambda: dist.all_reduce(values_N),
+        device=device,
+        num_blocks=num_blocks,
+        block_s=block_s,
+        warmup_s=block_s,
+        before_block=lambda: largest(0, device),
+        agree=lambda num_iterations: largest(num_iterations, device),
+    )
+    if graph:
+        graph.reset()  # before the communicator that it calls
+    return LatencyResult(num_bytes, blocks.median_s * 1e6 / (_IN_A_GRAPH if graph else 1), blocks.cv_percent)
+
+
+def _captured(values_N: torch.Tensor) -> torch.cuda.CUDAGraph:
+    """All_reduces in a row. The capture looks at this thread alone: torch's watchdog asks the GPU for earlier work meanwhile."""
+    dist.all_reduce(values_N)  # NCCL connects at the first call
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        for _ in range(_IN_A_GRAPH):
+            dist.all_reduce(values_N)
+    return graph
+
+
+@dataclass(frozen=True)
+class ExactResult:
+    """Of this rank."""
+
+    num_operations: int
+    num_planted: int  # elements that a drill spoiled
+    wrong_by_operation: dict[str, int]  # "all_reduce of 16 bytes" -> wrong elements; only where there are any
+
+    @property
+    def num_wrong(self) -> int:
+        return sum(self.wrong_by_operation.values())
+
+    @property
+    def wrong(self) -> str:
+        """For a message: "all_reduce of 16 bytes: 1; ..."."""
+        return "; ".join(f"{operation}: {number}" for operation, number in self.wrong_by_operation.items())
+
+
+def measure_exact(*, largest_bytes: int, device: torch.device, num_planted: int = 0) -> ExactResult:
+    """Run each collective once at each of three sizes; in a world of one rank, all_reduce alone. Collective.
+
+    `num_planted`: a drill. So many elements of this rank's last all_reduce are changed and must be found.
+    """
+    world_size = dist.get_world_size()
+    collectives = [name for name in NAMES if world_size > 1 or name == "all_reduce"]
+    each = BYTES_PER_ELEMENT * world_size
+    sizes = sorted({each, largest_bytes // _SMALLER // each * each + each, largest_bytes})  # of a small largest one two may be the same
+    operations = [(collective, num_bytes) for num_bytes in sizes for collective in collectives]
+    planted_in = ("all_reduce", largest_bytes)
+    counts = {
+        f"{collective} of {num_bytes} bytes": count_wrong(
+            collective, num_bytes=num_bytes, device=device, num_planted=num_planted if (collective, num_bytes) == planted_in else 0
+        )
+        for collective, num_bytes in operations
+    }
+    return ExactResult(len(operations), num_planted, {operation: count for operation, count in counts.items() if count})

@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.measure.circle import circle_round, seats_of
+from gpu_acceptance.measure.tournament import circle_round, seats_of
 
 Pair = tuple[int, int]  # source, destination
 _MOST_NAMED = 8  # in one text: of a matrix of 8 GPUs that is a row

@@ -23,13 +23,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_high
 
-from gpu_acceptance.measure.circle import circle_round, seats_of
-
+NOBODY = -1  # the seat that is left over where there is an odd number: whoever meets it rests
 Pair = tuple[int, int]  # two nodes, the lower first
 Measure = Callable[[Sequence[Pair]], Mapping[Pair, float]]  # GB/s of disjoint pairs, all at once
 
 EXHAUSTIVE = 16  # nodes up to which every two of them meet
 MIN_NODES = 3  # of two that are slow together nobody can say which of them it is
+
+
+def seats_of(num: int) -> list[int]:
+    """0 to num - 1, with NOBODY where that makes their number even; there is one round less than seats."""
+    return [*range(num), *[NOBODY] * (num % 2)]
+
+
+def circle_round(seats: Sequence[int], number: int) -> list[tuple[int, int]]:
+    """The first seat stays, all others move on by one in each round; opposite seats meet. Pairs have the lower number first."""
+    others = seats[1:]
+    row = [seats[0], *others[number:], *others[:number]]
+    half = len(row) // 2
+    meetings = zip(row[:half], reversed(row[half:]), strict=True)
+    return sorted((min(meeting), max(meeting)) for meeting in meetings if NOBODY not in meeting)
 
 
 @dataclass(frozen=True)

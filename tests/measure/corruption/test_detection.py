@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.measure.corruption.detection import excluded_rate_per_minute, miss_probability, statement
+from gpu_acceptance.measure.corruption.survey import excluded_rate_per_minute, miss_probability, statement
 
 exposures = st.floats(1e-3, 1e9)
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.measure.corruption import difference
-from gpu_acceptance.measure.corruption.difference import Difference, find_differences
+from gpu_acceptance.measure.corruption import hashing
+from gpu_acceptance.measure.corruption.hashing import Difference, find_differences
 
 
 def words(numbers):
@@ -32,7 +32,7 @@ def test_the_sign_of_zero_and_one_nan_for_another_are_differences():
 
 @pytest.mark.parametrize("chunk_bytes", [2**26, 32, 4])
 def test_addresses_with_a_period(chunk_bytes, monkeypatch):
-    monkeypatch.setattr(difference, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(hashing, "_CHUNK_BYTES", chunk_bytes)
     spoiled = torch.zeros(1000, dtype=torch.int32)
     spoiled[[5, 69, 133, 325]] = 2
     assert find_differences([spoiled], [torch.zeros(1000, dtype=torch.int32)]) == (Difference(0, 4, "00000002", (5, 69, 133, 325), 64),)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from gpu_acceptance.folder.disk import read_regular, write_atomically
 from gpu_acceptance.measure.corruption import golden
-from gpu_acceptance.measure.corruption.compare import Reading, Work
 from gpu_acceptance.measure.corruption.golden import Answer, GoldenFile, GoldenHash, encode, parse
+from gpu_acceptance.measure.corruption.peers import Reading, Work
 
 FIELDS = {"torch": "2.11.0+cu130", "cuda": "13.0", "cublas": "13.1.0", "driver": "580.159.04", "gpu": "NVIDIA H200"}
 FIELDS |= {"kernel": "mm_bf16", "shape": "8192x8192x8192"}

@@ -2,8 +2,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.measure.corruption import inputs
-from gpu_acceptance.measure.corruption.inputs import drawing
+from gpu_acceptance.measure.corruption import kernels
+from gpu_acceptance.measure.corruption.kernels import drawing
 
 CPU = torch.device("cpu")
 MASK = 2**64 - 1
@@ -24,7 +24,7 @@ def test_the_reference_is_the_published_one():
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**50))
 def test_bits_are_those_of_splitmix64(seed, index):
-    drawn = inputs._splitmix64(torch.tensor([index]), seed).item() & MASK
+    drawn = kernels._splitmix64(torch.tensor([index]), seed).item() & MASK
     assert drawn == splitmix64(seed, index)
 
 
@@ -40,7 +40,7 @@ def test_numbers_are_the_top_bits_exactly(seed, tensors_before, dtype):
 
 def test_they_do_not_depend_on_the_chunks(monkeypatch):
     whole = drawing(1, CPU)(7, 11)
-    monkeypatch.setattr(inputs, "_CHUNK", 10)
+    monkeypatch.setattr(kernels, "_CHUNK", 10)
     assert torch.equal(drawing(1, CPU)(7, 11), whole)
 
 

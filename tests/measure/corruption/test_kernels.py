@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu_acceptance.measure.corruption import block, kernels
+from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.measure.corruption.determinism import deterministic
-from gpu_acceptance.measure.corruption.inputs import SEED
+from gpu_acceptance.measure.corruption.kernels import SEED
 
 CPU = torch.device("cpu")
 NAMES = [name for name in kernels.NAMES if name != "mm_tf32"]
@@ -113,7 +113,7 @@ def test_attention_and_its_gradients_are_those_of_the_plain_formula():
 def test_each_step_of_the_block_lowers_the_loss(monkeypatch):
     losses = []
     for num_steps in (1, 2, 4, 8):
-        monkeypatch.setattr(block, "NUM_STEPS", num_steps)
+        monkeypatch.setattr(kernels, "NUM_STEPS", num_steps)
         *_, loss = kernels.make("block", "large", CPU).run()
         losses.append(float(loss))
     assert losses == sorted(losses, reverse=True)

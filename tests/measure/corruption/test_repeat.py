@@ -8,9 +8,7 @@ import torch
 
 from gpu_acceptance.measure.corruption import kernels, repeat
 from gpu_acceptance.measure.corruption.determinism import deterministic
-from gpu_acceptance.measure.corruption.difference import Difference
-from gpu_acceptance.measure.corruption.flip import Flip
-from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
+from gpu_acceptance.measure.corruption.hashing import Difference, Flip, as_text, hash_tensors
 
 CPU = torch.device("cpu")
 

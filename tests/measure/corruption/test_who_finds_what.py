@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from gpu_acceptance.measure.corruption import kernels
-from gpu_acceptance.measure.corruption.compare import Reading, Work, by_work, compare_peers
 from gpu_acceptance.measure.corruption.determinism import deterministic
-from gpu_acceptance.measure.corruption.flip import Flip
 from gpu_acceptance.measure.corruption.golden import Answer, GoldenFile, GoldenHash
+from gpu_acceptance.measure.corruption.hashing import Flip
+from gpu_acceptance.measure.corruption.peers import Reading, Work, by_work, compare_peers
 from gpu_acceptance.measure.corruption.repeat import repeat
 
 CPU = torch.device("cpu")

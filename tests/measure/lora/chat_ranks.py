@@ -20,11 +20,10 @@ sys.path.append(str(Path(__file__).parents[3]))
 from acceptance.test_lora_model import test_fine_tuning
 from fixtures import lora_model
 from gpu_acceptance.measure.collectives import texts_over_ranks
-from gpu_acceptance.measure.lora.functional import ScoreError
-from gpu_acceptance.measure.lora.packing import Packed
-from gpu_acceptance.measure.lora.talk import Tokens
+from gpu_acceptance.measure.lora.calls import ScoreError
+from gpu_acceptance.measure.lora.packing import Packed, Tokens
 from gpu_acceptance.measure.train import adapters
-from gpu_acceptance.measure.train.pace import Pace
+from gpu_acceptance.measure.train.tuned import Pace
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 CPU = torch.device("cpu")

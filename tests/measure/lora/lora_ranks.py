@@ -24,7 +24,7 @@ from fixtures import lora, training
 from gpu_acceptance.measure.lora import samples
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.models import CrossEntropy
-from gpu_acceptance.measure.train.pace import Pace
+from gpu_acceptance.measure.train.tuned import Pace
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 FEW = {"lora.batch_size": 1}

@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from gpu_acceptance.measure.lora import convergence, curves, saved
+from gpu_acceptance.measure.lora import convergence, samples
 from gpu_acceptance.measure.train import adapters
-from gpu_acceptance.measure.train.pace import Pace, Schedule
 from gpu_acceptance.measure.train.parallel import Sharding
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
+from gpu_acceptance.measure.train.tuned import Pace, Schedule
 
 SMALL = Workload("qwen2", Decoder("qwen2", 2, 128, 4, 256, 32, 2, 128, 0.1, Adapter(8, 16)), 2, "lora.batch_size")
 SCHEDULE = Schedule(16, 2, 5e-3)
@@ -57,17 +57,17 @@ def of(folder: Path) -> dict[str, object]:
     (folder / "spoiled").mkdir()
     (folder / "sound").mkdir()
     answer = {
-        "departures": {way: curves.departure(found.trained.losses, by_ddp.trained.losses) for way, found in ways.items()},
+        "departures": {way: samples.departure(found.trained.losses, by_ddp.trained.losses) for way, found in ways.items()},
         "digests": {way: found.digest for way, found in ways.items()},
         "scales": {way: found.scale for way, found in ways.items()},
         "base_changed": [found.base_changed for found in ways.values()],
         "optimizer_bytes": [by_ddp.trained.optimizer_bytes, ways["fsdp"].trained.optimizer_bytes],
         "num_samples": {way: found.trained.workload.batch_size for way, found in ways.items()},
-        "saved": vars(saved.measure(SMALL, SCHEDULE, folder / "sound", **HOW)),
+        "saved": vars(convergence.measure_saved(SMALL, SCHEDULE, folder / "sound", **HOW)),
         "files": sorted(path.name for path in (folder / "sound").iterdir()),
     }
     with patch.object(adapters, "load", spoiled(adapters.load)):
-        answer["spoiled"] = vars(saved.measure(SMALL, SCHEDULE, folder / "spoiled", **HOW))
+        answer["spoiled"] = vars(convergence.measure_saved(SMALL, SCHEDULE, folder / "spoiled", **HOW))
     return answer
 
 

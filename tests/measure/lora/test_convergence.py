@@ -7,10 +7,10 @@ import torch
 from gloo_ranks import answers_of
 
 from gpu_acceptance.measure.lora.convergence import measure
-from gpu_acceptance.measure.lora.curves import departure
+from gpu_acceptance.measure.lora.samples import departure
 from gpu_acceptance.measure.train.adapters import num_trainable
-from gpu_acceptance.measure.train.pace import Schedule
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
+from gpu_acceptance.measure.train.tuned import Schedule
 from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt

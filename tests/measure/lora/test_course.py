@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from gpu_acceptance.measure.lora.course import Tuning
-from gpu_acceptance.measure.train.pace import Schedule
+from gpu_acceptance.measure.lora.samples import Tuning
+from gpu_acceptance.measure.train.tuned import Schedule
 
 SCHEDULE = Schedule(num_steps=20, warmup_steps=4, learning_rate=0.1)
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gpu_acceptance.measure.lora.curves import departure, largest_rise, last_mean, num_not_finite
+from gpu_acceptance.measure.lora.samples import departure, largest_rise, last_mean, num_not_finite
 
 FALLING = [12 - 0.1 * step for step in range(40)]
 

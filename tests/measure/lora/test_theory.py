@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 import torch
 
-from gpu_acceptance.measure.lora.theory import FLOOR, first_loss, plateau
+from gpu_acceptance.measure.lora.samples import FLOOR, first_loss, plateau
 from gpu_acceptance.measure.train.shapes import Decoder
 
 QWEN2_7B = Decoder("qwen2", 28, 3_584, 28, 152_064, 2_048, num_kv_heads=4, mlp_width=18_944)

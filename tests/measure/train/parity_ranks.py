@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.append(str(Path(__file__).parents[3]))
 
 from acceptance.test_parity import test_training
-from gpu_acceptance.measure.train import course, parallel, parity
+from gpu_acceptance.measure.train import parallel, parity
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
 from gpu_acceptance.measure.train.step import Part
 
@@ -82,13 +82,13 @@ def data_of_rank_0() -> AbstractContextManager[object]:
 
 def loss_that_is_lost(rank: int) -> AbstractContextManager[object]:
     """Of one step in the middle, where DDP or FSDP trains."""
-    real = course.train
+    real = parity.train
 
-    def lost(loss: torch.nn.Module, steps: list[list[Part]], device: torch.device) -> course.Course:
+    def lost(loss: torch.nn.Module, steps: list[list[Part]], device: torch.device) -> parity.Course:
         found = real(loss, steps, device)
         return found if len(steps[0]) > 1 else replace(found, losses=[*found.losses[:1], math.nan, *found.losses[2:]])
 
-    return patch.object(course, "train", lost) if rank == 1 else nullcontext()
+    return patch.object(parity, "train", lost) if rank == 1 else nullcontext()
 
 
 def faults(rank: int) -> dict[str, AbstractContextManager[object]]:

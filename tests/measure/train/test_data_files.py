@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 
 from gpu_acceptance.measure.train import data_files, real
-from gpu_acceptance.measure.train.data_files import DataError, list_images, look_at_images, open_tokens, parts_of
-from gpu_acceptance.measure.train.image_sample import draw, read_image
+from gpu_acceptance.measure.train.data_files import DataError, draw, list_images, look_at_images, open_tokens, parts_of, read_image
 from gpu_acceptance.measure.train.shapes import Decoder, ResNet, Workload
 
 WANTED_TOKENS = "wanted: one array of token ids with one dimension, of uint16 or uint32, as numpy.save writes it"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.measure.train.exposed import of_kernels
+from gpu_acceptance.measure.train.fsdp import of_kernels
 
 ALL_GATHER, REDUCE_SCATTER, GEMM = "ncclDevKernel_AllGather_RING_LL(x)", "ncclKernel_ReduceScatter", "void at::native::sm90_gemm<float>"
 

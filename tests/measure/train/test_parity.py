@@ -6,8 +6,7 @@ import pytest
 import torch
 from gloo_ranks import answers_of
 
-from gpu_acceptance.measure.train.course import Course
-from gpu_acceptance.measure.train.parity import departure, difference, global_batches, measure
+from gpu_acceptance.measure.train.parity import Course, departure, difference, global_batches, measure
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
 from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from gpu_acceptance.measure.train.phases import Marks, Phases, data_wait_fraction, median
+from gpu_acceptance.measure.train.step import Marks, Phases, data_wait_fraction, median
 
 
 def test_what_passes_between_two_marks_is_of_the_phase_that_ends():

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gpu_acceptance.measure.corruption.compare import Reading, Work
+from gpu_acceptance.measure.corruption.peers import Reading, Work
 
 MOST_BYTES = 2**24
 _MOST_PLACE = 100

@@ -1,12 +1,8 @@
-"""Two wrapping sums of a tensor's bits: sum(x) and sum(x * (2 i + 1)) mod 2**64, x being its 32-bit words.
+"""Hashes of tensors on their device, a bit flipped for a drill, and where two results differ."""
 
-Integer sums are exact and the same in any order, so equal bits give equal sums on any device; float sums would not.
-Every change inside one or two words is found: for two, either the first sum changes, or their changes are d and -d, and
-the second changes by 2 d (i - j), which is no multiple of 2**64 while |d| < 2**32 and |i - j| < 2**31 (8 GiB). Words of
-64 bits would not do: a swap of v and -v in fp64 changes neither sum. A wider change stays hidden by accident alone.
-"""
-
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -14,6 +10,9 @@ from torch import Tensor
 
 _COLUMNS = 4096
 _CHUNK_WORDS = 4096 * _COLUMNS  # 64 MiB at a time, widened to 128 MiB
+MOST_ADDRESSES = 4096  # of which the period is taken
+MOST_SHOWN = 16
+_CHUNK_BYTES = 2**26
 
 
 def hash_tensors(tensors: Sequence[Tensor]) -> Tensor:
@@ -77,3 +76,87 @@ def _sums(words_RC: Tensor, offset: int) -> Tensor:
 def _counting(device: torch.device) -> Tensor:
     """0, 1, 2, ... for rows and columns alike."""
     return torch.arange(max(_COLUMNS, _CHUNK_WORDS // _COLUMNS), device=device)
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Inverts `bit` of `element` of output number `output`, after the kernel, on the device."""
+
+    repetition: int | None  # None: at every one, as a GPU that is always wrong
+    element: int  # index in the flattened output
+    bit: int  # 0 is the least significant
+    output: int = 0
+    every: int | None = None  # and again after as many repetitions; None: never again
+
+    def is_due(self, repetition: int) -> bool:
+        """Whether the outputs of this repetition are spoiled."""
+        if self.repetition is None:
+            return True
+        later = repetition - self.repetition
+        return later == 0 if self.every is None else later >= 0 and later % self.every == 0
+
+    def apply(self, repetition: int, outputs: Sequence[Tensor]) -> None:
+        """Spoils the outputs of this repetition, if it is meant. ValueError where there is no such bit."""
+        if not self.is_due(repetition):
+            return
+        self._refuse_what_is_not_there(outputs)
+        tensor = outputs[self.output]
+        byte = self.element * tensor.element_size() + self.bit // 8  # little endian
+        flat_bytes(tensor)[byte].bitwise_xor_(1 << self.bit % 8)
+
+    def _refuse_what_is_not_there(self, outputs: Sequence[Tensor]) -> None:
+        if not 0 <= self.output < len(outputs):
+            raise ValueError(f"output {self.output} to flip a bit of: the kernel has {len(outputs)}")
+        tensor = outputs[self.output]
+        if not 0 <= self.element < tensor.numel():
+            raise ValueError(f"element {self.element} to flip a bit of: the output has {tensor.numel()}")
+        if not 0 <= self.bit < 8 * tensor.element_size():
+            raise ValueError(f"bit {self.bit} to flip: an element has {8 * tensor.element_size()}")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one output. Addresses are indices of elements in the flattened output."""
+
+    output: int
+    num_elements: int  # that differ
+    xor_bits: str  # all bits that differ anywhere, OR-ed: hexadecimal, as wide as an element
+    first: tuple[int, ...]  # addresses, at most 16
+    period: int  # greatest common divisor of the distances between the first 4096 addresses; 0 where only one differs
+
+
+def find_differences(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> tuple[Difference, ...]:
+    """One for each output that differs, bit for bit, from the other. Computed on the CPU: the device is under suspicion."""
+    found = (_difference(number, one, other) for number, (one, other) in enumerate(zip(outputs, others, strict=True)))
+    return tuple(difference for difference in found if difference.num_elements)
+
+
+def _difference(number: int, one: Tensor, other: Tensor) -> Difference:
+    width = one.element_size()
+    num_elements, bits, addresses = 0, bytes(width), list[int]()
+    for start, xor_NB in _xored(one, other):
+        different = (xor_NB != 0).any(1)
+        found = different.nonzero().view(-1)
+        num_elements += len(found)
+        bits = bytes(map(int.__or__, bits, _or_of_rows(xor_NB[different])))
+        addresses += (start + found[: MOST_ADDRESSES - len(addresses)]).tolist()
+    period = math.gcd(*(address - addresses[0] for address in addresses))
+    return Difference(number, num_elements, bits[::-1].hex(), tuple(addresses[:MOST_SHOWN]), period)
+
+
+def _xored(one: Tensor, other: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Index of the first element, and the differing bits of each as a row of bytes."""
+    width = one.element_size()
+    step = _CHUNK_BYTES // width * width
+    pairs = zip(torch.split(flat_bytes(one), step), torch.split(flat_bytes(other), step), strict=True)
+    for number, (part, other_part) in enumerate(pairs):
+        yield number * step // width, (part.cpu() ^ other_part.cpu()).view(-1, width)
+
+
+def _or_of_rows(rows_NB: Tensor) -> list[int]:
+    """Bit by bit: torch has no such reduction."""
+    if not len(rows_NB):
+        return [0] * rows_NB.shape[1]
+    mask_8 = 1 << torch.arange(8, dtype=torch.uint8)
+    seen_B8 = torch.stack([(rows_NB & mask != 0).any(0) for mask in mask_8], 1)
+    return [int(total) for total in (seen_B8 * mask_8).sum(1)]

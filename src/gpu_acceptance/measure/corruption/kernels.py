@@ -7,7 +7,8 @@ of the sums for dQ (attention_backward.cu). It must be named, for torch would ch
 Tensor suffixes: M, N, K of a matrix; B batch, H heads, S sequence, D width of one head.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,13 +17,103 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gpu_acceptance.measure.corruption import block
-from gpu_acceptance.measure.corruption.inputs import SEED, Draw, drawing
+SEED = 20_261_120
+_CHUNK = 2**24  # elements at a time: 128 MiB of int64, and as much again while they are mixed
+_MOST = 2**40  # elements of one tensor
 
+Draw = Callable[..., Tensor]
+NUM_STEPS = 4
+_LEARNING_RATE = 1.0
+_EXPANSION = 4
 Shape = tuple[int, ...]
 Outputs = tuple[Tensor, ...]
 _Shapes = tuple[Shape, Shape, Shape]  # by SIZES
 SIZES = ("large", "wide", "ragged")
+
+
+def drawing(seed: int, device: torch.device) -> Draw:
+    """A function `draw(*shape, dtype=)` that gives another tensor at each call: numbers spread evenly over [-1, 1)."""
+    num_drawn = 0
+
+    def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        nonlocal num_drawn
+        num_drawn += 1
+        return _uniform(shape, dtype, device, seed, num_drawn * _MOST)
+
+    return draw
+
+
+def _uniform(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, seed: int, first: int) -> Tensor:
+    drawn = torch.empty(math.prod(shape), dtype=dtype, device=device)
+    for start in range(0, drawn.numel(), _CHUNK):
+        part = drawn[start : start + _CHUNK]
+        index = torch.arange(first + start, first + start + len(part), device=device)
+        part.copy_(_as_floats(_splitmix64(index, seed), torch.float64 if dtype == torch.float64 else torch.float32))
+    return drawn.view(shape)
+
+
+def _as_floats(bits: Tensor, dtype: torch.dtype) -> Tensor:
+    """The top 53 or 24 bits as a number in [-1, 1), exactly; a narrower dtype rounds to nearest even when it is copied."""
+    digits = 53 if dtype == torch.float64 else 24
+    numbers = _shifted(bits, 64 - digits).to(dtype)
+    return numbers.mul_(math.ldexp(1, 1 - digits)).sub_(1)
+
+
+def _splitmix64(index: Tensor, seed: int) -> Tensor:
+    """Output number `index` of the generator that starts from `seed`, mod 2**64."""
+    state = (index + 1) * _signed(0x9E3779B97F4A7C15) + _signed(seed)
+    state = (state ^ _shifted(state, 30)) * _signed(0xBF58476D1CE4E5B9)
+    state = (state ^ _shifted(state, 27)) * _signed(0x94D049BB133111EB)
+    return state ^ _shifted(state, 31)
+
+
+def _shifted(bits: Tensor, places: int) -> Tensor:
+    """To the right, filled with zeros: torch's own shift repeats the sign."""
+    return (bits >> places) & ((1 << (64 - places)) - 1)
+
+
+def _signed(number: int) -> int:
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def draw_inputs(draw: Draw, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Input, target, and the parameters: those of attention in, attention out, MLP up, MLP down. Shape: B, S, H, D."""
+    B, S, H, D = shape
+    E = H * D
+    scale = 2.0 ** -round(math.log2(E) / 2)  # a power of two, so that scaling is exact: about 1 / sqrt(E)
+    parameters = [draw(*size) * scale for size in ((3, H, D, E), (E, E), (_EXPANSION * E, E), (E, _EXPANSION * E))]
+    return draw(B, S, E), draw(B, S, E), *parameters
+
+
+def train(x_BSE: Tensor, target_BSE: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+    """The parameters after all steps, the gradients of the last step, and its loss."""
+    leaves, gradients = list(parameters), list[Tensor]()
+    for _ in range(NUM_STEPS):
+        leaves = [leaf.detach().requires_grad_() for leaf in leaves]
+        loss = (_forward(x_BSE, leaves) - target_BSE).square().mean()
+        gradients = list(torch.autograd.grad(loss, leaves))
+        with torch.no_grad():
+            leaves = [leaf - _LEARNING_RATE * gradient for leaf, gradient in zip(leaves, gradients, strict=True)]
+    return tuple(tensor.detach().contiguous() for tensor in (*leaves, *gradients, loss))
+
+
+def _forward(x_BSE: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    qkv, out, up, down = (parameter.bfloat16() for parameter in parameters)
+    x_BSE = x_BSE + functional.linear(_attended(_normed(x_BSE), qkv), out)
+    return x_BSE + functional.linear(functional.gelu(functional.linear(_normed(x_BSE), up)), down)
+
+
+def _normed(x_BSE: Tensor) -> Tensor:
+    return functional.layer_norm(x_BSE, x_BSE.shape[-1:]).bfloat16()
+
+
+def _attended(x_BSE: Tensor, qkv_3HDE: Tensor) -> Tensor:
+    B, S, E = x_BSE.shape
+    _, H, D, _ = qkv_3HDE.shape
+    q_BHSD, k_BHSD, v_BHSD = functional.linear(x_BSE, qkv_3HDE.view(-1, E)).view(B, S, 3, H, D).permute(2, 0, 3, 1, 4)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        attended_BHSD = functional.scaled_dot_product_attention(q_BHSD, k_BHSD, v_BHSD, is_causal=True)
+    return attended_BHSD.transpose(1, 2).reshape(B, S, E)
 
 
 @dataclass(frozen=True)
@@ -195,8 +286,8 @@ _RECIPES: Mapping[str, _Recipe] = {
     "block": _Recipe(
         ((4, 2048, 16, 128), (8, 1024, 32, 64), (3, 2047, 15, 120)),
         ((2, 16, 2, 16), (4, 8, 4, 8), (1, 17, 3, 8)),
-        block.draw_inputs,
-        block.train,
+        draw_inputs,
+        train,
         capability=(8, 0),
     ),
 }

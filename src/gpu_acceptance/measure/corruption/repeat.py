@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 
 from gpu_acceptance.measure.corruption.determinism import is_deterministic
-from gpu_acceptance.measure.corruption.difference import Difference, find_differences
-from gpu_acceptance.measure.corruption.flip import Flip
-from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
+from gpu_acceptance.measure.corruption.hashing import Difference, Flip, as_text, find_differences, hash_tensors
 from gpu_acceptance.measure.corruption.kernels import Kernel
 
 MIN_REPETITIONS = 2  # of one alone nothing can be said

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from gpu_acceptance.measure.gemm import correctness
-from gpu_acceptance.measure.gemm.operands import Multiplication, fast_accum
-from gpu_acceptance.measure.gemm.prepare import prepared
-from gpu_acceptance.measure.gemm.shape import Shape, num_flops, square, tflop_per_s
+from gpu_acceptance.measure.gemm.operands import Multiplication, Shape, fast_accum, num_flops, prepared, square, tflop_per_s
 
 # Shapes at which public tables (MAMF, and RVS for MI300X) read their best, and two squares.
 _SHAPES = (

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from gpu_acceptance.measure.gemm import correctness
-from gpu_acceptance.measure.gemm.operands import Multiplication, fast_accum
-from gpu_acceptance.measure.gemm.prepare import prepared
-from gpu_acceptance.measure.gemm.shape import Shape, tflop_per_s
+from gpu_acceptance.measure.gemm.operands import Multiplication, Shape, fast_accum, prepared, tflop_per_s
 from gpu_acceptance.measure.timing import MAX_ITERATIONS, Blocks, Span, time_block
 
 _NUM_PROBED = 3

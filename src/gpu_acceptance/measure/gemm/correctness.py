@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpu_acceptance.measure.gemm.dtypes import dtype_named
-from gpu_acceptance.measure.gemm.integers import integers, weights
-from gpu_acceptance.measure.gemm.operands import SEED, Multiplication
+from gpu_acceptance.measure.gemm.operands import SEED, Multiplication, dtype_named, integers, weights
 
 _NUM_ROWS = 64  # sampled: one from each of as many bands, and all their columns
 _CHUNK_BYTES = 2**28  # of 8-byte numbers at a time

@@ -1,13 +1,122 @@
-"""The operands of one multiplication and the operation itself, for each dtype."""
+"""What is multiplied: shapes, dtypes, operands with known products, and whether this device can do it."""
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpu_acceptance.measure.gemm.dtypes import FAST_ACCUM, dtype_named
-from gpu_acceptance.measure.gemm.shape import Shape
-
+FAST_ACCUM = False  # of fp8, as is the default of torch and cuBLASLt: fast accumulation keeps about 14 bits of the whole sum
 SEED = 20_261_120
 _LARGEST_FP8 = 448.0  # of e4m3
+_SMALLEST = 16  # fp8 on a GPU takes N and K in multiples of this
+
+
+class Shape(NamedTuple):
+    """M x K times K x N."""
+
+    M: int
+    N: int
+    K: int
+
+    def __str__(self) -> str:
+        return f"{self.M}x{self.N}x{self.K}"
+
+
+def square(size: int) -> Shape:
+    return Shape(size, size, size)
+
+
+def num_flops(M: int, N: int, K: int) -> int:
+    """Floating-point operations of one M x K by K x N multiplication: a multiplication and an addition each."""
+    return 2 * M * N * K
+
+
+def tflop_per_s(shape: Shape, operation_s: float) -> float:
+    return num_flops(*shape) / operation_s / 1e12
+
+
+@dataclass(frozen=True)
+class Dtype:
+    """One way to multiply.
+
+    `rounding` is the relative error that operands and output cost, `sum_unit` that of one addition. Tensor cores cut off
+    what does not fit; anything else rounds to nearest. Integers are exact in the output up to 2**output_bits, in the
+    running sum up to 2**sum_bits; `largest` is the largest of the integer operands: odd, and exact in the operand.
+    """
+
+    operand: torch.dtype
+    output: torch.dtype
+    capability: tuple[int, int]  # compute capability of the first NVIDIA GPU that has it
+    rounding: float
+    sum_unit: float
+    cuts_off: bool
+    sum_bits: int
+    output_bits: int
+    largest: int
+
+
+DTYPES = {
+    "bf16": Dtype(torch.bfloat16, torch.bfloat16, (8, 0), 2**-8, 2**-23, True, 24, 8, 3),
+    "fp16": Dtype(torch.float16, torch.float16, (7, 0), 2**-11, 2**-23, True, 24, 11, 3),
+    # Operands lose up to 2**-10 each where 13 bits of fp32 are cut off.
+    "tf32": Dtype(torch.float32, torch.float32, (8, 0), 2 * 2**-10, 2**-23, True, 24, 24, 31),
+    "fp32": Dtype(torch.float32, torch.float32, (5, 0), 0.0, 2**-24, False, 24, 24, 31),
+    "fp64": Dtype(torch.float64, torch.float64, (6, 0), 0.0, 2 * 2**-53, False, 53, 53, 4095),  # twice: its reference rounds as well
+    # Hopper adds fp8 products with about 14 bits (DeepSeek-V3, arXiv:2412.19437, 3.3.2), 32 at a time. Without fast accumulation
+    # CUTLASS hands each 128 of them on to fp32: 4 losses of 2**-13, and integers stay exact, since 128 * 3**2 < 2**13.
+    "fp8": Dtype(torch.float8_e4m3fn, torch.bfloat16, (8, 9), 2**-8 + 4 * 2**-13, 2**-23, True, 24, 8, 3),
+}
+
+
+def dtype_named(name: str) -> Dtype:
+    if name not in DTYPES:
+        raise ValueError(f"unknown dtype {name!r}; known: {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def allowed_error(name: str, K: int) -> float:
+    """Relative Frobenius error that arithmetic alone may cost over K products of random operands with zero mean.
+
+    Running sums of such products grow as the root of their number k. Losses by rounding to nearest have no common sign and
+    sum to at most u sqrt(K). Tensor cores cut off and add at least 4 products at a time (Fasi et al., Numerical behavior of
+    NVIDIA tensor cores, PeerJ Computer Science 7:e330, 2021): K / 4 losses of one sign sum to u K / 4 * 2 / 3.
+    """
+    dtype = dtype_named(name)
+    return dtype.rounding + dtype.sum_unit * max(1.0, K / 6 if dtype.cuts_off else math.sqrt(K))
+
+
+@contextmanager
+def backend_flags(name: str) -> Iterator[None]:
+    """TF32 on for tf32 and off for all else, reduced-precision sums off; whatever was set before is put back."""
+    matmul, cpu = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    wanted = (
+        (matmul, "fp32_precision", "tf32" if name == "tf32" else "ieee"),
+        (matmul, "allow_bf16_reduced_precision_reduction", False),
+        (matmul, "allow_fp16_reduced_precision_reduction", False),
+        (matmul, "allow_fp16_accumulation", False),
+        (cpu, "fp32_precision", "ieee"),
+    )
+    before = [(backend, flag, _found(backend, flag)) for backend, flag, _ in wanted]
+    try:
+        _set(wanted)
+        yield
+    finally:
+        _set(before)
+
+
+def _found(backend: object, flag: str) -> object:
+    """A flag as it is to be put back: that of a reduction together with its choice of split-K, where this torch has one."""
+    value, split_k = getattr(backend, flag), getattr(backend, f"{flag}_split_k", None)
+    return value if split_k is None else (value, split_k)
+
+
+def _set(flags: Iterable[tuple[object, str, object]]) -> None:
+    for backend, flag, value in flags:
+        setattr(backend, flag, value)
 
 
 class Multiplication:
@@ -63,3 +172,95 @@ class Multiplication:
 def fast_accum(dtype: str) -> bool | None:
     """Whether fp8 adds fast, which changes both speed and result; None for dtypes that know no such choice."""
     return FAST_ACCUM if dtype == "fp8" else None
+
+
+def integers(shape: Shape, dtype: Dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A and B as fp32. Equal on equal GPUs."""
+    if shape.K * dtype.largest**2 > 1 << dtype.sum_bits:
+        raise ValueError(f"K={shape.K}: sums of integers are exact up to {(1 << dtype.sum_bits) // dtype.largest**2} products")
+    generator = torch.Generator(device).manual_seed(SEED)
+    A_MK, B_NK = (_odd(size, shape.K, dtype.largest, generator) for size in (shape.M, shape.N))
+    places = torch.randperm(shape.K, generator=torch.Generator().manual_seed(SEED)).to(device)
+    num_pairs, num_even = _layout(shape.K, dtype)
+    first, second, even = places[:num_pairs], places[num_pairs : 2 * num_pairs], places[2 * num_pairs :][:num_even]
+    A_MK[:, second] = A_MK[:, first]
+    B_NK[:, second] = -B_NK[:, first]
+    B_NK[:, even] = 2 * B_NK[:, even].sign()
+    return A_MK, B_NK.t()
+
+
+def _layout(K: int, dtype: Dtype) -> tuple[int, int]:
+    """Pairs of places that cancel, and places (0 or 1) with an even product; an odd number of places stays free."""
+    num_free = min(K, ((1 << dtype.output_bits) - 2 * dtype.largest) // dtype.largest**2)
+    num_free -= 1 - num_free % 2
+    return divmod(K - num_free, 2)
+
+
+def _odd(num_rows: int, num_columns: int, largest: int, generator: torch.Generator) -> Tensor:
+    """Odd integers from -largest to largest."""
+    drawn = torch.randint(0, largest + 1, (num_rows, num_columns), generator=generator, device=generator.device, dtype=torch.float32)
+    return 2 * drawn - largest
+
+
+def weights(num: int, device: torch.device) -> Tensor:
+    """Integers for a checksum: unequal, so that two errors seldom cancel; odd, so that one error never vanishes modulo 2**64."""
+    return (2 * torch.randint(0, 2**9, (num,), generator=torch.Generator().manual_seed(SEED)) + 1).to(device)
+
+
+@dataclass(frozen=True)
+class Availability:
+    """True where the device has the dtype; `reason` is empty then."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return not self.reason
+
+
+def is_available(dtype: str, device: torch.device) -> Availability:
+    """A GPU is asked for its compute capability and runs nothing: one that is broken must not read as one that lacks a dtype.
+
+    On a CPU a small multiplication is tried.
+    """
+    dtype_named(dtype)
+    return Availability(_lack_of_gpu(dtype, device) if device.type == "cuda" else _lack_of_cpu(dtype, device))
+
+
+def refuse(dtype: str, device: torch.device, shape: Shape) -> None:
+    """Raise a ValueError for what this device cannot multiply."""
+    if min(shape) < 1:
+        raise ValueError(f"shape={shape}: at least 1 each")
+    if reason := is_available(dtype, device).reason:
+        raise ValueError(reason)
+    if dtype == "fp8" and device.type == "cuda" and (shape.N % _SMALLEST or shape.K % _SMALLEST):
+        raise ValueError(f"shape={shape}: fp8 on a GPU needs N and K that are multiples of {_SMALLEST}")
+
+
+def _lack_of_gpu(dtype: str, device: torch.device) -> str:
+    needed, found = dtype_named(dtype).capability, torch.cuda.get_device_capability(device)
+    if found >= needed:
+        return ""
+    return f"{dtype} needs compute capability {needed[0]}.{needed[1]}, {device} has {found[0]}.{found[1]}"
+
+
+def _lack_of_cpu(dtype: str, device: torch.device) -> str:
+    if dtype == "tf32":
+        return "tf32 is a mode of the tensor cores of a GPU; a CPU has none"
+    try:
+        with backend_flags(dtype):
+            Multiplication(square(_SMALLEST), dtype, device).run()
+    except RuntimeError as error:
+        said, _, _ = str(error).partition("\n")
+        return f"{dtype} does not run on {device} with torch {torch.__version__}: {said}"
+    return ""
+
+
+@contextmanager
+def prepared(shape: Shape, dtype: str, device: torch.device) -> Iterator[Multiplication]:
+    """Random operands on the device, and the backend flags of the dtype until the block ends.
+
+    Raises a ValueError for an unknown dtype, one that the device lacks, and a shape that it cannot multiply.
+    """
+    refuse(dtype, device, shape)
+    with backend_flags(dtype):
+        yield Multiplication(shape, dtype, device)

@@ -1,32 +1,64 @@
 """A checkpoint of somebody's, fine-tuned on dialogues over all ranks: what it says of others before and after, and whether that lasts."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor, nn
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from gpu_acceptance.measure.collectives import over_ranks
 from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
-from gpu_acceptance.measure.lora import decoding, packing, pretrained
-from gpu_acceptance.measure.lora.course import Course, Tuning
-from gpu_acceptance.measure.lora.packing import IGNORED, Fitting, Packed
+from gpu_acceptance.measure.lora import packing, pretrained
+from gpu_acceptance.measure.lora.packing import IGNORED, Fitting, Packed, Scribe, Talk, Tokens
 from gpu_acceptance.measure.lora.pretrained import Pretrained, TokenLoss
-from gpu_acceptance.measure.lora.samples import Share
-from gpu_acceptance.measure.lora.talk import Scribe, Talk, Tokens
+from gpu_acceptance.measure.lora.samples import Course, Share, Tuning
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import Batch
-from gpu_acceptance.measure.train.pace import Schedule
 from gpu_acceptance.measure.train.parallel import replicated
 from gpu_acceptance.measure.train.shapes import Adapter
-from gpu_acceptance.measure.train.tuned import peak_bytes, prepared
+from gpu_acceptance.measure.train.tuned import Schedule, peak_bytes, prepared
 
+_AT_ONCE = 32  # prompts
 _SEED = 0  # of the adapters, the same on all ranks
+
+
+@torch.no_grad()
+def answers(
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Sequence[int]],
+    *,
+    ends: Collection[int],
+    num_new: int,
+    device: torch.device,
+) -> list[str]:
+    """To each prompt, which are tokens: at most `num_new` more, up to the first of `ends`."""
+    how = GenerationConfig(do_sample=False, num_beams=1, max_new_tokens=num_new, eos_token_id=sorted(ends), pad_token_id=min(ends))
+    was_training = model.training
+    model.eval()
+    groups = [prompts[begin : begin + _AT_ONCE] for begin in range(0, len(prompts), _AT_ONCE)]
+    found = [tokens for group in groups for tokens in _generated(model, group, how, device)]
+    model.train(was_training)
+    return [cast(str, tokenizer.decode(_up_to(tokens, ends), skip_special_tokens=False)) for tokens in found]
+
+
+def _generated(model: nn.Module, prompts: Sequence[Sequence[int]], how: GenerationConfig, device: torch.device) -> list[list[int]]:
+    longest = max(map(len, prompts))
+    padded_BT, mask_BT = torch.full((len(prompts), longest), how.pad_token_id), torch.zeros(len(prompts), longest, dtype=torch.long)
+    for row, prompt in enumerate(prompts):  # on the left, so that answers begin in one place
+        padded_BT[row, longest - len(prompt) :], mask_BT[row, longest - len(prompt) :] = torch.tensor(prompt), 1
+    generated: Tensor = cast(Any, model).generate(input_ids=padded_BT.to(device), attention_mask=mask_BT.to(device), generation_config=how)
+    return cast(list[list[int]], generated[:, longest:].tolist())
+
+
+def _up_to(tokens: Sequence[int], ends: Collection[int]) -> Sequence[int]:
+    return tokens[: next((place for place, token in enumerate(tokens) if token in ends), len(tokens))]
 
 
 @dataclass(frozen=True)
@@ -164,9 +196,7 @@ class _Exam:
 
     def taken(self, module: TokenLoss) -> Said:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._sizes.adapter.in_bf16):
-            said = decoding.answers(
-                module.model, self._tokenizer, self._prompts, ends=self._ends, num_new=self._sizes.num_new, device=self._device
-            )
+            said = answers(module.model, self._tokenizer, self._prompts, ends=self._ends, num_new=self._sizes.num_new, device=self._device)
         return Said(self.loss(module), tuple(said))
 
     def loss(self, module: TokenLoss) -> float:

@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -12,16 +13,15 @@ from torch import Tensor, nn
 from gpu_acceptance.measure.collectives import over_ranks
 from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
 from gpu_acceptance.measure.lora import samples
-from gpu_acceptance.measure.lora.course import Course, Tuning
+from gpu_acceptance.measure.lora.samples import Course, Tuning
 from gpu_acceptance.measure.train import adapters
-from gpu_acceptance.measure.train.data import SYNTHETIC
+from gpu_acceptance.measure.train.data import SYNTHETIC, Batch
 from gpu_acceptance.measure.train.models import build, compile_by_blocks
-from gpu_acceptance.measure.train.pace import Schedule
 from gpu_acceptance.measure.train.parallel import Sharding, replicated, sharded
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
 from gpu_acceptance.measure.train.step import whole
 from gpu_acceptance.measure.train.trained import Trained
-from gpu_acceptance.measure.train.tuned import peak_bytes, tuned
+from gpu_acceptance.measure.train.tuned import Schedule, peak_bytes, tuned
 
 SEED = 0  # of the weights, the same on all ranks
 
@@ -122,3 +122,40 @@ def adapted_shape(workload: Workload) -> tuple[Decoder, Adapter]:
 def _digest(tensors: Sequence[Tensor]) -> str:
     """Bit for bit. Collective where they are sharded."""
     return as_text(hash_tensors([whole(tensor).contiguous() for tensor in tensors]))
+
+
+@dataclass(frozen=True)
+class SavedResult:
+    """Of this rank; losses of samples that nobody trained."""
+
+    num_bytes: int  # of the files
+    base_loss: float  # before training
+    loss: float  # of the adapters that were saved
+    loaded_loss: float  # of those that were loaded
+
+
+def measure_saved(workload: Workload, schedule: Schedule, folder: Path, *, num_parts: int, device: torch.device) -> SavedResult:
+    """Trains with DDP, and saves on each rank what that came to into a folder of its own, which must be empty. Collective."""
+    shape, adapter = adapted_shape(workload)
+    share = samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
+    first = schedule.num_steps * num_parts * workload.batch_size
+    unseen = samples.drawn(shape, range(first, first + workload.batch_size))
+    with tuned(workload, device):
+        torch.manual_seed(SEED)
+        module = build(shape, device)
+        base_loss = _loss(module, unseen, adapter, device)
+        steps = samples.steps(shape, workload.batch_size, schedule.num_steps, share)
+        Tuning(replicated(module), steps, schedule, divisor=share.divisor, autocast=adapter.in_bf16, device=device).rest()
+        loss, num_bytes = _loss(module, unseen, adapter, device), adapters.save(module, folder)
+        del module
+        torch.manual_seed(SEED)
+        loaded = build(replace(shape, adapter=None), device)
+        adapters.load(loaded, folder, in_bf16=adapter.in_bf16)
+        return SavedResult(num_bytes, base_loss, loss, _loss(loaded, unseen, adapter, device))
+
+
+@torch.no_grad()
+def _loss(module: nn.Module, batch: Batch, adapter: Adapter, device: torch.device) -> float:
+    inputs, targets = (part.to(device) for part in batch)
+    with torch.autocast(device.type, torch.bfloat16, enabled=adapter.in_bf16):
+        return float(module(inputs, targets))

@@ -1,23 +1,97 @@
-"""Dialogues from a file of JSON lines: in chat format, or of the data set glaive-function-calling-v2."""
+"""Dialogues read from files: chat format, and that of glaive-function-calling-v2."""
 
 import hashlib
+import re
 import shlex
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
-from gpu_acceptance.base.strict_json import StrictJsonError, parse, text_of
-from gpu_acceptance.measure.lora.chat_format import from_chat
-from gpu_acceptance.measure.lora.dialogue import Dialogue, DialogueError
-from gpu_acceptance.measure.lora.glaive import from_glaive
-from gpu_acceptance.measure.lora.learnable import DroppedError
+from gpu_acceptance.base.strict_json import StrictJsonError, parse, parse_first, text_of
+from gpu_acceptance.measure.lora.calls import arguments_of, find_calls
+from gpu_acceptance.measure.lora.dialogue import ROLES, Call, Dialogue, DialogueError, DroppedError, Message, Role, learnable, tools
 
+_SPEAKERS: dict[str, Role] = {"USER": "user", "ASSISTANT": "assistant", "FUNCTION RESPONSE": "tool"}
+_SPEAKER = re.compile(rf"(?:^|<\|endoftext\|>)[ \t]*({'|'.join(_SPEAKERS)}):", re.MULTILINE)
+_SYSTEM, _END, _CALL = "SYSTEM:", "<|endoftext|>", "<functioncall>"
 MOST_LINE_BYTES = 2**20
 MOST_BYTES = 2**29  # read within a minute
 WANTED = 'one object a line, {"messages": [...], "tools": [...]} or {"system": ..., "chat": ...} of glaive-function-calling-v2'
+
+
+def from_glaive(told: dict[str, Any], line: int) -> Dialogue:
+    """Raises DroppedError."""
+    system, chat = told["system"], told["chat"]
+    if not isinstance(system, str) or not isinstance(chat, str):
+        raise DroppedError("system or chat that is no text")
+    words, brace, functions = system.strip().removeprefix(_SYSTEM).partition("{")
+    said = words.strip(" \t\r\n-")
+    first = [Message("system", said)] if said else []
+    return learnable(tools(_objects(brace + functions)), [*first, *_glaive_messages(chat)], line)
+
+
+def _objects(text: str) -> list[Any]:
+    """One after the other."""
+    found, place, text = [], 0, text.rstrip()
+    while place < len(text):
+        try:
+            value, place = parse_first(text, place)
+        except StrictJsonError:
+            raise DroppedError("functions that are no JSON") from None
+        found.append(value)
+    return found
+
+
+def _glaive_messages(chat: str) -> list[Message]:
+    before, *parts = _SPEAKER.split(chat)
+    if before.strip():
+        raise DroppedError("a text before the first speaker")
+    return [_glaive_message(_SPEAKERS[name], text) for name, text in zip(parts[::2], parts[1::2], strict=True)]
+
+
+def _glaive_message(role: Role, text: str) -> Message:
+    content = text.strip().removesuffix(_END).strip()
+    if role != "assistant" or _CALL not in content:
+        return Message(role, content)
+    words, mark, call = content.partition(_CALL)
+    found = find_calls(mark + call)
+    if not found.calls:
+        raise DroppedError("a call that is no JSON")
+    return Message(role, words.strip(), found.calls)
+
+
+def from_chat(told: dict[str, Any], line: int) -> Dialogue:
+    """Arguments are an object, or its text in JSON. Raises DroppedError."""
+    messages, offered = told["messages"], told.get("tools") or []
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise DroppedError("messages that are no list of objects")
+    if not isinstance(offered, list):
+        raise DroppedError("tools that are no list")
+    return learnable(tools(offered), [_chat_message(message) for message in messages], line)
+
+
+def _chat_message(told: dict[str, Any]) -> Message:
+    role, content, calls = told.get("role"), told.get("content"), told.get("tool_calls") or []
+    if role not in ROLES:
+        raise DroppedError(f"a role other than {', '.join(ROLES)}")
+    if not isinstance(content, str | None):
+        raise DroppedError("content that is no text")
+    if not isinstance(calls, list) or (calls and role != "assistant"):
+        raise DroppedError("calls that are no list, or not of an assistant")
+    return Message(cast(Role, role), content or "", tuple(map(_chat_call, calls)))
+
+
+def _chat_call(told: Any) -> Call:
+    function = told.get("function") if isinstance(told, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise DroppedError("a call without a function's name")
+    try:
+        return Call(function["name"], arguments_of(function.get("arguments")))
+    except ValueError:
+        raise DroppedError("arguments that are no object") from None
 
 
 @dataclass(frozen=True)

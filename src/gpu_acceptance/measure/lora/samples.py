@@ -1,18 +1,24 @@
-"""The text that adapters are trained on, drawn by the number of each sample: the same steps on however many ranks, in whatever shares."""
+"""What LoRA trains on, its course of losses, the losses that theory gives, and what is read off a curve."""
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpu_acceptance.measure.collectives import all_gather
+from gpu_acceptance.measure.timing import time_block
 from gpu_acceptance.measure.train.data import NUM_SUCCESSORS, Batch, chained, num_symbols
 from gpu_acceptance.measure.train.shapes import Decoder
-from gpu_acceptance.measure.train.step import Part
+from gpu_acceptance.measure.train.step import Part, TrainStep
+from gpu_acceptance.measure.train.tuned import Pace, Schedule
 
 _SEED = 1 << 32  # of sample 0; each sample has its own
+FLOOR = math.log(NUM_SUCCESSORS)  # the entropy of the chain, in nats: no model predicts better without having seen what comes
+LAST = 10  # steps whose mean counts: seeds are apart by 2 nats halfway, and by 0.4 % at the end
 
 
 @dataclass(frozen=True)
@@ -70,3 +76,96 @@ def num_distinct(steps: Sequence[Sequence[Part]], device: torch.device) -> int:
     of_all = own.new_empty(dist.get_world_size() * len(own))
     all_gather(of_all, own)
     return len(torch.unique(of_all))
+
+
+@dataclass(frozen=True)
+class Course:
+    """What one rank saw of it, by step."""
+
+    losses: list[float]
+    gradient_norms: list[float]  # before they were clipped
+    steps_s: list[float]  # of all but the first
+
+
+class Tuning:
+    """A fine-tuning that begins here: one step has been made, which compiles. Collective where the module is.
+
+    `divisor` and `autocast`: see TrainStep.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        steps: Sequence[Sequence[Part]],
+        schedule: Schedule,
+        *,
+        divisor: float,
+        autocast: bool,
+        device: torch.device,
+    ) -> None:
+        self._num_steps = len(steps)
+        self._step = TrainStep(module, iter(steps), device=device, autocast=autocast, divisor=divisor)
+        self._pace = Pace(self._step.optimizer, schedule)
+        self.first = time_block(self._step, 1, device)
+
+    def rest(self) -> Course:
+        """All other steps; waits for the device."""
+        self._step.marks.begin()
+        for _ in range(1, self._num_steps):
+            self._step()
+        steps_s = [phases.step_s for phases in self._step.marks.steps()]
+        return Course(self._step.losses, self._pace.gradient_norms, steps_s)
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Of the state of this rank."""
+        return self._step.optimizer_bytes
+
+
+def first_loss(shape: Decoder) -> float:
+    """Logits are then V draws from N(0, s^2 d): E[ln sum exp] = ln V + s^2 d / 2, and the target's own logit is 0 in the mean."""
+    return math.log(shape.vocabulary) + _variance(shape) / 2
+
+
+def plateau(shape: Decoder) -> float:
+    """The least loss that a frozen head allows: h along the mean of the K successors' weights gives each a logit of z = s d / sqrt(K).
+
+    The others stay as they were, exp(s^2 d / 2) each in the mean, so that the loss is ln K - ln(K e^z / (K e^z + V e^(s^2 d / 2))).
+    Nothing is left of the second term at real widths.
+    """
+    reach = shape.initial_std * shape.width / math.sqrt(NUM_SUCCESSORS)
+    rest = math.log(shape.vocabulary / NUM_SUCCESSORS) + _variance(shape) / 2 - reach
+    return FLOOR + math.log1p(math.exp(rest))
+
+
+def _variance(shape: Decoder) -> float:
+    """Of a logit."""
+    return shape.initial_std**2 * shape.width
+
+
+def last_mean(losses: Sequence[float]) -> float:
+    return statistics.fmean(losses[-LAST:])
+
+
+def num_not_finite(numbers: Sequence[float]) -> int:
+    return sum(not math.isfinite(number) for number in numbers)
+
+
+def largest_rise(losses: Sequence[float], warmup_steps: int) -> float:
+    """The largest of the losses after the warm-up, each as a part of the least before it; NaN where one is no number."""
+    least, largest = min(losses[:warmup_steps], default=math.inf), 0.0
+    for loss in losses[warmup_steps:]:
+        if math.isnan(loss):
+            return math.nan
+        largest, least = max(largest, loss / least), min(least, loss)
+    return largest
+
+
+def departure(losses: Sequence[float], reference: Sequence[float]) -> float:
+    """The largest difference of the means of `LAST` steps in a row, as a part of the reference; NaN where one of the two is none."""
+    ours, theirs = _smooth(losses), _smooth(reference)
+    return max((abs(one / other - 1) for one, other in zip(ours, theirs, strict=True)), key=lambda part: (math.isnan(part), part))
+
+
+def _smooth(losses: Sequence[float]) -> list[float]:
+    return [statistics.fmean(losses[end - LAST : end]) for end in range(LAST, len(losses) + 1)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from gpu_acceptance.measure.shared_fs.place import write_whole
+from gpu_acceptance.measure.shared_fs.throughput import write_whole
 
 _POLL_S = 0.01
 _VERSION_BYTES = 64 * 1024  # more than a page, and than a block of most protocols

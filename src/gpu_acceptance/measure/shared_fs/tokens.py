@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gpu_acceptance.measure.shared_fs.place import Place, write_whole
+from gpu_acceptance.measure.shared_fs.throughput import Place, write_whole
 
 _POLL_S = 0.2
 _MOST_BYTES = 4096

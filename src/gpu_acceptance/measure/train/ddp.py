@@ -20,9 +20,8 @@ from gpu_acceptance.measure.collectives import Group, largest, over_ranks
 from gpu_acceptance.measure.timing import Span, time_block
 from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
 from gpu_acceptance.measure.train.parallel import digest, replicated
-from gpu_acceptance.measure.train.phases import Phases, data_wait_fraction, median
 from gpu_acceptance.measure.train.shapes import Workload
-from gpu_acceptance.measure.train.step import TrainStep
+from gpu_acceptance.measure.train.step import Phases, TrainStep, data_wait_fraction, median
 from gpu_acceptance.measure.train.trained import Times, Trained, Training
 from gpu_acceptance.measure.train.tuned import tuned
 

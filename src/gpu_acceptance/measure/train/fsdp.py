@@ -1,15 +1,17 @@
 """Training a model whose parameters, gradients and optimizer are sharded over ranks (FSDP2): how fast, and whether they really are."""
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 from gpu_acceptance.measure.collectives import largest, over_ranks
 from gpu_acceptance.measure.timing import time_blocks
-from gpu_acceptance.measure.train import exposed
 from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
 from gpu_acceptance.measure.train.models import compile_by_blocks
 from gpu_acceptance.measure.train.parallel import Sharding, digest, sharded
@@ -18,9 +20,55 @@ from gpu_acceptance.measure.train.step import local
 from gpu_acceptance.measure.train.trained import Times, Trained, Training
 from gpu_acceptance.measure.train.tuned import tuned
 
+_NCCL = "nccl"  # ncclDevKernel_AllGather_RING_LL(...)
+_US = 1e-6
+
+Interval = tuple[float, float]  # begin and end, in one unit
 _NUM_PROFILED = 2  # steps
 _STATE_BYTES = 3 * 4  # of a parameter: itself and AdamW's two moments, in fp32
 _COUNT_BYTES = 4  # of each tensor: AdamW's count of its steps
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """Seconds of one step of one GPU."""
+
+    communication_s: float  # in which a kernel of NCCL runs
+    exposed_s: float  # of them, in which no other does
+    idle_s: float  # in which none runs
+
+
+def measure_exposed(step: Callable[[], object], num_steps: int, device: torch.device) -> Exposed:
+    """Runs so many steps under the profiler. Collective where a step is. Raises RuntimeError where it saw no kernel of NCCL."""
+    torch.cuda.synchronize(device)
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(num_steps):
+            step()
+        torch.cuda.synchronize(device)
+    on_device = [event for event in seen.events() or () if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
+    kernels = [(event.name, (event.time_range.start * _US, event.time_range.end * _US)) for event in on_device]
+    return of_kernels(kernels, num_steps)
+
+
+def of_kernels(kernels: Iterable[tuple[str, Interval]], num_steps: int) -> Exposed:
+    """From names and times in s. exposed = |union(NCCL) without union(others)|."""
+    ours, others = list[Interval](), list[Interval]()
+    for name, interval in kernels:
+        (ours if name.lower().startswith(_NCCL) else others).append(interval)
+    if not ours:
+        raise RuntimeError(f"the profiler saw {len(others)} kernels in {num_steps} steps, none of NCCL: nothing communicated")
+    both = [*ours, *others]
+    busy_s, length_s = _covered(both), max(end for _, end in both) - min(begin for begin, _ in both)
+    return Exposed(_covered(ours) / num_steps, (busy_s - _covered(others)) / num_steps, (length_s - busy_s) / num_steps)
+
+
+def _covered(intervals: Iterable[Interval]) -> float:
+    """The length of their union."""
+    covered, reached = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        covered += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return covered
 
 
 @dataclass(frozen=True)
@@ -30,7 +78,7 @@ class FsdpResult:
     trained: Trained  # the step of the slowest rank, the variation of the rank where it is largest
     held_bytes: int  # parameters and moments of this rank
     promised_bytes: int  # the same, of this rank's shard
-    exposed: exposed.Exposed | None  # None on a CPU
+    exposed: Exposed | None  # None on a CPU
     digest: str | None  # of the whole weights, bit for bit, by the replica that this rank is in; None where there is one alone
 
     @property
@@ -67,7 +115,7 @@ def measure(
             trained=trained,
             held_bytes=sum(local(parameter).nbytes for parameter in training.module.parameters()) + trained.optimizer_bytes,
             promised_bytes=sum(_promised(one.shape, sharding.shard, sharding.num_shards) for one in training.module.parameters()),
-            exposed=exposed.measure(training.step, _NUM_PROFILED, device) if device.type == "cuda" else None,
+            exposed=measure_exposed(training.step, _NUM_PROFILED, device) if device.type == "cuda" else None,
             digest=digest(training.module) if sharding.mesh.ndim > 1 else None,
         )
 

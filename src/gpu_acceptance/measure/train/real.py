@@ -15,8 +15,7 @@ import torch
 from torch.utils.data import Dataset, DistributedSampler
 
 from gpu_acceptance.measure.train.data import Batch, Feed
-from gpu_acceptance.measure.train.data_files import IMAGES, TOKENS, DataError, ImageList, list_images, open_tokens, parts_of
-from gpu_acceptance.measure.train.image_sample import read_image
+from gpu_acceptance.measure.train.data_files import IMAGES, TOKENS, DataError, ImageList, list_images, open_tokens, parts_of, read_image
 from gpu_acceptance.measure.train.loader import loader_of
 from gpu_acceptance.measure.train.shapes import Decoder, ResNet, Workload
 

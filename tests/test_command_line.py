@@ -7,7 +7,7 @@ import pytest
 from made_checkpoints import make_checkpoint
 from suite import EXAMPLES, make_suite, plain_pytest
 
-from gpu_acceptance.measure.lora.made import made
+from tools.made_dialogues import made
 
 pytestmark = pytest.mark.launcher
 

@@ -23,7 +23,7 @@ limits:
 def folder(tmp_path_factory):
     """With what the tool makes, which takes a minute."""
     folder = tmp_path_factory.mktemp("lora model") / "made"
-    subprocess.run([sys.executable, "tools/make_chat_model.py", str(folder)], cwd=ROOT, check=True, capture_output=True, timeout=500)
+    subprocess.run([sys.executable, "-m", "tools.make_chat_model", str(folder)], cwd=ROOT, check=True, capture_output=True, timeout=500)
     (folder / "bounds.yaml").write_text(BOUNDS)
     return folder
 

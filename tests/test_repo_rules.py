@@ -46,9 +46,7 @@ SHIPPED = profile_names(shipped_dir())
 SELECTED = [name for name in SHIPPED if name in {"cpu", "h200-sxm"}]  # the ones that this suite has run on
 CODE = ("src", "fixtures", "acceptance", "tools", "benchmarks")
 READS_FILES = {  # what a file from outside says goes through validation
-    "golden": {"pydantic"},
-    "data_files": {"numpy"},
-    "image_sample": {"numpy", "PIL"},
+    "data_files": {"numpy", "PIL"},
     "real": {"numpy"},
 }
 SUFFIXES = {

@@ -1,4 +1,4 @@
-"""Makes a small chat model and dialogues for it, to try `--lora-model` and `--lora-data` with: `make_chat_model.py FOLDER`.
+"""Makes a small chat model and dialogues for it, to try `--lora-model` and `--lora-data` with: `python -m tools.make_chat_model FOLDER`.
 
 FOLDER/model is a whole checkpoint in the format of Hugging Face: a Qwen2 of half a million parameters, a tokenizer, a chat template with
 functions. FOLDER/dialogues.jsonl are requests, most of which are to be answered with a call. The model has learned to answer them in plain
@@ -20,7 +20,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from gpu_acceptance.measure.lora.made import made
+from tools.made_dialogues import made
 
 _SEED = 0
 _VOCABULARY = 1_280  # at most; the words and numbers of all dialogues are one token each

@@ -27,7 +27,7 @@ YAML
 }
 
 checkpoint() {
-    .venv/bin/python tools/make_chat_model.py /tmp/chat >"$out/make_chat_model.log" 2>&1
+    .venv/bin/python -m tools.make_chat_model /tmp/chat >"$out/make_chat_model.log" 2>&1
     cat >/tmp/small.yaml <<YAML
 reason: "the small checkpoint takes 256 tokens, and names what is asked for in words before it is fine-tuned"
 parameters: {lora_model.sequence: 256, lora_model.batch_size: 8, lora_model.num_steps: 24, lora_model.warmup_steps: 3, lora_model.learning_rate: 0.002}

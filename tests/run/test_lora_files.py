@@ -10,8 +10,8 @@ from made_checkpoints import make_checkpoint
 from fixtures.training import refuse_unlike
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.inventory import needs
-from gpu_acceptance.measure.lora.made import made
 from gpu_acceptance.run.training_files import look, refuse_unusable_lora_files, source_of
+from tools.made_dialogues import made
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
-"""Planted faults on 8 devices: which of the three comparisons finds which."""
+"""Planted faults on 8 devices: which of the two comparisons finds which."""
 
 import pytest
 import torch
 
 from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.measure.corruption.determinism import deterministic
-from gpu_acceptance.measure.corruption.golden import Answer, GoldenFile, GoldenHash
 from gpu_acceptance.measure.corruption.hashing import Flip
 from gpu_acceptance.measure.corruption.peers import Reading, Work, by_work, compare_peers
 from gpu_acceptance.measure.corruption.repeat import repeat
@@ -34,35 +33,25 @@ def peers_of(readings):
     return compare_peers({unit: reading.hash for unit, reading in units.items()})
 
 
-def golden():
-    _, (reading,) = measured([None])
-    known = GoldenHash(**vars(reading.work), input_hash=reading.input_hash, hash=reading.hash, source="measured here")
-    return GoldenFile(schema_version=1, hashes=(known,))
-
-
-def test_healthy_devices_pass_all_three():
+def test_healthy_devices_pass_both():
     results, readings = measured([None] * 8)
     assert not any(result.num_mismatches for result in results)
     assert len(peers_of(readings).agree) == 8
-    assert {golden().compare(reading) for reading in readings} == {Answer.EQUAL}
 
 
 def test_a_fault_that_comes_once_is_found_by_the_device_itself_alone():
     results, readings = measured([None] * 3 + [Flip(repetition=2, element=77, bit=0)] + [None] * 4)
     assert [result.num_mismatches for result in results] == [0, 0, 0, 1, 0, 0, 0, 0]
     assert peers_of(readings).minority == ()
-    assert {golden().compare(reading) for reading in readings} == {Answer.EQUAL}
 
 
 def test_a_device_that_is_always_wrong_is_found_by_its_peers():
     results, readings = measured([None] * 5 + [ALWAYS] + [None] * 2)
     assert not any(result.num_mismatches for result in results)
     assert peers_of(readings).minority == ("rank 5",)
-    assert [golden().compare(reading) for reading in readings].count(Answer.DIFFERENT) == 1
 
 
-def test_devices_that_are_all_wrong_alike_are_found_by_the_golden_hash_alone():
+def test_devices_that_are_all_wrong_alike_are_found_by_neither():
     results, readings = measured([ALWAYS] * 8)
     assert not any(result.num_mismatches for result in results)
     assert len(peers_of(readings).agree) == 8
-    assert {golden().compare(reading) for reading in readings} == {Answer.DIFFERENT}

@@ -8,7 +8,6 @@ import sys
 import pytest
 from gloo_ranks import ROOT, answers_of
 
-from gpu_acceptance.measure.lora.made import made
 from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
@@ -16,6 +15,7 @@ from gpu_acceptance.thresholds.levels import asked_for
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record
+from tools.made_dialogues import made
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ UNTAUGHT = {"held_out.loss"}  # by three steps from random weights
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("chat")
-    command = [sys.executable, "tools/make_chat_model.py", str(folder / "made"), "--dialogues", "80", "--steps", "1"]
+    command = [sys.executable, "-m", "tools.make_chat_model", str(folder / "made"), "--dialogues", "80", "--steps", "1"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
     other = folder / "other.jsonl"
     other.write_text("\n".join(map(json.dumps, made(20, seed=1))))

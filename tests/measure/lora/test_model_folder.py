@@ -9,9 +9,9 @@ from gpu_acceptance.measure.lora import model_folder as checkpoint_dir
 from gpu_acceptance.measure.lora import model_folder as checkpoint_reader
 from gpu_acceptance.measure.lora.calls import find_calls
 from gpu_acceptance.measure.lora.dialogue import for_template
-from gpu_acceptance.measure.lora.made import made
 from gpu_acceptance.measure.lora.model_folder import CheckpointError, look_at
 from gpu_acceptance.measure.lora.reading import read
+from tools.made_dialogues import made
 
 WANTED = "wanted: a checkpoint in Hugging Face format, as save_pretrained writes it"
 ON_EVERY_NODE = WANTED.replace("wanted", "wanted on every node", 1)

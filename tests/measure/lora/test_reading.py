@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gpu_acceptance.measure.lora import reading
 from gpu_acceptance.measure.lora.dialogue import Call, DialogueError, Message
-from gpu_acceptance.measure.lora.made import made
 from gpu_acceptance.measure.lora.reading import read
+from tools.made_dialogues import made
 
 WANTED = 'wanted: one object a line, {"messages": [...], "tools": [...]} or {"system": ..., "chat": ...} of glaive-function-calling-v2'
 ON_EVERY_NODE = WANTED.replace("wanted", "wanted on every node", 1)

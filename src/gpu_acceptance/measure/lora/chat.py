@@ -20,6 +20,7 @@ from gpu_acceptance.measure.lora.pretrained import Pretrained, TokenLoss
 from gpu_acceptance.measure.lora.samples import Course, Share, Tuning
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import Batch
+from gpu_acceptance.measure.train.models import blocks_of
 from gpu_acceptance.measure.train.parallel import replicated
 from gpu_acceptance.measure.train.shapes import Adapter
 from gpu_acceptance.measure.train.tuned import Schedule, peak_bytes, prepared
@@ -155,7 +156,7 @@ def measure(checkpoint: Pretrained, dialogues: Dialogues, sizes: Sizes, folder: 
             part_too_long=(fitting.num_too_long + exam.fitting.num_too_long) / (fitting.num_seen + exam.fitting.num_seen),
             tokens_per_s=sum(len(packed.ids) for packed in lessons) / sizes.schedule.num_steps / max(seconds) / dist.get_world_size(),
             num_trainable=sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad),
-            scale=adapters.scale(module),
+            scale=adapters.scale(module, blocks_of(module)),
             base_changed=_digest(adapters.frozen(module)) != base,
             digest=_digest(adapters.trained(module)),
             peak_bytes=peak_bytes(device),

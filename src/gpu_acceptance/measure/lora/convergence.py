@@ -16,7 +16,7 @@ from gpu_acceptance.measure.lora import samples
 from gpu_acceptance.measure.lora.samples import Course, Tuning
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import SYNTHETIC, Batch
-from gpu_acceptance.measure.train.models import build, compile_by_blocks
+from gpu_acceptance.measure.train.models import blocks_of, build, compile_by_blocks
 from gpu_acceptance.measure.train.parallel import Sharding, replicated, sharded
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
 from gpu_acceptance.measure.train.step import whole
@@ -83,7 +83,7 @@ def measure(
             learning_rates=tuple(map(schedule.rate, range(schedule.num_steps))),
             num_trainable=sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad),
             num_distinct=samples.num_distinct(steps, device),
-            scale=adapters.scale(module),
+            scale=adapters.scale(module, blocks_of(module)),
             base_changed=_digest(adapters.frozen(module)) != before,
             digest=_digest(adapters.trained(module)),
         )

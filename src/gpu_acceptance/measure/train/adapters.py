@@ -1,7 +1,7 @@
 """LoRA by peft: a frozen base in bf16 or fp32, and adapters in fp32 on all seven projections of each layer, which alone are trained."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -13,7 +13,6 @@ from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from gpu_acceptance.measure.train.models import blocks_of
 from gpu_acceptance.measure.train.shapes import PROJECTIONS, Adapter, Decoder
 
 _NUM_INPUTS = 64  # of one layer; what bf16 rounds off its results averages out
@@ -88,12 +87,12 @@ def trained(module: nn.Module) -> list[Tensor]:
 
 
 @torch.no_grad()
-def scale(module: nn.Module) -> float:
+def scale(module: nn.Module, blocks: Sequence[nn.Module]) -> float:
     """How many times B A x an adapter adds to what its base gives: alpha / rank is promised. Of one layer; NaN where it adds nothing.
 
-    Collective where layers are sharded one by one.
+    Collective where the blocks are sharded one by one.
     """
-    block = next(iter(blocks_of(module)), module)  # any other architecture is not sharded
+    block = next(iter(blocks), module)  # any other architecture is not sharded
     if not isinstance(block, FSDPModule):
         return _scale(block)
     block.unshard()

@@ -1,6 +1,6 @@
 import pytest
 
-from gpu_acceptance.measure.lora.made import MOST, made
+from tools.made_dialogues import MOST, made
 
 LINES = made(600, seed=3)
 

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from gpu_acceptance.inventory import binding, cpu, gpu_health, infiniband, nearness, node
+from gpu_acceptance.inventory import binding, cpu, gpu_health, infiniband, node
 
 pytestmark = pytest.mark.no_group
 
@@ -20,7 +20,7 @@ def test_gpu(gpu, gpus, check_all):
 def test_affinity(gpu, gpus, check_all, record):
     """This rank may run on the CPUs of its GPU's own NUMA node."""
     own, cpus = gpu_health.gpu_of(gpus, gpu.gpu_uuid), cpu.read()
-    place = nearness.place_of(own, node.places_of(gpus))
+    place = infiniband.place_of(own, node.places_of(gpus))
     check_all(binding.affinity(cpus, place))
     found = binding.placement(own, cpus, place, infiniband.read().devices)
     record("binding.map.rank", binding.describe(found), "text", **found)

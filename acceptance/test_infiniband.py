@@ -5,7 +5,7 @@ Also: GPUDirect RDMA.
 
 import pytest
 
-from gpu_acceptance.inventory import gpu_health, infiniband, infiniband_health, nearness, node
+from gpu_acceptance.inventory import gpu_health, infiniband, infiniband_health, node
 
 pytestmark = pytest.mark.no_group
 
@@ -29,7 +29,7 @@ def judge(network, parameter, check_all):
 
 def test_devices(judge, gpu, gpus):
     """There is one for each GPU, and this GPU has its own as near as the others have theirs."""
-    place = nearness.place_of(gpu_health.gpu_of(gpus, gpu.gpu_uuid), node.places_of(gpus))
+    place = infiniband.place_of(gpu_health.gpu_of(gpus, gpu.gpu_uuid), node.places_of(gpus))
     judge(infiniband_health.devices, gpus.gpus, place)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.inventory import gpu_health, kernel_log, kernel_log_health, nearness, node
+from gpu_acceptance.inventory import gpu_health, infiniband, kernel_log, kernel_log_health, node
 
 pytestmark = pytest.mark.no_group
 
@@ -16,7 +16,7 @@ def log():
 def test_errors(gpu, log, gpus, check_all):
     """No XID of this GPU asks for a repair, it never fell off the bus, and no PCIe error on its way was beyond correction."""
     own = gpu_health.gpu_of(gpus, gpu.gpu_uuid)
-    check_all(kernel_log_health.errors(log, own, nearness.place_of(own, node.places_of(gpus))))
+    check_all(kernel_log_health.errors(log, own, infiniband.place_of(own, node.places_of(gpus))))
 
 
 def test_elsewhere(gpu, log, gpus, check_all):

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_health, kubernetes_nodes
+from gpu_acceptance.inventory import kubernetes, kubernetes_health
 
 pytestmark = pytest.mark.no_group
 
@@ -18,7 +18,7 @@ _read_once = functools.cache(kubernetes.read)
 @pytest.fixture
 def in_pod():
     """In no pod the rows are skipped, which the profile declares."""
-    if not kubernetes_api.is_in_pod():
+    if not kubernetes.is_in_pod():
         pytest.skip("in no pod: no KUBERNETES_SERVICE_HOST")
 
 
@@ -38,7 +38,7 @@ def test_node(judge, tell, ranks):
     """Kubernetes calls the node ready, sees no pressure on it, and has not cordoned it."""
     judge(kubernetes_health.node)
     if ranks.local_rank == 0:
-        tell(kubernetes_nodes.own_facts(_read_once()))
+        tell(kubernetes_health.own_facts(_read_once()))
 
 
 def test_devices(judge):
@@ -56,4 +56,4 @@ def test_elsewhere(tell, ranks):
     used = ranks.gather("kubernetes.node", os.environ.get("NODE_NAME", "")[:253])
     if ranks.rank == 0:
         told = _read_once()
-        tell(kubernetes_nodes.elsewhere_facts(told, kubernetes_nodes.read(told), used))
+        tell(kubernetes_health.elsewhere_facts(told, kubernetes_health.read_candidates(told), used))

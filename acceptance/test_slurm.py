@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gpu_acceptance.inventory import cgroup, memory, slurm, slurm_health, slurm_leftovers, slurm_step
+from gpu_acceptance.inventory import cgroup, slurm, slurm_health, system
 
 pytestmark = pytest.mark.no_group
 
@@ -41,7 +41,7 @@ def test_cpus(of_node, slurm_promise, bound_cpus):
 
 def test_memory(of_node, slurm_promise):
     """They may use as much memory as Slurm gave."""
-    of_node(lambda: slurm_health.memory(slurm_promise(), memory.read().total_bytes, cgroup.read().memory_bytes))
+    of_node(lambda: slurm_health.memory(slurm_promise(), system.read_memory().total_bytes, cgroup.read_cgroup().memory_bytes))
 
 
 def test_gpus(of_node, slurm_promise, num_gpus_seen):
@@ -51,7 +51,7 @@ def test_gpus(of_node, slurm_promise, num_gpus_seen):
 
 def test_round_trip(of_job, slurm_job):
     """A step of the job starts on each of its nodes, and each says back what it was told."""
-    of_job(lambda: slurm_health.round_trip(slurm_step.make(slurm.nodes_of(slurm_job()))))
+    of_job(lambda: slurm_health.round_trip(slurm_health.make_round_trip(slurm.nodes_of(slurm_job()))))
 
 
 def test_time(of_job, slurm_job):
@@ -61,4 +61,4 @@ def test_time(of_job, slurm_job):
 
 def test_leftovers(of_node):
     """No process of this user is older than the job and belongs to no step."""
-    of_node(lambda: slurm_health.leftovers(slurm_leftovers.read()))
+    of_node(lambda: slurm_health.leftovers(slurm_health.read_leftovers()))

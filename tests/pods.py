@@ -72,7 +72,7 @@ def suite_in_pod(folder: Path, account: Path) -> Path:
     extend_conftest(
         suite,
         "from pathlib import Path",
-        "from gpu_acceptance.inventory import kubernetes_api",
-        f"kubernetes_api.ACCOUNT = Path({str(account)!r})",
+        "from gpu_acceptance.inventory import kubernetes",
+        f"kubernetes.ACCOUNT = Path({str(account)!r})",
     )
     return suite

@@ -12,7 +12,7 @@ from inventory.fake_nvml import install, out
 
 from gpu_acceptance.cli.snapshot_file import Snapshot, decode, encode
 from gpu_acceptance.inventory import node
-from gpu_acceptance.inventory.pcie import BusReading
+from gpu_acceptance.inventory.pci_topology import BusReading
 
 NUM_GPUS = 8
 REAL = Path(__file__).with_name("snapshots")  # see its README
@@ -28,7 +28,7 @@ def healthy_h200() -> Plain:
     """As `gpu-acceptance snapshot` writes it, of the stand-in for NVML and of a folder that looks like a server."""
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as root:
         install(patch, nvmlDeviceGetCount_v2=out(NUM_GPUS))
-        patch.setattr("gpu_acceptance.inventory.pcie.gpus_on_bus", lambda _root: BusReading((), ()))
+        patch.setattr("gpu_acceptance.inventory.pci_topology.gpus_on_bus", lambda _root: BusReading((), ()))
         patch.setattr("gpu_acceptance.inventory.host.hostname", lambda: "node-07")
         x86_node(Path(root))
         reading = node.read(Path(root))

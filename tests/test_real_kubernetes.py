@@ -23,7 +23,7 @@ from suite import PYTHON, plain_pytest
 from waiting import wait_until
 
 from gpu_acceptance.cli import meet
-from gpu_acceptance.inventory import kubernetes_api, kubernetes_pods
+from gpu_acceptance.inventory import kubernetes, kubernetes_pods
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.record.outcome import Outcome
 
@@ -70,7 +70,7 @@ def keep(cluster):
 @pytest.fixture
 def account(cluster, tmp_path, monkeypatch):
     """As in a pod of ours."""
-    monkeypatch.setattr(kubernetes_api, "ACCOUNT", cluster.mount(ACCOUNT, tmp_path / "account"))
+    monkeypatch.setattr(kubernetes, "ACCOUNT", cluster.mount(ACCOUNT, tmp_path / "account"))
 
 
 def wait(cluster, run, number, timeout_s=0.0):
@@ -246,11 +246,11 @@ def unreachable(cluster, keep, run, pod):
 
 def test_our_role_gives_the_pods_of_the_namespace_and_nothing_else(cluster, account, keep, monkeypatch):
     own, node = f"/api/v1/namespaces/{cluster.namespace}", f"/api/v1/nodes/{of(cluster, 1)}"
-    assert isinstance(kubernetes_api.items(f"{own}/pods", cluster.environment), list)
-    bodies, answered = [], kubernetes_api._answered
-    monkeypatch.setattr(kubernetes_api, "_answered", lambda path, status, body: bodies.append(body) or answered(path, status, body))
+    assert isinstance(kubernetes.items(f"{own}/pods", cluster.environment), list)
+    bodies, answered = [], kubernetes._answered
+    monkeypatch.setattr(kubernetes, "_answered", lambda path, status, body: bodies.append(body) or answered(path, status, body))
     for path in (node, "/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces/kube-system/pods", f"{own}/secrets"):
-        lack = kubernetes_api.get(path, cluster.environment)
+        lack = kubernetes.get(path, cluster.environment)
         assert isinstance(lack, Missing)
         assert lack.missing is Why.NOT_PERMITTED
         assert f"GET {path}: status 403, '" in lack.detail
@@ -259,7 +259,7 @@ def test_our_role_gives_the_pods_of_the_namespace_and_nothing_else(cluster, acco
 
 
 def test_an_account_without_the_role_says_so_and_the_launcher_waits(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(kubernetes_api, "ACCOUNT", cluster.mount("default", tmp_path / "account"))
+    monkeypatch.setattr(kubernetes, "ACCOUNT", cluster.mount("default", tmp_path / "account"))
     code, (line,) = wait(cluster, "0", 2, 3600)
     assert code == 0
     assert line.startswith(
@@ -269,9 +269,9 @@ def test_an_account_without_the_role_says_so_and_the_launcher_waits(cluster, tmp
 
 
 def test_a_token_of_nobody_is_not_permitted(cluster, account):
-    (kubernetes_api.ACCOUNT / "token").write_text("a.token.of-nobody")
+    (kubernetes.ACCOUNT / "token").write_text("a.token.of-nobody")
     path = f"/api/v1/namespaces/{cluster.namespace}/pods"
-    assert kubernetes_api.get(path, cluster.environment) == Missing(Why.NOT_PERMITTED, f"GET {path}: status 401, 'Unauthorized'")
+    assert kubernetes.get(path, cluster.environment) == Missing(Why.NOT_PERMITTED, f"GET {path}: status 401, 'Unauthorized'")
 
 
 # --- subject kubernetes in a run ----------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from test_real_kubernetes import ACCOUNT, SIZES, allowed, wait
 from waiting import wait_until
 
 from gpu_acceptance.folder.results import read_results
-from gpu_acceptance.inventory import kubernetes_api
+from gpu_acceptance.inventory import kubernetes
 
 pytestmark = [needs_cluster, pytest.mark.launcher, pytest.mark.timeout(300)]
 
@@ -74,7 +74,7 @@ def keep(cluster):
 @pytest.fixture
 def account(cluster, tmp_path, monkeypatch):
     """As in a pod of ours."""
-    monkeypatch.setattr(kubernetes_api, "ACCOUNT", cluster.mount(ACCOUNT, tmp_path / "account"))
+    monkeypatch.setattr(kubernetes, "ACCOUNT", cluster.mount(ACCOUNT, tmp_path / "account"))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fixtures import limits
-from gpu_acceptance.inventory import gpu_counters, nccl_warnings, port_counters
+from gpu_acceptance.inventory import gpu_counters, nccl_log, port_counters
 from gpu_acceptance.thresholds.limit import COUNTERS
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 
@@ -41,7 +41,7 @@ ARROWS = {  # a package -> the packages that it imports: these and no others, ea
 }
 FIXTURES = "base inventory measure record run thresholds worker"
 FIXTURES_OF_A_RUN = {"run.checkpoint_folder", "run.checkpoint_removal", "run.training_files"}  # files that a validation reads and writes
-PURE = ("base.text", "thresholds.limit", "record", "verdict")
+PURE = ("base.text", "thresholds.limit", "record.run_record", "record.figure", "record.gpu_telemetry", "verdict")
 SHIPPED = profile_names(shipped_dir())
 SELECTED = [name for name in SHIPPED if name in {"cpu", "h200-sxm"}]  # the ones that this suite has run on
 CODE = ("src", "fixtures", "acceptance", "tools", "benchmarks")
@@ -381,7 +381,7 @@ def test_each_required_limit_is_checked_somewhere(name):
         *(metric for _, metric, _ in checked_metrics()),
         f"{COUNTERS}.xids",
         *(f"{COUNTERS}.{counter}" for counter in (*gpu_counters.NAMES, *port_counters.NAMES)),
-        *(f"{COUNTERS}.warnings.{kind}" for kind in nccl_warnings.NAMES),
+        *(f"{COUNTERS}.warnings.{kind}" for kind in nccl_log.WARNING_KINDS),
     ]
     required = [metric for metric, limit in profile.limits.items() if limit.subject in profile.requires]
     assert [metric for metric in required if not any(fnmatchcase(metric, glob) for glob in globs)] == []

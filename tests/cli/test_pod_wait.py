@@ -8,7 +8,7 @@ from api_server import JOB_LABEL, JOB_UID, cluster, in_container, pod, unschedul
 
 from gpu_acceptance.cli import meet
 from gpu_acceptance.cli.verbs import main
-from gpu_acceptance.inventory import kubernetes_api, kubernetes_pods
+from gpu_acceptance.inventory import kubernetes, kubernetes_pods
 
 pytestmark = pytest.mark.needs("openssl")
 
@@ -35,7 +35,7 @@ class Clock:
 @pytest.fixture
 def api(tmp_path, monkeypatch):
     with cluster(tmp_path / "account") as found:
-        monkeypatch.setattr(kubernetes_api, "ACCOUNT", found.account)
+        monkeypatch.setattr(kubernetes, "ACCOUNT", found.account)
         monkeypatch.setattr(meet, "_EVERY_S", 0.01)
         monkeypatch.setattr(meet, "time", Clock())
         yield found
@@ -289,7 +289,7 @@ def test_a_server_that_fails_twice_is_asked_again(api, wait, monkeypatch):
 
 
 def test_a_list_without_end_is_given_up(api, wait, monkeypatch):
-    monkeypatch.setattr(kubernetes_api, "_MOST_PAGES", 3)
+    monkeypatch.setattr(kubernetes, "_MOST_PAGES", 3)
     api.list_metadata["continue"] = "at 0"
     assert goes_on(wait) == "unreadable (GET /api/v1/namespaces/default/pods: more than 3 pages)"
     assert len(api.asked) == 9

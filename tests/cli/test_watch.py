@@ -17,8 +17,7 @@ from waiting import wait_until
 from gpu_acceptance.cli import watch as watch_module
 from gpu_acceptance.cli.watch import watch
 from gpu_acceptance.inventory.answer import Missing
-from gpu_acceptance.inventory.nvml import NoNvmlError
-from gpu_acceptance.inventory.patience import Patience
+from gpu_acceptance.inventory.nvml import NoNvmlError, Patience
 
 pytestmark = pytest.mark.slow
 

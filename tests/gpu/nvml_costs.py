@@ -1,6 +1,6 @@
 """What each question to NVML takes of a core: `python tests/gpu/nvml_costs.py`. One GPU, idle and under load; a line of JSON for each.
 
-The sampler asks by these figures (src/gpu_acceptance/inventory/reader.py). pytest does not collect this file.
+The sampler asks by these figures (src/gpu_acceptance/inventory/telemetry_sampler.py). pytest does not collect this file.
 """
 
 import json
@@ -14,9 +14,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
-from gpu_acceptance.inventory.nvml import library
-from gpu_acceptance.inventory.nvml_asker import Asker
-from gpu_acceptance.inventory.reader import _FAST, _PCIE, SampleReader
+from gpu_acceptance.inventory.nvml import Asker, library
+from gpu_acceptance.inventory.telemetry_sampler import _FAST, _PCIE, SampleReader
 
 NUM_CALLS, PAUSE_S = 40, 0.002
 

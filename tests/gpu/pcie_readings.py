@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from readings import join_world, name, say, together, took_s, world_size  # first: it finds the checkout
 
-from gpu_acceptance.inventory import binding, cpu, gpu_health, gpu_reader, host, nearness, node, versions
+from gpu_acceptance.inventory import binding, cpu, gpu_health, gpu_reader, host, infiniband, node, versions
 from gpu_acceptance.inventory.answer import Missing
-from gpu_acceptance.inventory.host_side import HostSide
+from gpu_acceptance.inventory.binding import HostSide
 from gpu_acceptance.measure import pcie
 from gpu_acceptance.worker.session import take_turns
 
@@ -68,7 +68,7 @@ def own_node(device: torch.device) -> object:
         return "no GPU"
     gpus = gpu_reader.read(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
     gpu = gpu_health.gpu_of(gpus, f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-    own = binding.own_node(cpu.read(), nearness.place_of(gpu, node.places_of(gpus)))
+    own = binding.own_node(cpu.read(), infiniband.place_of(gpu, node.places_of(gpus)))
     return str(own) if isinstance(own, Missing) else own.number
 
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from gpu_acceptance.inventory import nccl_log, nccl_physics, nccl_warnings
+from gpu_acceptance.inventory import nccl_log, nccl_physics
 from gpu_acceptance.measure import nccl
 from gpu_acceptance.worker.worker import write_whole_lines
 
@@ -38,7 +38,7 @@ def measured(device: torch.device) -> dict[str, object]:
         "findings": [list(map(str, one)) for one in nccl_physics.findings(log, NUM_BYTES, nodes, rank)],
     }
     answer["facts"] = {metric: str(value) for metric, value, _ in nccl_physics.facts(log, NUM_BYTES, nodes, rank)}
-    answer["warnings"] = nccl_warnings.unexpected(Path(os.environ[MARK]).read_text(errors="backslashreplace").splitlines())
+    answer["warnings"] = nccl_log.unexpected_warnings(Path(os.environ[MARK]).read_text(errors="backslashreplace").splitlines())
     if not refused:
         times = {"device": device, "block_s": 0.1, "num_blocks": 7}
         for num_bytes in nccl.LATENCY_SIZES:

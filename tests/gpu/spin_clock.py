@@ -12,7 +12,7 @@ import torch.distributed as dist
 from pcie_readings import Meeting, gather
 from readings import join_world, say, together, world_size
 
-from gpu_acceptance.inventory.sampler import Sampler
+from gpu_acceptance.inventory.telemetry_sampler import Sampler
 from gpu_acceptance.measure.gemm.operands import prepared, square, tflop_per_s
 from gpu_acceptance.measure.gemm.sustained import cycle_efficiency_on
 from gpu_acceptance.measure.timing import time_block

@@ -17,7 +17,7 @@ from pcie_readings import Meeting, gather, in_turn, nodes_with_cpus
 from readings import join_world, name, say, together, world_size
 
 from gpu_acceptance.inventory import versions
-from gpu_acceptance.inventory.sampler import Sampler
+from gpu_acceptance.inventory.telemetry_sampler import Sampler
 from gpu_acceptance.measure import hbm, nccl, pcie
 from gpu_acceptance.measure.gemm import best_shape, sustained
 from gpu_acceptance.measure.gemm.operands import square

@@ -4,8 +4,8 @@ import math
 import random
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.sample import Sample
-from gpu_acceptance.inventory.series import Series
+from gpu_acceptance.inventory.telemetry_samples import Sample
+from gpu_acceptance.inventory.telemetry_series import Series
 
 PERIOD_S = 0.05
 NOT_SUPPORTED = Missing(Why.NOT_SUPPORTED)

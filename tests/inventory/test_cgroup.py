@@ -39,11 +39,11 @@ def v1(tmp_path):
 
 
 def test_version_2_without_bounds(v2):
-    assert cgroup.read(v2) == Cgroup("unlimited", "unlimited", "0-7", "0-1")
+    assert cgroup.read_cgroup(v2) == Cgroup("unlimited", "unlimited", "0-7", "0-1")
 
 
 def test_version_1_without_bounds(v1):
-    assert cgroup.read(v1) == Cgroup("unlimited", "unlimited", "0-7", "0")
+    assert cgroup.read_cgroup(v1) == Cgroup("unlimited", "unlimited", "0-7", "0")
 
 
 def test_version_2_the_tightest_ancestor_counts(v2):
@@ -58,23 +58,23 @@ def test_version_2_the_tightest_ancestor_counts(v2):
             f"{TOP}/system.slice/memory.max": "1099511627776\n",
         },
     )
-    found = cgroup.read(v2)
+    found = cgroup.read_cgroup(v2)
     assert (found.cpu_quota_cpus, found.memory_bytes) == (2.5, 64 * 2**30)
 
 
 def test_version_1_the_tightest_ancestor_counts(v1):
     fill(v1, {f"{TOP}/cpu,cpuacct/cpu.cfs_quota_us": "150000\n", f"{TOP}/memory/memory.limit_in_bytes": "68719476736\n"})
-    found = cgroup.read(v1)
+    found = cgroup.read_cgroup(v1)
     assert (found.cpu_quota_cpus, found.memory_bytes) == (1.5, 64 * 2**30)
 
 
 def test_version_1_on_large_pages_has_another_word_for_no_bound(v1):
-    assert cgroup.read(fill(v1, {f"{TOP}/memory/memory.limit_in_bytes": "9223372036854710272\n"})).memory_bytes == "unlimited"
+    assert cgroup.read_cgroup(fill(v1, {f"{TOP}/memory/memory.limit_in_bytes": "9223372036854710272\n"})).memory_bytes == "unlimited"
 
 
 def test_a_job_on_a_part_of_the_cpus(v2):
     fill(v2, {f"{TOP}/system.slice/cpuset.cpus.effective": "2-3,6-7\n", f"{TOP}/system.slice/cpuset.mems.effective": "1\n"})
-    found = cgroup.read(v2)
+    found = cgroup.read_cgroup(v2)
     assert (found.cpuset_cpu_list, found.cpuset_node_list) == ("2-3,6-7", "1")
 
 
@@ -91,12 +91,12 @@ def test_each_controller_is_taken_from_the_version_that_has_it(v1):
             f"{TOP}/unified/unit/memory.max": "1073741824\n",
         },
     )
-    assert cgroup.read(v1) == Cgroup("unlimited", 2**30, "0-7", "0")
+    assert cgroup.read_cgroup(v1) == Cgroup("unlimited", 2**30, "0-7", "0")
 
 
 def test_a_kernel_without_a_controller(v2):
     fill(v2, {f"{TOP}/cgroup.controllers": "memory\n"})
-    found = cgroup.read(v2)
+    found = cgroup.read_cgroup(v2)
     assert found.memory_bytes == "unlimited"
     assert found.cpu_quota_cpus == Missing(Why.NOT_SUPPORTED, "no cgroup of this process has the cpu controller")
     assert found.cpuset_cpu_list.missing is Why.NOT_SUPPORTED
@@ -104,50 +104,50 @@ def test_a_kernel_without_a_controller(v2):
 
 @pytest.mark.parametrize("path", ["/gone", "/../other/unit", "/system.slice/x (deleted)"])
 def test_a_cgroup_that_no_mount_shows_is_never_without_bounds(v2, path):
-    found = cgroup.read(fill(v2, {"proc/self/cgroup": f"0::{path}\n"}))
+    found = cgroup.read_cgroup(fill(v2, {"proc/self/cgroup": f"0::{path}\n"}))
     assert found.memory_bytes == Missing(Why.NOT_THERE, f"no mount shows the cgroup '{path}'")
 
 
 def test_a_mount_that_starts_elsewhere_does_not_show_it(v1):
-    found = cgroup.read(fill(v1, {"proc/self/cgroup": "4:memory:/docker/other\n"}))
+    found = cgroup.read_cgroup(fill(v1, {"proc/self/cgroup": "4:memory:/docker/other\n"}))
     assert found.memory_bytes.missing is Why.NOT_THERE
 
 
 @pytest.mark.parametrize("text", ["max", "100000 0", "-1 100000", "lots 100000", ""])
 def test_a_quota_that_is_none_is_never_no_bound(v2, text):
-    assert cgroup.read(fill(v2, {f"{TOP}{CGROUP}/cpu.max": text})).cpu_quota_cpus.missing is Why.UNREADABLE
+    assert cgroup.read_cgroup(fill(v2, {f"{TOP}{CGROUP}/cpu.max": text})).cpu_quota_cpus.missing is Why.UNREADABLE
 
 
 def test_a_bound_that_cannot_be_read_is_never_skipped(v2):
     """Another, readable one on the way up may be wider."""
     fill(v2, {f"{TOP}{CGROUP}/memory.max": "garbage\n", f"{TOP}/system.slice/memory.max": "1073741824\n"})
-    assert cgroup.read(v2).memory_bytes.missing is Why.UNREADABLE
+    assert cgroup.read_cgroup(v2).memory_bytes.missing is Why.UNREADABLE
 
 
 def test_a_quota_without_a_period(v1):
     fill(v1, {f"{TOP}/cpu,cpuacct/cpu.cfs_quota_us": "150000\n"})
     (v1 / TOP / "cpu,cpuacct/cpu.cfs_period_us").unlink()
-    assert cgroup.read(v1).cpu_quota_cpus.missing is Why.UNREADABLE
+    assert cgroup.read_cgroup(v1).cpu_quota_cpus.missing is Why.UNREADABLE
 
 
 def test_a_kernel_without_cpu_bandwidth_control(v1):
     for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"):
         (v1 / TOP / "cpu,cpuacct" / name).unlink()
-    assert cgroup.read(v1).cpu_quota_cpus == "unlimited"
+    assert cgroup.read_cgroup(v1).cpu_quota_cpus == "unlimited"
 
 
 def test_no_cpuset_file_anywhere(v1):
     (v1 / TOP / "cpuset/cpuset.effective_mems").unlink()
-    assert cgroup.read(v1).cpuset_node_list == Missing(Why.NOT_THERE, str(v1 / TOP / "cpuset/cpuset.effective_mems"))
+    assert cgroup.read_cgroup(v1).cpuset_node_list == Missing(Why.NOT_THERE, str(v1 / TOP / "cpuset/cpuset.effective_mems"))
 
 
 @pytest.mark.parametrize("text", ["rubbish", "0::relative", "x::/a", "0:/a", "0::/a\0b", ""])
 def test_lines_of_another_form(v2, text):
-    assert cgroup.read(fill(v2, {"proc/self/cgroup": text})).memory_bytes.missing is Why.UNREADABLE
+    assert cgroup.read_cgroup(fill(v2, {"proc/self/cgroup": text})).memory_bytes.missing is Why.UNREADABLE
 
 
 @pytest.mark.parametrize("file", ["cgroup", "mountinfo"])
 def test_without_proc(v2, file):
     (v2 / "proc/self" / file).unlink()
-    found = cgroup.read(v2)
+    found = cgroup.read_cgroup(v2)
     assert set(vars(found).values()) == {Missing(Why.NOT_THERE, str(v2 / "proc/self" / file))}

@@ -2,14 +2,14 @@
 
 import pynvml
 
-from gpu_acceptance.inventory import event_reasons
-from gpu_acceptance.inventory.event_reasons import NAMES, names_of
+from gpu_acceptance.inventory import gpu
+from gpu_acceptance.inventory.gpu import EVENT_REASONS, event_reasons_of
 
 
 def test_bits_in_words():
-    assert names_of(0) == ()
-    assert names_of(0x44) == ("sw power cap", "hw thermal slowdown")
-    assert names_of(0x1 | 0x600) == ("gpu idle", "bits 0x600")
+    assert event_reasons_of(0) == ()
+    assert event_reasons_of(0x44) == ("sw power cap", "hw thermal slowdown")
+    assert event_reasons_of(0x1 | 0x600) == ("gpu idle", "bits 0x600")
 
 
 def test_the_bits_are_nvmls():
@@ -24,6 +24,6 @@ def test_the_bits_are_nvmls():
         "HW_POWER_BRAKE": "HwPowerBrakeSlowdown",
         "DISPLAY_CLOCKS": "DisplayClockSetting",
     }
-    assert {getattr(event_reasons, name) for name in theirs} == set(NAMES)
+    assert {getattr(gpu, name) for name in theirs} == set(EVENT_REASONS)
     for ours, name in theirs.items():
-        assert getattr(event_reasons, ours) == getattr(pynvml, f"nvmlClocksEventReason{name}")
+        assert getattr(gpu, ours) == getattr(pynvml, f"nvmlClocksEventReason{name}")

@@ -3,10 +3,9 @@
 import pytest
 from host_root import fill
 
-from gpu_acceptance.inventory import fields
+from gpu_acceptance.inventory import parsing
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.fields import all_of, read_fields, read_whole
-from gpu_acceptance.inventory.parsing import kib_in_bytes, one_line
+from gpu_acceptance.inventory.parsing import all_of, kib_in_bytes, one_line, read_fields, read_whole
 
 LOST = Missing(Why.NOT_THERE, "x")
 
@@ -34,7 +33,7 @@ def test_without_the_file_no_field_is_there(tmp_path):
 
 def test_a_long_file_is_read_whole_or_not_at_all(meminfo, monkeypatch):
     assert read_whole(meminfo) == meminfo.read_text()
-    monkeypatch.setattr(fields, "_MOST_BYTES", 10)
+    monkeypatch.setattr(parsing, "_MOST_BYTES", 10)
     assert read_whole(meminfo) == Missing(Why.UNREADABLE, f"{meminfo} is longer than 10 bytes")
 
 

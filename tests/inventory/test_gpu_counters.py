@@ -8,7 +8,7 @@ from inventory.fake_nvml import COUNTERS, FIELDS, EventQueue, fails, fields, ins
 
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu_counters import NAMES, GpuCounters, unread
-from gpu_acceptance.inventory.nvml_asker import Asker
+from gpu_acceptance.inventory.nvml import Asker
 
 UUID = "GPU-00000001-0000-4000-8000-000000000001"
 

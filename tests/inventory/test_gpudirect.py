@@ -3,7 +3,7 @@
 import pytest
 from inventory.trees import fill
 
-from gpu_acceptance.inventory import gpudirect
+from gpu_acceptance.inventory import infiniband
 from gpu_acceptance.inventory.answer import Missing, Why
 
 OPEN = """NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder@U22-I3-H05-01-2)  Tue May 19 2026
@@ -16,7 +16,7 @@ def node(root, *, version=OPEN, kernel="6.8.0-45-generic", modules=("nvidia", "n
     fill(root, {"proc/driver/nvidia/version": version, "proc/sys/kernel/osrelease": kernel})
     for module in ("kernel", *modules):
         (root / "sys/module" / module).mkdir(parents=True)
-    return gpudirect.read(root)
+    return infiniband.read_gpudirect(root)
 
 
 def test_both_ways_are_there(tmp_path):
@@ -56,9 +56,9 @@ def test_a_release_that_is_none_is_unreadable(release, tmp_path):
 
 
 def test_a_node_without_the_driver(tmp_path):
-    found = gpudirect.read(tmp_path)
+    found = infiniband.read_gpudirect(tmp_path)
     assert {answer.missing for answer in (found.peermem_module, found.has_open_kernel_modules, found.has_kernel_5_12)} == {Why.NOT_THERE}
 
 
 def test_this_machine():
-    assert isinstance(gpudirect.read().has_kernel_5_12, bool)
+    assert isinstance(infiniband.read_gpudirect().has_kernel_5_12, bool)

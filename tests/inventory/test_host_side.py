@@ -3,8 +3,8 @@
 import pytest
 
 from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.binding import HostSide
 from gpu_acceptance.inventory.cpu import NumaNode
-from gpu_acceptance.inventory.host_side import HostSide
 
 NODE_1 = NumaNode(1, "48-50,60", 2**30)
 UNKNOWN = Missing(Why.NOT_SUPPORTED, "0000:18:00.0: the kernel knows no NUMA node of it; there are NUMA nodes 0-1")

@@ -7,7 +7,7 @@ import kubernetes_validate
 import pytest
 from api_server import NODE, TOKEN, cluster, pod
 
-from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_health
+from gpu_acceptance.inventory import kubernetes, kubernetes_health
 from gpu_acceptance.inventory.answer import Missing, Why
 
 pytestmark = pytest.mark.needs("openssl")
@@ -26,7 +26,7 @@ WELL = {
 @pytest.fixture
 def api(tmp_path, monkeypatch):
     with cluster(tmp_path / "account") as found:
-        monkeypatch.setattr(kubernetes_api, "ACCOUNT", found.account)
+        monkeypatch.setattr(kubernetes, "ACCOUNT", found.account)
         yield found
 
 
@@ -254,5 +254,5 @@ def test_a_token_is_in_no_answer(api):
 
 
 def test_who_is_in_a_pod():
-    assert kubernetes_api.is_in_pod({"KUBERNETES_SERVICE_HOST": "192.0.2.1"})
-    assert not kubernetes_api.is_in_pod({})
+    assert kubernetes.is_in_pod({"KUBERNETES_SERVICE_HOST": "192.0.2.1"})
+    assert not kubernetes.is_in_pod({})

@@ -9,7 +9,7 @@ import pytest
 from api_server import cluster
 
 from gpu_acceptance.cli import meet
-from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_health, kubernetes_nodes, kubernetes_pods
+from gpu_acceptance.inventory import kubernetes, kubernetes_health, kubernetes_pods
 from gpu_acceptance.inventory.answer import Missing, Why
 
 pytestmark = pytest.mark.needs("openssl")
@@ -27,7 +27,7 @@ UNHEARD = "its containers are Ready and it is not: its node does not report"
 @pytest.fixture
 def api(tmp_path, monkeypatch):
     with cluster(tmp_path / "account") as found:
-        monkeypatch.setattr(kubernetes_api, "ACCOUNT", found.account)
+        monkeypatch.setattr(kubernetes, "ACCOUNT", found.account)
         yield found
 
 
@@ -146,7 +146,7 @@ def test_a_node_that_the_run_is_not_on(api, name, said):
     """Our selector fits both, and the run is on the first."""
     api.other_nodes = [ANSWERS[f"node_{name}"]]
     told = told_by(api, ANSWERS["node_well"], ANSWERS["pods_bound"])
-    _, (_, names, _) = kubernetes_nodes.elsewhere_facts(told, kubernetes_nodes.read(told, api.environment), ["node-01"])
+    _, (_, names, _) = kubernetes_health.elsewhere_facts(told, kubernetes_health.read_candidates(told, api.environment), ["node-01"])
     assert names == said
 
 

@@ -6,7 +6,7 @@ import kubernetes_validate
 import pytest
 from api_server import NODE, cluster, node
 
-from gpu_acceptance.inventory import kubernetes, kubernetes_api, kubernetes_nodes
+from gpu_acceptance.inventory import kubernetes, kubernetes_health
 from gpu_acceptance.inventory.answer import MOST_TEXT, Missing, Why
 
 pytestmark = pytest.mark.needs("openssl")
@@ -26,14 +26,14 @@ def named(name, labels=PRESENT, gpus="8", **spec):
 @pytest.fixture
 def api(tmp_path, monkeypatch):
     with cluster(tmp_path / "account") as found:
-        monkeypatch.setattr(kubernetes_api, "ACCOUNT", found.account)
+        monkeypatch.setattr(kubernetes, "ACCOUNT", found.account)
         yield found
 
 
 def elsewhere(api, used=(NODE,)):
     """Number and names."""
     told = kubernetes.read(api.environment)
-    (_, number, _), (_, names, _) = kubernetes_nodes.elsewhere_facts(told, kubernetes_nodes.read(told, api.environment), used)
+    (_, number, _), (_, names, _) = kubernetes_health.elsewhere_facts(told, kubernetes_health.read_candidates(told, api.environment), used)
     return number, names
 
 
@@ -142,7 +142,7 @@ def test_a_pod_that_may_not_list_nodes_does_not_know(api):
     told = kubernetes.read(api.environment)
     api.answer = (403, "{}")
     lack = Missing(Why.NOT_PERMITTED, "GET /api/v1/nodes: status 403, 2 bytes")
-    assert list(kubernetes_nodes.elsewhere_facts(told, kubernetes_nodes.read(told, api.environment), [])) == [
+    assert list(kubernetes_health.elsewhere_facts(told, kubernetes_health.read_candidates(told, api.environment), [])) == [
         ("kubernetes.nodes.untested", lack, "count"),
         ("kubernetes.nodes.untested_names", lack, "text"),
     ]
@@ -153,7 +153,7 @@ def test_where_nobody_asks_the_verdict_has_no_unknown_number_of_nodes(api):
     api.environment["NODE_NAME"] = ""
     told = kubernetes.read(api.environment)
     assert isinstance(told.pods, Missing)
-    assert list(kubernetes_nodes.elsewhere_facts(told, kubernetes_nodes.read(told, api.environment), [])) == [
+    assert list(kubernetes_health.elsewhere_facts(told, kubernetes_health.read_candidates(told, api.environment), [])) == [
         ("kubernetes.nodes.untested_names", told.pods, "text")
     ]
     assert api.asked == []
@@ -161,7 +161,7 @@ def test_where_nobody_asks_the_verdict_has_no_unknown_number_of_nodes(api):
 
 def test_a_pod_that_is_not_on_the_list_of_its_node_does_not_know(api):
     api.environment["POD_UID"] = "another"
-    told = kubernetes_nodes.read(kubernetes.read(api.environment), api.environment)
+    told = kubernetes_health.read_candidates(kubernetes.read(api.environment), api.environment)
     assert told == Missing(Why.NOT_THERE, "no pod of uid another on this node")
 
 
@@ -170,7 +170,7 @@ def test_a_pod_that_is_not_on_the_list_of_its_node_does_not_know(api):
 
 def facts(api):
     return {
-        metric.removeprefix("kubernetes.node."): value for metric, value, _ in kubernetes_nodes.own_facts(kubernetes.read(api.environment))
+        metric.removeprefix("kubernetes.node."): value for metric, value, _ in kubernetes_health.own_facts(kubernetes.read(api.environment))
     }
 
 

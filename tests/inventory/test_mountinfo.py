@@ -5,15 +5,15 @@ from pathlib import PurePosixPath
 import pytest
 from host_root import fill
 
-from gpu_acceptance.inventory import mountinfo
+from gpu_acceptance.inventory import mounts
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.mountinfo import MountEntry
+from gpu_acceptance.inventory.mounts import MountEntry
 
 EXAMPLE = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue"
 
 
 def read(tmp_path, text):
-    return mountinfo.read(fill(tmp_path, {"proc/self/mountinfo": text}))
+    return mounts.read_mountinfo(fill(tmp_path, {"proc/self/mountinfo": text}))
 
 
 def test_the_example_of_the_manual(tmp_path):
@@ -65,4 +65,4 @@ def test_a_line_of_another_form_is_no_list_of_mounts(tmp_path, line):
 
 
 def test_without_proc(tmp_path):
-    assert mountinfo.read(tmp_path) == Missing(Why.NOT_THERE, str(tmp_path / "proc/self/mountinfo"))
+    assert mounts.read_mountinfo(tmp_path) == Missing(Why.NOT_THERE, str(tmp_path / "proc/self/mountinfo"))

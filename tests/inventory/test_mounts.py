@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from host_root import MOUNTINFO, fill, x86_node
 
-from gpu_acceptance.inventory import mounts, space
+from gpu_acceptance.inventory import mounts
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.space import Space
+from gpu_acceptance.inventory.mounts import Space
 
 
 @pytest.fixture
@@ -19,13 +19,13 @@ def node(tmp_path):
 @pytest.fixture
 def asked(monkeypatch, node):
     """The folders whose size was asked for; the answers stay the real ones."""
-    folders, really = [], space.of
+    folders, really = [], mounts.space_of
 
     def of(path):
         folders.append(f"/{path.relative_to(node)}".removesuffix("."))
         return really(path)
 
-    monkeypatch.setattr(space, "of", of)
+    monkeypatch.setattr(mounts, "space_of", of)
     return folders
 
 
@@ -115,10 +115,10 @@ def test_without_a_list_nothing_is_said(node):
 
 
 def test_space_of_a_file_system_that_has_none():
-    assert space.of(Path("/proc")) == Missing(Why.NOT_SUPPORTED, "/proc: this file system gives no size")
+    assert mounts.space_of(Path("/proc")) == Missing(Why.NOT_SUPPORTED, "/proc: this file system gives no size")
 
 
 def test_space_counts_what_this_user_can_have(tmp_path):
-    found = space.of(tmp_path)
+    found = mounts.space_of(tmp_path)
     assert isinstance(found, Space)
     assert 0 <= found.free_bytes <= found.size_bytes

@@ -6,8 +6,7 @@ import pytest
 
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.gpu import GpuProcess, GpuUse
-from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse
 
 
 class FakeNvml(ModuleType):

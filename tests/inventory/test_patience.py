@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from gpu_acceptance.inventory.patience import Patience
+from gpu_acceptance.inventory.nvml import Patience
 
 
 def test_an_answer_in_time_is_the_answer():

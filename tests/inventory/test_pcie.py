@@ -2,14 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.inventory import pcie
-from gpu_acceptance.inventory.pcie import BusReading, gpus_on_bus
+from gpu_acceptance.inventory import pci_topology
+from gpu_acceptance.inventory.pci_topology import BusReading, gpus_on_bus
 
 
 @pytest.fixture(autouse=True)
 def no_real_bus(tmp_path, monkeypatch):
     """The machine that runs this test may have GPUs of its own."""
-    monkeypatch.setattr(pcie, "SYS", bus(tmp_path / "real"))
+    monkeypatch.setattr(pci_topology, "SYS", bus(tmp_path / "real"))
 
 
 def bus(root, **devices):
@@ -43,7 +43,7 @@ def test_vendor_and_class_make_a_gpu(vendor, pci_class, is_gpu, tmp_path):
 
 
 def test_an_extra_root_adds_and_never_hides(tmp_path, monkeypatch):
-    monkeypatch.setattr(pcie, "SYS", bus(tmp_path / "sys", bridge=("0x8086", "0x060000"), gpu=("0x10de", "0x030200")))
+    monkeypatch.setattr(pci_topology, "SYS", bus(tmp_path / "sys", bridge=("0x8086", "0x060000"), gpu=("0x10de", "0x030200")))
     assert gpus_on_bus().gpus == ("0000:01:00.0",)
     assert gpus_on_bus(bus(tmp_path / "empty")).gpus == ("0000:01:00.0",)
     assert gpus_on_bus(bus(tmp_path / "extra", gpu=("0x10de", "0x030200"))).gpus == ("0000:00:00.0", "0000:01:00.0")

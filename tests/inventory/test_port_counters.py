@@ -4,7 +4,7 @@ import pytest
 
 from gpu_acceptance.inventory import port_counters
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.rdma_counters import LINK_ERRORS
+from gpu_acceptance.inventory.port_counters import LINK_ERRORS
 
 FILES = (*LINK_ERRORS, "port_xmit_data", "port_rcv_data")
 

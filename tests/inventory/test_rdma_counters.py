@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpu_acceptance.inventory import rdma_counters
-from gpu_acceptance.inventory.rdma_counters import BITS, is_full
+from gpu_acceptance.inventory import port_counters
+from gpu_acceptance.inventory.port_counters import BITS, is_full
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ def test_of_an_unknown_counter_nothing_is_said():
 
 
 def test_no_counter_has_two_widths():
-    names = [name for names in rdma_counters._NAMES_OF_BITS.values() for name in names.split()]
+    names = [name for names in port_counters._NAMES_OF_BITS.values() for name in names.split()]
     assert sorted(names) == sorted(BITS)

@@ -9,9 +9,9 @@ import psutil
 import pytest
 from pydantic import TypeAdapter
 
-from gpu_acceptance.inventory import allowances, cpu, dmi, libraries, memory, mounts, system, virtualization
-from gpu_acceptance.inventory.allowances import Allowance
+from gpu_acceptance.inventory import cgroup, cpu, libraries, mounts, system, virtualization
 from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.inventory.cgroup import Allowance
 from gpu_acceptance.inventory.parsing import cpus_in
 
 pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="/proc and /sys are Linux's")
@@ -21,16 +21,28 @@ def amount(number):
     return "unlimited" if number == resource.RLIM_INFINITY else number
 
 
-@pytest.mark.parametrize("module", [allowances, cpu, dmi, libraries, memory, mounts, system, virtualization])
-def test_each_reader_answers_and_its_answer_survives_json(module):
-    found = module.read()
+READERS = (
+    cgroup.read_allowances,
+    cpu.read,
+    system.read_dmi,
+    libraries.read,
+    system.read_memory,
+    mounts.read,
+    system.read,
+    virtualization.read,
+)
+
+
+@pytest.mark.parametrize("read", READERS, ids=lambda read: f"{read.__module__}.{read.__name__}")
+def test_each_reader_answers_and_its_answer_survives_json(read):
+    found = read()
     adapter = TypeAdapter(type(found))
     assert adapter.validate_json(adapter.dump_json(found)) == found
 
 
 def test_this_process():
     assert set(cpus_in(cpu.read().affinity_cpu_list)) == os.sched_getaffinity(0)
-    found = allowances.read()
+    found = cgroup.read_allowances()
     asked = {
         "memlock_bytes": resource.RLIMIT_MEMLOCK,
         "nofile": resource.RLIMIT_NOFILE,
@@ -42,7 +54,7 @@ def test_this_process():
 
 
 def test_this_machine():
-    assert memory.read().total_bytes == psutil.virtual_memory().total
+    assert system.read_memory().total_bytes == psutil.virtual_memory().total
     assert system.read().kernel_release == platform.release()
     assert system.read().boot_time_s == pytest.approx(psutil.boot_time(), abs=1)  # the kernel's own answer moves with the clock
 

@@ -12,11 +12,11 @@ import pytest
 from inventory.fake_nvml import FIELDS, fields, install, out
 from waiting import wait_until
 
-from gpu_acceptance.inventory import reader
-from gpu_acceptance.inventory import sampler as sampler_module
+from gpu_acceptance.inventory import telemetry_sampler
+from gpu_acceptance.inventory import telemetry_sampler as sampler_module
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.bins import GAP_PERIODS
-from gpu_acceptance.inventory.sampler import Sampler
+from gpu_acceptance.inventory.telemetry_sampler import Sampler
+from gpu_acceptance.inventory.telemetry_samples import GAP_PERIODS
 
 FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
 PERIOD_S = 0.01
@@ -87,7 +87,7 @@ class Clock:
 
     def __init__(self, nvml, monkeypatch, reading_s):
         self.now_s, self.reading_s = 0.0, itertools.cycle(reading_s)
-        for module in (sampler_module, reader):
+        for module in (sampler_module, telemetry_sampler):
             monkeypatch.setattr(
                 module, "time", SimpleNamespace(monotonic=lambda: self.now_s, thread_time=time.thread_time, sleep=time.sleep)
             )

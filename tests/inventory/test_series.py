@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from inventory.replay import PERIOD_S, POWER_CAP, SW_THERMAL, loaded, sample, series_of
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.bins import GAP_PERIODS
-from gpu_acceptance.inventory.series import Series
-from gpu_acceptance.inventory.span import Span, merge_spans
+from gpu_acceptance.inventory.telemetry_samples import GAP_PERIODS, Span, merge_spans
+from gpu_acceptance.inventory.telemetry_series import Series
 
 UNREADABLE = Missing(Why.UNREADABLE, "nvmlDeviceGetClockInfo: Unknown Error")
 CLOCKS = st.one_of(st.integers(210, 1980), st.just(UNREADABLE))

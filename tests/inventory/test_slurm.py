@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.inventory import slurm, slurm_commands, slurm_health, slurm_leftovers, slurm_lines, slurm_step
+from gpu_acceptance.inventory import slurm, slurm_health
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.slurm import Promise
 
@@ -145,7 +145,7 @@ class Commands:
             slurm_health.cpus(given, frozenset(self.bound)),
             slurm_health.memory(given, 60_000 * MIB, self.limit_bytes),
             slurm_health.gpus(given, self.num_gpus),
-            slurm_health.round_trip(slurm_step.make(nodes, self.environ)),
+            slurm_health.round_trip(slurm_health.make_round_trip(nodes, self.environ)),
             slurm_health.time(job, self.environ.get("SLURM_JOB_END_TIME"), NOW_S),
         )
         return {metric.removeprefix("slurm."): (value, detail) for topic in topics for metric, value, _, detail in topic}
@@ -385,7 +385,7 @@ def test_a_step_that_cannot_be_made_says_why(commands):
 
 
 def test_a_step_that_does_not_end(commands, monkeypatch):
-    monkeypatch.setattr(slurm_commands, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(slurm, "_TIMEOUT_S", 0.5)
     commands.print("srun.sh", "exec sleep 600")
     number, said = lost(commands)
     assert number == 2
@@ -395,7 +395,7 @@ def test_a_step_that_does_not_end(commands, monkeypatch):
 def test_without_srun_nothing_is_known(commands):
     (commands.folder / "srun").unlink()
     commands.environ["PATH"] = str(commands.folder)
-    made = slurm_step.make((), commands.environ)
+    made = slurm_health.make_round_trip((), commands.environ)
     assert made == Missing(Why.NOT_THERE, "srun is not on PATH")
     assert next(slurm_health.round_trip(made))[1] == made
 
@@ -448,13 +448,13 @@ def of_nobody():
 
 def test_the_list_of_processes(commands):
     commands.print("listpids", LISTPIDS + row(10) + row(11, "8") + row(-1) + "12       9        batch    0       0      \n")
-    assert slurm_leftovers.pids((commands.folder / "listpids").read_text()) == {10: "7", 11: "8", 12: "9"}
+    assert slurm_health.leftover_pids((commands.folder / "listpids").read_text()) == {10: "7", 11: "8", 12: "9"}
 
 
 @pytest.mark.parametrize("text", ["", "No job steps exist on this node.\n", LISTPIDS + "ten 7 0 - -\n", LISTPIDS + "10 7\n"])
 def test_what_is_no_list_of_processes(text):
     with pytest.raises(ValueError, match="no list of processes: "):
-        slurm_leftovers.pids(text)
+        slurm_health.leftover_pids(text)
 
 
 @pytest.mark.needs("root")
@@ -462,7 +462,7 @@ def test_what_an_earlier_job_left_is_named_and_what_came_later_is_not(of_nobody)
     nobody = pwd.getpwnam("nobody").pw_uid
     left, of_another_job, own, later = of_nobody(), of_nobody(), of_nobody(), of_nobody()
     listed = {own: "7", of_another_job: "8"}
-    found = slurm_leftovers.of(nobody, listed, "7", own)
+    found = slurm_health.leftovers_of(nobody, listed, "7", own)
     assert [name for name in found if name.endswith((f" {left}", f" {of_another_job}", f" {own}", f" {later}"))] == [f"sleep {left}"]
     metric, number, unit, said = next(slurm_health.leftovers(found))
     assert (metric, number, unit) == ("slurm.leftovers.processes", len(found), "count")
@@ -470,7 +470,7 @@ def test_what_an_earlier_job_left_is_named_and_what_came_later_is_not(of_nobody)
 
 
 def test_of_root_nobody_can_say_what_was_left():
-    found = slurm_leftovers.of(0, {1: "7"}, "7", 1)
+    found = slurm_health.leftovers_of(0, {1: "7"}, "7", 1)
     assert found == Missing(Why.NOT_SUPPORTED, "the job runs as root, to whom the processes of the system belong too")
     assert next(slurm_health.leftovers(found))[1] == found
 
@@ -478,13 +478,13 @@ def test_of_root_nobody_can_say_what_was_left():
 @pytest.mark.parametrize("listed", [{}, {4711: "8"}])
 def test_a_list_without_this_process_is_of_other_processes(listed):
     said = "process 4711 is of job 7, and scontrol listpids has it not: a container with PIDs of its own?"
-    assert slurm_leftovers.of(1000, listed, "7", 4711) == Missing(Why.UNREADABLE, said)
+    assert slurm_health.leftovers_of(1000, listed, "7", 4711) == Missing(Why.UNREADABLE, said)
 
 
 def test_processes_are_asked_of_the_node_by_its_own_name(commands, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 12345)  # a user without processes
     commands.print("listpids", LISTPIDS + row(os.getpid()))
-    assert slurm_leftovers.read(commands.environ) == ()
+    assert slurm_health.read_leftovers(commands.environ) == ()
     assert commands.asked == ["listpids * node1"]
 
 
@@ -494,7 +494,7 @@ def test_a_process_that_ends_meanwhile_is_none(monkeypatch):
     own = psutil.Process(os.getppid())
     own.info = {"name": "own", "uids": own.uids(), "create_time": 1.0}
     monkeypatch.setattr(psutil, "process_iter", lambda names: iter([gone, own]))
-    assert slurm_leftovers.of(12345, {own.pid: "7"}, "7", own.pid) == ()
+    assert slurm_health.leftovers_of(12345, {own.pid: "7"}, "7", own.pid) == ()
 
 
 # --- what is no answer --------------------------------------------------------------------------------------------------------
@@ -524,7 +524,7 @@ def test_what_is_no_name_of_a_node_is_not_asked_for(commands, name):
     commands.environ["SLURMD_NODENAME"] = name
     lack = Missing(Why.NOT_THERE, f"SLURMD_NODENAME={name!r}: Slurm sets it in each step of a job")
     assert slurm.own_node(commands.environ) == lack
-    assert slurm_leftovers.read(commands.environ) == lack
+    assert slurm_health.read_leftovers(commands.environ) == lack
 
 
 @pytest.mark.parametrize(
@@ -560,7 +560,7 @@ def test_no_node_at_all(commands):
 
 
 def test_an_answer_that_does_not_end_is_none(commands, monkeypatch):
-    monkeypatch.setattr(slurm_commands, "_MOST_CHARACTERS", 100)
+    monkeypatch.setattr(slurm, "_MOST_CHARACTERS", 100)
     found = slurm.config(commands.environ)
     assert found.missing is Why.UNREADABLE
     assert found.detail.startswith(f"scontrol show config: exit code 0, {len(CONFIG)} characters: Configuration data")
@@ -571,12 +571,12 @@ def test_a_reason_of_several_lines_is_unreadable(commands):
     assert commands.found()["allocation.unsound"][0].missing is Why.UNREADABLE
 
 
-PARSERS = [getattr(slurm_lines, name) for name in ("controllers", "job", "partition", "nodes", "names", "config")]
+PARSERS = [slurm.parse_controllers, slurm.parse_job, slurm.parse_partition, slurm.parse_nodes, slurm.names, slurm.parse_config]
 WORDS = [*JOB.split(), *NODE.split(), *PARTITION.split(), *CONFIG.split(), "\n", "=", " Nodes=", "\0"]
 
 
 @given(st.one_of(st.text(), st.lists(st.sampled_from(WORDS)).map(" ".join)))
-@pytest.mark.parametrize("parse", [*PARSERS, slurm_leftovers.pids])
+@pytest.mark.parametrize("parse", [*PARSERS, slurm_health.leftover_pids])
 def test_whatever_a_command_prints_is_read_or_refused_in_words(parse, text):
     try:
         parse(text)

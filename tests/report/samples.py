@@ -2,7 +2,7 @@
 
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.results import write_results
-from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.record.figure import Figure, curve_of
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.record.job import Job, RankIdentity

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.run.refusals import (
     find_lone_node,
     find_mismatch,

@@ -11,11 +11,10 @@ from inventory.fake_nvml import install
 from judging import make_identity
 from waiting import wait_until
 
-from gpu_acceptance.inventory import event_reasons
+from gpu_acceptance.inventory import gpu
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.points import Point, points
-from gpu_acceptance.inventory.sample import SOURCES, Sample, unread
-from gpu_acceptance.inventory.series import Series
+from gpu_acceptance.inventory.telemetry_samples import SOURCES, Sample, unread
+from gpu_acceptance.inventory.telemetry_series import Point, Series, points
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.supervisor import gpu_watch, worker_slot
 from gpu_acceptance.supervisor.gpu_watch import TelemetryWatch, kept_series, told
@@ -144,7 +143,7 @@ def sample(number, **changes):
 
 
 def test_throttling_is_told_by_its_reason_and_what_is_missing_by_its_channel():
-    braked = itertools.chain((event_reasons.HW_POWER_BRAKE | 0x4000,) * 20, (0,) * 21)
+    braked = itertools.chain((gpu.HW_POWER_BRAKE | 0x4000,) * 20, (0,) * 21)
     lacks = Missing(Why.NOT_SUPPORTED, "Not Supported")
     window = series(*(sample(number, event_reasons=mask, power_w=lacks) for number, mask in enumerate(braked))).window(0.0, 2.0)
     found = told(window)
@@ -206,7 +205,7 @@ def test_what_is_kept_of_a_minute_or_longer(watch):
 
 
 def test_a_series_names_why_clocks_were_held_down_and_where_but_not_what_every_healthy_gpu_has():
-    reasons = (event_reasons.GPU_IDLE, event_reasons.SW_POWER_CAP, event_reasons.HW_THERMAL | 0x4000, event_reasons.HW_THERMAL)
+    reasons = (gpu.GPU_IDLE, gpu.SW_POWER_CAP, gpu.HW_THERMAL | 0x4000, gpu.HW_THERMAL)
     means = dict.fromkeys(("sm_clock_mhz", "power_w", "gpu_temperature_c", "memory_temperature_c", "utilisation_percent"), 1.0)
     kept = kept_series([Point(15.0, means, one) for one in reasons])
     assert kept.throttled == {"hw thermal slowdown": (2, 3), "bits 0x4000": (2,)}

@@ -126,7 +126,7 @@ IN_DOUBT = {
     "replacement of gpu_acceptance.measure.timing._OVERSHOOT is 3.0, was None": "timing._OVERSHOOT = 3.0",
     "replacement of gpu_acceptance.measure.timing.Blocks.median_s is property": "timing.Blocks.median_s = property(lambda self: 1.0)",
     "replacement of torch.nn.parallel.DistributedDataParallel.forward is ": "torch.nn.parallel.DistributedDataParallel.forward = print",
-    "content of gpu_acceptance.measure.gemm.operands.DTYPES is 'changed', was None": "dtypes.DTYPES.clear()",
+    "content of gpu_acceptance.measure.gemm.operands.DTYPES is 'changed', was None": "operands.DTYPES.clear()",
     "replacement of pytest.approx is print": "import pytest; pytest.approx = print",
     "replacement of hashlib.sha256 is print": "import hashlib; hashlib.sha256 = print",
     "replacement of pathlib.Path.read_text is <lambda>": "pathlib.Path.read_text = lambda *_: '1'",
@@ -171,8 +171,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from gpu_acceptance.inventory import needs
 from gpu_acceptance.measure import native, timing
 from gpu_acceptance.measure.corruption import survey
-from gpu_acceptance.measure.gemm import dtypes
-from gpu_acceptance.measure.train import cost, data_files, models, pace
+from gpu_acceptance.measure.gemm import operands
+from gpu_acceptance.measure.train import data_files, models, trained, tuned
 from gpu_acceptance.worker.leftovers import Leftovers
 from gpu_acceptance.worker.settings import COLLECTOR
 from gpu_acceptance.worker import channel

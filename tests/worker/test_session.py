@@ -7,8 +7,7 @@ import pytest
 
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.gpu import GpuProcess, GpuUse
-from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse
 from gpu_acceptance.worker.session import MOST_FIGURES, Figures, check_gathered, use_before, worker_session
 
 

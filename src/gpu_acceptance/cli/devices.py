@@ -4,15 +4,11 @@ from collections.abc import Iterator
 
 from gpu_acceptance.cli.plain_text import Column, TableRow, form_answer, on_off, say, say_all, say_why, section, size, table, yes_no
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.inventory.fields import all_of
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuReading, GpusReading, NvLink, Pcie, PeerLink
-from gpu_acceptance.inventory.gpudirect import GpuDirectRdma
-from gpu_acceptance.inventory.infiniband import InfiniBand, Port, PortName, RdmaDevice
-from gpu_acceptance.inventory.nearness import nearest_devices, place_of
+from gpu_acceptance.inventory.infiniband import GpuDirectRdma, InfiniBand, Port, PortName, RdmaDevice, nearest_devices, place_of
 from gpu_acceptance.inventory.node import NodeReading
-from gpu_acceptance.inventory.parsing import as_cpu_list
-from gpu_acceptance.inventory.pci_topology import Place
-from gpu_acceptance.inventory.pcie import BusReading
+from gpu_acceptance.inventory.parsing import all_of, as_cpu_list
+from gpu_acceptance.inventory.pci_topology import BusReading, Place
 from gpu_acceptance.inventory.virtualization import NONE
 from gpu_acceptance.report.formatting import count
 

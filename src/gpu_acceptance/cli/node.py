@@ -7,15 +7,14 @@ from typing import TypeVar
 from gpu_acceptance.cli.devices import gpu_lines, peer_lines, rdma_lines, topology_lines
 from gpu_acceptance.cli.plain_text import Column, TableRow, form_answer, moment, on_off, say, say_all, say_why, section, size, table
 from gpu_acceptance.cli.snapshot_file import Snapshot
-from gpu_acceptance.inventory.allowances import Allowance, Allowances
 from gpu_acceptance.inventory.answer import Answer, Missing
+from gpu_acceptance.inventory.cgroup import Allowance, Allowances
 from gpu_acceptance.inventory.cpu import Cpu, NumaNode
-from gpu_acceptance.inventory.kernel_log import KernelLog, PcieError, SXid, Xid
-from gpu_acceptance.inventory.kmsg import Reach
-from gpu_acceptance.inventory.memory import HugePages, Memory
+from gpu_acceptance.inventory.kernel_log import KernelLog, PcieError, Reach, SXid, Xid
 from gpu_acceptance.inventory.mounts import Mount, Mounts
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.inventory.parsing import Unlimited
+from gpu_acceptance.inventory.system import HugePages, Memory
 from gpu_acceptance.inventory.xids import Remedy, XidMeaning, meaning_of
 from gpu_acceptance.report.formatting import count
 

@@ -13,9 +13,8 @@ from gpu_acceptance.cli.snapshot_file import Snapshot
 from gpu_acceptance.inventory import declared, gpu_health, infiniband_health, kernel_log_health
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.declared import DeclaredNode
-from gpu_acceptance.inventory.gpu import GpuReading
-from gpu_acceptance.inventory.named_gpu import Gpu
-from gpu_acceptance.inventory.nearness import place_of
+from gpu_acceptance.inventory.gpu import Gpu, GpuReading
+from gpu_acceptance.inventory.infiniband import place_of
 from gpu_acceptance.record.figure import Figure, figure_of, parts_of
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from gpu_acceptance.cli.plain_text import Column, TableRow, form_answer, say_why, table
-from gpu_acceptance.inventory import port_traffic
+from gpu_acceptance.inventory import port_counters
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.inventory.event_reasons import names_of
-from gpu_acceptance.inventory.fields import all_of
-from gpu_acceptance.inventory.nvml import NoNvmlError, library
-from gpu_acceptance.inventory.nvml_asker import Asker
-from gpu_acceptance.inventory.patience import Patience
-from gpu_acceptance.inventory.port_traffic import PortTraffic
-from gpu_acceptance.inventory.sample import Sample
-from gpu_acceptance.inventory.sampler import Sampler
+from gpu_acceptance.inventory.gpu import event_reasons_of
+from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, Patience, library
+from gpu_acceptance.inventory.parsing import all_of
+from gpu_acceptance.inventory.port_counters import PortTraffic
+from gpu_acceptance.inventory.telemetry_sampler import Sampler
+from gpu_acceptance.inventory.telemetry_samples import Sample
 from gpu_acceptance.report.formatting import count as number_of
 
 T = TypeVar("T")
@@ -77,7 +75,7 @@ def _gpu_cells(row: GpuRow) -> tuple[Answer[str], ...]:
         _cell(now, lambda sample: sample.nvlink_rx_gb_per_s, _rate),
         _cell(now, lambda sample: sample.pcie_tx_gb_per_s, _rate),
         _cell(now, lambda sample: sample.pcie_rx_gb_per_s, _rate),
-        _cell(now, lambda sample: sample.event_reasons, lambda mask: ", ".join(names_of(mask)) or "none"),
+        _cell(now, lambda sample: sample.event_reasons, lambda mask: ", ".join(event_reasons_of(mask)) or "none"),
     )
 
 
@@ -134,11 +132,11 @@ def watch(out: TextIO, *, interval_s: float, most_frames: int | None, root: Path
     for sampler in samplers.values():
         sampler.start()
     begin_s = time.monotonic()
-    ports_before = ports.call(lambda: port_traffic.read(root))
+    ports_before = ports.call(lambda: port_counters.read_traffic(root))
     _wait_for_samples(samplers.values(), interval_s)
     try:
         for _ in _ticks(interval_s, most_frames):
-            ports_now = ports.call(lambda: port_traffic.read(root))
+            ports_now = ports.call(lambda: port_counters.read_traffic(root))
             rows = [_row(board, samplers.get(board.index), interval_s, begin_s) for board in boards]
             _show(out, [_head(len(boards)), *gpu_lines(rows), *port_lines(ports_before, ports_now)])
             ports_before = ports_now

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_acceptance.control.rank import Rank
-from gpu_acceptance.inventory import brief, host, needs, nvml, pcie, versions
+from gpu_acceptance.inventory import drift, host, needs, nvml, pci_topology, versions
 from gpu_acceptance.inventory.answer import Missing
-from gpu_acceptance.inventory.fields import read_whole
+from gpu_acceptance.inventory.parsing import read_whole
 from gpu_acceptance.record.job import RankIdentity
 
 Count = Callable[[Mapping[str, str]], int]
@@ -171,7 +171,7 @@ def read_identity(place: Rank) -> RankIdentity:
     """What this node says of itself, as seen from one rank."""
     extra_root = os.environ.get(EXTRA_SYSFS)
     reading = nvml.read()
-    bus = pcie.gpus_on_bus(Path(extra_root) if extra_root else None)
+    bus = pci_topology.gpus_on_bus(Path(extra_root) if extra_root else None)
     num_gpus_on_bus = len(bus.gpus) + len(bus.unreadable)
     return RankIdentity(
         rank=place.rank,
@@ -190,5 +190,5 @@ def read_identity(place: Rank) -> RankIdentity:
         own_loopback_address=host.own_loopback_address(),
         allocated_nodes=allocated_nodes(),
         python=sys.executable,
-        inventory=brief.read() if place.local_rank == 0 else {},
+        inventory=drift.read_facts() if place.local_rank == 0 else {},
     )

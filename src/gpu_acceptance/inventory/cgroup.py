@@ -1,19 +1,12 @@
-"""What the cgroups of this process allow it: CPU time, memory, and which CPUs and NUMA nodes.
-
-A bound on a cgroup holds for all below it, so the tightest one from the process's own up to the top counts. Inside a container the top
-is the container's own cgroup: what lies above is not to be seen from there.
-Formats: cgroups(7), Documentation/admin-guide/cgroup-v2.rst, Documentation/admin-guide/cgroup-v1 (memory.rst, cpusets.rst),
-Documentation/scheduler/sched-bwc.rst.
-"""
+"""What the cgroup of this process may use, and what of a node a container is allowed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from gpu_acceptance.inventory import mountinfo
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_text, read_value
-from gpu_acceptance.inventory.mountinfo import MountEntry
+from gpu_acceptance.inventory.mounts import MountEntry, Space, read_mountinfo, space_of
 from gpu_acceptance.inventory.parsing import UNLIMITED, Unlimited, cpu_list, signed_number, whole_number, words
 
 T = TypeVar("T", int, float)
@@ -38,8 +31,8 @@ class _Hierarchy:
     folders: tuple[Path, ...]  # from the process's own cgroup up to the mount
 
 
-def read(root: Path = Path("/")) -> Cgroup:
-    paths, mounts = _paths(root / "proc/self/cgroup"), mountinfo.read(root)
+def read_cgroup(root: Path = Path("/")) -> Cgroup:
+    paths, mounts = _paths(root / "proc/self/cgroup"), read_mountinfo(root)
     if isinstance(paths, Missing):
         return Cgroup(paths, paths, paths, paths)
     if isinstance(mounts, Missing):
@@ -158,3 +151,54 @@ def _some(text: str) -> int:
     if number == 0:
         raise ValueError("a period of 0")
     return number
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """A resource limit: the soft one holds, and the process may raise it up to the hard one (getrlimit(2))."""
+
+    soft: int | Unlimited
+    hard: int | Unlimited
+
+
+@dataclass(frozen=True)
+class Allowances:
+    """Sources: /proc/self/limits (proc_pid_limits(5)), statvfs of /dev/shm, and what cgroup.py reads."""
+
+    memlock_bytes: Answer[Allowance]  # memory that may be pinned: RDMA registers its buffers there
+    nofile: Answer[Allowance]  # open files
+    nproc: Answer[Allowance]  # processes and threads of this user
+    stack_bytes: Answer[Allowance]
+    shm: Answer[Space]  # NCCL and data loaders pass data through /dev/shm; containers often have 64 MB
+    cgroup: Cgroup
+
+
+def read_allowances(root: Path = Path("/")) -> Allowances:
+    path = root / "proc/self/limits"
+    text = read_text(path)
+    return Allowances(
+        memlock_bytes=_allowance(text, "Max locked memory", path),
+        nofile=_allowance(text, "Max open files", path),
+        nproc=_allowance(text, "Max processes", path),
+        stack_bytes=_allowance(text, "Max stack size", path),
+        shm=space_of(root / "dev/shm"),
+        cgroup=read_cgroup(root),
+    )
+
+
+def _allowance(text: Answer[str], name: str, path: Path) -> Answer[Allowance]:
+    """A table: `Max open files            20000                524288               files`."""
+    if isinstance(text, Missing):
+        return text
+    row = next((line.removeprefix(name) for line in text.split("\n") if line.startswith(f"{name} ")), None)
+    if row is None:
+        return Missing(Why.NOT_THERE, f"{path} has no {name}")
+    try:
+        soft, hard, _ = row.split()
+        return Allowance(_amount(soft), _amount(hard))
+    except ValueError:
+        return Missing(Why.UNREADABLE, f"{path}: {name} is {row.strip()!r:.80}")
+
+
+def _amount(text: str) -> int | Unlimited:
+    return UNLIMITED if text == UNLIMITED else whole_number(text)

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, read_value
-from gpu_acceptance.inventory.fields import Fields, all_of, read_fields
 from gpu_acceptance.inventory.parsing import (
+    Fields,
+    all_of,
     as_cpu_list,
     cpu_list,
     cpus_in,
     kib_in_bytes,
     one_line,
+    read_fields,
     signed_number,
     whole_number,
     zero_or_one,

@@ -1,34 +1,30 @@
-"""What must be alike on all nodes of a job, in words: a node that is not like its neighbours is where a handover goes wrong.
-
-That something is not there or not supported is a word too, and a difference where it is so on one node alone. What could not be read,
-or was not permitted, leaves its fact untold: nodes that all say nothing are not alike.
-"""
+"""Facts in which nodes of one cluster should be alike, read in brief by each rank."""
 
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import PurePosixPath
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from gpu_acceptance.inventory.allowances import Allowance, Allowances
+from gpu_acceptance.base.text import clip
+from gpu_acceptance.inventory import cgroup, cpu, infiniband, mounts, system, virtualization
 from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why
+from gpu_acceptance.inventory.cgroup import Allowance, Allowances
 from gpu_acceptance.inventory.cpu import Cpu
-from gpu_acceptance.inventory.dmi import Dmi
-from gpu_acceptance.inventory.fields import all_of
 from gpu_acceptance.inventory.gpu import GpuReading, NvLink, PeerLink
-from gpu_acceptance.inventory.gpudirect import GpuDirectRdma
-from gpu_acceptance.inventory.infiniband import Card, RdmaDevice
+from gpu_acceptance.inventory.infiniband import Card, GpuDirectRdma, RdmaDevice, nearest_devices
 from gpu_acceptance.inventory.libraries import Libraries, MappedLibrary
-from gpu_acceptance.inventory.memory import Memory
-from gpu_acceptance.inventory.nearness import nearest_devices
+from gpu_acceptance.inventory.mounts import Mount
 from gpu_acceptance.inventory.node import NodeReading
-from gpu_acceptance.inventory.parsing import as_cpu_list
+from gpu_acceptance.inventory.parsing import all_of, as_cpu_list
 from gpu_acceptance.inventory.pci_topology import Place
-from gpu_acceptance.inventory.system import System
+from gpu_acceptance.inventory.system import Dmi, Memory, System
 from gpu_acceptance.inventory.virtualization import Virtualization
 
 Fact = tuple[str, Answer[str]]  # name, what is the case
+_MOST_TEXT = 2_000  # characters of one fact
 
 
 class Host(Protocol):
@@ -238,3 +234,41 @@ def _variables(variables: Mapping[str, str]) -> str:
 def _digested(whole: str, shown: str) -> str:
     """As much as fits, behind a digest of all: what is cut off counts as well."""
     return f"{hashlib.sha256(whole.encode('utf-8', 'backslashreplace')).hexdigest()[:12]}: {shown}"[:MOST_TEXT]
+
+
+@dataclass(frozen=True)
+class _Host:
+    system: System
+    dmi: Dmi
+    virtualization: virtualization.Virtualization
+    cpu: cpu.Cpu
+    memory: Memory
+    allowances: Allowances
+
+
+def read_facts(root: Path = Path("/")) -> dict[str, str]:
+    """Facts by name; those that `environment.node.*` compares have the same names and words."""
+    host = _Host(
+        system.read(root),
+        system.read_dmi(root),
+        virtualization.read(root),
+        cpu.read(root),
+        system.read_memory(root),
+        cgroup.read_allowances(root),
+    )
+    return {name: clip(str(what), _MOST_TEXT) for name, what in _brief_facts(host, root)}
+
+
+def _brief_facts(host: _Host, root: Path) -> Iterator[Fact]:
+    yield "product_serial", str(host.dmi.product_serial)
+    yield "chassis_serial", str(host.dmi.chassis_serial)
+    yield from host_facts(host)
+    yield "gpudirect", gpudirect_words(infiniband.read_gpudirect(root))
+    yield "rdma_devices", rdma_words(infiniband.read_cards(root))
+    yield "mounts", _mounts(mounts.read(root).mounts)
+
+
+def _mounts(found: Answer[tuple[Mount, ...]]) -> str:
+    if isinstance(found, Missing):
+        return str(found.missing)
+    return "; ".join(f"{mount.mount_point} {mount.fs_type}{' read only' if mount.read_only else ''}" for mount in found) or "none"

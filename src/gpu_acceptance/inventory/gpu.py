@@ -1,8 +1,38 @@
-"""What one GPU says of itself, in NVML's terms. Plain data; gpu_reader.py reads it from a live GPU."""
+"""What a GPU says of itself, as NVML answers it; an answer that is missing says why."""
 
 from dataclasses import dataclass
 
+from gpu_acceptance.base.model import Model
 from gpu_acceptance.inventory.answer import Answer
+
+GPU_IDLE = 0x1
+APPLICATION_CLOCKS = 0x2
+SW_POWER_CAP = 0x4  # healthy under load: the GPU works at its power limit
+HW_SLOWDOWN = 0x8
+SYNC_BOOST = 0x10
+SW_THERMAL = 0x20
+HW_THERMAL = 0x40
+HW_POWER_BRAKE = 0x80
+DISPLAY_CLOCKS = 0x100
+
+EVENT_REASONS = {
+    GPU_IDLE: "gpu idle",
+    APPLICATION_CLOCKS: "application clocks setting",
+    SW_POWER_CAP: "sw power cap",
+    HW_SLOWDOWN: "hw slowdown",
+    SYNC_BOOST: "sync boost",
+    SW_THERMAL: "sw thermal slowdown",
+    HW_THERMAL: "hw thermal slowdown",
+    HW_POWER_BRAKE: "hw power brake slowdown",
+    DISPLAY_CLOCKS: "display clock setting",
+}
+
+
+def event_reasons_of(mask: int) -> tuple[str, ...]:
+    """The reasons that are set; bits that a later NVML may bring come last, as `bits 0x200`."""
+    known = [name for bit, name in EVENT_REASONS.items() if mask & bit]
+    rest = mask & ~sum(EVENT_REASONS)
+    return (*known, *([f"bits {rest:#x}"] if rest else []))
 
 
 @dataclass(frozen=True)
@@ -194,3 +224,22 @@ class GpusReading:
     cuda: Answer[str]
     gpus: Answer[tuple[GpuReading, ...]]
     peers: tuple[PeerLink, ...]
+
+
+class Gpu(Model):
+    """One GPU as NVML names it. A text NVML would not give is empty, never invented."""
+
+    index: int
+    name: str
+    uuid: str = ""
+    serial: str = ""
+    pci_bus_id: str = ""
+    part_number: str = ""
+    vbios: str = ""
+    memory_bytes: int = 0
+    use: GpuUse | None = None  # when its node was first asked: before this run put anything on it
+
+    @property
+    def label(self) -> str:
+        """`GPU 5, serial 1653924100006`."""
+        return f"GPU {self.index}, {f'serial {self.serial}' if self.serial else f'UUID {self.uuid}'}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.inventory.nvml_asker import Asker, is_lacking
+from gpu_acceptance.inventory.nvml import Asker, is_lacking
 
 Counter = tuple[str, str]  # name, and which part of the machine: "link 7", "" for the GPU or the sum over all links
 

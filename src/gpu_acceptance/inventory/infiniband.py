@@ -1,7 +1,4 @@
-"""RDMA devices, InfiniBand and RoCE alike, as sysfs shows them.
-
-Sources: Linux Documentation/ABI/stable/sysfs-class-infiniband, and drivers/infiniband/core/sysfs.c for what the files look like.
-"""
+"""RDMA devices: cards, ports, GPUDirect RDMA, and which of them are nearest to a GPU."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,16 +7,52 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from gpu_acceptance.inventory import gpudirect
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_value
-from gpu_acceptance.inventory.gpudirect import GpuDirectRdma
-from gpu_acceptance.inventory.parsers import parser
-from gpu_acceptance.inventory.pci_topology import numa_node, path_behind
+from gpu_acceptance.inventory.gpu import GpuReading
+from gpu_acceptance.inventory.parsing import parser
+from gpu_acceptance.inventory.pci_topology import Distance, Place, distance, nearest, numa_node, path_behind
 
 T = TypeVar("T")
 Labels = dict[str, str | int]  # of figures, as record/figure.py has them
 
 _MOST_GIDS = 16  # entries of a port's GID table that are looked at; RoCE has 256, and its types are all among the first
+_NO_PLACE = Missing(Why.NOT_THERE, "the PCI bus was not asked for it")
+
+
+@dataclass(frozen=True)
+class GpuDirectRdma:
+    """The two ways. That one is there does not prove that a transfer takes it: NCCL's log says `GDRDMA` where one does.
+
+    The older way is a module: nvidia_peermem of the GPU driver, before it nv_peer_mem. Loaded, it was built against an RDMA stack that has
+    peer memory clients. The newer way, DMA-BUF, needs no module: open kernel modules of the GPU driver, and Linux 5.12. Both together say
+    that it should work. An older kernel does not say that it cannot: distributions, and NVIDIA's own RDMA stack, bring it there.
+    """
+
+    peermem_module: Answer[str]
+    has_open_kernel_modules: Answer[bool]
+    has_kernel_5_12: Answer[bool]
+
+
+def read_gpudirect(root: Path = Path("/")) -> GpuDirectRdma:
+    return GpuDirectRdma(
+        peermem_module=_peermem(root / "sys" / "module"),
+        has_open_kernel_modules=read_value(root / "proc" / "driver" / "nvidia" / "version", _is_open),
+        has_kernel_5_12=read_value(root / "proc" / "sys" / "kernel" / "osrelease", _kernel_has_dma_buf),
+    )
+
+
+def _peermem(folder: Path) -> Answer[str]:
+    modules = names_in(folder)
+    if isinstance(modules, Missing):
+        return modules
+    loaded = [name for name in ("nvidia_peermem", "nv_peer_mem") if name in modules]
+    return loaded[0] if loaded else Missing(Why.NOT_THERE, f"neither nvidia_peermem nor nv_peer_mem in {folder}")
+
+
+# The first line: `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build ...`; of the closed ones:
+# `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  ...`
+_is_open = parser(r"NVRM version: NVIDIA UNIX (Open )?[^\n]{0,30}Kernel Module\b(?s:.*)", bool)
+_kernel_has_dma_buf = parser(r"([0-9]{1,4})\.([0-9]{1,4})\b[ -~]*", lambda major, minor: (int(major), int(minor)) >= (5, 12))
 
 
 class PortName(str):
@@ -118,7 +151,7 @@ def not_found(devices: Sequence[str], globs: str) -> Missing | None:
 
 def read(root: Path = Path("/")) -> InfiniBand:
     folder = root / "sys" / "class" / "infiniband"
-    return InfiniBand(_each(folder, partial(_device, root=root)), gpudirect.read(root))
+    return InfiniBand(_each(folder, partial(_device, root=root)), read_gpudirect(root))
 
 
 def read_cards(root: Path = Path("/")) -> Answer[tuple[Card, ...]]:
@@ -218,3 +251,43 @@ _counter_value = parser(r"([0-9]{1,20})|N/A \(no PMA\)", _make_count)  # older k
 _lid = parser(r"0x([0-9a-f]{1,8})", lambda digits: int(digits, 16))
 _state = parser(r"[0-9]+: ([ -~]{1,40})", str)  # `4: ACTIVE`
 _rate = parser(r"([0-9]{1,6}(?:\.5)?) Gb/sec \(([0-9]{1,3}X)(?: ([A-Z0-9]{1,10}))?\)", _make_rate)
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """Several where several are equally near."""
+
+    names: tuple[str, ...]
+    distance: Distance
+
+    def __str__(self) -> str:
+        return f"{' '.join(self.names)} {self.distance}"
+
+
+def place_of(gpu: GpuReading, places: tuple[Place, ...]) -> Answer[Place]:
+    """Where a GPU sits, by the PCI bus id that NVML gives."""
+    if isinstance(gpu.pci_bus_id, Missing):
+        return gpu.pci_bus_id
+    return next((place for place in places if place.pci_bus_id == gpu.pci_bus_id), _NO_PLACE)
+
+
+def nearest_devices(place: Answer[Place], devices: Answer[tuple[RdmaDevice, ...]]) -> Answer[Nearest]:
+    """By the PCI bus."""
+    if isinstance(devices, Missing):
+        return devices
+    if isinstance(place, Missing):
+        return place
+    distances = {device.name: _distance(place, device) for device in devices}
+    names = nearest(distances)
+    if isinstance(names, Missing):
+        return names
+    far = distances[names[0]] if names else Missing(Why.NOT_THERE, "there is no RDMA device")
+    return far if isinstance(far, Missing) else Nearest(names, far)
+
+
+def _distance(place: Place, device: RdmaDevice) -> Answer[Distance]:
+    if isinstance(place.pci_path, Missing):
+        return place.pci_path
+    if isinstance(device.pci_path, Missing):
+        return device.pci_path
+    return distance(place.pci_path, device.pci_path, place.numa_node, device.numa_node)

@@ -10,11 +10,19 @@ from functools import partial
 
 from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why
 from gpu_acceptance.inventory.gpu import GpuReading
-from gpu_acceptance.inventory.gpudirect import GpuDirectRdma
-from gpu_acceptance.inventory.infiniband import Counter, InfiniBand, Labels, Port, PortName, RdmaDevice, is_chosen
-from gpu_acceptance.inventory.nearness import nearest_devices
+from gpu_acceptance.inventory.infiniband import (
+    Counter,
+    GpuDirectRdma,
+    InfiniBand,
+    Labels,
+    Port,
+    PortName,
+    RdmaDevice,
+    is_chosen,
+    nearest_devices,
+)
 from gpu_acceptance.inventory.pci_topology import Place
-from gpu_acceptance.inventory.rdma_counters import LINK_ERRORS
+from gpu_acceptance.inventory.port_counters import LINK_ERRORS
 
 Value = Answer[bool] | Answer[int] | Answer[float] | Answer[str]
 Finding = tuple[str, Value, str, str] | tuple[str, Value, str, str, Labels]  # metric, value, unit, where

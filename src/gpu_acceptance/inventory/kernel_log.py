@@ -6,23 +6,125 @@ A log that may not be read (kernel.dmesg_restrict without CAP_SYSLOG, a containe
 from NVML's events, which need no privilege.
 """
 
+import os
 import re
+import time
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from gpu_acceptance.base.text import clip
-from gpu_acceptance.inventory import kmsg
-from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.inventory.kmsg import Reach
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, missing_over
 from gpu_acceptance.inventory.pci_topology import nvml_bus_id
 
+_RECORD_BYTES = 16_384  # the kernel refuses a buffer that is smaller than a record, which has up to 8 KiB (CONSOLE_EXT_LOG_MAX)
+_MOST_BYTES = 64 << 20  # log_buf_len of a large node is some MiB
+_MOST_S = 2.0
+
+# Prefix, sequence number, microseconds since boot, flags and whatever later kernels add before the semicolon; 64-bit numbers.
+_RECORD = re.compile(rb"(\d{1,6}),(\d{1,20}),(\d{1,20}),[^;]*;(.*)")
+_LOG_KERN = 0  # the facility: the prefix without its 3 bits of priority
 T = TypeVar("T")
 
 _MOST_TEXT = 300  # characters
 _MOST_ALIKE = 100  # messages of one kind about one device that are listed; one that repeats for ever must not hide another
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which part of the log was there to read. That something is not in it proves only where `is_since_boot` that it never was."""
+
+    first_sequence: int  # 0 is the first record of this boot
+    first_s: float  # seconds since boot, by the kernel's own clock
+    last_s: float
+    num_records: int
+    num_lost: int  # overwritten while they were read: numbers missing in the sequence
+    num_unreadable: int  # lines that are no records
+    is_cut_short: bool  # reading stopped at its bound in bytes or seconds
+    is_since_boot: bool
+
+
+@dataclass(frozen=True)
+class Records:
+    reach: Reach
+    kept: tuple[tuple[float, bytes], ...]  # seconds since boot, and the text as the kernel escapes it
+
+
+def read_kmsg(path: Path, words: tuple[bytes, ...]) -> Answer[Records]:
+    """The kernel's own records that have one of the words. Reads to the end of what is there now and does not wait for more."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        return missing_over(error, path)
+    try:
+        text, is_cut_short = drain(partial(os.read, descriptor, _RECORD_BYTES))
+    except OSError as error:
+        return missing_over(error, path)
+    finally:
+        os.close(descriptor)
+    return split_records(text, words, is_cut_short) or Missing(Why.UNREADABLE, f"{path} holds no record of a kernel log: {text[:60]!r:.80}")
+
+
+def drain(read_some: Callable[[], bytes]) -> tuple[bytes, bool]:
+    """All that can be read at once, and whether a bound ended it. The device answers with one record a time, and EAGAIN behind the last."""
+    chunks: list[bytes] = []
+    num_bytes, give_up_at = 0, time.monotonic() + _MOST_S
+    while num_bytes < _MOST_BYTES and time.monotonic() < give_up_at:
+        try:
+            chunk = read_some()
+        except BlockingIOError:
+            return b"".join(chunks), False
+        except BrokenPipeError:  # EPIPE: the next record has been overwritten; the one behind the gap comes next
+            continue
+        if not chunk:
+            return b"".join(chunks), False
+        chunks.append(chunk)
+        num_bytes += len(chunk)
+    return b"".join(chunks), True
+
+
+def split_records(text: bytes, words: tuple[bytes, ...] = (b"",), is_cut_short: bool = False) -> Records | None:
+    """None where there is no record at all: even a node that has just booted has logged its kernel's version.
+
+    Facility 0 is what the kernel wrote itself. Whoever may write to the device can put any text there, but not with that facility.
+    """
+    present = tuple(word for word in words if word in text)
+    first = last = None
+    kept, num_records, num_unreadable = [], 0, 0
+    for line in text.split(b"\n"):
+        if not line or line.startswith(b" "):  # " KEY=value" belongs to the record above
+            continue
+        record = _RECORD.fullmatch(line)
+        if record is None:
+            num_unreadable += 1
+            continue
+        first, last, num_records = first or record, record, num_records + 1
+        if present and any(word in line for word in present) and int(record[1]) >> 3 == _LOG_KERN:
+            kept.append((_seconds(record), record[4]))
+    if first is None or last is None:
+        return None
+    return Records(_reach(first, last, num_records, num_unreadable, is_cut_short), tuple(kept))
+
+
+def _reach(first: re.Match[bytes], last: re.Match[bytes], num_records: int, num_unreadable: int, is_cut_short: bool) -> Reach:
+    num_lost = max(0, int(last[2]) - int(first[2]) + 1 - num_records)
+    return Reach(
+        first_sequence=int(first[2]),
+        first_s=_seconds(first),
+        last_s=_seconds(last),
+        num_records=num_records,
+        num_lost=num_lost,
+        num_unreadable=num_unreadable,
+        is_cut_short=is_cut_short,
+        is_since_boot=int(first[2]) == 0 and not (num_lost or num_unreadable or is_cut_short),
+    )
+
+
+def _seconds(record: re.Match[bytes]) -> float:
+    return int(record[3]) / 1e6
 
 
 @dataclass(frozen=True)
@@ -90,7 +192,7 @@ class KernelLog:
 
 
 def read(root: Path = Path("/")) -> KernelLog:
-    records = kmsg.read(root / "dev" / "kmsg", _WORDS)
+    records = read_kmsg(root / "dev" / "kmsg", _WORDS)
     if isinstance(records, Missing):
         return KernelLog(records, records, records, records, records, records, records, records)
     found = _Found()

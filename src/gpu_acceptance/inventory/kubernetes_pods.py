@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gpu_acceptance.inventory import kubernetes_api
+from gpu_acceptance.inventory import kubernetes
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, read_text
 
 LABELS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9./_-]{0,315}[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -36,13 +36,13 @@ class RunPod(NamedTuple):
 
 def read(labels: str, environ: Mapping[str, str] = os.environ) -> Answer[tuple[RunPod, ...]]:
     """The pods with these labels, `KEY=VALUE`, in the namespace of this one; of at most 10 s for each hundred of them."""
-    namespace = read_text(kubernetes_api.ACCOUNT / "namespace")
+    namespace = read_text(kubernetes.ACCOUNT / "namespace")
     if isinstance(namespace, Missing):
         return namespace
     if not _NAMESPACE.fullmatch(namespace):
         return Missing(Why.UNREADABLE, f"no namespace: {namespace!r:.80}")
-    found = kubernetes_api.items(f"/api/v1/namespaces/{namespace}/pods", environ, labelSelector=labels)
-    return found if isinstance(found, Missing) else kubernetes_api.parsed({"items": found}, _pods)
+    found = kubernetes.items(f"/api/v1/namespaces/{namespace}/pods", environ, labelSelector=labels)
+    return found if isinstance(found, Missing) else kubernetes.parsed({"items": found}, _pods)
 
 
 def _pods(told: dict[str, Any]) -> tuple[RunPod, ...]:
@@ -51,9 +51,9 @@ def _pods(told: dict[str, Any]) -> tuple[RunPod, ...]:
 
 def _pod(meta: dict[str, Any], node: str, status: dict[str, Any]) -> RunPod:
     name, phase = meta["name"], _phase(meta, status)
-    if not kubernetes_api.NAME.fullmatch(name):
+    if not kubernetes.NAME.fullmatch(name):
         raise ValueError(f"no name of a pod: {name!r:.80}")
-    if node and not kubernetes_api.NAME.fullmatch(node):
+    if node and not kubernetes.NAME.fullmatch(node):
         raise ValueError(f"no name of a node: {node!r:.80}")
     return RunPod(name, node, phase, (*_reasons(status), *_of_node(node, phase, status)))
 

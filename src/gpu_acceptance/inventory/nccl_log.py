@@ -14,8 +14,23 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.inventory.fields import read_whole
+from gpu_acceptance.inventory.parsing import read_whole
 
+# `[2026-11-22 13:00:18] node-03:1107:1107 [0] enqueue.cc:1859 NCCL WARN Error : no algorithm/protocol available ...`, as NCCL 2.28.9 wrote
+# it. Its src/debug.cc of 2026 writes the function behind the place.
+_KINDS = {
+    "nccl": re.compile(r":\d+:\d+ \[-?\d+\] (?P<text>(?:\S+ )?(?:\(\S+\) )?NCCL WARN .{0,2000})", re.ASCII),
+    "libibverbs": re.compile(r"(?P<text>libibverbs: .{0,2000})"),  # it writes to stderr warnings alone (rdma-core, libibverbs/init.c)
+}
+WARNING_KINDS = tuple(_KINDS)
+
+# What a whole message must look like -> why it harms nothing.
+HARMLESS_WARNINGS = {
+    r"libibverbs: Warning: couldn't open config directory '[^']*'\.?": (
+        "an image without drivers of RDMA devices; what NCCL then uses between nodes is judged by nccl.transport"
+    ),
+}
+_HARMLESS = [re.compile(pattern) for pattern in HARMLESS_WARNINGS]
 T = TypeVar("T")
 
 ENVIRONMENT = {
@@ -58,6 +73,17 @@ _LIBFABRIC = {"AWS Libfabric", "Libfabric"}
 # aws-ofi-nccl; libfabric has other providers, sockets among them.
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (?P<provider>[A-Za-z0-9_-]+)", re.ASCII)
 _NETWORK = re.compile(r"Using network (?P<name>.+)")
+
+
+def unexpected_warnings(lines: Iterable[str]) -> dict[str, list[str]]:
+    """By kind, each warning that nobody has explained, from its place in the source on."""
+    found: dict[str, list[str]] = {name: [] for name in WARNING_KINDS}
+    for line in lines:
+        for name, pattern in _KINDS.items():
+            match = pattern.search(line)
+            if match and not any(harmless.fullmatch(match["text"].strip()) for harmless in _HARMLESS):
+                found[name].append(match["text"].strip())
+    return found
 
 
 @dataclass(frozen=True)

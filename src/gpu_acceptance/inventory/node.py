@@ -4,37 +4,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_acceptance.inventory import (
-    allowances,
+    cgroup,
     cpu,
-    dmi,
     gpu_reader,
     host,
     infiniband,
     kernel_log,
     libraries,
-    memory,
     mounts,
     pci_topology,
-    pcie,
     system,
     virtualization,
 )
 from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.inventory.cgroup import Allowances
 from gpu_acceptance.inventory.gpu import GpusReading
+from gpu_acceptance.inventory.system import Dmi, Memory, System
 
 
 @dataclass(frozen=True)
 class NodeReading:
     host: str
-    system: system.System
-    dmi: dmi.Dmi
+    system: System
+    dmi: Dmi
     virtualization: virtualization.Virtualization
     cpu: cpu.Cpu
-    memory: memory.Memory
-    allowances: allowances.Allowances
+    memory: Memory
+    allowances: Allowances
     mounts: mounts.Mounts
     libraries: libraries.Libraries  # of the process that read this
-    bus: pcie.BusReading
+    bus: pci_topology.BusReading
     gpus: GpusReading
     gpu_places: tuple[pci_topology.Place, ...]  # of these GPUs, by the PCI bus id that NVML gives; of one without an id there is none
     infiniband: infiniband.InfiniBand
@@ -47,14 +46,14 @@ def read(root: Path = Path("/"), gpus: GpusReading | None = None) -> NodeReading
     return NodeReading(
         host=host.hostname(),
         system=system.read(root),
-        dmi=dmi.read(root),
+        dmi=system.read_dmi(root),
         virtualization=virtualization.read(root),
         cpu=cpu.read(root),
-        memory=memory.read(root),
-        allowances=allowances.read(root),
+        memory=system.read_memory(root),
+        allowances=cgroup.read_allowances(root),
         mounts=mounts.read(root),
         libraries=libraries.read(root),
-        bus=pcie.gpus_on_bus(root / "sys"),
+        bus=pci_topology.gpus_on_bus(root / "sys"),
         gpus=gpus,
         gpu_places=places_of(gpus, root),
         infiniband=infiniband.read(root),

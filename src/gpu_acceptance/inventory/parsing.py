@@ -1,15 +1,91 @@
-"""The forms in which /proc and /sys write values, parsed strictly: each function raises ValueError over what is not of its form."""
+"""Files of the kernel and outputs of commands, parsed strictly: what is no such text gives a reason, never a value."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal, TypeAlias
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, TypeVar
 
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, missing_over, read_text
+
+T = TypeVar("T")
+
+_MOST_BYTES = 16 << 20  # 65,530 mappings, the kernel's own most (vm.max_map_count), are less
 Unlimited: TypeAlias = Literal["unlimited"]
 UNLIMITED: Final = "unlimited"  # a value of its own: no number stands for it
 
 _MOST_CPUS = 1 << 16  # NR_CPUS of Linux ends at 8192: a larger number is no CPU, and a range up to it would fill the memory
 _MOST_TEXT = 256  # characters of a name; DMI strings and CPU names end below 65
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The named values of one file."""
+
+    path: Path
+    values: Answer[Mapping[str, str]]
+
+    def get(self, name: str, parse: Callable[[str], T]) -> T | Missing:
+        """What `parse` makes of one of them; it raises ValueError over what cannot be one."""
+        if isinstance(self.values, Missing):
+            return self.values
+        if name not in self.values:
+            return Missing(Why.NOT_THERE, f"{self.path} has no {name}")
+        try:
+            return parse(self.values[name])
+        except ValueError:
+            return Missing(Why.UNREADABLE, f"{self.path}: {name} is {self.values[name]!r:.80}")
+
+
+def read_fields(path: Path, separator: str = ":") -> Fields:
+    """Of a name that comes again, as all do in /proc/cpuinfo, the first value."""
+    text = read_text(path)
+    return Fields(path, text if isinstance(text, Missing) else _named_values(text, separator))
+
+
+def read_whole(path: Path) -> str | Missing:
+    """A file that may be long, like the mounts of a node with a thousand containers: all of it, or nothing."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        return missing_over(error, path)
+    if len(content) > _MOST_BYTES:
+        return Missing(Why.UNREADABLE, f"{path} is longer than {_MOST_BYTES} bytes")
+    return content.decode("utf-8", "backslashreplace")
+
+
+def all_of(answers: Iterable[Answer[T]]) -> tuple[T, ...] | Missing:
+    """Every value, or why the first that is not there is not."""
+    values = []
+    for answer in answers:
+        if isinstance(answer, Missing):
+            return answer
+        values.append(answer)
+    return tuple(values)
+
+
+def _named_values(text: str, separator: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for line in text.split("\n"):
+        name, found, value = line.partition(separator)
+        if found:
+            values.setdefault(name.strip(), value.strip())
+    return values
+
+
+def parser(pattern: str, make: Callable[..., T]) -> Callable[[str], T]:
+    """Makes what `make` returns of the groups of a text that is of this form as a whole; ValueError for any other text."""
+    compiled = re.compile(pattern)
+
+    def parse(text: str) -> T:
+        match = compiled.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r:.60} is not of the form {pattern}")
+        return make(*match.groups())
+
+    return parse
 
 
 def whole_number(text: str) -> int:

@@ -1,14 +1,27 @@
 """What of a Slurm job is judged, by topic: metric, answer, unit, and what it is of. docs/limits.md explains each. Pure."""
 
+import os
+import re
+import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import psutil
 
 from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why, as_much_as_fits, named
 from gpu_acceptance.inventory.parsing import Unlimited, as_cpu_list
-from gpu_acceptance.inventory.slurm import Promise
-from gpu_acceptance.inventory.slurm_lines import Job, Node, Partition
-from gpu_acceptance.inventory.slurm_step import RoundTrip
+from gpu_acceptance.inventory.slurm import JOB, NODE, Job, Node, Partition, Promise, ask, own_node, parsed
 
+_NONCE = "GPU_ACCEPTANCE_NONCE"
+_LABELLED = re.compile(r"\s*([0-9]+): (.*)")  # srun(1), --label
+# --overlap: the step that runs the suite has all that the job has. --immediate: or srun would wait for it for as long as the job lasts.
+_OPTIONS = (
+    *("--overlap", "--ntasks-per-node=1", "--immediate=30", "--time=1", "--gres=none", "--mpi=none", "--input=none"),
+    *("--quiet", "--label"),
+)
+_ROW = re.compile(r"(?P<pid>[0-9]+|-1)\s+(?P<job>[0-9]+)\s+[\w+.]+\s+[0-9-]+\s+[0-9-]+", re.ASCII)
+_HEADER = "PID JOBID STEPID LOCALID GLOBALID"
 Findings = Iterator[tuple[str, Answer[bool] | Answer[int] | Answer[float], str, str]]
 
 _AT_WORK = {"ALLOCATED", "MIXED"}
@@ -16,6 +29,70 @@ _AT_WORK = {"ALLOCATED", "MIXED"}
 _SOUND = {"CLOUD", "DYNAMIC_NORM", "MAINTENANCE", "PLANNED", "RESERVED", "-"}
 _OUT = {"DRAIN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "INVALID_REG", "*"}  # flags with which no job starts on a node
 _WORKING = {"IDLE", *_AT_WORK}
+
+
+class RoundTrip(NamedTuple):
+    """`error`: why srun itself failed; all nodes are lost then."""
+
+    lost: tuple[str, ...]
+    error: str
+
+
+def make_round_trip(nodes: Answer[Sequence[Node]], environ: Mapping[str, str] = os.environ) -> Answer[RoundTrip]:
+    """One task on each of these nodes of the job, within 60 s. Missing where there is no srun."""
+    if isinstance(nodes, Missing):
+        return nodes
+    names, nonce = tuple(node.name for node in nodes), secrets.token_hex(16)
+    size = (f"--jobid={environ.get(JOB, '')}", f"--nodes={len(names)}", f"--ntasks={len(names)}")
+    said = ask("srun", *size, *_OPTIONS, "printenv", NODE, _NONCE, environ={**environ, _NONCE: nonce})
+    if isinstance(said, Missing):
+        return said if said.missing is Why.NOT_THERE else RoundTrip(names, said.detail)
+    back = came_back(said, nonce)
+    return RoundTrip(tuple(name for name in names if name not in back), "")
+
+
+def came_back(said: str, nonce: str) -> set[str]:
+    """The nodes whose task said at last its name and the nonce: before it a site's TaskProlog may print what it likes."""
+    by_task: dict[str, list[str]] = {}
+    for match in map(_LABELLED.fullmatch, said.splitlines()):
+        if match:
+            by_task.setdefault(match[1], []).append(match[2])
+    return {lines[-2] for lines in by_task.values() if len(lines) > 1 and lines[-1] == nonce}
+
+
+def read_leftovers(environ: Mapping[str, str] = os.environ) -> Answer[tuple[str, ...]]:
+    """Of this node, by name and pid: `python 4711`. scontrol asks the slurmd of its own node, no controller."""
+    node = own_node(environ)
+    if isinstance(node, Missing):
+        return node
+    listed = parsed(ask("scontrol", "listpids", "*", node, environ=environ), leftover_pids)
+    return listed if isinstance(listed, Missing) else leftovers_of(os.getuid(), listed, environ.get(JOB, ""), os.getpid())
+
+
+def leftover_pids(text: str) -> dict[int, str]:
+    """Process -> its job, of all steps on this node."""
+    head, *lines = text.splitlines() or [""]
+    rows = [_ROW.fullmatch(line.strip()) for line in lines]
+    if head.split() != _HEADER.split() or not all(rows):
+        raise ValueError(f"no list of processes: {text!r:.80}")
+    return {int(row["pid"]): row["job"] for row in rows if row and row["pid"] != "-1"}  # -1: a step that has no process yet
+
+
+def leftovers_of(uid: int, listed: Mapping[int, str], job: str, own: int) -> Answer[tuple[str, ...]]:
+    """`own`: a process of this job. Where it is not on the list, the list is not one of the processes that are seen here."""
+    if uid == 0:
+        return Missing(Why.NOT_SUPPORTED, "the job runs as root, to whom the processes of the system belong too")
+    seen = {process.pid: process for process in psutil.process_iter(["name", "uids", "create_time"])}
+    if listed.get(own) != job or own not in seen:
+        said = f"process {own} is of job {job}, and scontrol listpids has it not: a container with PIDs of its own?"
+        return Missing(Why.UNREADABLE, said)
+    began_s = min(seen[pid].info["create_time"] for pid, of_job in listed.items() if of_job == job and pid in seen)
+    left = [
+        f"{process.info['name']} {pid}"
+        for pid, process in seen.items()
+        if pid not in listed and process.info["uids"] and process.info["uids"].real == uid and process.info["create_time"] < began_s
+    ]
+    return tuple(left)
 
 
 def controller(answers: Answer[Mapping[str, bool]]) -> Findings:

@@ -1,13 +1,13 @@
-"""The operating system: kernel, distribution, since when it runs, and which clock it counts with."""
+"""The operating system, the firmware, and the memory of a node."""
 
 import re
 import shlex
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, read_text, read_value
-from gpu_acceptance.inventory.fields import Fields, read_fields
-from gpu_acceptance.inventory.parsing import decimal, one_line, whole_number, words
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_text, read_value
+from gpu_acceptance.inventory.parsing import Fields, choice_in_brackets, decimal, kib_in_bytes, one_line, read_fields, whole_number, words
 
 # What of the kernel's command line is kept: what changes how fast the machine is. The rest may hold addresses and secrets of a site.
 # Documentation/admin-guide/kernel-parameters.txt; `-` and `_` are the same to the kernel, here `_`.
@@ -21,6 +21,94 @@ _PARAMETERS = {
     *("clocksource", "tsc"),
 }
 _PARAMETER_PREFIX = "nvidia"  # nvidia.NVreg_..., nvidia-drm.modeset, nvidia_uvm....
+
+
+@dataclass(frozen=True)
+class Dmi:
+    """The files of /sys/class/dmi/id, by their own names. As a rule only root may read a serial.
+
+    What a vendor never filled in stays as it is written: `To be filled by O.E.M.`, `Not Specified`. A guest has its hypervisor's values.
+    """
+
+    sys_vendor: Answer[str]
+    product_name: Answer[str]
+    product_serial: Answer[str]
+    chassis_serial: Answer[str]
+    board_vendor: Answer[str]
+    board_name: Answer[str]
+    bios_version: Answer[str]
+    bios_date: Answer[str]
+
+
+def read_dmi(root: Path = Path("/")) -> Dmi:
+    answer = partial(_answer, root / "sys/class/dmi/id")
+    return Dmi(
+        sys_vendor=answer("sys_vendor"),
+        product_name=answer("product_name"),
+        product_serial=answer("product_serial"),
+        chassis_serial=answer("chassis_serial"),
+        board_vendor=answer("board_vendor"),
+        board_name=answer("board_name"),
+        bios_version=answer("bios_version"),
+        bios_date=answer("bios_date"),
+    )
+
+
+def _answer(folder: Path, name: str) -> Answer[str]:
+    value = read_value(folder / name, lambda text: text.strip() and one_line(text))
+    return Missing(Why.NOT_THERE, f"{folder / name} is blank") if value == "" else value
+
+
+@dataclass(frozen=True)
+class HugePages:
+    """The pool of one page size."""
+
+    page_bytes: int
+    num_pages: Answer[int]
+    num_free: Answer[int]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Sources: /proc/meminfo, /proc/sys/kernel/numa_balancing, /sys/kernel/mm.
+
+    Formats: Documentation/filesystems/proc.rst, Documentation/admin-guide/mm/hugetlbpage.rst and transhuge.rst,
+    Documentation/admin-guide/sysctl/kernel.rst.
+    """
+
+    total_bytes: Answer[int]
+    available_bytes: Answer[int]  # what could be had without swapping, by the kernel's estimate
+    swap_bytes: Answer[int]  # 0: the node has no swap
+    hugepages: Answer[tuple[HugePages, ...]]  # by page size, ascending
+    transparent_hugepages: Answer[str]  # `always`, `madvise` or `never`
+    numa_balancing_mode: Answer[int]  # 0 off, 1 on, 2 memory tiering, 3 both
+
+
+def read_memory(root: Path = Path("/")) -> Memory:
+    info = read_fields(root / "proc/meminfo")
+    settings = root / "sys/kernel/mm"
+    return Memory(
+        total_bytes=info.get("MemTotal", kib_in_bytes),
+        available_bytes=info.get("MemAvailable", kib_in_bytes),
+        swap_bytes=info.get("SwapTotal", kib_in_bytes),
+        hugepages=_hugepages(settings / "hugepages"),
+        transparent_hugepages=read_value(settings / "transparent_hugepage/enabled", choice_in_brackets),
+        numa_balancing_mode=read_value(root / "proc/sys/kernel/numa_balancing", whole_number),
+    )
+
+
+def _hugepages(folder: Path) -> Answer[tuple[HugePages, ...]]:
+    names = names_in(folder)
+    if isinstance(names, Missing):
+        return names
+    pools = []
+    for name in names:
+        size = re.fullmatch(r"hugepages-([0-9]{1,15})kB", name, re.ASCII)
+        if size is None:
+            return Missing(Why.UNREADABLE, f"{folder} holds {name!r:.80}")
+        num_pages, num_free = (read_value(folder / name / file, whole_number) for file in ("nr_hugepages", "free_hugepages"))
+        pools.append(HugePages(int(size[1]) * 1024, num_pages, num_free))
+    return tuple(sorted(pools, key=lambda pool: pool.page_bytes))
 
 
 @dataclass(frozen=True)

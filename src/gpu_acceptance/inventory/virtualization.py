@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from gpu_acceptance.inventory import dmi, mountinfo
+from gpu_acceptance.inventory import system
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, missing_over, read_text, read_value
-from gpu_acceptance.inventory.dmi import Dmi
-from gpu_acceptance.inventory.fields import all_of, read_fields
-from gpu_acceptance.inventory.parsing import one_line, words
+from gpu_acceptance.inventory.mounts import MountEntry, read_mountinfo
+from gpu_acceptance.inventory.parsing import all_of, one_line, read_fields, words
+from gpu_acceptance.inventory.system import Dmi
 
 NONE = "none"
 
@@ -81,7 +81,7 @@ def _hypervisor(root: Path) -> Answer[str]:
 
 def _hypervisor_name(root: Path) -> str | None:
     kind = read_value(root / "sys/hypervisor/type", one_line)
-    return _named_by_firmware(dmi.read(root)) if isinstance(kind, Missing) else kind
+    return _named_by_firmware(system.read_dmi(root)) if isinstance(kind, Missing) else kind
 
 
 def _named_by_firmware(firmware: Dmi) -> str | None:
@@ -124,7 +124,7 @@ def _declared(variables: Mapping[str, str]) -> str | None:
 
 def _traces(root: Path) -> Answer[str]:
     """Mounts elsewhere are no trace: a host has those of the containers that it runs."""
-    cgroups, mounts = read_text(root / "proc/self/cgroup"), mountinfo.read(root)
+    cgroups, mounts = read_text(root / "proc/self/cgroup"), read_mountinfo(root)
     if isinstance(cgroups, Missing):
         return cgroups
     if isinstance(mounts, Missing):
@@ -132,7 +132,7 @@ def _traces(root: Path) -> Answer[str]:
     return "\n".join([cgroups, *_texts(mounts)])
 
 
-def _texts(mounts: tuple[mountinfo.MountEntry, ...]) -> Iterator[str]:
+def _texts(mounts: tuple[MountEntry, ...]) -> Iterator[str]:
     for mount in mounts:
         if mount.mount_point in _ENGINE_MOUNTS:
             yield f"{mount.folder} {mount.source} {' '.join(mount.super_options)}"

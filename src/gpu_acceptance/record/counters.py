@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from gpu_acceptance.base.text import clip
-from gpu_acceptance.inventory import gpu_counters, nccl_warnings
+from gpu_acceptance.inventory import gpu_counters, nccl_log
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.gpu_counters import CountersReading
 from gpu_acceptance.inventory.infiniband import PortName
@@ -36,7 +36,7 @@ class LogWarnings:
         if not log.exists():
             return ()
         text = self._new_text(log)
-        found = nccl_warnings.unexpected((text or "").split("\n"))
+        found = nccl_log.unexpected_warnings((text or "").split("\n"))
         figures = [_figure(f"{COUNTERS}.warnings.{name}", warnings, limited, is_whole=text is not None) for name, warnings in found.items()]
         return tuple(figure for figure in figures if figure.judged or figure.value)
 

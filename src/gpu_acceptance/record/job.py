@@ -10,7 +10,7 @@ from pydantic import Field
 from gpu_acceptance.base.model import Model
 from gpu_acceptance.base.text import compress
 from gpu_acceptance.inventory.declared import place_of
-from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.thresholds.limit import Scope
 
 Bounds = tuple[float, float]  # at least, at most

@@ -7,7 +7,7 @@ Throttling shorter than a period may fall between two samples; NVML's own times 
 
 from collections.abc import Callable, Iterator
 
-from gpu_acceptance.inventory import event_reasons
+from gpu_acceptance.inventory import gpu
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
 
@@ -15,10 +15,10 @@ Finding = tuple[str, Answer[float], str, str]  # metric, value, unit, detail
 Findings = Iterator[Finding]
 
 _FAULTS = {
-    "hw_thermal": event_reasons.HW_THERMAL,
-    "hw_slowdown": event_reasons.HW_SLOWDOWN,
-    "hw_power_brake": event_reasons.HW_POWER_BRAKE,
-    "sw_thermal": event_reasons.SW_THERMAL,
+    "hw_thermal": gpu.HW_THERMAL,
+    "hw_slowdown": gpu.HW_SLOWDOWN,
+    "hw_power_brake": gpu.HW_POWER_BRAKE,
+    "sw_thermal": gpu.SW_THERMAL,
 }
 _JUDGED = ("sm_clock_mhz", "memory_clock_mhz", "gpu_temperature_c", "temperature_margin_c")
 
@@ -26,7 +26,7 @@ _JUDGED = ("sm_clock_mhz", "memory_clock_mhz", "gpu_temperature_c", "temperature
 def findings(load: GpuTelemetry) -> Findings:
     """All of a whole load that decides whether a GPU can hold it."""
     for name, bit in _FAULTS.items():
-        reason = event_reasons.names_of(bit)[0]
+        reason = gpu.event_reasons_of(bit)[0]
         yield f"soak.throttle.{name}", _share(load, reason), "%", _when(load, reason)
     yield _unknown(load)
     yield "soak.utilisation.mean", load.mean("utilisation_percent"), "%", _range(load, "utilisation_percent", "%")
@@ -52,7 +52,7 @@ def facts(load: GpuTelemetry) -> Findings:
     """What informs of a whole load: no bound makes it good or bad by itself."""
     yield "soak.power.mean", load.mean("power_w"), "W", _range(load, "power_w", "W")
     yield "soak.power.energy", _of(load, "power_w", lambda level: level.mean * level.held_s), "J", ""
-    yield "soak.throttle.sw_power_cap", _share(load, event_reasons.names_of(event_reasons.SW_POWER_CAP)[0]), "%", ""
+    yield "soak.throttle.sw_power_cap", _share(load, gpu.event_reasons_of(gpu.SW_POWER_CAP)[0]), "%", ""
     yield "soak.temperature.gpu_max", _of(load, "gpu_temperature_c", lambda level: level.high), "C", ""
     yield "soak.temperature.memory_max", _of(load, "memory_temperature_c", lambda level: level.high), "C", ""
 
@@ -64,7 +64,7 @@ def steady_facts(steady: GpuTelemetry) -> Findings:
 
 def _unknown(load: GpuTelemetry) -> Finding:
     """The longest of the reasons that a later NVML may bring: nobody knows that they are harmless."""
-    unknown = [reason for reason in load.throttled_s if reason not in event_reasons.NAMES.values()]
+    unknown = [reason for reason in load.throttled_s if reason not in gpu.EVENT_REASONS.values()]
     worst = max(unknown, key=lambda reason: load.throttled_s[reason], default="")
     detail = f"{', '.join(unknown)}: {_when(load, worst)}" if unknown else ""
     return "soak.throttle.unknown", _share(load, worst), "%", detail

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_acceptance.inventory.declared import by_declared_name
-from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.record.job import RankIdentity, by_node, clock_offset
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.formatting import count, ranks_text

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from gpu_acceptance.inventory import event_reasons
+from gpu_acceptance.inventory import gpu
 from gpu_acceptance.record.gpu_telemetry import LEAST_KNOWN, GpuTelemetry
 from gpu_acceptance.record.row import Attempt, RankRecord
 from gpu_acceptance.record.run_record import RunRecord
@@ -25,7 +25,7 @@ WIDTH, HEIGHT = 960, 210
 LEFT, RIGHT, TOP, BOTTOM = 64, 8, 26, 28  # of the drawing, around the curves
 _LETTER = 6.5  # width of a letter in a drawing, to the safe side
 _CHANNELS = {"sm_clock_mhz": "SM clock (MHz)", "power_w": "Power (W)", "gpu_temperature_c": "GPU temperature (°C)"}
-_HEALTHY = frozenset(event_reasons.names_of(event_reasons.GPU_IDLE | event_reasons.SW_POWER_CAP))
+_HEALTHY = frozenset(gpu.event_reasons_of(gpu.GPU_IDLE | gpu.SW_POWER_CAP))
 
 
 def time_columns(attempt: Attempt) -> tuple[str, ...]:

@@ -8,14 +8,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpu_acceptance.inventory import event_reasons, gpu_counters, port_counters
+from gpu_acceptance.inventory import gpu, gpu_counters, port_counters
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.gpu_counters import CountersReading, GpuCounters, unread
 from gpu_acceptance.inventory.nvml import NoNvmlError, library
-from gpu_acceptance.inventory.points import Point, points
-from gpu_acceptance.inventory.sampler import Sampler
-from gpu_acceptance.inventory.span import Span
-from gpu_acceptance.inventory.window import Window
+from gpu_acceptance.inventory.telemetry_sampler import Sampler
+from gpu_acceptance.inventory.telemetry_samples import Span
+from gpu_acceptance.inventory.telemetry_series import Point, Window, points
 from gpu_acceptance.record.counters import risen
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import KEPT_FROM_S, MAX_WHY, MOST_POINTS, Between, GpuSeries, GpuTelemetry, Level, check_moments
@@ -26,7 +25,7 @@ _Question = tuple[str, str, bool, bool]  # UUID, globs of RDMA devices, whether 
 _Answer = tuple[str, CountersReading]
 _PATIENCE_S = 0.5  # with a driver that hangs: a supervisor is never away for longer
 _KEPT = ("sm_clock_mhz", "power_w", "gpu_temperature_c", "memory_temperature_c", "utilisation_percent")  # in a series
-_ORDINARY = event_reasons.GPU_IDLE | event_reasons.SW_POWER_CAP  # throttle reasons of a healthy GPU, without and with a load
+_ORDINARY = gpu.GPU_IDLE | gpu.SW_POWER_CAP  # throttle reasons of a healthy GPU, without and with a load
 LEAST_S = 1.0  # 20 samples: below that a mean says more of the moment than of the GPU
 
 
@@ -184,7 +183,7 @@ def told(window: Window) -> GpuTelemetry:
         missing["event_reasons"] = window.reasons
     else:
         reasons_held_s = window.reasons.held_s
-        by_name = {event_reasons.names_of(bit)[0]: time for bit, time in sorted(window.reasons.by_bit.items())}
+        by_name = {gpu.event_reasons_of(bit)[0]: time for bit, time in sorted(window.reasons.by_bit.items())}
         throttled_s = {name: time.set_s for name, time in by_name.items()}
         between = {
             name: Between(first_s=time.first_s - window.begin_s, last_s=time.last_s - window.begin_s) for name, time in by_name.items()
@@ -212,7 +211,7 @@ def kept_series(all_points: Sequence[Point]) -> GpuSeries:
     """Points of equal length as records keep them."""
     throttled: dict[str, list[int]] = {}
     for place, point in enumerate(all_points):
-        for name in event_reasons.names_of(point.reasons & ~_ORDINARY):
+        for name in gpu.event_reasons_of(point.reasons & ~_ORDINARY):
             throttled.setdefault(name, []).append(place)
     return GpuSeries(
         point_s=all_points[0].length_s,

@@ -10,8 +10,7 @@ from math import inf
 from gpu_acceptance.inventory import gpu_health
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.binding import named_devices
-from gpu_acceptance.inventory.gpu import GpuUse
-from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.inventory.gpu import Gpu, GpuUse
 from gpu_acceptance.record.job import RankIdentity
 from gpu_acceptance.thresholds.limit import Profile, bound_at
 from gpu_acceptance.thresholds.values import plural, show

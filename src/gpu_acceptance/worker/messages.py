@@ -8,7 +8,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter
 
 from gpu_acceptance.inventory.declared import DeclaredNode
-from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.record.figure import Curve, Figure
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome

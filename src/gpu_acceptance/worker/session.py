@@ -12,8 +12,7 @@ import pytest
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.declared import DeclaredNode
-from gpu_acceptance.inventory.gpu import GpuUse
-from gpu_acceptance.inventory.named_gpu import Gpu
+from gpu_acceptance.inventory.gpu import Gpu, GpuUse
 from gpu_acceptance.record.figure import MOST_CURVES, NONE, Curve, Figure, Labels, curve_of, figure_of
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.thresholds.limit import COUNTERS, Value, subject_of_metric

@@ -1,14 +1,74 @@
-"""A stretch of time of one GPU: one sample and the time it stands for, or several that were merged. Pure."""
+"""Samples of a GPU over time, and bins that hold a bounded number of them."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from gpu_acceptance.inventory.answer import Answer, Missing
-from gpu_acceptance.inventory.sample import CHANNELS, Sample
-from gpu_acceptance.inventory.span import Span, merge_spans
+from gpu_acceptance.inventory.answer import Answer, Missing, Why
 
 GAP_PERIODS = 5  # without a sample for longer than that many periods, nobody knows how the GPU was
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What is known at `at_s`: asked then, or when it was due last (reader.py). What NVML would not tell is Missing, with its reason."""
+
+    at_s: float  # time.monotonic() before the first question
+    sm_clock_mhz: Answer[int]
+    memory_clock_mhz: Answer[int]
+    power_w: Answer[float]  # at this moment; a mean over 1 s where the GPU tells no other (SampleReader.power_is_instant)
+    gpu_temperature_c: Answer[int]
+    memory_temperature_c: Answer[int]
+    temperature_margin_c: Answer[int]  # to the nearest slowdown (T.limit of Hopper and later)
+    utilisation_percent: Answer[int]  # of the time of NVML's own last period in which a kernel or a copy ran
+    memory_used_bytes: Answer[int]  # with what the driver keeps for itself
+    event_reasons: Answer[int]  # bits, see inventory/gpu.py
+    nvlink_tx_gb_per_s: Answer[float]  # over all links; these four are read over 20 ms of each 2 s
+    nvlink_rx_gb_per_s: Answer[float]
+    pcie_tx_gb_per_s: Answer[float]  # out of the GPU; with the heads of packets
+    pcie_rx_gb_per_s: Answer[float]
+
+
+SOURCES = tuple(field.name for field in fields(Sample) if field.name != "at_s")
+CHANNELS = tuple(name for name in SOURCES if name != "event_reasons")  # what has a mean over time
+
+
+def unread(at_s: float, reason: str) -> Sample:
+    """A sample of which nothing could be read."""
+    missing = Missing(Why.UNREADABLE, reason[:200])
+    return Sample(at_s, **dict.fromkeys(SOURCES, missing))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    mean: float
+    low: float
+    high: float
+    held_s: float  # for which there was a value
+    scatter: float = 0.0  # integral over time of the squared distance from the mean
+
+    @property
+    def cv_percent(self) -> Answer[float]:
+        """Coefficient of variation: standard deviation over time, in percent of the mean."""
+        if not self.held_s or not self.mean:
+            return Missing(Why.UNREADABLE, f"no variation of a mean of {self.mean:g} over {self.held_s:g} s")
+        return 100 * math.sqrt(self.scatter / self.held_s) / abs(self.mean)
+
+    def part(self, fraction: float) -> "Span":
+        """As much of it, taken as alike all over."""
+        return Span(self.mean, self.low, self.high, self.held_s * fraction, self.scatter * fraction)
+
+
+def merge_spans(spans: Sequence[Answer[Span]]) -> Answer[Span]:
+    """Of all together, at least one; those that are missing are left out: `held_s` says for how long there was a value."""
+    found = [span for span in spans if not isinstance(span, Missing)]
+    if not found:
+        return spans[0]
+    held_s = sum(span.held_s for span in found)
+    low, high = min(span.low for span in found), max(span.high for span in found)
+    mean = sum(span.mean * span.held_s for span in found) / held_s if held_s else found[0].mean
+    mean = min(max(mean, min(span.mean for span in found)), max(span.mean for span in found))  # rounding leads out of no interval
+    return Span(mean, low, high, held_s, sum(span.scatter + span.held_s * (span.mean - mean) ** 2 for span in found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +140,7 @@ def merge_bins(bins: Sequence[Bin]) -> Bin:
     )
 
 
-def clip(whole: Bin, begin_s: float, end_s: float) -> Bin | None:
+def clip_bin(whole: Bin, begin_s: float, end_s: float) -> Bin | None:
     """What of it lies between two moments; None where no sample stands for any of that.
 
     One sample is cut exactly. Of several that were merged nobody knows which was when: they are taken as alike all over.

@@ -59,7 +59,7 @@ def parsed(printed: Answer[str], parse: Callable[[str], T]) -> Answer[T]:
     try:
         return parse(printed)
     except ValueError as error:
-        return Missing(Why.UNREADABLE, f"{parse.__name__.strip('_')} of Slurm: {error}"[:_MOST_TOLD])
+        return Missing(Why.UNREADABLE, f"{parse.__name__.removeprefix('parse_').strip('_')} of Slurm: {error}"[:_MOST_TOLD])
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:

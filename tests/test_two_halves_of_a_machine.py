@@ -1,10 +1,10 @@
-"""The overlay by which tests/gpu/two_nodes.sh is judged on 2 NVIDIA H200: it asks of two nodes what is asked of 2 GPUs of one."""
+"""The overlay by which tools/gpu/two_nodes.sh is judged on 2 NVIDIA H200: it asks of two nodes what is asked of 2 GPUs of one."""
 
 from pathlib import Path
 
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
-OVERLAY = Path(__file__).parent / "gpu" / "two_nodes_h200.yaml"
+OVERLAY = Path(__file__).parents[1] / "tools" / "gpu" / "two_nodes_h200.yaml"
 LIMITS = load_profile("h200-sxm", shipped_dir(), [Path("site-nvls-off"), OVERLAY]).limits
 BETWEEN = {metric: limit for metric, limit in LIMITS.items() if "_internode" in metric}
 

@@ -28,7 +28,7 @@ MiB, GiB = 2**20, 2**30
 
 HEAD = """# 8, 4 and 2 NVIDIA H200 of one node
 
-`tests/gpu/accept.sh` on nodes with 8 NVIDIA H200 (torch 2.11, CUDA 13.0, NCCL 2.28.9, NVLink multicast off, overlay
+`tools/gpu/accept.sh` on nodes with 8 NVIDIA H200 (torch 2.11, CUDA 13.0, NCCL 2.28.9, NVLink multicast off, overlay
 `site-nvls-off`). Serials, UUIDs, host and paths are replaced. `tools/make_comparison.py` writes this page from the files beside it.
 
 | run | outcome | files |
@@ -37,7 +37,7 @@ HEAD = """# 8, 4 and 2 NVIDIA H200 of one node
 | one bound raised out of reach (`--limits=FILE`) | REJECTED, exit code 1 of each rank; 105 of 106 held | `raised/` |
 | `RANKS=4 ARGS="--gpus=4"` | ACCEPTED for 4 of 8 GPUs, 106 of 106 held | `gpus4/` |
 | `RANKS=2 ARGS="--gpus=2"` | ACCEPTED for 2 of 8 GPUs, 106 of 106 held | `gpus2/` |
-| `tests/gpu/readings.py`, 8 GPUs of an earlier node | the measurements alone, no limits; all_gather out of place | `readings.jsonl` |
+| `tools/gpu/readings.py`, 8 GPUs of an earlier node | the measurements alone, no limits; all_gather out of place | `readings.jsonl` |
 | the same on GPUs 0-1, 2-3 and 4-7 of another such node, at one time | " | `readings-gpus*.jsonl` |
 | the same on its GPUs 0-1, the others idle | " | `readings-gpus0-1-alone.jsonl` |
 | the same on 8 GPUs of a third node, all_gather in place | " | `readings-in-place.jsonl` |

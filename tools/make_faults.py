@@ -1,7 +1,7 @@
 """Writes docs/faults.md from what the tests of the fault matrix see: `make_faults.py` runs them, all of them, on this machine.
 
 With `--from=FOLDER` it runs nothing and takes what an earlier run left there (`pytest tests --faults=FOLDER`).
-Readings on GPUs are lines of the same kind in reports/evidence/faults-gpu.jsonl, as tests/gpu/faults.py writes them.
+Readings on GPUs are lines of the same kind in reports/evidence/faults-gpu.jsonl, as tools/gpu/faults.py writes them.
 """
 
 import argparse
@@ -38,7 +38,7 @@ it 3 s, a run gives it 30.
 HEAD_ON_GPUS = """
 ## On GPUs
 
-`tests/gpu/faults.py` on 8 NVIDIA H200 of one host, 8 ranks, NCCL 2.28.9, torch 2.11, NVLink multicast off; deadline 20 s. After each
+`tools/gpu/faults.py` on 8 NVIDIA H200 of one host, 8 ranks, NCCL 2.28.9, torch 2.11, NVLink multicast off; deadline 20 s. After each
 fault inside a validation the next one passed on all 8 ranks, in a new generation of workers. What differs from a CPU is NCCL: its
 collectives return before they are done, so a rank that waits stands after its last line, and its collectives tell what it waits for.
 

@@ -1,4 +1,4 @@
-"""Faults of one rank while others wait for it on their devices; every second validation is a healthy one (tests/gpu/faults.py)."""
+"""Faults of one rank while others wait for it on their devices; every second validation is a healthy one (tools/gpu/faults.py)."""
 
 import json
 import os

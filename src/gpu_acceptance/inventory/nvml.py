@@ -92,7 +92,7 @@ class Asker:
         """Values of many fields at once, by name and scope; each answers for itself. One call costs less than one for each.
 
         One thread at a time: beside one that reads the traffic of NVLinks, 20 to 127 of 150 readings of their errors were "not supported"
-        (H200, driver 580); none when both came here, none beside another process: tests/gpu/nvlink_race.py.
+        (H200, driver 580); none when both came here, none beside another process: tools/gpu/nvlink_race.py.
         """
         known = [(getattr(self.pynvml, name), scope) for name, scope in wanted if hasattr(self.pynvml, name)]
         with _ONE_AT_A_TIME:

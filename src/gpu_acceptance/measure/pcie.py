@@ -2,7 +2,7 @@
 
 After nvbandwidth's host_to_device_memcpy_ce and its like: the copy engine moves buffers whose host side is pinned and lies beside
 the GPU. A sample is some copies enqueued back to back, with events round them. No kernel holds them back until all are enqueued: to
-copy 128 MiB takes 2.4 ms at 55 GB/s, and the figure is that of copies four times as large (tests/gpu/pcie_readings.py). Both directions at
+copy 128 MiB takes 2.4 ms at 55 GB/s, and the figure is that of copies four times as large (tools/gpu/pcie_readings.py). Both directions at
 once begin at one event, and the figure is what both moved in the time of the longer one. GB = 1e9 bytes.
 
 What is proved: what each sample, warm-up too, has left at its destination. Before it, outside its time, the destination is poisoned;

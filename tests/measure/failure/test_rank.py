@@ -1,6 +1,6 @@
 """How ranks end whose peer died: real jobs under torchrun on gloo, in which they hear nothing of it, or do so before its launcher sees it.
 
-A child that holds the connections of the dead one keeps gloo in its collective, as NCCL is. For GPUs: tests/gpu/failure_xids.py.
+A child that holds the connections of the dead one keeps gloo in its collective, as NCCL is. For GPUs: tools/gpu/failure_xids.py.
 """
 
 import re

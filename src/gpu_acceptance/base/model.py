@@ -19,6 +19,12 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, **CLOSED)
 
 
+class BetweenProcesses(BaseModel):
+    """Base of messages: frozen, strict and closed. NaN and infinity may be in one, because a rank may have measured them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
+
+
 def encode(model: BaseModel) -> str:
     """The model as one line of JSON; characters that UTF-8 cannot carry become escapes, so that no odd text stops a record."""
     try:

@@ -10,7 +10,7 @@ import threading
 from torch.distributed import Store
 
 from gpu_acceptance.base.process import address, is_ours
-from gpu_acceptance.control.messages import TO_ALL, Message, read_message
+from gpu_acceptance.control.messages import TO_ALL, Message
 from gpu_acceptance.control.session import Numbers, Session, get_now
 
 _NUMBER = struct.Struct("!Q")
@@ -190,10 +190,7 @@ class Casts:
             self._relay.tell(place, text if text and said else b"")
         if said is None or said.text == _NOTHING.encode():
             return None
-        message = read_message(TO_ALL, said.text)
-        if message is None:
-            self._session.drop(CHANNEL)
-        return (said.sender, message) if message and self._numbers.is_next(said.sender, said.number) else None
+        return self._numbers.read_next(TO_ALL, said)
 
     def _fill(self, store: Store, place: int) -> bytes:
         """What is in a place for good: a stranger left it empty, and whoever writes a cast takes an empty place for a free one."""

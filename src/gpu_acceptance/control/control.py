@@ -284,12 +284,10 @@ class Control:
             if text == _NO_MORE and self._closing:
                 return
             said = self.session.check(key, text)
-            # What a rank says to itself does not pass the store.
-            message = read_message(ALONE, said.text) if said and said.sender != self.place.rank else None
-            if said and message is None:
+            if said and said.sender == self.place.rank:  # what a rank says to itself does not pass the store
                 self.session.drop(key)
-            if said and message and numbers.is_next(said.sender, said.number):
-                self._put((said.sender, message))
+            elif said and (received := numbers.read_next(ALONE, said)):
+                self._put(received)
 
     def _hear_casts(self, store: Store) -> None:
         casts = self._casts

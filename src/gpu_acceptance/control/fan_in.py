@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from torch.distributed import Store
 
 from gpu_acceptance.control.ledger import channel_kind
-from gpu_acceptance.control.messages import OF_AN_ATTEMPT, Message, read_message
+from gpu_acceptance.control.messages import OF_AN_ATTEMPT, Message
 from gpu_acceptance.control.session import LONGEST_RUN, Numbers, Said, Session, get_all_now, get_now
 
 Word = tuple[int, Message]  # with its sender
@@ -148,11 +148,8 @@ class Reader:
         words: list[Word] = []
         for one in said:
             opened = self._open(one, letters[one], channel) if one in letters else one
-            message = read_message(OF_AN_ATTEMPT, opened.text, opened.line) if opened else None
-            if opened and message is None:
-                self._session.drop(channel)
-            if message and self._numbers.is_next(one.sender, one.number):
-                words.append((one.sender, message))
+            if opened and (received := self._numbers.read_next(OF_AN_ATTEMPT, opened)):
+                words.append(received)
         return words
 
     def _open(self, said: Said, letter: bytes | None, channel: str) -> Said | None:

@@ -6,8 +6,9 @@ stranger wrote (session.py).
 
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
+from gpu_acceptance.base.model import BetweenProcesses
 from gpu_acceptance.record.job import Bounds, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import Closing, RunPlan
@@ -28,11 +29,7 @@ class ToldRecord(NamedTuple):
     digest: str
 
 
-class Message(BaseModel):
-    """Frozen, strict and closed. Numbers that are none may be in it: a rank may have measured one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
-
+class Message(BetweenProcesses):
     type: str
 
 
@@ -86,10 +83,8 @@ class Clock(Message):
     heard_s: FiniteFloat = 0.0
 
 
-class Problem(BaseModel):
+class Problem(BetweenProcesses):
     """Why a rank cannot take part."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     message: Words
     exit_code: BadExitCode

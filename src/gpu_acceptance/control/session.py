@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
 from torch.distributed import DistError, Store, TCPStore
 
 from gpu_acceptance.control.ledger import Ledger, Tampering, channel_kind
+from gpu_acceptance.control.messages import Message, read_message
 from gpu_acceptance.control.secret import Secret
 
 LONGEST_RUN = timedelta(days=30)  # a wait that times out writes two warnings to stderr; ours never should
@@ -154,6 +156,14 @@ class Numbers:
     def __init__(self, channel: str, session: Session) -> None:
         self._channel = channel
         self._session = session
+
+    def read_next(self, kinds: TypeAdapter[Any], said: Said) -> tuple[int, Message] | None:
+        """Return sender and message where it is of these kinds and new; drop and count what is not."""
+        message = read_message(kinds, said.text, said.line)
+        if message is None:
+            self._session.drop(self._channel)
+            return None
+        return (said.sender, message) if self.is_next(said.sender, said.number) else None
 
     def is_next(self, sender: int, number: int) -> bool:
         """Whether a message is new; one that was heard before is dropped, those that were left out are lost."""

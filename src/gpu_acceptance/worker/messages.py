@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter
+from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter
 
+from gpu_acceptance.base.model import BetweenProcesses
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.record.figure import Curve, Figure
@@ -14,17 +15,10 @@ from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.thresholds.limit import Value
 
-
-class _Message(BaseModel):
-    """Frozen, strict and closed. Numbers that are none may be in it: a validation may have measured one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
-
-
 # --- from the worker -----------------------------------------------------------------------------------------------------------
 
 
-class WorkerMessage(_Message):
+class WorkerMessage(BetweenProcesses):
     """`seq`: of the attempt in progress, 0 before the first. `pid`: what a forked copy of a test says is not what the worker says."""
 
     type: str
@@ -127,11 +121,11 @@ class Goodbye(WorkerMessage):
 # --- to the worker -------------------------------------------------------------------------------------------------------------
 
 
-class Command(_Message):
+class Command(BetweenProcesses):
     type: str
 
 
-class Place(_Message):
+class Place(BetweenProcesses):
     """Where the worker stands in the job; the fields of a session of the same name."""
 
     rank: int
@@ -157,7 +151,7 @@ def _read_path(told: object) -> Path:
 FilePath = Annotated[Path, PlainValidator(_read_path), PlainSerializer(lambda path: quote_from_bytes(os.fsencode(path)), return_type=str)]
 
 
-class Paths(_Message):
+class Paths(BetweenProcesses):
     """Folders and files of the run and of the site; the fields of a session of the same name."""
 
     checkpoints: FilePath | None
@@ -167,7 +161,7 @@ class Paths(_Message):
     lora_data: FilePath | None
 
 
-class World(_Message):
+class World(BetweenProcesses):
     """Where a generation meets. `prefix` is fresh for each: a second group on the same keys hangs (pytorch#55967)."""
 
     store_host: str

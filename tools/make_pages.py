@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import json
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from gpu_acceptance.cli.verbs import make_parser
 from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.ending import last_screen, where_it_is
 from gpu_acceptance.report.summary import summary_lines
 from gpu_acceptance.run.offered import OPTIONS, Option
@@ -22,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PACKAGE = ROOT / "src" / "gpu_acceptance"
 HOW_IT_WORKS = Path("docs/how-it-works.md")
+RESULTS_SCHEMA = Path("src/gpu_acceptance/report/results.schema.json")
 MADE_BY = "`make docs` writes this page from the code."
 
 OPTIONS_HEAD = f"""# Options
@@ -218,6 +221,12 @@ def _packages_imported(folder: Path) -> set[str]:
     return {name for source in sources for name in re.findall(r"^ *from gpu_acceptance\.(\w+)[\w.]* import ", source, re.MULTILINE)}
 
 
+def results_schema() -> str:
+    """The JSON schema of `results.json`, for whoever reads it with other tools."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **RunRecord.model_json_schema()}
+    return json.dumps(schema, indent=1, sort_keys=True) + "\n"
+
+
 # --- Markdown ------------------------------------------------------------------------------------------------------------------
 
 
@@ -238,6 +247,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     Path("docs/support.md"): support_page,
     Path("docs/remedies.md"): remedies_page,
     HOW_IT_WORKS: how_it_works_page,
+    RESULTS_SCHEMA: results_schema,
 }
 
 BLOCKS: dict[str, Callable[[], str]] = {

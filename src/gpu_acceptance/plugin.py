@@ -26,13 +26,12 @@ from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing
 from gpu_acceptance.report.junit import figure_properties
 from gpu_acceptance.run import checkpoint_folder, training_files
-from gpu_acceptance.run.chosen_profile import choose_profile
 from gpu_acceptance.run.collecting import Collection, FormationItem, order, read_validation
 from gpu_acceptance.run.debugging_variables import find_debugging
 from gpu_acceptance.run.exit_guard import HookLimit, LastWord
 from gpu_acceptance.run.offered import add_options, refuse_missing_paths, usage_mistakes
 from gpu_acceptance.run.outputs import direct_outputs, find_unwritable, reports, write_error_file
-from gpu_acceptance.run.own_files import read_own_files
+from gpu_acceptance.run.own_files import choose_profile, read_own_files
 from gpu_acceptance.run.plan import contract_lines, missing_lines, plan_lines, planned_shape
 from gpu_acceptance.run.refusals import find_refusal, refuse_inside_a_worker
 from gpu_acceptance.run.run import Run

@@ -18,7 +18,6 @@ from gpu_acceptance.record.job import MOST_RANKS, RankFacts, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import Conclusion, Coverage, PlannedValidation, RunPlan, RunRecord
-from gpu_acceptance.report.schema import SCHEMA_FILE, schema_text
 from gpu_acceptance.thresholds.limit import COUNTERS, Change, FileDigest, Limit, Peers, Profile
 from tests.journals import make_plan
 from tests.judging import make_limit, make_profile
@@ -286,11 +285,6 @@ def test_a_clipped_text_fits_into_a_record():
     message = clip("x" * 100_000)
     assert len(message) <= MAX_TEXT
     assert samples.gemm_row().model_copy(update={"message": message}).message == message
-
-
-def test_the_schema_in_the_package_is_that_of_the_record():
-    """After a change of record/run_record.py: `python -m gpu_acceptance.report.schema`, and a line in its format history."""
-    assert SCHEMA_FILE.read_text() == schema_text()
 
 
 @pytest.mark.parametrize(

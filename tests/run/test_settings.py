@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_acceptance.control.rank import RefusedError
-from gpu_acceptance.run.chosen_profile import choose_profile, own_digest
 from gpu_acceptance.run.offered import NAMES, has_value
-from gpu_acceptance.run.own_files import NO_FILES, read_own_files
+from gpu_acceptance.run.own_files import NO_FILES, choose_profile, own_digest, read_own_files
 from gpu_acceptance.run.settings import read_settings
 from gpu_acceptance.thresholds.profile import shipped_dir
 

@@ -12,7 +12,6 @@ from gpu_acceptance.inventory.telemetry_samples import (
     Bin,
     Pause,
     Reasons,
-    ReasonTime,
     Sample,
     Span,
     bin_of,
@@ -46,29 +45,6 @@ class Window:
     @property
     def length_s(self) -> float:
         return self.end_s - self.begin_s
-
-    @property
-    def rate_hz(self) -> float:
-        return self.num_samples / self.length_s
-
-    @property
-    def energy_j(self) -> Answer[float]:
-        """Mean power x time, over the time for which there is a sample of the power."""
-        power = self.spans["power_w"]
-        return power if isinstance(power, Missing) else power.mean * power.held_s
-
-    def share_percent(self, bit: int) -> Answer[float]:
-        """Of the time for which the reasons are known, that with this one set."""
-        if isinstance(self.reasons, Missing):
-            return self.reasons
-        if not self.reasons.held_s:
-            return _NO_SAMPLE
-        time = self.reasons.by_bit.get(bit)
-        return 100 * time.set_s / self.reasons.held_s if time else 0.0
-
-    def time_of(self, bit: int) -> ReasonTime | None:
-        """None: it was never set while reasons were known."""
-        return None if isinstance(self.reasons, Missing) else self.reasons.by_bit.get(bit)
 
 
 def window_of(bins: Sequence[Bin], begin_s: float, end_s: float, *, period_s: float) -> Window:

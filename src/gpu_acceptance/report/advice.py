@@ -112,12 +112,6 @@ def advice_on_run(record: RunRecord) -> tuple[Advice, ...]:
     return _advice([_Shown(kind, ()) for kind in [*ended, *(kind for one in whole for kind in kinds_of_objection(one))]], record)
 
 
-def kinds_of_run(record: RunRecord) -> tuple[str, ...]:
-    """All kinds of failure of a run, what asks for most first."""
-    found = [*(one for row in record.rows for one in advice_on(row, record)), *advice_on_run(record)]
-    return tuple(dict.fromkeys(one.kind for one in sorted(found, key=_urgency)))
-
-
 def _shown_by_limits(row: Row) -> Iterator[_Shown]:
     """Who died before it measured is not told to measure."""
     expected = HARMLESS_STATUSES | ({Status.NOT_MEASURED} if row.outcome in _BROKE_OFF else set())

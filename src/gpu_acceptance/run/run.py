@@ -26,11 +26,10 @@ from gpu_acceptance.report.junit import JUNIT
 from gpu_acceptance.report.summary_text import tell_github
 from gpu_acceptance.run.checkpoint_folder import are_evidence, folder_of
 from gpu_acceptance.run.checkpoint_removal import remove_within
-from gpu_acceptance.run.chosen_profile import own_digest
 from gpu_acceptance.run.collecting import Collected, read_validations
 from gpu_acceptance.run.joining import agree, note_refusal
 from gpu_acceptance.run.outputs import empty, write_error_file
-from gpu_acceptance.run.own_files import NO_FILES, OwnFiles
+from gpu_acceptance.run.own_files import NO_FILES, OwnFiles, own_digest
 from gpu_acceptance.run.plan import make_plan
 from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.run.suite import suite_digest

@@ -18,9 +18,8 @@ from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.run_files import RunFiles, claim_run_folder, new_run_id
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.run import checkpoint_folder, training_files
-from gpu_acceptance.run.chosen_profile import choose_profile
 from gpu_acceptance.run.joining import join, refuse_start
-from gpu_acceptance.run.own_files import NO_FILES, OwnFiles, read_own_files
+from gpu_acceptance.run.own_files import NO_FILES, OwnFiles, choose_profile, read_own_files
 from gpu_acceptance.run.refusals import find_lone_node, find_mismatch, find_surplus, find_wrong_hardware
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.settings import Settings

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.measure.corruption.survey import excluded_rate_per_minute, miss_probability, statement
+from gpu_acceptance.measure.corruption.survey import excluded_rate_per_minute, statement
 
 exposures = st.floats(1e-3, 1e9)
 
@@ -16,17 +16,12 @@ def test_the_rule_of_three():
 
 @given(exposures)
 def test_the_excluded_rate_would_have_been_missed_with_five_percent(exposure_s):
-    assert miss_probability(excluded_rate_per_minute(exposure_s), exposure_s) == pytest.approx(0.05)
+    assert math.exp(-excluded_rate_per_minute(exposure_s) * exposure_s / 60) == pytest.approx(0.05)
 
 
 @given(exposures, st.floats(1.01, 100))
 def test_a_longer_test_excludes_more(exposure_s, factor):
     assert excluded_rate_per_minute(factor * exposure_s) < excluded_rate_per_minute(exposure_s)
-
-
-def test_the_probability_to_miss_a_fault_a_minute_in_two_minutes():
-    assert miss_probability(1, 120) == pytest.approx(math.exp(-2))
-    assert miss_probability(0, 120) == 1
 
 
 def test_the_statement_rounds_up():
@@ -45,9 +40,3 @@ def test_no_statement_promises_more_than_was_proved(exposure_s):
 def test_no_exposure_excludes_nothing(exposure_s):
     with pytest.raises(ValueError, match=rf"^exposure_s={exposure_s}: a finite number of seconds above zero, or nothing is excluded$"):
         excluded_rate_per_minute(exposure_s)
-
-
-@pytest.mark.parametrize("rate", [-1, math.nan, math.inf])
-def test_rates_that_are_none_are_refused(rate):
-    with pytest.raises(ValueError, match=rf"^rate_per_minute={rate}: a finite number, not negative$"):
-        miss_probability(rate, 1)

@@ -21,13 +21,6 @@ def excluded_rate_per_minute(exposure_s: float) -> float:
     return -math.log(1 - CONFIDENCE) / (_checked(exposure_s) / 60)
 
 
-def miss_probability(rate_per_minute: float, exposure_s: float) -> float:
-    """Probability that a GPU corrupting data at this rate shows nothing in `exposure_s`."""
-    if not (math.isfinite(rate_per_minute) and rate_per_minute >= 0):
-        raise ValueError(f"rate_per_minute={rate_per_minute}: a finite number, not negative")
-    return math.exp(-rate_per_minute * _checked(exposure_s) / 60)
-
-
 def statement(exposure_s: float) -> str:
     """One sentence for a report. The rate is rounded up: it may not promise more than was proved."""
     rate = excluded_rate_per_minute(exposure_s)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.measure.drill import on_this_rank
+from fixtures.ranks import on_this_rank
 
 
 def test_no_fault_is_planted_unless_a_profile_says_so():

@@ -14,7 +14,7 @@ from faults import Fault
 from hosts import ADDRESSES, PORT, Hosts, faketime, needs_hosts, two_hosts
 from suite import Finished, extend_conftest
 
-from gpu_acceptance.base.deaf_launcher import PATIENCE_S
+from gpu_acceptance.base.guard import LAUNCHER_S
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.control.heartbeats import _UNREACHABLE_S, LOST_S
 from gpu_acceptance.control.rank import INCOMPLETE
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.launcher, pytest.mark.timeout(900), needs_hosts]
 
 CUT_S = 5.0
 _SAY_BYE_S = 20.0  # the last handshake, and three threads that wait in the store, 5 s each
-ENDS_WITHIN_S = 2 * (_UNREACHABLE_S + _SAY_BYE_S + 2 * PATIENCE_S)  # twice, on a machine that does other things as well
+ENDS_WITHIN_S = 2 * (_UNREACHABLE_S + _SAY_BYE_S + 2 * LAUNCHER_S)  # twice, on a machine that does other things as well
 RENDEZVOUS_S = 8
 MEET_S = 8  # in place of the bounds for a hello and for the store's answer
 IMPATIENT = f"""

@@ -40,7 +40,7 @@ ARROWS = {  # a package -> the packages that it imports: these and no others, ea
     "__init__": "",
 }
 FIXTURES = "base inventory measure record run thresholds worker"
-FIXTURES_OF_A_RUN = {"run.checkpoint_folder", "run.checkpoint_removal", "run.training_files"}  # files that a validation reads and writes
+FIXTURES_OF_A_RUN = {"run.checkpoint_folder", "run.training_files"}  # files that a validation reads and writes
 PURE = ("base.text", "thresholds.limit", "record.run_record", "record.figure", "record.gpu_telemetry", "verdict")
 SHIPPED = profile_names(shipped_dir())
 SELECTED = [name for name in SHIPPED if name in {"cpu", "h200-sxm"}]  # the ones that this suite has run on

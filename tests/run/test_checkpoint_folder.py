@@ -9,9 +9,9 @@ import pytest
 from needs import is_root
 from waiting import wait_until
 
+from gpu_acceptance.base.guard import remove_checkpoint, remove_within
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.run.checkpoint_folder import OLD_S, folder_of, make, make_anew, refuse_unusable, remove_old, sees
-from gpu_acceptance.run.checkpoint_removal import remove, remove_within
 
 WRITTEN = ("ddp/__0_0.distcp", "ddp/.metadata", "ddp/.metadata.tmp", "ddp/part-0.json", "ddp/manifest.json.tmp", "fsdp/losses.json")
 
@@ -98,9 +98,9 @@ def test_who_sees_the_folder_knows_the_mark(folder, tmp_path):
 
 
 def test_all_that_we_wrote_is_removed(folder, tmp_path):
-    remove(folder)
+    remove_checkpoint(folder)
     assert all_under(tmp_path) == []
-    remove(folder)
+    remove_checkpoint(folder)
 
 
 ALLOWED = "; --checkpoint-dir=DIR names a folder with room, in which rank 0 may write and remove"
@@ -145,7 +145,7 @@ def test_a_file_of_somebody_else_stays_and_so_does_its_folder(folder):
     (folder / "ddp" / "notes.txt").touch()
     (folder / "ddp" / "part-1.json").symlink_to(folder / "ddp" / "notes.txt")
     (folder / "mine").mkdir()
-    remove(folder)
+    remove_checkpoint(folder)
     assert all_under(folder) == [".gpu-acceptance-checkpoint", "ddp", "ddp/notes.txt", "ddp/part-1.json", "mine"]
 
 
@@ -154,14 +154,14 @@ def test_no_link_is_followed(folder, tmp_path):
     folder.rename(other)
     folder.symlink_to(other)
     before = all_under(other)
-    remove(folder)
+    remove_checkpoint(folder)
     assert all_under(other) == before
     inside = made(tmp_path, "b-run")
     for name in ("__0_0.distcp", ".metadata", ".metadata.tmp", "part-0.json", "manifest.json.tmp"):
         (inside / "ddp" / name).unlink()
     (inside / "ddp").rmdir()
     (inside / "ddp").symlink_to(other / "ddp")
-    remove(inside)
+    remove_checkpoint(inside)
     assert all_under(other) == before
     assert all_under(inside) == [".gpu-acceptance-checkpoint", "ddp"]
 
@@ -173,7 +173,7 @@ def test_without_our_marker_it_is_not_ours(folder, marker):
     if marker is not None:
         path.write_text(marker)
     before = all_under(folder)
-    remove(folder)
+    remove_checkpoint(folder)
     assert all_under(folder) == before
     with pytest.raises(FileExistsError, match=r"is there and is none of ours: no marker \.gpu-acceptance-checkpoint of this run in it$"):
         make(folder, "mark")
@@ -183,7 +183,7 @@ def test_a_run_of_the_name_none_is_no_folder_without_a_marker(tmp_path):
     own = made(tmp_path, "None")
     (own / ".gpu-acceptance-checkpoint").unlink()
     before = all_under(own)
-    remove(own)
+    remove_checkpoint(own)
     assert all_under(own) == before
 
 
@@ -192,7 +192,7 @@ def test_a_marker_that_is_a_link_is_none(folder, tmp_path):
     path.rename(tmp_path / "marker")
     path.symlink_to(tmp_path / "marker")
     before = all_under(folder)
-    remove(folder)
+    remove_checkpoint(folder)
     assert all_under(folder) == before
 
 

@@ -8,13 +8,12 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gpu_acceptance.base.folder_check import find_wrong
+from gpu_acceptance.base.guard import MARKER, PREFIX, find_wrong, is_ours, marker_of, remove_checkpoint
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.folder.run_files import RUN_ID
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Row
-from gpu_acceptance.run.checkpoint_removal import MARKER, PREFIX, is_ours, marker_of, remove
 from gpu_acceptance.thresholds.limit import Profile, subject_of_metric
 from gpu_acceptance.verdict.judge import judge
 
@@ -51,7 +50,7 @@ def make_anew(folder: Path, mark: str) -> list[str]:
     Raises OSError, which says where a folder for checkpoints may be.
     """
     try:
-        remove(folder)
+        remove_checkpoint(folder)
         make(folder, mark)
         return remove_old(folder)
     except OSError as error:
@@ -91,7 +90,7 @@ def remove_old(folder: Path) -> list[str]:
     old = [other for other in _siblings(folder) if _is_ours(other) and now_s - _touched_s(other) > OLD_S]
     for other in old:
         with contextlib.suppress(OSError):  # of another user, or removed meanwhile by another run
-            remove(other)
+            remove_checkpoint(other)
     return [other.name for other in old if not os.path.lexists(other)]
 
 

@@ -45,6 +45,16 @@ class HookLimit:
         self._stopped: float | None = None
         self._num_raised = 0
 
+    @contextlib.contextmanager
+    def of_others(self) -> Iterator[None]:
+        """Around hooks of others: what comes out of them is noted, and goes no further."""
+        try:
+            self.begin()
+            yield
+            self.end()
+        except BaseException as error:
+            self.note(error)
+
     def begin(self) -> None:
         """From here on hooks run; they are given less time once the verdict is there, or a signal has asked for the end."""
         self._patience_s = self._run.hooks_after_verdict_s if self._run.ending else _BEFORE_THE_VERDICT_S
@@ -135,22 +145,14 @@ class LastWord:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None]:
-        try:
-            self._limit.begin()
+        with self._limit.of_others():
             yield
-            self._limit.end()
-        except BaseException as error:
-            self._limit.note(error)
         self._end()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_unconfigure(self) -> Generator[None]:
-        try:
-            self._limit.begin()
+        with self._limit.of_others():
             yield
-            self._limit.end()
-        except BaseException as error:
-            self._limit.note(error)
         end_process_within(_ENDS_WITHIN_S, self._say_it())
 
     def _say_it(self) -> int:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from gpu_acceptance.base.deaf_launcher import end_launcher_later
+from gpu_acceptance.base.guard import end_launcher_later
 from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.control.control import UnreachableError
 from gpu_acceptance.control.messages import Agreed, AskClock, Clock, Collected, Hello, Problem, Refused, Welcome

@@ -6,10 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_acceptance.base import shared_removal
-from gpu_acceptance.base.deaf_launcher import end_launcher_later
-from gpu_acceptance.base.folder_check import ask
-from gpu_acceptance.base.shared_removal import new_mark, stem_in
+from gpu_acceptance.base.guard import ask, end_launcher_later, new_mark, remove_within, stem_in
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.messages import Agreed, Final, StopRequest
 from gpu_acceptance.control.rank import USAGE, Rank, RefusedError, UnmetError, interrupted
@@ -25,7 +22,6 @@ from gpu_acceptance.report.event_files import write_event_files
 from gpu_acceptance.report.junit import JUNIT
 from gpu_acceptance.report.summary_text import tell_github
 from gpu_acceptance.run.checkpoint_folder import are_evidence, folder_of
-from gpu_acceptance.run.checkpoint_removal import remove_within
 from gpu_acceptance.run.collecting import Collected, read_validations
 from gpu_acceptance.run.joining import agree, note_refusal
 from gpu_acceptance.run.outputs import empty, write_error_file
@@ -272,7 +268,7 @@ class Run:
         self.files.flush_terminal()
         if self.refused is None:  # a refusal has said bye
             self.supervisor.say_bye(self.alive)
-        self._end_deaf_launcher()
+        self._end_silent_launcher()
 
     def remove_checkpoints(self) -> None:
         """Once they are judged, by the rank that made their folder; last of all, since what they lie on may be slow. A later run removes
@@ -287,7 +283,7 @@ class Run:
         """The rank that reports, once no worker is left; returns a line to say where something of killed ones stays."""
         if self.record is None or self.shared_stem is None:
             return []
-        stays = ask(shared_removal.__file__, str(self.shared_stem), patience_s=_CLEARING_S)
+        stays = ask("shared", str(self.shared_stem), patience_s=_CLEARING_S)
         return [f"--shared-dir: what workers left there when they were killed stays: {self.shared_stem}*: {stays}"] if stays else []
 
     def write_event_files(self) -> list[str]:
@@ -331,7 +327,7 @@ class Run:
             problem = [f"manifest: none of {self.files.folder}: {describe(error)}"]
         return [*where_it_is(self.files.folder), *problem]
 
-    def _end_deaf_launcher(self) -> None:
+    def _end_silent_launcher(self) -> None:
         """One rank of a node that is cut off sees to it."""
         launcher = self.supervisor.stop_signals.launcher
         if self.supervisor.is_cut_off and self.place.local_rank == 0 and self.place.has_agent and launcher:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.base.folder_check import find_silent
+from gpu_acceptance.base.guard import find_silent
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.inventory.needs import OLDEST, lacking_packages
 from gpu_acceptance.measure.lora.dialogue import DialogueError

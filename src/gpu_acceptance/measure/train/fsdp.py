@@ -11,7 +11,6 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from gpu_acceptance.measure.collectives import largest, over_ranks
-from gpu_acceptance.measure.timing import time_blocks
 from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
 from gpu_acceptance.measure.train.models import compile_by_blocks
 from gpu_acceptance.measure.train.parallel import Sharding, digest, sharded
@@ -99,16 +98,7 @@ def measure(
 
     with tuned(workload, device):
         training = Training(workload, dist.get_rank(), device, wrap, feed=feed, autocast=False)
-        blocks = time_blocks(
-            training.step,
-            device=device,
-            num_blocks=times.num_blocks,
-            block_s=times.block_s,
-            min_iterations=times.min_steps,
-            warmup_s=times.warmup_s,
-            before_block=lambda: largest(0, device),
-            agree=lambda number: largest(number, device),
-        )
+        blocks = training.time_blocks(times, lambda number: largest(number, device))
         steps_s, cvs_percent = over_ranks([blocks.median_s, blocks.cv_percent], device)
         trained = training.told(max(steps_s), max(cvs_percent), blocks.spans[0].begin_s, blocks.spans[-1].end_s)
         return FsdpResult(

@@ -115,38 +115,29 @@ def _gpt2(shape: Decoder) -> nn.Module:
     return cast(nn.Module, GPT2LMHeadModel(config))
 
 
+def _rotary(shape: Decoder, theta: float) -> dict[str, Any]:
+    """Settings of a decoder with rotary positions of this base."""
+    return {
+        "vocab_size": shape.vocabulary,
+        "max_position_embeddings": shape.sequence,
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads,
+        "intermediate_size": shape.mlp_width,
+        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+        "tie_word_embeddings": False,
+        "use_cache": False,
+        "attn_implementation": _ATTENTION,
+    }
+
+
 def _llama(shape: Decoder) -> nn.Module:
-    config = LlamaConfig(
-        vocab_size=shape.vocabulary,
-        max_position_embeddings=shape.sequence,
-        hidden_size=shape.width,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-        intermediate_size=shape.mlp_width,
-        rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},  # Llama 3
-        tie_word_embeddings=False,
-        use_cache=False,
-        attn_implementation=_ATTENTION,
-    )
-    return cast(nn.Module, LlamaForCausalLM(config))
+    return cast(nn.Module, LlamaForCausalLM(LlamaConfig(**_rotary(shape, 500_000.0))))  # theta of Llama 3
 
 
 def _qwen2(shape: Decoder) -> nn.Module:
-    config = Qwen2Config(
-        vocab_size=shape.vocabulary,
-        max_position_embeddings=shape.sequence,
-        hidden_size=shape.width,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-        intermediate_size=shape.mlp_width,
-        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},  # Qwen2-7B, as the rest
-        tie_word_embeddings=False,
-        initializer_range=shape.initial_std,
-        use_cache=False,
-        attn_implementation=_ATTENTION,
-    )
+    config = Qwen2Config(**_rotary(shape, 1_000_000.0), initializer_range=shape.initial_std)  # theta of Qwen2-7B
     return cast(nn.Module, Qwen2ForCausalLM(config))
 
 

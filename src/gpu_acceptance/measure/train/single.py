@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from gpu_acceptance.measure.timing import time_blocks, time_each
+from gpu_acceptance.measure.timing import time_each
 from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
 from gpu_acceptance.measure.train.shapes import Workload
 from gpu_acceptance.measure.train.trained import Times, Trained, Training
@@ -53,16 +53,7 @@ def measure(
 
     with tuned(workload, device):
         training = Training(workload, rank, device, wrap, feed=feed)
-        blocks = time_blocks(
-            training.step,
-            device=device,
-            num_blocks=times.num_blocks,
-            block_s=times.block_s,
-            min_iterations=times.min_steps,
-            warmup_s=times.warmup_s,
-            before_block=lambda: agree(0),
-            agree=agree,
-        )
+        blocks = training.time_blocks(times, agree)
         steps_s = tuple(time_each(training.step, _NUM_SINGLES, device))
         trained = training.told(blocks.median_s, blocks.cv_percent, blocks.spans[0].begin_s, blocks.spans[-1].end_s)
     return SingleResult(trained, steps_s)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from gpu_acceptance.measure.timing import time_block
+from gpu_acceptance.measure.timing import Blocks, time_block, time_blocks
 from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
 from gpu_acceptance.measure.train.models import build
 from gpu_acceptance.measure.train.shapes import ResNet, Shape, Workload
@@ -123,6 +123,19 @@ class Training:
         steps: Iterator[Sequence[Part]] = ([(1, batch)] for batch in feed.batches(workload, rank, device))
         self.step = TrainStep(self.module, steps, device=device, autocast=autocast)
         self.first_step_s = time_block(self.step, 1, device).end_s - begin_s
+
+    def time_blocks(self, times: Times, agree: Callable[[int], int]) -> Blocks:
+        """Time blocks of steps that begin together. `agree` gives the largest of one number from each rank. Collective, in `agree`."""
+        return time_blocks(
+            self.step,
+            device=self.device,
+            num_blocks=times.num_blocks,
+            block_s=times.block_s,
+            min_iterations=times.min_steps,
+            warmup_s=times.warmup_s,
+            before_block=lambda: agree(0),
+            agree=agree,
+        )
 
     def told(self, step_s: float, block_cv_percent: float, begin_s: float, end_s: float) -> Trained:
         """What came of it, of blocks between two moments of time.monotonic. Waits for the device."""

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from gpu_acceptance.base import folder_check
-from gpu_acceptance.base.folder_check import ask, find_silent, find_wrong
+from gpu_acceptance.base import guard
+from gpu_acceptance.base.guard import ask, find_silent, find_wrong
 
 
 @pytest.mark.parametrize("find", [find_wrong, find_silent])
@@ -19,8 +19,8 @@ def test_whatever_answers_is_not_silent(tmp_path):
     assert find_silent(tmp_path) == find_silent(tmp_path / "no") == ""
 
 
-def test_a_script_that_fails_is_no_answer(tmp_path):
-    assert ask(str(tmp_path / "no"), patience_s=60) == "no answer: exit code 2"
+def test_a_program_that_is_none_is_no_answer():
+    assert ask("no such program", patience_s=60) == "no answer: exit code 1"
 
 
 def test_what_is_wrong_with_a_folder(tmp_path):
@@ -35,7 +35,7 @@ def test_a_root_that_may_not_write_is_told_of_who_may_take_it_for_somebody_else(
     """As on NFS with root_squash: here without the capability that lets root write anywhere."""
     (tmp_path / "theirs").mkdir(mode=0o755)
     os.chown(tmp_path / "theirs", 65534, 65534)
-    command = ["setpriv", "--bounding-set=-dac_override", sys.executable, folder_check.__file__, "folder", str(tmp_path / "theirs")]
+    command = ["setpriv", "--bounding-set=-dac_override", sys.executable, guard.__file__, "folder", str(tmp_path / "theirs")]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     why = "which its server may take for somebody else (exports(5), root_squash)"
     assert said == f"not writable by root, {why}; name a folder that is, on every node\n"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gpu_acceptance.base.deaf_launcher import end_launcher_later, is_torchrun, main
+from gpu_acceptance.base.guard import end_launcher, end_launcher_later, is_torchrun
 
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 DEAF = """
@@ -33,14 +33,14 @@ def test_one_that_does_not_hear_that_either_is_killed(tmp_path):
 
 def test_a_launcher_that_ends_by_itself_is_left_alone():
     with subprocess.Popen(["torchrun", "0.5"], executable="sleep") as launcher:
-        main(launcher.pid, patience_s=60)
+        end_launcher(launcher.pid, patience_s=60)
         assert launcher.wait(60) == 0
-        main(launcher.pid, patience_s=60)  # and one that is gone is nobody
+        end_launcher(launcher.pid, patience_s=60)  # and one that is gone is nobody
 
 
 def test_a_parent_that_is_no_torchrun_is_left_alone():
     with subprocess.Popen(["sh", "-c", "read line; exit 7"], stdin=subprocess.PIPE) as shell:
-        main(shell.pid, patience_s=0.1)
+        end_launcher(shell.pid, patience_s=0.1)
         shell.communicate(b"torchrun\n")
     assert shell.returncode == 7
 

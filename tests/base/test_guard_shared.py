@@ -2,9 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.base import shared_removal
-from gpu_acceptance.base.folder_check import ask
-from gpu_acceptance.base.shared_removal import new_mark, remove, stem_in
+from gpu_acceptance.base.guard import ask, new_mark, remove_shared, stem_in
 from gpu_acceptance.measure.shared_fs import throughput, tokens
 from gpu_acceptance.measure.shared_fs.throughput import Place, write_whole
 
@@ -33,7 +31,7 @@ def test_all_that_this_run_left_is_removed_and_nothing_of_others(stem, tmp_path)
     other = leave(stem_in(tmp_path, "20261120-064931-3fa2", new_mark()), "0123")
     (tmp_path / "theirs").touch()
     before = sorted(other.rglob("*"))
-    assert ask(shared_removal.__file__, str(stem), patience_s=60) == ""
+    assert ask("shared", str(stem), patience_s=60) == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([other.name, "theirs"])
     assert sorted(other.rglob("*")) == before
 
@@ -42,7 +40,7 @@ def test_what_is_not_ours_in_it_stays_and_is_told(stem):
     folder = leave(stem, "0123")
     (folder / "thesis.tex").touch()
     (folder / "rank-00001" / "data").touch()
-    assert remove(stem) == f"{folder}: Directory not empty"
+    assert remove_shared(stem) == f"{folder}: Directory not empty"
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) == ["rank-00001", "rank-00001/data", "thesis.tex"]
 
 
@@ -53,10 +51,10 @@ def test_no_link_is_followed(stem, tmp_path):
     folder = leave(stem, "0123")
     (folder / "rank-00002").symlink_to(tmp_path / "theirs")
     (folder / "data-00002").symlink_to(tmp_path / "theirs" / "token")
-    assert remove(stem) == f"{folder}: Directory not empty"
+    assert remove_shared(stem) == f"{folder}: Directory not empty"
     assert sorted(path.name for path in folder.iterdir()) == ["data-00002", "rank-00002"]
     assert (tmp_path / "theirs" / "token").read_text() == "stays"
 
 
 def test_a_directory_that_is_gone_is_told(tmp_path):
-    assert remove(tmp_path / "gone" / "stem-") == f"{tmp_path / 'gone'}: No such file or directory"
+    assert remove_shared(tmp_path / "gone" / "stem-") == f"{tmp_path / 'gone'}: No such file or directory"

@@ -1,0 +1,241 @@
+"""Programs of their own, each started by a rank: they ask what may never answer, remove what a rank left, or end a launcher.
+
+A file system whose server is dead holds whoever asks it something, and a thread that the kernel holds keeps its process from ending.
+Standard library only. No symbolic link is followed, and nothing is removed that a run of ours has not written.
+"""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import select
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ANSWER_S = 20.0  # an automounter may have to ask a server first; ranks are awaited for 60 s (run/joining.py)
+LAUNCHER_S = 15.0  # a launcher that hears ends within seconds of its first rank
+_TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "gpu_acceptance.control.torchrun")
+_OF_SHARED_FS = re.compile(r"(data-\d+|small-\d+-\d+|token|replaced|first|number)(\.new)?")  # what fixtures/shared_fs.py has ranks write
+_FOLDERS_OF_SHARED_FS = re.compile(r"rank-\d+")
+PREFIX = "gpu-acceptance-checkpoint-"
+MARKER = ".gpu-acceptance-checkpoint"
+WAYS = ("ddp", "fsdp", "lora")
+_MOST_BYTES = 4096  # of a marker
+# What torch.distributed.checkpoint and measure/train/checkpoint_files.py write.
+_OF_A_CHECKPOINT = re.compile(r"__\d+_\d+\.distcp|\.metadata(\.tmp)?|(part-\d+|manifest|losses)\.json(\.tmp)?")
+
+
+def _start(program: str, *arguments: str, stdout: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, program, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # torchrun kills the sessions of its ranks
+        text=True,
+        errors="backslashreplace",
+    )
+
+
+def ask(program: str, *arguments: str, patience_s: float) -> str:
+    """Return what a program below prints, or that it was not through within this time: it is ended then, or left to the kernel."""
+    asker = _start(program, *arguments, stdout=subprocess.PIPE)
+    try:
+        said, _ = asker.communicate(timeout=patience_s)
+    except subprocess.TimeoutExpired:
+        asker.kill()
+        asker.returncode = 0  # it is left alone: a kill may not reach it
+        assert asker.stdout
+        asker.stdout.close()
+        return f"no answer within {patience_s:g} s: is its server there? (findmnt -T DIR)"
+    return said.strip() if asker.returncode == 0 else f"no answer: exit code {asker.returncode}"
+
+
+# --- folders that may not answer -----------------------------------------------------------------------------------------------
+
+
+def find_wrong(folder: Path, patience_s: float = ANSWER_S) -> str:
+    """Return why nobody can write into this folder, or that it does not answer; an empty text where it can be used."""
+    return ask("folder", str(folder), patience_s=patience_s)
+
+
+def find_silent(path: Path, patience_s: float = ANSWER_S) -> str:
+    """Return that this path does not answer, where it does not; whether anything is there is for others to find out."""
+    return ask("answer", str(path), patience_s=patience_s)
+
+
+def _wrong_with(name: str) -> str:
+    folder = Path(name)
+    try:
+        mode = folder.stat().st_mode
+        flags = os.statvfs(folder).f_flag  # a mode may be remembered; this asks the server
+    except OSError as error:
+        return f"{error.strerror}; name a folder that is there on every node"
+    if not stat.S_ISDIR(mode):
+        return "not a folder; name one that is there on every node"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        is_mapped = os.geteuid() == 0 and not flags & os.ST_RDONLY
+        whom = " by root, which its server may take for somebody else (exports(5), root_squash)" if is_mapped else ""
+        return f"not writable{whom}; name a folder that is, on every node"
+    return ""
+
+
+def _asked(name: str) -> str:
+    with contextlib.suppress(OSError):  # an answer as well
+        os.statvfs(name)
+    return ""
+
+
+# --- what killed workers left in --shared-dir ------------------------------------------------------------------------------------
+
+
+def new_mark() -> str:
+    """For rank 0 to tell all others, once a run."""
+    return secrets.token_hex(8)
+
+
+def stem_in(parent: Path, run_id: str, mark: str) -> Path:
+    """Return what the paths of all folders of this run begin with: its name and 64 random bits that nobody else knew."""
+    return parent / f".gpu-acceptance-shared-{run_id}-{mark}-"
+
+
+def remove_shared(stem: Path) -> str:
+    """Removes all folders with this beginning; returns the first that stays and why, or nothing."""
+    try:
+        folders = sorted(path for path in stem.parent.iterdir() if path.name.startswith(stem.name))
+    except OSError as error:
+        return f"{stem.parent}: {error.strerror}"
+    return next(filter(None, map(_remove_shared_folder, folders)), "")
+
+
+def _remove_shared_folder(folder: Path) -> str:
+    try:
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            return ""
+        for _, folders, names, fd in os.fwalk(folder, topdown=False):
+            for name in names:
+                if _OF_SHARED_FS.fullmatch(name) and stat.S_ISREG(os.lstat(name, dir_fd=fd).st_mode):
+                    os.unlink(name, dir_fd=fd)
+            for name in filter(_FOLDERS_OF_SHARED_FS.fullmatch, folders):
+                with contextlib.suppress(OSError):  # a link, or something is in it that is not ours
+                    os.rmdir(name, dir_fd=fd)
+        folder.rmdir()
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    return ""
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------------------
+
+
+def remove_checkpoint(folder: Path) -> None:
+    """Deletes what we wrote there, and the folder where nothing else is left in it. A folder without our marker stays as it is."""
+    if not is_ours(folder):
+        return
+    for way in WAYS:
+        if _is_folder(folder / way):
+            _remove_files(folder / way)
+            with contextlib.suppress(OSError):  # something is in it that is not ours
+                (folder / way).rmdir()
+    if [path.name for path in folder.iterdir()] == [MARKER]:
+        (folder / MARKER).unlink()
+        folder.rmdir()
+
+
+def remove_within(folder: Path, patience_s: float) -> None:
+    """Do the same in a process of its own, for which nobody waits longer."""
+    remover = _start("checkpoint", str(folder))
+    try:
+        remover.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        remover.returncode = 0  # it is left alone
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether a run has named it after itself and put its marker there."""
+    return folder.name.startswith(PREFIX) and _is_folder(folder) and marker_of(folder).get("run_id") == folder.name.removeprefix(PREFIX)
+
+
+def _is_folder(path: Path) -> bool:
+    return _is(path, stat.S_ISDIR)
+
+
+def _is(path: Path, kind: Callable[[int], bool]) -> bool:
+    try:
+        return kind(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def marker_of(folder: Path) -> dict[str, object]:
+    """What stands in its marker; nothing where that is none of ours."""
+    path = folder / MARKER
+    if not _is(path, stat.S_ISREG):
+        return {}
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_MOST_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _remove_files(folder: Path) -> None:
+    for path in folder.iterdir():
+        if _OF_A_CHECKPOINT.fullmatch(path.name) and _is(path, stat.S_ISREG):
+            path.unlink()
+
+
+# --- a launcher that does not see its ranks end ----------------------------------------------------------------------------------
+
+
+def end_launcher_later(launcher_pid: int, patience_s: float = LAUNCHER_S) -> None:
+    """Have the launcher get a SIGTERM if it still runs after `patience_s`, and a SIGKILL if it does after as long again.
+
+    torchrun 2.13 with c10d rendezvous, on a node that was cut off, was there for 16 minutes more than its only rank: it waits in a store
+    that no longer answers until the kernel gives up on the connection. Only a torchrun is ended: the parent of a rank can be a shell that
+    has more to do, or a process that took in the orphans of a launcher that is gone.
+    """
+    _start("launcher", str(launcher_pid), str(patience_s))
+
+
+def end_launcher(launcher_pid: int, patience_s: float) -> None:
+    """End it now, with as long a wait before each signal."""
+    from gpu_acceptance.base.pidfd import pidfd_open, pidfd_send_signal  # here: the line at the end of this file finds it
+
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = pidfd_open(launcher_pid)
+        if not is_torchrun(launcher_pid):
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not select.select([pidfd], [], [], patience_s)[0]:
+                pidfd_send_signal(pidfd, number)
+
+
+def is_torchrun(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether the process runs torchrun itself, by its own command line: `torchrun ...`, `python torchrun ...`, `python -m ...`."""
+    try:
+        command, *arguments = (proc / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return False
+    program = next((argument for argument in arguments if not argument.startswith("-")), "") if "python" in Path(command).name else command
+    return Path(program).name in _TORCHRUN
+
+
+PROGRAMS: dict[str, Callable[..., object]] = {
+    "folder": _wrong_with,
+    "answer": _asked,
+    "shared": lambda stem: remove_shared(Path(stem)),
+    "checkpoint": lambda folder: remove_checkpoint(Path(folder)),
+    "launcher": lambda pid, patience_s: end_launcher(int(pid), float(patience_s)),
+}
+
+
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[2]))  # last: our folder must not shadow a standard module
+    print(PROGRAMS[sys.argv[1]](*sys.argv[2:]) or "")

@@ -6,7 +6,7 @@ NCCL's own log shows the algorithm and the transport. All other collectives and 
 import pytest
 
 from gpu_acceptance.inventory import nccl_log, nccl_physics
-from gpu_acceptance.measure import native, nccl
+from gpu_acceptance.measure import nccl
 
 pytestmark = pytest.mark.min_ranks(2)
 
@@ -62,7 +62,7 @@ def test_physics(gpu, parameter, check, check_all, record, record_latency):
 def test_native(ranks, time_collective, record, parameter):
     """Where nccl-tests is installed, its own figure beside ours, from the same GPUs: it informs."""
     num_bytes, num_gpus = parameter("nccl.large_bytes"), ranks.world_size if ranks.device.type == "cuda" else 0
-    found = ranks.gather("native", native.ask(num_bytes, num_gpus, ranks.num_nodes) if ranks.rank == 0 else "")[0]
+    found = ranks.gather("native", nccl.ask_nccl_tests(num_bytes, num_gpus, ranks.num_nodes) if ranks.rank == 0 else "")[0]
     if isinstance(found, str):
         record("nccl.all_reduce.native", found, "text")
         return

@@ -3,7 +3,8 @@
 import pytest
 
 from gpu_acceptance.inventory import infiniband, infiniband_health, nccl_log, nccl_physics, nic, port_counters
-from gpu_acceptance.measure import loopback, nccl
+from gpu_acceptance.measure import nccl
+from gpu_acceptance.measure.exchange import LOOPBACK_ENVIRONMENT, measure_loopback
 
 pytestmark = pytest.mark.min_ranks(2)
 
@@ -17,13 +18,13 @@ def devices(parameter):
 
 
 @pytest.mark.min_ranks_per_node(2)
-@pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **loopback.ENVIRONMENT})
+@pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **LOOPBACK_ENVIRONMENT})
 def test_loopback(devices, exchange_of, lost_ranks_fail, ranks, check, check_all, record):
     """Inside each node, with all traffic forced through its cards: each is used, over the transport that was bought, and at its rate."""
     nodes, hosts = ranks.gather("node", ranks.node), ranks.gather("host", ranks.host)
     exchange = exchange_of("nic")
     with lost_ranks_fail(lambda rank: f"rank {rank} ({hosts[rank]})"):
-        found = loopback.measure(exchange, nodes, ranks.rank)
+        found = measure_loopback(exchange, nodes, ranks.rank)
         log = nccl_log.read_own()
         used = ranks.gather("devices", nic.told_devices(log, nodes))
         if not found.rates:

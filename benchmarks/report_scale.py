@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from gpu_acceptance.folder.results import write_results
-from gpu_acceptance.report import write_page
+from gpu_acceptance.report.build import write_page
 from tests.report.browser import NAMES, Browser
 from tests.report.large import NUM_VALIDATIONS, large
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_acceptance.folder.manifest import read_manifest, write_manifest
 from gpu_acceptance.folder.results import read_results, write_results
-from gpu_acceptance.report import write_page
+from gpu_acceptance.report.build import write_page
 from gpu_acceptance.report.exports import write_exports
 from tests.cli.test_verbs import leave_run, run
 from tests.journals import RUN_ID, told

@@ -8,9 +8,9 @@ from dataclasses import asdict
 import torch
 import torch.distributed as dist
 
-from gpu_acceptance.measure import localise, loopback, nccl
+from gpu_acceptance.measure import localise, nccl
 from gpu_acceptance.measure.collectives import NAMES
-from gpu_acceptance.measure.exchange import Exchange, LostContactError, Sizes
+from gpu_acceptance.measure.exchange import Exchange, LostContactError, Sizes, measure_loopback
 
 WORLD_SIZE = 4
 SIZES = Sizes(num_bytes=4_006, num_iterations=3, num_blocks=3, contact_s=60.0)  # not whole elements: 4004 are used
@@ -119,7 +119,7 @@ def located(rank: int, board: Board) -> dict[str, object]:
 
 def looped(rank: int, board: Board, nodes=TWO_NODES, sizes: Sizes = SIZES) -> dict[str, object]:
     moved = exchange(rank, board, sizes)
-    found = loopback.measure(moved, nodes, rank)
+    found = measure_loopback(moved, nodes, rank)
     return {"rates": sorted(found.rates.items()), "num_wrong": moved.num_wrong}
 
 

@@ -4,15 +4,15 @@ from itertools import combinations
 
 import pytest
 
-from gpu_acceptance.measure import loopback
-from gpu_acceptance.measure.loopback import Loopback
+from gpu_acceptance.measure import exchange
+from gpu_acceptance.measure.exchange import Loopback
 
 
 @pytest.mark.parametrize(
     ("nodes", "num_rounds"), [([0] * 8, 7), ([0] * 3, 3), ([0, 0, 1, 1], 1), ([0, 1, 0, 1, 0, 0], 3), ([0, 1, 2], 1), ([0], 1)]
 )
 def test_each_two_ranks_of_a_node_meet_once_and_no_others(nodes, num_rounds):
-    rounds = loopback.rounds(nodes)
+    rounds = exchange.rounds(nodes)
     assert len(rounds) == num_rounds
     assert all(len({rank for pair in pairs for rank in pair}) == 2 * len(pairs) for pairs in rounds)
     wanted = [pair for pair in combinations(range(len(nodes)), 2) if nodes[pair[0]] == nodes[pair[1]]]
@@ -29,14 +29,14 @@ class Scripted:
     def measure(self, route):
         self.met.append(route)
         rates = [0.0] * self.world_size
-        for pair in loopback.rounds([0] * self.world_size)[len(self.met) - 1]:
+        for pair in exchange.rounds([0] * self.world_size)[len(self.met) - 1]:
             for end in pair:
                 rates[end] = self.rate_of(end, sum(pair) - end)
         return rates
 
 
 def judged(rank, rate_of):
-    return loopback.measure(Scripted(rank, rate_of), [0] * 4, rank)
+    return exchange.measure_loopback(Scripted(rank, rate_of), [0] * 4, rank)
 
 
 def test_a_slow_card_is_slow_with_all_and_its_partners_are_not():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.measure import native
+from gpu_acceptance.measure import nccl
 
 PRINTED = Path(__file__).with_name("nccl_tests") / "all_reduce-4-h200.txt"
 GiB = 2**30
@@ -16,7 +16,7 @@ def program(tmp_path, monkeypatch):
     """Puts a program on PATH that runs these lines of shell."""
 
     def put(lines):
-        path = tmp_path / native.PROGRAM
+        path = tmp_path / nccl.PROGRAM
         path.write_text(f"#!/bin/sh\n{lines}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -26,41 +26,41 @@ def program(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("num_bytes", "busbw"), [(4 * GiB, 362.45), (2**20, 85.95), (8 * GiB, 365.03)])
 def test_the_figure_of_a_size_is_that_in_place(num_bytes, busbw):
-    assert native.in_place(PRINTED.read_text(), num_bytes) == busbw
+    assert nccl.in_place_busbw(PRINTED.read_text(), num_bytes) == busbw
 
 
 @pytest.mark.parametrize(("text", "number"), [("", 0), ("nothing\n", 0), (PRINTED.read_text() * 2, 2)])
 def test_no_row_or_several_are_no_figure(text, number):
-    with pytest.raises(native.NativeError, match=f"^all_reduce_perf: {number} rows of 1048576 bytes, not 1$"):
-        native.in_place(text, 2**20)
+    with pytest.raises(nccl.NativeError, match=f"^all_reduce_perf: {number} rows of 1048576 bytes, not 1$"):
+        nccl.in_place_busbw(text, 2**20)
 
 
 def test_it_is_asked_for_one_size_on_all_gpus(program, tmp_path):
     program(f'echo "$@" >{tmp_path}/asked; cat {PRINTED}')
-    assert native.ask(4 * GiB, num_gpus=4, num_nodes=1) == 362.45
+    assert nccl.ask_nccl_tests(4 * GiB, num_gpus=4, num_nodes=1) == 362.45
     assert (tmp_path / "asked").read_text().split()[:6] == ["--minbytes", str(4 * GiB), "--maxbytes", str(4 * GiB), "--ngpus", "4"]
 
 
 def test_one_that_fails_says_how(program):
     program("echo no device >&2; exit 3")
-    assert native.ask(8, num_gpus=2, num_nodes=1) == "all_reduce_perf: exit code 3: no device"
+    assert nccl.ask_nccl_tests(8, num_gpus=2, num_nodes=1) == "all_reduce_perf: exit code 3: no device"
 
 
 def test_one_that_hangs_is_ended(program, monkeypatch):
-    monkeypatch.setattr(native, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(nccl, "_TIMEOUT_S", 0.2)
     program("exec sleep 3600")
-    said = native.ask(8, num_gpus=2, num_nodes=1)
+    said = nccl.ask_nccl_tests(8, num_gpus=2, num_nodes=1)
     assert said.startswith("all_reduce_perf: TimeoutExpired: Command ")
     assert said.endswith(" timed out after 0.2 seconds")
 
 
 def test_where_there_is_none_it_is_not_on_path(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert native.ask(8, num_gpus=2, num_nodes=1) == "all_reduce_perf is not on PATH"
+    assert nccl.ask_nccl_tests(8, num_gpus=2, num_nodes=1) == "all_reduce_perf is not on PATH"
 
 
 @pytest.mark.parametrize(("num_gpus", "num_nodes"), [(16, 2), (0, 1), (1, 1)])
 def test_elsewhere_it_is_not_asked(program, num_gpus, num_nodes):
     program("exit 1")
     said = f"all_reduce_perf is asked on one node of 2 GPUs or more, not on {num_nodes} of {num_gpus} GPUs"
-    assert native.ask(8, num_gpus=num_gpus, num_nodes=num_nodes) == said
+    assert nccl.ask_nccl_tests(8, num_gpus=num_gpus, num_nodes=num_nodes) == said

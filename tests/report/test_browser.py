@@ -4,8 +4,7 @@ from importlib import resources
 
 import pytest
 
-from gpu_acceptance.report import build_page
-from gpu_acceptance.report.build import build_compare_page
+from gpu_acceptance.report.build import build_compare_page, build_page
 from gpu_acceptance.verdict.comparison import compare
 from tests.report import samples
 

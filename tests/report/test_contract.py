@@ -2,7 +2,7 @@
 
 import re
 
-from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.contract import bring_up, contract_view
 from gpu_acceptance.report.exports import build_metrics
 from gpu_acceptance.report.summary import summary_lines

@@ -2,7 +2,7 @@
 
 import re
 
-from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.topology import fabric
 from tests.report import samples
 from tests.report.pages import parse

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.record.figure import MOST_POINTS, curve_of
-from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.charts import HEIGHT, WIDTH, histograms
 from tests.report import samples
 from tests.report.pages import parse

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import build_page
 from tests.report import samples
 from tests.report.pages import parse
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.cluster import inventory
 from tests.report import samples
 from tests.report.pages import parse

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.folder.results import read_results
-from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import build_page
 from tests.report import samples
 from tests.report.large import large
 

@@ -16,7 +16,8 @@ from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuUse
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.report import build_page, untested, write_page
+from gpu_acceptance.report import untested
+from gpu_acceptance.report.build import build_page, write_page
 from gpu_acceptance.report.validations import BAR_WIDTH, judgement_lines, make_bar, name_ranks
 from gpu_acceptance.report.words import OUTCOME, STATUS
 from tests.report import samples

@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import build_page
 from tests.report import samples
 from tests.report.large import large
 

@@ -9,7 +9,7 @@ import pypdf
 import pytest
 
 from gpu_acceptance.folder.results import read_results
-from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.problems import problems
 from tests.report import samples
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.report import build_page
 from gpu_acceptance.report.advice import advice_on
+from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.problems import problems
 from gpu_acceptance.report.summary_text import annotations
 from tests.report import samples

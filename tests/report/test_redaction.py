@@ -14,7 +14,7 @@ from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import RankRecord
-from gpu_acceptance.report import write_page
+from gpu_acceptance.report.build import write_page
 from gpu_acceptance.report.exports import EXPORTS
 from gpu_acceptance.report.naming import StandIns, learn_record, learn_texts
 from gpu_acceptance.report.redaction import Redactor

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.sizes import scaling
 from tests.report import samples
 from tests.report.pages import parse

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.formatting import by_margin
 from gpu_acceptance.report.scoreboard import scoreboard
 from tests.report import samples

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.side_by_side import MOST_CLOSE, MOST_METRICS, MOST_NODES, closest, heat_map, matrices, scale_of
 from gpu_acceptance.report.validations import MOST_RANKS, notable, note
 from tests.report import samples

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_acceptance.record.row import Attempt
-from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.charts import PANEL_HEIGHT, PANEL_WIDTH
 from gpu_acceptance.report.sizes import collectives, size_text
 from tests.report import samples

@@ -1,7 +1,7 @@
 """Where ranks are: what `binding` writes is read again, nodes that are alike are drawn once, and any other text is text."""
 
 from gpu_acceptance.inventory.pci_topology import Distance
-from gpu_acceptance.report import build_page
+from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.topology import topology
 from tests.report import samples
 from tests.report.pages import parse

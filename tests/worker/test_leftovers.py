@@ -169,7 +169,7 @@ import numpy, psutil, torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
 from gpu_acceptance.inventory import needs
-from gpu_acceptance.measure import native, timing
+from gpu_acceptance.measure import nccl, timing
 from gpu_acceptance.measure.corruption import survey
 from gpu_acceptance.measure.gemm import operands
 from gpu_acceptance.measure.train import data_files, models, trained, tuned

@@ -1,7 +1,8 @@
 """Text for people and for files: bounded, printable, in ranges, and the nearest known name."""
 
 import difflib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 MAX_TEXT = 16_384  # characters of one message, stack or log tail in a record
 MAX_LINE = 500  # characters of a foreign text inside one line of ours
@@ -39,6 +40,17 @@ def one_line(text: str) -> str:
 
 def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
+
+
+def first_few(texts: Sequence[str], most: int, rest: str = "{} more") -> list[str]:
+    """Return the first `most` texts and, where there are others, how many: `["a", "b", "3 more"]`."""
+    return [*texts[:most], *([rest.format(len(texts) - most)] if len(texts) > most else [])]
+
+
+def each_once(texts: Iterable[str], most: int = 8) -> str:
+    """Return each text once, with how often it was there, the most frequent first: `a (3 times); b; 2 more`."""
+    kinds = Counter(texts).most_common()
+    return "; ".join(first_few([text if number == 1 else f"{text} ({number} times)" for text, number in kinds], most))
 
 
 def compress(numbers: Iterable[int], separator: str = ",") -> str:

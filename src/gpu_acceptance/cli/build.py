@@ -16,8 +16,7 @@ from gpu_acceptance.folder.rebuild import copy_journals, find_journals, journal_
 from gpu_acceptance.folder.results import RESULTS, read_results, write_results
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report import write_page
-from gpu_acceptance.report.build import REPORT
+from gpu_acceptance.report.build import REPORT, write_page
 from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing, write_event_files
 from gpu_acceptance.report.exports import write_exports

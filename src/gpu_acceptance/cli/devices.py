@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from gpu_acceptance.base.text import first_few
 from gpu_acceptance.cli.plain_text import Column, TableRow, form_answer, on_off, say, say_all, say_why, section, size, table, yes_no
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuReading, GpusReading, NvLink, Pcie, PeerLink
@@ -125,8 +126,7 @@ def _of_some(gpus: tuple[GpuReading, ...]) -> Iterator[str]:
         yield f"NVLinks not up: {'; '.join(f'GPU {index}: {as_cpu_list(links)}' for index, links in down.items() if links)}"
     running = [(gpu.index, process) for gpu in gpus if not isinstance(gpu.processes, Missing) for process in gpu.processes]
     if running:
-        more = f", {len(running) - _MOST_PROCESSES} more" if len(running) > _MOST_PROCESSES else ""
-        yield f"processes: {', '.join(_process(index, one) for index, one in running[:_MOST_PROCESSES])}{more}"
+        yield f"processes: {', '.join(first_few([_process(index, one) for index, one in running], _MOST_PROCESSES))}"
 
 
 def _not_up(links: Answer[tuple[NvLink, ...]]) -> list[int]:

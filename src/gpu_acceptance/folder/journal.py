@@ -13,7 +13,7 @@ from typing import Annotated, Self
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gpu_acceptance.base.model import encode, first_problem
-from gpu_acceptance.base.text import named
+from gpu_acceptance.base.text import first_few, named
 from gpu_acceptance.folder.disk import RecordError, fsync_folder, read_regular
 from gpu_acceptance.record.job import RankFacts, RankIdentity
 from gpu_acceptance.record.row import RankRecord
@@ -209,5 +209,4 @@ def _why(found: Iterable[tuple[RankIdentity, Refusal, Path]]) -> str:
     if len(ranks) == 1:
         return next(iter(ranks))
     said = [f'{named("rank", who)} said "{message}"' for message, who in ranks.items()]
-    more = [f"and {len(said) - _MOST_SAID} more"] if len(said) > _MOST_SAID else []
-    return ", ".join([*said[:_MOST_SAID], *more])
+    return ", ".join(first_few(said, _MOST_SAID, "and {} more"))

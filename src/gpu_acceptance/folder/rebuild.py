@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gpu_acceptance.base.text import first_few
 from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomically
 from gpu_acceptance.folder.journal import JournalContent, NothingRanError, find_why_it_never_began, read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest
@@ -183,9 +184,9 @@ def _attempt(nodeid: str, number: int, found: Sequence[RankRecord], job: Job) ->
 
 def _not_concluded(contents: Sequence[JournalContent], job: Job, why: str) -> list[str]:
     problems = sorted({problem for content in contents for problem in content.problems})
-    more = [f"... and {len(problems) - _MOST_PROBLEMS} more problems in journals"] if len(problems) > _MOST_PROBLEMS else []
     found = f"rebuilt from {len(job.by_rank)} of {job.world_size} journals"
-    return [f"no reporter saw this run whole: {found} ({why})", *problems[:_MOST_PROBLEMS], *more]
+    shown = first_few(problems, _MOST_PROBLEMS, "... and {} more problems in journals")
+    return [f"no reporter saw this run whole: {found} ({why})", *shown]
 
 
 def _took_no_part(contents: Sequence[JournalContent]) -> list[str]:

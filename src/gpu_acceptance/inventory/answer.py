@@ -7,6 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from gpu_acceptance.base.text import first_few
+
 T = TypeVar("T")
 
 _MOST_BYTES = 1 << 20  # of one file of /proc or /sys
@@ -90,14 +92,13 @@ def missing_over(error: OSError, path: Path) -> Missing:
 
 def named(texts: Sequence[str]) -> str:
     """At most eight of them, and how many more there are, in what a message shows."""
-    more = [f"{len(texts) - _MOST_NAMED} more"] if len(texts) > _MOST_NAMED else []
-    return ", ".join([*texts[:_MOST_NAMED], *more])[:MOST_TEXT]
+    return ", ".join(first_few(texts, _MOST_NAMED))[:MOST_TEXT]
 
 
 def as_much_as_fits(texts: Sequence[str]) -> str:
     """Into the text of one figure: those at the front, and how many more there are."""
     shown = next((number for number in range(len(texts), 0, -1) if len("; ".join(texts[:number])) <= MOST_TEXT), 0)
-    return "; ".join([*texts[:shown], *([f"{_AND_MORE}{len(texts) - shown} more"] if shown < len(texts) else [])])
+    return "; ".join(first_few(texts, shown, f"{_AND_MORE}{{}} more"))
 
 
 def those_that_fitted(text: str) -> list[str]:

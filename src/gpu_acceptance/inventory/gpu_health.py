@@ -5,6 +5,7 @@ An answer that is missing is handed on as it is: whoever judges it has no value,
 
 from collections.abc import Callable, Iterator
 
+from gpu_acceptance.base.text import first_few
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.gpu import EccCounts, GpuProcess, GpuReading, GpusReading, GpuUse, NvLink
 
@@ -161,7 +162,7 @@ def processes(gpu: GpuUse | GpuReading) -> FindingsWithDetail:
 def process_list(found: tuple[GpuProcess, ...]) -> str:
     """`pid 1607: 1204 MiB, pid 1700: memory not supported`."""
     texts = [f"pid {one.pid}: {_memory_of(one)}" for one in found]
-    return ", ".join([*texts[:_MOST_PROCESSES], *([f"{len(texts) - _MOST_PROCESSES} more"] if len(texts) > _MOST_PROCESSES else [])])
+    return ", ".join(first_few(texts, _MOST_PROCESSES))
 
 
 def _memory_of(process: GpuProcess) -> str:

@@ -3,10 +3,10 @@
 What was found counts, however much of the log there is. That nothing was found counts only where all of it could be read, from boot on.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from gpu_acceptance.base.text import each_once
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.kernel_log import KernelLog, PcieError, SXid, Xid
@@ -19,7 +19,6 @@ Finding = tuple[str, Answer[int], str, str] | tuple[str, Answer[int], str, str, 
 Findings = Iterator[Finding]
 
 _NO_REPAIR = {Remedy.IGNORE, Remedy.RESTART_APPLICATION}
-_MOST_NAMED = 8  # kinds of messages
 
 
 def errors(log: KernelLog, gpu: GpuReading, place: Answer[Place]) -> Findings:
@@ -29,12 +28,18 @@ def errors(log: KernelLog, gpu: GpuReading, place: Answer[Place]) -> Findings:
         yield from ((f"kernel_log.errors.{name}", address, "count", "") for name in ("xids", "lost", "pcie"))
         return
     to_repair = [meaning for meaning in _meanings(log.xids, {address}) if meaning.remedy not in _NO_REPAIR]
-    yield "kernel_log.errors.xids", _counted(to_repair, log, _unreadable(log)), "count", _named(map(str, to_repair)), labels_of(to_repair)
+    yield (
+        "kernel_log.errors.xids",
+        _counted(to_repair, log, _unreadable(log)),
+        "count",
+        each_once(map(str, to_repair)),
+        labels_of(to_repair),
+    )
     lost = [f"{one.at_s:.0f} s after boot" for one in _known(log.lost_gpus) if one.pci_bus_id == address]
-    yield "kernel_log.errors.lost", _counted(lost, log, _unreadable(log)), "count", _named(lost)
+    yield "kernel_log.errors.lost", _counted(lost, log, _unreadable(log)), "count", each_once(lost)
     own = [error for error in _known(log.pcie_errors) if _is_above(error, address, place)]
     bad = [f"{error.pci_bus_id} {error.severity}" for error in own if error.severity in {"non-fatal", "fatal"}]
-    yield "kernel_log.errors.pcie", _counted(bad, log, _doubts(own, log, place)), "count", _named(bad)
+    yield "kernel_log.errors.pcie", _counted(bad, log, _doubts(own, log, place)), "count", each_once(bad)
 
 
 def elsewhere(log: KernelLog, gpus: Iterable[GpuReading]) -> Findings:
@@ -44,10 +49,15 @@ def elsewhere(log: KernelLog, gpus: Iterable[GpuReading]) -> Findings:
     addresses = [*(xid.pci_bus_id for xid in _known(log.xids)), *(one.pci_bus_id for one in _known(log.lost_gpus))]
     strange = [address for address in addresses if address not in shown]
     number = unknown if unknown and strange else _counted(strange, log, _unreadable(log))
-    yield "kernel_log.elsewhere.gpus", number, "count", _named(strange)
+    yield "kernel_log.elsewhere.gpus", number, "count", each_once(strange)
     fatal = [f"SXid {one.number} of {one.switch}" for one in _known(log.sxids) if one.is_fatal is True]
     doubtful = [one for one in _known(log.sxids) if isinstance(one.is_fatal, Missing)]
-    yield "kernel_log.elsewhere.sxids", _counted(fatal, log, _first_doubt(doubtful) or _unreadable(log)), "count", _named(fatal)
+    yield (
+        "kernel_log.elsewhere.sxids",
+        _counted(fatal, log, _first_doubt(doubtful) or _unreadable(log)),
+        "count",
+        each_once(fatal),
+    )
 
 
 def _known(found: Answer[tuple[T, ...]]) -> tuple[T, ...]:
@@ -98,10 +108,3 @@ def _doubts(own: Sequence[PcieError], log: KernelLog, place: Answer[Place]) -> M
     path = place if isinstance(place, Missing) else place.pci_path
     others = [error for error in _known(log.pcie_errors) if error.severity != "corrected"]
     return path if isinstance(path, Missing) and others else None
-
-
-def _named(texts: Iterable[str]) -> str:
-    """Each once, with how often it was there."""
-    kinds = Counter(texts).most_common()
-    named = [text if number == 1 else f"{text} ({number} times)" for text, number in kinds[:_MOST_NAMED]]
-    return "; ".join([*named, *([f"{len(kinds) - _MOST_NAMED} more"] if len(kinds) > _MOST_NAMED else [])])

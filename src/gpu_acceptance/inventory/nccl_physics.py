@@ -5,6 +5,7 @@ What the log does not tell is missing, and what this suite does not know is `unk
 
 from collections.abc import Iterator, Sequence
 
+from gpu_acceptance.base.text import first_few
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.nccl_log import Choice, Connection, NcclLog
 
@@ -117,12 +118,7 @@ def named(used: Sequence[Connection]) -> str:
     pairs: dict[str, list[str]] = {}
     for one in used:
         pairs.setdefault(one.transport, []).append(_pair(one))
-    return "; ".join(f"{transport}: {_first(named)}" for transport, named in sorted(pairs.items()))
-
-
-def _first(pairs: Sequence[str]) -> str:
-    more = [f"{len(pairs) - _MOST_PAIRS} more"] if len(pairs) > _MOST_PAIRS else []
-    return ", ".join([*pairs[:_MOST_PAIRS], *more])
+    return "; ".join(f"{transport}: {', '.join(first_few(named, _MOST_PAIRS))}" for transport, named in sorted(pairs.items()))
 
 
 def _pair(connection: Connection) -> str:

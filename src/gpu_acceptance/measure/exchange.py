@@ -15,17 +15,19 @@ import contextlib
 import math
 import statistics
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from gpu_acceptance.base.text import first_few
 from gpu_acceptance.measure import message
 from gpu_acceptance.measure.message import Span
 from gpu_acceptance.measure.timing import time_block
+from gpu_acceptance.measure.tournament import circle_round, seats_of
 
 Pair = tuple[int, int]  # two ranks, the lower first
 
@@ -35,6 +37,9 @@ _TO_DO = "to do: take out who is lost, of a pair one end after the other, and ru
 _PERIOD = 2**22 - 1  # three times as much and the number of a rank is exact in fp32; odd, because NCCL works in pieces of 2**k elements
 _POLL_S = 0.001
 Share = Callable[[str, float], list[float]]  # what it is, and that of every rank, in rank order; collective
+LOOPBACK_ENVIRONMENT = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}  # what a worker that measures must start with
+
+_Pair = tuple[int, int]
 
 
 class LostContactError(Exception):
@@ -74,8 +79,7 @@ def lost_pairs(told: Sequence[int], *, ends_at_once: bool) -> list[Pair]:
 
 
 def _few(names: Sequence[str]) -> str:
-    more = [f"and {len(names) - _MOST_TOLD} more"] if len(names) > _MOST_TOLD else []
-    return ", ".join([*names[:_MOST_TOLD], *more])
+    return ", ".join(first_few(names, _MOST_TOLD, "and {} more"))
 
 
 @dataclass(frozen=True)
@@ -184,3 +188,46 @@ class Exchange:
 
     def _message(self, rank: int) -> list[Span]:
         return [Span(0, len(self._given), _PERIOD, message.slope(rank), message.offset(rank))]
+
+
+@dataclass(frozen=True)
+class Loopback:
+    """GB/s that one rank had with each other rank of its node, each way; empty where it is alone."""
+
+    rates: Mapping[int, float]
+
+    @property
+    def best(self) -> float:
+        """The rank must not be alone."""
+        return max(self.rates.values())
+
+    @property
+    def told(self) -> str:
+        best = max(self.rates, key=self.rates.__getitem__)
+        return f"with rank {best}, the fastest of {len(self.rates)}"
+
+
+def rounds(nodes: Sequence[int]) -> list[list[_Pair]]:
+    """Disjoint pairs of ranks of one node, from the node of each rank; in all rounds each two of a node meet once."""
+    members = defaultdict(list)
+    for rank, node in enumerate(nodes):
+        members[node].append(rank)
+    num_rounds = max(len(seats_of(len(ranks))) for ranks in members.values()) - 1
+    return [[pair for ranks in members.values() for pair in _pairs(ranks, number)] for number in range(num_rounds)]
+
+
+def _pairs(ranks: Sequence[int], number: int) -> list[_Pair]:
+    seats = seats_of(len(ranks))
+    meetings = circle_round(seats, number) if number < len(seats) - 1 else []
+    return [(ranks[one], ranks[other]) for one, other in meetings]
+
+
+def measure_loopback(exchange: Exchange, nodes: Sequence[int], rank: int) -> Loopback:
+    """Every round; no rate where a rank is alone on its node. Collective. Raises LostContactError where nothing moves between two."""
+    had: dict[int, float] = {}
+    for pairs in rounds(nodes):
+        peer = next((sum(pair) - rank for pair in pairs if rank in pair), None)
+        rates = exchange.measure(None if peer is None else Route(peer, peer))
+        if peer is not None:
+            had[peer] = min(rates[rank], rates[peer])
+    return Loopback(had)

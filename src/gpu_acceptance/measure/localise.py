@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median_high
 
+from gpu_acceptance.base.text import first_few
 from gpu_acceptance.measure import tournament
 from gpu_acceptance.measure.exchange import Exchange, Route, ring
 from gpu_acceptance.measure.tournament import Found, Meeting, Pair, Path
@@ -162,9 +163,7 @@ class Located:
         """What is slow, in a sentence; nodes first, worst first. Of more than a screen can hold, how many more."""
         nodes = [f"{self.names[score.node]} {score.deficit_percent:.1f} %" for score in self.found.suspects]
         paths = [f"path {self._ends(path)} {path.deficit_percent:.1f} %" for path in self.found.path_suspects]
-        told = [*nodes, *paths]
-        more = [f"and {len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []
-        return ", ".join([*told[:_MOST_TOLD], *more]) or "none"
+        return ", ".join(first_few([*nodes, *paths], _MOST_TOLD, "and {} more")) or "none"
 
     def of_node(self, node: int) -> str:
         """What the deficit of a node rests on: its rates, with whom, against what."""

@@ -22,8 +22,8 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from gpu_acceptance.measure.pcie import WORD_BYTES, words
 from gpu_acceptance.measure.peer_matrix import Cell, Matrix, Pair, circle_rounds
-from gpu_acceptance.measure.words import WORD_BYTES, words
 
 MODES = ("unidirectional", "bidirectional")
 _FIRST_WORD = 2**40  # times the number of a GPU: no word of one is a word of another

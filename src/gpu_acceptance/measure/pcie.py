@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 
 from gpu_acceptance.measure.timing import Blocks, time_blocks
-from gpu_acceptance.measure.words import WORD_BYTES, words
 
+WORD_BYTES = 8
+_ODD = 0x9E3779B97F4A7C15 - 2**64  # 2**64 over the golden ratio (Knuth, TAOCP 6.4): times an odd number, no two words are equal
 NUMA_MAPS = Path("/proc/self/numa_maps")
 _PORTABLE = 1  # cudaHostRegisterPortable: what torch itself registers with
 _PAGES = re.compile(r" N(\d{1,4})=(\d{1,15})\b")
@@ -40,6 +41,11 @@ _WAKING_BYTES = 64 << 20
 _WAKING_COPIES = 128  # each way: 8 GiB, which take 0.15 s at 55 GB/s
 
 Work = Callable[[], Blocks]
+
+
+def words(first: int, beyond: int, device: torch.device, stride: int = 1) -> Tensor:
+    """The words with the numbers from `first` to before `beyond`: int64, bits of both kinds everywhere."""
+    return torch.arange(first, beyond, stride, device=device).mul_(_ODD)
 
 
 @dataclass(frozen=True)

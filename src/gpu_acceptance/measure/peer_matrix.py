@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_acceptance.base.text import first_few
 from gpu_acceptance.measure.tournament import circle_round, seats_of
 
 Pair = tuple[int, int]  # source, destination
@@ -103,7 +104,7 @@ def whose_fault(bad: Collection[Pair], names: Sequence[str]) -> str:
     rest = sorted((source, destination) for source, destination in bad if source not in senders and destination not in receivers)
     said = [f"all that {names[gpu]} sent" for gpu in senders] + [f"all that {names[gpu]} received" for gpu in receivers]
     said += [f"{names[source]} to {names[destination]}" for source, destination in rest]
-    return ", ".join([*said[:_MOST_NAMED], *([f"{len(said) - _MOST_NAMED} more"] if len(said) > _MOST_NAMED else [])])
+    return ", ".join(first_few(said, _MOST_NAMED))
 
 
 def to_text(matrix: Matrix) -> str:

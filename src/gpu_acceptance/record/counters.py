@@ -1,11 +1,10 @@
 """What rose while a validation ran: counters of GPUs and ports, and NCCL's warnings in the log."""
 
 import os
-from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from gpu_acceptance.base.text import clip
+from gpu_acceptance.base.text import clip, each_once, first_few
 from gpu_acceptance.inventory import gpu_counters, nccl_log
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.gpu_counters import CountersReading
@@ -58,14 +57,9 @@ def _figure(metric: str, warnings: list[str], limited: frozenset[str], *, is_who
     judged = metric in limited
     if not is_whole:
         return make_figure(metric, None, "count", judged=judged, anomaly=f"the worker wrote more than {_MOST_BYTES} bytes meanwhile")
-    return make_figure(metric, len(warnings), "count", judged=judged, detail=_named(warnings))
-
-
-def _named(warnings: list[str]) -> str:
-    """Each once, with how often it was there."""
-    kinds = Counter(clip(warning, _MOST_WARNING) for warning in warnings).most_common()
-    named = [text if number == 1 else f"{text} ({number} times)" for text, number in kinds[:_MOST_NAMED]]
-    return "; ".join([*named, *([f"{len(kinds) - _MOST_NAMED} more"] if len(kinds) > _MOST_NAMED else [])])
+    return make_figure(
+        metric, len(warnings), "count", judged=judged, detail=each_once((clip(warning, _MOST_WARNING) for warning in warnings), _MOST_NAMED)
+    )
 
 
 def risen(
@@ -89,7 +83,7 @@ def _counter_figure(name: str, before: CountersReading, after: CountersReading, 
     parts = [f"{part}: {rise}" for part, rise in numbers.items() if rise and part]
     labels = next((part.labels for part, rise in numbers.items() if rise and isinstance(part, PortName)), NONE)
     value = total / 1e9 if _unit(name) == "s" else total
-    return make_figure(metric, value, _unit(name), judged=judged, detail=_named_causes(parts), labels=labels)
+    return make_figure(metric, value, _unit(name), judged=judged, detail="; ".join(first_few(parts, _MOST_COUNTERS)), labels=labels)
 
 
 def _unit(name: str) -> str:
@@ -132,10 +126,5 @@ def _xids(after: CountersReading, limited: frozenset[str]) -> Figure:
     if isinstance(xids, Missing):
         return figure_of(metric, xids, "count", judged=judged)
     meanings = [meaning_of(number) for number in xids]
-    named = _named_causes([str(one) for one in dict.fromkeys(meanings)])
+    named = "; ".join(first_few([str(one) for one in dict.fromkeys(meanings)], _MOST_COUNTERS))
     return make_figure(metric, len(xids), "count", judged=judged, detail=named, labels=labels_of(meanings))
-
-
-def _named_causes(parts: list[str]) -> str:
-    more = [f"{len(parts) - _MOST_COUNTERS} more"] if len(parts) > _MOST_COUNTERS else []
-    return "; ".join([*parts[:_MOST_COUNTERS], *more])

@@ -15,8 +15,7 @@ from gpu_acceptance.folder.disk import sha256_of, write_atomically
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.folder.results import RESULTS, results_content, write_results
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report import build_page
-from gpu_acceptance.report.build import REPORT
+from gpu_acceptance.report.build import REPORT, build_page
 from gpu_acceptance.report.exports import remove_exports, write_exports
 from gpu_acceptance.report.summary import summary_lines
 from gpu_acceptance.verdict.run_record import conclude_again

@@ -20,8 +20,8 @@ from gpu_acceptance.folder.disk import RecordError, read_regular, sha256_of, wri
 from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE, Manifest, find_manifest, write_manifest
 from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report import event_files, write_page
-from gpu_acceptance.report.build import REPORT
+from gpu_acceptance.report import event_files
+from gpu_acceptance.report.build import REPORT, write_page
 from gpu_acceptance.report.exports import EXPORTS, write_exports
 from gpu_acceptance.report.naming import STEERS, StandIns, closed_values, learn_record, learn_texts, read_stand_ins, write_stand_ins
 

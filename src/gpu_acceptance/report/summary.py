@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpu_acceptance.base.text import clip, one_line, visible
+from gpu_acceptance.base.text import clip, first_few, one_line, visible
 from gpu_acceptance.record.job import clock_sentences
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Judgement
@@ -65,7 +65,7 @@ def coverage_text(record: RunRecord) -> str:
 
 def shortened(lines: Sequence[str], most: int = _MOST_LINES, elsewhere: str = ", see the report") -> list[str]:
     """As many as people read."""
-    return [*lines[:most], *([f"... and {len(lines) - most} more{elsewhere}"] if len(lines) > most else [])]
+    return first_few(lines, most, f"... and {{}} more{elsewhere}")
 
 
 # --- culprits ------------------------------------------------------------------------------------------------------------------

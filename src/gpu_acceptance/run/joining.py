@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpu_acceptance.base.guard import end_launcher_later
-from gpu_acceptance.base.text import clip, named
+from gpu_acceptance.base.text import clip, first_few, named
 from gpu_acceptance.control.control import UnreachableError
 from gpu_acceptance.control.messages import Agreed, AskClock, Clock, Collected, Hello, Problem, Refused, Welcome
 from gpu_acceptance.control.rank import INCOMPLETE, Patience, Rank, RefusedError, UnmetError, interrupted
@@ -226,5 +226,5 @@ def _difference(nodeids: Mapping[int, Sequence[str]]) -> str:
         lines += [f"  + rank {rank} adds  {nodeid}" for nodeid in sorted(set(ids) - reference)]
     if not lines:
         return ""
-    shown = lines[:_MOST_LINES] + ([f"  ... and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else [])
+    shown = first_few(lines, _MOST_LINES, "  ... and {} more")
     return "\n".join(["ranks collected different validations (rank 0 is the reference); is the checkout the same everywhere?", *shown])

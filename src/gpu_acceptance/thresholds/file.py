@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from gpu_acceptance.base.strict_yaml import MAX_BYTES, Document, Key, StrictYamlError, parse, shown
-from gpu_acceptance.base.text import did_you_mean
+from gpu_acceptance.base.text import did_you_mean, first_few
 from gpu_acceptance.thresholds.limit import BY_SIZE, FileDigest, subject_of_metric
 from gpu_acceptance.thresholds.parameters import PARAMETERS
 from gpu_acceptance.thresholds.schema import Content, Entry, Match, PeersEntry, disagreements, number_hint
@@ -30,8 +30,7 @@ class LimitsError(ValueError):
     def __init__(self, problems: str | Iterable[str], rest: "LimitsFile | None" = None) -> None:
         self.problems = lines = [problems] if isinstance(problems, str) else list(problems)
         self.rest = rest
-        more = [f"and {len(lines) - MAX_PROBLEMS} more"] if len(lines) > MAX_PROBLEMS else []
-        super().__init__("\n".join(lines[:MAX_PROBLEMS] + more))
+        super().__init__("\n".join(first_few(lines, MAX_PROBLEMS, "and {} more")))
 
 
 @dataclass(frozen=True)

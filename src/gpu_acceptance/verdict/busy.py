@@ -7,6 +7,7 @@ or shows no process at all: pids are named and never compared, and memory in use
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
+from gpu_acceptance.base.text import first_few
 from gpu_acceptance.inventory import gpu_health
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.binding import named_devices
@@ -30,10 +31,9 @@ def find_busy(identities: Sequence[RankIdentity], profile: Profile) -> str | Non
     lines = list(dict.fromkeys(line for identity in identities for line in _lines(identity, profile)))
     if not lines:
         return None
-    more = [f"  ... and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
     head = f"somebody else uses {plural(len(lines), 'GPU')} of this job, so that no figure would be that of the hardware:"
     todo = "end what runs there (pids are those of the host), or take other GPUs; --allow-busy runs all the same, and the verdict says so"
-    return "\n".join([head, *lines[:_MOST_LINES], *more, todo])
+    return "\n".join([head, *first_few(lines, _MOST_LINES, "  ... and {} more"), todo])
 
 
 def _lines(identity: RankIdentity, profile: Profile) -> Iterator[str]:

@@ -7,7 +7,7 @@ A bound of the contract itself is compared with the same figure: it can ask for 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from gpu_acceptance.base.text import clip
+from gpu_acceptance.base.text import clip, first_few
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
@@ -50,8 +50,7 @@ def _judge(line: ContractLine, limits: Sequence[Judgement], num_nodes: int, not_
 
 def _judged(line: ContractLine, state: LineState, reasons: Sequence[str], *, declared: bool = False) -> JudgedLine:
     reasons = [clip(reason, _MOST_TEXT) for reason in dict.fromkeys(reasons)]
-    more = [f"and {len(reasons) - _MOST_REASONS} more"] if len(reasons) > _MOST_REASONS else []
-    return JudgedLine(line=line, state=state, reasons=(*reasons[:_MOST_REASONS], *more), declared=declared)
+    return JudgedLine(line=line, state=state, reasons=tuple(first_few(reasons, _MOST_REASONS, "and {} more")), declared=declared)
 
 
 def _other_size(line: ContractLine, num_nodes: int) -> str:

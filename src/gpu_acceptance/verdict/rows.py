@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from gpu_acceptance.base.text import clip
+from gpu_acceptance.base.text import clip, first_few
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import FORMING, Attempt, Judgement, RankRecord, Row
@@ -33,8 +33,7 @@ _MOST_LINES = 6
 def unlike_variables(job: Job) -> str:
     """`NCCL_P2P_DISABLE is not set on rank 0 (...), '1' on rank 1 (...)`; empty where the ranks of each node agree."""
     told = [f"{name} is {', '.join(_values(job, name, ranks))}" for name, ranks in _differing(job)]
-    more = [f"and {len(told) - _MOST_VARIABLES} more"] if len(told) > _MOST_VARIABLES else []
-    return "; ".join([*told[:_MOST_VARIABLES], *more])
+    return "; ".join(first_few(told, _MOST_VARIABLES, "and {} more"))
 
 
 def _differing(job: Job) -> Iterator[tuple[str, list[int]]]:

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 
+from gpu_acceptance.base.text import first_few
 from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
 from gpu_acceptance.measure.train import data
 from gpu_acceptance.measure.train.models import build
@@ -51,8 +52,7 @@ def together(work: Callable[[], T], share: Callable[[str], Sequence[str]]) -> T:
         problem = _told(error)
     told = [f"rank {rank}: {text}" for rank, text in enumerate(share(problem)) if text]
     if told:
-        more = [f"{len(told) - _MOST_NAMED} ranks more"] if len(told) > _MOST_NAMED else []
-        raise OSError("; ".join([*told[:_MOST_NAMED], *more]))
+        raise OSError("; ".join(first_few(told, _MOST_NAMED, "{} ranks more")))
     return done[0]
 
 

@@ -4,10 +4,10 @@ import dataclasses
 from xml.etree import ElementTree
 
 import pytest
-from gpu.nvidia_smi import COMPARED, FIELDS, NOT_COMPARED, NOT_SHOWN, differences
 from snapshots import REAL, REAL_NAMES, changed, leaves, real, snapshot_of
 
 from gpu_acceptance.inventory.answer import Missing, Why
+from tools.gpu.nvidia_smi import COMPARED, FIELDS, NOT_COMPARED, NOT_SHOWN, differences
 
 
 def xml_of(name):

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpu.nvidia_smi import differences
 from snapshots import REAL, REAL_NAMES
 
 from gpu_acceptance.cli.snapshot_file import decode, read_snapshot, redact
+from tools.gpu.nvidia_smi import differences
 
 TOOL = Path(__file__).parents[1] / "tools" / "redact_snapshots.py"
 NO_CLUSTER = "00000000-0000-0000-0000-000000000000"

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpu_acceptance.measure.train.checkpoint_job import together
+from gpu_acceptance.measure.collectives import together
 
 
 def outcomes(*works):

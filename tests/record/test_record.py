@@ -325,3 +325,13 @@ def test_a_spread_that_is_none_is_an_anomaly(spread, anomaly):
 def test_a_metric_or_unit_that_is_none_is_the_test_s_mistake(metric, unit, text):
     with pytest.raises(ValueError, match=re.escape(text)):
         make_figure(metric, 1.0, unit, judged=True)
+
+
+def test_a_number_beyond_64_bits_is_in_no_record_and_no_label():
+    """A page could not be made of it: no float is as large."""
+    whole = samples.rejected().model_dump_json()
+    assert RunRecord.model_validate_json(whole)
+    with pytest.raises(ValidationError):
+        RunRecord.model_validate_json(re.sub(r'"value":[\d.]+', f'"value":1{"0" * 400}', whole, count=1))
+    with pytest.raises(ValueError, match=r"^label 'steps' is an integer beyond 64 bits"):
+        make_figure("a.b", 1, "count", judged=True, labels={"steps": 10**5000})

@@ -9,7 +9,7 @@ from pydantic_core import PydanticSerializationError
 from gpu_acceptance.base.text import MAX_TEXT, one_line
 
 CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-_OF_A_VALUE = {("bool",), ("int",), ("float",), ("str",)}  # how pydantic names the members of `Value`
+_OF_A_VALUE = {("bool",), ("int",), ("constrained-int",), ("float",), ("str",)}  # how pydantic names the members of `Value`
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 
 

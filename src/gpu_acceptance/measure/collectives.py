@@ -5,10 +5,13 @@ Tensor suffixes: N elements of the whole message, S of one rank's shard (N / wor
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from gpu_acceptance.base.text import first_few
 
 # Renamed in torch 2.13, where the old names warn at every call.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -18,6 +21,9 @@ Group = dist.ProcessGroup | None  # None: all ranks
 ROOT = 0  # of broadcast and reduce, as a rank of the group
 BYTES_PER_ELEMENT = 4  # fp32
 _TEXT_BYTES = 400
+_MOST_PROBLEM = 400  # characters of what one rank says; those of 1,000 ranks go through one message of the control store
+_MOST_RANKS_NAMED = 4
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -153,3 +159,25 @@ class Buffers:
 def _refuse_too_much(wanted_bytes: int, device: torch.device) -> None:
     if device.type == "cuda" and wanted_bytes > (free_bytes := torch.cuda.mem_get_info(device)[0]):
         raise ValueError(f"buffers of {wanted_bytes} bytes on {device}: only {free_bytes} bytes are free")
+
+
+def together(work: Callable[[], T], share: Callable[[str], Sequence[str]]) -> T:
+    """Runs `work`, and returns what it returned, once all ranks are through with theirs. Collective.
+
+    `work` waits for no other rank. Where it raised on some: OSError on all, which says on which of them and what. `share`: gives a text to
+    all ranks, and returns that of each.
+    """
+    done, problem = list[T](), ""
+    try:
+        done.append(work())
+    except Exception as error:  # of whatever kind: nobody may go on alone
+        problem = _problem_text(error)
+    told = [f"rank {rank}: {text}" for rank, text in enumerate(share(problem)) if text]
+    if told:
+        raise OSError("; ".join(first_few(told, _MOST_RANKS_NAMED, "{} ranks more")))
+    return done[0]
+
+
+def _problem_text(problem: Exception) -> str:
+    """In ASCII, of which a character is one byte."""
+    return f"{type(problem).__name__}: {problem}".encode("ascii", "backslashreplace").decode()[:_MOST_PROBLEM]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from operator import not_
 from types import MappingProxyType
-from typing import Any, Self, cast, get_args
+from typing import Any, Self, cast
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from gpu_acceptance.base.model import CLOSED, Model
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory.answer import Missing
-from gpu_acceptance.thresholds.limit import Value
+from gpu_acceptance.thresholds.limit import Value, Whole
 
 Labels = Mapping[str, str | int]
 NONE: Labels = MappingProxyType({})
@@ -44,7 +44,7 @@ class Figure:
     anomaly: str = Field(default="", exclude_if=not_)
     spread_percent: float | None = Field(default=None, exclude_if=_is_none)  # coefficient of variation of the blocks behind the value
     detail: str = Field(default="", max_length=1_000, exclude_if=not_)  # which part of the machine it is of, for people: links, ports, XIDs
-    labels: dict[str, str | int] | None = Field(
+    labels: dict[str, str | Whole] | None = Field(
         default=None, max_length=16, exclude_if=_is_none
     )  # what it is of, for whoever draws it: bytes=4096
 
@@ -56,7 +56,7 @@ _MOST_TEXT = 1_000  # characters of a text that is a figure
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _UNIT = re.compile(r"[A-Za-z0-9_%/.*^-]{1,40}")
 _LABEL = re.compile(r"[a-z][a-z0-9_]{0,29}")
-_VALUES = get_args(Value)
+_VALUES = (float, int, str, bool)
 _MOST_LABEL = 200  # characters of one that is a text
 
 
@@ -93,9 +93,15 @@ def make_figure(
 
 
 def _label(name: str, value: object) -> str | int:
+    if _is_too_long(value):
+        raise ValueError(f"label {name!r:.100} is an integer beyond 64 bits; allowed: -2**63 to 2**63 - 1")
     if not _LABEL.fullmatch(name) or isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError(f"label {name!r:.100} is {value!r:.100}; allowed: a text or an integer, by a name of {_LABEL.pattern}")
     return clip(value, _MOST_LABEL) if isinstance(value, str) else value
+
+
+def _is_too_long(value: object) -> bool:
+    return isinstance(value, int) and abs(value) >= 2**63
 
 
 def _anomaly(value: object) -> str:
@@ -105,7 +111,7 @@ def _anomaly(value: object) -> str:
         return type(value).__name__
     if isinstance(value, str) and len(value) > _MOST_TEXT:
         return f"a text of {len(value)} characters"
-    if isinstance(value, int) and abs(value) >= 2**63:
+    if _is_too_long(value):
         return "an integer beyond 64 bits"
     return ""
 

@@ -10,7 +10,7 @@ from gpu_acceptance.base.model import Model, Text
 from gpu_acceptance.record.figure import MOST_CURVES, Curve, Figure
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
-from gpu_acceptance.thresholds.limit import COUNTERS, Scope, Value, subject_of_metric
+from gpu_acceptance.thresholds.limit import COUNTERS, Scope, Value, Whole, subject_of_metric
 from gpu_acceptance.thresholds.values import is_number
 
 FORMING = "forming the group"  # the phase in which a worker meets the others of its generation
@@ -94,7 +94,7 @@ class Judgement(Model):
     margin: float | None = None  # distance to the bound as a part of it; negative: missed
     mistake: Mistake | None = Field(None, strict=False)
     ranks: tuple[int, ...] = ()  # who missed it, or the worst one where it held
-    labels: dict[str, str | int] = Field(default_factory=dict)  # of the figure that was judged, or could not be
+    labels: dict[str, str | Whole] = Field(default_factory=dict)  # of the figure that was judged, or could not be
     message: Text = ""  # one line for people; for NOT_APPLICABLE and WAIVED it carries the reason
 
     def __hash__(self) -> int:

@@ -9,9 +9,10 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, get_args
 
-from pydantic import PlainSerializer
+from pydantic import Field, PlainSerializer
 
-Value = float | int | str | bool  # tried in this order; each keeps its own type, 1 stays an int
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what other tools can read, and a float does not overflow at
+Value = float | Whole | str | bool  # tried in this order; each keeps its own type, 1 stays an int
 Scope = Literal["rank", "node", "job"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 Nodes = Literal["any", "one", "several"]

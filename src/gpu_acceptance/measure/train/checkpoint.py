@@ -13,11 +13,11 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from gpu_acceptance.measure.collectives import largest, over_ranks, split, texts_over_ranks
+from gpu_acceptance.measure.collectives import largest, over_ranks, split, texts_over_ranks, together
 from gpu_acceptance.measure.corruption.determinism import deterministic
 from gpu_acceptance.measure.train import checkpoint_files
 from gpu_acceptance.measure.train.checkpoint_files import Manifest, Reading
-from gpu_acceptance.measure.train.checkpoint_job import Job, Work, together
+from gpu_acceptance.measure.train.checkpoint_job import Job, Work
 from gpu_acceptance.measure.train.tuned import tuned
 
 T = TypeVar("T")

@@ -7,10 +7,10 @@ adapters these alone are saved: its base is the same in each job, as if read fro
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,6 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 
-from gpu_acceptance.base.text import first_few
 from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
 from gpu_acceptance.measure.train import data
 from gpu_acceptance.measure.train.models import build
@@ -29,36 +28,12 @@ from gpu_acceptance.measure.train.shapes import Decoder, Shape, Workload
 from gpu_acceptance.measure.train.step import Part, TrainStep, whole
 from gpu_acceptance.measure.train.tuned import Pace, Schedule
 
-T = TypeVar("T")
-_MOST_TOLD = 400  # characters of what one rank says; those of 1,000 ranks go through one message of the control store
 _MOST_NAMED = 4  # ranks
 Way = Literal["ddp", "fsdp"]
 _MOST_TEXT = 2000  # characters of an error
 _MOST_SEED = 2**40  # of a step; a shard adds its number
 _BASE_SEED = 0  # of frozen weights
 _TRAINED = StateDictOptions(ignore_frozen_params=True, strict=False)  # not strict: a model has frozen weights that no checkpoint has
-
-
-def together(work: Callable[[], T], share: Callable[[str], Sequence[str]]) -> T:
-    """Runs `work`, and returns what it returned, once all ranks are through with theirs. Collective.
-
-    `work` waits for no other rank. Where it raised on some: OSError on all, which says on which of them and what. `share`: gives a text to
-    all ranks, and returns that of each.
-    """
-    done, problem = list[T](), ""
-    try:
-        done.append(work())
-    except Exception as error:  # of whatever kind: nobody may go on alone
-        problem = _told(error)
-    told = [f"rank {rank}: {text}" for rank, text in enumerate(share(problem)) if text]
-    if told:
-        raise OSError("; ".join(first_few(told, _MOST_NAMED, "{} ranks more")))
-    return done[0]
-
-
-def _told(problem: Exception) -> str:
-    """In ASCII, of which a character is one byte."""
-    return f"{type(problem).__name__}: {problem}".encode("ascii", "backslashreplace").decode()[:_MOST_TOLD]
 
 
 @dataclass(frozen=True)

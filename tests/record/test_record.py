@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import replace
 from fractions import Fraction
+from typing import Union
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from gpu_acceptance.record.job import MOST_RANKS, RankFacts, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import Conclusion, Coverage, PlannedValidation, RunPlan, RunRecord
-from gpu_acceptance.thresholds.limit import COUNTERS, Change, FileDigest, Limit, Peers, Profile
+from gpu_acceptance.thresholds.limit import COUNTERS, Change, FileDigest, Limit, Peers, Profile, Whole
 from tests.journals import make_plan
 from tests.judging import make_limit, make_profile
 from tests.report import samples
@@ -31,7 +32,7 @@ floats = st.floats(allow_nan=False, allow_infinity=False)
 integers = st.integers(-(2**63), 2**63 - 1)
 values = st.booleans() | integers | floats | texts
 OF_PLACE = ("rank", "local_rank", "node", "local_world_size", "world_size")
-LEAVES = {str: texts, float: floats, int: integers}
+LEAVES = {str: texts, float: floats, int: integers, Whole: integers}
 
 
 def build(model):
@@ -76,6 +77,8 @@ def resolve(annotation):
         return st.dictionaries(LEAVES.get(arguments[0], texts), resolve(arguments[1]), max_size=2)
     if type(None) in arguments:
         return st.none() | resolve(next(argument for argument in arguments if argument is not type(None)))
+    if origin is Union:
+        return st.one_of(map(resolve, arguments))
     if hasattr(annotation, "__pydantic_fields__"):
         return build(annotation)
     return st.from_type(annotation)  # enumerations, literals and bool

@@ -15,7 +15,7 @@ from gpu_acceptance.report.formatting import innermost_frame, reproduce
 from gpu_acceptance.report.remedies import kinds_of_judgement, kinds_of_rank
 from gpu_acceptance.report.validations import Line, judgement_lines, name_ranks
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, Mark
-from gpu_acceptance.verdict.rows import declared_reason, told_by_ranks
+from gpu_acceptance.verdict.rows import declared_reason, essence, told_by_ranks
 
 _TOLD_APART = {ObjectionKind.NEVER_MEASURED, ObjectionKind.NOT_JUDGED, ObjectionKind.CONTRACT}
 JOB = "the whole job"
@@ -31,6 +31,7 @@ class Culprit:
     mark: Mark
     phase: str
     message: str
+    essence: str  # of the message: of a traceback what is wrong and where
     kinds: tuple[str, ...]  # of failure, by all that it left
     frame: str
     stack: str
@@ -94,11 +95,10 @@ def told_once(found: Iterable[Problem]) -> dict[str, Told]:
 
 
 def _folded(found: Iterable[Problem]) -> list[Problem]:
-    """A counter that cannot be read is not read in every validation: one block, and not fifty."""
+    """What no rank is to blame for and says the same in fifty validations is one block: a counter that cannot be read, a run that ended."""
     groups: dict[object, list[Problem]] = {}
     for problem in found:
-        is_of_limits = problem.lines and not problem.culprits
-        key = (problem.mark, problem.message, problem.lines) if is_of_limits else problem.anchor
+        key = problem.anchor if problem.culprits else (problem.mark, problem.message, problem.lines)
         groups.setdefault(key, []).append(problem)
     return [replace(first, others=tuple((one.anchor, one.nodeid) for one in rest)) for first, *rest in groups.values()]
 
@@ -142,6 +142,7 @@ def _culprits(row: Row, names: dict[int, str], *, may_skip: bool) -> tuple[Culpr
             mark=OUTCOME[rank.outcome],
             phase=rank.phase,
             message=rank.message,
+            essence=essence(rank.message),
             kinds=kinds_of_rank(rank),
             frame=innermost_frame(rank.stack),
             stack=rank.stack,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.inventory import infiniband, infiniband_health, nccl_log, nccl_physics, nic, port_counters
+from gpu_acceptance.inventory import infiniband, infiniband_health, nccl_log, nccl_physics, port_counters
 from gpu_acceptance.measure import nccl
 from gpu_acceptance.measure.exchange import LOOPBACK_ENVIRONMENT, measure_loopback
 
@@ -26,13 +26,13 @@ def test_loopback(devices, exchange_of, lost_ranks_fail, ranks, check, check_all
     with lost_ranks_fail(lambda rank: f"rank {rank} ({hosts[rank]})"):
         found = measure_loopback(exchange, nodes, ranks.rank)
         log = nccl_log.read_own()
-        used = ranks.gather("devices", nic.told_devices(log, nodes))
+        used = ranks.gather("devices", nccl_physics.told_devices(log, nodes))
         if not found.rates:
             return  # alone on its node, in a job whose nodes differ
         check("nic.loopback.bandwidth", found.best, "GB/s", detail=f"{found.told}, through {used[ranks.rank] or 'no RDMA device'}")
         check("nic.loopback.wrong", exchange.num_wrong, "elements")
         of_node = [told for told, node in zip(used, nodes, strict=True) if node == ranks.node]
-        check_all(nic.loopback(log, nodes, of_node, infiniband_health.chosen(infiniband.read(), devices).devices))
+        check_all(nccl_physics.loopback(log, nodes, of_node, infiniband_health.chosen(infiniband.read(), devices).devices))
         for peer, gb_per_s in found.rates.items():
             record(f"nic.loopback.with_rank_{peer}", gb_per_s, "GB/s")
 
@@ -58,4 +58,4 @@ def test_share(read_ports, ranks, parameter, check, check_all):
         before = read_ports()
         check("nic.share.wrong", nccl.count_wrong(collective, num_bytes=num_bytes, device=ranks.device), "elements", detail=collective)
         after = read_ports()
-        check_all(nic.share(before, after, collective=collective, num_bytes=num_bytes, world_size=ranks.world_size))
+        check_all(nccl_physics.share(before, after, collective=collective, num_bytes=num_bytes, world_size=ranks.world_size))

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from gpu_acceptance.base.model import encode
-from gpu_acceptance.folder.results import write_results
+from gpu_acceptance.folder.files import write_results
 from gpu_acceptance.record.job import RankIdentity
 from gpu_acceptance.report.redaction import redact_run
 from tests.report.large import large

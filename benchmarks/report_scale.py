@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpu_acceptance.folder.results import write_results
+from gpu_acceptance.folder.files import write_results
 from gpu_acceptance.report.build import write_page
 from tests.report.browser import NAMES, Browser
 from tests.report.large import NUM_VALIDATIONS, large

@@ -22,8 +22,8 @@ from faults import left_in
 from suite import make_suite, processes_in, start, torchrun_command
 from warm import Forked
 
+from gpu_acceptance.folder.files import RESULTS, read_results
 from gpu_acceptance.folder.manifest import MANIFEST, differences, read_manifest
-from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import RunRecord
 

@@ -29,7 +29,7 @@ def healthy_h200() -> Plain:
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as root:
         install(patch, nvmlDeviceGetCount_v2=out(NUM_GPUS))
         patch.setattr("gpu_acceptance.inventory.pci_topology.gpus_on_bus", lambda _root: BusReading((), ()))
-        patch.setattr("gpu_acceptance.inventory.host.hostname", lambda: "node-07")
+        patch.setattr("gpu_acceptance.inventory.system.hostname", lambda: "node-07")
         x86_node(Path(root))
         reading = node.read(Path(root))
         return json.loads(encode(Snapshot(1, "2026-11-20T12:00:00+00:00", reading)).replace(root, ""))

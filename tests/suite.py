@@ -18,7 +18,7 @@ import yaml
 from clean_environment import NO_KEY, clean_environment
 from warm import Forked, fork
 
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import Conclusion, RunRecord

@@ -11,9 +11,9 @@ import pytest
 from report.pages import parse
 
 from gpu_acceptance.cli.verbs import main
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.report.build import REPORT, build_page
-from gpu_acceptance.report.formatting import exact, judged_figure
+from gpu_acceptance.report.words import exact, judged_figure
 from gpu_acceptance.thresholds.limit import bound_at
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 

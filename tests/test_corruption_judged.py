@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.measure.corruption.peers import odd_kind
+from gpu_acceptance.measure.corruption.survey import odd_kind
 from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt

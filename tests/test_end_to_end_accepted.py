@@ -9,8 +9,8 @@ from suite import EXAMPLES, extend_conftest, make_suite, plain_pytest, run, torc
 from tensorboard_runs import read_runs
 
 from gpu_acceptance.cli.verbs import main
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.folder.manifest import read_manifest
-from gpu_acceptance.folder.results import read_results
 
 pytestmark = pytest.mark.launcher
 

@@ -4,7 +4,7 @@ import pytest
 from suite import make_suite, torchrun
 
 from gpu_acceptance.cli.verbs import main
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 
 pytestmark = pytest.mark.launcher
 

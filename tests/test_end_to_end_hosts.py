@@ -18,8 +18,8 @@ from gpu_acceptance.base.guard import LAUNCHER_S
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.control.heartbeats import _UNREACHABLE_S, LOST_S
 from gpu_acceptance.control.rank import INCOMPLETE
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.folder.journal import read_journal
-from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.verdict.reasons import FORMATION
 
 # The first test that asks may wait for all scenarios.

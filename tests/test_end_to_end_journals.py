@@ -12,8 +12,8 @@ from faults import Fault
 from suite import PYTHON, ROOT, make_suite, plain_pytest, torchrun
 
 from gpu_acceptance.cli.verbs import main
+from gpu_acceptance.folder.files import read_results, write_results
 from gpu_acceptance.folder.manifest import write_manifest
-from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.verdict.run_record import conclude_again
 
 pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]

@@ -16,7 +16,7 @@ from pods import built, environment_of, resized
 from suite import PYTHON, make_suite, shipped_suite
 from waiting import wait_until
 
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 
 pytestmark = [pytest.mark.launcher, pytest.mark.timeout(600)]
 START = Path(__file__).parents[1] / "deploy" / "kubernetes" / "start.sh"

@@ -11,8 +11,8 @@ from suite import PYTHON, extend_conftest, finished, make_suite, plain_pytest, p
 from waiting import wait_for, wait_until
 
 from gpu_acceptance.cli import verbs as cli
+from gpu_acceptance.folder.files import read_results, write_results
 from gpu_acceptance.folder.manifest import differences, read_manifest, write_manifest
-from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.record.run_record import WHOLE
 from gpu_acceptance.report.exports import EXPORTS
 from gpu_acceptance.verdict.run_record import conclude_again

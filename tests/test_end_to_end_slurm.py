@@ -20,7 +20,7 @@ from slurm import ASKED, BATCH, EACH_NODE, needs_slurm, slurm_suite, two_slurm_n
 from suite import PYTHON, extend_conftest, make_suite, processes_in
 from waiting import wait_until
 
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.inventory import slurm_health
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir

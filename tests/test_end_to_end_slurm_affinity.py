@@ -7,7 +7,7 @@ import pytest
 from slurm import ASKED, ROOT, needs_slurm, slurm_suite, two_slurm_nodes
 from suite import PYTHON, plain_pytest, shipped_suite
 
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from judged_fields import judged_fields
 from snapshots import REAL_NAMES, changed, leaves, real, snapshot_of, value_at, without
 
-from gpu_acceptance.cli.snapshot_judge import NoGpusError, judge_snapshot
+from gpu_acceptance.cli.snapshot_file import NoGpusError, judge_snapshot
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 

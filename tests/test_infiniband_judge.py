@@ -7,7 +7,7 @@ import pytest
 from networks import GOOD_ROCE_PORT, healthy_network
 from snapshots import changed, healthy_h200, leaves, snapshot_of
 
-from gpu_acceptance.cli.snapshot_judge import judge_snapshot
+from gpu_acceptance.cli.snapshot_file import judge_snapshot
 from gpu_acceptance.inventory import infiniband_health
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir

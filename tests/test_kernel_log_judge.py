@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from snapshots import changed, real, snapshot_of
 
-from gpu_acceptance.cli.snapshot_judge import judge_snapshot
+from gpu_acceptance.cli.snapshot_file import judge_snapshot
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 

@@ -12,9 +12,8 @@ from snapshots import healthy_h200, snapshot_of
 from gpu_acceptance.inventory import binding, gpu_counters, gpu_health, infiniband_health, kernel_log_health, nccl_log, port_counters
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.thresholds.file import read_file
-from gpu_acceptance.thresholds.limit import COUNTERS, Limit
+from gpu_acceptance.thresholds.limit import COUNTERS, Limit, show
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
-from gpu_acceptance.thresholds.values import show
 
 pytestmark = pytest.mark.repository
 

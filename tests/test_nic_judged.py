@@ -8,7 +8,7 @@ import pytest
 from inventory.rdma_trees import NDR_PORT, add_device
 from inventory.test_nccl_log import log
 
-from gpu_acceptance.inventory import infiniband, infiniband_health, nic, port_counters
+from gpu_acceptance.inventory import infiniband, infiniband_health, nccl_physics, port_counters
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
@@ -61,9 +61,9 @@ def looped(via_of, root):
         log(USING, *([f"Channel 00/1 : {rank}[0] -> {(rank + 1) % NUM_GPUS}[0] [send] via {via}"] if (via := via_of(rank)) else []))
         for rank in range(NUM_GPUS)
     ]
-    told = [nic.told_devices(one, [0] * NUM_GPUS) for one in logs]
+    told = [nccl_physics.told_devices(one, [0] * NUM_GPUS) for one in logs]
     devices = infiniband_health.chosen(infiniband.read(root), DEVICES).devices
-    return [list(nic.loopback(one, [0] * NUM_GPUS, told, devices)) for one in logs]
+    return [list(nccl_physics.loopback(one, [0] * NUM_GPUS, told, devices)) for one in logs]
 
 
 def own_card(rank):
@@ -107,7 +107,7 @@ def test_who_says_no_transport_is_not_judged_by_none(tmp_path):
 def test_a_card_that_a_collective_alone_went_through_is_unused():
     """The forming of the group is a collective: its rings may take cards that carry nothing afterwards."""
     found = log(USING, "Channel 00/0 : 0[0] -> 1[0] via NET/IB/0/GDRDMA", "Channel 00/1 : 0[0] -> 1[0] via NET/IB/1/GDRDMA/Shared")
-    assert nic.told_devices(found, [0, 0]) == "mlx5_1"
+    assert nccl_physics.told_devices(found, [0, 0]) == "mlx5_1"
 
 
 def test_a_card_through_which_no_gpu_goes_is_named(profile, tmp_path):
@@ -132,16 +132,16 @@ def test_what_the_log_does_not_tell_is_no_pass(profile, tmp_path):
     assert status is Status.INVALID  # the card of rank 3 may well have been used
     assert "NCCL's log does not say through which device it went: unknown (no connection told)" in message
     unread = Missing(Why.NOT_THERE, "stdout is no file")
-    of_rank = list(nic.loopback(unread, [0] * NUM_GPUS, [nic.told_devices(unread, [0])], Missing(Why.NOT_THERE)))
+    of_rank = list(nccl_physics.loopback(unread, [0] * NUM_GPUS, [nccl_physics.told_devices(unread, [0])], Missing(Why.NOT_THERE)))
     assert [value for _, value, _, _ in of_rank] == [unread, unread, Missing(Why.NOT_THERE)]
 
 
 def test_connections_to_other_nodes_alone_are_no_loopback():
     other = log(USING, "Channel 00/1 : 0[0] -> 1[0] via NET/IB/0/GDRDMA")
-    assert nic.told_devices(other, [0, 1]) == "unknown (no connection told)"
-    assert nic.told_devices(other, [0, 0]) == "mlx5_0"
-    assert nic.told_devices(other, [0]) == "unknown (no connection told)"  # of a rank that is not there
-    (_, transport, _, _), *_ = nic.loopback(other, [0, 1], [""], ())
+    assert nccl_physics.told_devices(other, [0, 1]) == "unknown (no connection told)"
+    assert nccl_physics.told_devices(other, [0, 0]) == "mlx5_0"
+    assert nccl_physics.told_devices(other, [0]) == "unknown (no connection told)"  # of a rank that is not there
+    (_, transport, _, _), *_ = nccl_physics.loopback(other, [0, 1], [""], ())
     assert transport == Missing(Why.NOT_THERE, "NCCL's log tells of no connection inside the node")
 
 
@@ -180,7 +180,7 @@ def moved(root, collective="all_reduce", **bytes_of):
         for file, first, num_bytes in (("port_xmit_data", 1000, sent), ("port_rcv_data", 7, received)):
             (root / "sys/class/infiniband" / card / "ports/1/counters" / file).write_text(str(first + num_bytes // 4))
     after = port_counters.read(DEVICES, root)
-    return list(nic.share(before, after, collective=collective, num_bytes=NUM_BYTES, world_size=16))
+    return list(nccl_physics.share(before, after, collective=collective, num_bytes=NUM_BYTES, world_size=16))
 
 
 def of_two_nodes(profile, of_node_1, tmp_path):
@@ -228,7 +228,7 @@ def damaged(root, damage):
     before = port_counters.read(DEVICES, root)
     damage(root / "sys/class/infiniband/mlx5_3/ports/1/counters/port_xmit_data")
     after = port_counters.read(DEVICES, root)
-    return list(nic.share(before, after, collective="all_reduce", num_bytes=NUM_BYTES, world_size=16))
+    return list(nccl_physics.share(before, after, collective="all_reduce", num_bytes=NUM_BYTES, world_size=16))
 
 
 @pytest.mark.parametrize(
@@ -251,13 +251,13 @@ def test_counters_that_cannot_be_compared_are_no_pass(damage, said, profile, tmp
 def test_a_port_that_comes_in_between_has_no_share(tmp_path):
     before = port_counters.read(DEVICES, add_cards(tmp_path, num=2))
     after = port_counters.read(DEVICES, add_cards(tmp_path / "later", num=3))
-    values = [value for _, value, _, _ in nic.share(before, after, collective="all_gather", num_bytes=64, world_size=2)]
+    values = [value for _, value, _, _ in nccl_physics.share(before, after, collective="all_gather", num_bytes=64, world_size=2)]
     assert values == [Missing(Why.NOT_THERE, "mlx5_2 port 1: one reading has no such port")] * 3
 
 
 def test_no_counters_at_all_is_no_pass(profile, tmp_path):
     nothing = port_counters.read(DEVICES, tmp_path)
-    shares = list(nic.share(nothing, nothing, collective="all_reduce", num_bytes=NUM_BYTES, world_size=16))
+    shares = list(nccl_physics.share(nothing, nothing, collective="all_reduce", num_bytes=NUM_BYTES, world_size=16))
     found = of_two_nodes(profile, shares, tmp_path)
     assert {status for status, _ in found.values()} == {Status.INVALID}
     assert f"not there ({tmp_path}/sys/class/infiniband)" in found["share.carried"][1]

@@ -5,7 +5,7 @@ import statistics
 import pytest
 from test_committed_runs import RUNS
 
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 from gpu_acceptance.verdict.bounds import MIN_UNITS, find_behind, peer_factor
 from gpu_acceptance.verdict.judge import num_peer_metrics

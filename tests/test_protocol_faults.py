@@ -5,8 +5,8 @@ from virtual.invariants import check
 from virtual.world import RUN_ID, Shape, World, validations
 
 from gpu_acceptance.cli import verbs as cli
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.folder.journal import read_journal
-from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.record.row import WORKER_END
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.verdict.reasons import FORMATION

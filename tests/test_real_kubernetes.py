@@ -23,7 +23,7 @@ from suite import PYTHON, plain_pytest
 from waiting import wait_until
 
 from gpu_acceptance.cli import meet
-from gpu_acceptance.inventory import kubernetes, kubernetes_pods
+from gpu_acceptance.inventory import kubernetes
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.record.outcome import Outcome
 
@@ -76,7 +76,7 @@ def account(cluster, tmp_path, monkeypatch):
 def wait(cluster, run, number, timeout_s=0.0):
     """Code and lines of the wait for pods, in the first pod."""
     lines: list[str] = []
-    read = functools.partial(kubernetes_pods.read, f"batch.kubernetes.io/controller-uid={run}", cluster.environment)
+    read = functools.partial(kubernetes.read_pods, f"batch.kubernetes.io/controller-uid={run}", cluster.environment)
     return meet.await_pods(read, number, timeout_s, lines.append), lines
 
 

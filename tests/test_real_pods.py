@@ -19,7 +19,7 @@ from real_cluster import needs_cluster, real_cluster, trimmed
 from test_real_kubernetes import ACCOUNT, SIZES, allowed, wait
 from waiting import wait_until
 
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.inventory import kubernetes
 
 pytestmark = [needs_cluster, pytest.mark.launcher, pytest.mark.timeout(300)]

@@ -40,7 +40,7 @@ ARROWS = {  # a package -> the packages that it imports: these and no others, ea
     "__init__": "",
 }
 FIXTURES = "base inventory measure record run thresholds worker"
-FIXTURES_OF_A_RUN = {"run.checkpoint_folder", "run.training_files"}  # files that a validation reads and writes
+FIXTURES_OF_A_RUN = {"run.training_files"}  # files that a validation reads and writes
 PURE = ("base.text", "thresholds.limit", "record.run_record", "record.figure", "record.gpu_telemetry", "verdict")
 SHIPPED = profile_names(shipped_dir())
 SELECTED = [name for name in SHIPPED if name in {"cpu", "h200-sxm"}]  # the ones that this suite has run on
@@ -138,11 +138,13 @@ def files_of(package):
 
 
 def file_of(name):
-    return SRC / f"{name.replace('.', '/')}.py"
+    path = SRC / f"{name.replace('.', '/')}.py"
+    assert path.exists(), path
+    return path
 
 
 def is_module(name):
-    return file_of(name).exists()
+    return (SRC / f"{name.replace('.', '/')}.py").exists()
 
 
 def name_of(path):
@@ -213,14 +215,15 @@ def test_the_inventory_asks_the_machine_and_sees_neither_pytest_nor_yaml():
 
 
 def test_dialogues_are_read_and_scored_without_what_trains():
-    found = offenders(
-        map(file_of, ("measure.lora.reading", "measure.lora.functional", "measure.lora.split")), never={"torch", "transformers"}
-    )
+    found = offenders(map(file_of, ("measure.lora.reading", "measure.lora.calls")), never={"torch", "transformers"})
     assert list(found) == []
 
 
 def test_what_is_told_of_a_series_is_told_without_a_gpu():
-    found = offenders(map(file_of, ("inventory.sample", "inventory.series", "record.thermal")), never={"torch", "pynvml", "threading"})
+    found = offenders(
+        map(file_of, ("inventory.telemetry_samples", "inventory.telemetry_series", "record.gpu_telemetry")),
+        never={"torch", "pynvml", "threading"},
+    )
     assert list(found) == []
 
 
@@ -316,20 +319,23 @@ FINDINGS = {  # subject -> the module that finds its figures
     "kernel_log": "inventory/kernel_log_health",
     "kubernetes": "inventory/kubernetes_health",
     "nccl": "inventory/nccl_physics",
-    "nic": "inventory/nic",
+    "nic": "inventory/nccl_physics",
     "slurm": "inventory/slurm_health",
-    "soak": "record/thermal",
+    "soak": "record/gpu_telemetry",
 }
 
 
 def found_metrics(subject, module):
     """The findings of a module: a tuple of metric, answer, unit, and more where a figure has a place. What its facts are of is recorded."""
+    others = {one for one, its in FINDINGS.items() if its == module} - {subject}
     for function in parsed(SRC / f"{module}.py").body:
         if isinstance(function, ast.FunctionDef) and not function.name.endswith("facts"):
             for node in ast.walk(function):
                 value = node.value if isinstance(node, ast.Yield | ast.Return) else None
                 if isinstance(value, ast.Tuple) and len(value.elts) > 2 and isinstance(value.elts[2], ast.Constant):
-                    yield subject, glob_of(value.elts[0]), value.elts[2].value
+                    metric = glob_of(value.elts[0])
+                    if metric.split(".")[0] not in others:
+                        yield subject, metric, value.elts[2].value
 
 
 PREFIXED = {  # what checks for whoever calls it with a prefix, `check_survey("soak.corruption", found)` -> the module of fixtures it is in

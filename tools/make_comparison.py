@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from gpu_acceptance.folder import results
+from gpu_acceptance.folder import files
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "reports" / "evidence" / "h200x8-accept"
@@ -23,7 +23,7 @@ RUNS = {size: HERE / f"gpus{size}" for size in (8, 4, 2)}  # by GPUs under test
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 HBM = {"copy": 4295, "triad": 4372, "read": 4370, "write": 4673}  # GB/s; sources in thresholds/h200-sxm.yaml
 WIDER = 0.02
-read_results = functools.cache(results.read_results)  # each run is asked for a dozen figures
+read_results = functools.cache(files.read_results)  # each run is asked for a dozen figures
 MiB, GiB = 2**20, 2**30
 
 HEAD = """# 8, 4 and 2 NVIDIA H200 of one node

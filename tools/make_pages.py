@@ -10,10 +10,10 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 from gpu_acceptance.cli.verbs import make_parser
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.ending import last_screen, where_it_is
-from gpu_acceptance.report.summary import summary_lines
+from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.run.offered import OPTIONS, Option
 from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gpu_acceptance.folder.results import RESULTS, read_results
+from gpu_acceptance.folder.files import RESULTS, read_results
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.build import REPORT

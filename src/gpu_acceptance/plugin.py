@@ -24,8 +24,8 @@ from gpu_acceptance.control.secret import hide_key
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing
-from gpu_acceptance.report.junit import figure_properties
-from gpu_acceptance.run import checkpoint_folder, training_files
+from gpu_acceptance.report.exports import figure_properties
+from gpu_acceptance.run import training_files
 from gpu_acceptance.run.collecting import Collection, FormationItem, order, read_validation
 from gpu_acceptance.run.debugging_variables import find_debugging
 from gpu_acceptance.run.exit_guard import HookLimit, LastWord
@@ -162,7 +162,7 @@ class Dry:
     def _look(self) -> None:
         """What a plan is made of. Raises RefusedError."""
         settings, self._identity = self._settings, read_identity(self._place)
-        checkpoint_folder.refuse_unusable("--shared-dir", settings.shared_dir)
+        training_files.refuse_unusable_folder("--shared-dir", settings.shared_dir)
         self._data = training_files.refuse_unusable_data(settings.data_dir)
         self._tuned = training_files.refuse_unusable_lora_files(settings.lora_model, settings.lora_data)
         self._own = read_own_files(settings.site, settings.contract)

@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_acceptance.base.guard import ask, new_mark, remove_shared, stem_in
-from gpu_acceptance.measure.shared_fs import throughput, tokens
+from gpu_acceptance.measure.shared_fs import promises, throughput
 from gpu_acceptance.measure.shared_fs.throughput import Place, write_whole
 
 
@@ -15,8 +15,8 @@ def stem(tmp_path):
 def leave(stem, name):
     """As a worker that is killed does, with all that it can have begun."""
     place = Place(stem.with_name(f"{stem.name}{name}"))
-    tokens.prepare(place, 1)
-    tokens.leave(place, 1, "a")
+    promises.prepare(place, 1)
+    promises.leave(place, 1, "a")
     (place.folder / "rank-00001" / "token.new").touch()
     throughput.write(place.mine("data-00001"), 1, 1)
     for file in ("replaced", "first", "number", "small-00001-000199"):

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
+from gpu_acceptance.folder.files import read_results, write_results
 from gpu_acceptance.folder.manifest import read_manifest, write_manifest
-from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.report.build import write_page
 from gpu_acceptance.report.exports import write_exports
 from tests.cli.test_verbs import leave_run, run

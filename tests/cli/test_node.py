@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snapshots import NUM_GPUS, REAL_NAMES, changed, healthy_h200, leaves, real, snapshot_of
 
+from gpu_acceptance.cli.devices import WIDTH
 from gpu_acceptance.cli.node import inventory_lines
-from gpu_acceptance.cli.plain_text import WIDTH
 from gpu_acceptance.cli.snapshot_file import take
 
 ONE_SCREEN = 48

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.cli.plain_text import WIDTH, Column, TableRow, moment, say, say_all, say_why, section, size, table
+from gpu_acceptance.cli.devices import WIDTH, Column, TableRow, moment, say, say_all, say_why, section, size, table
 from gpu_acceptance.inventory.answer import Missing, Why
 
 NOT_PERMITTED = Missing(Why.NOT_PERMITTED, "nvml: Insufficient Permissions")

@@ -8,7 +8,7 @@ from api_server import JOB_LABEL, JOB_UID, cluster, in_container, pod, unschedul
 
 from gpu_acceptance.cli import meet
 from gpu_acceptance.cli.verbs import main
-from gpu_acceptance.inventory import kubernetes, kubernetes_pods
+from gpu_acceptance.inventory import kubernetes
 
 pytestmark = pytest.mark.needs("openssl")
 
@@ -47,7 +47,7 @@ def wait(api):
 
     def wait_for(number=2, timeout_s=0.0):
         lines = []
-        code = meet.await_pods(partial(kubernetes_pods.read, LABELS, api.environment), number, timeout_s, lines.append)
+        code = meet.await_pods(partial(kubernetes.read_pods, LABELS, api.environment), number, timeout_s, lines.append)
         return code, lines
 
     return wait_for

@@ -20,7 +20,7 @@ from gpu_acceptance.cli.snapshot_file import (
     take,
     write_snapshot,
 )
-from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.files import RecordError
 
 HEALTHY = healthy_h200()
 LEAVES = leaves(HEALTHY)

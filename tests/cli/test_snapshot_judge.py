@@ -7,7 +7,7 @@ import pytest
 from judged_fields import judged_fields
 from snapshots import changed, real, snapshot_of
 
-from gpu_acceptance.cli.snapshot_judge import NoGpusError, judge_snapshot
+from gpu_acceptance.cli.snapshot_file import NoGpusError, judge_snapshot
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 

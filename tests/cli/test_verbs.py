@@ -16,9 +16,9 @@ from gpu_acceptance import __version__
 from gpu_acceptance.cli import build, evidence
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.cli.run_folder import how_long_ago
+from gpu_acceptance.folder.files import read_results, write_results
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.manifest import write_manifest
-from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import Refusal, RunEnd
 from gpu_acceptance.thresholds.profile import profile_names, shipped_dir

@@ -10,7 +10,7 @@ import time
 import pytest
 from torch.distributed import PrefixStore
 
-from gpu_acceptance.control import ledger
+from gpu_acceptance.control import session
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES, Control, ControlError
 from gpu_acceptance.control.messages import (
     AskClock,
@@ -376,8 +376,8 @@ def test_what_lies_behind_a_flood_is_late_and_not_lost(channel, server, pair, mo
     store = PrefixStore(first.prefix, server)
     announce(pair, 1)
     told = {writer.place.rank: {"sent": {"to/0": 1} if channel == "to" else {"cast": 2}}}
-    monkeypatch.setattr(ledger, "LATE_S", 0.0)
-    monkeypatch.setattr(ledger.ReadUntil, "_QUIET_S", 3600.0)
+    monkeypatch.setattr(session, "LATE_S", 0.0)
+    monkeypatch.setattr(session.ReadUntil, "_QUIET_S", 3600.0)
     for number in range(300):
         if channel == "to":
             store.queue_push("to/0", "garbage")
@@ -385,7 +385,7 @@ def test_what_lies_behind_a_flood_is_late_and_not_lost(channel, server, pair, mo
             store.set(f"cast/{number + 2}", "garbage")
         reader.find_late(told)
     assert not reader.session.tampering.lost
-    monkeypatch.setattr(ledger.ReadUntil, "_QUIET_S", 0.0)
+    monkeypatch.setattr(session.ReadUntil, "_QUIET_S", 0.0)
     reader.find_late(told)
     time.sleep(0.01)
     reader.find_late(told)

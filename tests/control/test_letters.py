@@ -8,9 +8,8 @@ import pytest
 from gpu_acceptance.base.model import encode
 from gpu_acceptance.control import fan_in
 from gpu_acceptance.control.fan_in import Reader, Speaker, lay_out, ring
-from gpu_acceptance.control.ledger import LATE_S, Ledger, Tampering
 from gpu_acceptance.control.messages import Vote
-from gpu_acceptance.control.session import Session
+from gpu_acceptance.control.session import LATE_S, Ledger, Session, Tampering
 from gpu_acceptance.record.outcome import Outcome
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,7 @@ from waiting import wait_until
 from gpu_acceptance.control import heartbeats as module
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.heartbeats import Lookout, Loss
-from gpu_acceptance.control.ledger import Tampering
-from gpu_acceptance.control.session import Session
+from gpu_acceptance.control.session import Session, Tampering
 
 SESSION = Session(b"of this test")
 

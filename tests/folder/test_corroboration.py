@@ -9,9 +9,8 @@ import pytest
 from gpu_acceptance.base.model import encode
 from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.folder.corroboration import find_unlike_journals
-from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.files import RecordError, read_results, write_results
 from gpu_acceptance.folder.manifest import write_manifest
-from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.record.job import MOST_RANKS, Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt

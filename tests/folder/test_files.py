@@ -7,10 +7,9 @@ import re
 import pytest
 
 from gpu_acceptance.base.model import encode
-from gpu_acceptance.folder import disk
-from gpu_acceptance.folder.disk import RecordError, write_atomically
+from gpu_acceptance.folder import files
+from gpu_acceptance.folder.files import RecordError, read_results, write_atomically, write_results
 from gpu_acceptance.folder.journal import Journal, JournalContent, read_journal
-from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.record.job import RankFacts
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import RankRecord
@@ -101,14 +100,14 @@ def test_unreadable_results(tmp_path):
 
 
 def test_results_of_the_wrong_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "MAX_BYTES", 2**20)
+    monkeypatch.setattr(files, "MAX_BYTES", 2**20)
     (tmp_path / "results.json").write_bytes(b" " * (2**20 + 1))
     with pytest.raises(RecordError, match="larger than 1 MiB"):
         read_results(tmp_path)
 
 
 def test_the_largest_results_are_2_gib():
-    assert disk.MAX_BYTES == 2 * 2**30
+    assert files.MAX_BYTES == 2 * 2**30
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,9 @@ import subprocess
 
 import pytest
 
-from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.files import RecordError, write_results
 from gpu_acceptance.folder.manifest import differences, find_manifest, read_manifest, refuse_changed, write_manifest
 from gpu_acceptance.folder.rebuild import read_run_folder
-from gpu_acceptance.folder.results import write_results
 from tests.journals import RUN_ID, told
 from tests.report import samples
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_acceptance.base.model import encode
-from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.folder.journal import JournalContent, NothingRanError, read_journal
 from gpu_acceptance.folder.rebuild import last_written, read_run_folder, rebuild
 from gpu_acceptance.record.outcome import Outcome, Status

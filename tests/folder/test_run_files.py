@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from gpu_acceptance.cli.run_folder import RUN_ID
-from gpu_acceptance.folder.run_files import new_run_id, node_run_id
+from gpu_acceptance.folder.files import new_run_id, node_run_id
 
-_ASKS = "import os; from gpu_acceptance.folder.run_files import node_run_id; print(node_run_id('node-01', os.getppid()))"
+_ASKS = "import os; from gpu_acceptance.folder.files import node_run_id; print(node_run_id('node-01', os.getppid()))"
 
 
 def ids_of_children(number):

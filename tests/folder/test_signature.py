@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.folder.manifest import read_manifest, write_manifest
-from gpu_acceptance.folder.results import read_results
 from tests.cli.test_verbs import leave_run, run
 
 pytestmark = pytest.mark.needs("openssh-client")

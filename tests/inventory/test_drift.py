@@ -9,7 +9,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from gpu_acceptance.inventory import drift
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.host import environment
+from gpu_acceptance.inventory.system import environment
 
 HEALTHY = healthy_h200()
 NOWHERE = {"missing": "not there", "detail": "x"}

@@ -3,9 +3,8 @@
 import pytest
 from host_root import fill
 
-from gpu_acceptance.inventory import parsing
-from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.parsing import all_of, kib_in_bytes, one_line, read_fields, read_whole
+from gpu_acceptance.inventory import answer
+from gpu_acceptance.inventory.answer import Missing, Why, all_of, kib_in_bytes, one_line, read_fields, read_whole
 
 LOST = Missing(Why.NOT_THERE, "x")
 
@@ -33,7 +32,7 @@ def test_without_the_file_no_field_is_there(tmp_path):
 
 def test_a_long_file_is_read_whole_or_not_at_all(meminfo, monkeypatch):
     assert read_whole(meminfo) == meminfo.read_text()
-    monkeypatch.setattr(parsing, "_MOST_BYTES", 10)
+    monkeypatch.setattr(answer, "_MOST_FILE_BYTES", 10)
     assert read_whole(meminfo) == Missing(Why.UNREADABLE, f"{meminfo} is longer than 10 bytes")
 
 

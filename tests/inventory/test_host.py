@@ -2,12 +2,12 @@ import socket
 
 import pytest
 
-from gpu_acceptance.inventory import host
+from gpu_acceptance.inventory import system
 
 
 def test_the_host_has_a_name_and_a_kernel():
-    assert host.hostname()
-    assert host.kernel()
+    assert system.hostname()
+    assert system.kernel()
 
 
 @pytest.mark.parametrize(
@@ -20,20 +20,20 @@ def test_the_host_has_a_name_and_a_kernel():
     ],
 )
 def test_a_pod_has_the_name_of_its_node(variables, name):
-    assert host.hostname(variables) == name
+    assert system.hostname(variables) == name
 
 
 def test_the_chassis_serial_is_what_the_firmware_says(tmp_path):
     file = tmp_path / "class" / "dmi" / "id" / "product_serial"
     file.parent.mkdir(parents=True)
     file.write_text("S510219X4\n", encoding="utf-8")
-    assert host.chassis_serial(tmp_path) == "S510219X4"
+    assert system.chassis_serial(tmp_path) == "S510219X4"
 
 
 def test_a_serial_nobody_may_read_is_empty(tmp_path):
     (tmp_path / "class" / "dmi" / "id" / "product_serial").mkdir(parents=True)
-    assert host.chassis_serial(tmp_path) == ""
-    assert host.chassis_serial(tmp_path / "nowhere") == ""
+    assert system.chassis_serial(tmp_path) == ""
+    assert system.chassis_serial(tmp_path / "nowhere") == ""
 
 
 @pytest.mark.parametrize(
@@ -49,24 +49,24 @@ def test_a_serial_nobody_may_read_is_empty(tmp_path):
 def test_a_node_whose_own_name_is_a_loopback_address(tmp_path, hosts, address):
     file = tmp_path / "hosts"
     file.write_text(hosts.replace("NAME", socket.gethostname()))
-    assert host.own_loopback_address(file) == address
-    assert host.own_loopback_address(tmp_path / "nowhere") == ""
+    assert system.own_loopback_address(file) == address
+    assert system.own_loopback_address(tmp_path / "nowhere") == ""
 
 
 def test_only_variables_that_change_results_are_kept():
     variables = {"PATH": "/bin", "NCCL_ALGO": "Ring", "CUDA_VISIBLE_DEVICES": "0", "LD_LIBRARY_PATH": "/opt", "MY_NCCL_ALGO": "Tree"}
-    assert host.environment(variables) == {"CUDA_VISIBLE_DEVICES": "0", "LD_LIBRARY_PATH": "/opt", "NCCL_ALGO": "Ring"}
+    assert system.environment(variables) == {"CUDA_VISIBLE_DEVICES": "0", "LD_LIBRARY_PATH": "/opt", "NCCL_ALGO": "Ring"}
 
 
 def test_long_and_foreign_values_fit_a_record():
-    found = host.environment({"NCCL_A": "x" * 5000, "NCCL_B": "\udcff"})
-    assert len(found["NCCL_A"]) <= host.MAX_VALUE
+    found = system.environment({"NCCL_A": "x" * 5000, "NCCL_B": "\udcff"})
+    assert len(found["NCCL_A"]) <= system.MAX_VALUE
     assert found["NCCL_B"].encode("utf-8")
 
 
 def test_the_real_environment_is_the_default(monkeypatch):
     monkeypatch.setenv("NCCL_TEST_VARIABLE", "1")
-    assert host.environment()["NCCL_TEST_VARIABLE"] == "1"
+    assert system.environment()["NCCL_TEST_VARIABLE"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_the_real_environment_is_the_default(monkeypatch):
     ],
 )
 def test_a_variable_of_a_library_that_computes_is_kept(name):
-    assert host.environment({name: "1"}) == {name: "1"}
+    assert system.environment({name: "1"}) == {name: "1"}
 
 
 def test_variables_of_the_container_toolkit_are_not():
-    assert host.environment({"NVIDIA_REQUIRE_CUDA": "cuda>=13.0", "KUBERNETES_PORT": "tcp://192.0.2.1:443"}) == {}
+    assert system.environment({"NVIDIA_REQUIRE_CUDA": "cuda>=13.0", "KUBERNETES_PORT": "tcp://192.0.2.1:443"}) == {}

@@ -9,7 +9,7 @@ import pytest
 from api_server import cluster
 
 from gpu_acceptance.cli import meet
-from gpu_acceptance.inventory import kubernetes, kubernetes_health, kubernetes_pods
+from gpu_acceptance.inventory import kubernetes, kubernetes_health
 from gpu_acceptance.inventory.answer import Missing, Why
 
 pytestmark = pytest.mark.needs("openssl")
@@ -81,7 +81,7 @@ def wait(api, name):
     """For the pods of this answer: code, lines, and the node of each pod by its name."""
     answer, lines = {**ANSWERS, **RAN}[f"pods_{name}"], []
     api.answer = (200, json.dumps(answer))
-    read = partial(kubernetes_pods.read, "batch.kubernetes.io/controller-uid=any", api.environment)
+    read = partial(kubernetes.read_pods, "batch.kubernetes.io/controller-uid=any", api.environment)
     nodes = {one["metadata"]["name"]: one["spec"].get("nodeName", "nowhere") for one in answer["items"]}
     return meet.await_pods(read, len(nodes), 0.0, lines.append), lines, nodes
 

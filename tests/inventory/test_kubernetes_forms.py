@@ -6,7 +6,7 @@ import pytest
 from api_server import JOB_UID, in_container, node, pod, unscheduled
 
 from gpu_acceptance.cli.meet import await_pods
-from gpu_acceptance.inventory import kubernetes, kubernetes_health, kubernetes_pods
+from gpu_acceptance.inventory import kubernetes, kubernetes_health
 from gpu_acceptance.inventory.answer import Missing, Why
 
 ODD = (None, "", "x\n\x1b[2J\u202e", "9" * 400, 7, -1.5, True, [], {}, [None], ["x"], {"x": None}, [[]], [{}])
@@ -64,7 +64,7 @@ def assert_read_or_unreadable(found):
 def test_a_pod_that_is_awaited(one):
     num_read = 0
     for other in spoilt(one):
-        found = kubernetes.parsed({"items": [other]}, kubernetes_pods._pods)
+        found = kubernetes.parsed({"items": [other]}, "x", kubernetes._pods_of_job)
         assert_read_or_unreadable(found)
         if not isinstance(found, Missing):
             num_read += 1
@@ -77,24 +77,24 @@ def test_a_pod_that_is_awaited(one):
 def test_a_node_that_was_not_tested():
     for other in spoilt(node()):
         for spec in ({}, SELECTING):
-            found = kubernetes.parsed({"nodes": [other], "spec": spec}, kubernetes_health._candidates)
+            found = kubernetes.parsed({"nodes": [other], "spec": spec}, "x", kubernetes_health._candidates)
             assert_read_or_unreadable(found)
 
 
 def test_what_a_pod_selects():
     labelled = node()
     labelled["metadata"]["labels"] = {"a": "b", "rack": "7"}
-    assert kubernetes.parsed({"nodes": [labelled], "spec": SELECTING}, kubernetes_health._candidates)
+    assert kubernetes.parsed({"nodes": [labelled], "spec": SELECTING}, "x", kubernetes_health._candidates)
     for spec in spoilt(SELECTING):
-        assert_read_or_unreadable(kubernetes.parsed({"nodes": [labelled], "spec": spec}, kubernetes_health._candidates))
+        assert_read_or_unreadable(kubernetes.parsed({"nodes": [labelled], "spec": spec}, "x", kubernetes_health._candidates))
 
 
 def test_a_node_of_the_run_and_the_pods_on_it():
     for other in spoilt(node()):
-        told = kubernetes.Told(kubernetes.parsed(other, kubernetes._node), (), "uid")
+        told = kubernetes.Told(kubernetes.parsed(other, "x", kubernetes._node), (), "uid")
         assert_read_or_unreadable(told.node)
         for facts in (kubernetes_health.node(told), kubernetes_health.devices(told), kubernetes_health.own_facts(told)):
             for metric, value, *_ in facts:
                 assert not isinstance(value, str) or value.isprintable(), (metric, value)
     for other in spoilt(pod("mine", "uid", JOB_UID, "8")):
-        assert_read_or_unreadable(kubernetes.parsed({"metadata": {}, "items": [other]}, kubernetes._pods))
+        assert_read_or_unreadable(kubernetes.parsed({"metadata": {}, "items": [other]}, "x", kubernetes._pods))

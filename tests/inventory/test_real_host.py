@@ -10,9 +10,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from gpu_acceptance.inventory import cgroup, cpu, libraries, mounts, system, virtualization
-from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.inventory.answer import Missing, cpus_in
 from gpu_acceptance.inventory.cgroup import Allowance
-from gpu_acceptance.inventory.parsing import cpus_in
 
 pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="/proc and /sys are Linux's")
 

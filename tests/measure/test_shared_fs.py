@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from gpu_acceptance.measure.shared_fs import promises, throughput, tokens
+from gpu_acceptance.measure.shared_fs import promises, throughput
 from gpu_acceptance.measure.shared_fs.throughput import Place, write_whole
 
 pytestmark = pytest.mark.slow
@@ -21,48 +21,48 @@ def place(tmp_path):
 
 def leave(place, *left):
     for rank, token in enumerate(left):
-        tokens.prepare(place, rank)
-        tokens.leave(place, rank, token)
+        promises.prepare(place, rank)
+        promises.leave(place, rank, token)
 
 
 def test_tokens_that_are_there_missing_and_wrong(place):
     leave(place, "a", "b", "other")
-    seen = tokens.look(place.folder, ("a", "b", "c", "d"), patience_s=0)
+    seen = promises.look(place.folder, ("a", "b", "c", "d"), patience_s=0)
     assert (seen.missing, seen.wrong, seen.delay_s) == ((3,), (2,), 0)
-    assert tokens.users(place.folder, 4) == dict.fromkeys(range(3), os.geteuid())
+    assert promises.users(place.folder, 4) == dict.fromkeys(range(3), os.geteuid())
 
 
 def test_a_token_that_comes_late_is_late(place):
-    tokens.prepare(place, 0)
-    later = threading.Timer(0.5, tokens.leave, (place, 0, "a"))
+    promises.prepare(place, 0)
+    later = threading.Timer(0.5, promises.leave, (place, 0, "a"))
     later.start()
-    seen = tokens.look(place.folder, ("a",), patience_s=60)
+    seen = promises.look(place.folder, ("a",), patience_s=60)
     later.join()
     assert seen.missing == ()
     assert 0.2 < seen.delay_s < 60
 
 
 def test_folders_of_tokens_are_awaited_and_one_that_never_comes_is_no_error(place):
-    tokens.prepare(place, 0)
-    assert tokens.look_before(place.folder, 1, patience_s=60) == 0
-    later = threading.Timer(0.5, tokens.prepare, (place, 1))
+    promises.prepare(place, 0)
+    assert promises.look_before(place.folder, 1, patience_s=60) == 0
+    later = threading.Timer(0.5, promises.prepare, (place, 1))
     later.start()
-    assert 0.2 < tokens.look_before(place.folder, 2, patience_s=60) < 60
+    assert 0.2 < promises.look_before(place.folder, 2, patience_s=60) < 60
     later.join()
-    assert tokens.look_before(place.folder, 3, patience_s=0) == 0
+    assert promises.look_before(place.folder, 3, patience_s=0) == 0
 
 
 def test_a_link_in_the_place_of_a_token_is_not_followed(place, tmp_path):
     (tmp_path / "secret").write_text("a")
-    tokens.prepare(place, 0)
+    promises.prepare(place, 0)
     (place.folder / "rank-00000" / "token").symlink_to(tmp_path / "secret")
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
-        tokens.look(place.folder, ("a",), patience_s=0)
+        promises.look(place.folder, ("a",), patience_s=0)
 
 
 def test_a_file_that_never_comes_is_not_awaited_for_ever(tmp_path):
-    assert tokens.await_file(tmp_path, patience_s=0)
-    assert not tokens.await_file(tmp_path / "x", patience_s=0)
+    assert promises.await_file(tmp_path, patience_s=0)
+    assert not promises.await_file(tmp_path / "x", patience_s=0)
 
 
 def test_what_is_replaced_by_rename_is_never_half(place):

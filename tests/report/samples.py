@@ -1,7 +1,7 @@
 """Run records as real runs leave them; hosts, serials and UUIDs are invented."""
 
+from gpu_acceptance.folder.files import write_results
 from gpu_acceptance.folder.journal import Journal
-from gpu_acceptance.folder.results import write_results
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.record.figure import Figure, curve_of
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level

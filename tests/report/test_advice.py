@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.row import FORMING, Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import Objection, ObjectionKind, RunEnd

@@ -5,8 +5,7 @@ import re
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.contract import bring_up, contract_view
 from gpu_acceptance.report.exports import build_metrics
-from gpu_acceptance.report.summary import summary_lines
-from gpu_acceptance.report.summary_text import annotations, build_summary
+from gpu_acceptance.report.summary_text import annotations, build_summary, summary_lines
 from gpu_acceptance.report.untested import caveats
 from gpu_acceptance.thresholds.contract import ContractLine
 from tests.report import samples

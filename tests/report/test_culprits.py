@@ -9,7 +9,7 @@ from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.cluster import places
 from gpu_acceptance.report.problems import JOB, first_told, problems
 from gpu_acceptance.report.problems import suspects as find_suspects
-from gpu_acceptance.report.summary import summary_lines
+from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.report.words import WITHIN_NOISE
 from tests.report import samples
 from tests.report.large import large

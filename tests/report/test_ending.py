@@ -4,7 +4,7 @@ import pytest
 from journals import concluded, told
 from report import samples
 
-from gpu_acceptance.folder.results import read_results, write_results
+from gpu_acceptance.folder.files import read_results, write_results
 from gpu_acceptance.report import ending
 from gpu_acceptance.report.ending import broken, complete_ending, spoil, write_ending
 from gpu_acceptance.report.exports import EXPORTS

@@ -6,7 +6,7 @@ import sys
 import pytest
 from tensorboard_runs import events_of, read_runs
 
-from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.record.figure import curve_of
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, RankRecord, Row

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.report import ending, exports
 from gpu_acceptance.report.ending import spoil, write_ending
 from gpu_acceptance.report.exports import EXPORTS, write_exports

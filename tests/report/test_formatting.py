@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.report.formatting import (
+from gpu_acceptance.report.words import (
     count,
     duration,
     elapsed,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.junit import build_junit, figure_properties
+from gpu_acceptance.report.exports import build_junit, figure_properties
 from tests.report import samples
 from tests.report.test_hostile import PIECES, construct, hostile, tainted
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.report.build import build_page
 from tests.report import samples
 from tests.report.large import large

@@ -10,8 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from gpu_acceptance.folder.disk import RecordError, sha256_of
-from gpu_acceptance.folder.results import write_results
+from gpu_acceptance.folder.files import RecordError, sha256_of, write_results
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuUse
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.report.build import build_page
-from gpu_acceptance.report.formatting import judged_figure, rounded
 from gpu_acceptance.report.validations import shown_figures
+from gpu_acceptance.report.words import judged_figure, rounded
 
 REPORTS = Path(__file__).parents[2] / "reports"
 ATTEMPTS = """Object.fromEntries([...document.querySelectorAll(".validations > tbody[id]")].map(body => [body.id,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pypdf
 import pytest
 
-from gpu_acceptance.folder.results import read_results
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.problems import problems
 from tests.report import samples

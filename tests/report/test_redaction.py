@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from gpu_acceptance.base.model import encode
+from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.folder.manifest import read_manifest, write_manifest
-from gpu_acceptance.folder.results import read_results
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Outcome

@@ -8,7 +8,7 @@ from report.large import large
 
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report.ending import MOST_ROWS, last_screen, takes_colour, where_it_is
-from gpu_acceptance.report.summary import summary_lines
+from gpu_acceptance.report.summary_text import summary_lines
 
 GPU_5 = "rank 5 (node-01.example, GPU 5, serial 1653924100006)"
 

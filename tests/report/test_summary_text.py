@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.summary import coverage_text
-from gpu_acceptance.report.summary_text import COLUMNS, MOST_LINES, build_summary
+from gpu_acceptance.report.summary_text import COLUMNS, MOST_LINES, build_summary, coverage_text
 from gpu_acceptance.report.validations import judgement_lines
-from gpu_acceptance.verdict.contract import judge_contract
+from gpu_acceptance.verdict.coverage import judge_contract
 from tests.report import samples
 from tests.report.test_hostile import PIECES, construct, hostile, tainted
 

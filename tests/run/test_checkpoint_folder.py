@@ -11,7 +11,7 @@ from waiting import wait_until
 
 from gpu_acceptance.base.guard import remove_checkpoint, remove_within
 from gpu_acceptance.control.rank import RefusedError
-from gpu_acceptance.run.checkpoint_folder import OLD_S, folder_of, make, make_anew, refuse_unusable, remove_old, sees
+from gpu_acceptance.run.training_files import OLD_S, folder_of, make, make_anew, refuse_unusable_folder, remove_old, sees
 
 WRITTEN = ("ddp/__0_0.distcp", "ddp/.metadata", "ddp/.metadata.tmp", "ddp/part-0.json", "ddp/manifest.json.tmp", "fsdp/losses.json")
 
@@ -50,7 +50,7 @@ def test_it_is_removed_by_a_process_for_which_nobody_waits_longer(folder, patien
 
 def refusal(folder):
     with pytest.raises(RefusedError) as caught:
-        refuse_unusable("--checkpoint-dir", folder)
+        refuse_unusable_folder("--checkpoint-dir", folder)
     assert caught.value.exit_code == 4
     return str(caught.value)
 
@@ -80,8 +80,8 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 def test_a_good_folder_and_none(tmp_path):
-    refuse_unusable("--checkpoint-dir", tmp_path)
-    refuse_unusable("--checkpoint-dir", None)
+    refuse_unusable_folder("--checkpoint-dir", tmp_path)
+    refuse_unusable_folder("--checkpoint-dir", None)
 
 
 def test_several_nodes_have_none_that_was_not_named(tmp_path):
@@ -124,7 +124,7 @@ def test_where_it_cannot_be_made_the_error_says_what_is_allowed(tmp_path):
 NO_ROOM = """
 import resource, sys
 from pathlib import Path
-from gpu_acceptance.run.checkpoint_folder import make_anew
+from gpu_acceptance.run.training_files import make_anew
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 try:
     make_anew(Path(sys.argv[1]), "mark")

@@ -8,7 +8,7 @@ from judging import make_job, make_limit, make_profile, make_record
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt
-from gpu_acceptance.run.checkpoint_folder import are_evidence
+from gpu_acceptance.run.training_files import are_evidence
 from gpu_acceptance.verdict.rows import make_row
 
 ERROR, CHANGED = "checkpoint.ddp.fewer.loss_error", "checkpoint.ddp.files.changed"

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.folder.run_files import RunFiles
+from gpu_acceptance.folder.files import RunFiles
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
-from gpu_acceptance.report.junit import figure_properties
+from gpu_acceptance.report.exports import figure_properties
 from gpu_acceptance.run.outputs import direct_outputs, find_unwritable
 
 

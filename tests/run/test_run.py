@@ -12,8 +12,7 @@ from tensorboard_runs import with_curves
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.messages import Final, JournalTold, StopRequest
 from gpu_acceptance.control.rank import TORCHRUN, Rank, RefusedError
-from gpu_acceptance.folder.results import read_results
-from gpu_acceptance.folder.run_files import RunFiles
+from gpu_acceptance.folder.files import RunFiles, read_results
 from gpu_acceptance.report.ending import Ending, write_ending
 from gpu_acceptance.run.run import Run
 

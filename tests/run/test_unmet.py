@@ -5,8 +5,8 @@ import os
 import pytest
 
 from gpu_acceptance.control.rank import INCOMPLETE, RefusedError, UnmetError, interrupted
+from gpu_acceptance.folder.files import node_run_id
 from gpu_acceptance.folder.journal import Journal, read_journal
-from gpu_acceptance.folder.run_files import node_run_id
 from gpu_acceptance.run import joining
 from gpu_acceptance.run.joining import note_refusal, refuse_start
 from tests.judging import make_identity

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.model import first_problem
-from gpu_acceptance.control.ledger import LATE_S
 from gpu_acceptance.control.messages import TO_ALL, Go, read_message
+from gpu_acceptance.control.session import LATE_S
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.row import LastCollective

@@ -10,6 +10,7 @@ from gpu_acceptance.measure import memory_fill, nccl
 from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.measure.gemm import burst
 from gpu_acceptance.thresholds.file import LimitsError, read_file
+from gpu_acceptance.thresholds.limit import show
 from gpu_acceptance.thresholds.parameter_relations import (
     KERNEL_SHAPES,
     LATENCY_SIZES,
@@ -21,7 +22,6 @@ from gpu_acceptance.thresholds.parameter_relations import (
 )
 from gpu_acceptance.thresholds.parameters import DRILLS, PARAMETERS
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
-from gpu_acceptance.thresholds.values import show
 
 ROOT = Path(__file__).parents[2]
 BASE = load_profile("base", shipped_dir()).parameters

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_acceptance.folder.files import read_results, write_results
 from gpu_acceptance.folder.manifest import write_manifest
-from gpu_acceptance.folder.results import read_results, write_results
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report.build import build_compare_page
 from gpu_acceptance.thresholds.contract import ContractLine

@@ -7,7 +7,7 @@ import pytest
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.thresholds.contract import Contract, ContractLine, LineState
-from gpu_acceptance.verdict.contract import judge_contract
+from gpu_acceptance.verdict.coverage import judge_contract
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
 from tests.judging import NODEID, all_equal, make_attempt, make_job, make_limit, make_plan, make_profile

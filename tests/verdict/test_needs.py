@@ -3,7 +3,7 @@
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.supervisor.generations import Validation
-from gpu_acceptance.verdict.needs import announcement, has_all, row_of_lack, unmet_needs
+from gpu_acceptance.verdict.rows import announcement, has_all, row_of_lack, unmet_needs
 from tests.judging import make_job
 
 DDP = "acceptance/test_ddp.py::test_throughput"

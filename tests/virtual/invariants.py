@@ -12,9 +12,8 @@ from virtual.world import Fired, World
 from gpu_acceptance.base.text import expand
 from gpu_acceptance.control.heartbeats import BEAT_S, LOST_S
 from gpu_acceptance.control.rank import JOIN_S
+from gpu_acceptance.folder.files import RESULTS, RunFiles, read_results
 from gpu_acceptance.folder.journal import read_journal
-from gpu_acceptance.folder.results import RESULTS, read_results
-from gpu_acceptance.folder.run_files import RunFiles
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.build import REPORT

@@ -11,14 +11,13 @@ from virtual.schedule import Schedule
 
 from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.record.row import FORMING
-from gpu_acceptance.worker.channel import LineReader
-from gpu_acceptance.worker.messages import FROM_WORKER, Command, WorkerMessage
+from gpu_acceptance.worker.messages import FROM_WORKER, Command, LineReader, WorkerMessage
 
 Message = dict[str, Any]
 Steps = Generator[Any, Any, Any]  # yields what it waits for, and is sent what it waited for
 _BY_SIGNAL = ExitStatus(-signal.SIGSEGV)
 _TORCH = '  File "/venv/lib/python3/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
-_CHANNEL = '  File "/suite/src/gpu_acceptance/worker/channel.py", line 28 in read\n'
+_CHANNEL = '  File "/suite/src/gpu_acceptance/worker/messages.py", line 28 in read\n'
 
 
 class Faults(Protocol):

@@ -21,7 +21,7 @@ from virtual.worker import Group, VirtualWorker
 
 from gpu_acceptance.base import budget
 from gpu_acceptance.base.exit import ExitStatus
-from gpu_acceptance.control import broadcast, control, fan_in, heartbeats, ledger
+from gpu_acceptance.control import broadcast, control, fan_in, heartbeats, session
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.rank import TORCHRUN, USAGE, Rank, RefusedError, interrupted
 from gpu_acceptance.control.secret import Secret
@@ -42,7 +42,7 @@ _TIMED = (
     generation_attempt,
     joining,
     leader,
-    ledger,
+    session,
     fan_in,
     heartbeats,
     rank_attempt,

@@ -7,9 +7,8 @@ import pytest
 from gpu_acceptance.base.model import encode
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.worker import channel
-from gpu_acceptance.worker.channel import ChannelError, LineReader, write_message
-from gpu_acceptance.worker.messages import FROM_WORKER, Done, Paths, Ready, TearingDown, TornDown
+from gpu_acceptance.worker import messages
+from gpu_acceptance.worker.messages import FROM_WORKER, ChannelError, Done, LineReader, Paths, Ready, TearingDown, TornDown, write_message
 
 READY, TEARDOWN, TORN_DOWN = (b'{"type": "%s"}\n' % kind for kind in (b"ready", b"teardown", b"torn_down"))
 
@@ -98,7 +97,7 @@ def test_what_is_no_message_is_named(pipe, line, why):
 
 
 def test_a_line_without_end_is_refused(pipe, monkeypatch):
-    monkeypatch.setattr(channel, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(messages, "MAX_LINE_BYTES", 100)
     reader, write_fd = pipe
     os.write(write_fd, b"x" * 101)
     with pytest.raises(ChannelError, match="a line of more than 100 bytes"):

@@ -20,9 +20,8 @@ from waiting import wait_until
 
 from gpu_acceptance.base import process as processes
 from gpu_acceptance.base.scratch import SCRATCH
-from gpu_acceptance.supervisor import fork_server_process
-from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess
-from gpu_acceptance.supervisor.worker_process import WorkerProcess
+from gpu_acceptance.supervisor import worker_process
+from gpu_acceptance.supervisor.worker_process import ForkServerProcess, WorkerProcess
 from gpu_acceptance.worker.messages import Quit, Ready
 from gpu_acceptance.worker.worker import worker_command
 
@@ -348,7 +347,7 @@ def test_another_command_is_started_anew(quick, tmp_path):
 )
 def test_one_that_does_not_come_up(quick, monkeypatch, fault, told):
     if "within" in told:
-        monkeypatch.setattr(fork_server_process, "ANSWERS_WITHIN_S", 0.5)
+        monkeypatch.setattr(worker_process, "ANSWERS_WITHIN_S", 0.5)
     starter = quick(fault)
     assert exit_text(starter.fork()) == "exit code 7"
     note = rf"=== the fork server (took no request: (Broken pipe|Connection reset by peer)|{told}): this worker is started anew ===\n"
@@ -365,7 +364,7 @@ def test_one_that_has_forked_before(quick, monkeypatch, number, told):
     starter = quick()
     assert exit_text(starter.fork()) == "exit code 0"
     if "within" in told:
-        monkeypatch.setattr(fork_server_process, "ANSWERS_WITHIN_S", 0.5)
+        monkeypatch.setattr(worker_process, "ANSWERS_WITHIN_S", 0.5)
     os.kill(starter.server.pid, number)
     assert exit_text(starter.fork()) == "exit code 7"
     assert re.fullmatch(f"forked\n=== the fork server ({told}): this worker is started anew ===\nstarted anew\n", starter.log)
@@ -428,7 +427,7 @@ PLANTED = [
 @pytest.mark.parametrize(("fault", "planted", "why"), PLANTED, ids=[str(fault) for fault, _, _ in PLANTED])
 def test_a_fault_of_it_is_told_in_the_log_and_the_worker_comes(quick, monkeypatch, seen, fault, planted, why):
     if fault.ends_in != ANEW:
-        monkeypatch.setattr(fork_server_process, "ANSWERS_WITHIN_S", 3.0)  # by then a server that imports nothing has forked
+        monkeypatch.setattr(worker_process, "ANSWERS_WITHIN_S", 3.0)  # by then a server that imports nothing has forked
     starter = quick(planted)
     assert exit_text(starter.fork()) == "exit code 7"
     *_, note, anew = starter.log.splitlines()
@@ -466,7 +465,7 @@ def test_a_worker_that_nobody_waits_for_does_not_come(quick):
 SUPERVISOR = """
 import os, select, signal, sys
 from pathlib import Path
-from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess
+from gpu_acceptance.supervisor.worker_process import ForkServerProcess
 from gpu_acceptance.base.process import become_subreaper
 from gpu_acceptance.worker.worker import worker_command
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
@@ -518,7 +517,7 @@ from types import SimpleNamespace
 from judging import make_identity
 from gpu_acceptance.supervisor.events import Events, Exit
 from gpu_acceptance.base.process import become_subreaper, descendants
-from gpu_acceptance.folder.run_files import RunFiles
+from gpu_acceptance.folder.files import RunFiles
 from gpu_acceptance.base.stop_signals import StopSignals
 from gpu_acceptance.supervisor.worker_slot import WorkerHold
 become_subreaper()

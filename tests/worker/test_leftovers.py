@@ -175,7 +175,7 @@ from gpu_acceptance.measure.gemm import operands
 from gpu_acceptance.measure.train import data_files, models, trained, tuned
 from gpu_acceptance.worker.leftovers import Leftovers
 from gpu_acceptance.worker.settings import COLLECTOR
-from gpu_acceptance.worker import channel
+from gpu_acceptance.worker import messages
 from gpu_acceptance.worker.threads import note_who_asks
 
 keep, libc = [], ctypes.CDLL(None)

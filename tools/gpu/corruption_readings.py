@@ -27,9 +27,8 @@ from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.measure.corruption.determinism import deterministic
 from gpu_acceptance.measure.corruption.hashing import Flip, as_text, hash_tensors
 from gpu_acceptance.measure.corruption.kernels import drawing
-from gpu_acceptance.measure.corruption.peers import Reading, Work, by_work, compare_peers
 from gpu_acceptance.measure.corruption.repeat import RepeatResult, repeat
-from gpu_acceptance.measure.corruption.survey import statement
+from gpu_acceptance.measure.corruption.survey import Reading, Work, by_work, compare_peers, statement
 
 PLANTS = {"once": Flip(repetition=1, element=77, bit=3), "always": Flip(repetition=None, element=77, bit=3)}
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from readings import join_world, name, say, together, took_s, world_size  # first: it finds the checkout
 
-from gpu_acceptance.inventory import binding, cpu, gpu_health, gpu_reader, host, infiniband, node, versions
+from gpu_acceptance.inventory import binding, cpu, gpu_health, gpu_reader, infiniband, node, system, versions
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.binding import HostSide
 from gpu_acceptance.measure import pcie
@@ -117,7 +117,7 @@ def planted(device: torch.device, sizes: dict) -> dict[str, int]:
 
 
 def in_turn(work):
-    return take_turns(work, rank=dist.get_rank() if dist.is_initialized() else 0, host=host.hostname(), gather=gather)
+    return take_turns(work, rank=dist.get_rank() if dist.is_initialized() else 0, host=system.hostname(), gather=gather)
 
 
 def gather(key: str, value: object) -> list:

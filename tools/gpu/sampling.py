@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.nvml import Asker, library
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
-from gpu_acceptance.record.thermal import facts, findings, steady_facts, steady_findings
+from gpu_acceptance.record.gpu_telemetry import facts, findings, steady_facts, steady_findings
 from gpu_acceptance.supervisor.gpu_watch import told
 
 SETTLE_S, SIZE = 10.0, 8192

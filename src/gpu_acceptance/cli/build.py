@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 from gpu_acceptance.base.text import one_line
 from gpu_acceptance.cli.arguments import UNREADABLE, existing_folder, fail
 from gpu_acceptance.cli.run_folder import UsageError, add_run, find_run, read_run, refuse_another_run, say_verdict
-from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.files import RESULTS, RecordError, read_results, write_results
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest, refuse_changed, write_manifest
 from gpu_acceptance.folder.rebuild import copy_journals, find_journals, journal_paths, last_written, only_copies, read_run_folder, rebuild
-from gpu_acceptance.folder.results import RESULTS, read_results, write_results
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.build import REPORT, write_page
 from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing, write_event_files
 from gpu_acceptance.report.exports import write_exports
-from gpu_acceptance.report.formatting import count
+from gpu_acceptance.report.words import count
 
 if TYPE_CHECKING:
     from gpu_acceptance.cli.machine import Verbs

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 from gpu_acceptance.base.text import one_line
 from gpu_acceptance.cli.arguments import new_file
 from gpu_acceptance.cli.run_folder import UsageError, find_run, read_run
-from gpu_acceptance.folder.disk import write_atomically
+from gpu_acceptance.folder.files import RESULTS, write_atomically
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.folder.rebuild import journal_paths
-from gpu_acceptance.folder.results import RESULTS
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.build import build_compare_page
-from gpu_acceptance.report.formatting import parse_moment
-from gpu_acceptance.report.summary import shortened
+from gpu_acceptance.report.summary_text import shortened
+from gpu_acceptance.report.words import parse_moment
 from gpu_acceptance.verdict.comparison import Comparison, compare
 
 if TYPE_CHECKING:

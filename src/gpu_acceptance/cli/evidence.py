@@ -11,7 +11,7 @@ from gpu_acceptance.base.text import one_line
 from gpu_acceptance.cli.arguments import existing_file, existing_folder, matching, new_file
 from gpu_acceptance.cli.run_folder import UsageError, find_run, refuse_another_run
 from gpu_acceptance.folder.corroboration import find_unlike_journals
-from gpu_acceptance.folder.disk import RecordError, write_atomically
+from gpu_acceptance.folder.files import RESULTS, RecordError, read_results, write_atomically
 from gpu_acceptance.folder.manifest import (
     MANIFEST,
     NAMESPACE,
@@ -25,11 +25,10 @@ from gpu_acceptance.folder.manifest import (
     find_signer,
     make_signature,
 )
-from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.redaction import redact_run
-from gpu_acceptance.report.summary import shortened
+from gpu_acceptance.report.summary_text import shortened
+from gpu_acceptance.report.words import count
 
 CHANGED = 1
 _KINDS: dict[Kind, str] = {"differs": "changed", "missing": "missing", "extra": "extra", "unlike": "unlike the results"}

@@ -18,11 +18,9 @@ from gpu_acceptance.report.remedies import kinds_of_metric, table
 from gpu_acceptance.run.suite import FOLDER, suite_for
 from gpu_acceptance.thresholds.changes import limit_differences
 from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics
-from gpu_acceptance.thresholds.levels import ASKED_BY
-from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Peers, Profile, matching_reason, subject_of_metric
-from gpu_acceptance.thresholds.profile import LimitsError, load_profile, profile_names, read_profiles, select_profile, shipped_dir
+from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Peers, Profile, matching_reason, show, subject_of_metric, with_unit
+from gpu_acceptance.thresholds.profile import ASKED_BY, LimitsError, load_profile, profile_names, read_profiles, select_profile, shipped_dir
 from gpu_acceptance.thresholds.schema import Entry
-from gpu_acceptance.thresholds.values import show, with_unit
 
 _PACKAGE = "gpu_acceptance"
 _ROOT = Path(__file__).parents[1]

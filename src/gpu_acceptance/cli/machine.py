@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from gpu_acceptance.base.text import one_line, visible
 from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, fail, new_file, not_allowed, whole_number
 from gpu_acceptance.cli.node import inventory_lines
-from gpu_acceptance.cli.snapshot_file import read_snapshot, redact, take, write_snapshot
-from gpu_acceptance.cli.snapshot_judge import NoGpusError, gpus_of, judge_snapshot
+from gpu_acceptance.cli.snapshot_file import NoGpusError, gpus_of, judge_snapshot, read_snapshot, redact, take, write_snapshot
 from gpu_acceptance.cli.watch import watch
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.nvml import NoNvmlError

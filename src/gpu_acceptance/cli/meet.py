@@ -15,11 +15,11 @@ from gpu_acceptance.base.text import one_line
 from gpu_acceptance.cli.arguments import INTERRUPTED, matching, not_allowed, seconds, whole_number
 from gpu_acceptance.control.meeting import Place, meet
 from gpu_acceptance.control.rank import JOIN_S
-from gpu_acceptance.inventory import kubernetes_pods
+from gpu_acceptance.inventory import kubernetes
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, named
-from gpu_acceptance.inventory.kubernetes_pods import DONE, RUNNING, TERMINATING, Reason, RunPod
-from gpu_acceptance.report.formatting import duration
-from gpu_acceptance.thresholds.values import plural
+from gpu_acceptance.inventory.kubernetes import DONE, RUNNING, TERMINATING, Reason, RunPod
+from gpu_acceptance.report.words import duration
+from gpu_acceptance.thresholds.limit import plural
 
 INCOMPLETE = 6
 _EVERY_S = 5.0  # between two questions
@@ -108,7 +108,7 @@ def add_pods(verbs: "Verbs") -> None:
         "follow, print what Kubernetes says about each pod that is not running: exit code 6. A pod that may not ask says so and returns "
         "0: the launcher waits then.",
     )
-    labels = matching(kubernetes_pods.LABELS, "a label with its value, such as batch.kubernetes.io/job-name=a-job")
+    labels = matching(kubernetes.LABELS, "a label with its value, such as batch.kubernetes.io/job-name=a-job")
     pods.add_argument("--labels", metavar="KEY=VALUE", type=labels, required=True, help="a label that all pods of the run have")
     pods.add_argument("--number", metavar="N", type=whole_number(), required=True, help="number of pods of the run")
     pods.add_argument(
@@ -130,7 +130,7 @@ def end_on_sigterm(while_what: str) -> None:
 
 def _pods(options: argparse.Namespace) -> int:
     end_on_sigterm("the pods of this run were awaited")
-    read = functools.partial(kubernetes_pods.read, options.labels)
+    read = functools.partial(kubernetes.read_pods, options.labels)
     return await_pods(read, options.number, options.timeout, functools.partial(print, flush=True))
 
 

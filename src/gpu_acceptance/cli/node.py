@@ -4,19 +4,33 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from gpu_acceptance.cli.devices import gpu_lines, peer_lines, rdma_lines, topology_lines
-from gpu_acceptance.cli.plain_text import Column, TableRow, form_answer, moment, on_off, say, say_all, say_why, section, size, table
+from gpu_acceptance.cli.devices import (
+    Column,
+    TableRow,
+    form_answer,
+    gpu_lines,
+    moment,
+    on_off,
+    peer_lines,
+    rdma_lines,
+    say,
+    say_all,
+    say_why,
+    section,
+    size,
+    table,
+    topology_lines,
+)
 from gpu_acceptance.cli.snapshot_file import Snapshot
-from gpu_acceptance.inventory.answer import Answer, Missing
+from gpu_acceptance.inventory.answer import Answer, Missing, Unlimited
 from gpu_acceptance.inventory.cgroup import Allowance, Allowances
 from gpu_acceptance.inventory.cpu import Cpu, NumaNode
 from gpu_acceptance.inventory.kernel_log import KernelLog, PcieError, Reach, SXid, Xid
 from gpu_acceptance.inventory.mounts import Mount, Mounts
 from gpu_acceptance.inventory.node import NodeReading
-from gpu_acceptance.inventory.parsing import Unlimited
 from gpu_acceptance.inventory.system import HugePages, Memory
 from gpu_acceptance.inventory.xids import Remedy, XidMeaning, meaning_of
-from gpu_acceptance.report.formatting import count
+from gpu_acceptance.report.words import count
 
 _MOST_KINDS = 4
 _WEIGHT = {remedy: weight for weight, remedy in enumerate(Remedy)}  # listed there from the least to the most

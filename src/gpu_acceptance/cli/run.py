@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, fail, whole_number
 from gpu_acceptance.cli.run_folder import read_run, tell_verdict
 from gpu_acceptance.control.torchrun_process import TorchrunProcess
+from gpu_acceptance.folder.files import RESULTS, RUN_ID, new_run_id
 from gpu_acceptance.folder.manifest import MANIFEST
-from gpu_acceptance.folder.results import RESULTS
-from gpu_acceptance.folder.run_files import RUN_ID, new_run_id
 from gpu_acceptance.report.ending import columns_of, last_screen, takes_colour, where_it_is
-from gpu_acceptance.report.summary import summary_lines
+from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.run.offered import OPTIONS, declare, given
 from gpu_acceptance.run.suite import FOLDER, suite_for
 

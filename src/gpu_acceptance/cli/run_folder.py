@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from gpu_acceptance.base.text import one_line
 from gpu_acceptance.folder.corroboration import find_unlike_journals
-from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.files import RESULTS, RecordError, read_results
 from gpu_acceptance.folder.journal import find_why_it_never_began, read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, find_manifest, refuse_changed
 from gpu_acceptance.folder.rebuild import journal_paths
-from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.formatting import count, duration, parse_moment
+from gpu_acceptance.report.words import count, duration, parse_moment
 
 RUN_ID = re.compile(r"(\d{8}-\d{6})-\w{4}(?:\w{4})?", re.ASCII)
 COMMITTED = ("samples", "evidence")  # of `reports/`

@@ -24,10 +24,10 @@ from gpu_acceptance import __version__
 from gpu_acceptance.base.text import did_you_mean, one_line
 from gpu_acceptance.cli import build, compare, evidence, explain, machine, meet, run, run_folder
 from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, Parser, fail
-from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.folder.journal import NothingRanError
-from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.remedies import Remedy, table
+from gpu_acceptance.report.words import count
 from gpu_acceptance.run.suite import PARTS, find_suite
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 

@@ -7,16 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from gpu_acceptance.cli.plain_text import Column, TableRow, form_answer, say_why, table
+from gpu_acceptance.cli.devices import Column, TableRow, form_answer, say_why, table
 from gpu_acceptance.inventory import port_counters
-from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of
 from gpu_acceptance.inventory.gpu import event_reasons_of
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, Patience, library
-from gpu_acceptance.inventory.parsing import all_of
 from gpu_acceptance.inventory.port_counters import PortTraffic
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
 from gpu_acceptance.inventory.telemetry_samples import Sample
-from gpu_acceptance.report.formatting import count as number_of
+from gpu_acceptance.report.words import count as number_of
 
 T = TypeVar("T")
 

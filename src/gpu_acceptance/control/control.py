@@ -29,7 +29,6 @@ with gc_spared():  # hundreds of thousands of objects
     from gpu_acceptance.control.broadcast import CHANNEL as CAST_CHANNEL
     from gpu_acceptance.control.broadcast import Casts
     from gpu_acceptance.control.fan_in import Reader, Speaker, lay_out, ring
-    from gpu_acceptance.control.ledger import Facts, ReadUntil
     from gpu_acceptance.control.messages import (
         ALONE,
         OF_AN_ATTEMPT,
@@ -46,8 +45,10 @@ with gc_spared():  # hundreds of thousands of objects
     )
     from gpu_acceptance.control.session import (
         LONGEST_RUN,
+        Facts,
         NoStoreError,
         Numbers,
+        ReadUntil,
         Session,
         announce_session,
         await_session,

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator
 
 from torch.distributed import Store
 
-from gpu_acceptance.control.ledger import channel_kind
 from gpu_acceptance.control.messages import OF_AN_ATTEMPT, Message
-from gpu_acceptance.control.session import LONGEST_RUN, Numbers, Said, Session, get_all_now, get_now
+from gpu_acceptance.control.session import LONGEST_RUN, Numbers, Said, Session, channel_kind, get_all_now, get_now
 
 Word = tuple[int, Message]  # with its sender
 _BELL = "bell"

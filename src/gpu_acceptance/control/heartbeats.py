@@ -20,8 +20,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch.distributed import Store
 
 from gpu_acceptance.control.control import UnreachableError
-from gpu_acceptance.control.ledger import Facts, read_facts
-from gpu_acceptance.control.session import Session, get_all_now
+from gpu_acceptance.control.session import Facts, Session, get_all_now, read_facts
 from gpu_acceptance.control.store_host import BEAT
 
 BEAT_S = 1.0

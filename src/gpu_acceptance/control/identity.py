@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_acceptance.control.rank import Rank
-from gpu_acceptance.inventory import drift, host, needs, nvml, pci_topology, versions
-from gpu_acceptance.inventory.answer import Missing
-from gpu_acceptance.inventory.parsing import read_whole
+from gpu_acceptance.inventory import drift, needs, nvml, pci_topology, system, versions
+from gpu_acceptance.inventory.answer import Missing, read_whole
 from gpu_acceptance.record.job import RankIdentity
 
 Count = Callable[[Mapping[str, str]], int]
@@ -177,17 +176,17 @@ def read_identity(place: Rank) -> RankIdentity:
         rank=place.rank,
         local_rank=place.local_rank,
         node=place.node,
-        host=host.hostname(),
+        host=system.hostname(),
         local_world_size=place.local_world_size,
         world_size=place.world_size,
         gpus=reading.gpus,
         num_gpus_on_bus=num_gpus_on_bus,
         nvml_problem=reading.problem,
         versions={**versions.read(reading.driver_version), **versions.checkout()},
-        environment=host.environment(),
-        chassis_serial=host.chassis_serial(),
+        environment=system.environment(),
+        chassis_serial=system.chassis_serial(),
         lacks=needs.lacking(has_gpu=bool(reading.gpus or num_gpus_on_bus)),
-        own_loopback_address=host.own_loopback_address(),
+        own_loopback_address=system.own_loopback_address(),
         allocated_nodes=allocated_nodes(),
         python=sys.executable,
         inventory=drift.read_facts() if place.local_rank == 0 else {},

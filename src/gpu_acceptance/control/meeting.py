@@ -18,7 +18,7 @@ from gpu_acceptance.base.process import let_open
 from gpu_acceptance.base.text import named
 from gpu_acceptance.control.rank import INCOMPLETE, USAGE
 from gpu_acceptance.inventory import interfaces
-from gpu_acceptance.thresholds.values import first_of
+from gpu_acceptance.thresholds.limit import first_of
 
 MOST_NODES = 99_999  # as the verb takes them
 MAX_LINE_BYTES = 4096

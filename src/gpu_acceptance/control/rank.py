@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu_acceptance.base.text import named
-from gpu_acceptance.inventory.host import hostname
+from gpu_acceptance.inventory.system import hostname
 
 USAGE, NOT_WRITABLE, INTERRUPTED, INCOMPLETE = 4, 3, 2, 6  # exit codes
 JOIN_S = 60.0  # for all ranks to say hello, unless --join-timeout says more: nodes of one job start within seconds of each other

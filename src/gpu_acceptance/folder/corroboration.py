@@ -9,15 +9,15 @@ from functools import partial
 from pathlib import Path
 
 from gpu_acceptance.base.text import one_line
+from gpu_acceptance.folder.files import journal_name
 from gpu_acceptance.folder.journal import JournalContent, read_journal
 from gpu_acceptance.folder.rebuild import journal_paths
-from gpu_acceptance.folder.run_files import journal_name
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import WORKER_END, RankRecord
 from gpu_acceptance.record.run_record import Closing, RunRecord
-from gpu_acceptance.thresholds.values import first_of
+from gpu_acceptance.thresholds.limit import first_of
 from gpu_acceptance.verdict.attempts import causes_before_victims
 
 _MOST_NAMES = 3

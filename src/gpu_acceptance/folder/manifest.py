@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpu_acceptance.base.text import one_line
-from gpu_acceptance.folder.disk import RecordError, read_regular, sha256_of, write_atomically
-from gpu_acceptance.folder.results import RESULTS
+from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular, sha256_of, write_atomically
 
 MANIFEST = "SHA256SUMS"
 SIGNATURE = "SHA256SUMS.sig"

@@ -9,17 +9,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpu_acceptance.base.text import first_few
-from gpu_acceptance.folder.disk import RecordError, read_regular, write_atomically
+from gpu_acceptance.folder.files import RecordError, journal_name, read_regular, write_atomically
 from gpu_acceptance.folder.journal import JournalContent, NothingRanError, find_why_it_never_began, read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest
-from gpu_acceptance.folder.run_files import journal_name
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, RankRecord, Row
 from gpu_acceptance.record.run_record import WHOLE, ControlMessages, PlannedValidation, RunEnd, RunPlan, RunRecord
 from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, too_small
-from gpu_acceptance.verdict.needs import row_of_lack
 from gpu_acceptance.verdict.reasons import FORMATION
+from gpu_acceptance.verdict.rows import row_of_lack
 from gpu_acceptance.verdict.run_record import judge_row, make_run_record
 
 _MOST_PROBLEMS = 50  # in the record; each has its journal and line

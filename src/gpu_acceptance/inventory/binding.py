@@ -6,12 +6,11 @@ The bounds are in the profiles; docs/limits.md explains each. An answer that is 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why
+from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why, as_cpu_list, cpus_in
 from gpu_acceptance.inventory.cpu import Cpu, NumaNode
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.infiniband import Nearest, RdmaDevice, nearest_devices
 from gpu_acceptance.inventory.infiniband_health import Findings
-from gpu_acceptance.inventory.parsing import as_cpu_list, cpus_in
 from gpu_acceptance.inventory.pci_topology import Place
 
 _MOST_FAR = 0.01  # of the pages: at half the rate they make a copy take 1 % longer

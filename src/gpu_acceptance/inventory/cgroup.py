@@ -5,9 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_text, read_value
+from gpu_acceptance.inventory.answer import (
+    UNLIMITED,
+    Answer,
+    Missing,
+    Unlimited,
+    Why,
+    cpu_list,
+    names_in,
+    read_text,
+    read_value,
+    signed_number,
+    whole_number,
+    words,
+)
 from gpu_acceptance.inventory.mounts import MountEntry, Space, read_mountinfo, space_of
-from gpu_acceptance.inventory.parsing import UNLIMITED, Unlimited, cpu_list, signed_number, whole_number, words
 
 T = TypeVar("T", int, float)
 

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, read_value
-from gpu_acceptance.inventory.parsing import (
+from gpu_acceptance.inventory.answer import (
+    Answer,
     Fields,
+    Missing,
+    Why,
     all_of,
     as_cpu_list,
     cpu_list,
@@ -20,6 +22,7 @@ from gpu_acceptance.inventory.parsing import (
     kib_in_bytes,
     one_line,
     read_fields,
+    read_value,
     signed_number,
     whole_number,
     zero_or_one,

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory import cgroup, cpu, infiniband, mounts, system, virtualization
-from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why
+from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why, all_of, as_cpu_list
 from gpu_acceptance.inventory.cgroup import Allowance, Allowances
 from gpu_acceptance.inventory.cpu import Cpu
 from gpu_acceptance.inventory.gpu import GpuReading, NvLink, PeerLink
@@ -18,7 +18,6 @@ from gpu_acceptance.inventory.infiniband import Card, GpuDirectRdma, RdmaDevice,
 from gpu_acceptance.inventory.libraries import Libraries, MappedLibrary
 from gpu_acceptance.inventory.mounts import Mount
 from gpu_acceptance.inventory.node import NodeReading
-from gpu_acceptance.inventory.parsing import all_of, as_cpu_list
 from gpu_acceptance.inventory.pci_topology import Place
 from gpu_acceptance.inventory.system import Dmi, Memory, System
 from gpu_acceptance.inventory.virtualization import Virtualization

@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, read_value
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, parser, read_value
 from gpu_acceptance.inventory.gpu import GpuReading
-from gpu_acceptance.inventory.parsing import parser
 from gpu_acceptance.inventory.pci_topology import Distance, Place, distance, nearest, numa_node, path_behind
 
 T = TypeVar("T")

@@ -1,16 +1,16 @@
-"""What the API of Kubernetes tells a pod of its node and of itself."""
+"""What the API of Kubernetes tells a pod of its node, of itself, and of the other pods of its job."""
 
 import json
 import os
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
-from gpu_acceptance.inventory import parsing
+from gpu_acceptance.inventory import answer
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, read_text
 
 T = TypeVar("T")
@@ -30,6 +30,11 @@ _QUANTITY = re.compile(r"([0-9]{1,15})([kMG]?)")  # 1000 is written 1k
 _FACTOR = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _WITH_GPU = (GPU, "nvidia.com/mig-")  # whole, shared (nvidia.com/gpu.shared), and a part of one
 _OVER = {"Succeeded", "Failed"}
+LABELS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9./_-]{0,315}[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+RUNNING, PENDING, TERMINATING, NOT_READY, DONE = "Running", "Pending", "Terminating", "NotReady", ("Succeeded", "Failed")
+_PHASES = {RUNNING, PENDING, *DONE, "Unknown"}
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_MOST_TEXT = 2_000  # characters; the scheduler counts nodes by their reasons, some hundred characters
 
 
 def is_in_pod(environ: Mapping[str, str] = os.environ) -> bool:
@@ -56,7 +61,7 @@ def items(path: str, environ: Mapping[str, str] = os.environ, **query: str) -> A
     found: list[dict[str, Any]] = []
     going_on = {"limit": str(_PAGE)}
     for _ in range(_MOST_PAGES):
-        page = parsed(get(f"{path}?{urlencode({**query, **going_on})}", environ), _page)
+        page = parsed(get(f"{path}?{urlencode({**query, **going_on})}", environ), "page", _page)
         if isinstance(page, Missing):
             return page
         found += page[0]
@@ -74,14 +79,14 @@ def _page(told: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
     return found, after
 
 
-def parsed(told: Answer[dict[str, Any]], parse: Callable[[dict[str, Any]], T]) -> Answer[T]:
-    """What `parse` makes of an answer that may be of any form."""
+def parsed(told: Answer[dict[str, Any]], what: str, parse: Callable[[dict[str, Any]], T]) -> Answer[T]:
+    """Return what `parse` makes of an answer that may be of any form; `what` it is stands in the message of one that it is not."""
     if isinstance(told, Missing):
         return told
     try:
         return parse(told)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        return Missing(Why.UNREADABLE, f"{parse.__name__.strip('_')} of the API: {type(error).__name__}: {error}"[:200])
+        return Missing(Why.UNREADABLE, f"{what} of the API: {type(error).__name__}: {error}"[:200])
 
 
 def _trust() -> ssl.SSLContext:
@@ -165,8 +170,8 @@ def read(environ: Mapping[str, str] = os.environ) -> Told:
         lack = Missing(Why.NOT_THERE, f"{_NODE}={name!r}, {_POD}={own!r}: deploy/kubernetes/components/api sets both"[:200])
         return Told(lack, lack, own)
     return Told(
-        parsed(get(f"/api/v1/nodes/{name}", environ), _node),
-        parsed(get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}", environ), _pods),
+        parsed(get(f"/api/v1/nodes/{name}", environ), "node", _node),
+        parsed(get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}", environ), "pods", _pods),
         own,
     )
 
@@ -175,15 +180,12 @@ def _node(told: dict[str, Any]) -> Node:
     status = told["status"]
     capacity, allocatable = status["capacity"], status["allocatable"]
     return Node(
-        parsing.one_line(told["metadata"]["name"]),
-        {
-            parsing.one_line(one["type"]): (one["status"], parsing.one_line(one.get("reason") or "no reason"))
-            for one in status["conditions"]
-        },
+        answer.one_line(told["metadata"]["name"]),
+        {answer.one_line(one["type"]): (one["status"], answer.one_line(one.get("reason") or "no reason")) for one in status["conditions"]},
         taints_of(told),
         labels_of(told),
         tuple(
-            Devices(parsing.one_line(name), number_of(capacity[name]), number_of(allocatable.get(name, "0")))
+            Devices(answer.one_line(name), number_of(capacity[name]), number_of(allocatable.get(name, "0")))
             for name in sorted(capacity)
             if "/" in name  # an extended resource: what Kubernetes itself counts has no domain
         ),
@@ -193,18 +195,18 @@ def _node(told: dict[str, Any]) -> Node:
 def taints_of(node: dict[str, Any]) -> tuple[Taint, ...]:
     """Of a node as the API gives it; raises ValueError over text that is none."""
     return tuple(
-        Taint(parsing.one_line(one["key"]), _value(one.get("value") or ""), parsing.one_line(one["effect"]))
+        Taint(answer.one_line(one["key"]), _value(one.get("value") or ""), answer.one_line(one["effect"]))
         for one in node["spec"].get("taints") or ()
     )
 
 
 def labels_of(node: dict[str, Any]) -> dict[str, str]:
-    return {parsing.one_line(key): _value(value) for key, value in (node["metadata"].get("labels") or {}).items()}
+    return {answer.one_line(key): _value(value) for key, value in (node["metadata"].get("labels") or {}).items()}
 
 
 def _value(text: str) -> str:
     """Of a label or a taint, which may be empty."""
-    return parsing.one_line(text) if text else ""
+    return answer.one_line(text) if text else ""
 
 
 def _pods(told: dict[str, Any]) -> tuple[Pod, ...]:
@@ -219,7 +221,7 @@ def _pod(told: dict[str, Any]) -> Pod:
     containers = [*told["spec"]["containers"], *(told["spec"].get("initContainers") or ())]
     limits = [(container.get("resources") or {}).get("limits") or {} for container in containers]
     num_gpus = sum(number_of(number) for limit in limits for name, number in limit.items() if name.startswith(_WITH_GPU))
-    return Pod(parsing.one_line(f"{meta['namespace']}/{meta['name']}"), meta["uid"], next(iter(owners), ""), num_gpus, told["spec"])
+    return Pod(answer.one_line(f"{meta['namespace']}/{meta['name']}"), meta["uid"], next(iter(owners), ""), num_gpus, told["spec"])
 
 
 def number_of(text: str) -> int:
@@ -228,3 +230,107 @@ def number_of(text: str) -> int:
     if not found:
         raise ValueError(f"no number of devices: {text!r:.40}")
     return int(found[1]) * _FACTOR[found[2]]
+
+
+class Reason(NamedTuple):
+    """In Kubernetes' own words, which may be any text: `0/4 nodes are available: ...`, and `PodScheduled: Unschedulable`."""
+
+    message: str
+    word: str
+
+
+class RunPod(NamedTuple):
+    """`node`: empty until the scheduler has found one.
+
+    `phase`: Kubernetes' own word; Terminating, as kubectl calls one that is being deleted; NotReady: Running, and its node does not report.
+    """
+
+    name: str
+    node: str
+    phase: str
+    reasons: tuple[Reason, ...]
+
+
+def read_pods(labels: str, environ: Mapping[str, str] = os.environ) -> Answer[tuple[RunPod, ...]]:
+    """The pods with these labels, `KEY=VALUE`, in the namespace of this one; of at most 10 s for each hundred of them."""
+    namespace = read_text(ACCOUNT / "namespace")
+    if isinstance(namespace, Missing):
+        return namespace
+    if not _NAMESPACE.fullmatch(namespace):
+        return Missing(Why.UNREADABLE, f"no namespace: {namespace!r:.80}")
+    found = items(f"/api/v1/namespaces/{namespace}/pods", environ, labelSelector=labels)
+    return found if isinstance(found, Missing) else parsed({"items": found}, "pods", _pods_of_job)
+
+
+def _pods_of_job(told: dict[str, Any]) -> tuple[RunPod, ...]:
+    return tuple(_pod_of_job(one["metadata"], one["spec"].get("nodeName") or "", one["status"]) for one in told["items"])
+
+
+def _pod_of_job(meta: dict[str, Any], node: str, status: dict[str, Any]) -> RunPod:
+    name, phase = meta["name"], _phase(meta, status)
+    if not NAME.fullmatch(name):
+        raise ValueError(f"no name of a pod: {name!r:.80}")
+    if node and not NAME.fullmatch(node):
+        raise ValueError(f"no name of a node: {node!r:.80}")
+    return RunPod(name, node, phase, (*_reasons(status), *_of_node(node, phase, status)))
+
+
+def _phase(meta: dict[str, Any], status: dict[str, Any]) -> str:
+    phase: str = status.get("phase") or "Unknown"
+    if phase not in _PHASES:
+        raise ValueError(f"no phase of a pod: {phase!r:.80}")
+    if meta.get("deletionTimestamp"):
+        return TERMINATING
+    return NOT_READY if phase == RUNNING and _is_unheard(status) else phase
+
+
+def _is_unheard(status: dict[str, Any]) -> bool:
+    """Whether its node does not report: Kubernetes then sets Ready to False and leaves what the kubelet wrote last (seen of 1.20.2)."""
+    told = {one["type"]: one for one in status.get("conditions") or () if one["type"] in {"Ready", "ContainersReady"}}
+    return (
+        len(told) == 2
+        and (told["Ready"]["status"], told["ContainersReady"]["status"]) == ("False", "True")
+        and told["Ready"].get("reason") != "ReadinessGatesNotReady"  # the kubelet's own word for a pod that waits for somebody else's
+    )
+
+
+def _of_node(node: str, phase: str, status: dict[str, Any]) -> Iterator[Reason]:
+    """What no field says in words."""
+    if phase == NOT_READY:
+        yield Reason("", "its containers are Ready and it is not: its node does not report")
+    if phase == PENDING and node and not status.get("startTime"):
+        yield Reason("", "its kubelet has not taken it up")
+
+
+def _reasons(status: dict[str, Any]) -> Iterator[Reason]:
+    """Of the pod as a whole (evicted), of the scheduler, and of each container that waits or has failed."""
+    if status.get("reason"):
+        yield Reason(_text(status.get("message")), _text(status["reason"]))
+    for one in status.get("conditions") or ():
+        if one["type"] == "PodScheduled" and one["status"] != "True":
+            yield Reason(_text(one.get("message")), f"PodScheduled: {_text(one.get('reason')) or 'no reason'}")
+    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        yield from _of_container(_text(one["name"]), one.get("state") or {})
+
+
+def _of_container(name: str, state: dict[str, Any]) -> Iterator[Reason]:
+    if waiting := state.get("waiting"):
+        yield Reason(_text(waiting.get("message")), f"{name}: {_text(waiting.get('reason')) or 'waiting'}")
+    if (ended := state.get("terminated")) and ended["exitCode"] != 0:
+        word = f"{name}: {_text(ended.get('reason')) or 'ended'}, exit code {int(ended['exitCode'])}"
+        yield Reason(_last_line(ended.get("message")), word)
+
+
+def _text(told: object) -> str:
+    return _whole_text(told)[:_MOST_TEXT]
+
+
+def _last_line(told: object) -> str:
+    """Of the end of what a container printed, of which the kubelet keeps 2048 bytes: the verdict is its last line."""
+    return "".join(_whole_text(told).strip().splitlines()[-1:])[:_MOST_TEXT]
+
+
+def _whole_text(told: object) -> str:
+    if told is not None and not isinstance(told, str):
+        raise ValueError(f"no text: {told!r:.80}")
+    return told or ""

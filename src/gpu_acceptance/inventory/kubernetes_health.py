@@ -108,7 +108,7 @@ def read_candidates(told: Told, environ: Mapping[str, str] = os.environ) -> Answ
     found = kubernetes.items("/api/v1/nodes", environ)
     if isinstance(found, Missing):
         return found
-    return kubernetes.parsed({"nodes": found, "spec": own.spec}, _candidates)
+    return kubernetes.parsed({"nodes": found, "spec": own.spec}, "candidates", _candidates)
 
 
 def _candidates(told: dict[str, Any]) -> tuple[Candidate, ...]:

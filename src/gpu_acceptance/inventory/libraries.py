@@ -4,8 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.inventory.parsing import read_whole
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, read_whole
 
 # A line of /proc/PID/maps (proc_pid_maps(5)): addresses, rights, offset, device, inode, and the path where there is a file.
 _MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ [r-][w-][x-][sp] [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ [0-9]+ *(?P<path>.*)", re.ASCII)

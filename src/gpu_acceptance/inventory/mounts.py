@@ -5,8 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, missing_over
-from gpu_acceptance.inventory.parsing import read_whole
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, missing_over, read_whole
 
 # Network, parallel and cluster file systems, by the kernel's names for them; FUSE (`fuse`, `fuse.NAME`) has a process behind it.
 _REMOTE = {

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.inventory.parsing import read_whole
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, read_whole
 
 # `[2026-11-22 13:00:18] node-03:1107:1107 [0] enqueue.cc:1859 NCCL WARN Error : no algorithm/protocol available ...`, as NCCL 2.28.9 wrote
 # it. Its src/debug.cc of 2026 writes the function behind the place.

@@ -7,7 +7,6 @@ from gpu_acceptance.inventory import (
     cgroup,
     cpu,
     gpu_reader,
-    host,
     infiniband,
     kernel_log,
     libraries,
@@ -44,7 +43,7 @@ def read(root: Path = Path("/"), gpus: GpusReading | None = None) -> NodeReading
     """This node; files below `root`, GPUs through NVML unless they have been read. Needs no privilege and changes nothing."""
     gpus = gpu_reader.read() if gpus is None else gpus
     return NodeReading(
-        host=host.hostname(),
+        host=system.hostname(),
         system=system.read(root),
         dmi=system.read_dmi(root),
         virtualization=virtualization.read(root),

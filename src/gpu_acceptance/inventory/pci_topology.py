@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePath
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, missing_over, read_value
-from gpu_acceptance.inventory.parsing import parser
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, missing_over, parser, read_value
 
 SYS = Path("/sys")
 

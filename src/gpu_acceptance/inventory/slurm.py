@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
-from gpu_acceptance.inventory import parsing
+from gpu_acceptance.inventory import answer
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 
 T = TypeVar("T")
@@ -52,14 +52,14 @@ def ask(*command: str, environ: Mapping[str, str] = os.environ, codes: tuple[int
     return done.stdout
 
 
-def parsed(printed: Answer[str], parse: Callable[[str], T]) -> Answer[T]:
-    """What `parse` makes of it; it raises ValueError over what is of no such form."""
+def parsed(printed: Answer[str], what: str, parse: Callable[[str], T]) -> Answer[T]:
+    """Return what `parse` makes of it; it raises ValueError over what is not of such a form. `what` stands in that message."""
     if isinstance(printed, Missing):
         return printed
     try:
         return parse(printed)
     except ValueError as error:
-        return Missing(Why.UNREADABLE, f"{parse.__name__.removeprefix('parse_').strip('_')} of Slurm: {error}"[:_MOST_TOLD])
+        return Missing(Why.UNREADABLE, f"{what} of Slurm: {error}"[:_MOST_TOLD])
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -135,7 +135,7 @@ def _shares(text: str) -> list[Share]:
     _field(text, "JOB_GRES")
     _field(text, "MinCPUsNode")
     part = text.partition(" JOB_GRES=")[2].partition(" MinCPUsNode=")[0]
-    found = [Share(hosts, len(parsing.cpus_in(cpus)), int(mib), _num_gpus(gres)) for hosts, cpus, mib, gres in _SHARE.findall(part)]
+    found = [Share(hosts, len(answer.cpus_in(cpus)), int(mib), _num_gpus(gres)) for hosts, cpus, mib, gres in _SHARE.findall(part)]
     if not found or part.count(" Nodes=") != len(found) or not all(HOSTS.fullmatch(one.hosts) for one in found):
         raise ValueError(f"{len(found)} shares of nodes in {part!r:.80}")
     return found
@@ -170,7 +170,7 @@ def _node(line: str) -> Node:
         _field(told, "NodeName", r"[\w.-]+"),
         state,
         (*flags.split("+")[1:], *([mark] if mark else [])),
-        parsing.one_line(words["said"][:200]) if words and words["said"].strip() else "",
+        answer.one_line(words["said"][:200]) if words and words["said"].strip() else "",
         int(_field(told, "RealMemory", "[0-9]{1,12}")),
     )
 
@@ -213,20 +213,20 @@ def own_node(environ: Mapping[str, str] = os.environ) -> Answer[str]:
 
 def controllers(environ: Mapping[str, str] = os.environ) -> Answer[dict[str, bool]]:
     """Whether each answers, by place: `primary at head-01`. scontrol(1) ends with 1 where one does not."""
-    return parsed(ask("scontrol", "ping", environ=environ, codes=(0, 1)), parse_controllers)
+    return parsed(ask("scontrol", "ping", environ=environ, codes=(0, 1)), "controllers", parse_controllers)
 
 
 def job(environ: Mapping[str, str] = os.environ) -> Answer[Job]:
     number = environ.get(JOB, "")
     if not _NUMBER.fullmatch(number):
         return Missing(Why.NOT_THERE, f"{JOB}={number!r:.80} is no number of a job")
-    return parsed(ask("scontrol", "--details", "--oneliner", "show", "job", number, environ=environ), parse_job)
+    return parsed(ask("scontrol", "--details", "--oneliner", "show", "job", number, environ=environ), "job", parse_job)
 
 
 def partition_of(told: Answer[Job], environ: Mapping[str, str] = os.environ) -> Answer[Partition]:
     if isinstance(told, Missing):
         return told
-    return parsed(ask("scontrol", "--oneliner", "show", "partition", told.partition, environ=environ), parse_partition)
+    return parsed(ask("scontrol", "--oneliner", "show", "partition", told.partition, environ=environ), "partition", parse_partition)
 
 
 def nodes_of(told: Answer[Job] | Answer[Partition], environ: Mapping[str, str] = os.environ) -> Answer[tuple[Node, ...]]:
@@ -238,7 +238,7 @@ def nodes_of(told: Answer[Job] | Answer[Partition], environ: Mapping[str, str] =
 
 def config(environ: Mapping[str, str] = os.environ) -> Answer[dict[str, str]]:
     """slurm.conf as the controller has it, and cgroup.conf where a plugin of it is in use."""
-    return parsed(ask("scontrol", "show", "config", environ=environ), parse_config)
+    return parsed(ask("scontrol", "show", "config", environ=environ), "config", parse_config)
 
 
 def promise(told: Answer[Job], own: Answer[str], environ: Mapping[str, str] = os.environ) -> Answer[Promise]:
@@ -257,7 +257,7 @@ def promise(told: Answer[Job], own: Answer[str], environ: Mapping[str, str] = os
 
 def _share(told: Job, node: str, environ: Mapping[str, str]) -> Answer[Share]:
     for one in told.shares:
-        among = parsed(ask("scontrol", "show", "hostnames", one.hosts, environ=environ), names)  # asks no controller
+        among = parsed(ask("scontrol", "show", "hostnames", one.hosts, environ=environ), "names", names)  # asks no controller
         if isinstance(among, Missing):
             return among
         if node in among:
@@ -266,4 +266,4 @@ def _share(told: Job, node: str, environ: Mapping[str, str]) -> Answer[Share]:
 
 
 def _nodes(hosts: str, environ: Mapping[str, str]) -> Answer[tuple[Node, ...]]:
-    return parsed(ask("scontrol", "--oneliner", "show", "node", hosts, environ=environ), parse_nodes)
+    return parsed(ask("scontrol", "--oneliner", "show", "node", hosts, environ=environ), "nodes", parse_nodes)

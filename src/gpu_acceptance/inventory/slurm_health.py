@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import psutil
 
-from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why, as_much_as_fits, named
-from gpu_acceptance.inventory.parsing import Unlimited, as_cpu_list
+from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Unlimited, Why, as_cpu_list, as_much_as_fits, named
 from gpu_acceptance.inventory.slurm import JOB, NODE, Job, Node, Partition, Promise, ask, own_node, parsed
 
 _NONCE = "GPU_ACCEPTANCE_NONCE"
@@ -65,7 +64,7 @@ def read_leftovers(environ: Mapping[str, str] = os.environ) -> Answer[tuple[str,
     node = own_node(environ)
     if isinstance(node, Missing):
         return node
-    listed = parsed(ask("scontrol", "listpids", "*", node, environ=environ), leftover_pids)
+    listed = parsed(ask("scontrol", "listpids", "*", node, environ=environ), "pids", leftover_pids)
     return listed if isinstance(listed, Missing) else leftovers_of(os.getuid(), listed, environ.get(JOB, ""), os.getpid())
 
 

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of
 from gpu_acceptance.inventory.gpu_counters import ALL_LINKS
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, is_lacking, library
-from gpu_acceptance.inventory.parsing import all_of
 from gpu_acceptance.inventory.telemetry_samples import SOURCES, Bin, Sample, unread
 from gpu_acceptance.inventory.telemetry_series import Series, Window, window_of
 

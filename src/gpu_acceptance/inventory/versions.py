@@ -4,7 +4,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-from gpu_acceptance.inventory import host, nvml
+from gpu_acceptance.inventory import nvml, system
 
 _ROOT = Path(__file__).resolve().parents[3]  # where this file is part of a checkout
 
@@ -15,7 +15,7 @@ def read(driver: str | None = None) -> dict[str, str]:
         "python": platform.python_version(),
         **_torch(),
         "driver": nvml.read().driver_version if driver is None else driver,
-        "kernel": host.kernel(),
+        "kernel": system.kernel(),
     }
     return {name: version for name, version in found.items() if version}
 

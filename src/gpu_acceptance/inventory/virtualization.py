@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from gpu_acceptance.inventory import system
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, missing_over, read_text, read_value
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, missing_over, one_line, read_fields, read_text, read_value, words
 from gpu_acceptance.inventory.mounts import MountEntry, read_mountinfo
-from gpu_acceptance.inventory.parsing import all_of, one_line, read_fields, words
 from gpu_acceptance.inventory.system import Dmi
 
 NONE = "none"

@@ -1,11 +1,13 @@
-"""What one GPU did over a stretch of time, as a record keeps it and a validation is told it."""
+"""What is kept of a GPU over time, and what a load made of it: throttling, clocks, heat."""
 
 import time
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 from pydantic import Field
 
 from gpu_acceptance.base.model import Model
+from gpu_acceptance.inventory import gpu
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 
 MAX_WHY = 500  # characters
@@ -15,6 +17,16 @@ _Why = Annotated[str, Field(max_length=MAX_WHY)]
 _MOST = 64  # channels, or reasons: there are 14 and 9
 MOST_POINTS = 240  # of a series: one for each minute of 4 h
 KEPT_FROM_S = 60.0  # attempts that last as long keep a series
+Finding = tuple[str, Answer[float], str, str]  # metric, value, unit, detail
+Findings = Iterator[Finding]
+
+_FAULTS = {
+    "hw_thermal": gpu.HW_THERMAL,
+    "hw_slowdown": gpu.HW_SLOWDOWN,
+    "hw_power_brake": gpu.HW_POWER_BRAKE,
+    "sw_thermal": gpu.SW_THERMAL,
+}
+_JUDGED = ("sm_clock_mhz", "memory_clock_mhz", "gpu_temperature_c", "temperature_margin_c")
 
 
 class Level(Model):
@@ -76,3 +88,89 @@ def check_moments(begin_s: float, end_s: float) -> None:
     if not (are_numbers and 0 <= begin_s <= end_s <= time.monotonic()):
         shown = f"telemetry from {begin_s!r:.40} to {end_s!r:.40}"
         raise ValueError(f"{shown}: wanted are two moments of time.monotonic() that have been, the earlier one first")
+
+
+def findings(load: GpuTelemetry) -> Findings:
+    """All of a whole load that decides whether a GPU can hold it."""
+    for name, bit in _FAULTS.items():
+        reason = gpu.event_reasons_of(bit)[0]
+        yield f"soak.throttle.{name}", _share(load, reason), "%", _when(load, reason)
+    yield _unknown(load)
+    yield "soak.utilisation.mean", load.mean("utilisation_percent"), "%", _range(load, "utilisation_percent", "%")
+    yield "soak.temperature.margin_min", _of(load, "temperature_margin_c", lambda level: level.low), "C", ""
+    yield "soak.sampling.rate", load.num_samples / load.length_s, "Hz", f"{load.num_samples} samples in {load.length_s:.1f} s"
+    begin_s = load.longest_gap_begin_s
+    yield "soak.sampling.longest_gap", load.longest_gap_s, "s", "" if begin_s is None else f"from {begin_s:.2f} s into the load"
+    yield _unread(load)
+
+
+def steady_findings(steady: GpuTelemetry) -> Findings:
+    """All of a stretch in which one kernel ran, after clocks have settled, that decides."""
+    yield (
+        "soak.clock.memory_min",
+        _of(steady, "memory_clock_mhz", lambda level: level.low),
+        "MHz",
+        _range(steady, "memory_clock_mhz", "MHz"),
+    )
+    yield "soak.clock.cv", _of(steady, "sm_clock_mhz", lambda level: level.cv_percent), "%", _range(steady, "sm_clock_mhz", "MHz")
+
+
+def facts(load: GpuTelemetry) -> Findings:
+    """What informs of a whole load: no bound makes it good or bad by itself."""
+    yield "soak.power.mean", load.mean("power_w"), "W", _range(load, "power_w", "W")
+    yield "soak.power.energy", _of(load, "power_w", lambda level: level.mean * level.held_s), "J", ""
+    yield "soak.throttle.sw_power_cap", _share(load, gpu.event_reasons_of(gpu.SW_POWER_CAP)[0]), "%", ""
+    yield "soak.temperature.gpu_max", _of(load, "gpu_temperature_c", lambda level: level.high), "C", ""
+    yield "soak.temperature.memory_max", _of(load, "memory_temperature_c", lambda level: level.high), "C", ""
+
+
+def steady_facts(steady: GpuTelemetry) -> Findings:
+    """What informs of such a stretch: a clock that is low and stable shows in the rate."""
+    yield "soak.clock.sm_mean", steady.mean("sm_clock_mhz"), "MHz", _range(steady, "sm_clock_mhz", "MHz")
+
+
+def _unknown(load: GpuTelemetry) -> Finding:
+    """The longest of the reasons that a later NVML may bring: nobody knows that they are harmless."""
+    unknown = [reason for reason in load.throttled_s if reason not in gpu.EVENT_REASONS.values()]
+    worst = max(unknown, key=lambda reason: load.throttled_s[reason], default="")
+    detail = f"{', '.join(unknown)}: {_when(load, worst)}" if unknown else ""
+    return "soak.throttle.unknown", _share(load, worst), "%", detail
+
+
+def _unread(load: GpuTelemetry) -> Finding:
+    """Of the source that was silent longest. A sampler that stood still saw no throttling either."""
+    known_s = {name: level.held_s for name in _JUDGED if (level := load.levels.get(name))}
+    if "event_reasons" not in load.missing:
+        known_s["event_reasons"] = load.reasons_held_s
+    least = min(known_s, key=lambda name: known_s[name], default="")
+    unread = 100 * (1 - known_s[least] / load.length_s) if least else 100.0
+    return "soak.sampling.unread", max(unread, 0.0), "%", least
+
+
+def _share(load: GpuTelemetry, reason: str) -> Answer[float]:
+    """Percent of the time for which the reasons are known."""
+    if not load.reasons_held_s:
+        return Missing(Why.NOT_THERE, load.missing.get("event_reasons", "no sample in this time"))
+    return 100 * load.throttled_s.get(reason, 0.0) / load.reasons_held_s
+
+
+def _when(load: GpuTelemetry, reason: str) -> str:
+    """`for 3.10 s, between 20.00 s and 23.10 s of the load`."""
+    between = load.throttled_between.get(reason)
+    if between is None:
+        return ""
+    return f"for {load.throttled_s[reason]:.2f} s, between {between.first_s:.2f} s and {between.last_s:.2f} s of the load"
+
+
+def _of(told: GpuTelemetry, channel: str, value: Callable[[Level], float | None]) -> Answer[float]:
+    """Of a channel that is known for too little of the time nothing is."""
+    mean, level = told.mean(channel), told.levels.get(channel)
+    if level is None or isinstance(mean, Missing):
+        return mean
+    found = value(level)
+    return Missing(Why.NOT_THERE, f"{channel} has no variation") if found is None else found
+
+
+def _range(told: GpuTelemetry, channel: str, unit: str) -> str:
+    level = told.levels.get(channel)
+    return "" if level is None else f"{level.low:g} to {level.high:g} {unit}"

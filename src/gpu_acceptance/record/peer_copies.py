@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.measure.peer_matrix import Matrix, Pair, from_text, num_wrong_of, to_text, whose_fault
-from gpu_acceptance.thresholds.values import plural, show
+from gpu_acceptance.thresholds.limit import plural, show
 
 
 def indexes_of(uuids: Mapping[int, str], visible: Mapping[str, int]) -> Answer[list[int]]:

@@ -10,8 +10,7 @@ from gpu_acceptance.base.model import Model, Text
 from gpu_acceptance.record.figure import MOST_CURVES, Curve, Figure
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
-from gpu_acceptance.thresholds.limit import COUNTERS, Scope, Value, Whole, subject_of_metric
-from gpu_acceptance.thresholds.values import is_number
+from gpu_acceptance.thresholds.limit import COUNTERS, Scope, Value, Whole, is_number, subject_of_metric
 
 FORMING = "forming the group"  # the phase in which a worker meets the others of its generation
 MOST_COLLECTIVES = 64  # groups of one rank whose last collective a record names

@@ -11,7 +11,6 @@ from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.row import RankRecord, Row
 from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
 from gpu_acceptance.report.cluster import places
-from gpu_acceptance.report.formatting import ranks_text
 from gpu_acceptance.report.remedies import (
     Reference,
     Remedy,
@@ -26,7 +25,7 @@ from gpu_acceptance.report.remedies import (
     kinds_of_row,
     table,
 )
-from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
+from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, ranks_text
 from gpu_acceptance.verdict.rows import declared_reason, formed_unlike
 
 PLACEHOLDERS = ("HOST", "UUID", "BUS", "DEVICE", "PORT", "RUN", "PID", "POD")  # the last two only a person at the machine knows

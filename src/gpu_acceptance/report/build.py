@@ -11,8 +11,7 @@ from markupsafe import Markup
 
 from gpu_acceptance.base.process import gc_paused
 from gpu_acceptance.base.text import visible
-from gpu_acceptance.folder.disk import read_regular, sha256_of, write_atomically
-from gpu_acceptance.folder.results import RESULTS, read_results
+from gpu_acceptance.folder.files import RESULTS, read_regular, read_results, sha256_of, write_atomically
 from gpu_acceptance.record.job import clock_sentences
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import (
@@ -20,16 +19,16 @@ from gpu_acceptance.report import (
     charts,
     cluster,
     contract,
-    formatting,
     over_time,
     problems,
     scoreboard,
     side_by_side,
     sizes,
-    summary,
+    summary_text,
     topology,
     untested,
     validations,
+    words,
 )
 from gpu_acceptance.report.words import VERDICT, WITHIN_NOISE, Mark
 from gpu_acceptance.verdict.busy import use_text
@@ -71,13 +70,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(
-        count=formatting.count,
-        exact=formatting.exact,
-        gibibytes=formatting.gibibytes,
-        moment=formatting.moment,
+        count=words.count,
+        exact=words.exact,
+        gibibytes=words.gibibytes,
+        moment=words.moment,
         use_text=use_text,
-        first_line=formatting.first_line,
-        need_text=formatting.need_text,
+        first_line=words.first_line,
+        need_text=words.need_text,
         most_suspects=_MOST_SUSPECTS,
         within_noise=WITHIN_NOISE,
         scale_percent=f"{100 * validations.SCALE:.0f}",
@@ -122,7 +121,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "level": untested.level(record),
         "command": [shlex.quote(word) for word in record.plan.command],
         "busy": over_time.busy(record),
-        "elapsed": formatting.elapsed(record.plan.started_at, record.ended_at),
+        "elapsed": words.elapsed(record.plan.started_at, record.ended_at),
         "models": cluster.gpu_models(record),
         "fabric": topology.fabric(record),
         "nodes": cluster.nodes(record),
@@ -158,8 +157,8 @@ def _first_screen(record: RunRecord, found: list[problems.Problem]) -> dict[str,
     accepted, rejected = (record.conclusion.verdict == word for word in ("ACCEPTED", "REJECTED"))
     return {
         "told": [] if accepted else problems.first_told(problems.suspects(found, cluster.places(record)), rejecting_only=rejected),
-        "told_of_job": [] if accepted else summary.against_the_job(record),
-        "also_open": list(summary.also_open(record)),
+        "told_of_job": [] if accepted else summary_text.against_the_job(record),
+        "also_open": list(summary_text.also_open(record)),
         "scoreboard": scoreboard.scoreboard(record),
     }
 

@@ -8,10 +8,9 @@ from typing import TypeGuard
 
 from gpu_acceptance.record.figure import Curve
 from gpu_acceptance.record.row import Attempt, RankRecord
-from gpu_acceptance.report.formatting import count, ranks_text, rounded
-from gpu_acceptance.thresholds.limit import Value
+from gpu_acceptance.report.words import count, ranks_text, rounded
+from gpu_acceptance.thresholds.limit import Value, is_number
 from gpu_acceptance.thresholds.parameter_relations import reference_of
-from gpu_acceptance.thresholds.values import is_number
 
 MOST_RANKS = 3
 _MOST_TICKS = 8

@@ -7,7 +7,7 @@ from gpu_acceptance.inventory.declared import by_declared_name
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.record.job import RankIdentity, by_node, clock_offset
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.formatting import count, ranks_text
+from gpu_acceptance.report.words import count, ranks_text
 
 _OWN = ("product_serial", "chassis_serial")  # each node has its own
 

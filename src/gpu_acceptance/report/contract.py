@@ -9,13 +9,11 @@ from pathlib import Path
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunPlan, RunRecord
-from gpu_acceptance.report.formatting import count, judged_figure
-from gpu_acceptance.report.words import STATUS, Mark
+from gpu_acceptance.report.words import STATUS, Mark, count, judged_figure
 from gpu_acceptance.thresholds.contract import Contract, JudgedLine, LineState
 from gpu_acceptance.thresholds.contract_file import read_contract
-from gpu_acceptance.thresholds.limit import LEVELS, subject_of_metric
-from gpu_acceptance.thresholds.values import with_unit
-from gpu_acceptance.verdict.contract import judge_contract, limits_of
+from gpu_acceptance.thresholds.limit import LEVELS, subject_of_metric, with_unit
+from gpu_acceptance.verdict.coverage import judge_contract, limits_of
 
 _NO_GPU = "no GPU was tested"
 BRING_UP_FILE = Path(__file__).with_name("bring_up.yaml")

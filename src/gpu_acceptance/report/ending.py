@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import IO
 
 from gpu_acceptance.base.text import clip, visible
-from gpu_acceptance.folder.disk import sha256_of, write_atomically
+from gpu_acceptance.folder.files import RESULTS, results_content, sha256_of, write_atomically, write_results
 from gpu_acceptance.folder.manifest import MANIFEST
-from gpu_acceptance.folder.results import RESULTS, results_content, write_results
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.build import REPORT, build_page
 from gpu_acceptance.report.exports import remove_exports, write_exports
-from gpu_acceptance.report.summary import summary_lines
+from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.verdict.run_record import conclude_again
 
 MOST_ROWS = 14  # with the frame that torchrun draws around it: 15

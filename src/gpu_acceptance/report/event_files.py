@@ -18,11 +18,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpu_acceptance.base.text import visible
-from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.record.figure import Curve
 from gpu_acceptance.record.row import RankRecord, Row
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.formatting import count, parse_moment
+from gpu_acceptance.report.words import count, parse_moment
 
 FOLDER = "tensorboard"
 _PACKAGE = "tensorboardX"

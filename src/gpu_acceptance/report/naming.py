@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gpu_acceptance.base.model import Model, encode, first_problem
-from gpu_acceptance.folder.disk import RecordError, read_regular, sha256_of, write_atomically
+from gpu_acceptance.folder.files import RecordError, read_regular, sha256_of, write_atomically
 from gpu_acceptance.inventory.answer import Why, those_that_fitted
 from gpu_acceptance.record.job import RankFacts, RankIdentity
 from gpu_acceptance.record.row import RankRecord

@@ -9,7 +9,7 @@ from gpu_acceptance.record.gpu_telemetry import LEAST_KNOWN, GpuTelemetry
 from gpu_acceptance.record.row import Attempt, RankRecord
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.charts import STYLES, Axis, Drawn, axis_over, picked
-from gpu_acceptance.report.formatting import count, rounded
+from gpu_acceptance.report.words import count, rounded
 from gpu_acceptance.thresholds.limit import RESERVED_SUBJECTS
 
 _UTILISATION = "utilisation_percent"

@@ -11,10 +11,9 @@ from gpu_acceptance.record.row import RankRecord, Row
 from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
 from gpu_acceptance.report.advice import Advice, advice_on
 from gpu_acceptance.report.cluster import places
-from gpu_acceptance.report.formatting import innermost_frame, reproduce
 from gpu_acceptance.report.remedies import kinds_of_judgement, kinds_of_rank
 from gpu_acceptance.report.validations import Line, judgement_lines, name_ranks
-from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, Mark
+from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, Mark, innermost_frame, reproduce
 from gpu_acceptance.verdict.rows import declared_reason, essence, told_by_ranks
 
 _TOLD_APART = {ObjectionKind.NEVER_MEASURED, ObjectionKind.NOT_JUDGED, ObjectionKind.CONTRACT}

@@ -16,9 +16,8 @@ from typing import Any
 from gpu_acceptance.base.model import Model, encode
 from gpu_acceptance.base.strict_json import StrictJsonError, parse
 from gpu_acceptance.base.text import visible
-from gpu_acceptance.folder.disk import RecordError, read_regular, sha256_of, write_atomically
+from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular, read_results, sha256_of, write_atomically
 from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE, Manifest, find_manifest, write_manifest
-from gpu_acceptance.folder.results import RESULTS, read_results
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import event_files
 from gpu_acceptance.report.build import REPORT, write_page

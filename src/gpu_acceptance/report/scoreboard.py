@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.formatting import by_margin, percent
 from gpu_acceptance.report.validations import Bar, make_bar
-from gpu_acceptance.report.words import OUTCOME, STATUS, Mark
+from gpu_acceptance.report.words import OUTCOME, STATUS, Mark, by_margin, percent
 from gpu_acceptance.thresholds.limit import COUNTERS, RESERVED_SUBJECTS, subject_of_metric
 
 _TONES = ("bad", "open", "good", "quiet")  # in this order

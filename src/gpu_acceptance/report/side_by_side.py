@@ -10,9 +10,9 @@ from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.cluster import places
-from gpu_acceptance.report.formatting import by_margin, percent, rounded
 from gpu_acceptance.report.validations import Line, judgement_lines
-from gpu_acceptance.thresholds.values import with_unit
+from gpu_acceptance.report.words import by_margin, percent, rounded
+from gpu_acceptance.thresholds.limit import with_unit
 
 STEPS = (0.01, 0.03, 0.10)  # parts of the median at which the colour changes
 _LEAST, _MOST, _MISSED = "▼", "▲", "✗"

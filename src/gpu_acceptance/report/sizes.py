@@ -8,10 +8,9 @@ from gpu_acceptance.record.job import by_node
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.charts import STYLES, Panel, PanelLine, can_be_drawn, make_panel
-from gpu_acceptance.report.formatting import rounded
-from gpu_acceptance.thresholds.limit import subject_of_metric
+from gpu_acceptance.report.words import rounded
+from gpu_acceptance.thresholds.limit import subject_of_metric, with_unit
 from gpu_acceptance.thresholds.parameter_relations import Curve, size_reference
-from gpu_acceptance.thresholds.values import with_unit
 
 _SUBJECTS = ("nccl_sizes", "nccl")
 _WORDS = {2**30: "GiB", 2**20: "MiB", 2**10: "KiB", 1: "B"}

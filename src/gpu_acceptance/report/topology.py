@@ -8,7 +8,7 @@ from itertools import groupby
 from gpu_acceptance.record.figure import Figure, Labels
 from gpu_acceptance.record.job import RankIdentity, by_node
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.formatting import count, rounded, spans
+from gpu_acceptance.report.words import count, rounded, spans
 
 _LINKS, _STATE = "gpu_health.nvlink.active", "gpu_health.fabric.state"
 _NCCL = ("nccl.*.algorithm", "nccl.transport.*")

@@ -10,11 +10,9 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.cluster import GpuLine, gpu_lines, hidden_gpus, places
-from gpu_acceptance.report.formatting import count
 from gpu_acceptance.report.validations import Line, judgement_lines
-from gpu_acceptance.report.words import OUTCOME, Mark
-from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, ChangeKind, subject_of_metric
-from gpu_acceptance.thresholds.values import level_text
+from gpu_acceptance.report.words import OUTCOME, Mark, count
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, ChangeKind, level_text, subject_of_metric
 from gpu_acceptance.verdict.caveats import changed_limits, suite_notes
 
 _MOST_TEXT = 300  # characters of a part

@@ -14,10 +14,20 @@ from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import over_time
 from gpu_acceptance.report.charts import Histogram, Picture, histograms, pictures
 from gpu_acceptance.report.cluster import places
-from gpu_acceptance.report.formatting import deviation, duration, exact, judged_figure, percent, ranks_text, reproduce, rounded
-from gpu_acceptance.report.words import OUTCOME, STATUS, Mark
-from gpu_acceptance.thresholds.limit import COUNTERS, Value, subject_of_metric
-from gpu_acceptance.thresholds.values import plural, with_unit
+from gpu_acceptance.report.words import (
+    OUTCOME,
+    STATUS,
+    Mark,
+    deviation,
+    duration,
+    exact,
+    judged_figure,
+    percent,
+    ranks_text,
+    reproduce,
+    rounded,
+)
+from gpu_acceptance.thresholds.limit import COUNTERS, Value, plural, subject_of_metric, with_unit
 
 MOST_RANKS = 64  # with a line each; all others are in results.json and figures.csv
 _QUIET = {Status.HELD, Status.NOT_APPLICABLE}

@@ -1,11 +1,157 @@
-"""How outcomes are shown: a symbol, a word and a tone, never colour alone."""
+"""How figures, bounds, outcomes and ranks are written for people: the one place of words that all parts of the report share."""
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
+from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import Judgement
+from gpu_acceptance.thresholds.limit import Value, with_unit
 
+_OF_NUMBERS = {"at_least", "at_most"}
+_VISIBLE_MARGIN = 0.001  # a smaller one would not show in four digits
+_MOST_WHOLE = 1e7
+_MOST_TEXT = 400  # characters of a first line
+_FRAME = re.compile(r"""^\s*(?:File "|at |#0\b)""")
 Tone = Literal["good", "bad", "open", "quiet"]
+
+
+def exact(value: Value | None) -> str:
+    """Every digit that was measured."""
+    return "none" if value is None else str(value)
+
+
+def rounded(value: Value | None) -> str:
+    """Four significant digits, for people; a whole number is a count, and has all of its digits."""
+    if not isinstance(value, float) or not 1_000 <= abs(value) < _MOST_WHOLE:
+        return f"{value:.4g}" if isinstance(value, float) else exact(value)
+    return f"{float(f'{value:.4g}'):.0f}"
+
+
+def judged_figure(judgement: Judgement) -> str:
+    """The value as people read it; every digit where fewer could show a miss as its bound."""
+    is_far = judgement.bound != "equals" if judgement.margin is None else abs(judgement.margin) >= _VISIBLE_MARGIN
+    return rounded(judgement.value) if is_far else exact(judgement.value)
+
+
+def by_margin(limits: Iterable[Judgement], *statuses: Status) -> list[Judgement]:
+    """Limits of these statuses, the nearest to its bound first. Without those at 0: what is to be exactly so much."""
+    found = [one for one in limits if one.status in statuses and one.margin]
+    return sorted(found, key=lambda one: (one.margin or 0.0, one.metric))
+
+
+def judged_text(judged: Judgement) -> str:
+    """`hbm.triad.bandwidth = 3120 GB/s, need >= 4153 GB/s (24.9 % below)`."""
+    if judged.value is None:
+        return judged.metric
+    value = with_unit(judged_figure(judged), judged.unit)
+    need, distance = need_text(judged), deviation(judged)
+    return f"{judged.metric} = {value}{f', need {need}' if need else ''}{f' ({distance})' if distance else ''}"
+
+
+def need_text(judged: Judgement) -> str:
+    """`>= 4153 GB/s`, `== NVLS`."""
+    return with_unit(judged.need, judged.unit) if judged.need and judged.bound in _OF_NUMBERS else judged.need
+
+
+def deviation(judged: Judgement) -> str:
+    """How far a figure is from its bound: `24.9 % below`, `3.6 % above`; empty where that is no number."""
+    if judged.margin is None or judged.bound not in _OF_NUMBERS:
+        return ""
+    above = (judged.margin >= 0) == (judged.bound == "at_least")
+    return f"{abs(judged.margin) * 100:.3g} % {'above' if above else 'below'}"
+
+
+def percent(part: float) -> str:
+    """0.049 as `+4.9 %`; a small part keeps its size and its sign."""
+    value = 100 * part
+    if value == 0:
+        return "0 %"
+    return f"{value:+.1f} %" if 0.05 <= abs(value) < 10_000 else f"{value:+.2g} %"
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def gibibytes(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.0f} GiB" if num_bytes else "unknown"
+
+
+def moment(text: str) -> str:
+    """An ISO 8601 time to the second; what is none is shown as it came."""
+    time = parse_moment(text)
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z") if time else text
+
+
+def parse_moment(text: str) -> datetime | None:
+    """The time, or None where the text is no ISO 8601 time with a zone."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo else None
+
+
+def elapsed(started: str, ended: str) -> str:
+    """How long a run took, or nothing where the two times do not say."""
+    start, end = parse_moment(started), parse_moment(ended)
+    if start is None or end is None or end < start:
+        return ""
+    return duration((end - start).total_seconds())
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0-6, 9`."""
+    ranks = set(ranks)
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """`0-6, 9`."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def first_line(text: str) -> str:
+    """What a message says before its details."""
+    return clip(text.partition("\n")[0], _MOST_TEXT)
+
+
+def innermost_frame(stack: str) -> str:
+    """The first frame of a stack that is written innermost first, or nothing."""
+    return next((line.strip() for line in stack.splitlines() if _FRAME.match(line)), "")
+
+
+def reproduce(command: Sequence[str], nodeid: str) -> list[str]:
+    """The run's own command with this one validation in place of what was selected; what is none needs the whole run.
+
+    The name of the run is left out: it is taken.
+    """
+    unnamed = [word for word in command if not word.startswith("--run-id=")]
+    if "::" not in nodeid:
+        return unnamed
+    kept = [word for word in unnamed if not word.startswith("acceptance") and "::" not in word]
+    return [*kept, nodeid]
 
 
 @dataclass(frozen=True)

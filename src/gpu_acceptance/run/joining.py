@@ -12,13 +12,12 @@ from gpu_acceptance.base.text import clip, first_few, named
 from gpu_acceptance.control.control import UnreachableError
 from gpu_acceptance.control.messages import Agreed, AskClock, Clock, Collected, Hello, Problem, Refused, Welcome
 from gpu_acceptance.control.rank import INCOMPLETE, Patience, Rank, RefusedError, UnmetError, interrupted
-from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.files import RecordError, RunFiles, node_run_id, utc_now
 from gpu_acceptance.folder.journal import Journal
-from gpu_acceptance.folder.run_files import RunFiles, node_run_id, utc_now
 from gpu_acceptance.record.job import Bounds, RankIdentity, ahead
 from gpu_acceptance.record.run_record import Refusal
 from gpu_acceptance.supervisor.supervisor import Supervisor
-from gpu_acceptance.thresholds.values import first_of
+from gpu_acceptance.thresholds.limit import first_of
 
 A = TypeVar("A", Welcome, Agreed)
 COLLECT_S = 120.0  # for all ranks to collect: imports of one file system by all at once

@@ -12,7 +12,7 @@ from typing import Literal, TextIO
 import pytest
 
 from gpu_acceptance.base.text import visible
-from gpu_acceptance.folder.run_files import RunFiles
+from gpu_acceptance.folder.files import RunFiles
 from gpu_acceptance.record.outcome import Means, Outcome
 from gpu_acceptance.report.ending import MOST_ROWS
 

@@ -20,9 +20,17 @@ from gpu_acceptance.thresholds.contract import Contract
 from gpu_acceptance.thresholds.contract_file import digest_of, problems_of_entries, read_contract, refuse_unanswerable
 from gpu_acceptance.thresholds.file import LimitsError, read_validated
 from gpu_acceptance.thresholds.known_metrics import nearest_metric
-from gpu_acceptance.thresholds.levels import asked_for, at_level, lasting
 from gpu_acceptance.thresholds.limit import FileDigest, Profile
-from gpu_acceptance.thresholds.profile import load_profile, profile_names, select_profile, with_file, with_site
+from gpu_acceptance.thresholds.profile import (
+    asked_for,
+    at_level,
+    lasting,
+    load_profile,
+    profile_names,
+    select_profile,
+    with_file,
+    with_site,
+)
 from gpu_acceptance.verdict import busy
 
 MOST_NODES = 1_000  # all of them travel to each rank in one message

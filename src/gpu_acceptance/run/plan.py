@@ -21,13 +21,11 @@ from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.run.suite_state import look_at_suite
 from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.thresholds.contract import Contract
-from gpu_acceptance.thresholds.levels import left_out, num_left_out, runs
-from gpu_acceptance.thresholds.limit import Limit, Profile, bound_at, matching_reason, subject_of_metric
-from gpu_acceptance.thresholds.values import level_text, plural, show
+from gpu_acceptance.thresholds.limit import Limit, Profile, bound_at, level_text, matching_reason, plural, show, subject_of_metric
+from gpu_acceptance.thresholds.profile import left_out, num_left_out, runs
 from gpu_acceptance.verdict.bounds import bounds_of
-from gpu_acceptance.verdict.contract import judge_contract
-from gpu_acceptance.verdict.coverage import judge_run
-from gpu_acceptance.verdict.needs import announcement, unmet_needs
+from gpu_acceptance.verdict.coverage import judge_contract, judge_run
+from gpu_acceptance.verdict.rows import announcement, unmet_needs
 
 
 def make_plan(

@@ -12,7 +12,7 @@ from gpu_acceptance.base.text import one_line
 from gpu_acceptance.record.job import RankIdentity, by_node
 from gpu_acceptance.run.offered import has_value
 from gpu_acceptance.run.suite import PLUGIN
-from gpu_acceptance.thresholds.values import first_of
+from gpu_acceptance.thresholds.limit import first_of
 
 _OFF = ("", "0", "0.0", "no", "false", "none", "[]")
 _IN_A_WORKER = "GPU_ACCEPTANCE_SUPERVISOR"  # which worker/worker.py puts into the environment of a worker and of all that it starts

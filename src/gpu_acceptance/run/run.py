@@ -10,18 +10,16 @@ from gpu_acceptance.base.guard import ask, end_launcher_later, new_mark, remove_
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.messages import Agreed, Final, StopRequest
 from gpu_acceptance.control.rank import USAGE, Rank, RefusedError, UnmetError, interrupted
+from gpu_acceptance.folder.files import RESULTS, RunFiles, read_results, utc_now
 from gpu_acceptance.folder.manifest import MANIFEST, write_manifest
-from gpu_acceptance.folder.results import RESULTS, read_results
-from gpu_acceptance.folder.run_files import RunFiles, utc_now
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import Closing, RunEnd, RunPlan, RunRecord
 from gpu_acceptance.report.ending import INTERNAL_ERROR, Ending, broken, complete_ending, describe, spoil, where_it_is, write_ending
 from gpu_acceptance.report.event_files import write_event_files
-from gpu_acceptance.report.junit import JUNIT
+from gpu_acceptance.report.exports import JUNIT
 from gpu_acceptance.report.summary_text import tell_github
-from gpu_acceptance.run.checkpoint_folder import are_evidence, folder_of
 from gpu_acceptance.run.collecting import Collected, read_validations
 from gpu_acceptance.run.joining import agree, note_refusal
 from gpu_acceptance.run.outputs import empty, write_error_file
@@ -29,17 +27,18 @@ from gpu_acceptance.run.own_files import NO_FILES, OwnFiles, own_digest
 from gpu_acceptance.run.plan import make_plan
 from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.run.suite import suite_digest
+from gpu_acceptance.run.training_files import are_evidence, folder_of
 from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.supervisor.leader import Leader, LeaderOptions
 from gpu_acceptance.supervisor.standby import Journals, await_listeners, close_journals, elect, find_unconfirmed, rebuild_run, send_journal
 from gpu_acceptance.supervisor.supervisor import BYE_S, LEAVE_S, LOST_MESSAGES, LeaderLostError, Supervisor
 from gpu_acceptance.supervisor.worker_slot import Suite
-from gpu_acceptance.thresholds.levels import runs
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, matching_reason, subject_of
+from gpu_acceptance.thresholds.profile import runs
 from gpu_acceptance.verdict.attempts import bare_row
 from gpu_acceptance.verdict.judge import most_risen
-from gpu_acceptance.verdict.needs import Unmet, unmet_needs
 from gpu_acceptance.verdict.reasons import FORMATION
+from gpu_acceptance.verdict.rows import Unmet, unmet_needs
 from gpu_acceptance.verdict.run_record import make_run_record
 
 _CLEARING_S, _REMOVING_S = 5.0, 20.0  # torchrun ends a rank 30 s after one of its peers has failed

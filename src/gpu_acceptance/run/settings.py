@@ -12,7 +12,7 @@ import pytest
 from gpu_acceptance.base.budget import Budget, read_budget, seconds_of
 from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.control.rank import JOIN_S
-from gpu_acceptance.folder.run_files import RUN_ID
+from gpu_acceptance.folder.files import RUN_ID
 from gpu_acceptance.run.suite import is_installed
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, LEVELS, SOAK
 from gpu_acceptance.thresholds.profile import shipped_dir

@@ -13,11 +13,10 @@ from gpu_acceptance.control.rank import INCOMPLETE, NOT_WRITABLE, Patience, Rank
 from gpu_acceptance.control.secret import Secret, find_secret
 from gpu_acceptance.control.session import Session, begin_session
 from gpu_acceptance.control.store_host import host_store
-from gpu_acceptance.folder.disk import RecordError
+from gpu_acceptance.folder.files import RecordError, RunFiles, claim_run_folder, new_run_id
 from gpu_acceptance.folder.journal import Journal
-from gpu_acceptance.folder.run_files import RunFiles, claim_run_folder, new_run_id
 from gpu_acceptance.record.job import Job, RankIdentity
-from gpu_acceptance.run import checkpoint_folder, training_files
+from gpu_acceptance.run import training_files
 from gpu_acceptance.run.joining import join, refuse_start
 from gpu_acceptance.run.own_files import NO_FILES, OwnFiles, choose_profile, read_own_files
 from gpu_acceptance.run.refusals import find_lone_node, find_mismatch, find_surplus, find_wrong_hardware
@@ -121,8 +120,8 @@ def _hold_worker(supervisor: Supervisor, files: RunFiles, identity: RankIdentity
 def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[OwnFiles, RefusedError | None]:
     """This rank's copies; where one of them, or what else was named, cannot be used, all ranks hear on which node."""
     try:
-        checkpoint_folder.refuse_unusable("--checkpoint-dir", settings.checkpoint_dir)
-        checkpoint_folder.refuse_unusable("--shared-dir", settings.shared_dir)
+        training_files.refuse_unusable_folder("--checkpoint-dir", settings.checkpoint_dir)
+        training_files.refuse_unusable_folder("--shared-dir", settings.shared_dir)
         training_files.refuse_unusable_data(settings.data_dir)
         training_files.refuse_unusable_lora_files(settings.lora_model, settings.lora_data)
         return read_own_files(settings.site, settings.contract), refusal

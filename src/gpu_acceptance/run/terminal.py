@@ -11,13 +11,12 @@ import pytest
 
 from gpu_acceptance.base.text import one_line, visible
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.report.formatting import duration
+from gpu_acceptance.report.words import duration
 from gpu_acceptance.run.outputs import show_names_in_suite
 from gpu_acceptance.run.run import Run
-from gpu_acceptance.thresholds.limit import Profile, subject_of
-from gpu_acceptance.thresholds.values import first_of, level_text, plural
+from gpu_acceptance.thresholds.limit import Profile, first_of, level_text, plural, subject_of
 from gpu_acceptance.verdict.coverage import judge_run, make_coverage
-from gpu_acceptance.verdict.needs import announcement
+from gpu_acceptance.verdict.rows import announcement
 
 _MOST_HOSTS = 4
 _MOST_REASONS = 2

@@ -10,8 +10,7 @@ from gpu_acceptance.base.stop_signals import StopSignals
 from gpu_acceptance.control.control import Control
 from gpu_acceptance.control.messages import Message
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
-from gpu_acceptance.worker.channel import ChannelError
-from gpu_acceptance.worker.messages import WorkerMessage
+from gpu_acceptance.worker.messages import ChannelError, WorkerMessage
 
 _MOST_READS = 32  # of 64 KiB in one wait; a pipe that its worker left behind holds 1 MiB at most
 _MOST_MESSAGES = 100  # in one wait: the two sides take turns, an honest worker is a few messages ahead

@@ -18,9 +18,8 @@ from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.verdict.attempts import all_passed, bare_row, too_small
 from gpu_acceptance.verdict.judge import wants_repeat
-from gpu_acceptance.verdict.needs import has_all, row_of_lack
 from gpu_acceptance.verdict.reasons import FORMATION
-from gpu_acceptance.verdict.rows import make_row
+from gpu_acceptance.verdict.rows import has_all, make_row, row_of_lack
 
 _LIVE_LINE_S = 10.0
 _PACE_KNOWN_S = 30.0  # of validations that are done, by the profile: before that their pace says little of those to come

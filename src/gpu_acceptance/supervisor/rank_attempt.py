@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.text import clip
-from gpu_acceptance.control.ledger import LATE_S
 from gpu_acceptance.control.messages import Enter, Gather, Gathered, Go, Message, OfAttempt, PeerBad, Seal, Sealable, Vote
+from gpu_acceptance.control.session import LATE_S
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.row import RankRecord
@@ -19,7 +19,7 @@ from gpu_acceptance.supervisor.attempt_state import GRACE_S
 from gpu_acceptance.supervisor.events import Garbled
 from gpu_acceptance.supervisor.hang_diagnosis import LONGEST_S, Inquiry
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
-from gpu_acceptance.thresholds.values import plural
+from gpu_acceptance.thresholds.limit import plural
 from gpu_acceptance.verdict.attempts import CHANNEL, NO_WORKER, may_echo
 from gpu_acceptance.worker.messages import (
     AskTelemetry,

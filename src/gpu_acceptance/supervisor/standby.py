@@ -10,8 +10,8 @@ from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.heartbeats import BEAT_S, Loss
 from gpu_acceptance.control.messages import AskJournal, Final, JournalTold, Resend
 from gpu_acceptance.folder.corroboration import Unlike, find_unlike_journals
+from gpu_acceptance.folder.files import RunFiles, utc_now
 from gpu_acceptance.folder.rebuild import read_run_folder, rebuild
-from gpu_acceptance.folder.run_files import RunFiles, utc_now
 from gpu_acceptance.record.run_record import Closing, RunEnd, RunRecord
 from gpu_acceptance.supervisor.attempt_state import digest_of
 from gpu_acceptance.supervisor.supervisor import Supervisor

@@ -14,7 +14,6 @@ from gpu_acceptance.base.process import gc_paused, gc_spared
 from gpu_acceptance.base.stop_signals import StopSignals, asked_as_well
 from gpu_acceptance.control.control import Control, ControlError, UnreachableError
 from gpu_acceptance.control.heartbeats import BEAT_S, LOST_S, Lookout, Loss
-from gpu_acceptance.control.ledger import LATE_S
 from gpu_acceptance.control.messages import (
     AskClock,
     AskJournal,
@@ -43,6 +42,7 @@ from gpu_acceptance.control.messages import (
     Vote,
 )
 from gpu_acceptance.control.rank import Rank
+from gpu_acceptance.control.session import LATE_S
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import RankFacts

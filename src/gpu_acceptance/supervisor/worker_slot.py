@@ -14,7 +14,7 @@ from gpu_acceptance.base.janitor import MARK, Segments, kill_marked, start_janit
 from gpu_acceptance.base.process import descendants, kill_descendants
 from gpu_acceptance.base.scratch import SCRATCH, Scratch
 from gpu_acceptance.control.control import Control, generation_prefix
-from gpu_acceptance.folder.run_files import RunFiles
+from gpu_acceptance.folder.files import RunFiles
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.declared import DeclaredNode
@@ -23,9 +23,8 @@ from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.record.job import RankIdentity
 from gpu_acceptance.supervisor.events import Events
-from gpu_acceptance.supervisor.fork_server_process import ForkServerProcess, start_fork_server
 from gpu_acceptance.supervisor.gpu_watch import CounterWatch, TelemetryWatch
-from gpu_acceptance.supervisor.worker_process import WorkerProcess
+from gpu_acceptance.supervisor.worker_process import ForkServerProcess, WorkerProcess, start_fork_server
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.verdict.judge import alarm
 from gpu_acceptance.worker.messages import Form, Paths, Place, World

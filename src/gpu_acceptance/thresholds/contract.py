@@ -3,8 +3,7 @@
 from enum import StrEnum
 
 from gpu_acceptance.base.model import Model
-from gpu_acceptance.thresholds.limit import Nodes
-from gpu_acceptance.thresholds.values import plural, show_whole
+from gpu_acceptance.thresholds.limit import Nodes, plural, show_whole
 
 
 class LineState(StrEnum):

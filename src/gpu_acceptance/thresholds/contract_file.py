@@ -13,9 +13,8 @@ from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.thresholds.contract import Contract, ContractLine
 from gpu_acceptance.thresholds.file import LimitsError, dotted, line_of, read_validated
 from gpu_acceptance.thresholds.known_metrics import nearest_metric
-from gpu_acceptance.thresholds.limit import FileDigest, Limit, Nodes, Profile
+from gpu_acceptance.thresholds.limit import FileDigest, Limit, Nodes, Profile, show
 from gpu_acceptance.thresholds.schema import printable, unique
-from gpu_acceptance.thresholds.values import show
 
 MOST_LINES = 100  # all of them travel to each rank in one message
 MOST_METRICS = 20  # of one line

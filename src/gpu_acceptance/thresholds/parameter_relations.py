@@ -5,9 +5,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.thresholds.limit import Value
+from gpu_acceptance.thresholds.limit import Value, show
 from gpu_acceptance.thresholds.parameters import DRILLS
-from gpu_acceptance.thresholds.values import show
 
 NO_REFERENCE = "none"
 _NUMBER = re.compile(r"\d+(\.\d+)?")

@@ -1,10 +1,8 @@
-"""From YAML files to the Profile of Limits that a run is judged by: which profile, its parents, the overlays on it.
-
-Whatever is wrong with a file or a name is a LimitsError, raised before any GPU is touched. Slack lives in the YAML, never here.
-"""
+"""A profile: its file with what it extends, overlays on it, the choice by the GPU's name, and levels: how much of the suite runs."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,11 +13,33 @@ from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.thresholds.changes import changes_between, far_bounds
 from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, file_name, read_file
 from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics
-from gpu_acceptance.thresholds.limit import COUNTERS, LEVELS, FileDigest, Limit, Profile, subject_of_metric
+from gpu_acceptance.thresholds.limit import (
+    COUNTERS,
+    DEFAULT_LEVEL,
+    LEVELS,
+    SOAK,
+    SOAK_DURATION,
+    FileDigest,
+    Limit,
+    Profile,
+    matching_reason,
+    show,
+    subject_of,
+    subject_of_metric,
+)
 from gpu_acceptance.thresholds.parameter_relations import contradictions
+from gpu_acceptance.thresholds.parameters import PARAMETERS
 from gpu_acceptance.thresholds.schema import Entry, json_schema
-from gpu_acceptance.thresholds.values import show
 
+_SHORTEST = "soak.min_duration_s"  # a parameter
+_LASTED = "soak.load.fraction"
+# By the option that asks for it: a subject, and a metric of it without whose limit nothing would judge it.
+ASKED_BY = {
+    "--localise": ("localise", "localise.node.deficit"),
+    "--lora-model": ("lora_model", "lora_model.held_out.loss"),
+    "--shared-dir": ("shared_fs", "shared_fs.missing"),
+}
+_LONGEST_S = PARAMETERS[SOAK_DURATION].most
 __all__ = ["LimitsError", "json_schema", "load_profile", "profile_names", "select_profile", "shipped_dir", "with_file", "with_site"]
 
 CPU = "cpu"  # the profile of a machine without GPUs
@@ -27,6 +47,68 @@ BASE = "base"  # what is true of any GPU: no machine's profile, but what --measu
 _NO_GPU = (CPU, BASE)
 _OVERLAY = "site-"
 _NO_SITE = "environment.site*"  # what base.yaml declares not applicable for as long as no file says which nodes there must be
+
+
+def at_level(profile: Profile, level: str) -> Profile:
+    """The profile of a run at this level: a subject that the level leaves out is not required. Raises LimitsError."""
+    if level not in (profile.levels or (DEFAULT_LEVEL,)):
+        known = ", ".join(profile.levels or (DEFAULT_LEVEL,))
+        raise LimitsError(f"--level={level}: profile {profile.name} has no such level; levels: {known}")
+    chosen = replace(profile, level=level, expected_s=profile.levels.get(level, {}))
+    return replace(chosen, requires=profile.requires - left_out(chosen))
+
+
+def lasting(profile: Profile, asked_s: float | None) -> Profile:
+    """The profile of a soak of `asked_s`; None: as long as its own parameter says. Raises LimitsError over one that is too short."""
+    if profile.level != SOAK and SOAK not in profile.expected_s:
+        return profile
+    if reason := matching_reason(_LASTED, profile.not_applicable):
+        raise LimitsError(f"level {profile.level} runs a soak, and {_LASTED} is declared not applicable ({reason}): nothing would judge it")
+    seconds, shortest = (_seconds(profile, name, f"level {SOAK}") for name in (SOAK_DURATION, _SHORTEST))
+    if asked_s is not None:
+        seconds = asked_s
+    said = f"parameter {SOAK_DURATION}={seconds:g}" if asked_s is None else f"--soak: {seconds:g} s"
+    if seconds > _LONGEST_S:
+        raise LimitsError(f"{said}: wants at most {_LONGEST_S:.0f} s, which are 30 days")
+    if seconds < shortest:
+        raise LimitsError(f"{said}: profile {profile.name} wants at least {shortest:g} s (its parameter {_SHORTEST})")
+    return replace(profile, parameters={**profile.parameters, SOAK_DURATION: seconds})
+
+
+def _seconds(profile: Profile, name: str, who: str) -> float:
+    value = profile.parameters.get(name)
+    if not isinstance(value, int | float):
+        raise LimitsError(f"{who}: profile {profile.name} has no parameter {name}; it wants a number of seconds above 0")
+    return value
+
+
+def asked_for(profile: Profile, option: str) -> Profile:
+    """The profile of a run to which this option adds a subject; base.yaml declares that not applicable otherwise. Raises LimitsError."""
+    subject, judged = ASKED_BY[option]
+    declared = {glob: why for glob, why in profile.not_applicable.items() if glob != f"{subject}.*"}
+    if reason := matching_reason(judged, declared):
+        raise LimitsError(f"{option}: {judged} is declared not applicable ({reason}): nothing would judge it")
+    if judged not in profile.limits:
+        raise LimitsError(f"{option}: profile {profile.name} has no limit {judged}: nothing would judge it")
+    expected_s = {**profile.expected_s, subject: _seconds(profile, f"{subject}.expected_s", option)}
+    asked = {**profile.parameters, f"{subject}.asked": True}
+    return replace(profile, not_applicable=declared, requires=profile.requires | {subject}, parameters=asked, expected_s=expected_s)
+
+
+def left_out(profile: Profile) -> frozenset[str]:
+    """The subjects that other levels run and the chosen one does not."""
+    return frozenset().union(*profile.levels.values()) - profile.expected_s.keys()
+
+
+def num_left_out(profile: Profile, nodeids: Iterable[str]) -> dict[str, int]:
+    """Each subject that the chosen level leaves out, and how many of these validations are of it."""
+    numbers = Counter(map(subject_of, nodeids))
+    return {subject: numbers[subject] for subject in sorted(left_out(profile))}
+
+
+def runs(profile: Profile, nodeid: str) -> bool:
+    """Whether a validation belongs to the chosen level."""
+    return subject_of(nodeid) not in left_out(profile)
 
 
 def shipped_dir() -> Path:

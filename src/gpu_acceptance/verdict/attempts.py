@@ -15,8 +15,8 @@ from gpu_acceptance.thresholds.limit import subject_of
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/gpu_acceptance/|/lib/python3|^<frozen ")
 _WAITS_IN = re.compile(
-    r"/torch/distributed/|/gpu_acceptance/(worker/channel|measure/exchange)\.py$"
-)  # for other ranks, or for its supervisor to say that they are there
+    r"/torch/distributed/|/gpu_acceptance/(worker/(channel|messages)|measure/exchange)\.py$"
+)  # for other ranks, or for its supervisor to say that they are there; worker/channel.py in records of before 2026-11-27
 _NEVER_CAME = {Outcome.DIED, Outcome.LOST, Outcome.ERROR, Outcome.FAILED}
 _AFTER = {"_wait_for_device", "_seal"}  # of worker/plugin.py: what a validation left to its GPU, and that all ranks left the same
 _SIZES_DIFFER = {"scatter", "gather", "all_to_all"}  # as torch's flight recorder names them
@@ -68,7 +68,7 @@ def where(stack: str) -> str:
     if not found:
         return ""
     innermost, own = found[0], own_frame(found)
-    if own is None and innermost.file.endswith("/gpu_acceptance/worker/channel.py"):
+    if own is None and innermost.file.endswith("/gpu_acceptance/worker/messages.py"):
         return ""  # outside its validation, waiting to be told what is next
     if own == innermost:
         return str(own)

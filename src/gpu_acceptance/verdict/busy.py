@@ -13,8 +13,7 @@ from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.binding import named_devices
 from gpu_acceptance.inventory.gpu import Gpu, GpuUse
 from gpu_acceptance.record.job import RankIdentity
-from gpu_acceptance.thresholds.limit import Profile, bound_at
-from gpu_acceptance.thresholds.values import plural, show
+from gpu_acceptance.thresholds.limit import Profile, bound_at, plural, show
 
 NOTE = "busy GPUs allowed"  # in the verdict line
 WAIVERS: Mapping[str, str] = {"gpu_health.processes.*": "GPUs that somebody else uses are allowed (--allow-busy)"}

@@ -8,8 +8,7 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import ControlMessages, Coverage, RunPlan, SuiteState
-from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, Change, ChangeKind, FarBound, subject_of_metric
-from gpu_acceptance.thresholds.values import first_of, level_text, plural
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, Change, ChangeKind, FarBound, first_of, level_text, plural, subject_of_metric
 
 _PROFILES = ("thresholds/", "gpu_acceptance/profiles/")  # in a checkout, and in a wheel
 _AS = {"checkout": "committed", "bundle": "packed", "wheel": "installed", "unknown": "known"}

@@ -10,8 +10,7 @@ from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.thresholds.limit import subject_of
-from gpu_acceptance.thresholds.values import is_number, plural, show
+from gpu_acceptance.thresholds.limit import is_number, plural, show, subject_of
 from gpu_acceptance.verdict.slots import (
     Differing,
     Failures,

@@ -12,21 +12,35 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, Judgement, Mistake
 from gpu_acceptance.record.run_record import RunPlan
-from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Scope, bound_at, matching_reason, subject_of_metric
-from gpu_acceptance.thresholds.values import is_number, plural, show, with_unit
+from gpu_acceptance.thresholds.limit import (
+    COUNTERS,
+    Limit,
+    Profile,
+    Scope,
+    bound_at,
+    is_number,
+    matching_reason,
+    plural,
+    show,
+    subject_of_metric,
+    with_unit,
+)
 from gpu_acceptance.verdict.attempts import all_passed
 from gpu_acceptance.verdict.bounds import (
     MIN_UNITS,
     Finding,
     Reading,
+    Sifted,
     bounds_of,
     find_behind,
     find_beyond,
     find_odd,
     find_other_than,
     peer_factor,
+    quantity,
+    readings_by_metric,
+    sift,
 )
-from gpu_acceptance.verdict.usable_figures import Sifted, quantity, readings_by_metric, sift
 
 _MOST_TEXT = 200  # every rank tells it to all others
 

@@ -10,9 +10,8 @@ from gpu_acceptance.record.row import WORKER_END, Attempt, Judgement, Row
 from gpu_acceptance.record.run_record import Conclusion, ControlMessages, PlannedValidation, RunEnd, RunPlan, RunRecord
 from gpu_acceptance.thresholds.limit import subject_of
 from gpu_acceptance.verdict.attempts import bare_row, too_small
-from gpu_acceptance.verdict.needs import row_of_lack
 from gpu_acceptance.verdict.reasons import FORMATION
-from gpu_acceptance.verdict.rows import make_row
+from gpu_acceptance.verdict.rows import make_row, row_of_lack
 from gpu_acceptance.verdict.verdict import conclude
 
 _THE_RUN = "the whole run"

@@ -9,8 +9,7 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.contract import LineState
-from gpu_acceptance.thresholds.limit import subject_of
-from gpu_acceptance.thresholds.values import level_text, plural, show
+from gpu_acceptance.thresholds.limit import level_text, plural, show, subject_of
 
 Nodes = Mapping[int, list[RankIdentity]]
 _ABSENT = "none"

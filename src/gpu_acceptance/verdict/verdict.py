@@ -11,12 +11,11 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import WHOLE, Conclusion, ControlMessages, Coverage, Objection, RunEnd, RunPlan, Verdict
 from gpu_acceptance.record.run_record import ObjectionKind as Kind
-from gpu_acceptance.thresholds.values import plural
+from gpu_acceptance.thresholds.limit import plural
 from gpu_acceptance.verdict import busy
 from gpu_acceptance.verdict.attempts import too_small
 from gpu_acceptance.verdict.caveats import find_control_caveats, find_weaknesses, larger_allocations, suite_notes, tested_part
-from gpu_acceptance.verdict.contract import judge_contract
-from gpu_acceptance.verdict.coverage import judge_run, left_out, make_coverage, subjects_without_limit
+from gpu_acceptance.verdict.coverage import judge_contract, judge_run, left_out, make_coverage, subjects_without_limit
 from gpu_acceptance.verdict.reasons import (
     Found,
     broken_messages,

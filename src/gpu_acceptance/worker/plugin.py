@@ -14,7 +14,6 @@ from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Cause, Outcome, cause_of
 from gpu_acceptance.record.row import FORMING
 from gpu_acceptance.thresholds.limit import Value
-from gpu_acceptance.worker.channel import ToSupervisor
 from gpu_acceptance.worker.group import device_facts, form_group, open_device, release_cached_memory, seal, wait_for_device
 from gpu_acceptance.worker.leftovers import Change, Leftovers
 from gpu_acceptance.worker.messages import (
@@ -39,6 +38,7 @@ from gpu_acceptance.worker.messages import (
     TearingDown,
     TelemetryTold,
     TornDown,
+    ToSupervisor,
 )
 from gpu_acceptance.worker.session import FIGURES, WORKER_SESSION, Figures, WorkerSession, check_gathered, use_before
 from gpu_acceptance.worker.settings import COLLECTOR

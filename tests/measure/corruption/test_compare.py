@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.measure.corruption.peers import Reading, Work, by_work, compare_peers
+from gpu_acceptance.measure.corruption.survey import Reading, Work, by_work, compare_peers
 
 RIGHT = "right"
 WORK = Work("2.11.0", "13.0", "13.1.0", "580.159", "NVIDIA H200", "mm_bf16", "8192x8192x8192")

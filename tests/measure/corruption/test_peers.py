@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from gpu_acceptance.measure.corruption.peers import SHORT, differing_works, kind_of, odd_kind
+from gpu_acceptance.measure.corruption.survey import SHORT, differing_works, kind_of, odd_kind
 
 H200, H100 = "NVIDIA H200, 132 SMs, torch 2.11.0", "NVIDIA H100 80GB HBM3, 132 SMs, torch 2.11.0"
 WORKS = ("mm_bf16 8192x8192x8192", "mm_bf16 8191x8193x4099", "sort 8192x8192")

@@ -5,9 +5,8 @@ import torch
 
 from gpu_acceptance.measure.corruption import kernels, survey
 from gpu_acceptance.measure.corruption.hashing import Difference, Flip
-from gpu_acceptance.measure.corruption.peers import SHORT
 from gpu_acceptance.measure.corruption.repeat import RepeatResult, repeat
-from gpu_acceptance.measure.corruption.survey import Survey, excluded_rate_per_minute
+from gpu_acceptance.measure.corruption.survey import SHORT, Survey, excluded_rate_per_minute
 
 CPU = torch.device("cpu")
 FEW = ("mm_fp32", "mm_tf32", "sort")

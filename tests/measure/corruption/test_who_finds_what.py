@@ -6,8 +6,8 @@ import torch
 from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.measure.corruption.determinism import deterministic
 from gpu_acceptance.measure.corruption.hashing import Flip
-from gpu_acceptance.measure.corruption.peers import Reading, Work, by_work, compare_peers
 from gpu_acceptance.measure.corruption.repeat import repeat
+from gpu_acceptance.measure.corruption.survey import Reading, Work, by_work, compare_peers
 
 CPU = torch.device("cpu")
 VERSIONS = {"torch": torch.__version__, "cuda": "none", "cublas": "none", "driver": "none", "gpu": "cpu"}

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.measure.lora.calls import MOST_CALLS, MOST_TEXT, find_calls
-from gpu_acceptance.measure.lora.dialogue import Call
+from gpu_acceptance.measure.lora.calls import MOST_CALLS, MOST_TEXT, Call, find_calls
 
 ADD = Call("add", {"a": 1, "b": [2.5, None, True]})
 ADD_TEXT = '{"name": "add", "arguments": {"a": 1, "b": [2.5, null, true]}}'

@@ -11,8 +11,7 @@ from gloo_ranks import ROOT, answers_of
 from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
-from gpu_acceptance.thresholds.levels import asked_for
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from gpu_acceptance.thresholds.profile import asked_for, load_profile, shipped_dir
 from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record
 from tools.made_dialogues import made

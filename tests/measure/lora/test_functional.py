@@ -1,7 +1,6 @@
 import pytest
 
-from gpu_acceptance.measure.lora.calls import ScoreError, score, tally
-from gpu_acceptance.measure.lora.dialogue import Call, Message
+from gpu_acceptance.measure.lora.calls import Call, Message, ScoreError, score, tally
 
 NONE = Message("assistant", "No.")
 

@@ -7,8 +7,7 @@ from made_checkpoints import CONFIG, LAYER, PROJECTIONS, TEMPLATE, make_checkpoi
 
 from gpu_acceptance.measure.lora import model_folder as checkpoint_dir
 from gpu_acceptance.measure.lora import model_folder as checkpoint_reader
-from gpu_acceptance.measure.lora.calls import find_calls
-from gpu_acceptance.measure.lora.dialogue import for_template
+from gpu_acceptance.measure.lora.calls import find_calls, for_template
 from gpu_acceptance.measure.lora.model_folder import CheckpointError, look_at
 from gpu_acceptance.measure.lora.reading import read
 from tools.made_dialogues import made

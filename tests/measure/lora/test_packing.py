@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from gpu_acceptance.measure.lora.chat import TokenLoss
 from gpu_acceptance.measure.lora.packing import IGNORED, Fitting, Packed, Talk, TemplateError, Tokens, batches, pack, shuffled, steps
-from gpu_acceptance.measure.lora.pretrained import TokenLoss
 from gpu_acceptance.measure.lora.samples import Share
 
 DIALOGUES = [Tokens(tuple(range(1, 1 + size)), (False,) + (True,) * (size - 1), size - 1) for size in (4, 3, 5, 6, 2)]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from gpu_acceptance.measure.lora.pretrained import MissingWeightsError, Pretrained, load, refuse_too_large
+from gpu_acceptance.measure.lora.chat import MissingWeightsError, Pretrained, load, refuse_too_large
 from gpu_acceptance.measure.train.tuned import TrainingMemoryError
 
 CPU = torch.device("cpu")

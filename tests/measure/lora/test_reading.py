@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.measure.lora import reading
-from gpu_acceptance.measure.lora.dialogue import Call, DialogueError, Message
+from gpu_acceptance.measure.lora.calls import Call, DialogueError, Message
 from gpu_acceptance.measure.lora.reading import read
 from tools.made_dialogues import made
 

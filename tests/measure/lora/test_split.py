@@ -1,6 +1,6 @@
 import pytest
 
-from gpu_acceptance.measure.lora.dialogue import Call, Dialogue, DialogueError, Message, for_template, split
+from gpu_acceptance.measure.lora.calls import Call, Dialogue, DialogueError, Message, for_template, split
 
 ANSWER = Message("assistant", "", (Call("add", {"a": 1}),))
 

@@ -5,7 +5,7 @@ from made_checkpoints import TEMPLATE
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from gpu_acceptance.measure.lora.dialogue import Call, Message, for_template
+from gpu_acceptance.measure.lora.calls import Call, Message, for_template
 from gpu_acceptance.measure.lora.packing import Scribe, Talk, TemplateError
 
 ASKED = TEMPLATE + "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

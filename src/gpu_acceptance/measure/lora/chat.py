@@ -1,5 +1,6 @@
 """A checkpoint of somebody's, fine-tuned on dialogues over all ranks: what it says of others before and after, and whether that lasts."""
 
+import gc
 import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -10,23 +11,103 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from gpu_acceptance.measure.collectives import over_ranks
 from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
-from gpu_acceptance.measure.lora import packing, pretrained
+from gpu_acceptance.measure.lora import packing
 from gpu_acceptance.measure.lora.packing import IGNORED, Fitting, Packed, Scribe, Talk, Tokens
-from gpu_acceptance.measure.lora.pretrained import Pretrained, TokenLoss
 from gpu_acceptance.measure.lora.samples import Course, Share, Tuning
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import Batch
 from gpu_acceptance.measure.train.models import blocks_of
 from gpu_acceptance.measure.train.parallel import replicated
 from gpu_acceptance.measure.train.shapes import Adapter
-from gpu_acceptance.measure.train.tuned import Schedule, peak_bytes, prepared
+from gpu_acceptance.measure.train.tuned import Schedule, TrainingMemoryError, peak_bytes, prepared
 
+_ADAPTER_BYTES = 16  # of a parameter: itself, its gradient, and AdamW's two moments, in fp32
+_LOGIT_BYTES = 8  # of one: in fp32, as the loss takes it, and its gradient
 _AT_ONCE = 32  # prompts
 _SEED = 0  # of the adapters, the same on all ranks
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A checkpoint to fine-tune, by what its files say."""
+
+    folder: Path
+    num_parameters: int
+    vocabulary: int
+    ends: int  # rows and columns of all matrices that get adapters
+
+
+class MissingWeightsError(ValueError):
+    """A checkpoint whose files do not have what its config promises."""
+
+
+class TokenLoss(nn.Module):
+    """The sum over all tokens that are to be learned, in nats. Inputs [2, B, T] are tokens and their positions; targets [B, T]."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        tokens_BT, positions_BT = inputs
+        logits_BTV = self.model(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False).logits
+        return nn.functional.cross_entropy(logits_BTV.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+def load(pretrained: Pretrained, device: torch.device, *, in_bf16: bool) -> TokenLoss:
+    """Its weights in bf16 or fp32, on the device. Raises MissingWeightsError where transformers would draw some at random."""
+    logging.disable_progress_bar()
+    model, told = AutoModelForCausalLM.from_pretrained(
+        str(pretrained.folder),
+        dtype=torch.bfloat16 if in_bf16 else torch.float32,
+        device_map={"": device},
+        local_files_only=True,
+        use_safetensors=True,
+        trust_remote_code=False,
+        attn_implementation="sdpa",
+        output_loading_info=True,
+    )
+    if missing := sorted(told["missing_keys"]):
+        raise MissingWeightsError(
+            f"{pretrained.folder}: its config wants {len(missing):,} tensors that are not in its files, such as {missing[0]}"
+        )
+    model.generation_config = GenerationConfig()  # its own would be mixed into ours, and such as a repetition penalty is not greedy
+    return TokenLoss(cast(nn.Module, model).train())
+
+
+def tokenizer_of(pretrained: Pretrained) -> PreTrainedTokenizerBase:
+    """As its tokenizer.json says: AutoTokenizer of transformers 5 cuts words anew for a model of type qwen2, whatever that file says."""
+    return cast(PreTrainedTokenizerBase, PreTrainedTokenizerFast.from_pretrained(str(pretrained.folder), local_files_only=True))
+
+
+def refuse_too_large(pretrained: Pretrained, *, rank: int, num_tokens: int, in_bf16: bool, device: torch.device, host_bytes: int) -> None:
+    """Before anything is loaded: whether what cannot be done without has room. `num_tokens` are those of a micro-batch; `host_bytes` what
+    a rank may use of its host, where it trains on a CPU. Activations are not reckoned. Raises TrainingMemoryError.
+    """
+    parts = {
+        "weights": pretrained.num_parameters * (2 if in_bf16 else 4),
+        "adapters": pretrained.ends * rank * _ADAPTER_BYTES,
+        "logits": num_tokens * pretrained.vocabulary * _LOGIT_BYTES,
+    }
+    wanted, free_bytes = sum(parts.values()), _free_bytes(device) if device.type == "cuda" else host_bytes
+    if wanted > free_bytes:
+        shown = ", ".join(f"{name} {size / 1e9:,.1f}" for name, size in parts.items())
+        raise TrainingMemoryError(
+            f"too little memory: {pretrained.folder} wants at least {wanted / 1e9:,.1f} GB on each rank ({shown}), and "
+            f"{free_bytes / 1e9:,.1f} GB are free; lower lora_model.batch_size or lora_model.sequence, or use larger GPUs"
+        )
+
+
+def _free_bytes(device: torch.device) -> int:
+    gc.collect()
+    torch.cuda.empty_cache()
+    free_bytes: int = torch.cuda.mem_get_info(device)[0]
+    return free_bytes
 
 
 @torch.no_grad()
@@ -122,7 +203,7 @@ def measure(checkpoint: Pretrained, dialogues: Dialogues, sizes: Sizes, folder: 
     """
     in_bf16 = sizes.adapter.in_bf16
     num_tokens = sizes.batch_size * sizes.sequence
-    pretrained.refuse_too_large(
+    refuse_too_large(
         checkpoint, rank=sizes.adapter.rank, num_tokens=num_tokens, in_bf16=in_bf16, device=device, host_bytes=sizes.host_bytes
     )
     wanted = f"{checkpoint.folder} with a batch of {sizes.batch_size} sequences of {sizes.sequence} tokens on each rank"
@@ -131,7 +212,7 @@ def measure(checkpoint: Pretrained, dialogues: Dialogues, sizes: Sizes, folder: 
         share = Share(sizes.num_parts, dist.get_rank(), dist.get_world_size())
         fitting = Fitting(exam.scribe, sizes.sequence)
         lessons = _lessons(fitting, dialogues.trained, sizes)
-        module = pretrained.load(checkpoint, device, in_bf16=in_bf16)
+        module = load(checkpoint, device, in_bf16=in_bf16)
         packing_error = exam.packing_error(module)
         before = exam.taken(module)
         torch.manual_seed(_SEED)
@@ -162,7 +243,7 @@ def measure(checkpoint: Pretrained, dialogues: Dialogues, sizes: Sizes, folder: 
             peak_bytes=peak_bytes(device),
         )
         del module
-        loaded = pretrained.load(checkpoint, device, in_bf16=in_bf16)
+        loaded = load(checkpoint, device, in_bf16=in_bf16)
         adapters.load(loaded, folder, in_bf16=in_bf16)
         return replace(result, loaded_loss=exam.loss(loaded))
 
@@ -183,7 +264,7 @@ class _Exam:
     """The same questions at each time: what it costs to say what is held out, and what is answered to prompts. Collective throughout."""
 
     def __init__(self, checkpoint: Pretrained, dialogues: Dialogues, sizes: Sizes, device: torch.device) -> None:
-        self._tokenizer: PreTrainedTokenizerBase = pretrained.tokenizer_of(checkpoint)
+        self._tokenizer: PreTrainedTokenizerBase = tokenizer_of(checkpoint)
         self.scribe, self._sizes, self._device = Scribe(self._tokenizer, checkpoint.vocabulary), sizes, device
         self.fitting = Fitting(self.scribe, sizes.sequence)
         self._alone = list(self.fitting.of(dialogues.held_out, range(len(dialogues.held_out))))

@@ -11,8 +11,19 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from gpu_acceptance.base.strict_json import StrictJsonError, parse, parse_first, text_of
-from gpu_acceptance.measure.lora.calls import arguments_of, find_calls
-from gpu_acceptance.measure.lora.dialogue import ROLES, Call, Dialogue, DialogueError, DroppedError, Message, Role, learnable, tools
+from gpu_acceptance.measure.lora.calls import (
+    ROLES,
+    Call,
+    Dialogue,
+    DialogueError,
+    DroppedError,
+    Message,
+    Role,
+    arguments_of,
+    find_calls,
+    learnable,
+    tools,
+)
 
 _SPEAKERS: dict[str, Role] = {"USER": "user", "ASSISTANT": "assistant", "FUNCTION RESPONSE": "tool"}
 _SPEAKER = re.compile(rf"(?:^|<\|endoftext\|>)[ \t]*({'|'.join(_SPEAKERS)}):", re.MULTILINE)

@@ -1,0 +1,226 @@
+"""The files of a run: their names, how they are written and read, and results.json."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import stat
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ValidationError
+
+from gpu_acceptance.base.model import encode, first_problem
+from gpu_acceptance.base.process import gc_paused
+from gpu_acceptance.base.text import one_line
+from gpu_acceptance.record.run_record import SCHEMA_VERSION, RunRecord
+from gpu_acceptance.verdict.run_record import conclude_again, find_concluded_otherwise
+
+MAX_BYTES = 2 * 2**30  # results.json of 16,384 ranks and 60 validations has 0.75 GB (benchmarks/report_scale.py)
+NEEDED_BYTES = 64 << 20  # a page of 1,024 ranks takes 15 MB, its results 22 MB; logs come on top
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+RESULTS = "results.json"
+
+
+class RecordError(ValueError):
+    """A file of a run folder cannot be used: one readable line that names it. `problem`: without its name, where `path` has that."""
+
+    def __init__(self, problem: str, path: Path | None = None) -> None:
+        super().__init__(f"{path}: {problem}" if path else problem)
+        self.problem = problem
+
+
+def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
+    """Replace `path` by a file with this content, and `mode` less the umask. After a crash there is the old one or the new one."""
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None  # who asked for it never heard of the other
+        raise
+    fsync_folder(path.parent)
+
+
+def fsync_folder(folder: Path) -> None:
+    """What was made or renamed in this folder outlives a crash from now on."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sha256_of(content: bytes) -> str:
+    """As `sha256sum` writes it."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_regular(path: Path) -> bytes:
+    """The bytes of a regular file of reasonable size. RecordError names the file and why there are none."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a pipe must not block us
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise RecordError("not a regular file", path)
+            data = file.read(min(status.st_size, MAX_BYTES) + 1)
+    except FileNotFoundError:
+        raise RecordError("no such file", path) from None
+    except OSError as error:
+        raise RecordError(f"cannot be read: {error.strerror}", path) from None
+    if len(data) > MAX_BYTES:
+        raise RecordError(f"larger than {MAX_BYTES // 2**20:,} MiB", path)
+    return data
+
+
+def new_run_id() -> str:
+    """`20261120-064931-3fa2c01b`: sorts by time, unlike for two runs that start together."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+def claim_run_folder(parent: Path, named: str | None) -> str:
+    """Makes the folder of a new run, which two runs cannot both do; returns its run id. Raises FileExistsError where `named` is taken."""
+    while True:
+        run_id = named or new_run_id()
+        try:
+            (parent / run_id).mkdir()
+        except FileExistsError:
+            if named:
+                raise
+        else:
+            return run_id
+
+
+def node_run_id(host: str, launcher: int | None) -> str:
+    """One id for all ranks of a node, none of which hears rank 0: by the launcher that they share, which no two runs do.
+
+    Containers count processes anew, and may start in one second: their namespace and the exact start of the launcher count as well.
+    """
+    try:
+        process = psutil.Process(launcher) if launcher else None
+    except psutil.NoSuchProcess:
+        process = None
+    if process is None:
+        return new_run_id()
+    namespace = Path("/proc/self/ns/pid").readlink()
+    mark = hashlib.sha256(f"{host} {namespace} {process.pid} {process.create_time()!r}".encode()).hexdigest()[:8]
+    return f"{datetime.fromtimestamp(process.create_time(), UTC):%Y%m%d-%H%M%S}-{mark}"
+
+
+def journal_name(rank: int) -> str:
+    return f"rank-{rank:05d}.jsonl"
+
+
+def utc_now() -> str:
+    """As a run writes down when something was: ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of one run, seen from one rank. Nodes may share the folder or each have their own."""
+
+    folder: Path
+    rank: int
+
+    def make_folders(self) -> None:
+        for name in ("journal", "logs"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+
+    def refuse_full_disk(self) -> None:
+        """Raises OSError where the folder has no room for what a run leaves."""
+        free = shutil.disk_usage(self.folder).free
+        if free < NEEDED_BYTES:
+            raise OSError(errno.ENOSPC, f"{free >> 20} MiB free, a run may need {NEEDED_BYTES >> 20} MiB")
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "journal" / journal_name(self.rank)
+
+    @property
+    def worker_log(self) -> Path:
+        return self.folder / "logs" / f"rank-{self.rank:05d}.log"
+
+    @property
+    def stacks(self) -> Path:
+        return self.folder / "logs" / f"rank-{self.rank:05d}.stacks"
+
+    @property
+    def terminal(self) -> Path:
+        """What pytest would have printed on this rank; rank 0 prints it."""
+        return self.folder / "logs" / f"rank-{self.rank:05d}.pytest.txt"
+
+    def flush_terminal(self) -> None:
+        """To the disk that nodes may share: once this rank has said bye, another one takes the digest of what it sees there."""
+        with contextlib.suppress(OSError):
+            fd = os.open(self.terminal, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+
+class _Written(BaseModel):
+    gpu_acceptance_version: str
+
+
+class _OtherSchema(BaseModel):
+    """What a record of any schema says of itself."""
+
+    schema_version: int
+    plan: _Written | None = None
+    header: _Written | None = None  # schema 1
+
+
+def write_results(run_dir: Path, record: RunRecord) -> Path:
+    """Write `results.json` of this run folder."""
+    path = run_dir / RESULTS
+    write_atomically(path, results_content(record))
+    return path
+
+
+def results_content(record: RunRecord) -> bytes:
+    """What `results.json` of this record holds."""
+    return f"{encode(record)}\n".encode()
+
+
+def read_results(run_dir_or_file: Path) -> RunRecord:
+    """The record of a run, validated. RecordError names the file and what is wrong with it."""
+    path = run_dir_or_file / RESULTS if run_dir_or_file.is_dir() else run_dir_or_file
+    data = read_regular(path)
+    try:
+        with gc_paused():
+            record = RunRecord.model_validate_json(data)
+    except ValidationError as error:
+        raise RecordError(f"{path}: {_of_other_version(data) or first_problem(error)}") from None
+    if "schema_version" not in record.model_fields_set:
+        raise RecordError(f"{path}: no schema_version; this version reads {SCHEMA_VERSION}")
+    again = conclude_again(record)
+    if fault := next(find_concluded_otherwise(record, again), ""):
+        raise RecordError(f"{path}: contradicts itself: {one_line(fault)}")
+    return again  # its words are ours
+
+
+def _of_other_version(data: bytes) -> str:
+    """What to do with a record of another schema; nothing where it is none."""
+    try:
+        found = _OtherSchema.model_validate_json(data)
+    except ValidationError:
+        return ""
+    by = found.plan or found.header
+    if found.schema_version == SCHEMA_VERSION or by is None:
+        return ""
+    written = f"schema_version {found.schema_version}, by gpu-acceptance {by.gpu_acceptance_version}, which reads it"
+    return f"{written}; this version reads {SCHEMA_VERSION}: without results.json, `report build` makes a record of its journals"

@@ -1,8 +1,8 @@
 """The control plane: small JSON messages between supervisors, over the launcher's TCPStore.
 
 A star: every rank talks to rank 0, rank 0 to every rank. Each rank has one queue in the store; a push is atomic, so a rank
-that dies between two calls leaves no half message. What all say of one attempt goes to rank 0 by letters.py, and what is said to all is
-read by casts.py, which are cheaper for both. Never over the process group, which is the thing under test.
+that dies between two calls leaves no half message. What all say of one attempt goes to rank 0 by fan_in.py, and what is said to all is
+read by broadcast.py, which are cheaper for both. Never over the process group, which is the thing under test.
 
 A waiting client holds its lock, and a Python signal handler does not run while the store waits (SIGTERM sent at 1 s was
 handled at 9 s). So the main thread never calls the store: threads that wait and one that sends do, each with its own client.

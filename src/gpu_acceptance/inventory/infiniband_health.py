@@ -29,7 +29,7 @@ Finding = tuple[str, Value, str, str] | tuple[str, Value, str, str, Labels]  # m
 Findings = Iterator[Finding]
 _Named = tuple[tuple[PortName, T], ...]  # a value of each port
 
-# mlx5 (rdma_counters.py): packets that were lost, came out of order, or were damaged on the way. Congestion marks are no errors, and
+# mlx5 (port_counters.py): packets that were lost, came out of order, or were damaged on the way. Congestion marks are no errors, and
 # local_ack_timeout_err also counts on the peers of a job that was killed.
 _ROCE_ERRORS = ("out_of_sequence", "packet_seq_err", "rx_icrc_encapsulated")
 _ROCE = "Ethernet"  # the link layer of a RoCE port

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from virtual.world import Fired, World
 
-from gpu_acceptance.base.text import expand
+from gpu_acceptance.base.text import parse_ranges
 from gpu_acceptance.control.heartbeats import BEAT_S, LOST_S
 from gpu_acceptance.control.rank import JOIN_S
 from gpu_acceptance.folder.files import RESULTS, RunFiles, read_results
@@ -213,7 +213,7 @@ def each_fault_is_named(checked: Checked) -> None:
 
 
 def _names(message: str, rank: int) -> bool:
-    return any(rank in expand(ranks) for ranks in re.findall(r"\branks? (\d+(?:[,-]\d+)*)", message))
+    return any(rank in parse_ranges(ranks) for ranks in re.findall(r"\branks? (\d+(?:[,-]\d+)*)", message))
 
 
 def nobody_healthy_is_blamed(checked: Checked) -> None:

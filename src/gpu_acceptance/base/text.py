@@ -53,7 +53,7 @@ def each_once(texts: Iterable[str], most: int = 8) -> str:
     return "; ".join(first_few([text if number == 1 else f"{text} ({number} times)" for text, number in kinds], most))
 
 
-def compress(numbers: Iterable[int], separator: str = ",") -> str:
+def format_ranges(numbers: Iterable[int], separator: str = ",") -> str:
     """`0-6,8` for 0 to 6 and 8, in any order and with repeats. Two neighbours are written `0-1`."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -66,7 +66,7 @@ def compress(numbers: Iterable[int], separator: str = ",") -> str:
     return separator.join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def expand(text: str) -> tuple[int, ...]:
+def parse_ranges(text: str) -> tuple[int, ...]:
     """0 to 6 and 8 for `0-6,8`, ascending and without repeats; blanks around numbers do not matter."""
     numbers: set[int] = set()
     for part in text.split(",") if text.strip() else []:
@@ -84,7 +84,7 @@ def expand(text: str) -> tuple[int, ...]:
 def named(word: str, numbers: Iterable[int]) -> str:
     """`rank 5`, `ranks 0-6,8`."""
     numbers = set(numbers)
-    return f"{word if len(numbers) == 1 else word + 's'} {compress(numbers)}"
+    return f"{word if len(numbers) == 1 else word + 's'} {format_ranges(numbers)}"
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 from gpu_acceptance.base.text import first_few
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 _MOST_BYTES = 1 << 20  # of one file of /proc or /sys
 _FIRST_BYTES = 4096  # what sysfs gives at most; asking for 1 MiB at once takes three times as long
@@ -149,6 +150,11 @@ def read_whole(path: Path) -> str | Missing:
     if len(content) > _MOST_FILE_BYTES:
         return Missing(Why.UNREADABLE, f"{path} is longer than {_MOST_FILE_BYTES} bytes")
     return content.decode("utf-8", "backslashreplace")
+
+
+def then(answer: Answer[U], make: Callable[[U], T]) -> Answer[T]:
+    """Return what `make` makes of an answer, or why there is none."""
+    return answer if isinstance(answer, Missing) else make(answer)
 
 
 def all_of(answers: Iterable[Answer[T]]) -> tuple[T, ...] | Missing:

@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory import cgroup, cpu, infiniband, mounts, system, virtualization
 from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why, all_of, as_cpu_list
 from gpu_acceptance.inventory.cgroup import Allowance, Allowances
-from gpu_acceptance.inventory.cpu import Cpu
 from gpu_acceptance.inventory.gpu import GpuReading, NvLink, PeerLink
 from gpu_acceptance.inventory.infiniband import Card, GpuDirectRdma, RdmaDevice, nearest_devices
 from gpu_acceptance.inventory.libraries import Libraries, MappedLibrary
@@ -20,27 +18,9 @@ from gpu_acceptance.inventory.mounts import Mount
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.inventory.pci_topology import Place
 from gpu_acceptance.inventory.system import Dmi, Memory, System
-from gpu_acceptance.inventory.virtualization import Virtualization
 
 Fact = tuple[str, Answer[str]]  # name, what is the case
 _MOST_TEXT = 2_000  # characters of one fact
-
-
-class Host(Protocol):
-    """The part of a node's reading that files alone tell."""
-
-    @property
-    def system(self) -> System: ...
-    @property
-    def dmi(self) -> Dmi: ...
-    @property
-    def virtualization(self) -> Virtualization: ...
-    @property
-    def cpu(self) -> Cpu: ...
-    @property
-    def memory(self) -> Memory: ...
-    @property
-    def allowances(self) -> Allowances: ...
 
 
 _UNTOLD = {Why.NOT_PERMITTED, Why.UNREADABLE}
@@ -48,6 +28,21 @@ _UNTOLD = {Why.NOT_PERMITTED, Why.UNREADABLE}
 _OWN = {"CUDA_VISIBLE_DEVICES", "NCCL_HOSTID", "TORCHINDUCTOR_CACHE_DIR"}
 _SEARCHED = "LD_LIBRARY_PATH"  # in order: a folder named again changes nothing, and Open MPI 4 names its own once more on other nodes
 OF_GPUS = ("driver", "gpus", "topology")  # facts for which NVML is asked
+
+
+@dataclass(frozen=True)
+class HostReading:
+    """The part of a node's reading that files alone tell."""
+
+    system: System
+    dmi: Dmi
+    virtualization: virtualization.Virtualization
+    cpu: cpu.Cpu
+    memory: Memory
+    allowances: Allowances
+
+
+Host = NodeReading | HostReading
 
 
 def facts(node: NodeReading, variables: Mapping[str, str]) -> Iterator[Fact]:
@@ -235,19 +230,9 @@ def _digested(whole: str, shown: str) -> str:
     return f"{hashlib.sha256(whole.encode('utf-8', 'backslashreplace')).hexdigest()[:12]}: {shown}"[:MOST_TEXT]
 
 
-@dataclass(frozen=True)
-class _Host:
-    system: System
-    dmi: Dmi
-    virtualization: virtualization.Virtualization
-    cpu: cpu.Cpu
-    memory: Memory
-    allowances: Allowances
-
-
 def read_facts(root: Path = Path("/")) -> dict[str, str]:
     """Facts by name; those that `environment.node.*` compares have the same names and words."""
-    host = _Host(
+    host = HostReading(
         system.read(root),
         system.read_dmi(root),
         virtualization.read(root),
@@ -258,7 +243,7 @@ def read_facts(root: Path = Path("/")) -> dict[str, str]:
     return {name: clip(str(what), _MOST_TEXT) for name, what in _brief_facts(host, root)}
 
 
-def _brief_facts(host: _Host, root: Path) -> Iterator[Fact]:
+def _brief_facts(host: HostReading, root: Path) -> Iterator[Fact]:
     yield "product_serial", str(host.dmi.product_serial)
     yield "chassis_serial", str(host.dmi.chassis_serial)
     yield from host_facts(host)

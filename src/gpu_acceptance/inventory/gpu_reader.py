@@ -3,12 +3,11 @@
 What NVML would not answer is `Missing` with NVML's own reason. Source: NVML API reference; field ids and constants from nvidia-ml-py.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
 from gpu_acceptance.inventory.gpu import (
     Clocks,
     Ecc,
@@ -65,11 +64,6 @@ _OTHERS = Missing(Why.NOT_THERE, "only this rank's GPU was asked")
 def part(parts: Any, index: int) -> Any:
     """One of several values that came together, or why none came."""
     return parts if isinstance(parts, Missing) else parts[index]
-
-
-def then(value: Any, make: Callable[[Any], T]) -> T | Missing:
-    """What `make` makes of a value, or why there is none."""
-    return value if isinstance(value, Missing) else make(value)
 
 
 def pcie_of(asker: Asker, handle: object) -> Pcie:

@@ -4,12 +4,12 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, then
 from gpu_acceptance.inventory.gpu_counters import ALL_LINKS
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, is_lacking, library
 from gpu_acceptance.inventory.telemetry_samples import SOURCES, Bin, Sample, unread
@@ -105,7 +105,7 @@ class SampleReader:
     def _power(self, instant_mw: Answer[int]) -> Answer[float]:
         """One source for as long as the reader lives: a mean over 1 s in place of a moment would be another quantity."""
         if self.power_is_instant:
-            return _then(instant_mw, lambda milliwatts: milliwatts / 1000)
+            return then(instant_mw, lambda milliwatts: milliwatts / 1000)
         return self._asker.watts("nvmlDeviceGetPowerUsage", self._handle)
 
     def _integer(self, name: str, *arguments: object) -> Answer[int]:
@@ -157,10 +157,6 @@ def _pcie_rate(before: Answer[int], after: Answer[int], elapsed_s: float) -> Ans
         seen = f"from {both[0]} to {both[1]} in {elapsed_s:.3f} s"
         return Missing(Why.UNREADABLE, f"{seen}: wanted are two below 2**32 and at most {_MOST_APART_S:g} s apart")
     return (both[1] - both[0]) % _WRAPS_AT / elapsed_s / 1e9
-
-
-def _then(answer: Answer[int], make: Callable[[int], T]) -> Answer[T]:
-    return answer if isinstance(answer, Missing) else make(answer)
 
 
 @dataclass(frozen=True)

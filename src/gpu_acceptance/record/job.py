@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gpu_acceptance.base.model import Model
-from gpu_acceptance.base.text import compress
+from gpu_acceptance.base.text import format_ranges
 from gpu_acceptance.inventory.declared import place_of
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.thresholds.limit import Scope
@@ -181,7 +181,7 @@ class Job:
         if len(set(ranks)) == 1:
             (rank,) = set(ranks)
             return f"rank {rank} ({self.place(rank)})"
-        return f"ranks {compress(ranks)}"
+        return f"ranks {format_ranges(ranks)}"
 
     def where(self, scope: Scope, first: int, members: Collection[int]) -> str:
         """`on rank 5 (node-03, GPU 5, ...) and 2 more: ranks 1, 7`; `on node 1 (host)`; `(job)`. `first` is the worst."""
@@ -189,5 +189,5 @@ class Job:
             return "(job)"
         place = self.place(first) if scope == "rank" else self.host(first)
         others = set(members) - {first}
-        more = f" and {len(others)} more: {scope if len(others) == 1 else scope + 's'} {compress(others, ', ')}" if others else ""
+        more = f" and {len(others)} more: {scope if len(others) == 1 else scope + 's'} {format_ranges(others, ', ')}" if others else ""
         return f"on {scope} {first} ({place}){more}"

@@ -8,7 +8,8 @@ import pytest
 
 from gpu_acceptance.thresholds.limit import Limit
 from tools import support
-from tools.make_pages import PAGES, README, ROOT, commands_page, options_page, readme, subjects_page, with_block
+from tools.make_pages import PAGES, README, ROOT, commands_page, options_page, readme, with_block
+from tools.suite_pages import validations_page
 
 pytestmark = pytest.mark.repository
 
@@ -55,7 +56,7 @@ def test_a_command_has_its_form_and_its_arguments():
 
 
 def test_a_subject_stands_where_it_runs():
-    always, asked = subjects_page().split("## On request")
+    always, asked = validations_page().split("## On request")
     assert "| [`parity`](limits.md#parity) | Training on one GPU, with DDP and with FSDP gives" in always
     assert " in fp32 and bf16. | `soak` | `full` |\n" in always
     assert "[`localise`](limits.md#localise)" in asked

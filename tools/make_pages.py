@@ -3,7 +3,6 @@
 import argparse
 import ast
 import json
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from graphlib import TopologicalSorter
@@ -15,17 +14,17 @@ from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.ending import last_screen, where_it_is
 from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.run.offered import OPTIONS, Option
-from gpu_acceptance.thresholds.limit import Profile
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from tools.markdown import MADE_BY, cell, escaped, with_block
 from tools.remedies_page import remedies_page
+from tools.suite_pages import fixtures_block, parameters_page, validations_page
 from tools.support import support_block, support_page
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PACKAGE = ROOT / "src" / "gpu_acceptance"
 HOW_IT_WORKS = Path("docs/how-it-works.md")
+CONTRIBUTING = Path("CONTRIBUTING.md")
 RESULTS_SCHEMA = Path("src/gpu_acceptance/report/results.schema.json")
-MADE_BY = "`make docs` writes this page from the code."
 
 OPTIONS_HEAD = f"""# Options
 
@@ -41,29 +40,6 @@ COMMANDS_HEAD = f"""# Commands
 
 """
 
-SUBJECTS_HEAD = f"""# What is proved
-
-{MADE_BY} A subject is a file of `acceptance/`. Its limits, where they come from, and what to do about a miss: follow the name.
-Which limits were judged on real hardware: [What runs where](support.md). *From level*: the first [level](options.md) that runs it;
-each level also runs what the levels before it run: `health`, `quick`, `full` (the default), `soak`.
-
-"""
-ASKED_HEAD = """
-## On request
-
-These run only where a site asks for them. Otherwise the profile declares them not applicable, with the reason in the last column.
-
-"""
-OWN_ROWS = """
-## Rows of the suite itself
-
-| row | what is proved |
-|---|---|
-| [`world_formation`](limits.md#world_formation-and-worker_end) | Every rank opened its device, and the process group works. It is the first row. |
-| [`worker_end`](limits.md#world_formation-and-worker_end) | A worker that crashed or hung while it ended is a row of its own. |
-| [`counters`](limits.md#counters) | No error counter of a GPU rises during any validation: XIDs, memory errors, replays, throttling. Each warning of NCCL fails the validation that caused it. |
-"""  # noqa: E501
-
 
 def main() -> None:
     """Write all of them."""
@@ -78,16 +54,6 @@ def readme() -> str:
     for name, block in BLOCKS.items():
         text = with_block(text, name, block())
     return text
-
-
-def with_block(text: str, name: str, block: str) -> str:
-    """The text with what stands between two marks replaced."""
-    begin, end = f"<!-- generated: {name} -->\n", "<!-- end -->\n"
-    before, _, rest = text.partition(begin)
-    _, found, after = rest.partition(end)
-    if not found:
-        raise ValueError(f"no block {begin.strip()} ... {end.strip()}")
-    return f"{before}{begin}{block}{end}{after}"
 
 
 def last_screen_of(sample: str) -> str:
@@ -110,7 +76,7 @@ def options_page() -> str:
 def _option(option: Option) -> str:
     usage = option.name if option.metavar is None else f"{option.name}={option.metavar}"
     repeats = " May be given several times." if option.repeats else ""
-    return f"### {option.name}\n\n`{usage}`: {_escaped(option.help)}.{repeats}\n\n{option.details}".rstrip() + "\n\n"
+    return f"### {option.name}\n\n`{usage}`: {escaped(option.help)}.{repeats}\n\n{option.details}".rstrip() + "\n\n"
 
 
 SUITE_OPTIONS = {option.name for options in OPTIONS.values() for option in options}
@@ -121,7 +87,7 @@ SUITE_OPTIONS = {option.name for options in OPTIONS.values() for option in optio
 def commands_page() -> str:
     """docs/commands.md."""
     parser = make_parser()
-    return f"{COMMANDS_HEAD}{_escaped(str(parser.description)).strip()}\n{''.join(map(_command, _leaves(parser)))}"
+    return f"{COMMANDS_HEAD}{escaped(str(parser.description)).strip()}\n{''.join(map(_command, _leaves(parser)))}"
 
 
 def _leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -143,9 +109,9 @@ def _command(parser: argparse.ArgumentParser) -> str:
         suite, more = "", ""
     usage = " ".join([parser.prog, *map(_usage, actions)]) + suite
     name = parser.prog.partition(" ")[2]
-    arguments = "".join(f"| `{_name(action)}` | {_cell(_help(parser, action))} |\n" for action in actions) + more
+    arguments = "".join(f"| `{_name(action)}` | {cell(_help(parser, action))} |\n" for action in actions) + more
     table = f"\n| argument | what |\n|---|---|\n{arguments}" if actions else ""
-    return f"\n## {name}\n\n{_escaped(str(parser.description))}\n\n```text\n{usage}\n```\n{table}"
+    return f"\n## {name}\n\n{escaped(str(parser.description))}\n\n```text\n{usage}\n```\n{table}"
 
 
 def _name(action: argparse.Action) -> str:
@@ -164,43 +130,7 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     return str(action.help) % {**vars(action), "prog": parser.prog}
 
 
-# --- subjects ------------------------------------------------------------------------------------------------------------------
-
-
-def subjects_page() -> str:
-    """docs/subjects.md."""
-    base, cpu = (load_profile(name, shipped_dir()) for name in ("base", "cpu"))
-    reasons = {subject: base.not_applicable.get(f"{subject}.*") for subject in _docstrings()}
-    always = (
-        f"| {_subject(name)} | {_cell(doc)} | {_first_level(base, name)} | {_first_level(cpu, name)} |\n"
-        for name, doc in _docstrings().items()
-        if not reasons[name]
-    )
-    asked = (
-        f"| {_subject(name)} | {_cell(doc)} | {_first_level(base, name)} | {_cell(str(reasons[name]))} |\n"
-        for name, doc in _docstrings().items()
-        if reasons[name]
-    )
-    return (
-        f"{SUBJECTS_HEAD}| subject | what is proved | from level | on a CPU |\n|---|---|---|---|\n{''.join(always)}"
-        f"{ASKED_HEAD}| subject | what is proved | from level | otherwise |\n|---|---|---|---|\n{''.join(asked)}{OWN_ROWS}"
-    )
-
-
-def _docstrings() -> dict[str, str]:
-    """By subject: the first line of its file."""
-    files = sorted((ROOT / "acceptance").glob("test_*.py"))
-    docs = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for path in files)
-    return {path.stem.removeprefix("test_"): str(doc).splitlines()[0] for path, doc in zip(files, docs, strict=True)}
-
-
-def _subject(name: str) -> str:
-    return f"[`{name}`](limits.md#{name})"
-
-
-def _first_level(profile: Profile, subject: str) -> str:
-    """A subject that no level names runs at each."""
-    return next((f"`{level}`" for level, subjects in profile.levels.items() if subject in subjects), "each")
+# --- code -----------------------------------------------------------------------------------------------------------------------
 
 
 def how_it_works_page() -> str:
@@ -208,17 +138,23 @@ def how_it_works_page() -> str:
     return with_block((ROOT / HOW_IT_WORKS).read_text(encoding="utf-8"), "packages", packages_block())
 
 
+def contributing_page() -> str:
+    """CONTRIBUTING.md with its table of fixtures."""
+    return with_block((ROOT / CONTRIBUTING).read_text(encoding="utf-8"), "fixtures", fixtures_block())
+
+
 def packages_block() -> str:
     """One row per package; a package imports those above it only."""
     imported = {path.parent.name: _packages_imported(path.parent) - {path.parent.name} for path in PACKAGE.glob("*/__init__.py")}
     docs = {name: ast.get_docstring(ast.parse((PACKAGE / name / "__init__.py").read_text(encoding="utf-8"))) for name in imported}
-    rows = [f"| `{name}/` | {_cell(str(docs[name]))} |\n" for name in TopologicalSorter(imported).static_order()]
+    rows = [f"| `{name}/` | {cell(str(docs[name]))} |\n" for name in TopologicalSorter(imported).static_order()]
     return f"| package | what |\n|---|---|\n{''.join(rows)}"
 
 
 def _packages_imported(folder: Path) -> set[str]:
-    sources = (path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py")))
-    return {name for source in sources for name in re.findall(r"^ *from gpu_acceptance\.(\w+)[\w.]* import ", source, re.MULTILINE)}
+    nodes = (node for path in folder.rglob("*.py") for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    modules = (node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module)
+    return {module.split(".")[1] for module in modules if module.startswith("gpu_acceptance.")}
 
 
 def results_schema() -> str:
@@ -227,23 +163,12 @@ def results_schema() -> str:
     return json.dumps(schema, indent=1, sort_keys=True) + "\n"
 
 
-# --- Markdown ------------------------------------------------------------------------------------------------------------------
-
-
-def _escaped(text: str) -> str:
-    """Text as Markdown: what is between backticks stays as it is."""
-    parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([<*\[])", r"\\\1", part) for part in parts)
-
-
-def _cell(text: str) -> str:
-    return _escaped(text).replace("|", "\\|")
-
-
 PAGES: dict[Path, Callable[[], str]] = {
     Path("docs/options.md"): options_page,
     Path("docs/commands.md"): commands_page,
-    Path("docs/subjects.md"): subjects_page,
+    Path("docs/validations.md"): validations_page,
+    Path("docs/parameters.md"): parameters_page,
+    CONTRIBUTING: contributing_page,
     Path("docs/support.md"): support_page,
     Path("docs/remedies.md"): remedies_page,
     HOW_IT_WORKS: how_it_works_page,

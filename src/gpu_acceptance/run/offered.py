@@ -35,7 +35,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
             "LEVEL",
             f"how much runs: {', '.join(LEVELS)}; default: {DEFAULT_LEVEL}",
             "`health` reads what the machines report, `quick` adds short loads, `full` is the acceptance, `soak` adds hours of load. "
-            "[Subjects](subjects.md) lists what each level runs; the table `levels` of a profile decides it. "
+            "[Validations](validations.md) lists what each level runs; the table `levels` of a profile decides it. "
             "A verdict at another level than `full` says so: `ACCEPTED (quick)`.",
         ),
         Option(

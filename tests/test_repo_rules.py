@@ -33,7 +33,7 @@ ARROWS = {  # a package -> the packages that it imports: these and no others, ea
     "worker": "base control inventory record thresholds",
     "supervisor": "base control folder inventory record thresholds verdict worker",
     "report": "base folder inventory record thresholds verdict",
-    "run": "base control folder inventory measure record report supervisor thresholds verdict",
+    "run": "base control folder inventory measure record report supervisor thresholds verdict worker",
     "cli": "base control folder inventory record report run thresholds verdict",
     "plugin": "base control record report run verdict worker",
     "__main__": "cli",

@@ -13,7 +13,7 @@ from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.ending import last_screen, where_it_is
 from gpu_acceptance.report.summary_text import summary_lines
-from gpu_acceptance.run.offered import OPTIONS, Option
+from gpu_acceptance.run.settings import OPTIONS, Option
 from tools.markdown import MADE_BY, cell, escaped, with_block
 from tools.remedies_page import remedies_page
 from tools.suite_pages import fixtures_block, parameters_page, validations_page

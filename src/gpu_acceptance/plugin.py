@@ -29,13 +29,12 @@ from gpu_acceptance.run import training_files
 from gpu_acceptance.run.collecting import Collection, FormationItem, order, read_validation
 from gpu_acceptance.run.debugging_variables import find_debugging
 from gpu_acceptance.run.exit_guard import HookLimit, LastWord
-from gpu_acceptance.run.offered import add_options, refuse_missing_paths, usage_mistakes
 from gpu_acceptance.run.outputs import direct_outputs, find_unwritable, reports, write_error_file
 from gpu_acceptance.run.own_files import choose_profile, read_own_files
 from gpu_acceptance.run.plan import contract_lines, missing_lines, plan_lines, planned_shape
-from gpu_acceptance.run.refusals import find_refusal, refuse_inside_a_worker
+from gpu_acceptance.run.refusals import find_refusal, refuse_inside_a_worker, refuse_missing_paths, usage_mistakes
 from gpu_acceptance.run.run import Run
-from gpu_acceptance.run.settings import Settings, read_settings
+from gpu_acceptance.run.settings import OPTIONS, Settings, declare, read_settings
 from gpu_acceptance.run.starting import start_run
 from gpu_acceptance.run.terminal import RunTerminal
 from gpu_acceptance.verdict.reasons import FORMATION
@@ -50,7 +49,9 @@ hide_key()  # now: the conftests of a site come later
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    add_options(parser)
+    group = parser.getgroup("gpu-acceptance", "acceptance of a GPU cluster (write every option as --option=VALUE)")
+    for options in OPTIONS.values():
+        declare(options, group.addoption)
     config = pluginmanager.get_plugin("pytestconfig")
     assert isinstance(config, pytest.Config)
     config.add_cleanup(_write_out)  # the last one
@@ -162,9 +163,7 @@ class Dry:
     def _look(self) -> None:
         """What a plan is made of. Raises RefusedError."""
         settings, self._identity = self._settings, read_identity(self._place)
-        training_files.refuse_unusable_folder("--shared-dir", settings.shared_dir)
-        self._data = training_files.refuse_unusable_data(settings.data_dir)
-        self._tuned = training_files.refuse_unusable_lora_files(settings.lora_model, settings.lora_data)
+        self._trained = training_files.refuse_unusable_paths(settings.paths)
         self._own = read_own_files(settings.site, settings.contract)
         self._profile = choose_profile(settings, self._identity.gpu.name if self._identity.gpu else None, self._own)
 
@@ -181,7 +180,7 @@ class Dry:
         validations = [read_validation(item, profile.deadline_s, profile.parameters) for item in items]
         shape = planned_shape(self._place, self._identity.num_gpus, self._settings.declared_gpus)
         yield from missing_lines(profile, validations, self._identity)
-        yield from plan_lines(profile, shape, validations, waivers, datetime.now().astimezone(), self._data, self._tuned)
+        yield from plan_lines(profile, shape, validations, waivers, datetime.now().astimezone(), *self._trained)
         if self._own.contract:
             yield from contract_lines(self._own.contract, profile, shape, waivers)
 

@@ -61,7 +61,7 @@ def test_torchrun_is_told_the_verdict_or_why_there_is_none(tmp_path, monkeypatch
     run.leave()
     assert json.loads((tmp_path / "error.json").read_text())["message"]["message"] == text
     assert run.supervisor.say_bye.called == ("refused" not in state)
-    assert run.supervisor.hold.kill_everything.called
+    assert run.supervisor.slot.kill_everything.called
 
 
 @pytest.mark.parametrize(

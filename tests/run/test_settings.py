@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_acceptance.control.rank import RefusedError
-from gpu_acceptance.run.offered import NAMES, has_value
 from gpu_acceptance.run.own_files import NO_FILES, choose_profile, own_digest, read_own_files
-from gpu_acceptance.run.settings import read_settings
+from gpu_acceptance.run.settings import NAMES, has_value, read_settings
 from gpu_acceptance.thresholds.profile import shipped_dir
 
 LIMIT = """\
@@ -121,19 +120,19 @@ def test_an_absolute_report_folder_stays(suite, tmp_path):
 
 
 def test_the_folder_for_checkpoints_is_meant_from_where_pytest_was_started(suite, tmp_path):
-    assert settings(suite).checkpoint_dir is None
-    assert settings(suite, tmp_path, checkpoint_dir="shared").checkpoint_dir == tmp_path / "shared"
+    assert settings(suite).paths.checkpoint_dir is None
+    assert settings(suite, tmp_path, checkpoint_dir="shared").paths.checkpoint_dir == tmp_path / "shared"
 
 
 def test_the_folder_of_training_data_is_meant_from_where_pytest_was_started(suite, tmp_path):
-    assert settings(suite).data_dir is None
-    assert settings(suite, tmp_path, data_dir="data").data_dir == tmp_path / "data"
+    assert settings(suite).paths.data_dir is None
+    assert settings(suite, tmp_path, data_dir="data").paths.data_dir == tmp_path / "data"
 
 
 def test_what_is_fine_tuned_is_meant_from_where_pytest_was_started(suite, tmp_path):
-    assert (settings(suite).lora_model, settings(suite).lora_data) == (None, None)
+    assert (settings(suite).paths.lora_model, settings(suite).paths.lora_data) == (None, None)
     found = settings(suite, tmp_path, lora_model="model", lora_data="calls.jsonl")
-    assert (found.lora_model, found.lora_data) == (tmp_path / "model", tmp_path / "calls.jsonl")
+    assert (found.paths.lora_model, found.paths.lora_data) == (tmp_path / "model", tmp_path / "calls.jsonl")
 
 
 def test_waivers_and_gpus(suite):

@@ -58,7 +58,7 @@ class FakeHost:
     """A supervisor and its hold on a worker in one; its GPU memory is free or not, as a test says."""
 
     def __init__(self, worker: FakeWorker | None) -> None:
-        self.hold = self
+        self.slot = self
         self.worker = worker
         self.distrusted = self.start_problem = ""
         self.has_late_mail = False

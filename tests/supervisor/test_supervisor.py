@@ -25,7 +25,7 @@ def supervisor():
     control = Control(place, Secret(b"of this test", is_of_run=True))
     wake, other = socket.socketpair()
     made = Supervisor(place, control, SimpleNamespace(wake=wake, poll=lambda: None, has_lost_launcher=False))
-    made.hold, made.journal = Mock(counters=lambda: ()), Mock()
+    made.slot, made.journal = Mock(counters=lambda: ()), Mock()
     yield made
     control.close(timeout_s=5)
     wake.close()
@@ -67,7 +67,7 @@ def published(supervisor):
 
 def test_a_record_waits_for_what_rose_meanwhile(supervisor):
     answers = [None, None, RISEN]
-    supervisor.hold.counters = lambda: answers.pop(0)
+    supervisor.slot.counters = lambda: answers.pop(0)
     supervisor.publish(make_record(0, Outcome.PASSED), {})
     assert published(supervisor) is None
     supervisor.pump()
@@ -79,7 +79,7 @@ def test_a_record_waits_for_what_rose_meanwhile(supervisor):
 
 
 def test_a_record_waits_for_nothing_once_the_run_is_to_end(supervisor):
-    supervisor.hold.counters = lambda: None
+    supervisor.slot.counters = lambda: None
     supervisor.publish(make_record(0, Outcome.PASSED), {})
     supervisor.interrupt("SIGTERM")
     assert published(supervisor) == ()
@@ -92,7 +92,7 @@ def test_a_record_waits_for_nothing_once_the_run_is_to_end(supervisor):
 )
 def test_each_link_is_read_at_both_ends_of_the_workers(supervisor, nodeid, each_link):
     supervisor.publish(make_record(0, Outcome.PASSED, nodeid=nodeid), {})
-    assert supervisor.hold.read_counters.call_args.kwargs == {"each_link": each_link}
+    assert supervisor.slot.read_counters.call_args.kwargs == {"each_link": each_link}
 
 
 def test_an_attempt_that_is_announced_while_a_rank_leaves_starts_no_worker(supervisor):
@@ -101,4 +101,4 @@ def test_an_attempt_that_is_announced_while_a_rank_leaves_starts_no_worker(super
     go = Go(seq=1, kind="form", nodeid="formation", attempt=1, generation=1, group=True, deadline_s=60.0, lasts_s=0.0)
     supervisor._casts.extend([go, Leave()])
     assert supervisor.await_cast(Leave, silence_s=5) == Leave()
-    assert not supervisor.hold.start.called
+    assert not supervisor.slot.start.called

@@ -108,7 +108,7 @@ def hold(monkeypatch, tmp_path):
     for name in ("kill_marked", "kill_descendants"):
         monkeypatch.setattr(worker_slot, name, lambda *_, **__: None)
     control, events = SimpleNamespace(prefix="telemetry"), SimpleNamespace(listen=lambda _: None)
-    made = worker_slot.WorkerHold(control, events, tmp_path, make_identity(0, 1, 1))
+    made = worker_slot.WorkerSlot(control, events, tmp_path, make_identity(0, 1, 1))
     yield made
     made.kill_everything()
 

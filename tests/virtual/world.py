@@ -239,8 +239,8 @@ class World:
             if one.supervisor.journal:
                 one.supervisor.journal.close()
             one.supervisor.events._selector.close()
-            if one.supervisor.hold:
-                counters = one.supervisor.hold._counters
+            if one.supervisor.slot:
+                counters = one.supervisor.slot._counters
                 for fd in (counters.wake_fd, counters._wake_write):
                     os.close(fd)
         for one in self.controls:
@@ -386,22 +386,8 @@ class World:
         return self.folder if self.shape.shared_disk else self.folder / f"node-{self.shape.node_of(rank)}"
 
     def _settings(self, rank: int) -> Settings:
-        unset: dict[str, Any] = {
-            "limits": (),
-            "hardware": None,
-            "waivers": {},
-            "declared_gpus": None,
-            "expected_nodes": None,
-            "budget": None,
-        }
-        more: dict[str, Any] = {
-            "measure_only": False,
-            "plan": False,
-            "confirm": self.shape.confirm,
-            "profiles": self.folder,
-            "suite": self.folder,
-        }
-        return Settings(**unset, **more, allow_busy=False, report_dir=self._reports(rank), run_id=RUN_ID)
+        reports = self._reports(rank)
+        return Settings(confirm=self.shape.confirm, profiles=self.folder, suite=self.folder, report_dir=reports, run_id=RUN_ID)
 
     @property
     def _profile(self) -> Any:

@@ -8,7 +8,18 @@ from gpu_acceptance.base.model import encode
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.worker import messages
-from gpu_acceptance.worker.messages import FROM_WORKER, ChannelError, Done, LineReader, Paths, Ready, TearingDown, TornDown, write_message
+from gpu_acceptance.worker.messages import (
+    FROM_WORKER,
+    ChannelError,
+    Done,
+    LineReader,
+    Ready,
+    RunFacts,
+    TearingDown,
+    TornDown,
+    write_message,
+)
+from gpu_acceptance.worker.options import Paths
 
 READY, TEARDOWN, TORN_DOWN = (b'{"type": "%s"}\n' % kind for kind in (b"ready", b"teardown", b"torn_down"))
 
@@ -42,8 +53,8 @@ def test_half_of_a_surrogate_pair_comes_as_its_escape(pipe):
 
 def test_a_path_of_any_bytes_comes_as_it_was():
     path = Path(os.fsdecode(b"/tmp/\xff a%20\n"))
-    paths = Paths(checkpoints=path, data_dir=None, shared_stem=None, lora_model=None, lora_data=Path("/data"))
-    assert Paths.model_validate_json(encode(paths)) == paths
+    facts = RunFacts(parameters={}, digests={}, declared_nodes=(), paths=Paths(checkpoints=path, lora_data=Path("/data")))
+    assert RunFacts.model_validate_json(encode(facts)) == facts
 
 
 def test_nothing_there_is_no_end(pipe):

@@ -519,13 +519,13 @@ from gpu_acceptance.supervisor.events import Events, Exit
 from gpu_acceptance.base.process import become_subreaper, descendants
 from gpu_acceptance.folder.files import RunFiles
 from gpu_acceptance.base.stop_signals import StopSignals
-from gpu_acceptance.supervisor.worker_slot import WorkerHold
+from gpu_acceptance.supervisor.worker_slot import WorkerSlot
 become_subreaper()
 control = SimpleNamespace(prefix="test", wake_fd=os.eventfd(0), place=SimpleNamespace(local_rank=0))
 events = Events(control, StopSignals("node 0", has_launcher=False))
 files = RunFiles(Path("run"), 0)
 files.make_folders()
-hold = WorkerHold(control, events, files, make_identity(0, 1, 1, has_gpus=False))
+hold = WorkerSlot(control, events, files, make_identity(0, 1, 1, has_gpus=False))
 hold.collect_with(SimpleNamespace(rootdir=Path.cwd(), ini=Path("ini"), files=[]))
 
 def start(generation, code=""):

@@ -16,7 +16,7 @@ from gpu_acceptance.folder.files import RESULTS, RUN_ID, new_run_id
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.report.ending import columns_of, last_screen, takes_colour, where_it_is
 from gpu_acceptance.report.summary_text import summary_lines
-from gpu_acceptance.run.offered import OPTIONS, declare, given
+from gpu_acceptance.run.settings import OPTIONS, declare, given
 from gpu_acceptance.run.suite import FOLDER, suite_for
 
 _NOTHING_RAN = 5

@@ -160,7 +160,7 @@ def choose_profile(settings: Settings, device_name: str | None, own: OwnFiles = 
             known = profile_names(settings.profiles)
             raise RefusedError(f"--hardware={name}: unknown profile; profiles: {', '.join(known)}{did_you_mean(name, known)}")
         profile = lasting(at_level(_load(settings, name, own), settings.level), settings.soak_s)
-        given = {"--localise": settings.localise, "--lora-model": settings.lora_model, "--shared-dir": settings.shared_dir}
+        given = {"--localise": settings.localise, "--lora-model": settings.paths.lora_model, "--shared-dir": settings.paths.shared_dir}
         for option in (option for option, value in given.items() if value):
             profile = asked_for(profile, option)
     except LimitsError as error:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_acceptance.base.guard import ask, end_launcher_later, new_mark, remove_within, stem_in
@@ -32,7 +32,7 @@ from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.supervisor.leader import Leader, LeaderOptions
 from gpu_acceptance.supervisor.standby import Journals, await_listeners, close_journals, elect, find_unconfirmed, rebuild_run, send_journal
 from gpu_acceptance.supervisor.supervisor import BYE_S, LEAVE_S, LOST_MESSAGES, LeaderLostError, Supervisor
-from gpu_acceptance.supervisor.worker_slot import Suite
+from gpu_acceptance.supervisor.worker_slot import WorkerConfig
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, matching_reason, subject_of
 from gpu_acceptance.thresholds.profile import runs
 from gpu_acceptance.verdict.attempts import bare_row
@@ -40,6 +40,8 @@ from gpu_acceptance.verdict.judge import most_risen
 from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.rows import Unmet, unmet_needs
 from gpu_acceptance.verdict.run_record import make_run_record
+from gpu_acceptance.worker.messages import RunFacts
+from gpu_acceptance.worker.options import Paths
 
 _CLEARING_S, _REMOVING_S = 5.0, 20.0  # torchrun ends a rank 30 s after one of its peers has failed
 _MOST_ROUNDS = 4  # of closing the journals: interrupted, a loss, a journal that does not confirm
@@ -76,8 +78,7 @@ class Run:
     alive: list[int] | None = None  # after the leading rank was lost: who is left
     stopped: str | None = None  # what had stopped the run before that
     own_files: OwnFiles = NO_FILES
-    checkpoints: Path | None = None  # this run's folder for them
-    shared_stem: Path | None = None  # of its folders in `--shared-dir`
+    paths: Paths = field(default_factory=Paths)  # with the run's own folders, once agreed
 
     # --- what runs -----------------------------------------------------------------------------------------------------------
 
@@ -96,23 +97,23 @@ class Run:
         agreed = self._agree([item.nodeid for item in collected.items], problems, answer)
         plan = agreed.plan
         assert self.supervisor.journal
-        assert self.supervisor.hold
+        assert self.supervisor.slot
         self.supervisor.journal.append(plan)
         self.validations = {planned.nodeid: self.validations[planned.nodeid] for planned in plan.validations}
         files = sorted({str(item.path) for item in collected.items if item.nodeid in self.validations and item.nodeid != FORMATION})
+        settings, parameters, run_id = self.settings, dict(plan.profile.parameters), self.files.folder.name
+        checkpoints = folder_of(run_id, settings.paths.checkpoint_dir, settings.report_dir, self.place.num_nodes)
+        shared_stem = stem_in(settings.paths.shared_dir, run_id, agreed.mark) if settings.paths.shared_dir else None
+        self.paths = replace(settings.paths, checkpoints=checkpoints, shared_stem=shared_stem)
+        told = RunFacts(
+            parameters=parameters,
+            digests={"suite": suite_digest(rootdir), "profile": own_digest(settings, plan.profile.name, self.own_files)},
+            declared_nodes=plan.declared_nodes,
+            paths=self.paths,
+        )
         counters = frozenset(limit.metric for limit in plan.profile.limits.values() if _counts(limit, plan.profile))
         most = most_risen(plan, self.place.local_world_size, self.place.num_nodes)
-        digests = {"suite": suite_digest(rootdir), "profile": own_digest(self.settings, plan.profile.name, self.own_files)}
-        settings, num_nodes = self.settings, self.place.num_nodes
-        named, beside = settings.checkpoint_dir, settings.report_dir
-        folder = self.checkpoints = folder_of(self.files.folder.name, named, beside, num_nodes)
-        parameters = dict(plan.profile.parameters)
-        timeout_s, nodes, data_dir = agreed.group_timeout_s, plan.declared_nodes, settings.data_dir
-        shared = settings.shared_dir
-        stem = self.shared_stem = stem_in(shared, self.files.folder.name, agreed.mark) if shared else None
-        named_too = data_dir, stem, settings.lora_model, settings.lora_data
-        suite = Suite(rootdir, ini, files, parameters, timeout_s, counters, most, digests, nodes, folder, *named_too)
-        self.supervisor.hold.collect_with(suite)
+        self.supervisor.slot.collect_with(WorkerConfig(rootdir, ini, files, told, agreed.group_timeout_s, counters, most))
         self.plan = plan
         return [validation.nodeid for validation in plan.validations]
 
@@ -260,8 +261,8 @@ class Run:
 
     def leave(self) -> None:
         """No process left behind, torchrun's error file, and the last handshake: who has said bye writes nothing any more."""
-        if self.supervisor.hold:
-            self.supervisor.hold.kill_everything()
+        if self.supervisor.slot:
+            self.supervisor.slot.kill_everything()
         if self.ending is None or self.ending.exit_code:
             write_error_file(self.last_lines[0])
         self.files.flush_terminal()
@@ -273,17 +274,17 @@ class Run:
         """Once they are judged, by the rank that made their folder; last of all, since what they lie on may be slow. A later run removes
         what is left.
         """
-        if not (self.leader and self.record and self.plan and self.checkpoints):
+        if not (self.leader and self.record and self.plan and self.paths.checkpoints):
             return
         if not are_evidence(self.record.rows, self.plan.profile, self.leader.job):
-            remove_within(self.checkpoints, _REMOVING_S)
+            remove_within(self.paths.checkpoints, _REMOVING_S)
 
     def clear_shared_dir(self) -> list[str]:
         """The rank that reports, once no worker is left; returns a line to say where something of killed ones stays."""
-        if self.record is None or self.shared_stem is None:
+        if self.record is None or self.paths.shared_stem is None:
             return []
-        stays = ask("shared", str(self.shared_stem), patience_s=_CLEARING_S)
-        return [f"--shared-dir: what workers left there when they were killed stays: {self.shared_stem}*: {stays}"] if stays else []
+        stays = ask("shared", str(self.paths.shared_stem), patience_s=_CLEARING_S)
+        return [f"--shared-dir: what workers left there when they were killed stays: {self.paths.shared_stem}*: {stays}"] if stays else []
 
     def write_event_files(self) -> list[str]:
         """The rank that reports, where they were asked for; returns lines to say. It costs nobody a verdict."""

@@ -1,11 +1,13 @@
-"""Settings of a run as its options gave them, checked before any GPU is touched."""
+"""The options of a run: their declarations, their values, and what else a run is given. All is checked before any GPU is touched."""
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,172 +15,309 @@ from gpu_acceptance.base.budget import Budget, read_budget, seconds_of
 from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.control.rank import JOIN_S
 from gpu_acceptance.folder.files import RUN_ID
-from gpu_acceptance.run.suite import is_installed
+from gpu_acceptance.run.suite import FOLDER, is_installed
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, LEVELS, SOAK
 from gpu_acceptance.thresholds.profile import shipped_dir
 from gpu_acceptance.verdict import busy
+from gpu_acceptance.worker.options import Option, Paths, Reader, name_of, not_allowed, option, path_of
 
 _MOST = 9_999  # of what is counted: more is a typing error
 
 
-def not_allowed(option: str, text: str, allowed: str) -> pytest.UsageError:
-    """`--gpus=0: allowed: 1 to 9999 (GPUs of each node under test)`."""
-    return pytest.UsageError(f"{option}={text}: allowed: {allowed}")
-
-
-def overlay_of(folder: Path, name: str) -> Path:
-    """A path as the user meant it, from where pytest was started; a bare name is left for the profiles' folder."""
-    not_empty("--limits", name, "a file, or the name of a shipped overlay")
-    path = folder / name
+def _overlay(name: str, text: str, folder: Path) -> Path:
+    """Read a path that is relative to `folder`; a bare name stays as it is, for the folder of the profiles."""
+    path = folder / name_of("a file, or the name of a shipped overlay")(name, text, folder)
     try:
         is_there = path.exists()
     except OSError as error:
-        raise pytest.UsageError(f"--limits={name}: cannot be read: {error.strerror}") from None
-    return path if is_there or "/" in name or name.endswith(".yaml") else Path(name)
+        raise pytest.UsageError(f"{name}={text}: cannot be read: {error.strerror}") from None
+    return path if is_there or "/" in text or text.endswith(".yaml") else Path(text)
 
 
-def not_empty(option: str, text: str | None, meaning: str) -> str | None:
-    if text is not None and not text.strip():
-        raise not_allowed(option, text, meaning)
-    return text
-
-
-def waiver_of(text: str) -> tuple[str, str]:
+def _waiver(name: str, text: str, _folder: Path) -> tuple[str, str]:
     glob, _, reason = text.partition("=")
     if not glob.strip() or not reason.strip():
-        raise not_allowed("--waive", text, "METRIC-GLOB=reason, as in --waive='hbm.read.*=agreed with the vendor on 2026-11-20'")
+        raise not_allowed(name, text, "METRIC-GLOB=reason, as in --waive='hbm.read.*=agreed with the vendor on 2026-11-20'")
     return glob.strip(), reason.strip()
 
 
-def count_of(option: str, text: str | None, meaning: str) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST)) and int(text) >= 1):
-        raise not_allowed(option, text, f"1 to {_MOST} ({meaning})")
-    return int(text)
+def _count(meaning: str) -> Reader:
+    def read(name: str, text: str, _folder: Path) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST)) and int(text) >= 1):
+            raise not_allowed(name, text, f"1 to {_MOST} ({meaning})")
+        return int(text)
+
+    return read
 
 
-def level_of(text: str | None, soak: str | None) -> str:
-    """Refused before anything is collected: a profile may have fewer, and never more."""
-    if soak is not None and text not in {None, SOAK}:
-        raise pytest.UsageError(f"--soak={soak} --level={text}: --soak is level {SOAK}; leave one of them out")
-    if text is None:
-        return DEFAULT_LEVEL if soak is None else SOAK
+def _level(name: str, text: str, _folder: Path) -> str:
     if text not in LEVELS:
-        raise not_allowed("--level", text, f"{', '.join(LEVELS)}{did_you_mean(text, LEVELS)}")
+        raise not_allowed(name, text, f"{', '.join(LEVELS)}{did_you_mean(text, LEVELS)}")
     return text
 
 
-def seconds_of_option(option: str, text: str | None) -> int | None:
-    if text is None:
-        return None
+def _seconds(name: str, text: str, _folder: Path) -> int:
     if not (seconds := seconds_of(text)):
-        raise not_allowed(option, text, "more than 0 seconds, as 90, 90s, 15m or 2h")
+        raise not_allowed(name, text, "more than 0 seconds, as 90, 90s, 15m or 2h")
     return seconds
 
 
-def budget_of(text: str | None) -> Budget | None:
-    try:
-        return read_budget(text, os.environ, time.time())
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from None
-
-
-def run_id_of(text: str | None) -> str | None:
-    if text is not None and not RUN_ID.fullmatch(text):
-        raise not_allowed("--run-id", text, "1 to 100 letters, digits, '.', '_' and '-', of which the first is a letter or digit")
+def _run_id(name: str, text: str, _folder: Path) -> str:
+    if not RUN_ID.fullmatch(text):
+        raise not_allowed(name, text, "1 to 100 letters, digits, '.', '_' and '-', of which the first is a letter or digit")
     return text
 
 
-@dataclass(frozen=True)
+_amount, _judged, _machines = (partial(option, one) for one in ("How much runs", "What it is judged by", "Which machines"))
+_left = partial(option, "What a run leaves")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    limits: tuple[Path, ...]
-    hardware: str | None
-    waivers: Mapping[str, str]
-    declared_gpus: int | None
-    expected_nodes: int | None
-    measure_only: bool
-    allow_busy: bool
-    plan: bool
-    report_dir: Path
-    run_id: str | None
-    confirm: int
-    budget: Budget | None
+    """What a run was asked to do."""
+
+    level: str = _amount(
+        "--level",
+        "LEVEL",
+        f"how much runs: {', '.join(LEVELS)}; default: {DEFAULT_LEVEL}",
+        "`health` reads what the machines report, `quick` adds short loads, `full` is the acceptance, `soak` adds hours of load. "
+        "[Validations](validations.md) lists what each level runs; the table `levels` of a profile decides it. "
+        "A verdict at another level than `full` says so: `ACCEPTED (quick)`.",
+        default=DEFAULT_LEVEL,
+        read=_level,
+    )
+    soak_s: float | None = _amount(
+        "--soak",
+        "TIME",
+        "duration of the mixed load; sets level soak; seconds, 30m or 4h; default: as the profile says",
+        "Level `soak` is all of `full`, the remaining subjects, and then this long under a mixed load. `--level=soak` alone takes the "
+        "duration of the profile, which is an hour. The verdict names it: `ACCEPTED (soak of 4 h)`. See [soak](limits.md#soak).",
+        read=_seconds,
+    )
+    localise: bool = _amount(
+        "--localise",
+        None,
+        "on several nodes, find the node, rail or path that is slow; at each level",
+        "A tournament of pairs of nodes: [localise](limits.md#localise).",
+        default=False,
+    )
+    confirm: int = _amount(
+        "--confirm",
+        "N",
+        "measure a missed limit N times more, each time in new workers; the worst attempt counts",
+        "Where a limit compares GPUs with each other, each GPU's best attempt counts: only one that is always slow misses it.",
+        default=0,
+        read=_count("more measurements of a missed limit"),
+    )
+    budget: Budget | None = _amount(
+        "--budget",
+        "TIME",
+        "time for the whole run, report included: seconds, 30m or 2h; default: until the Slurm job ends",
+        "A validation that no longer fits is not started, and the run is INCOMPLETE.",
+    )
+    measure_only: bool = _amount(
+        "--measure-only",
+        None,
+        "run and record everything, judge nothing; the run is INCOMPLETE",
+        "Also for a GPU that no profile names: its figures are the material for one.",
+        default=False,
+    )
+    plan: bool = _amount(
+        "--plan",
+        None,
+        "print what would run, its limits and its time; touches no GPU",
+        "The plan is that of the whole node. `make plan` prints the same. Both end with 0; pytest itself ends with 5, since nothing ran.",
+        default=False,
+    )
+    hardware: str | None = _judged(
+        "--hardware",
+        "NAME",
+        "profile to judge by; refused where the machine has other GPUs",
+        "Without it the name of the GPU chooses the profile. `gpu-acceptance profiles` lists them; "
+        "[The limits](../thresholds/README.md) describes them.",
+        read=name_of("the name of a profile"),
+    )
+    limits: tuple[Path, ...] = _judged(
+        "--limits",
+        "FILE",
+        "overlay of limits",
+        "The report shows every bound that an overlay changes, and the verdict names the overlay. A shipped overlay is named without "
+        "its folder: `--limits=site-nvls-off`. [The limits](../thresholds/README.md#overlays) describes the format.",
+        default=(),
+        read=_overlay,
+        repeats=True,
+    )
+    waive: tuple[tuple[str, str], ...] = _judged(
+        "--waive",
+        "METRIC-GLOB=reason",
+        "accept without these limits; shown in the verdict",
+        'Example: `--waive="hbm.read.*=agreed with the vendor on 2026-11-20"`. The figures are still measured. The verdict counts the '
+        "waivers and the report gives each reason.",
+        default=(),
+        read=_waiver,
+        repeats=True,
+    )
+    contract: Path | None = _judged(
+        "--contract",
+        "FILE",
+        "lines of a contract and the metrics that answer them; a missed line rejects",
+        "The report says of each line whether it is met, missed or not tested. A line that was not tested makes the run INCOMPLETE. "
+        "The format: [A contract, line by line](contract.md).",
+        read=path_of("a file with the lines of a contract"),
+    )
+    declared_gpus: int | None = _machines(
+        "--gpus",
+        "N",
+        "test only N GPUs per node; default: every GPU must have a rank",
+        "The verdict says it: `ACCEPTED for 4 of 8 GPUs`. Without the option a GPU without a rank makes the run INCOMPLETE.",
+        read=_count("GPUs of each node under test"),
+    )
+    expected_nodes: int | None = _machines(
+        "--expect-nodes",
+        "N",
+        "expected number of nodes; fewer makes the run INCOMPLETE, more is an error",
+        read=_count("nodes that take part"),
+    )
+    site: Path | None = _machines(
+        "--site",
+        "FILE",
+        "expected nodes with their GPUs and racks; a node that differs fails by name",
+        "A node that is missing, not declared, or has another number of GPUs fails. The format: [Which nodes there must be](site.md).",
+        read=path_of("a file that says which nodes there must be"),
+    )
+    join_s: float = _machines(
+        "--join-timeout",
+        "TIME",
+        f"how long ranks wait for each other at the start: seconds, 15m or 1h; default: {JOIN_S:g} s",
+        "Give more where nodes are still being provisioned. Every 15 s a line says which ranks are missing.",
+        default=JOIN_S,
+        read=_seconds,
+    )
+    allow_busy: bool = _machines(
+        "--allow-busy",
+        None,
+        "run on GPUs that other processes use as well; shown in the verdict",
+        "Without it a run on a GPU that another process uses is refused. What was measured beside somebody else's load is worth less: "
+        "the verdict line says it.",
+        default=False,
+    )
+    paths: Paths = field(default_factory=Paths)
+    report_dir: Path = _left(
+        "--report-dir",
+        "DIR",
+        "folder of all runs; each makes its own folder in it; default: reports/ of the suite, or here where that is installed",
+        "With `make accept` it is `REPORTS=DIR`. The files of a run: [Reports](../reports/README.md).",
+        read=path_of("a folder"),
+    )
+    run_id: str | None = _left(
+        "--run-id",
+        "ID",
+        "name of this run's folder; must not exist; default: start time and a random part",
+        read=_run_id,
+    )
+    tensorboard: bool = _left(
+        "--tensorboard",
+        None,
+        "also write the run's curves for TensorBoard, into tensorboard/ of its folder",
+        "The curves are losses and step times. Rank 0's Python needs the extra `tensorboard` (tensorboardX, not TensorBoard itself). "
+        "`gpu-acceptance report build --tensorboard` makes them later from any run.",
+        default=False,
+    )
     profiles: Path
     suite: Path  # the folder of validations
-    site: Path | None = None
-    contract: Path | None = None
-    checkpoint_dir: Path | None = None
-    data_dir: Path | None = None
-    shared_dir: Path | None = None
-    lora_model: Path | None = None  # both or none
-    lora_data: Path | None = None
-    level: str = DEFAULT_LEVEL
-    soak_s: float | None = None  # None: as long as the profile says, where the level is soak
-    localise: bool = False
-    tensorboard: bool = False
-    join_s: float = JOIN_S
+
+    @property
+    def waivers(self) -> dict[str, str]:
+        """Reason by glob of the metrics that it waives."""
+        return {**(busy.WAIVERS if self.allow_busy else {}), **dict(self.waive)}
+
+
+def _declared(kind: type) -> Iterator[Option]:
+    for one in fields(kind):
+        if one.type is Paths:
+            yield from _declared(Paths)
+        elif "option" in one.metadata:
+            yield one.metadata["option"]
+
+
+OPTIONS = {title: tuple(options) for title, options in groupby(_declared(Settings), lambda one: one.group)}
+_BY_NAME = {one.name: one for one in _declared(Settings)}
+NAMES = tuple(_BY_NAME)
+
+
+def has_value(name: str) -> bool:
+    """Return True for an option of ours that takes a value."""
+    return name in _BY_NAME and _BY_NAME[name].metavar is not None
+
+
+def declare(options: Iterable[Option], add: Callable[..., object]) -> None:
+    """Declare these to `add`, which takes what argparse's add_argument takes."""
+    for one in options:
+        if one.metavar is None:
+            add(one.name, action="store_true", help=one.help)
+        else:  # "append" also for an option that may be given once: a second value is an error that names both
+            more = "; may be given several times" if one.repeats else ""
+            add(one.name, metavar=one.metavar, action="append", default=[], help=f"{one.help}{more}")
+
+
+def given(values: Mapping[str, object]) -> Iterator[str]:
+    """Yield the options in these parsed values as `--option=VALUE`: after a blank pytest would take a path for its root."""
+    for one in _BY_NAME.values():
+        value = values.get(one.key)
+        if value is True:
+            yield one.name
+        elif isinstance(value, list):
+            yield from (f"{one.name}={text}" for text in value)
 
 
 def read_settings(config: pytest.Config) -> Settings:
-    """Raises pytest.UsageError over a value that is not allowed."""
-    option, given = config.option, partial(_given, config)
+    """Read what the command line asks for. Raises pytest.UsageError over a value that is not allowed."""
+    found, paths = _values(Settings, config), Paths(**_values(Paths, config))
+    _refuse_half_of_a_fine_tuning(paths, config)
+    if "soak_s" in found and found.setdefault("level", SOAK) != SOAK:
+        soak = _text(_BY_NAME["--soak"], config)
+        raise pytest.UsageError(f"--soak={soak} --level={found['level']}: --soak is level {SOAK}; leave one of them out")
+    try:
+        budget = read_budget(found.get("budget"), os.environ, time.time())
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
     own_profiles = config.rootpath / "thresholds"
-    lora_model, lora_data = _lora_files(config)
-    level, soak = given("--level"), given("--soak")
-    return Settings(
-        limits=tuple(overlay_of(config.invocation_params.dir, name) for name in option.limits),
-        hardware=not_empty("--hardware", given("--hardware"), "the name of a profile"),
-        waivers={**(busy.WAIVERS if option.allow_busy else {}), **dict(waiver_of(text) for text in option.waive)},
-        declared_gpus=count_of("--gpus", given("--gpus"), "GPUs of each node under test"),
-        expected_nodes=count_of("--expect-nodes", given("--expect-nodes"), "nodes that take part"),
-        measure_only=option.measure_only,
-        allow_busy=option.allow_busy,
-        plan=option.plan,
-        report_dir=_report_dir(config),
-        run_id=run_id_of(given("--run-id")),
-        confirm=count_of("--confirm", given("--confirm"), "more measurements of a missed limit") or 0,
-        budget=budget_of(given("--budget")),
-        site=_path(config, "--site", "a file that says which nodes there must be"),
-        contract=_path(config, "--contract", "a file with the lines of a contract"),
-        checkpoint_dir=_path(config, "--checkpoint-dir", "a folder that all nodes share"),
-        data_dir=_path(config, "--data-dir", "a folder with training data"),
-        shared_dir=_path(config, "--shared-dir", "a folder that all nodes share"),
-        lora_model=lora_model,
-        lora_data=lora_data,
-        level=level_of(level, soak),
-        soak_s=seconds_of_option("--soak", soak),
-        localise=option.localise,
-        tensorboard=option.tensorboard,
-        join_s=seconds_of_option("--join-timeout", given("--join-timeout")) or JOIN_S,
-        profiles=own_profiles if (own_profiles / "base.yaml").is_file() else shipped_dir(),
-        suite=config.rootpath / "acceptance",
-    )
+    beside = config.invocation_params.dir if is_installed(config.rootpath) else config.rootpath
+    derived = {
+        "join_s": JOIN_S,
+        "report_dir": beside / "reports",
+        "profiles": own_profiles if (own_profiles / "base.yaml").is_file() else shipped_dir(),
+        "suite": config.rootpath / FOLDER,
+    }
+    return Settings(**{**derived, **found, "paths": paths, "budget": budget})
 
 
-def _given(config: pytest.Config, option: str) -> str | None:
-    """The one value of an option, or None where it was not given."""
-    values: list[str] = getattr(config.option, option.removeprefix("--").replace("-", "_"))
+def _values(kind: type, config: pytest.Config) -> dict[str, Any]:
+    """Read the options of a dataclass; one that was not given is left out."""
+    found: dict[str, Any] = {}
+    for one in fields(kind):
+        option, folder = one.metadata.get("option"), config.invocation_params.dir
+        if option is None:
+            continue
+        if option.metavar is None:
+            found[one.name] = getattr(config.option, option.key)
+        elif option.repeats:
+            found[one.name] = tuple(option.read(option.name, text, folder) for text in getattr(config.option, option.key))
+        elif (text := _text(option, config)) is not None:
+            found[one.name] = option.read(option.name, text, folder)
+    return found
+
+
+def _text(option: Option, config: pytest.Config) -> str | None:
+    """Return the one value of an option as it was given."""
+    values: list[str] = getattr(config.option, option.key)
     if len(values) > 1:
-        raise pytest.UsageError(f"{option} is given {len(values)} times ({', '.join(values)}); allowed: once")
+        raise pytest.UsageError(f"{option.name} is given {len(values)} times ({', '.join(values)}); allowed: once")
     return values[0] if values else None
 
 
-def _path(config: pytest.Config, option: str, what: str) -> Path | None:
-    """What this option names, from the folder in which pytest was started; `what` it is, for who gives it nothing."""
-    name = not_empty(option, _given(config, option), what)
-    return None if name is None else config.invocation_params.dir / name
-
-
-def _lora_files(config: pytest.Config) -> tuple[Path | None, Path | None]:
-    model = _path(config, "--lora-model", "a folder with a checkpoint in Hugging Face format")
-    data = _path(config, "--lora-data", "a file with dialogues in JSON lines")
-    if (model is None) != (data is None):
-        alone, other = ("--lora-data", "--lora-model=DIR") if model is None else ("--lora-model", "--lora-data=FILE")
-        raise pytest.UsageError(f"{alone}={_given(config, alone)}: a model is fine-tuned on data; name the other as well: {other}")
-    return model, data
-
-
-def _report_dir(config: pytest.Config) -> Path:
-    default = config.invocation_params.dir if is_installed(config.rootpath) else config.rootpath
-    return _path(config, "--report-dir", "a folder") or default / "reports"
+def _refuse_half_of_a_fine_tuning(paths: Paths, config: pytest.Config) -> None:
+    if (paths.lora_model is None) != (paths.lora_data is None):
+        alone, other = ("--lora-data", "--lora-model=DIR") if paths.lora_model is None else ("--lora-model", "--lora-data=FILE")
+        text = _text(_BY_NAME[alone], config)
+        raise pytest.UsageError(f"{alone}={text}: a model is fine-tuned on data; name the other as well: {other}")

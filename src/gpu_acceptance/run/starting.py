@@ -23,7 +23,7 @@ from gpu_acceptance.run.refusals import find_lone_node, find_mismatch, find_surp
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.supervisor.supervisor import Supervisor
-from gpu_acceptance.supervisor.worker_slot import WorkerHold
+from gpu_acceptance.supervisor.worker_slot import WorkerSlot
 from gpu_acceptance.thresholds.limit import LOCALISE_ASKED, Profile
 from gpu_acceptance.thresholds.parameter_relations import drill_on_nobody
 from gpu_acceptance.verdict.busy import find_busy
@@ -110,7 +110,7 @@ def _open_journal(supervisor: Supervisor, files: RunFiles, identity: RankIdentit
 def _hold_worker(supervisor: Supervisor, files: RunFiles, identity: RankIdentity) -> list[RefusedError]:
     """Makes the hold on this rank's workers, with the process that cleans up after them; else why this rank cannot take part."""
     try:
-        supervisor.hold = WorkerHold(supervisor.control, supervisor.events, files, identity)
+        supervisor.slot = WorkerSlot(supervisor.control, supervisor.events, files, identity)
     except OSError as error:
         todo = "see TMPDIR (in a pod, mount an emptyDir at /tmp), ulimit -u, and the limits of the container"
         return [RefusedError(f"no temporary folder could be made, or no process started: {error}; {todo}", INCOMPLETE)]
@@ -120,10 +120,7 @@ def _hold_worker(supervisor: Supervisor, files: RunFiles, identity: RankIdentity
 def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[OwnFiles, RefusedError | None]:
     """This rank's copies; where one of them, or what else was named, cannot be used, all ranks hear on which node."""
     try:
-        training_files.refuse_unusable_folder("--checkpoint-dir", settings.checkpoint_dir)
-        training_files.refuse_unusable_folder("--shared-dir", settings.shared_dir)
-        training_files.refuse_unusable_data(settings.data_dir)
-        training_files.refuse_unusable_lora_files(settings.lora_model, settings.lora_data)
+        training_files.refuse_unusable_paths(settings.paths)
         return read_own_files(settings.site, settings.contract), refusal
     except RefusedError as error:
         return NO_FILES, refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)
@@ -140,7 +137,7 @@ def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFil
     wrong = wrong or find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
     wrong = wrong or drill_on_nobody(profile.parameters, len(identities))
     wrong = wrong or find_lone_node(identities, is_localising=profile.parameters.get(LOCALISE_ASKED) is True)  # by option or by a file
-    wrong = wrong or training_files.find_too_long(settings.lora_model, profile.parameters)
+    wrong = wrong or training_files.find_too_long(settings.paths.lora_model, profile.parameters)
     if wrong:
         raise RefusedError(wrong)
     in_use = None if settings.allow_busy else find_busy(identities, profile)

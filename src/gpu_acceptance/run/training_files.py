@@ -24,6 +24,7 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.thresholds.limit import Profile, Value, subject_of_metric
 from gpu_acceptance.verdict.judge import judge
+from gpu_acceptance.worker.options import Paths
 
 _SUBJECT = "checkpoint"
 _SOUND = {Outcome.PASSED, Outcome.NOT_APPLICABLE}
@@ -119,6 +120,13 @@ def _touched_s(folder: Path) -> float:
         return max(path.lstat().st_mtime for path in folder.iterdir())
     except (OSError, ValueError):
         return math.inf
+
+
+def refuse_unusable_paths(paths: Paths) -> tuple[str, str]:
+    """Return what is trained and what is fine-tuned, each on what, for people. Raises RefusedError over a path that cannot be used."""
+    refuse_unusable_folder("--checkpoint-dir", paths.checkpoint_dir)
+    refuse_unusable_folder("--shared-dir", paths.shared_dir)
+    return refuse_unusable_data(paths.data_dir), refuse_unusable_lora_files(paths.lora_model, paths.lora_data)
 
 
 def refuse_unusable_data(folder: Path | None) -> str:

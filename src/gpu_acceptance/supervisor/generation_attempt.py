@@ -24,8 +24,8 @@ class FormAttempt(RankAttempt):
         self._waits_for_memory_since: float | None = None
         self._has_started = False  # the new worker
         self._is_ready = False  # it has said its first word; before that it opens no device
-        if self._hold.worker:
-            self._hold.kill_worker()  # a healthy one has been ended before, by an attempt of its own
+        if self._slot.worker:
+            self._slot.kill_worker()  # a healthy one has been ended before, by an attempt of its own
         if self._is_absent:
             self._finish(Outcome.NOT_RUN, NO_WORKER, phase="")
         self.tick()
@@ -35,18 +35,18 @@ class FormAttempt(RankAttempt):
             super().on_worker(message)
 
     def _on_message(self, message: WorkerMessage) -> None:
-        assert self._hold.worker
+        assert self._slot.worker
         match message:
             case Ready():
                 self._is_ready = True
-                self._hold.worker.send(self._hold.form_command(self.go.seq, self.go.generation, group=self.go.group))
+                self._slot.worker.send(self._slot.form_command(self.go.seq, self.go.generation, group=self.go.group))
             case Step():
                 self.phase = clip(message.name, 100)
             case Formed():
                 self._finish(Outcome.PASSED, "", facts={name: clip(value) for name, value in message.facts.items()})
             case FormFailed():
                 outcome = Outcome.FAILED if message.failed else Outcome.ERROR
-                self._finish_told(outcome, message.message, cause=message.cause, log_tail=self._hold.worker.log_tail())
+                self._finish_told(outcome, message.message, cause=message.cause, log_tail=self._slot.worker.log_tail())
 
     def on_exit(self, status: ExitStatus, log_tail: str) -> None:
         if self._has_started and not self._is_ready and not self._sentence:
@@ -65,24 +65,24 @@ class FormAttempt(RankAttempt):
         if self._cannot_be_killed():
             self._judge(Outcome.STUCK, f"the last worker is still there {_GONE_S:g} s after it was killed: no new one can start beside it")
         super().tick()
-        if self.record is None and not self._has_started and self._hold.worker is None:
+        if self.record is None and not self._has_started and self._slot.worker is None:
             self._start_when_memory_is_free()
-        if self.record is None and self._has_started and self._hold.start_problem:
-            self._finish(Outcome.ERROR, f"the worker could not be started: {self._hold.start_problem}")
+        if self.record is None and self._has_started and self._slot.start_problem:
+            self._finish(Outcome.ERROR, f"the worker could not be started: {self._slot.start_problem}")
 
     def _cannot_be_killed(self) -> bool:
         """Whether the kernel keeps the old worker. Counted from its kill on: a later formation need not find out again."""
-        old = None if self._has_started or self.record or self._sentence else self._hold.worker
+        old = None if self._has_started or self.record or self._sentence else self._slot.worker
         return old is not None and old.killed_for_s > _GONE_S
 
     def _start_when_memory_is_free(self) -> None:
         if self._waits_for_memory_since is None:
             self.phase, self._waits_for_memory_since = "waiting for GPU memory", time.monotonic()
-            self._hold.kill_strays()
-        held = self._hold.memory_held_bytes()
+            self._slot.kill_strays()
+        held = self._slot.memory_held_bytes()
         if held == 0:
             self.phase, self._has_started = "starting the worker", True
-            self._hold.start(self.go.env, self.go.generation)
+            self._slot.start(self.go.env, self.go.generation)
         elif time.monotonic() - self._waits_for_memory_since > _FREE_S:
             amount = "an unknown amount" if held is None else f"{held / 2**30:.1f} GiB"
             text = f"{amount} of GPU memory still in use {_FREE_S:g} s after the last worker ended"
@@ -98,12 +98,12 @@ class EndAttempt(RankAttempt):
         self._errors: list[str] | None = None  # what it told before it left; None: it has not said goodbye
         if self._is_absent:
             self._finish(Outcome.PASSED, "")  # there is nothing to end
-        elif self._hold.distrusted:
-            self._distrust(self._hold.distrusted)
-        elif self._hold.worker is None:
+        elif self._slot.distrusted:
+            self._distrust(self._slot.distrusted)
+        elif self._slot.worker is None:
             self._finish(Outcome.DIED, "the worker was gone before it was asked to end")
         else:
-            self._hold.worker.send(Quit(seq=go.seq))
+            self._slot.worker.send(Quit(seq=go.seq))
 
     def on_control(self, message: Message) -> None:
         """Nobody waits for a peer here."""

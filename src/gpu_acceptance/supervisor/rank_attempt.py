@@ -49,8 +49,8 @@ _FAULTS: dict[int, Cause] = {
 }
 
 
-class Hold(Protocol):
-    """The hold on a worker, as an attempt uses it (worker_hold.py)."""
+class Slot(Protocol):
+    """The worker slot, as an attempt uses it."""
 
     @property
     def worker(self) -> WorkerProcess | None: ...
@@ -74,7 +74,7 @@ class Host(Protocol):
     """What a supervisor offers to an attempt."""
 
     @property
-    def hold(self) -> Hold | None: ...
+    def slot(self) -> Slot | None: ...
 
     @property
     def has_late_mail(self) -> bool: ...
@@ -102,9 +102,9 @@ class RankAttempt:
         self.world_size = world_size
         self.record: RankRecord | None = None
         self.phase = "setup"
-        assert host.hold
+        assert host.slot
         self._host = host
-        self._hold: Hold = host.hold
+        self._slot: Slot = host.slot
         self._started = time.monotonic()
         self._sentence: _Sentence | None = None
         self._peer_bad: tuple[float, PeerBad] | None = None
@@ -122,8 +122,8 @@ class RankAttempt:
             return
         if isinstance(message, Garbled):
             self._distrust(f"the worker sent something that is no message: {message.what}")
-        elif self._hold.worker and message.pid != self._hold.worker.pid:
-            self._distrust(f"process {message.pid} spoke for the worker ({self._hold.worker.pid})")
+        elif self._slot.worker and message.pid != self._slot.worker.pid:
+            self._distrust(f"process {message.pid} spoke for the worker ({self._slot.worker.pid})")
         elif self.record is None and message.seq in {self.go.seq, 0}:
             self._take(message)
 
@@ -208,7 +208,7 @@ class RankAttempt:
 
     def _judge(self, outcome: Outcome, message: str) -> None:
         """Asks the worker where it is, and kills it then; until then it is listened to no more."""
-        worker = self._hold.worker
+        worker = self._slot.worker
         if worker is None:
             self._finish(outcome, message)
             return
@@ -235,15 +235,15 @@ class RankAttempt:
         if self.record is None:
             self.phase = CHANNEL
             self._kill(Outcome.ERROR, message)
-        elif self._hold.worker:
-            self._hold.kill_worker()
-            self._hold.distrusted = self._hold.distrusted or f"before it, after the end of {self.go.nodeid}: {message}"
+        elif self._slot.worker:
+            self._slot.kill_worker()
+            self._slot.distrusted = self._slot.distrusted or f"before it, after the end of {self.go.nodeid}: {message}"
 
     def _kill(self, outcome: Outcome, message: str, **fields: Any) -> None:
         if self.record is not None:
             return
-        if worker := self._hold.worker:
-            self._hold.kill_worker()
+        if worker := self._slot.worker:
+            self._slot.kill_worker()
             fields["log_tail"] = worker.log_tail()
         self._finish(outcome, message, **fields)
 
@@ -257,8 +257,8 @@ class RankAttempt:
             rank=self.rank,
             outcome=outcome,
             message=clip(message),
-            telemetry=self._hold.telemetry(self._started, time.monotonic()),
-            series=self._hold.telemetry_series(self._started, time.monotonic()),
+            telemetry=self._slot.telemetry(self._started, time.monotonic()),
+            series=self._slot.telemetry_series(self._started, time.monotonic()),
             **{"phase": self.phase if outcome is not Outcome.PASSED else "", "duration_s": self._elapsed(), **fields},
         )
         self._host.publish(self.record, facts or {})
@@ -268,9 +268,9 @@ class RankAttempt:
         if self._has_told:
             raise ValueError("it asked again before it can have read the answer")
         self._has_told = True
-        found = self._hold.telemetry(asked.begin_s, asked.end_s)
-        assert self._hold.worker  # it has just asked
-        self._hold.worker.send(TelemetryTold(found=found))
+        found = self._slot.telemetry(asked.begin_s, asked.end_s)
+        assert self._slot.worker  # it has just asked
+        self._slot.worker.send(TelemetryTold(found=found))
 
 
 class RunAttempt(RankAttempt):
@@ -286,12 +286,12 @@ class RunAttempt(RankAttempt):
         self._awaits_alarm = False
         if self._is_absent:
             self._finish(Outcome.NOT_RUN, NO_WORKER, phase="")
-        elif self._hold.distrusted:
-            super()._distrust(self._hold.distrusted)
-        elif self._hold.worker is None:
+        elif self._slot.distrusted:
+            super()._distrust(self._slot.distrusted)
+        elif self._slot.worker is None:
             self._finish(Outcome.DIED, "the worker was gone before the set-up")
         else:
-            self._hold.worker.send(Run(seq=go.seq, nodeid=go.nodeid, next=go.next))
+            self._slot.worker.send(Run(seq=go.seq, nodeid=go.nodeid, next=go.next))
 
     def _distrust(self, message: str) -> None:
         super()._distrust(self._of_exit(message) if self.record is None else message)
@@ -328,11 +328,11 @@ class RunAttempt(RankAttempt):
         match message:
             case Enter():
                 self._enter(message)
-            case Seal() if self._hold.worker:
+            case Seal() if self._slot.worker:
                 self._progress = "; it was through with its call, and every rank was"
-                self._hold.worker.send(MaySeal(ok=message.ok, seq=self.go.seq))
-            case Gathered() if self._hold.worker:
-                self._hold.worker.send(Given(values=message.values, absent=message.absent))
+                self._slot.worker.send(MaySeal(ok=message.ok, seq=self.go.seq))
+            case Gathered() if self._slot.worker:
+                self._slot.worker.send(Given(values=message.values, absent=message.absent))
             case _:
                 super().on_control(message)
 
@@ -362,21 +362,21 @@ class RunAttempt(RankAttempt):
         if self._awaits_alarm:
             raise ValueError("it told the end of a round before it can have read the answer to the last one")
         self._num_rounds, self._alive_s, self._awaits_alarm = self._num_rounds + 1, self._elapsed(), True
-        self._hold.glance_at_counters()
+        self._slot.glance_at_counters()
 
     def _tell_alarm(self) -> None:
-        alarm = self._hold.alarm()
-        if alarm is not None and self._hold.worker:
+        alarm = self._slot.alarm()
+        if alarm is not None and self._slot.worker:
             self._awaits_alarm = False
-            self._hold.worker.send(RoundAnswered(alarm=alarm))
+            self._slot.worker.send(RoundAnswered(alarm=alarm))
 
     def _enter(self, message: Enter) -> None:
         if message.ok:
             self.phase, self._alive_s = "call", self._elapsed()
         else:
             self._kept_out = message
-        if self._hold.worker and self._waits_to_enter:
-            self._hold.worker.send(MayEnter(ok=message.ok))
+        if self._slot.worker and self._waits_to_enter:
+            self._slot.worker.send(MayEnter(ok=message.ok))
 
     def _finish_done(self, message: Done) -> None:
         if message.outcome is Outcome.PASSED and self.phase != "call":
@@ -394,7 +394,7 @@ class RunAttempt(RankAttempt):
             duration_s=message.duration_s,
             figures=message.figures,
             curves=message.curves,
-            log_tail=self._hold.worker.log_tail() if bad and self._hold.worker else "",
+            log_tail=self._slot.worker.log_tail() if bad and self._slot.worker else "",
         )
 
 

@@ -53,7 +53,7 @@ from gpu_acceptance.supervisor.attempt_state import GRACE_S, Board, Told, answer
 from gpu_acceptance.supervisor.events import Event, Events, Exit, FromControl, FromWorker, StopAsked
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RankAttempt, RunAttempt
-from gpu_acceptance.supervisor.worker_slot import WorkerHold
+from gpu_acceptance.supervisor.worker_slot import WorkerSlot
 
 LOST_MESSAGES = "the loss of control messages"  # as a reason to stop
 IDLE_S = 120.0  # for the leader to say what is next
@@ -85,7 +85,7 @@ class Supervisor:
         self.stop_signals = stop
         self.lookout = Lookout(control.client(), control.session, place.rank, control.facts)
         self.events = Events(control, stop)
-        self.hold: WorkerHold | None = None
+        self.slot: WorkerSlot | None = None
         self.journal: Journal | None = None
         self.journal_problem: str | None = None  # records that did not reach the disk
         self.leader = 0
@@ -140,8 +140,8 @@ class Supervisor:
             for event in events:
                 self._dispatch(event)
         self._confirm()
-        if self.hold:
-            self.hold.attend()
+        if self.slot:
+            self.slot.attend()
         if self._attempt:
             self._attempt.tick()
         self._publish_with_counters()
@@ -280,15 +280,15 @@ class Supervisor:
 
     def publish(self, record: RankRecord, facts: dict[str, str]) -> None:
         """Keeps the record in this rank's journal and tells the leader, once it is known what rose on the GPU meanwhile."""
-        assert self.hold
+        assert self.slot
         if "gpu_uuid" in facts:
-            self.hold.opened(facts["gpu_uuid"])
+            self.slot.opened(facts["gpu_uuid"])
         self._unpublished = record, facts
-        self.hold.read_counters(each_link="::" not in record.nodeid)  # at both ends of the workers
+        self.slot.read_counters(each_link="::" not in record.nodeid)  # at both ends of the workers
         self._publish_with_counters()
 
     def _publish_with_counters(self) -> None:
-        counters = self.hold.counters() if self.hold and self._unpublished else None
+        counters = self.slot.counters() if self.slot and self._unpublished else None
         if counters is not None:
             self._publish_now(counters)
 
@@ -399,8 +399,8 @@ class Supervisor:
                 if self._attempt:
                     self._attempt.on_worker(message)
             case Exit(status):
-                assert self.hold
-                log_tail = self.hold.reap()
+                assert self.slot
+                log_tail = self.slot.reap()
                 stopped = asked_as_well(self.stop_signals, status)
                 if self._attempt and stopped:
                     self._attempt.interrupt(stopped, lost=self.stop_signals.has_lost_launcher)

@@ -29,7 +29,7 @@ class NoForkError(RuntimeError):
 
 
 class ForkedProcess:
-    """A child of this process that its fork server made: what a hold on a worker needs of subprocess.Popen."""
+    """A child of this process that its fork server made: with the part of its interface that is used: subprocess.Popen."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

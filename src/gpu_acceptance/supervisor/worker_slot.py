@@ -17,7 +17,6 @@ from gpu_acceptance.control.control import Control, generation_prefix
 from gpu_acceptance.folder.files import RunFiles
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing
-from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.record.counters import LogWarnings
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
@@ -25,9 +24,8 @@ from gpu_acceptance.record.job import RankIdentity
 from gpu_acceptance.supervisor.events import Events
 from gpu_acceptance.supervisor.gpu_watch import CounterWatch, TelemetryWatch
 from gpu_acceptance.supervisor.worker_process import ForkServerProcess, WorkerProcess, start_fork_server
-from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.verdict.judge import alarm
-from gpu_acceptance.worker.messages import Form, Paths, Place, World
+from gpu_acceptance.worker.messages import Form, Place, RunFacts, World
 from gpu_acceptance.worker.worker import worker_command
 
 _JANITOR_S = 1.0
@@ -36,26 +34,19 @@ _MEMORY_SLACK_BYTES = 1 << 30  # an idle driver was seen to hold 618 MiB
 
 
 @dataclass(frozen=True)
-class Suite:
+class WorkerConfig:
     """What the workers need to collect the same validations as their supervisor, and to run them alike."""
 
     rootdir: Path
     ini: Path
     files: list[str]
-    parameters: dict[str, Value]
+    run: RunFacts
     group_timeout_s: float
-    counters: frozenset[str]  # the metrics of counters that are judged here
-    most_risen: dict[str, float]  # how far each of them may rise, where a number says so
-    digests: dict[str, str]
-    declared_nodes: tuple[DeclaredNode, ...]
-    checkpoints: Path | None
-    data_dir: Path | None
-    shared_stem: Path | None
-    lora_model: Path | None
-    lora_data: Path | None
+    counters: frozenset[str]  # metrics of the counters that are judged here
+    most_risen: dict[str, float]  # how far each of them may rise, where a limit is a number
 
 
-class WorkerHold:
+class WorkerSlot:
     """The worker of one rank, if there is one now."""
 
     def __init__(self, control: Control, events: Events, files: RunFiles, identity: RankIdentity) -> None:
@@ -65,7 +56,7 @@ class WorkerHold:
         self._control = control
         self._events = events
         self._files = files
-        self._suite: Suite | None = None
+        self._config: WorkerConfig | None = None
         self._coming: WorkerProcess | None = None  # which the fork server has been asked for
         self._fork_server: ForkServerProcess | None = None  # started with the first worker
         self._known: list[psutil.Process] | None = None  # what was here before the first worker: the user's own, from a conftest
@@ -89,12 +80,12 @@ class WorkerHold:
         self._janitor, self._janitor_seen_s = self._start_janitor(), time.monotonic()
         self._memory_before = {gpu.index: gpu.use.used_bytes for gpu in identity.gpus if gpu.use}
 
-    def collect_with(self, suite: Suite) -> None:
-        self._suite = suite
+    def collect_with(self, config: WorkerConfig) -> None:
+        self._config = config
 
     def start(self, env: dict[str, str], generation: int) -> None:
         """Asks for a worker; `attend` sees it come."""
-        assert self._suite
+        assert self._config
         assert self.worker is None
         assert self._coming is None
         try:
@@ -103,14 +94,14 @@ class WorkerHold:
             self.start_problem = f"no process could be started: {error.strerror}"
 
     def _ask_for_worker(self, env: dict[str, str], generation: int) -> None:
-        assert self._suite
+        assert self._config
         if self._known is None:
             self._fork_server = start_fork_server(self._environment, self._folder, self._files.worker_log)
             self._known = descendants()  # with that one
         self.distrusted = self.start_problem = ""
         with self._files.worker_log.open("a") as log:
             log.write(f"=== generation {generation} ===\n")
-        command = worker_command(sys.executable, self._suite.rootdir, self._suite.ini, self._files_to_collect())
+        command = worker_command(sys.executable, self._config.rootdir, self._config.ini, self._files_to_collect())
         environment = {**self._environment, **env, SCRATCH: str(self._scratch.name_next())}
         asks_nccl = self._expects_gpu and self._control.place.local_rank == 0
         files = self._folder, self._files.worker_log, self._files.stacks
@@ -121,8 +112,8 @@ class WorkerHold:
 
     def _files_to_collect(self) -> list[str]:
         """As seen from the worker's folder: pytest takes a bracket or `::` in a path that leads there for the end of a file's name."""
-        assert self._suite
-        return [os.path.join(os.curdir, os.path.relpath(file, self._folder)) for file in self._suite.files]  # noqa: PTH118
+        assert self._config
+        return [os.path.join(os.curdir, os.path.relpath(file, self._folder)) for file in self._config.files]  # noqa: PTH118
 
     def attend(self) -> None:
         """To be called after each wait: a worker that was asked for may have come, and one that is there may read on."""
@@ -173,8 +164,8 @@ class WorkerHold:
 
     def form_command(self, seq: int, generation: int, *, group: bool) -> Form:
         """What the worker must know to open its device and to meet the others of its generation."""
-        assert self._suite
-        place, suite = self._control.place, self._suite
+        assert self._config
+        place, config = self._control.place, self._config
         shape = {
             "rank": place.rank,
             "local_rank": place.local_rank,
@@ -188,14 +179,7 @@ class WorkerHold:
             prefix=f"{self._control.prefix}/{generation_prefix(generation)}",
             rank=place.rank,
             world_size=place.world_size,
-            timeout_s=suite.group_timeout_s,
-        )
-        paths = Paths(
-            checkpoints=suite.checkpoints,
-            data_dir=suite.data_dir,
-            shared_stem=suite.shared_stem,
-            lora_model=suite.lora_model,
-            lora_data=suite.lora_data,
+            timeout_s=config.group_timeout_s,
         )
         return Form(
             seq=seq,
@@ -203,11 +187,8 @@ class WorkerHold:
             expects_gpu=self._expects_gpu,
             place=Place(**shape, node=place.node, host=self._host, num_gpus=self._num_gpus, launcher=shape),
             world=world,
-            parameters=suite.parameters,
             gpus=self._gpus,
-            digests=suite.digests,
-            declared_nodes=suite.declared_nodes,
-            paths=paths,
+            run=config.run,
         )
 
     def opened(self, gpu_uuid: str) -> None:
@@ -218,8 +199,8 @@ class WorkerHold:
 
     def read_counters(self, *, each_link: bool) -> None:
         """Asks what rose on the GPU, and which warnings came, since it was asked last; `counters` has the answer."""
-        assert self._suite
-        self._warnings = self._log.figures(self._files.worker_log, self._suite.counters)
+        assert self._config
+        self._warnings = self._log.figures(self._files.worker_log, self._config.counters)
         self._ask_counters(each_link=each_link)
 
     def counters(self) -> tuple[Figure, ...] | None:
@@ -233,14 +214,14 @@ class WorkerHold:
 
     def alarm(self) -> str | None:
         """Which counters rose further than they may, by the last glance; None while NVML has not answered."""
-        assert self._suite
+        assert self._config
         risen = self._counters.figures()
-        return None if risen is None else alarm(risen, self._suite.most_risen)
+        return None if risen is None else alarm(risen, self._config.most_risen)
 
     def _ask_counters(self, *, each_link: bool = False, is_glance: bool = False) -> None:
-        assert self._suite
-        devices = str(self._suite.parameters.get("infiniband.devices", "*"))
-        self._counters.ask(self._gpu_uuid, self._suite.counters, devices=devices, each_link=each_link, is_glance=is_glance)
+        assert self._config
+        devices = str(self._config.run.parameters.get("infiniband.devices", "*"))
+        self._counters.ask(self._gpu_uuid, self._config.counters, devices=devices, each_link=each_link, is_glance=is_glance)
 
     def telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None:
         """What the GPU that the worker opened did between two moments; see TelemetryWatch.during."""

@@ -2,11 +2,9 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
-from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from gpu_acceptance.base.model import BetweenProcesses, encode, first_problem
 from gpu_acceptance.inventory.declared import DeclaredNode
@@ -15,6 +13,7 @@ from gpu_acceptance.record.figure import Curve, Figure
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.thresholds.limit import Value
+from gpu_acceptance.worker.options import Paths
 
 # --- from the worker -----------------------------------------------------------------------------------------------------------
 
@@ -140,26 +139,13 @@ class Place(BetweenProcesses):
     launcher: dict[str, int]
 
 
-def _read_path(told: object) -> Path:
-    """A path of whatever bytes, which JSON cannot carry as they are."""
-    if isinstance(told, str):
-        return Path(os.fsdecode(unquote_to_bytes(told)))
-    if isinstance(told, Path):
-        return told
-    raise ValueError("Input should be a path")
+class RunFacts(BetweenProcesses):
+    """Facts of the run that validations use; the fields of a session of the same name."""
 
-
-FilePath = Annotated[Path, PlainValidator(_read_path), PlainSerializer(lambda path: quote_from_bytes(os.fsencode(path)), return_type=str)]
-
-
-class Paths(BetweenProcesses):
-    """Folders and files of the run and of the site; the fields of a session of the same name."""
-
-    checkpoints: FilePath | None
-    data_dir: FilePath | None
-    shared_stem: FilePath | None
-    lora_model: FilePath | None
-    lora_data: FilePath | None
+    parameters: dict[str, Value]
+    digests: dict[str, str]  # of the suite and the profile, as this rank has them
+    declared_nodes: tuple[DeclaredNode, ...]
+    paths: Paths
 
 
 class World(BetweenProcesses):
@@ -182,11 +168,8 @@ class Form(Command):
     expects_gpu: bool
     place: Place
     world: World
-    parameters: dict[str, Value]
     gpus: tuple[Gpu, ...]
-    digests: dict[str, str]
-    declared_nodes: tuple[DeclaredNode, ...]
-    paths: Paths
+    run: RunFacts
 
 
 class Run(Command):

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pytest
@@ -16,6 +15,7 @@ from gpu_acceptance.inventory.gpu import Gpu, GpuUse
 from gpu_acceptance.record.figure import MOST_CURVES, NONE, Curve, Figure, Labels, curve_of, figure_of
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.thresholds.limit import COUNTERS, Value, subject_of_metric
+from gpu_acceptance.worker.options import Paths
 
 T = TypeVar("T")
 PIECE = 400  # characters of a text that every rank may give at once, in a job of 1,000 ranks too
@@ -117,11 +117,7 @@ class WorkerSession:
     use_before: GpuUse  # who was on this GPU before the first worker of the run
     digests: Mapping[str, str] = field(repr=False)  # of the suite and the profile, as this rank has them
     declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
-    checkpoints: Path | None  # this run's folder for them; None on several nodes without --checkpoint-dir
-    data_dir: Path | None  # a site's own training data; None: synthetic
-    shared_stem: Path | None  # of what this run makes in a folder that all nodes should share
-    lora_model: Path | None  # a checkpoint to fine-tune, and
-    lora_data: Path | None  # the file of dialogues to do it on; both or none
+    paths: Paths  # folders and files of the site, as options name them, and of the run
     gather: Gather = field(repr=False)
     telemetry: Telemetry = field(repr=False)
     end_round: EndRound = field(repr=False)

@@ -25,6 +25,7 @@ from gpu_acceptance.measure.lora.packing import Packed, Tokens
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.tuned import Pace
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from gpu_acceptance.worker.options import Paths
 
 CPU = torch.device("cpu")
 SHORT = {"asked": True, "num_steps": 3, "warmup_steps": 1, "num_parts": 2, "num_prompts": 3, "num_new_tokens": 4, "num_held_out": 12}
@@ -36,7 +37,9 @@ def figures(model: Path, data: Path, fault: AbstractContextManager[object] | Non
     changed = {f"lora_model.{name}": size for name, size in SHORT.items()}
     parameter = {**load_profile("cpu", shipped_dir()).parameters, **changed}.__getitem__
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    ranks = SimpleNamespace(device=CPU, rank=rank, world_size=world_size, local_world_size=world_size, lora_model=model, lora_data=data)
+    ranks = SimpleNamespace(
+        device=CPU, rank=rank, world_size=world_size, local_world_size=world_size, paths=Paths(lora_model=model, lora_data=data)
+    )
     ranks.gather = lambda _, text: texts_over_ranks(text, CPU)
 
     def check(metric: str, value: object, unit: str, spread_percent: float | None = None, detail: str = "") -> None:

@@ -20,9 +20,9 @@ import time
 import psutil
 from torch.distributed import TCPStore
 
+from gpu_acceptance.base.exit import StopSignals
 from gpu_acceptance.base.model import encode
 from gpu_acceptance.base.process import gc_paused
-from gpu_acceptance.base.stop_signals import StopSignals
 from gpu_acceptance.control.control import Control
 from gpu_acceptance.control.heartbeats import Lookout
 from gpu_acceptance.control.rank import Rank

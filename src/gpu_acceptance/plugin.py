@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 from gpu_acceptance.base.exit import end_process_within
-from gpu_acceptance.base.pidfd import find_unusable
+from gpu_acceptance.base.janitor import find_unusable
 from gpu_acceptance.base.text import visible
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.identity import read_identity

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.base.budget import Budget, parse_duration, read_budget
+from gpu_acceptance.base.budget import Budget, read_budget
 from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.supervisor.leader import Leader, LeaderOptions
 from tests.judging import make_profile
@@ -22,8 +22,9 @@ def clock(monkeypatch):
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("2h", 7200)])
-def test_durations(text, seconds):
-    assert parse_duration(text) == seconds
+def test_durations(text, seconds, clock):
+    clock(0)
+    assert read_budget(text, {}, now=0).left_s == seconds - 30
 
 
 @pytest.mark.parametrize("text", ["30", "0", "-5", "1d", "", "1.5h", "1e3", " 90", "٩٠"])
@@ -31,7 +32,7 @@ def test_what_is_no_duration(text):
     with pytest.raises(
         ValueError, match=r"--budget=.*: allowed: more than 30 seconds, as 90, 90s, 30m or 2h \(30 s are kept for the report\)"
     ):
-        parse_duration(text)
+        read_budget(text, {}, now=0)
 
 
 def test_the_reserve_is_kept(clock):

@@ -37,5 +37,5 @@ def test_a_root_that_may_not_write_is_told_of_who_may_take_it_for_somebody_else(
     os.chown(tmp_path / "theirs", 65534, 65534)
     command = ["setpriv", "--bounding-set=-dac_override", sys.executable, guard.__file__, "folder", str(tmp_path / "theirs")]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    why = "which its server may take for somebody else (exports(5), root_squash)"
+    why = "which its server may map to another user (exports(5), root_squash)"
     assert said == f"not writable by root, {why}; name a folder that is, on every node\n"

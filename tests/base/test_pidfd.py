@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.base import janitor
-from gpu_acceptance.base.pidfd import find_unusable, pidfd_open, pidfd_send_signal
+from gpu_acceptance.base.janitor import find_unusable, pidfd_open, pidfd_send_signal
 
 AS_A_PYTHON_WITHOUT = """
 import os, runpy, signal, sys

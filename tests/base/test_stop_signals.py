@@ -11,7 +11,7 @@ SRC = Path(__file__).parents[2] / "src"
 HEAD = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(SRC)!r})
-from gpu_acceptance.base.stop_signals import StopSignals
+from gpu_acceptance.base.exit import StopSignals
 stop = StopSignals('node 1 (node-01, ranks 8-15)', has_launcher=True)
 """
 
@@ -121,7 +121,7 @@ def test_a_worker_that_dies_of_a_signal_to_all_is_seen_to(ended, told):
     code = f"""
 import threading
 from gpu_acceptance.base.exit import ExitStatus
-from gpu_acceptance.base.stop_signals import asked_as_well
+from gpu_acceptance.base.exit import asked_as_well
 threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
 print(asked_as_well(stop, ExitStatus(-signal.{ended})))
 """
@@ -131,7 +131,7 @@ print(asked_as_well(stop, ExitStatus(-signal.{ended})))
 def test_a_worker_that_was_signalled_alone_is_not_excused():
     code = """
 from gpu_acceptance.base.exit import ExitStatus
-from gpu_acceptance.base.stop_signals import asked_as_well
+from gpu_acceptance.base.exit import asked_as_well
 print(asked_as_well(stop, ExitStatus(-signal.SIGTERM)))
 """
     assert ends(code) == (0, "None")

@@ -18,7 +18,7 @@ sys.path.insert(0, {str(SRC)!r})
 from pathlib import Path
 from types import SimpleNamespace
 from gpu_acceptance.supervisor.events import Events, Exit, FromWorker, Garbled
-from gpu_acceptance.base.stop_signals import StopSignals
+from gpu_acceptance.base.exit import StopSignals
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 
 folder = Path.cwd()

@@ -13,7 +13,7 @@ from typing import Any
 
 from virtual.schedule import Schedule, Task
 
-from gpu_acceptance.base.stop_signals import StopSignals
+from gpu_acceptance.base.exit import StopSignals
 from gpu_acceptance.control.session import NoStoreError
 
 

@@ -518,7 +518,7 @@ from judging import make_identity
 from gpu_acceptance.supervisor.events import Events, Exit
 from gpu_acceptance.base.process import become_subreaper, descendants
 from gpu_acceptance.folder.files import RunFiles
-from gpu_acceptance.base.stop_signals import StopSignals
+from gpu_acceptance.base.exit import StopSignals
 from gpu_acceptance.supervisor.worker_slot import WorkerSlot
 become_subreaper()
 control = SimpleNamespace(prefix="test", wake_fd=os.eventfd(0), place=SimpleNamespace(local_rank=0))

@@ -1,7 +1,7 @@
-"""Programs of their own, each started by a rank: they ask what may never answer, remove what a rank left, or end a launcher.
+"""Small programs that a rank starts for work that may hang: they query file systems, remove files that a rank left, or end a launcher.
 
-A file system whose server is dead holds whoever asks it something, and a thread that the kernel holds keeps its process from ending.
-Standard library only. No symbolic link is followed, and nothing is removed that a run of ours has not written.
+A file system whose server is dead blocks each process that queries it, and a thread that the kernel holds keeps its process from ending.
+Standard library only. No symbolic link is followed, and only files that a run of ours has written are removed.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ANSWER_S = 20.0  # an automounter may have to ask a server first; ranks are awaited for 60 s (run/joining.py)
-LAUNCHER_S = 15.0  # a launcher that hears ends within seconds of its first rank
+LAUNCHER_S = 15.0  # a launcher that works ends within seconds of its first rank
 _TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "gpu_acceptance.control.torchrun")
 _OF_SHARED_FS = re.compile(r"(data-\d+|small-\d+-\d+|token|replaced|first|number)(\.new)?")  # what fixtures/shared_fs.py has ranks write
 _FOLDERS_OF_SHARED_FS = re.compile(r"rank-\d+")
@@ -43,13 +43,13 @@ def _start(program: str, *arguments: str, stdout: int = subprocess.DEVNULL) -> "
 
 
 def ask(program: str, *arguments: str, patience_s: float) -> str:
-    """Return what a program below prints, or that it was not through within this time: it is ended then, or left to the kernel."""
+    """Return the output of a program below, or that there is no answer in time: the program is then killed, or left to the kernel."""
     asker = _start(program, *arguments, stdout=subprocess.PIPE)
     try:
         said, _ = asker.communicate(timeout=patience_s)
     except subprocess.TimeoutExpired:
         asker.kill()
-        asker.returncode = 0  # it is left alone: a kill may not reach it
+        asker.returncode = 0  # not awaited: a kill may not reach it
         assert asker.stdout
         asker.stdout.close()
         return f"no answer within {patience_s:g} s: is its server there? (findmnt -T DIR)"
@@ -60,12 +60,12 @@ def ask(program: str, *arguments: str, patience_s: float) -> str:
 
 
 def find_wrong(folder: Path, patience_s: float = ANSWER_S) -> str:
-    """Return why nobody can write into this folder, or that it does not answer; an empty text where it can be used."""
+    """Return why this folder cannot be written to, or that it does not answer; an empty text if it can be used."""
     return ask("folder", str(folder), patience_s=patience_s)
 
 
 def find_silent(path: Path, patience_s: float = ANSWER_S) -> str:
-    """Return that this path does not answer, where it does not; whether anything is there is for others to find out."""
+    """Return a message if this path does not answer; an empty text if it does, also with an error."""
     return ask("answer", str(path), patience_s=patience_s)
 
 
@@ -80,7 +80,7 @@ def _wrong_with(name: str) -> str:
         return "not a folder; name one that is there on every node"
     if not os.access(folder, os.W_OK | os.X_OK):
         is_mapped = os.geteuid() == 0 and not flags & os.ST_RDONLY
-        whom = " by root, which its server may take for somebody else (exports(5), root_squash)" if is_mapped else ""
+        whom = " by root, which its server may map to another user (exports(5), root_squash)" if is_mapped else ""
         return f"not writable{whom}; name a folder that is, on every node"
     return ""
 
@@ -95,17 +95,17 @@ def _asked(name: str) -> str:
 
 
 def new_mark() -> str:
-    """For rank 0 to tell all others, once a run."""
+    """Return the random part of folder names; rank 0 creates it once per run and sends it to all others."""
     return secrets.token_hex(8)
 
 
 def stem_in(parent: Path, run_id: str, mark: str) -> Path:
-    """Return what the paths of all folders of this run begin with: its name and 64 random bits that nobody else knew."""
+    """Return the common beginning of the paths of all folders of this run: its name and 64 random bits."""
     return parent / f".gpu-acceptance-shared-{run_id}-{mark}-"
 
 
 def remove_shared(stem: Path) -> str:
-    """Removes all folders with this beginning; returns the first that stays and why, or nothing."""
+    """Remove all folders with this beginning; return the first that stays and why, or an empty text."""
     try:
         folders = sorted(path for path in stem.parent.iterdir() if path.name.startswith(stem.name))
     except OSError as error:
@@ -134,35 +134,34 @@ def _remove_shared_folder(folder: Path) -> str:
 
 
 def remove_checkpoint(folder: Path) -> None:
-    """Deletes what we wrote there, and the folder where nothing else is left in it. A folder without our marker stays as it is."""
+    """Delete the files of a run there, and the folder if nothing else is left in it. A folder without our marker stays as it is."""
     if not is_ours(folder):
         return
-    for way in WAYS:
-        if _is_folder(folder / way):
-            _remove_files(folder / way)
+    for inner in (folder / way for way in WAYS):
+        if _is(inner, stat.S_ISDIR):
+            for path in inner.iterdir():
+                if _OF_A_CHECKPOINT.fullmatch(path.name) and _is(path, stat.S_ISREG):
+                    path.unlink()
             with contextlib.suppress(OSError):  # something is in it that is not ours
-                (folder / way).rmdir()
+                inner.rmdir()
     if [path.name for path in folder.iterdir()] == [MARKER]:
         (folder / MARKER).unlink()
         folder.rmdir()
 
 
 def remove_within(folder: Path, patience_s: float) -> None:
-    """Do the same in a process of its own, for which nobody waits longer."""
+    """Remove a checkpoint as `remove_checkpoint` does, in a process of its own, which is awaited no longer than this."""
     remover = _start("checkpoint", str(folder))
     try:
         remover.wait(patience_s)
     except subprocess.TimeoutExpired:
-        remover.returncode = 0  # it is left alone
+        remover.returncode = 0  # not awaited any longer
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a run has named it after itself and put its marker there."""
-    return folder.name.startswith(PREFIX) and _is_folder(folder) and marker_of(folder).get("run_id") == folder.name.removeprefix(PREFIX)
-
-
-def _is_folder(path: Path) -> bool:
-    return _is(path, stat.S_ISDIR)
+    """Return True if a run has named the folder after itself and put its marker there."""
+    is_named = folder.name.startswith(PREFIX) and _is(folder, stat.S_ISDIR)
+    return is_named and marker_of(folder).get("run_id") == folder.name.removeprefix(PREFIX)
 
 
 def _is(path: Path, kind: Callable[[int], bool]) -> bool:
@@ -173,40 +172,30 @@ def _is(path: Path, kind: Callable[[int], bool]) -> bool:
 
 
 def marker_of(folder: Path) -> dict[str, object]:
-    """What stands in its marker; nothing where that is none of ours."""
-    path = folder / MARKER
-    if not _is(path, stat.S_ISREG):
-        return {}
-    try:
-        with path.open("rb") as file:
+    """Return the content of its marker; empty if there is none of ours."""
+    path, found = folder / MARKER, None
+    if _is(path, stat.S_ISREG):
+        with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
             found = json.loads(file.read(_MOST_BYTES))
-    except (OSError, ValueError):
-        return {}
     return found if isinstance(found, dict) else {}
 
 
-def _remove_files(folder: Path) -> None:
-    for path in folder.iterdir():
-        if _OF_A_CHECKPOINT.fullmatch(path.name) and _is(path, stat.S_ISREG):
-            path.unlink()
-
-
-# --- a launcher that does not see its ranks end ----------------------------------------------------------------------------------
+# --- a launcher that does not notice the end of its ranks -------------------------------------------------------------------------
 
 
 def end_launcher_later(launcher_pid: int, patience_s: float = LAUNCHER_S) -> None:
-    """Have the launcher get a SIGTERM if it still runs after `patience_s`, and a SIGKILL if it does after as long again.
+    """Send the launcher a SIGTERM if it still runs after `patience_s`, and a SIGKILL after as long again.
 
-    torchrun 2.13 with c10d rendezvous, on a node that was cut off, was there for 16 minutes more than its only rank: it waits in a store
-    that no longer answers until the kernel gives up on the connection. Only a torchrun is ended: the parent of a rank can be a shell that
-    has more to do, or a process that took in the orphans of a launcher that is gone.
+    torchrun 2.13 with c10d rendezvous, on a node that was cut off, outlived its only rank by 16 minutes: it waits for a store that no
+    longer answers until the kernel gives up on the connection. Only a torchrun is ended: the parent of a rank can be a shell that has
+    more to do, or a process that adopted the orphans of a launcher that is gone.
     """
     _start("launcher", str(launcher_pid), str(patience_s))
 
 
 def end_launcher(launcher_pid: int, patience_s: float) -> None:
-    """End it now, with as long a wait before each signal."""
-    from gpu_acceptance.base.pidfd import pidfd_open, pidfd_send_signal  # here: the line at the end of this file finds it
+    """Wait `patience_s` before each of the two signals, SIGTERM and SIGKILL."""
+    from gpu_acceptance.base.janitor import pidfd_open, pidfd_send_signal  # here: the line at the end of this file finds it
 
     with contextlib.suppress(ProcessLookupError):
         pidfd = pidfd_open(launcher_pid)
@@ -218,7 +207,7 @@ def end_launcher(launcher_pid: int, patience_s: float) -> None:
 
 
 def is_torchrun(pid: int, proc: Path = Path("/proc")) -> bool:
-    """Whether the process runs torchrun itself, by its own command line: `torchrun ...`, `python torchrun ...`, `python -m ...`."""
+    """Return True if the command line is that of torchrun: `torchrun ...`, `python torchrun ...`, `python -m ...`."""
     try:
         command, *arguments = (proc / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:

@@ -20,13 +20,13 @@ class Model(BaseModel):
 
 
 class BetweenProcesses(BaseModel):
-    """Base of messages: frozen, strict and closed. NaN and infinity may be in one, because a rank may have measured them."""
+    """Base of messages: frozen, strict and closed. NaN and infinity are allowed, because a rank may have measured them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
 
 
 def encode(model: BaseModel) -> str:
-    """The model as one line of JSON; characters that UTF-8 cannot carry become escapes, so that no odd text stops a record."""
+    """Return the model as one line of JSON; characters that UTF-8 cannot carry become escapes, so that no text stops a record."""
     try:
         return model.model_dump_json()
     except PydanticSerializationError:
@@ -44,14 +44,14 @@ def _encodable(value: object) -> object:
 
 
 def first_problem(error: ValidationError) -> str:
-    """One line for what is wrong; another version of the format explains all else, so it is named first."""
+    """Return one line for what is wrong; another schema version explains all else, so it is named first."""
     problems = error.errors(include_url=False)
     for problem in problems:
         if problem["loc"][-1:] == ("schema_version",) and problem["type"] == "literal_error":
             return f"schema_version is {one_line(repr(problem['input']))}; this version reads {problem['ctx']['expected']}"
     first = problems[0]
     alike = [one for one in problems if one["loc"][:-1] == first["loc"][:-1] and one["loc"][-1:] in _OF_A_VALUE]
-    is_value = len(alike) > 1  # none of the types of one value
+    is_value = len(alike) > 1  # the input matches none of the types of one value
     where = one_line(".".join(str(part) for part in (first["loc"][:-1] if is_value else first["loc"])))
     others = len(problems) - max(1, len(alike))
     more = f" (and {others} more)" if others else ""

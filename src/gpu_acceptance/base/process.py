@@ -1,4 +1,4 @@
-"""This process and others: facts from /proc, the peer of a socket, open files, the title, and a pause of the garbage collector."""
+"""Processes of this machine: facts from /proc, the peer of a socket, open files, the title, and a pause of the garbage collector."""
 
 import contextlib
 import ctypes
@@ -18,10 +18,10 @@ import psutil
 _PR_SET_MM, _MAP, _MAP_SIZE = 35, 14, 15  # prctl(2)
 _STAT = {"start_code": 26, "end_code": 27, "start_data": 45, "end_data": 46, "start_brk": 47, "start_stack": 28}  # proc_pid_stat(5)
 _UNCHANGED = 0xFFFFFFFF  # the descriptor of the executable
-_kept: list[object] = []  # the memory that is shown, for as long as the process lives
+_kept: list[object] = []  # the memory that /proc shows, for the life of the process
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid (unix(7), SO_PEERCRED)
-_OF_A_RANK = 8  # its supervisor has five connections, its worker one; two workers where one generation follows another
-_ITS_OWN = 1024  # whatever else a launcher has open
+_FILES_OF_A_RANK = 8  # its supervisor has five connections, its worker one; two workers while one generation follows another
+_FILES_OF_A_LAUNCHER = 1024  # all else that it has open
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 _VMSTAT = Path("/proc/vmstat")
@@ -40,13 +40,13 @@ class _Map(ctypes.Structure):
 
 
 def can_be_shown() -> bool:
-    """Whether this kernel lets a process say what it shows (CONFIG_CHECKPOINT_RESTORE)."""
+    """Return True if this kernel lets a process set its title (CONFIG_CHECKPOINT_RESTORE)."""
     size = ctypes.c_uint()
-    return bool(ctypes.CDLL(None).prctl(_PR_SET_MM, _MAP_SIZE, ctypes.byref(size), 0, 0) == 0)
+    return bool(_LIBC.prctl(_PR_SET_MM, _MAP_SIZE, ctypes.byref(size), 0, 0) == 0)
 
 
 def show(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Has /proc show these as the command line and the environment of this process. Raises OSError where the kernel does not."""
+    """Make /proc show these as the command line and environment of this process. Raises OSError if the kernel refuses."""
     variables = [f"{name}={value}" for name, value in environment.items()]
     shown = [b"".join(os.fsencode(text) + b"\0" for text in texts) for texts in (command, variables)]
     memory = mmap.mmap(-1, sum(map(len, shown)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -54,39 +54,38 @@ def show(command: Sequence[str], environment: Mapping[str, str]) -> None:
     _kept.append(held := (ctypes.c_char * len(memory)).from_buffer(memory))
     start = ctypes.addressof(held)
     middle, end = start + len(shown[0]), start + len(memory)
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.sbrk.restype = ctypes.c_uint64
+    _LIBC.sbrk.restype = ctypes.c_uint64
     stat = Path("/proc/self/stat").read_text().rpartition(") ")[2].split()
     places = {name: int(stat[number - 3]) for name, number in _STAT.items()}
-    told = _Map(**places, brk=libc.sbrk(0), arg_start=start, arg_end=middle, env_start=middle, env_end=end, exe_fd=_UNCHANGED)
-    if libc.prctl(_PR_SET_MM, _MAP, ctypes.byref(told), ctypes.sizeof(told), 0):
+    fields = _Map(**places, brk=_LIBC.sbrk(0), arg_start=start, arg_end=middle, env_start=middle, env_end=end, exe_fd=_UNCHANGED)
+    if _LIBC.prctl(_PR_SET_MM, _MAP, ctypes.byref(fields), ctypes.sizeof(fields), 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_MM_MAP)")
 
 
 def address(name: str) -> str:
-    """The address of a socket in the namespace of the network: containers with a network of their own do not see each other's."""
+    """Return an abstract socket address. It belongs to a network namespace: containers with their own do not share it."""
     return f"\0gpu-acceptance/{name}"
 
 
 def peer_user(connection: socket.socket) -> int:
-    """The user id of the process at the other end."""
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(told)[1])
+    """Return the user id of the process at the other end."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])
 
 
 def is_ours(connection: socket.socket) -> bool:
-    """Whether the process at the other end is of this user."""
+    """Return True if the process at the other end belongs to this user."""
     return peer_user(connection) == os.geteuid()
 
 
 def num_files_of_store(num_ranks: int) -> int:
-    """Open files of the process that hosts the control store of so many ranks."""
-    return _ITS_OWN + _OF_A_RANK * num_ranks
+    """Return how many open files the process needs that hosts the control store of so many ranks."""
+    return _FILES_OF_A_LAUNCHER + _FILES_OF_A_RANK * num_ranks
 
 
 def let_open(pid: int, num_files: int) -> None:
-    """Raises the soft limit of a process of this user (0: this one) as far as its hard limit goes. It is never lowered."""
-    with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+    """Raise the limit of open files of a process of this user (0: this one), at most to its hard limit. It is never lowered."""
+    with contextlib.suppress(OSError):  # it has ended, or belongs to another user
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         wanted = num_files if hard == resource.RLIM_INFINITY else min(num_files, hard)
         if soft != resource.RLIM_INFINITY and wanted > soft:
@@ -94,9 +93,9 @@ def let_open(pid: int, num_files: int) -> None:
 
 
 def finding_package(environment: Mapping[str, str]) -> dict[str, str]:
-    """The same environment, in which another Python finds this package in a bare checkout too.
+    """Return the environment in which another Python finds this package, in a bare checkout too.
 
-    One that is installed is found anyway; PYTHONPATH would put site-packages before the standard library.
+    An installed package needs nothing; PYTHONPATH would put site-packages before the standard library.
     """
     root = str(Path(__file__).parents[2])
     if root in {*site.getsitepackages(), site.getusersitepackages()}:
@@ -105,16 +104,16 @@ def finding_package(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
-    """Has the kernel send this process a signal when its parent is gone; leaves at once where it is gone already."""
+    """Have the kernel send this process a signal when its parent ends; exit at once if it has ended already."""
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent_pid:
         os._exit(1)
 
 
 def has_lost_torchrun(proc: Path = Path("/proc")) -> bool:
-    """Whether the torchrun that started this process was gone before anybody looked: who is its parent now has no torch.
+    """Return True if the torchrun that started this process is already gone: the parent now has not loaded torch.
 
-    torchrun makes each rank the leader of a session. Of one that a shell or a container started for it, nothing is known.
+    torchrun makes each rank the leader of a session. A rank that a shell or a container started for it is not checked.
     """
     parent = os.getppid()
     if os.getsid(0) != os.getpid() or not parent:
@@ -126,22 +125,25 @@ def has_lost_torchrun(proc: Path = Path("/proc")) -> bool:
 
 
 def become_subreaper() -> None:
-    """Orphans of this process's descendants become its own children, so that `kill_descendants` finds them."""
+    """Make orphans of this process's descendants its own children, so that `kill_descendants` finds them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def descendants() -> list[psutil.Process]:
-    """Of this process, as they are now. Two are equal if pid and start time are."""
+    """Return the descendants of this process now. Two are equal if pid and start time are."""
     return psutil.Process().children(recursive=True)
 
 
 def kill_descendants(timeout_s: float = 2.0, spare: int = 0, known: Collection[psutil.Process] = ()) -> list[str]:
-    """SIGKILLs every descendant and reaps it; names those still there after `timeout_s` (stuck in the kernel).
+    """SIGKILL and reap every descendant; return those that still exist after `timeout_s` (stuck in the kernel).
 
-    All but one, by its pid, and but those that are known, with all that they started.
+    Pid `spare` stays, and so do the `known` ones with all that they started.
     """
     found = descendants()
-    spared = set(_with_descendants(known))  # asked second: what one of them starts from here on was not found
+    spared = set(known)
+    for process in known:  # asked second: a process that one of them starts from here on was not found
+        with contextlib.suppress(psutil.NoSuchProcess):
+            spared |= set(process.children(recursive=True))
     children = [child for child in found if child.pid != spare and child not in spared]
     for child in children:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -150,15 +152,8 @@ def kill_descendants(timeout_s: float = 2.0, spare: int = 0, known: Collection[p
     return [f"pid {process.pid}" for process in alive]
 
 
-def _with_descendants(processes: Collection[psutil.Process]) -> Iterator[psutil.Process]:
-    yield from processes
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            yield from process.children(recursive=True)
-
-
 def process_state(pid: int) -> str:
-    """The letter of proc(5): R, S, D, T, Z ...; empty where there is no such process."""
+    """Return the state letter of proc(5): R, S, D, T, Z ...; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2][:1]
     except OSError:
@@ -166,7 +161,7 @@ def process_state(pid: int) -> str:
 
 
 def signal_main_thread(pid: int, number: int) -> None:
-    """Sends a signal to the main thread of a process. `os.kill` leaves the choice of the thread to the kernel."""
+    """Send a signal to the main thread of a process. `os.kill` leaves the choice of the thread to the kernel."""
     tgkill = getattr(_LIBC, "tgkill", None)  # glibc 2.30
     if tgkill is None:
         os.kill(pid, number)
@@ -175,18 +170,13 @@ def signal_main_thread(pid: int, number: int) -> None:
 
 
 def count_oom_kills() -> int:
-    """Processes that the kernel of this machine has killed for want of memory since it booted, in whatever container.
+    """Return how many processes the kernel of this machine has killed for want of memory since it booted, in any container.
 
-    0 where a container hides that: it only explains a death.
+    0 if a container hides the number: it only explains a death.
     """
-    try:
-        lines = _VMSTAT.read_text().splitlines()
-    except OSError:
-        return 0
-    for line in lines:
-        name, _, number = line.partition(" ")
-        if name == "oom_kill":  # Linux 4.13
-            return int(number)
+    with contextlib.suppress(OSError):
+        fields = dict(line.split(" ", 1) for line in _VMSTAT.read_text().splitlines())
+        return int(fields.get("oom_kill", 0))  # Linux 4.13
     return 0
 
 
@@ -197,7 +187,7 @@ def _prctl(option: int, value: int) -> None:
 
 @contextlib.contextmanager
 def gc_paused() -> Iterator[None]:
-    """Each of its full collections walks all objects there are: reading a record of 1,024 ranks took 2.6 times as long with them."""
+    """Pause the collector: its full collections walk all objects, and made reading a record of 1,024 ranks take 2.6 times as long."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -209,7 +199,7 @@ def gc_paused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def gc_spared() -> Iterator[None]:
-    """The same around what makes objects that all stay (imports, the records of an attempt): no later collection walks them either."""
+    """Pause the collector while objects are made that all stay (imports, records of an attempt): no later collection walks them either."""
     with gc_paused():
         yield
         gc.freeze()  # before the first one that may

@@ -1,9 +1,10 @@
-"""Where the workers of one rank write what nobody keeps: a folder of the rank, which is their TMPDIR, and is gone with the run.
+"""Scratch folders: the workers of one rank write temporary files to a folder of the rank, which is their TMPDIR and ends with the run.
 
-Its file OWNER holds the mark of the rank's processes, and is locked for as long as supervisor or janitor live. Where both were killed the
-lock is free: whichever janitor of this user ends or starts next on this machine ends what carries the mark and removes the folder.
+Its file OWNER holds the mark of the rank's processes, and is locked while supervisor or janitor live. If both were killed the lock is
+free: the next janitor of this user that ends or starts on this machine kills the processes with the mark and removes the folder.
 """
 
+import contextlib
 import fcntl
 import os
 import tempfile
@@ -19,10 +20,10 @@ _SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - mkdtemp makes a folder
 
 
 class Scratch:
-    """Folders that nobody else can enter. `temporary` is the workers' TMPDIR: elsewhere than `folder` where that has a long path."""
+    """Folders that no other user can enter. `temporary` is the workers' TMPDIR, apart from `folder` if that has a long path."""
 
     def __init__(self, mark: str) -> None:
-        """Raises OSError where no folder can be made."""
+        """Create the folders. Raises OSError if none can be made."""
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         self.temporary = self.folder if len(str(self.folder)) <= _LONGEST else _make_short()
         self.folders = tuple({self.folder, self.temporary})
@@ -31,18 +32,18 @@ class Scratch:
         self._in_use: list[Path] = []
 
     def name_next(self) -> Path:
-        """For the next worker."""
+        """Return the folder of the next worker, which that worker makes."""
         self._num_named += 1
         self._in_use.append(self.folder / str(self._num_named))
         return self._in_use[-1]
 
     def remove_of_ended(self) -> None:
-        """Those of workers that have ended, and of whom nothing runs any more. Waits for nothing."""
+        """Remove the folders of workers that have ended with all their processes. Does not wait."""
         ended, self._in_use = self._in_use, []
         _remove_within(0, ended)
 
     def remove(self, within_s: float) -> None:
-        """All of it, and lets go of the locks. Waits no longer than this; the removal goes on meanwhile."""
+        """Remove all folders and release the locks. Waits no longer than this; the removal goes on meanwhile."""
         _remove_within(within_s, self.folders)
         for lock in self.locks:
             os.close(lock)
@@ -51,15 +52,13 @@ class Scratch:
 
 def _make_short() -> Path:
     for place in _SHORT:
-        try:
+        with contextlib.suppress(OSError):
             return Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-        except OSError:
-            continue
     raise OSError(f"TMPDIR has a path of more than {_LONGEST - len(PREFIX) - 9} characters, and none of {', '.join(_SHORT)} can be written")
 
 
 def _own(folder: Path, mark: str) -> int:
-    """The lock comes before the mark: a folder without one is left alone."""
+    """Lock a folder, then write the mark: a folder without a mark is left alone."""
     fd = os.open(folder / OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX)
     os.write(fd, mark.encode())
@@ -68,11 +67,6 @@ def _own(folder: Path, mark: str) -> int:
 
 def _remove_within(within_s: float, folders: Sequence[Path]) -> None:
     if folders:
-        remover = threading.Thread(target=_remove_all, args=(folders,), name="scratch", daemon=True)
+        remover = threading.Thread(target=lambda: list(map(remove_folder, folders)), name="scratch", daemon=True)
         remover.start()
         remover.join(within_s)
-
-
-def _remove_all(folders: Sequence[Path]) -> None:
-    for folder in folders:
-        remove_folder(folder)

@@ -1,7 +1,7 @@
-"""JSON without surprises, from files and models that nobody vouches for.
+"""Strict JSON, from untrusted files and models.
 
-Beyond the standard: no key twice, no NaN and no infinity, no number too large to be meant, no NUL and no half of a surrogate pair in a
-text, and no deeper nesting than people write.
+Beyond the standard it refuses duplicate keys, NaN, infinity, very large numbers, NUL and half of a surrogate pair in a text, and
+deep nesting.
 """
 
 import json
@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 MAX_DEPTH = 64
 MAX_DIGITS = 40
 _MAX_SHOWN = 60  # characters of a file's text in a message
-_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # at the beginning of a file it is one of byte order
+_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # the byte order mark at the beginning of a file
 _BLANK = re.compile(r"[ \t\r\n]+")
-_SUSPECT = re.compile(r"\\u(0000|[dD][89a-fA-F])")  # what may decode to a NUL or a surrogate
+_SUSPECT = re.compile(r"\\u(0000|[dD][89a-fA-F])")  # may decode to a NUL or a surrogate
 _REFUSED_IN_TEXT = re.compile(r"[\0\ud800-\udfff]")
 
 
@@ -24,7 +24,7 @@ class StrictJsonError(ValueError):
 
 
 def text_of(content: bytes) -> str:
-    """Raises StrictJsonError where it is not plain UTF-8."""
+    """Decode plain UTF-8. Raises StrictJsonError."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -37,7 +37,7 @@ def text_of(content: bytes) -> str:
 
 
 def parse(text: str) -> Any:
-    """The one value that the text holds. Raises StrictJsonError."""
+    """Return the one value that the text holds. Raises StrictJsonError."""
     value, end = parse_first(text, 0)
     if text[end:].strip(" \t\r\n"):
         raise StrictJsonError(f"{_where(text, end)}: more after the value: {text[end : end + _MAX_SHOWN]!r}")
@@ -45,7 +45,7 @@ def parse(text: str) -> Any:
 
 
 def parse_first(text: str, start: int) -> tuple[Any, int]:
-    """The first value from `start` on, and where it ends. Raises StrictJsonError."""
+    """Return the first value from `start` on, and where it ends. Raises StrictJsonError."""
     blank = _BLANK.match(text, start)
     start = blank.end() if blank else start
     try:
@@ -62,7 +62,7 @@ _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 
 
 def _refuse_depth_and_texts(value: Any, text: str) -> None:
-    """Level by level; most texts need no look, since they cannot hold either."""
+    """Check level by level; most texts cannot hold either fault and are skipped."""
     is_suspect = bool(_SUSPECT.search(text))
     if not is_suspect and text.count("{") + text.count("[") <= MAX_DEPTH:
         return

@@ -1,7 +1,7 @@
-"""YAML without surprises: what a limits file may be written in, and nothing more.
+"""Strict YAML for limits files: one document, a mapping on top.
 
-One document, a mapping on top. Numbers are decimal (`5`, `1.5`, `1.0e+3`), truth is `true` or `false`, all else is text: no date,
-no `yes`, no `12:30` that turns into 750, no octal. Duplicate keys, anchors, aliases, merge keys and tags are errors.
+Numbers are decimal (`5`, `1.5`, `1.0e+3`), booleans are `true` and `false`, all else is text: no dates, no `yes`, no `12:30` that
+turns into 750, no octal. Duplicate keys, anchors, aliases, merge keys and tags are errors.
 """
 
 import math
@@ -41,14 +41,14 @@ class Document:
 
 
 def shown(value: object, limit: int = MAX_SHOWN) -> str:
-    """A value as it may stand in a message: on one line, escaped, short."""
+    """Return a value as it may stand in a message: on one line, escaped, short."""
     text = repr(value)
     return text if len(text) <= limit else text[:limit] + "..."
 
 
 @lru_cache(maxsize=32)  # a run reads all profiles to choose one, and then its chain again
 def parse(content: bytes) -> Document:
-    """The document in `content`, not to be changed; anything wrong is a StrictYamlError."""
+    """Parse `content`. The caller must not change the document. Raises StrictYamlError."""
     text = _decode(content)
     try:
         node = _Loader(text).get_single_node()
@@ -78,28 +78,24 @@ def _decode(content: bytes) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes only; values are made by `_value`, so PyYAML's constructors and resolvers decide nothing."""
+    """Composes nodes only; `_value` makes the values, so PyYAML's constructors and resolvers decide nothing."""
 
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        _refuse_references(event)
+        where = _where(event.start_mark)
+        if isinstance(event, yaml.AliasEvent):
+            raise StrictYamlError(f"{where}: alias {shown(event.anchor)}; aliases are not allowed, write the value out")
+        for kind in ("anchor", "tag"):
+            if getattr(event, kind) is not None:
+                raise StrictYamlError(f"{where}: {kind} {shown(getattr(event, kind))}; {kind}s are not allowed")
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise StrictYamlError(f"{_where(event.start_mark)}: nested deeper than {MAX_DEPTH} levels")
+            raise StrictYamlError(f"{where}: nested deeper than {MAX_DEPTH} levels")
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
-
-
-def _refuse_references(event: Any) -> None:
-    if isinstance(event, yaml.AliasEvent):
-        raise StrictYamlError(f"{_where(event.start_mark)}: alias {shown(event.anchor)}; aliases are not allowed, write the value out")
-    if event.anchor is not None:
-        raise StrictYamlError(f"{_where(event.start_mark)}: anchor {shown(event.anchor)}; anchors are not allowed")
-    if event.tag is not None:
-        raise StrictYamlError(f"{_where(event.start_mark)}: tag {shown(event.tag)}; tags are not allowed")
 
 
 def _value(node: yaml.Node, path: Path, lines: dict[Path, int]) -> Any:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 MAX_TEXT = 16_384  # characters of one message, stack or log tail in a record
 MAX_LINE = 500  # characters of a foreign text inside one line of ours
 _MOST = 100  # characters that are compared
-_LEAST = 3  # with which a longer name must begin
+_LEAST = 3  # characters of a beginning that names a longer text
 
 
 def clip(text: str, limit: int = MAX_TEXT) -> str:
-    """The text itself, or its two ends where it is longer than `limit` characters; always encodable as UTF-8."""
+    """Return the text, or its two ends if it is longer than `limit` characters; always encodable as UTF-8."""
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     if len(text) <= limit:
         return text
@@ -21,7 +21,7 @@ def clip(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def visible(text: str) -> str:
-    r"""The text with every character that does not print shown as its escape; newline and tab stay.
+    r"""Return the text with every character that does not print as its escape; newline and tab stay.
 
     That covers control characters (`\x1b`), bidi overrides (`\u202e`), zero-width characters and lone surrogates.
     """
@@ -31,7 +31,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text on one line, for terminals: newline and tab are shown as escapes too, and a long text is cut."""
+    """Return the text on one line, for terminals: newline and tab become escapes too, and a long text is cut."""
     line = text[: MAX_LINE + 1]
     if not line.isprintable():
         line = "".join(char if char.isprintable() else _escape(char) for char in line)
@@ -48,13 +48,13 @@ def first_few(texts: Sequence[str], most: int, rest: str = "{} more") -> list[st
 
 
 def each_once(texts: Iterable[str], most: int = 8) -> str:
-    """Return each text once, with how often it was there, the most frequent first: `a (3 times); b; 2 more`."""
+    """Return each text once with its count, the most frequent first: `a (3 times); b; 2 more`."""
     kinds = Counter(texts).most_common()
     return "; ".join(first_few([text if number == 1 else f"{text} ({number} times)" for text, number in kinds], most))
 
 
 def format_ranges(numbers: Iterable[int], separator: str = ",") -> str:
-    """`0-6,8` for 0 to 6 and 8, in any order and with repeats. Two neighbours are written `0-1`."""
+    """Return `0-6,8` for 0 to 6 and 8, in any order and with repeats. Two neighbours are written `0-1`."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if number < 0:
@@ -67,7 +67,7 @@ def format_ranges(numbers: Iterable[int], separator: str = ",") -> str:
 
 
 def parse_ranges(text: str) -> tuple[int, ...]:
-    """0 to 6 and 8 for `0-6,8`, ascending and without repeats; blanks around numbers do not matter."""
+    """Return 0 to 6 and 8 for `0-6,8`, ascending and without repeats; blanks around numbers do not matter."""
     numbers: set[int] = set()
     for part in text.split(",") if text.strip() else []:
         first, dash, last = part.partition("-")
@@ -82,13 +82,13 @@ def parse_ranges(text: str) -> tuple[int, ...]:
 
 
 def named(word: str, numbers: Iterable[int]) -> str:
-    """`rank 5`, `ranks 0-6,8`."""
+    """Return `rank 5`, or `ranks 0-6,8`."""
     numbers = set(numbers)
     return f"{word if len(numbers) == 1 else word + 's'} {format_ranges(numbers)}"
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """`; did you mean 'quick'?`, and nothing where no known name is near. One that begins so is nearest; capitals do not count."""
+    """Return `; did you mean 'quick'?`, or nothing if no known name is near. A name that begins so is nearest; case does not count."""
     by_folded = {one.casefold(): one for one in known}
     folded = str(name)[:_MOST].casefold()
     longer = [one for one in by_folded if len(folded) >= _LEAST and one.startswith(folded)]

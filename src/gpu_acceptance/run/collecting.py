@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.base.stop_signals import StopSignals
+from gpu_acceptance.base.exit import StopSignals
 from gpu_acceptance.base.text import one_line
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.inventory.needs import COMPILER, KNOWN

@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from gpu_acceptance.base.exit import StopSignals
 from gpu_acceptance.base.process import become_subreaper, has_lost_torchrun, let_open, num_files_of_store
-from gpu_acceptance.base.stop_signals import StopSignals
 from gpu_acceptance.control.control import CONNECT_S, Control, UnreachableError, control_prefix
 from gpu_acceptance.control.identity import read_identity
 from gpu_acceptance.control.messages import Welcome

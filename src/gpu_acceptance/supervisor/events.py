@@ -5,8 +5,7 @@ import queue
 import selectors
 from typing import NamedTuple
 
-from gpu_acceptance.base.exit import ExitStatus
-from gpu_acceptance.base.stop_signals import StopSignals
+from gpu_acceptance.base.exit import ExitStatus, StopSignals
 from gpu_acceptance.control.control import Control
 from gpu_acceptance.control.messages import Message
 from gpu_acceptance.supervisor.worker_process import WorkerProcess

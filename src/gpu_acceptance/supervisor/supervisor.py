@@ -9,9 +9,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
+from gpu_acceptance.base.exit import StopSignals, asked_as_well
 from gpu_acceptance.base.model import encode
 from gpu_acceptance.base.process import gc_paused, gc_spared
-from gpu_acceptance.base.stop_signals import StopSignals, asked_as_well
 from gpu_acceptance.control.control import Control, ControlError, UnreachableError
 from gpu_acceptance.control.heartbeats import BEAT_S, LOST_S, Lookout, Loss
 from gpu_acceptance.control.messages import (

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from gpu_acceptance.base.exit import ExitStatus
-from gpu_acceptance.base.pidfd import pidfd_open
+from gpu_acceptance.base.janitor import pidfd_open
 from gpu_acceptance.base.process import can_be_shown, count_oom_kills
 from gpu_acceptance.supervisor.hang_diagnosis import Inquiry, ras_address, tail
 from gpu_acceptance.worker.fork_server import GO

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpu_acceptance.base import process as process_title
 from gpu_acceptance.base.exit import ProcessExit
-from gpu_acceptance.base.pidfd import pidfd_open
+from gpu_acceptance.base.janitor import pidfd_open
 from gpu_acceptance.base.process import die_with_parent, gc_spared
 from gpu_acceptance.worker.worker import descriptor_environment, run, write_whole_lines
 

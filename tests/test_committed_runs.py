@@ -196,27 +196,3 @@ def test_no_file_names(kind):
     assert len(FILES) > 30
     found = {str(path.relative_to(ROOT)): re.findall(NAMES[kind], text_of(path), re.IGNORECASE)[:3] for path in FILES}
     assert {path: hits for path, hits in found.items() if hits} == {}
-
-
-def test_readings_of_nfs_are_what_their_page_says():
-    page = (ROOT / "docs" / "shared-fs.md").read_text()
-    cases = [json.loads(line) for line in (EVIDENCE / "nfs.jsonl").read_text().splitlines()]
-    rows = {(case["case"], *case["mounts"], row["row"]): row for case in cases for row in case.get("rows", [])}
-    unasked = [
-        rank["delay"] for key, row in rows.items() if key[0] == "as mount(8) does it" and key[-1] == "test_same" for rank in row["ranks"]
-    ]
-    assert f"{min(unasked):.1f} to {max(unasked):.1f} s" in page
-    apart = rows["a long cache on one node", "vers=4.2,actimeo=30", "vers=4.2,noac", "test_same"]["ranks"]
-    assert f"{apart[0]['delay']:.1f} s on the one, {apart[1]['delay']:g} s on the other" in page
-    locks = [row["ranks"][0] for key, row in rows.items() if "nolock" in key[2] and key[-1] == "test_locks"]
-    assert {rank["locks.holders"] for rank in locks} == {2}
-    assert f"of 10 additions {locks[0]['locks.lost']} and {locks[1]['locks.lost']} were lost" in page
-    asked_anew = rows["names that are not there are not remembered", *["vers=4.2,lookupcache=positive"] * 2, "test_same"]["ranks"]
-    assert {rank["delay"] for rank in asked_anew} == {0}
-    long = next(row["ranks"] for key, row in rows.items() if "acregmax" in key[2] and key[-1] == "test_same")
-    assert f"{min(rank['delay'] for rank in long):.1f} to {max(rank['delay'] for rank in long):.1f} s, as without" in page
-    (refused,) = next(case["said"] for case in cases if case["case"] == "root_squash, a folder of root, ranks as root")
-    assert re.search(r"not writable by root, .*?\(exports\(5\), root_squash\)", refused)[0] in page
-    stuck = rows["hard, server stopped while ranks wrote", "vers=4.2,hard", "vers=4.2,hard", "test_bandwidth"]
-    assert stuck["outcome"] == "stuck"
-    assert "cannot be interrupted (D), in folio_wait_bit_common" in stuck["message"]

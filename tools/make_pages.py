@@ -15,6 +15,7 @@ from gpu_acceptance.report.ending import last_screen, where_it_is
 from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.run.settings import OPTIONS, Option
 from tools.markdown import MADE_BY, cell, escaped, with_block
+from tools.nfs_block import nfs_block
 from tools.remedies_page import remedies_page
 from tools.suite_pages import fixtures_block, parameters_page, validations_page
 from tools.support import support_block, support_page
@@ -22,8 +23,6 @@ from tools.support import support_block, support_page
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PACKAGE = ROOT / "src" / "gpu_acceptance"
-HOW_IT_WORKS = Path("docs/how-it-works.md")
-CONTRIBUTING = Path("CONTRIBUTING.md")
 RESULTS_SCHEMA = Path("src/gpu_acceptance/report/results.schema.json")
 
 OPTIONS_HEAD = f"""# Options
@@ -133,14 +132,9 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 # --- code -----------------------------------------------------------------------------------------------------------------------
 
 
-def how_it_works_page() -> str:
-    """docs/how-it-works.md, with its table of packages as their docstrings and imports have it."""
-    return with_block((ROOT / HOW_IT_WORKS).read_text(encoding="utf-8"), "packages", packages_block())
-
-
-def contributing_page() -> str:
-    """CONTRIBUTING.md with its table of fixtures."""
-    return with_block((ROOT / CONTRIBUTING).read_text(encoding="utf-8"), "fixtures", fixtures_block())
+def page_with_block(path: Path, name: str, block: Callable[[], str]) -> str:
+    """Return a page by hand, with its one generated block as the code has it."""
+    return with_block((ROOT / path).read_text(encoding="utf-8"), name, block())
 
 
 def packages_block() -> str:
@@ -163,16 +157,21 @@ def results_schema() -> str:
     return json.dumps(schema, indent=1, sort_keys=True) + "\n"
 
 
+ONE_BLOCK: dict[Path, tuple[str, Callable[[], str]]] = {
+    Path("CONTRIBUTING.md"): ("fixtures", fixtures_block),
+    Path("docs/how-it-works.md"): ("packages", packages_block),
+    Path("docs/shared-fs.md"): ("nfs", nfs_block),
+}
+
 PAGES: dict[Path, Callable[[], str]] = {
     Path("docs/options.md"): options_page,
     Path("docs/commands.md"): commands_page,
     Path("docs/validations.md"): validations_page,
     Path("docs/parameters.md"): parameters_page,
-    CONTRIBUTING: contributing_page,
     Path("docs/support.md"): support_page,
     Path("docs/remedies.md"): remedies_page,
-    HOW_IT_WORKS: how_it_works_page,
     RESULTS_SCHEMA: results_schema,
+    **{path: partial(page_with_block, path, name, block) for path, (name, block) in ONE_BLOCK.items()},
 }
 
 BLOCKS: dict[str, Callable[[], str]] = {

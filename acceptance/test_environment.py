@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gpu_acceptance.inventory import declared, drift, gpu_reader, node, system, versions
+from gpu_acceptance.inventory import declared, gpu_reader, node, system, versions
 from gpu_acceptance.inventory.answer import Missing, Why
 
 pytestmark = pytest.mark.no_group
@@ -50,8 +50,8 @@ def test_node(ranks, check, record):
     """This node is like all others of the job: hardware, software, settings, and what a process may use."""
     first = ranks.gather("node", ranks.node).index(ranks.node)
     gpus = gpu_reader.read() if ranks.rank == first else gpu_reader.not_read(Missing(Why.NOT_THERE, f"rank {first} asks"))
-    for name, what in drift.facts(node.read(gpus=gpus), system.environment()):
-        if name in drift.OF_GPUS:
+    for name, what in node.facts(node.read(gpus=gpus), system.environment()):
+        if name in node.OF_GPUS:
             told = ranks.gather(name, "" if isinstance(what, Missing) else what)[first]
             what = what if ranks.rank == first else told or Missing(Why.UNREADABLE, f"see rank {first}, which asked")
         check(f"environment.node.{name}", what, "text")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.inventory import infiniband, infiniband_health, nccl_log, nccl_physics, port_counters
+from gpu_acceptance.inventory import counters, infiniband, infiniband_health, nccl_log, nccl_physics
 from gpu_acceptance.measure import nccl
 from gpu_acceptance.measure.exchange import LOOPBACK_ENVIRONMENT, measure_loopback
 
@@ -43,7 +43,7 @@ def read_ports(devices, ranks):
 
     def read():
         ranks.gather("done", 0)
-        counted = port_counters.read(devices)
+        counted = counters.read_ports(devices)
         ranks.gather("read", 0)
         return counted
 

@@ -14,11 +14,11 @@ COUNTS = """
 import os
 from pathlib import Path
 
-from gpu_acceptance.inventory import port_counters
+from gpu_acceptance.inventory import counters
 from gpu_acceptance.measure import nccl
 
 _root = Path({root!r}) / os.environ["GROUP_RANK"]
-_really_read, _really_count = port_counters.read, nccl.count_wrong
+_really_read, _really_count = counters.read_ports, nccl.count_wrong
 
 
 def _count(collective, *, num_bytes, device):
@@ -30,7 +30,7 @@ def _count(collective, *, num_bytes, device):
     return wrong
 
 
-port_counters.read = lambda devices: _really_read(devices, _root)
+counters.read_ports = lambda devices: _really_read(devices, _root)
 nccl.count_wrong = _count
 """
 DECLARED = re.compile(r'^  "nic\.share\.\w+": .*\n', re.MULTILINE)

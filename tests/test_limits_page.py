@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from snapshots import healthy_h200, snapshot_of
 
-from gpu_acceptance.inventory import binding, gpu_counters, gpu_health, infiniband_health, kernel_log_health, nccl_log, port_counters
+from gpu_acceptance.inventory import binding, counters, gpu_health, infiniband_health, kernel_log_health, nccl_log
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.thresholds.file import read_file
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, show
@@ -84,7 +84,7 @@ def named() -> set[str]:
     return set(_NAME.findall(PAGE))
 
 
-COUNTED = {f"{COUNTERS}.{name}" for name in ("xids", *gpu_counters.NAMES, *port_counters.NAMES)}
+COUNTED = {f"{COUNTERS}.{name}" for name in ("xids", *counters.GPU_NAMES, *counters.PORT_NAMES)}
 COUNTED |= {f"{COUNTERS}.warnings.{kind}" for kind in nccl_log.WARNING_KINDS}
 
 

@@ -8,7 +8,7 @@ import pytest
 from inventory.rdma_trees import NDR_PORT, add_device
 from inventory.test_nccl_log import log
 
-from gpu_acceptance.inventory import infiniband, infiniband_health, nccl_physics, port_counters
+from gpu_acceptance.inventory import counters, infiniband, infiniband_health, nccl_physics
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
@@ -174,12 +174,12 @@ def test_a_plugin_that_names_no_device_leaves_open_which_were_used(profile, tmp_
 def moved(root, collective="all_reduce", **bytes_of):
     """The findings of a node whose ports count these bytes each way between two readings."""
     add_cards(root, sent=1000, received=7)
-    before = port_counters.read(DEVICES, root)
+    before = counters.read_ports(DEVICES, root)
     for card in CARDS:
         sent, received = bytes_of.get(card, (NUM_BYTES // 8, NUM_BYTES // 8))
         for file, first, num_bytes in (("port_xmit_data", 1000, sent), ("port_rcv_data", 7, received)):
             (root / "sys/class/infiniband" / card / "ports/1/counters" / file).write_text(str(first + num_bytes // 4))
-    after = port_counters.read(DEVICES, root)
+    after = counters.read_ports(DEVICES, root)
     return list(nccl_physics.share(before, after, collective=collective, num_bytes=NUM_BYTES, world_size=16))
 
 
@@ -225,9 +225,9 @@ def test_where_nothing_moved_nobody_has_a_share(profile, tmp_path):
 def damaged(root, damage):
     """The findings where something happened to the files between two readings."""
     add_cards(root, sent=1000, received=1000)
-    before = port_counters.read(DEVICES, root)
+    before = counters.read_ports(DEVICES, root)
     damage(root / "sys/class/infiniband/mlx5_3/ports/1/counters/port_xmit_data")
-    after = port_counters.read(DEVICES, root)
+    after = counters.read_ports(DEVICES, root)
     return list(nccl_physics.share(before, after, collective="all_reduce", num_bytes=NUM_BYTES, world_size=16))
 
 
@@ -249,14 +249,14 @@ def test_counters_that_cannot_be_compared_are_no_pass(damage, said, profile, tmp
 
 
 def test_a_port_that_comes_in_between_has_no_share(tmp_path):
-    before = port_counters.read(DEVICES, add_cards(tmp_path, num=2))
-    after = port_counters.read(DEVICES, add_cards(tmp_path / "later", num=3))
+    before = counters.read_ports(DEVICES, add_cards(tmp_path, num=2))
+    after = counters.read_ports(DEVICES, add_cards(tmp_path / "later", num=3))
     values = [value for _, value, _, _ in nccl_physics.share(before, after, collective="all_gather", num_bytes=64, world_size=2)]
     assert values == [Missing(Why.NOT_THERE, "mlx5_2 port 1: one reading has no such port")] * 3
 
 
 def test_no_counters_at_all_is_no_pass(profile, tmp_path):
-    nothing = port_counters.read(DEVICES, tmp_path)
+    nothing = counters.read_ports(DEVICES, tmp_path)
     shares = list(nccl_physics.share(nothing, nothing, collective="all_reduce", num_bytes=NUM_BYTES, world_size=16))
     found = of_two_nodes(profile, shares, tmp_path)
     assert {status for status, _ in found.values()} == {Status.INVALID}

@@ -4,7 +4,7 @@ import pytest
 from judging import make_identity
 from snapshots import changed, real, snapshot_of
 
-from gpu_acceptance.inventory import drift
+from gpu_acceptance.inventory import node
 from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
@@ -54,7 +54,7 @@ def row_of(plains):
 
 
 def figures_of(plain):
-    facts = drift.facts(snapshot_of(plain).node, {})
+    facts = node.facts(snapshot_of(plain).node, {})
     return tuple(figure_of(f"environment.node.{name}", what, "text", judged=True) for name, what in facts)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fixtures import limits
-from gpu_acceptance.inventory import gpu_counters, nccl_log, port_counters
+from gpu_acceptance.inventory import counters, nccl_log
 from gpu_acceptance.thresholds.limit import COUNTERS
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 
@@ -221,7 +221,7 @@ def test_dialogues_are_read_and_scored_without_what_trains():
 
 def test_what_is_told_of_a_series_is_told_without_a_gpu():
     found = offenders(
-        map(file_of, ("inventory.telemetry_samples", "inventory.telemetry_series", "record.gpu_telemetry")),
+        map(file_of, ("inventory.telemetry", "record.gpu_telemetry")),
         never={"torch", "pynvml", "threading"},
     )
     assert list(found) == []
@@ -386,7 +386,7 @@ def test_each_required_limit_is_checked_somewhere(name):
     globs = [
         *(metric for _, metric, _ in checked_metrics()),
         f"{COUNTERS}.xids",
-        *(f"{COUNTERS}.{counter}" for counter in (*gpu_counters.NAMES, *port_counters.NAMES)),
+        *(f"{COUNTERS}.{counter}" for counter in (*counters.GPU_NAMES, *counters.PORT_NAMES)),
         *(f"{COUNTERS}.warnings.{kind}" for kind in nccl_log.WARNING_KINDS),
     ]
     required = [metric for metric, limit in profile.limits.items() if limit.subject in profile.requires]

@@ -9,7 +9,7 @@ from inventory.replay import sample
 
 from gpu_acceptance.cli.watch import Board, GpuRow, gpu_lines, port_lines
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.port_counters import PortTraffic
+from gpu_acceptance.inventory.counters import PortTraffic
 
 BOARD = Board(0, "NVIDIA H200", "GPU-1", 143_771 * 2**20, 700.0)
 NOW = sample(12.0, nvlink_tx_gb_per_s=350.0, nvlink_rx_gb_per_s=0.5, pcie_tx_gb_per_s=50.0, pcie_rx_gb_per_s=0.0)

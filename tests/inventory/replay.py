@@ -4,8 +4,7 @@ import math
 import random
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.telemetry_samples import Sample
-from gpu_acceptance.inventory.telemetry_series import Series
+from gpu_acceptance.inventory.telemetry import Sample, Series
 
 PERIOD_S = 0.05
 NOT_SUPPORTED = Missing(Why.NOT_SUPPORTED)

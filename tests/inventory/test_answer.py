@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from gpu_acceptance.inventory import answer
-from gpu_acceptance.inventory.answer import Missing, Why, names_in, read_int, read_text
+from gpu_acceptance.inventory.answer import Missing, Why, names_in, read_text, read_value
 
 
 def test_a_file_is_its_text_without_the_last_line_break(tmp_path):
@@ -15,12 +15,12 @@ def test_a_file_is_its_text_without_the_last_line_break(tmp_path):
 
 def test_a_number_is_a_number(tmp_path):
     (tmp_path / "width").write_text("16\n")
-    assert read_int(tmp_path / "width") == 16
+    assert read_value(tmp_path / "width", int) == 16
 
 
 def test_what_is_no_number_is_said(tmp_path):
     (tmp_path / "width").write_text("sixteen")
-    assert read_int(tmp_path / "width") == Missing(Why.UNREADABLE, f"{tmp_path / 'width'} says 'sixteen'")
+    assert read_value(tmp_path / "width", int) == Missing(Why.UNREADABLE, f"{tmp_path / 'width'} says 'sixteen'")
     assert str(Missing(Why.UNREADABLE, "x says 'y'")) == "unreadable (x says 'y')"
     assert str(Missing(Why.NOT_SUPPORTED)) == "not supported"
 

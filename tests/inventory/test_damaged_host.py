@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from gpu_acceptance.inventory import cgroup, cpu, libraries, mounts, system, virtualization
+from gpu_acceptance.inventory import cgroup, cpu, mounts, system, versions, virtualization
 from gpu_acceptance.inventory.answer import Missing
 
 READERS = {
     "allowances": cgroup.read_allowances,
     "cpu": cpu.read,
     "dmi": system.read_dmi,
-    "libraries": libraries.read,
+    "libraries": versions.read_libraries,
     "memory": system.read_memory,
     "mounts": mounts.read,
     "system": system.read,

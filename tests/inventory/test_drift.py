@@ -7,7 +7,7 @@ import pytest
 from snapshots import changed, healthy_h200, snapshot_of
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from gpu_acceptance.inventory import drift
+from gpu_acceptance.inventory import node
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.system import environment
 
@@ -16,7 +16,7 @@ NOWHERE = {"missing": "not there", "detail": "x"}
 
 
 def facts_of(plain, **variables):
-    return dict(drift.facts(snapshot_of(plain).node, variables))
+    return dict(node.facts(snapshot_of(plain).node, variables))
 
 
 def test_a_node_in_words():
@@ -156,7 +156,7 @@ def test_a_fact_too_long_to_show_is_compared_as_a_whole():
         gpu["name"] = name
     other = changed(many, "node.gpus.gpus.7.vbios", "96.00.74.00.01")
     first, second = facts_of(many)["gpus"], facts_of(other)["gpus"]
-    assert len(first) == len(second) == drift.MOST_TEXT
+    assert len(first) == len(second) == node.MOST_TEXT
     assert first[:12] != second[:12]
 
 

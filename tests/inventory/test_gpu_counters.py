@@ -7,7 +7,7 @@ import pytest
 from inventory.fake_nvml import COUNTERS, FIELDS, EventQueue, fails, fields, install
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.gpu_counters import NAMES, GpuCounters, unread
+from gpu_acceptance.inventory.counters import GPU_NAMES, GpuCounters, unread
 from gpu_acceptance.inventory.nvml import Asker
 
 UUID = "GPU-00000001-0000-4000-8000-000000000001"
@@ -24,7 +24,7 @@ def read(monkeypatch, each_link=False, **changes):
 
 def test_a_healthy_gpu_tells_all_of_them(monkeypatch):
     reading = read(monkeypatch)
-    assert {name for name, _ in reading.values} == set(NAMES)
+    assert {name for name, _ in reading.values} == set(GPU_NAMES)
     assert not [counter for counter, value in reading.values.items() if isinstance(value, Missing)]
     assert links_of(reading) == [f"link {number}" for number in range(18)]
     assert reading.values["nvlink.replays", "link 17"] == FIELDS["NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY"]
@@ -161,7 +161,7 @@ def test_events_that_cannot_be_asked_for_are_not_told(monkeypatch, function):
 
 def test_of_nothing_that_was_read_every_counter_is_missing():
     reading = unread("why")
-    assert {name for name, _ in reading.values} == set(NAMES)
+    assert {name for name, _ in reading.values} == set(GPU_NAMES)
     assert {*reading.values.values(), reading.xids} == {Missing(Why.UNREADABLE, "why")}
 
 

@@ -7,18 +7,18 @@ import sys
 import pytest
 from host_root import MAPS, fill, x86_node
 
-from gpu_acceptance.inventory import libraries
+from gpu_acceptance.inventory import versions
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.libraries import MappedLibrary
+from gpu_acceptance.inventory.versions import MappedLibrary
 
 
 def nccl(tmp_path, *paths):
     lines = "".join(f"7f0a1000000{number}-7f0a20000000 r-xp 00000000 103:02 919191 {path}\n" for number, path in enumerate(paths))
-    return libraries.read(fill(tmp_path, {"proc/self/maps": lines})).nccl
+    return versions.read_libraries(fill(tmp_path, {"proc/self/maps": lines})).nccl
 
 
 def test_a_torch_process(tmp_path):
-    found = libraries.read(x86_node(tmp_path))
+    found = versions.read_libraries(x86_node(tmp_path))
     assert found.nccl == (MappedLibrary("/opt/venv/nvidia/nccl/lib/libnccl.so.2", "2", deleted=False),)
     assert [library.file_version for library in found.cudart] == ["13"]
     assert [library.file_version for library in found.cuda] == ["580.159.04"]
@@ -28,8 +28,8 @@ def test_a_torch_process(tmp_path):
 
 def test_another_process_is_named_by_its_number(tmp_path):
     fill(tmp_path, {"proc/4242/maps": MAPS.replace("libcudart.so.13", "libcudart-d0da41ae.so.12")})
-    assert [library.file_version for library in libraries.read(tmp_path, 4242).cudart] == ["12"]
-    assert libraries.read(tmp_path, 4243).cudart == Missing(Why.NOT_THERE, str(tmp_path / "proc/4243/maps"))
+    assert [library.file_version for library in versions.read_libraries(tmp_path, 4242).cudart] == ["12"]
+    assert versions.read_libraries(tmp_path, 4243).cudart == Missing(Why.NOT_THERE, str(tmp_path / "proc/4243/maps"))
 
 
 def test_two_copies_of_one_library_are_both_named(tmp_path):
@@ -59,16 +59,16 @@ def test_other_files_are_other_files(tmp_path, path):
 def test_a_process_that_has_ended_has_no_libraries_and_no_answer(tmp_path):
     assert nccl(tmp_path).missing is Why.UNREADABLE
     fill(tmp_path, {"proc/self/maps": MAPS + "rubbish\n"})
-    assert libraries.read(tmp_path).cuda == Missing(Why.UNREADABLE, f"{tmp_path / 'proc/self/maps'} says 'rubbish'")
+    assert versions.read_libraries(tmp_path).cuda == Missing(Why.UNREADABLE, f"{tmp_path / 'proc/self/maps'} says 'rubbish'")
 
 
 def test_a_file_that_this_process_has_mapped(tmp_path):
     path = tmp_path / "libnccl.so.2.28.9"
     path.write_bytes(b"x" * 4096)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
-        assert MappedLibrary(str(path), "2.28.9", deleted=False) in libraries.read().nccl
+        assert MappedLibrary(str(path), "2.28.9", deleted=False) in versions.read_libraries().nccl
         path.unlink()
-        assert MappedLibrary(str(path), "2.28.9", deleted=True) in libraries.read().nccl
+        assert MappedLibrary(str(path), "2.28.9", deleted=True) in versions.read_libraries().nccl
 
 
 HOLD = """
@@ -85,7 +85,7 @@ def test_a_file_that_another_process_has_mapped(tmp_path):
     path.write_bytes(b"x" * 4096)
     with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "mapped\n"
-        found = libraries.read(pid=process.pid).ibverbs
+        found = versions.read_libraries(pid=process.pid).ibverbs
         process.stdin.close()
     assert found == (MappedLibrary(str(path), "1.14.39.0", deleted=False),)
-    assert libraries.read(pid=process.pid).ibverbs.missing is Why.NOT_THERE
+    assert versions.read_libraries(pid=process.pid).ibverbs.missing is Why.NOT_THERE

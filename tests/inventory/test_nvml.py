@@ -1,208 +1,153 @@
+"""First facts of GPUs through nvidia-ml-py, over a stand-in for the C library, and a driver that hangs."""
+
+import ctypes
 import sys
 import threading
-from types import ModuleType, SimpleNamespace
 
+import pynvml
 import pytest
+from inventory.fake_nvml import H200, MiB, fails, install, processes
 
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse
+from gpu_acceptance.inventory.nvml import NvmlReading, Patience
+
+IDLE = GpuUse((), 616 * MiB)
+DRIVER = "580.159.04"
 
 
-class FakeNvml(ModuleType):
-    """Two GPUs, as NVML shows them. `fails` maps a function's name, or a name and an index, to the error it raises."""
-
-    class NVMLError(Exception):
-        pass
-
-    NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_FOUND = 3, 4, 6
-    NVML_ERROR_FUNCTION_NOT_FOUND, NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 13, 25
-
-    class NVMLError_NotSupported(NVMLError):  # noqa: N801, N818
-        pass
-
-    def __init__(self, *, texts=str, fails=None, processes=()):
-        super().__init__("pynvml")
-        self._processes = [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in processes]
-        self._texts, self._fails, self.num_open = texts, fails or {}, 0
-
-    def _text(self, text):
-        return text.encode() if self._texts is bytes else text
-
-    def _called(self, name, index=None):
-        error = self._fails.get((name, index)) or self._fails.get(name)
-        if error:
-            raise error
-
-    def nvmlInit(self):
-        self._called("nvmlInit")
-        self.num_open += 1
-
-    def nvmlShutdown(self):
-        self._called("nvmlShutdown")
-        self.num_open -= 1
-
-    def nvmlSystemGetDriverVersion(self):
-        self._called("nvmlSystemGetDriverVersion")
-        return self._text("580.159.04")
-
-    def nvmlDeviceGetCount(self):
-        self._called("nvmlDeviceGetCount")
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        self._called("nvmlDeviceGetHandleByIndex", index)
-        return index
-
-    def nvmlDeviceGetName(self, index):
-        return self._text("NVIDIA H200")
-
-    def nvmlDeviceGetUUID(self, index):
-        return self._text(f"GPU-{index}")
-
-    def nvmlDeviceGetSerial(self, index):
-        self._called("nvmlDeviceGetSerial", index)
-        return self._text(f"165392410000{index}")
-
-    def nvmlDeviceGetPciInfo(self, index):
-        self._called("nvmlDeviceGetPciInfo", index)
-        return SimpleNamespace(busId=self._text(f"00000000:0{index}:00.0"))
-
-    def nvmlDeviceGetBoardPartNumber(self, index):
-        self._called("nvmlDeviceGetBoardPartNumber", index)
-        return self._text("692-2G520-0282-001")
-
-    def nvmlDeviceGetVbiosVersion(self, index):
-        return self._text("96.00.A5.00.1A")
-
-    def nvmlDeviceGetMemoryInfo(self, index):
-        self._called("nvmlDeviceGetMemoryInfo", index)
-        return SimpleNamespace(total=150_754_820_096, used=648_019_968)
-
-    def nvmlDeviceGetComputeRunningProcesses(self, index):
-        self._called("nvmlDeviceGetComputeRunningProcesses", index)
-        return self._processes
+def h200(number, **differing):
+    board = {"part_number": "692-2G520-0282-001", "vbios": "96.00.A5.00.1A", "memory_bytes": 143_771 * MiB, "use": IDLE}
+    named = {"uuid": f"GPU-0000000{number}-0000-4000-8000-00000000000{number}", "serial": f"165392410000{number}"}
+    return Gpu(index=number - 1, **{"name": "NVIDIA H200", "pci_bus_id": "00000000:00:06.0", **board, **named, **differing})
 
 
-def fake(monkeypatch, **options):
-    module = FakeNvml(**options)
-    monkeypatch.setitem(sys.modules, "pynvml", module)
-    return module
+def not_text(_device, buffer, _size):
+    buffer.value = b"\xff\xff"
+    return 0
 
 
-IDLE = GpuUse((), 648_019_968)
+def test_two_healthy_gpus(monkeypatch):
+    install(monkeypatch)
+    assert nvml.read() == NvmlReading((h200(1), h200(2)), DRIVER, "")
+    assert nvml.memory_used_bytes(0) == 616 * MiB
 
 
-def h200(index, **differing):
-    board = {"part_number": "692-2G520-0282-001", "vbios": "96.00.A5.00.1A"}
-    known = {**board, "uuid": f"GPU-{index}", "serial": f"165392410000{index}", "pci_bus_id": f"00000000:0{index}:00.0", "use": IDLE}
-    return Gpu(index=index, name="NVIDIA H200", memory_bytes=150_754_820_096, **{**known, **differing})
+def test_a_text_may_come_as_bytes():
+    assert nvml.text(b"NVIDIA H200") == nvml.text("NVIDIA H200") == "NVIDIA H200"
 
 
-@pytest.mark.parametrize("texts", [str, bytes])
-def test_both_kinds_of_text_are_read(texts, monkeypatch):
-    module = fake(monkeypatch, texts=texts)
-    assert nvml.read() == nvml.NvmlReading((h200(0), h200(1)), "580.159.04", "")
-    assert module.num_open == 0
+@pytest.mark.parametrize(
+    ("function", "field"),
+    [("nvmlDeviceGetSerial", "serial"), ("nvmlDeviceGetBoardPartNumber", "part_number")],  # a virtual GPU has no board
+)
+def test_a_fact_that_is_not_supported_is_empty_and_no_problem(monkeypatch, function, field):
+    install(monkeypatch, **{function: fails(pynvml.NVML_ERROR_NOT_SUPPORTED)})
+    assert nvml.read() == NvmlReading((h200(1, **{field: ""}), h200(2, **{field: ""})), DRIVER, "")
 
 
-def test_a_serial_that_is_not_supported_is_empty_and_no_problem(monkeypatch):
-    fake(monkeypatch, fails={"nvmlDeviceGetSerial": FakeNvml.NVMLError_NotSupported("Not Supported")})
-    assert nvml.read() == nvml.NvmlReading((h200(0, serial=""), h200(1, serial="")), "580.159.04", "")
+@pytest.mark.parametrize(
+    ("function", "changed", "field", "problem"),
+    [
+        ("nvmlDeviceGetPciInfo_v3", fails(pynvml.NVML_ERROR_UNKNOWN), "pci_bus_id", "PCI address: nvmlDeviceGetPciInfo: Unknown Error"),
+        (
+            "nvmlDeviceGetSerial",
+            not_text,
+            "serial",
+            "serial: nvmlDeviceGetSerial: UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff",
+        ),
+    ],
+)
+def test_a_fact_that_fails_is_empty_and_named(monkeypatch, function, changed, field, problem):
+    def on_the_second(device, *arguments):
+        return (changed if ctypes.cast(device, ctypes.c_void_p).value == 2 else H200[function])(device, *arguments)
 
-
-def test_a_virtual_gpu_has_no_board(monkeypatch):
-    fake(monkeypatch, fails={"nvmlDeviceGetBoardPartNumber": FakeNvml.NVMLError_NotSupported("Not Supported")})
-    assert nvml.read() == nvml.NvmlReading((h200(0, part_number=""), h200(1, part_number="")), "580.159.04", "")
-
-
-def test_a_field_that_fails_is_empty_and_named(monkeypatch):
-    fake(monkeypatch, fails={("nvmlDeviceGetPciInfo", 1): FakeNvml.NVMLError("Unknown Error")})
+    install(monkeypatch, **{function: on_the_second})
     reading = nvml.read()
-    assert reading.gpus == (h200(0), h200(1, pci_bus_id=""))
-    assert reading.problem == "GPU 1 PCI address: Unknown Error"
-
-
-def test_a_text_that_is_none_is_empty_and_named(monkeypatch):
-    """As nvidia-ml-py decodes it."""
-    error = UnicodeDecodeError("utf-8", b"\xff\xff", 0, 1, "invalid start byte")
-    fake(monkeypatch, fails={("nvmlDeviceGetSerial", 1): error})
-    reading = nvml.read()
-    assert reading.gpus == (h200(0), h200(1, serial=""))
-    assert reading.problem == "GPU 1 serial: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"
+    assert reading.gpus == (h200(1), h200(2, **{field: ""}))
+    assert reading.problem.startswith(f"GPU 1 {problem}")
 
 
 def test_a_lost_gpu_is_listed_without_a_name(monkeypatch):
-    module = fake(monkeypatch, fails={("nvmlDeviceGetHandleByIndex", 1): FakeNvml.NVMLError("GPU is lost")})
-    reading = nvml.read()
-    assert reading.gpus == (h200(0), Gpu(index=1, name=""))
-    assert reading.problem == "GPU 1: GPU is lost"
-    assert module.num_open == 0
+    lost = pynvml.NVML_ERROR_GPU_IS_LOST
+    find = H200["nvmlDeviceGetHandleByIndex_v2"]
+    install(monkeypatch, nvmlDeviceGetHandleByIndex_v2=lambda index, device: lost if index.value == 1 else find(index, device))
+    assert nvml.read() == NvmlReading((h200(1), Gpu(index=1, name="")), DRIVER, "GPU 1: nvmlDeviceGetHandleByIndex: GPU is lost")
+    assert nvml.memory_used_bytes(1) is None
 
 
-def test_a_driver_that_does_not_count_is_a_problem(monkeypatch):
-    fake(monkeypatch, fails={"nvmlDeviceGetCount": FakeNvml.NVMLError("Driver/library version mismatch")})
-    assert nvml.read() == nvml.NvmlReading((), "580.159.04", "number of GPUs: Driver/library version mismatch")
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "nvmlDeviceGetCount: RM has detected an NVML/RM version mismatch."),
+        (pynvml.NVML_ERROR_NOT_SUPPORTED, "not supported"),
+    ],
+)
+def test_a_driver_that_does_not_count_is_a_problem(monkeypatch, code, problem):
+    install(monkeypatch, nvmlDeviceGetCount_v2=fails(code))
+    assert nvml.read() == NvmlReading((), DRIVER, f"number of GPUs: {problem}")
 
 
-def test_who_is_on_a_gpu_is_told_by_pid(monkeypatch):
-    fake(monkeypatch, processes=[(1700, None), (1607, 1_262_485_504)])
-    found = (GpuProcess(1607, 1_262_485_504), GpuProcess(1700, Missing(Why.NOT_SUPPORTED)))
-    assert nvml.read().gpus[1].use == GpuUse(found, 648_019_968)
+def test_processes_are_listed_by_pid(monkeypatch):
+    install(monkeypatch, nvmlDeviceGetComputeRunningProcesses_v3=processes((1700, 2**64 - 1), (1607, 1_262_485_504)))
+    found = (GpuProcess(1607, 1_262_485_504), GpuProcess(1700, Missing(Why.NOT_SUPPORTED)))  # 2**64 - 1: memory unknown
+    assert nvml.read().gpus[1].use == GpuUse(found, 616 * MiB)
 
 
-def test_processes_that_nvml_does_not_tell_are_missing_and_no_problem_of_the_node(monkeypatch):
-    error = FakeNvml.NVMLError("Insufficient Permissions")
-    error.value = 4
-    fake(monkeypatch, fails={"nvmlDeviceGetComputeRunningProcesses": error})
+def test_hidden_processes_are_missing_and_no_problem_of_the_node(monkeypatch):
+    install(monkeypatch, nvmlDeviceGetComputeRunningProcesses_v3=fails(pynvml.NVML_ERROR_NO_PERMISSION))
     reading = nvml.read()
     why = Missing(Why.NOT_PERMITTED, "nvmlDeviceGetComputeRunningProcesses: Insufficient Permissions")
-    assert (reading.gpus[0].use, reading.problem) == (GpuUse(why, 648_019_968), "")
+    assert (reading.gpus[0].use, reading.problem) == (GpuUse(why, 616 * MiB), "")
 
 
-def test_a_library_that_does_not_close_has_told_what_it_told(monkeypatch):
-    fake(monkeypatch, fails={"nvmlShutdown": FakeNvml.NVMLError("GPU is lost")})
-    assert nvml.read() == nvml.NvmlReading((h200(0), h200(1)), "580.159.04", "")
-    assert nvml.memory_used_bytes(0) == 648_019_968
+def test_a_library_that_does_not_close_has_answered_all_the_same(monkeypatch):
+    install(monkeypatch, nvmlShutdown=fails(pynvml.NVML_ERROR_GPU_IS_LOST))
+    assert nvml.read() == NvmlReading((h200(1), h200(2)), DRIVER, "")
+    assert nvml.memory_used_bytes(0) == 616 * MiB
 
 
-def test_a_missing_library_is_told(monkeypatch):
+def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     reading = nvml.read()
     assert reading.gpus == ()
     assert reading.problem.startswith("NVML cannot be asked: import of pynvml halted")
 
 
-def test_a_missing_driver_is_told(monkeypatch):
-    fake(monkeypatch, fails={"nvmlInit": FakeNvml.NVMLError("Driver Not Loaded")})
-    assert nvml.read() == nvml.NvmlReading(problem="NVML does not start: Driver Not Loaded")
-
-
-def test_memory(monkeypatch):
-    module = fake(monkeypatch)
-    assert nvml.memory_used_bytes(0) == 648_019_968
-    assert module.num_open == 0
-
-
-@pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetHandleByIndex"])
-def test_memory_that_nobody_tells_is_unknown(function, monkeypatch):
-    module = fake(monkeypatch, fails={function: FakeNvml.NVMLError("Unknown Error")})
+def test_a_missing_driver_is_named(monkeypatch):
+    install(monkeypatch, nvmlInitWithFlags=fails(pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
+    assert nvml.read() == NvmlReading(problem="NVML does not start: Driver Not Loaded")
     assert nvml.memory_used_bytes(0) is None
-    assert module.num_open == 0
 
 
-def test_a_driver_that_hangs_is_a_problem_in_words(monkeypatch):
+def test_a_driver_that_hangs_is_a_problem(monkeypatch):
     may_go = threading.Event()
-
-    class Hangs(FakeNvml):
-        def nvmlInit(self):
-            assert may_go.wait(60)
-            super().nvmlInit()
-
-    monkeypatch.setitem(sys.modules, "pynvml", Hangs())
+    install(monkeypatch, nvmlInitWithFlags=lambda _flags: 0 if may_go.wait(60) else 1)
     monkeypatch.setattr(nvml._READ, "_timeout_s", 0.1)
     try:
-        assert nvml.read() == nvml.NvmlReading(problem="NVML has not answered for 60 s")
+        assert nvml.read() == NvmlReading(problem="NVML has not answered for 60 s")
     finally:
         may_go.set()
         nvml._READ._hanging.join(60)
+
+
+def test_patience_returns_or_raises_what_the_call_does():
+    assert Patience(60.0, "nothing").call(lambda: "something") == "something"
+    with pytest.raises(KeyError, match="gone"):
+        Patience(60.0, None).call(lambda: {}["gone"])
+
+
+def test_while_a_call_hangs_no_second_one_is_made():
+    patience, may_go, called = Patience(0.1, "nothing"), threading.Event(), []
+
+    def hang():
+        called.append("once")
+        may_go.wait(60)
+        return "late"
+
+    assert [patience.call(hang), patience.call(hang)] == ["nothing", "nothing"]
+    assert called == ["once"]
+    may_go.set()
+    patience._hanging.join(60)
+    assert patience.call(lambda: "something") == "something"

@@ -5,7 +5,7 @@ from inventory.rdma_trees import NDR_PORT, add_device
 from inventory.trees import fill
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.port_counters import read_traffic
+from gpu_acceptance.inventory.counters import read_traffic
 
 
 def port(sent, received):
@@ -27,7 +27,7 @@ def test_every_port_in_bytes(tmp_path):
 def test_a_counter_that_may_have_stopped_is_no_number(tmp_path, highest):
     add_device(tmp_path, "mlx5_0", "pci0000:00/0000:00:01.0", ports={"1": port(highest, 7)})
     (one,) = read_traffic(tmp_path).values()
-    assert one.tx_bytes == Missing(Why.UNREADABLE, f"it stands at its highest value, {highest}, until somebody resets it")
+    assert one.tx_bytes == Missing(Why.UNREADABLE, f"it stands at its highest value, {highest}, until it is reset")
     assert one.rx_bytes == 28
 
 

@@ -10,8 +10,8 @@ from inventory.fake_nvml import COUNTERS, FIELDS, MiB, by, fails, fields, instal
 from gpu_acceptance.inventory import telemetry_sampler as reader_module
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.nvml import NoNvmlError
+from gpu_acceptance.inventory.telemetry import SOURCES, unread
 from gpu_acceptance.inventory.telemetry_sampler import RARE_S, open_reader
-from gpu_acceptance.inventory.telemetry_samples import SOURCES, unread
 
 UUID = "GPU-00000001-0000-4000-8000-000000000001"
 NVLINK = ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX")

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from pydantic import TypeAdapter
 
-from gpu_acceptance.inventory import cgroup, cpu, libraries, mounts, system, virtualization
+from gpu_acceptance.inventory import cgroup, cpu, mounts, system, versions, virtualization
 from gpu_acceptance.inventory.answer import Missing, cpus_in
 from gpu_acceptance.inventory.cgroup import Allowance
 
@@ -24,7 +24,7 @@ READERS = (
     cgroup.read_allowances,
     cpu.read,
     system.read_dmi,
-    libraries.read,
+    versions.read_libraries,
     system.read_memory,
     mounts.read,
     system.read,

@@ -15,8 +15,8 @@ from waiting import wait_until
 from gpu_acceptance.inventory import telemetry_sampler
 from gpu_acceptance.inventory import telemetry_sampler as sampler_module
 from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.telemetry import GAP_PERIODS
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
-from gpu_acceptance.inventory.telemetry_samples import GAP_PERIODS
 
 FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
 PERIOD_S = 0.01

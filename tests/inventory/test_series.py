@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from inventory.replay import PERIOD_S, POWER_CAP, SW_THERMAL, loaded, sample, series_of
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.telemetry_samples import GAP_PERIODS, Span, merge_spans
-from gpu_acceptance.inventory.telemetry_series import Series
+from gpu_acceptance.inventory.telemetry import GAP_PERIODS, Series, Span, merge_spans
 
 UNREADABLE = Missing(Why.UNREADABLE, "nvmlDeviceGetClockInfo: Unknown Error")
 CLOCKS = st.one_of(st.integers(210, 1980), st.just(UNREADABLE))
@@ -163,20 +162,12 @@ def test_a_soak_of_an_hour_stays_bounded_and_keeps_its_one_hot_second():
     assert time_of(minute, SW_THERMAL).first_s == pytest.approx(2500.0)
 
 
-def test_gaps_are_named_the_longest_first():
-    times = [0.0, 0.05, 0.4, 0.45, 2.45, 2.5]
-    window = series_of(map(sample, times)).window(0.0, 2.6)
-    assert [(gap.begin_s, gap.end_s) for gap in window.gaps] == [(0.45, 2.45), (0.05, 0.4)]
-    assert window.held_s == pytest.approx(6 * PERIOD_S)  # before a gap a sample stands for one period alone
-
-
 def test_before_the_first_sample_and_after_the_last_one_is_a_gap_too():
     series = series_of(loaded(10))
     late = series.window(-3.0, 5.0)
     assert (late.longest_pause.begin_s, late.longest_pause.end_s) == (-3.0, 0.0)
     dead = series.window(5.0, 65.0)
     assert dead.longest_pause.length_s == pytest.approx(55.05)
-    assert dead.gaps == (dead.longest_pause,)
     assert dead.held_s == pytest.approx(5.0)
 
 

@@ -3,17 +3,17 @@
 import pytest
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.gpu_counters import NAMES, CountersReading, unread
+from gpu_acceptance.inventory.counters import GPU_NAMES, CountersReading, unread
 from gpu_acceptance.inventory.infiniband import PortName
 from gpu_acceptance.record.counters import risen
 
-ALL = frozenset({"counters.xids", *(f"counters.{name}" for name in NAMES)})
+ALL = frozenset({"counters.xids", *(f"counters.{name}" for name in GPU_NAMES)})
 LINKS = [f"link {number}" for number in range(3)]
 
 
 def reading(xids=(), **changes):
     """All at 5, but for `nvlink_replays_2=7` or `pcie_replays=6`."""
-    values = {(name, part): 5 for name in NAMES for part in (LINKS if name.startswith("nvlink") else [""])}
+    values = {(name, part): 5 for name in GPU_NAMES for part in (LINKS if name.startswith("nvlink") else [""])}
     for change, value in changes.items():
         kind, name, *link = change.replace("__", "-").split("_")
         values[f"{kind}.{name.replace('-', '_')}", f"link {link[0]}" if link else ""] = value
@@ -60,8 +60,8 @@ def test_many_are_counted():
 
 def summed(number):
     """A reading of sums alone."""
-    values = {(name, ""): 5 for name in NAMES if not name.startswith("nvlink")}
-    return CountersReading({**values, **{(name, ""): number for name in NAMES if name.startswith("nvlink")}}, ())
+    values = {(name, ""): 5 for name in GPU_NAMES if not name.startswith("nvlink")}
+    return CountersReading({**values, **{(name, ""): number for name in GPU_NAMES if name.startswith("nvlink")}}, ())
 
 
 def with_sum(number, **changes):

@@ -6,7 +6,7 @@ import pytest
 from inventory.replay import HW_SLOWDOWN, HW_THERMAL, PERIOD_S, POWER_CAP, SW_THERMAL, loaded, series_of
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.telemetry_samples import unread
+from gpu_acceptance.inventory.telemetry import unread
 from gpu_acceptance.record.gpu_telemetry import facts, findings, steady_facts, steady_findings
 from gpu_acceptance.supervisor.gpu_watch import told
 

@@ -8,7 +8,7 @@ import pynvml
 import pytest
 from inventory.fake_nvml import COUNTERS, FIELDS, EventQueue, fields, install
 
-from gpu_acceptance.inventory import port_counters
+from gpu_acceptance.inventory import counters as read_counters
 from gpu_acceptance.supervisor.gpu_watch import CounterWatch
 
 FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
@@ -109,12 +109,12 @@ def test_a_counter_that_was_not_read_once_rises_with_the_next_reading(nvml):
 
 
 def test_a_reading_that_breaks_is_told_as_such_and_the_next_one_counts(nvml, monkeypatch):
-    monkeypatch.setattr(port_counters, "read", lambda _devices: {("infiniband.link_downed", "mlx5_0 port 1"): 3})
+    monkeypatch.setattr(read_counters, "read_ports", lambda _devices: {("infiniband.link_downed", "mlx5_0 port 1"): 3})
     watch, limited = CounterWatch(reads_ports=True), REPLAYS | {"counters.infiniband.link_downed"}
     watch.ask(FIRST, limited, each_link=False)
     answer(watch)
     with monkeypatch.context() as patch:
-        patch.setattr(port_counters, "read", lambda _devices: [][0])
+        patch.setattr(read_counters, "read_ports", lambda _devices: [][0])
         watch.ask(FIRST, limited, each_link=False)
         why = "unreadable (IndexError while counters were read: list index out of range)"
         assert answer(watch) == {"pcie.replays": (None, why), "xids": (None, why), "infiniband.link_downed": (None, why)}
@@ -135,8 +135,8 @@ def test_the_first_rank_of_a_node_also_reads_its_ports(nvml, tmp_path, monkeypat
     counters.mkdir(parents=True)
     for name in ("link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors", "port_xmit_discards"):
         (counters / name).write_text("3\n")
-    real = port_counters.read
-    monkeypatch.setattr(port_counters, "read", lambda devices: real(devices, tmp_path))
+    real = read_counters.read_ports
+    monkeypatch.setattr(read_counters, "read_ports", lambda devices: real(devices, tmp_path))
     watch, limited = CounterWatch(reads_ports=True), frozenset({"counters.infiniband.link_downed"})
     watch.ask(FIRST, limited, devices="mlx5_*", each_link=False)
     assert answer(watch) == {}

@@ -13,8 +13,7 @@ from waiting import wait_until
 
 from gpu_acceptance.inventory import gpu
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.telemetry_samples import SOURCES, Sample, unread
-from gpu_acceptance.inventory.telemetry_series import Point, Series, points
+from gpu_acceptance.inventory.telemetry import SOURCES, Point, Sample, Series, points, unread
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.supervisor import gpu_watch, worker_slot
 from gpu_acceptance.supervisor.gpu_watch import TelemetryWatch, kept_series, told

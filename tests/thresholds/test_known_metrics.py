@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_repo_rules import checked_metrics, glob_of, parsed
 
-from gpu_acceptance.inventory import gpu_counters, nccl_log, port_counters
+from gpu_acceptance.inventory import counters, nccl_log
 from gpu_acceptance.thresholds.file import LimitsError, read_file
 from gpu_acceptance.thresholds.known_metrics import known_metrics, nearest_metric
 from gpu_acceptance.thresholds.limit import COUNTERS, FarBound
@@ -223,7 +223,7 @@ def test_the_nearest_of_a_glob_is_a_glob(name, hint):
 
 FACTS = ("inventory/kubernetes_health", "inventory/nccl_physics", "inventory/slurm_health", "inventory/gpu_health", "record/gpu_telemetry")
 RUNS = sorted([*(ROOT / "reports" / "evidence").rglob("results.json"), *(ROOT / "reports" / "samples").rglob("results.json")])
-COUNTED = ("xids", *gpu_counters.NAMES, *port_counters.NAMES, *(f"warnings.{kind}" for kind in nccl_log.WARNING_KINDS))
+COUNTED = ("xids", *counters.GPU_NAMES, *counters.PORT_NAMES, *(f"warnings.{kind}" for kind in nccl_log.WARNING_KINDS))
 
 
 def recorded():

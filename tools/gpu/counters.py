@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 from suite import Finished, make_suite, torchrun
 from this_gpu import for_this_gpu
 
-from gpu_acceptance.inventory.gpu_counters import GpuCounters
+from gpu_acceptance.inventory.counters import GpuCounters
 from gpu_acceptance.inventory.nvml import library
 
 NUM_READINGS, READ_FOR_S = 50, 10

@@ -15,7 +15,7 @@ from tempfile import mkdtemp
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
 from gpu_acceptance.base.process import become_subreaper
-from gpu_acceptance.inventory.gpu_counters import GpuCounters
+from gpu_acceptance.inventory.counters import GpuCounters
 from gpu_acceptance.inventory.nvml import library
 from gpu_acceptance.measure.failure import WAYS, job
 

@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
 from gpu_acceptance.inventory.answer import Missing
-from gpu_acceptance.inventory.gpu_counters import _OF_LINK, ALL_LINKS, GpuCounters
+from gpu_acceptance.inventory.counters import _OF_LINK, ALL_LINKS, GpuCounters
 from gpu_acceptance.inventory.nvml import Asker, library
 from gpu_acceptance.inventory.telemetry_sampler import _NVLINK
 

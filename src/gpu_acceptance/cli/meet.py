@@ -16,7 +16,7 @@ from gpu_acceptance.cli.arguments import INTERRUPTED, matching, not_allowed, sec
 from gpu_acceptance.control.meeting import Place, meet
 from gpu_acceptance.control.rank import JOIN_S
 from gpu_acceptance.inventory import kubernetes
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, named
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, join_names
 from gpu_acceptance.inventory.kubernetes import DONE, RUNNING, TERMINATING, Reason, RunPod
 from gpu_acceptance.report.words import duration
 from gpu_acceptance.thresholds.limit import plural
@@ -67,7 +67,7 @@ def _awaited(pods: Pods, number: int) -> str:
     """`gpu-acceptance-3-x7f2q (Pending, PodScheduled: Unschedulable), 1 pod that is not there`."""
     texts = [f"{pod.name} ({', '.join([pod.phase, *(one_line(reason.word) for reason in pod.reasons)])})" for pod in _not_running(pods)]
     absent = number - _num_there(pods)
-    return ", ".join([*([named(texts)] if texts else []), *([f"{plural(absent, 'pod')} that nobody made yet"] if absent > 0 else [])])
+    return ", ".join([*([join_names(texts)] if texts else []), *([f"{plural(absent, 'pod')} that nobody made yet"] if absent > 0 else [])])
 
 
 def _not_running(pods: Pods) -> Iterator[RunPod]:

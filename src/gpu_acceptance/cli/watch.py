@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from gpu_acceptance.cli.devices import Column, TableRow, form_answer, say_why, table
-from gpu_acceptance.inventory import port_counters
+from gpu_acceptance.inventory import counters
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of
+from gpu_acceptance.inventory.counters import PortTraffic
 from gpu_acceptance.inventory.gpu import event_reasons_of
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, Patience, library
-from gpu_acceptance.inventory.port_counters import PortTraffic
+from gpu_acceptance.inventory.telemetry import Sample
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
-from gpu_acceptance.inventory.telemetry_samples import Sample
 from gpu_acceptance.report.words import count as number_of
 
 T = TypeVar("T")
@@ -131,11 +131,11 @@ def watch(out: TextIO, *, interval_s: float, most_frames: int | None, root: Path
     for sampler in samplers.values():
         sampler.start()
     begin_s = time.monotonic()
-    ports_before = ports.call(lambda: port_counters.read_traffic(root))
+    ports_before = ports.call(lambda: counters.read_traffic(root))
     _wait_for_samples(samplers.values(), interval_s)
     try:
         for _ in _ticks(interval_s, most_frames):
-            ports_now = ports.call(lambda: port_counters.read_traffic(root))
+            ports_now = ports.call(lambda: counters.read_traffic(root))
             rows = [_row(board, samplers.get(board.index), interval_s, begin_s) for board in boards]
             _show(out, [_head(len(boards)), *gpu_lines(rows), *port_lines(ports_before, ports_now)])
             ports_before = ports_now

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_acceptance.control.rank import Rank
-from gpu_acceptance.inventory import drift, needs, nvml, pci_topology, system, versions
+from gpu_acceptance.inventory import needs, node, nvml, pci_topology, system, versions
 from gpu_acceptance.inventory.answer import Missing, read_whole
 from gpu_acceptance.record.job import RankIdentity
 
@@ -189,5 +189,5 @@ def read_identity(place: Rank) -> RankIdentity:
         own_loopback_address=system.own_loopback_address(),
         allocated_nodes=allocated_nodes(),
         python=sys.executable,
-        inventory=drift.read_facts() if place.local_rank == 0 else {},
+        inventory=node.read_facts() if place.local_rank == 0 else {},
     )

@@ -1,46 +1,44 @@
-"""An answer of the machine, or why there is none; files of the kernel and outputs of commands, parsed strictly."""
+"""An answer of the machine, or the reason why it is missing; strict parsers for files of the kernel and outputs of commands."""
 
 import errno
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar
 
-from gpu_acceptance.base.text import first_few
+from gpu_acceptance.base.text import first_few, format_ranges
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 _MOST_BYTES = 1 << 20  # of one file of /proc or /sys
-_FIRST_BYTES = 4096  # what sysfs gives at most; asking for 1 MiB at once takes three times as long
+_FIRST_BYTES = 4096  # sysfs gives no more; asking for 1 MiB at once takes three times as long
 _MOST_DETAIL = 200  # characters
 _MOST_NAMED = 8
-_AND_MORE = "and "  # no name of a node begins so
 _AND_MORE = "and "  # no name of a node has a blank
-MOST_TEXT = 900  # characters of a text that is judged: what a figure takes, and a message shows
-_MOST_FILE_BYTES = 16 << 20  # 65,530 mappings, the kernel's own most (vm.max_map_count), are less
+MOST_TEXT = 900  # characters of a text that is judged: a figure holds and a message shows no more
+_MOST_FILE_BYTES = 16 << 20  # more than 65,530 mappings need, the kernel's default limit (vm.max_map_count)
 Unlimited: TypeAlias = Literal["unlimited"]
 UNLIMITED: Final = "unlimited"  # a value of its own: no number stands for it
 
-_MOST_CPUS = 1 << 16  # NR_CPUS of Linux ends at 8192: a larger number is no CPU, and a range up to it would fill the memory
+_MOST_CPUS = 1 << 16  # NR_CPUS of Linux ends at 8192; a range up to a larger number would fill the memory
 _MOST_TEXT = 256  # characters of a name; DMI strings and CPU names end below 65
 
 
 class Why(StrEnum):
-    """Why there is no value."""
+    """Reason for a missing value."""
 
     NOT_SUPPORTED = "not supported"  # this hardware or driver does not have it
-    NOT_PERMITTED = "not permitted"  # it has, and would not tell us
+    NOT_PERMITTED = "not permitted"  # the value exists and may not be read
     NOT_THERE = "not there"  # no such device, file or library
-    UNREADABLE = "unreadable"  # it answered with an error, or with something that is no such value
+    UNREADABLE = "unreadable"  # an error, or a text that cannot be such a value
 
 
 @dataclass(frozen=True)
 class Missing:
-    """No value, and why. It is neither healthy nor unhealthy: whoever needs the value has not measured it."""
+    """A value that was not measured, and the reason. It counts neither as healthy nor as unhealthy."""
 
     missing: Why
     detail: str = ""
@@ -52,8 +50,43 @@ class Missing:
 Answer: TypeAlias = T | Missing
 
 
+def then(answer: Answer[U], make: Callable[[U], Answer[T]]) -> Answer[T]:
+    """Return `make(answer)`, or the answer itself where it is missing."""
+    return answer if isinstance(answer, Missing) else make(answer)
+
+
+def combine(make: Callable[..., Answer[T]], *answers: object) -> Answer[T]:
+    """Return `make(*answers)`, or the first of them that is missing."""
+    return next((one for one in answers if isinstance(one, Missing)), None) or make(*answers)
+
+
+def all_of(answers: Iterable[Answer[T]]) -> tuple[T, ...] | Missing:
+    """Return every value, or the first answer that is missing; no answer after that is asked for."""
+    values = []
+    for answer in answers:
+        if isinstance(answer, Missing):
+            return answer
+        values.append(answer)
+    return tuple(values)
+
+
+def known(answer: Answer[tuple[T, ...]]) -> tuple[T, ...]:
+    """Return the values, none where they are missing."""
+    return () if isinstance(answer, Missing) else answer
+
+
+def detail_of(answer: Answer[U], make: Callable[[U], str]) -> str:
+    """Return the detail of a figure, bounded to MOST_TEXT; empty where the answer is missing."""
+    return "" if isinstance(answer, Missing) else make(answer)[:MOST_TEXT]
+
+
+def all_missing(topic: str, why: Missing, **units: str) -> Iterator[tuple[str, Missing, str, str]]:
+    """Yield a finding without a value for each metric `topic.name` of these units."""
+    return ((f"{topic}.{name}", why, unit, "") for name, unit in units.items())
+
+
 def read_text(path: Path) -> str | Missing:
-    """A small file of /proc or /sys without its last line break."""
+    """Return a small file of /proc or /sys without its last line break."""
     try:
         with path.open("rb", buffering=0) as file:
             data = file.read(_FIRST_BYTES) or b""
@@ -67,7 +100,7 @@ def read_text(path: Path) -> str | Missing:
 
 
 def read_value(path: Path, parse: Callable[[str], T]) -> T | Missing:
-    """What `parse` makes of a file; it raises ValueError over what cannot be one."""
+    """Return what `parse` makes of a file; a ValueError of it means that the file is unreadable."""
     text = read_text(path)
     if isinstance(text, Missing):
         return text
@@ -77,12 +110,8 @@ def read_value(path: Path, parse: Callable[[str], T]) -> T | Missing:
         return Missing(Why.UNREADABLE, f"{path} says {text!r:.80}")
 
 
-def read_int(path: Path) -> int | Missing:
-    return read_value(path, int)
-
-
 def names_in(folder: Path) -> tuple[str, ...] | Missing:
-    """The names in a folder, sorted."""
+    """Return the names in a folder, sorted."""
     try:
         return tuple(sorted(entry.name for entry in folder.iterdir()))
     except OSError as error:
@@ -90,6 +119,7 @@ def names_in(folder: Path) -> tuple[str, ...] | Missing:
 
 
 def missing_over(error: OSError, path: Path) -> Missing:
+    """Return the reason that an OSError gives for a missing value."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Missing(Why.NOT_THERE, str(path)[:_MOST_DETAIL])
     if isinstance(error, PermissionError):
@@ -99,31 +129,31 @@ def missing_over(error: OSError, path: Path) -> Missing:
     return Missing(Why.UNREADABLE, f"{path}: {error.strerror}"[:_MOST_DETAIL])
 
 
-def named(texts: Sequence[str]) -> str:
-    """At most eight of them, and how many more there are, in what a message shows."""
+def join_names(texts: Sequence[str]) -> str:
+    """Return at most eight texts for a message, and the number of the others."""
     return ", ".join(first_few(texts, _MOST_NAMED))[:MOST_TEXT]
 
 
-def as_much_as_fits(texts: Sequence[str]) -> str:
-    """Into the text of one figure: those at the front, and how many more there are."""
+def join_fitting(texts: Sequence[str]) -> str:
+    """Return as many of the first texts as one figure holds, and the number of the others."""
     shown = next((number for number in range(len(texts), 0, -1) if len("; ".join(texts[:number])) <= MOST_TEXT), 0)
     return "; ".join(first_few(texts, shown, f"{_AND_MORE}{{}} more"))
 
 
-def those_that_fitted(text: str) -> list[str]:
-    """The texts of which `as_much_as_fits` made this one."""
-    return [told for told in text.split("; ") if not told.startswith(_AND_MORE)]
+def split_fitting(text: str) -> list[str]:
+    """Return the texts that `join_fitting` joined."""
+    return [part for part in text.split("; ") if not part.startswith(_AND_MORE)]
 
 
 @dataclass(frozen=True)
 class Fields:
-    """The named values of one file."""
+    """Named values of one file."""
 
     path: Path
     values: Answer[Mapping[str, str]]
 
     def get(self, name: str, parse: Callable[[str], T]) -> T | Missing:
-        """What `parse` makes of one of them; it raises ValueError over what cannot be one."""
+        """Return what `parse` makes of one value; a ValueError of it means that the value is unreadable."""
         if isinstance(self.values, Missing):
             return self.values
         if name not in self.values:
@@ -135,13 +165,20 @@ class Fields:
 
 
 def read_fields(path: Path, separator: str = ":") -> Fields:
-    """Of a name that comes again, as all do in /proc/cpuinfo, the first value."""
+    """Read lines `name: value`. Where a name is repeated, as in /proc/cpuinfo, its first value holds."""
+    values: dict[str, str] = {}
     text = read_text(path)
-    return Fields(path, text if isinstance(text, Missing) else _named_values(text, separator))
+    if isinstance(text, Missing):
+        return Fields(path, text)
+    for line in text.split("\n"):
+        name, found, value = line.partition(separator)
+        if found:
+            values.setdefault(name.strip(), value.strip())
+    return Fields(path, values)
 
 
 def read_whole(path: Path) -> str | Missing:
-    """A file that may be long, like the mounts of a node with a thousand containers: all of it, or nothing."""
+    """Return all of a file that may be long, like the mounts of a node with a thousand containers."""
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_FILE_BYTES + 1)
@@ -152,69 +189,38 @@ def read_whole(path: Path) -> str | Missing:
     return content.decode("utf-8", "backslashreplace")
 
 
-def then(answer: Answer[U], make: Callable[[U], T]) -> Answer[T]:
-    """Return what `make` makes of an answer, or why there is none."""
-    return answer if isinstance(answer, Missing) else make(answer)
-
-
-def all_of(answers: Iterable[Answer[T]]) -> tuple[T, ...] | Missing:
-    """Every value, or why the first that is not there is not."""
-    values = []
-    for answer in answers:
-        if isinstance(answer, Missing):
-            return answer
-        values.append(answer)
-    return tuple(values)
-
-
-def _named_values(text: str, separator: str) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for line in text.split("\n"):
-        name, found, value = line.partition(separator)
-        if found:
-            values.setdefault(name.strip(), value.strip())
-    return values
-
-
 def parser(pattern: str, make: Callable[..., T]) -> Callable[[str], T]:
-    """Makes what `make` returns of the groups of a text that is of this form as a whole; ValueError for any other text."""
-    compiled = re.compile(pattern)
-
-    def parse(text: str) -> T:
-        match = compiled.fullmatch(text)
-        if match is None:
-            raise ValueError(f"{text!r:.60} is not of the form {pattern}")
-        return make(*match.groups())
-
-    return parse
+    """Return a parser that calls `make` with the groups of a text that matches as a whole, and raises ValueError over any other."""
+    return lambda text: make(*_matched(pattern, text).groups())
 
 
 def whole_number(text: str) -> int:
-    """`8388608`; int() alone would also take `+1`, `1_0` and other alphabets' digits."""
+    """Parse `8388608`; int() alone would also accept `+1`, `1_0` and the digits of other alphabets."""
     return int(_matched(r"[0-9]{1,19}", text)[0])
 
 
 def signed_number(text: str) -> int:
-    """`-1`, as the kernel writes what it does not know or does not bound."""
+    """Parse `-1`, which the kernel writes for an unknown number or no bound."""
     return int(_matched(r"-?[0-9]{1,19}", text)[0])
 
 
 def decimal(text: str) -> float:
-    """`350735.47`."""
+    """Parse `350735.47`."""
     return float(_matched(r"[0-9]{1,15}(\.[0-9]{1,9})?", text)[0])
 
 
 def zero_or_one(text: str) -> bool:
+    """Parse a switch of the kernel."""
     return _matched("[01]", text)[0] == "1"
 
 
 def kib_in_bytes(text: str) -> int:
-    """`24684092 kB`: the kernel writes kB and means 1024 bytes (Documentation/filesystems/proc.rst, meminfo)."""
+    """Parse `24684092 kB`: the kernel writes kB and means 1024 bytes (Documentation/filesystems/proc.rst, meminfo)."""
     return int(_matched(r"([0-9]{1,15}) kB", text)[1]) * 1024
 
 
 def one_line(text: str) -> str:
-    """A name of one line without the blanks around it."""
+    """Return a printable name of one line without the blanks around it."""
     line = text.strip()
     if not line or len(line) > _MOST_TEXT or not line.isprintable():
         raise ValueError(f"no name: {line!r:.80}")
@@ -222,7 +228,7 @@ def one_line(text: str) -> str:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """`tsc hpet acpi_pm `; at least one."""
+    """Split `tsc hpet acpi_pm `; at least one word."""
     found = tuple(text.split())
     if not found:
         raise ValueError("no words")
@@ -230,19 +236,17 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def choice_in_brackets(text: str) -> str:
-    """`madvise` of `always [madvise] never`."""
+    """Return `madvise` of `always [madvise] never`."""
     return _matched(r"(?:[a-z_]+ )*\[([a-z_]+)\](?: [a-z_]+)*", text)[1]
 
 
 def cpus_in(text: str) -> tuple[int, ...]:
-    """The numbers of a CPU list: `0-3,8` is 0, 1, 2, 3, 8. NUMA nodes are listed the same way.
+    """Return the numbers of a CPU list: `0-3,8` is 0, 1, 2, 3, 8. NUMA nodes are listed the same way.
 
-    The form: Documentation/admin-guide/cputopology.rst and bitmap lists in Documentation/core-api. An empty list is empty text.
+    Format: Documentation/admin-guide/cputopology.rst and bitmap lists in Documentation/core-api. An empty list is empty text.
     """
-    if not text:
-        return ()
     found: set[int] = set()
-    for part in text.split(","):
+    for part in text.split(",") if text else ():
         first, last = _matched(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part).groups()
         start, end = int(first), int(last or first)
         if end < start or end >= _MOST_CPUS:
@@ -252,18 +256,12 @@ def cpus_in(text: str) -> tuple[int, ...]:
 
 
 def as_cpu_list(cpus: Iterable[int]) -> str:
-    """`0-3,8` of these numbers, as the kernel writes them: equal sets are equal texts."""
-    ordered = sorted(set(cpus))
-    if not ordered:
-        return ""
-    gaps = [(before, after) for before, after in pairwise(ordered) if after != before + 1]
-    starts = [ordered[0], *(after for _, after in gaps)]
-    ends = [*(before for before, _ in gaps), ordered[-1]]
-    return ",".join(f"{start}-{end}" if end > start else str(start) for start, end in zip(starts, ends, strict=True))
+    """Return `0-3,8` for these numbers, as the kernel writes them: equal sets are equal texts."""
+    return format_ranges(set(cpus))
 
 
 def cpu_list(text: str) -> str:
-    """A CPU list, found to be one, in the kernel's own spelling."""
+    """Check a CPU list and return it in the kernel's own spelling."""
     return as_cpu_list(cpus_in(text))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.base.model import Model
-from gpu_acceptance.inventory.answer import as_much_as_fits
+from gpu_acceptance.inventory.answer import join_fitting
 
 NONE = "none"
 
@@ -60,7 +60,7 @@ def difference(declared: Sequence[DeclaredNode], seen: Iterable[Seen]) -> str:
     for one in seen:
         numbers = found.setdefault(names.get(one.host, one.host), {})
         numbers[one.node] = max(one.num_gpus, numbers.get(one.node, 0))
-    return as_much_as_fits(list(_differences({node.host: node for node in declared}, found))) or NONE
+    return join_fitting(list(_differences({node.host: node for node in declared}, found))) or NONE
 
 
 def _differences(declared: dict[str, DeclaredNode], found: dict[str, dict[int, int]]) -> Iterator[str]:

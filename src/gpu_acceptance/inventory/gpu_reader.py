@@ -1,10 +1,10 @@
-"""Asks NVML for everything that gpu.py names. Opens no CUDA context, needs no privilege, changes nothing.
+"""Reader of all facts in gpu.py from NVML. It opens no CUDA context, needs no privilege and changes nothing.
 
-What NVML would not answer is `Missing` with NVML's own reason. Source: NVML API reference; field ids and constants from nvidia-ml-py.
+A value that NVML does not give is `Missing` with NVML's own reason. Source: NVML API reference; field ids and constants from nvidia-ml-py.
 """
 
-from dataclasses import replace
-from typing import Any, TypeVar
+import itertools
+from typing import Any
 from uuid import UUID
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
@@ -25,9 +25,8 @@ from gpu_acceptance.inventory.gpu import (
     Throttling,
     event_reasons_of,
 )
-from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, library, read_processes, text, word
+from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, library, read_pci_bus_id, read_processes, word
 
-T = TypeVar("T")
 _FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
 _FABRIC_HEALTH = {0: "not supported", 1: "healthy", 2: "unhealthy", 3: "limited capacity"}
 _REMOTES = {0: "gpu", 1: "npu", 2: "switch", 255: "unknown"}
@@ -61,12 +60,12 @@ _RECOVERY = {
 _OTHERS = Missing(Why.NOT_THERE, "only this rank's GPU was asked")
 
 
-def part(parts: Any, index: int) -> Any:
-    """One of several values that came together, or why none came."""
-    return parts if isinstance(parts, Missing) else parts[index]
+def _spread(values: Any, count: int) -> tuple[Any, ...]:
+    """Return values that one call returned together, or as often the reason why there are none."""
+    return (values,) * count if isinstance(values, Missing) else tuple(values)
 
 
-def pcie_of(asker: Asker, handle: object) -> Pcie:
+def _pcie(asker: Asker, handle: object) -> Pcie:
     return Pcie(
         generation=asker.integer("nvmlDeviceGetCurrPcieLinkGeneration", handle),
         width=asker.integer("nvmlDeviceGetCurrPcieLinkWidth", handle),
@@ -77,53 +76,38 @@ def pcie_of(asker: Asker, handle: object) -> Pcie:
     )
 
 
-def nvlinks_of(asker: Asker, handle: object) -> Answer[tuple[NvLink, ...]]:
+def _nvlinks(asker: Asker, handle: object) -> Answer[tuple[NvLink, ...]]:
     count = asker.num_links(handle)
     if isinstance(count, Missing):
         return count
-    answers = asker.fields(handle, [(field, link) for link in range(count) for field in _OF_LINK])
-    return tuple(_nvlink(asker, handle, link, *answers[link * len(_OF_LINK) : (link + 1) * len(_OF_LINK)]) for link in range(count))
-
-
-def _nvlink(asker: Asker, handle: object, link: int, *fields: Answer[int]) -> NvLink:
-    speed_mb_per_s, num_crc_errors, num_replays, num_recoveries = fields
-    return NvLink(
-        index=link,
-        is_active=asker.flag("nvmlDeviceGetNvLinkState", handle, link),
-        speed_mb_per_s=speed_mb_per_s,
-        remote=asker.word(_REMOTES, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link),
-        num_crc_errors=num_crc_errors,
-        num_replays=num_replays,
-        num_recoveries=num_recoveries,
+    answers = iter(asker.fields(handle, [(field, link) for link in range(count) for field in _OF_LINK]))
+    return tuple(
+        NvLink(
+            link,
+            asker.flag("nvmlDeviceGetNvLinkState", handle, link),
+            next(answers),
+            asker.word(_REMOTES, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link),
+            *itertools.islice(answers, len(_OF_LINK) - 1),
+        )
+        for link in range(count)
     )
 
 
-def fabric_of(asker: Asker, handle: object) -> Fabric:
+def _fabric(asker: Asker, handle: object) -> Fabric:
     info = asker.structure("c_nvmlGpuFabricInfo_v3_t", "nvmlDeviceGetGpuFabricInfoV", handle)
     if isinstance(info, Missing):  # an older driver
         info = asker.structure("c_nvmlGpuFabricInfo_v2_t", "nvmlDeviceGetGpuFabricInfoV", handle)
+    health = then(info, lambda info: getattr(info, "healthSummary", 0))
     return Fabric(
         state=then(info, lambda info: word(_FABRIC_STATES, info.state)),
         status=then(info, lambda info: "success" if info.status == 0 else str(asker.pynvml.NVMLError(info.status))),
         clique_id=then(info, lambda info: int(info.cliqueId)),
         cluster_uuid=then(info, lambda info: str(UUID(bytes=bytes(info.clusterUuid)))),
-        health=then(info, _health),
+        health=then(health, lambda health: word(_FABRIC_HEALTH, health) if health else Missing(Why.NOT_SUPPORTED)),
     )
 
 
-def _health(info: Any) -> Answer[str]:
-    summary = getattr(info, "healthSummary", 0)
-    return word(_FABRIC_HEALTH, summary) if summary else Missing(Why.NOT_SUPPORTED)
-
-
-def peer_link(asker: Asker, source: int, target: int, handles: list[object]) -> PeerLink:
-    read, write, nvlink = (
-        asker.word(_P2P, "nvmlDeviceGetP2PStatus", handles[source], handles[target], capability) for capability in (0, 1, 2)
-    )
-    return PeerLink(source, target, read, write, nvlink)
-
-
-def clocks_of(asker: Asker, handle: object) -> Clocks:
+def _clocks(asker: Asker, handle: object) -> Clocks:
     return Clocks(
         sm_mhz=asker.integer("nvmlDeviceGetClockInfo", handle, _SM),
         memory_mhz=asker.integer("nvmlDeviceGetClockInfo", handle, _MEMORY),
@@ -134,7 +118,7 @@ def clocks_of(asker: Asker, handle: object) -> Clocks:
     )
 
 
-def power_of(asker: Asker, handle: object) -> Power:
+def _power(asker: Asker, handle: object) -> Power:
     return Power(
         draw_w=asker.watts("nvmlDeviceGetPowerUsage", handle),
         limit_w=asker.watts("nvmlDeviceGetPowerManagementLimit", handle),
@@ -144,7 +128,7 @@ def power_of(asker: Asker, handle: object) -> Power:
     )
 
 
-def throttling_of(asker: Asker, handle: object) -> Throttling:
+def _throttling(asker: Asker, handle: object) -> Throttling:
     return Throttling(
         reasons=asker.ask("nvmlDeviceGetCurrentClocksEventReasons", handle, make=event_reasons_of),
         sw_power_cap_ns=asker.field(handle, "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP"),
@@ -155,20 +139,12 @@ def throttling_of(asker: Asker, handle: object) -> Throttling:
     )
 
 
-def temperature_of(asker: Asker, handle: object) -> Temperature:
-    return Temperature(
-        gpu_c=asker.integer("nvmlDeviceGetTemperature", handle, 0),
-        memory_c=asker.field(handle, "NVML_FI_DEV_MEMORY_TEMP"),
-        margin_c=asker.integer("nvmlDeviceGetMarginTemperature", handle),
-    )
-
-
-def ecc_of(asker: Asker, handle: object) -> Ecc:
-    mode = asker.flags("nvmlDeviceGetEccMode", handle)
+def _ecc(asker: Asker, handle: object) -> Ecc:
     sram = asker.structure("c_nvmlEccSramErrorStatus_v1_t", "nvmlDeviceGetSramEccErrorStatus", handle)
+    is_on, is_on_after_reboot = _spread(asker.flags("nvmlDeviceGetEccMode", handle), 2)
     return Ecc(
-        is_on=part(mode, 0),
-        is_on_after_reboot=part(mode, 1),
+        is_on=is_on,
+        is_on_after_reboot=is_on_after_reboot,
         volatile=_ecc_counts(asker, handle, 0),
         aggregate=_ecc_counts(asker, handle, 1),
         sram_threshold_exceeded=then(sram, lambda status: bool(status.bThresholdExceeded)),
@@ -177,42 +153,23 @@ def ecc_of(asker: Asker, handle: object) -> Ecc:
 
 def _ecc_counts(asker: Asker, handle: object, counter: int) -> EccCounts:
     """`counter`: 0 volatile, 1 aggregate. Error types: 0 corrected, 1 uncorrected. Places: 7 SRAM, 2 DRAM (NVML's device memory)."""
-    sram_corrected, sram_uncorrected, dram_corrected, dram_uncorrected = (
-        asker.integer("nvmlDeviceGetMemoryErrorCounter", handle, kind, counter, place) for place in (7, 2) for kind in (0, 1)
+    return EccCounts(
+        *(asker.integer("nvmlDeviceGetMemoryErrorCounter", handle, kind, counter, place) for place in (7, 2) for kind in (0, 1))
     )
-    return EccCounts(sram_corrected, sram_uncorrected, dram_corrected, dram_uncorrected)
 
 
-def remapping_of(asker: Asker, handle: object) -> RowRemapping:
+def _remapping(asker: Asker, handle: object) -> RowRemapping:
     rows = asker.ask("nvmlDeviceGetRemappedRows", handle, make=lambda four: (int(four[0]), int(four[1]), bool(four[2]), bool(four[3])))
     histogram = asker.ask(
         "nvmlDeviceGetRowRemapperHistogram",
         handle,
         make=lambda banks: tuple(int(getattr(banks, name)) for name in ("max", "high", "partial", "low", "none")),
     )
-    return RowRemapping(
-        num_corrected_rows=part(rows, 0),
-        num_uncorrected_rows=part(rows, 1),
-        is_pending=part(rows, 2),
-        has_failed=part(rows, 3),
-        num_banks_full=part(histogram, 0),
-        num_banks_high=part(histogram, 1),
-        num_banks_partial=part(histogram, 2),
-        num_banks_low=part(histogram, 3),
-        num_banks_none=part(histogram, 4),
-    )
-
-
-def retired_pages_of(asker: Asker, handle: object) -> RetiredPages:
-    return RetiredPages(  # causes: 0 several single-bit errors, 1 one double-bit error
-        num_single_bit=asker.ask("nvmlDeviceGetRetiredPages", handle, 0, make=len),
-        num_double_bit=asker.ask("nvmlDeviceGetRetiredPages", handle, 1, make=len),
-        is_pending=asker.flag("nvmlDeviceGetRetiredPagesPendingStatus", handle),
-    )
+    return RowRemapping(*_spread(rows, 4), *_spread(histogram, 5))
 
 
 def read(uuid: str = "") -> GpusReading:
-    """All GPUs of this node. With a `uuid` all of that one and its peers, of the others their names alone: 8 ranks ask at once."""
+    """Read all GPUs of this node. With a `uuid`, that GPU and its peer links, and only the names of the others: 8 ranks ask at once."""
     try:
         with library() as pynvml:
             return _read(Asker(pynvml), uuid)
@@ -221,17 +178,17 @@ def read(uuid: str = "") -> GpusReading:
 
 
 def read_pcie(uuid: str) -> Pcie:
-    """The link of one GPU alone: it takes no longer than a copy that keeps the link awake."""
+    """Read the link of one GPU alone, which takes no longer than a copy that keeps the link awake."""
     try:
         with library() as pynvml:
             asker = Asker(pynvml)
-            return pcie_of(asker, asker.ask("nvmlDeviceGetHandleByUUID", uuid, make=lambda handle: handle))
+            return _pcie(asker, asker.handle(uuid))
     except NoNvmlError as error:
-        missing = Missing(Why.NOT_THERE, str(error))
-        return Pcie(missing, missing, missing, missing, missing, missing)
+        return Pcie(*[Missing(Why.NOT_THERE, str(error))] * 6)
 
 
 def not_read(why: Missing) -> GpusReading:
+    """Return a reading in which everything is missing for this reason."""
     return GpusReading(why, why, why, ())
 
 
@@ -243,62 +200,64 @@ def _read(asker: Asker, only: str) -> GpusReading:
         return GpusReading(driver, cuda, count, ())
     handles = [asker.ask("nvmlDeviceGetHandleByIndex", index, make=lambda handle: handle) for index in range(count)]
     asked = [not only or asker.text("nvmlDeviceGetUUID", handle) == only for handle in handles]
-    gpus = tuple((_gpu if asked[index] else _named)(asker, index, handle) for index, handle in enumerate(handles))
-    pairs = [(source, target) for source in range(count) for target in range(count) if source != target and asked[source]]
-    return GpusReading(driver, cuda, gpus, tuple(peer_link(asker, source, target, handles) for source, target in pairs))
+    gpus = tuple(_gpu(asker, index, handle, handle if asked[index] else _OTHERS) for index, handle in enumerate(handles))
+    peers = [_peer_link(asker, handles, *pair) for pair in itertools.permutations(range(count), 2) if asked[pair[0]]]
+    return GpusReading(driver, cuda, gpus, tuple(peers))
 
 
-def _gpu(asker: Asker, index: int, handle: object) -> GpuReading:
+def _peer_link(asker: Asker, handles: list[object], source: int, target: int) -> PeerLink:
+    """Read the three capabilities of a pair: read, write, NVLink."""
+    return PeerLink(
+        source, target, *(asker.word(_P2P, "nvmlDeviceGetP2PStatus", handles[source], handles[target], kind) for kind in (0, 1, 2))
+    )
+
+
+def _gpu(asker: Asker, index: int, named: object, handle: object) -> GpuReading:
+    """Read one GPU. `named`: its handle, for its names; `handle`: the same for all other facts, missing where another rank asks."""
     memory = asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: (int(info.total), int(info.used), int(info.free)))
-    mig = asker.flags("nvmlDeviceGetMigMode", handle)
-    repair = asker.flags("nvmlDeviceGetRepairStatus", handle)
+    mig = _spread(asker.flags("nvmlDeviceGetMigMode", handle), 2)
+    repair = _spread(asker.flags("nvmlDeviceGetRepairStatus", handle), 2)
+    total_bytes, used_bytes, free_bytes = _spread(memory, 3)
     return GpuReading(
         index=index,
-        name=asker.text("nvmlDeviceGetName", handle),
-        uuid=asker.text("nvmlDeviceGetUUID", handle),
-        serial=asker.text("nvmlDeviceGetSerial", handle),
+        name=asker.text("nvmlDeviceGetName", named),
+        uuid=asker.text("nvmlDeviceGetUUID", named),
+        serial=asker.text("nvmlDeviceGetSerial", named),
         part_number=asker.text("nvmlDeviceGetBoardPartNumber", handle),
         vbios=asker.text("nvmlDeviceGetVbiosVersion", handle),
         inforom=asker.text("nvmlDeviceGetInforomImageVersion", handle),
         gsp_firmware=asker.text("nvmlDeviceGetGspFirmwareVersion", handle),
-        pci_bus_id=_pci_bus_id(asker, handle),
+        pci_bus_id=read_pci_bus_id(asker, named),
         module_id=asker.integer("nvmlDeviceGetModuleId", handle),
         virtualization=asker.word(_VIRTUALIZATION, "nvmlDeviceGetVirtualizationMode", handle),
-        total_bytes=part(memory, 0),
-        used_bytes=part(memory, 1),
-        free_bytes=part(memory, 2),
-        mig_is_on=part(mig, 0),
-        mig_is_on_after_reset=part(mig, 1),
+        total_bytes=total_bytes,
+        used_bytes=used_bytes,
+        free_bytes=free_bytes,
+        mig_is_on=mig[0],
+        mig_is_on_after_reset=mig[1],
         persistence_is_on=asker.flag("nvmlDeviceGetPersistenceMode", handle),
         compute_mode=asker.word(_COMPUTE_MODES, "nvmlDeviceGetComputeMode", handle),
         recovery_action=then(asker.field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"), lambda value: word(_RECOVERY, value)),
-        channel_repair_is_pending=part(repair, 0),
-        tpc_repair_is_pending=part(repair, 1),
+        channel_repair_is_pending=repair[0],
+        tpc_repair_is_pending=repair[1],
         has_unrepairable_memory=asker.flag("nvmlDeviceGetUnrepairableMemoryFlag_v1", handle),
-        ecc=ecc_of(asker, handle),
-        remapping=remapping_of(asker, handle),
-        retired_pages=retired_pages_of(asker, handle),
-        clocks=clocks_of(asker, handle),
-        power=power_of(asker, handle),
-        throttling=throttling_of(asker, handle),
-        temperature=temperature_of(asker, handle),
-        pcie=pcie_of(asker, handle),
-        nvlinks=nvlinks_of(asker, handle),
-        fabric=fabric_of(asker, handle),
+        ecc=_ecc(asker, handle),
+        remapping=_remapping(asker, handle),
+        retired_pages=RetiredPages(  # causes: 0 several single-bit errors, 1 one double-bit error
+            num_single_bit=asker.ask("nvmlDeviceGetRetiredPages", handle, 0, make=len),
+            num_double_bit=asker.ask("nvmlDeviceGetRetiredPages", handle, 1, make=len),
+            is_pending=asker.flag("nvmlDeviceGetRetiredPagesPendingStatus", handle),
+        ),
+        clocks=_clocks(asker, handle),
+        power=_power(asker, handle),
+        throttling=_throttling(asker, handle),
+        temperature=Temperature(
+            gpu_c=asker.integer("nvmlDeviceGetTemperature", handle, 0),
+            memory_c=asker.field(handle, "NVML_FI_DEV_MEMORY_TEMP"),
+            margin_c=asker.integer("nvmlDeviceGetMarginTemperature", handle),
+        ),
+        pcie=_pcie(asker, handle),
+        nvlinks=_nvlinks(asker, handle),
+        fabric=_fabric(asker, handle),
         processes=read_processes(asker, handle),
     )
-
-
-def _named(asker: Asker, index: int, handle: object) -> GpuReading:
-    """Of a GPU that another rank asks."""
-    return replace(
-        _gpu(asker, index, _OTHERS),
-        name=asker.text("nvmlDeviceGetName", handle),
-        uuid=asker.text("nvmlDeviceGetUUID", handle),
-        serial=asker.text("nvmlDeviceGetSerial", handle),
-        pci_bus_id=_pci_bus_id(asker, handle),
-    )
-
-
-def _pci_bus_id(asker: Asker, handle: object) -> Answer[str]:
-    return asker.ask("nvmlDeviceGetPciInfo", handle, make=lambda info: text(info.busId))

@@ -14,6 +14,9 @@ from gpu_acceptance.inventory.pci_topology import Distance, Place, distance, nea
 T = TypeVar("T")
 Labels = dict[str, str | int]  # of figures, as record/figure.py has them
 
+# InfiniBand specification, PortCounters: errors that a good link does not count, and the bits of each counter, which stops at its highest
+# value. Traffic and waiting for credits are no errors.
+LINK_ERRORS = {"link_downed": 8, "link_error_recovery": 8, "symbol_error": 16, "port_rcv_errors": 16, "port_xmit_discards": 16}
 _MOST_GIDS = 16  # entries of a port's GID table that are looked at; RoCE has 256, and its types are all among the first
 _NO_PLACE = Missing(Why.NOT_THERE, "the PCI bus was not asked for it")
 

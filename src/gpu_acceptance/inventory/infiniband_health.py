@@ -11,6 +11,7 @@ from functools import partial
 from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.infiniband import (
+    LINK_ERRORS,
     Counter,
     GpuDirectRdma,
     InfiniBand,
@@ -22,14 +23,13 @@ from gpu_acceptance.inventory.infiniband import (
     nearest_devices,
 )
 from gpu_acceptance.inventory.pci_topology import Place
-from gpu_acceptance.inventory.port_counters import LINK_ERRORS
 
 Value = Answer[bool] | Answer[int] | Answer[float] | Answer[str]
 Finding = tuple[str, Value, str, str] | tuple[str, Value, str, str, Labels]  # metric, value, unit, where
 Findings = Iterator[Finding]
 _Named = tuple[tuple[PortName, T], ...]  # a value of each port
 
-# mlx5 (port_counters.py): packets that were lost, came out of order, or were damaged on the way. Congestion marks are no errors, and
+# mlx5: packets that were lost, came out of order, or were damaged on the way. Congestion marks are no errors, and
 # local_ack_timeout_err also counts on the peers of a job that was killed.
 _ROCE_ERRORS = ("out_of_sequence", "packet_seq_err", "rx_icrc_encapsulated")
 _ROCE = "Ethernet"  # the link layer of a RoCE port

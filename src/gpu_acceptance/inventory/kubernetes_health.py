@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpu_acceptance.inventory import kubernetes
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, as_much_as_fits, named
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, join_fitting, join_names
 from gpu_acceptance.inventory.kubernetes import GPU, Node, Pod, Taint, Told, labels_of, number_of, taints_of
 
 Findings = Iterator[tuple[str, Answer[bool | int], str, str]]
@@ -34,9 +34,9 @@ def node(told: Told) -> Findings:
     yield "kubernetes.node.ready", status == "True" if status else _no_condition(found, "Ready"), "bool", reason
     lacking = next((name for name in _PRESSURE if name not in found.conditions), None)
     bad = [f"{name} {found.conditions[name][0]}" for name in (*_PRESSURE, *_NETWORK) if _is_bad(found, name)]
-    yield "kubernetes.node.pressure", _no_condition(found, lacking) if lacking else len(bad), "count", named(bad)
+    yield "kubernetes.node.pressure", _no_condition(found, lacking) if lacking else len(bad), "count", join_names(bad)
     taints = bad_taints(found.taints)
-    yield "kubernetes.node.taints", len(taints), "count", named(taints)
+    yield "kubernetes.node.taints", len(taints), "count", join_names(taints)
 
 
 def bad_taints(taints: Sequence[Taint]) -> list[str]:
@@ -67,7 +67,12 @@ def devices(told: Told) -> Findings:
     yield "kubernetes.devices.gpus", sum(gpus), "count", "" if gpus else f"no {GPU}: its device plugin does not run"
     lost = [one for one in found.devices if one.allocatable < one.capacity]
     number = sum(one.capacity - one.allocatable for one in lost)
-    yield "kubernetes.devices.withdrawn", number, "count", named([f"{one.resource} {one.allocatable} of {one.capacity}" for one in lost])
+    yield (
+        "kubernetes.devices.withdrawn",
+        number,
+        "count",
+        join_names([f"{one.resource} {one.allocatable} of {one.capacity}" for one in lost]),
+    )
 
 
 def pods(told: Told) -> Findings:
@@ -79,9 +84,9 @@ def pods(told: Told) -> Findings:
         yield from _unknown("pods", lack, same_run="count", others="count")
         return
     same = [pod for pod in found if pod is own or (own.owner and pod.owner == own.owner)]
-    yield "kubernetes.pods.same_run", len(same), "count", named([pod.name for pod in same])
+    yield "kubernetes.pods.same_run", len(same), "count", join_names([pod.name for pod in same])
     others = [pod.name + how for pod in found if pod not in same and (how := _how_it_has_devices(pod)) is not None]
-    yield "kubernetes.pods.others", len(others), "count", named(others)
+    yield "kubernetes.pods.others", len(others), "count", join_names(others)
 
 
 def _how_it_has_devices(pod: Pod) -> str | None:
@@ -169,7 +174,7 @@ def elsewhere_facts(told: Told, candidates: Answer[Sequence[Candidate]], used: C
         return
     others = [one for one in candidates if one.name not in used]
     yield "kubernetes.nodes.untested", len(others), "count"
-    yield "kubernetes.nodes.untested_names", as_much_as_fits([_said(one) for one in others]) or "none", "text"
+    yield "kubernetes.nodes.untested_names", join_fitting([_said(one) for one in others]) or "none", "text"
 
 
 def _said(node: Candidate) -> str:
@@ -185,9 +190,9 @@ def own_facts(told: Told) -> Facts:
         yield from ((f"kubernetes.node.{name}", node, "text") for name in ("name", "all_taints", "labels"))
         return
     yield "kubernetes.node.name", node.name, "text"
-    yield "kubernetes.node.all_taints", as_much_as_fits([_of_taint(one) for one in node.taints]) or "none", "text"
+    yield "kubernetes.node.all_taints", join_fitting([_of_taint(one) for one in node.taints]) or "none", "text"
     labels = [f"{key}={node.labels[key]}" for key in sorted(node.labels, key=_order)]
-    yield "kubernetes.node.labels", as_much_as_fits(labels) or "none", "text"
+    yield "kubernetes.node.labels", join_fitting(labels) or "none", "text"
 
 
 def _of_taint(taint: Taint) -> str:

@@ -16,7 +16,7 @@ COLLECTIVES = tuple(_FUNCTIONS)
 _MOST_PAIRS = 4  # named of one transport
 NicFinding = tuple[str, Answer[int] | Answer[float] | Answer[str], str, str]  # metric, value, unit, detail
 NicFindings = Iterator[NicFinding]
-Counted = Mapping[tuple[str, str], Answer[int]]  # what port_counters.read gives
+Counted = Mapping[tuple[str, str], Answer[int]]  # what counters.read_ports gives
 Bytes = Mapping[str, int]  # by port, `mlx5_3 port 1`
 
 _MOST_NAMES = 900  # characters, of one rank

@@ -1,14 +1,15 @@
-"""NVML: opened once, asked with patience, and what it answers first: names, drivers, and who uses a GPU."""
+"""NVML: the library, calls with a timeout, and the first facts: names of GPUs, the driver, and processes on a GPU."""
 
 import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
 from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse
 
 T = TypeVar("T")
@@ -18,7 +19,7 @@ _MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siV
 
 
 class Patience(Generic[T]):
-    """Waits `timeout_s` for a call, then answers `otherwise`. While an earlier call still hangs, a new one would only hang behind it."""
+    """Waits `timeout_s` for a call, then returns `otherwise`; at once while an earlier call still hangs."""
 
     def __init__(self, timeout_s: float, otherwise: T) -> None:
         self._timeout_s = timeout_s
@@ -26,7 +27,7 @@ class Patience(Generic[T]):
         self._hanging: threading.Thread | None = None
 
     def call(self, function: Callable[[], T]) -> T:
-        """What the function returns or raises."""
+        """Return or raise what the function does."""
         if self._hanging and self._hanging.is_alive():
             return self._otherwise
         answers: list[T] = []
@@ -48,13 +49,14 @@ class Patience(Generic[T]):
 
 @dataclass(frozen=True)
 class Asker:
-    """One way to put a question to NVML: what it returns, made plain, or why there is no answer."""
+    """Calls functions of NVML by name; a failed call is a Missing with NVML's own reason."""
 
     pynvml: Any
 
     def ask(self, name: str, *arguments: object, make: Callable[[Any], T]) -> T | Missing:
+        """Return what `make` makes of the result; without a call where an argument, like the handle of a lost GPU, is missing."""
         if lacking := next((one for one in arguments if isinstance(one, Missing)), None):
-            return lacking  # of what is not there, nothing can be told
+            return lacking
         function = getattr(self.pynvml, name, None)
         if function is None:
             return Missing(Why.NOT_SUPPORTED, f"this nvidia-ml-py has no {name}")
@@ -64,6 +66,10 @@ class Asker:
             return self._why(name, error)
         except (ctypes.ArgumentError, ValueError, TypeError, AttributeError, LookupError) as error:
             return Missing(Why.UNREADABLE, f"{name}: {type(error).__name__}: {error}"[:200])
+
+    def handle(self, uuid: str) -> object | Missing:
+        """Find a GPU by its UUID."""
+        return self.ask("nvmlDeviceGetHandleByUUID", uuid, make=lambda handle: handle)
 
     def integer(self, name: str, *arguments: object) -> Answer[int]:
         return self.ask(name, *arguments, make=int)
@@ -75,7 +81,7 @@ class Asker:
         return self.ask(name, *arguments, make=bool)
 
     def flags(self, name: str, *arguments: object) -> tuple[bool, bool] | Missing:
-        """Now, and after the next reset or reboot; or two flags of another kind."""
+        """Return two flags: now and after the next reset or reboot, or two of another kind."""
         return self.ask(name, *arguments, make=lambda both: (bool(both[0]), bool(both[1])))
 
     def watts(self, name: str, *arguments: object) -> Answer[float]:
@@ -85,14 +91,14 @@ class Asker:
         return self.ask(name, *arguments, make=lambda value: word(words, int(value)))
 
     def field(self, device: object, name: str, scope: int = 0) -> Answer[int]:
-        """A field value by the name of its constant, of one link where `scope` says so."""
+        """Return a field value by the name of its constant; `scope` is the number of a link."""
         return self.fields(device, [(name, scope)])[0]
 
     def fields(self, device: object, wanted: Sequence[tuple[str, int]]) -> list[Answer[int]]:
-        """Values of many fields at once, by name and scope; each answers for itself. One call costs less than one for each.
+        """Return many field values by name and scope. One call for all costs less than one for each.
 
-        One thread at a time: beside one that reads the traffic of NVLinks, 20 to 127 of 150 readings of their errors were "not supported"
-        (H200, driver 580); none when both came here, none beside another process: tools/gpu/nvlink_race.py.
+        Only one thread asks at a time: while another thread read the traffic of NVLinks, 20 to 127 of 150 readings of their errors were
+        "not supported" (H200, driver 580); none with this lock, none beside another process: tools/gpu/nvlink_race.py.
         """
         known = [(getattr(self.pynvml, name), scope) for name, scope in wanted if hasattr(self.pynvml, name)]
         with _ONE_AT_A_TIME:
@@ -114,14 +120,14 @@ class Asker:
         return int(getattr(value.value, member))
 
     def num_links(self, device: object) -> Answer[int]:
-        """NVLinks of a GPU."""
+        """Return the number of NVLinks of a GPU."""
         count = self.field(device, "NVML_FI_DEV_NVLINK_LINK_COUNT")
         if isinstance(count, int) and count > _MOST_LINKS:
             return Missing(Why.UNREADABLE, f"NVML_FI_DEV_NVLINK_LINK_COUNT: {count} links, more than any GPU has")
         return count
 
     def structure(self, type_name: str, name: str, device: object) -> Any | Missing:
-        """What a function writes into a structure that carries its version."""
+        """Return a structure that carries its version, filled by a function."""
         make_structure = getattr(self.pynvml, type_name, None)
         if make_structure is None:
             return Missing(Why.NOT_SUPPORTED, f"this nvidia-ml-py has no {type_name}")
@@ -142,133 +148,121 @@ class Asker:
 
 
 def is_lacking(answer: Answer[object]) -> bool:
-    """Whether NVML says that this GPU does not support it."""
+    """Return True where NVML says that this GPU does not support it."""
     return isinstance(answer, Missing) and answer.missing is Why.NOT_SUPPORTED
 
 
 def word(words: dict[int, str], value: int) -> str:
-    """What a number of an enumeration stands for; one that a later NVML may bring is said to be unknown."""
+    """Return the word for a number of an enumeration; `unknown (9)` for one of a later NVML."""
     return words.get(value, f"unknown ({value})")
 
 
 def text(value: str | bytes) -> str:
+    """Return a text of NVML, which some versions of nvidia-ml-py give as bytes."""
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
-def read_use(asker: Asker, handle: object) -> GpuUse:
-    used_bytes = asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: int(info.used))
-    return GpuUse(read_processes(asker, handle), used_bytes)
-
-
 def read_processes(asker: Asker, handle: object) -> Answer[tuple[GpuProcess, ...]]:
-    """Those with a compute context, sorted by pid."""
+    """Return the processes with a compute context, sorted by pid."""
     return asker.ask("nvmlDeviceGetComputeRunningProcesses", handle, make=_processes)
 
 
 def _processes(found: list[Any]) -> tuple[GpuProcess, ...]:
     """NVML does not know the memory of a process under some driver models, and in a container."""
     unknown = Missing(Why.NOT_SUPPORTED)
-    return tuple(
-        GpuProcess(int(one.pid), unknown if one.usedGpuMemory is None else int(one.usedGpuMemory))
-        for one in sorted(found, key=lambda one: int(one.pid))
-    )
+    used = {int(one.pid): unknown if one.usedGpuMemory is None else int(one.usedGpuMemory) for one in found}
+    return tuple(GpuProcess(pid, used[pid]) for pid in sorted(used))
 
 
 @dataclass(frozen=True)
 class NvmlReading:
-    """`problem` is empty when everything answered; otherwise it says what did not, in words for a person."""
+    """GPUs and driver of this node. `problem` names what did not answer; empty where all did."""
 
     gpus: tuple[Gpu, ...] = ()
     driver_version: str = ""
     problem: str = ""
 
 
-_READ_S = 60.0  # a driver without persistence sets up each GPU when it is asked first: seconds for each
+_READ_S = 60.0  # a driver without persistence mode sets up each GPU at its first question: seconds for each
 _READ: Patience[NvmlReading] = Patience(_READ_S, NvmlReading(problem=f"NVML has not answered for {_READ_S:g} s"))
 _MEMORY: Patience[int | None] = Patience(2.0, None)
 
 
 class NoNvmlError(Exception):
-    """The library or the driver behind it is not there."""
+    """The library, or the driver that it needs, is not there."""
 
 
 def read() -> NvmlReading:
-    """All GPUs that NVML shows, in its order. A GPU that does not answer is listed with empty fields, never left out."""
+    """Return all GPUs that NVML shows, in its order. A GPU that does not answer is listed with empty fields, never left out."""
     return _READ.call(_read)
 
 
 def _read() -> NvmlReading:
     try:
         with library() as pynvml:
-            asker = _Asker(pynvml)
-            count = asker.ask("number of GPUs", 0, pynvml.nvmlDeviceGetCount)
-            gpus = tuple(_gpu(asker, index) for index in range(count))
-            driver_version = asker.text("driver version", pynvml.nvmlSystemGetDriverVersion)
-            return NvmlReading(gpus, driver_version, "; ".join(asker.problems))
+            asker = Asker(pynvml)
+            problems: list[str] = []
+            count = _required("number of GPUs", asker.integer("nvmlDeviceGetCount"), problems) or 0
+            gpus = tuple(_gpu(asker, index, problems) for index in range(count))
+            driver_version = _optional("driver version", asker.text("nvmlSystemGetDriverVersion"), problems) or ""
+            return NvmlReading(gpus, driver_version, "; ".join(problems))
     except NoNvmlError as error:
         return NvmlReading(problem=str(error))
 
 
+def _required(what: str, answer: Answer[T], problems: list[str]) -> T | None:
+    if not isinstance(answer, Missing):
+        return answer
+    problems.append(f"{what}: {answer.detail or answer}")
+    return None
+
+
+def _optional(what: str, answer: Answer[T], problems: list[str]) -> T | None:
+    """Return the value. A GPU that does not support it is no problem."""
+    return None if is_lacking(answer) else _required(what, answer, problems)
+
+
+def _gpu(asker: Asker, index: int, problems: list[str]) -> Gpu:
+    handle = _required(f"GPU {index}", asker.ask("nvmlDeviceGetHandleByIndex", index, make=lambda handle: handle), problems)
+    if handle is None:
+        return Gpu(index=index, name="")
+
+    def fact(what: str, answer: Answer[str]) -> str:
+        return _optional(f"GPU {index} {what}", answer, problems) or ""
+
+    memory = asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: (int(info.total), int(info.used)))
+    return Gpu(
+        index=index,
+        name=fact("name", asker.text("nvmlDeviceGetName", handle)),
+        uuid=fact("UUID", asker.text("nvmlDeviceGetUUID", handle)),
+        serial=fact("serial", asker.text("nvmlDeviceGetSerial", handle)),
+        pci_bus_id=fact("PCI address", read_pci_bus_id(asker, handle)),
+        part_number=fact("part number", asker.text("nvmlDeviceGetBoardPartNumber", handle)),
+        vbios=fact("VBIOS", asker.text("nvmlDeviceGetVbiosVersion", handle)),
+        memory_bytes=(_optional(f"GPU {index} memory", memory, problems) or (0,))[0],
+        use=GpuUse(read_processes(asker, handle), then(memory, itemgetter(1))),
+    )
+
+
+def read_pci_bus_id(asker: Asker, handle: object) -> Answer[str]:
+    """Return the PCI address as NVML writes it, `00000000:3B:00.0`."""
+    return asker.ask("nvmlDeviceGetPciInfo", handle, make=lambda info: text(info.busId))
+
+
 def memory_used_bytes(index: int) -> int | None:
-    """Bytes in use on one GPU, the driver's own (some 600 MiB on an idle one) included; None where NVML does not answer."""
+    """Return bytes in use on one GPU, some 600 MiB of the driver on an idle one included; None where NVML does not answer."""
     return _MEMORY.call(partial(_memory_used_bytes, index))
 
 
 def _memory_used_bytes(index: int) -> int | None:
-    try:
-        with library() as pynvml:
-            try:
-                return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index)).used)
-            except pynvml.NVMLError:
-                return None
-    except NoNvmlError:
-        return None
-
-
-@dataclass
-class _Asker:
-    """Asks NVML; keeps what went wrong. That a GPU does not have something is an answer, not a problem."""
-
-    pynvml: Any
-    problems: list[str] = field(default_factory=list)
-
-    def ask(self, what: str, missing: T, function: Callable[..., T], *arguments: object) -> T:
-        try:
-            return function(*arguments)
-        except self.pynvml.NVMLError_NotSupported:
-            return missing
-        except (self.pynvml.NVMLError, UnicodeDecodeError) as error:  # nvidia-ml-py decodes as UTF-8 what a damaged inforom holds
-            self.problems.append(f"{what}: {error}")
-            return missing
-
-    def text(self, what: str, function: Callable[..., str | bytes], *arguments: object) -> str:
-        empty: str | bytes = ""
-        answer = self.ask(what, empty, function, *arguments)  # bytes from older versions of the library
-        return answer.decode("utf-8", "backslashreplace") if isinstance(answer, bytes) else answer
-
-
-def _gpu(asker: _Asker, index: int) -> Gpu:
-    pynvml, name = asker.pynvml, f"GPU {index}"
-    handle = asker.ask(name, None, pynvml.nvmlDeviceGetHandleByIndex, index)
-    if handle is None:
-        return Gpu(index=index, name="")
-    pci = asker.ask(f"{name} PCI address", None, pynvml.nvmlDeviceGetPciInfo, handle)
-    memory = asker.ask(f"{name} memory", None, pynvml.nvmlDeviceGetMemoryInfo, handle)
-    return Gpu(
-        index=index,
-        name=asker.text(f"{name} name", pynvml.nvmlDeviceGetName, handle),
-        uuid=asker.text(f"{name} UUID", pynvml.nvmlDeviceGetUUID, handle),
-        serial=asker.text(f"{name} serial", pynvml.nvmlDeviceGetSerial, handle),
-        pci_bus_id="" if pci is None else asker.text(f"{name} PCI address", lambda: pci.busId),
-        part_number=asker.text(f"{name} part number", pynvml.nvmlDeviceGetBoardPartNumber, handle),
-        vbios=asker.text(f"{name} VBIOS", pynvml.nvmlDeviceGetVbiosVersion, handle),
-        memory_bytes=0 if memory is None else int(memory.total),
-        use=read_use(Asker(pynvml), handle),
-    )
+    with suppress(NoNvmlError), library() as pynvml, suppress(pynvml.NVMLError):
+        return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index)).used)
+    return None
 
 
 @contextmanager
 def library() -> Iterator[Any]:
+    """Open NVML and close it again. Raises NoNvmlError."""
     try:
         import pynvml
     except ImportError as error:
@@ -280,5 +274,5 @@ def library() -> Iterator[Any]:
     try:
         yield pynvml
     finally:
-        with suppress(pynvml.NVMLError):  # of a GPU that was lost meanwhile; what was read has been read
+        with suppress(pynvml.NVMLError):  # where a GPU was lost meanwhile; what was read still holds
             pynvml.nvmlShutdown()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import psutil
 
-from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Unlimited, Why, as_cpu_list, as_much_as_fits, named
+from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Unlimited, Why, as_cpu_list, join_fitting, join_names
 from gpu_acceptance.inventory.slurm import JOB, NODE, Job, Node, Partition, Promise, ask, own_node, parsed
 
 _NONCE = "GPU_ACCEPTANCE_NONCE"
@@ -99,8 +99,8 @@ def controller(answers: Answer[Mapping[str, bool]]) -> Findings:
         yield from _unknown("controller", answers, up="count", down="count")
         return
     up, down = ([place for place, answer in answers.items() if answer is wanted] for wanted in (True, False))
-    yield "slurm.controller.up", len(up), "count", named(up)
-    yield "slurm.controller.down", len(down), "count", named(down)
+    yield "slurm.controller.up", len(up), "count", join_names(up)
+    yield "slurm.controller.down", len(down), "count", join_names(down)
 
 
 def allocation(allocated: Answer[Sequence[Node]], job: str, homes: Sequence[str]) -> Findings:
@@ -109,14 +109,14 @@ def allocation(allocated: Answer[Sequence[Node]], job: str, homes: Sequence[str]
         yield from _unknown("allocation", allocated, unsound="count", unused="count", doubled="count", strangers="count")
         return
     unsound = [state_of(node) for node in allocated if node.state not in _AT_WORK or set(node.flags) - _SOUND]
-    yield "slurm.allocation.unsound", len(unsound), "count", named(unsound)
+    yield "slurm.allocation.unsound", len(unsound), "count", join_names(unsound)
     wanted, used = {f"{job} {node.name}" for node in allocated}, Counter(homes)
     unused = sorted(wanted - used.keys())
-    yield "slurm.allocation.unused", len(unused), "count", named([home.partition(" ")[2] for home in unused])
+    yield "slurm.allocation.unused", len(unused), "count", join_names([home.partition(" ")[2] for home in unused])
     doubled = [home.partition(" ")[2] for home, number in used.items() if number > 1]
-    yield "slurm.allocation.doubled", len(doubled), "count", named(doubled)
+    yield "slurm.allocation.doubled", len(doubled), "count", join_names(doubled)
     strangers = sorted(used.keys() - wanted)
-    yield "slurm.allocation.strangers", len(strangers), "count", named([f"job and node {home!r}" for home in strangers])
+    yield "slurm.allocation.strangers", len(strangers), "count", join_names([f"job and node {home!r}" for home in strangers])
 
 
 def partition(told: Answer[Partition]) -> Findings:
@@ -128,7 +128,7 @@ def partition_facts(nodes: Answer[Sequence[Node]]) -> Iterator[tuple[str, Answer
     """How many nodes no job starts on, and which: the verdict says of how many of them it does not speak."""
     out = nodes if isinstance(nodes, Missing) else [node for node in nodes if node.state not in _WORKING or set(node.flags) & _OUT]
     yield "slurm.partition.untested", out if isinstance(out, Missing) else len(out), "count"
-    yield "slurm.partition.untested_nodes", out if isinstance(out, Missing) else as_much_as_fits(list(map(state_of, out))) or "none", "text"
+    yield "slurm.partition.untested_nodes", out if isinstance(out, Missing) else join_fitting(list(map(state_of, out))) or "none", "text"
 
 
 def state_of(node: Node) -> str:
@@ -183,7 +183,7 @@ def gpus(given: Answer[Promise], num_seen: int) -> Findings:
 
 def round_trip(made: Answer[RoundTrip]) -> Findings:
     lost: Answer[int] = made if isinstance(made, Missing) else len(made.lost)
-    yield "slurm.round_trip.lost", lost, "count", "" if isinstance(made, Missing) else made.error or named(made.lost)
+    yield "slurm.round_trip.lost", lost, "count", "" if isinstance(made, Missing) else made.error or join_names(made.lost)
 
 
 def time(job: Answer[Job], planned_end: str | None, now_s: float) -> Findings:
@@ -202,7 +202,7 @@ def _unplanned(ends_s: int | None, planned_end: str | None) -> Answer[int]:
 
 
 def leftovers(found: Answer[Sequence[str]]) -> Findings:
-    said = "" if isinstance(found, Missing) else named(found)
+    said = "" if isinstance(found, Missing) else join_names(found)
     yield "slurm.leftovers.processes", found if isinstance(found, Missing) else len(found), "count", said
 
 

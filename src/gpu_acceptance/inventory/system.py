@@ -1,7 +1,6 @@
 """The host: its name, operating system, firmware, and memory."""
 
 import os
-import platform
 import re
 import shlex
 import socket
@@ -68,11 +67,6 @@ def own_loopback_address(path: Path = Path("/etc/hosts")) -> str:
     entries = [line.partition("#")[0].split() for line in lines]
     found = [address for address, *names in filter(None, entries) if socket.gethostname() in names]
     return found[0] if found and all(address.startswith("127.") or address == "::1" for address in found) else ""
-
-
-def kernel() -> str:
-    """`6.8.0-45-generic`."""
-    return platform.release()
 
 
 def chassis_serial(root: Path = Path("/sys")) -> str:

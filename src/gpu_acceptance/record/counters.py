@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from gpu_acceptance.base.text import clip, each_once, first_few
-from gpu_acceptance.inventory import gpu_counters, nccl_log
+from gpu_acceptance.inventory import counters, nccl_log
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.inventory.gpu_counters import CountersReading
+from gpu_acceptance.inventory.counters import CountersReading
 from gpu_acceptance.inventory.infiniband import PortName
 from gpu_acceptance.inventory.xids import labels_of, meaning_of
 from gpu_acceptance.record.figure import NONE, Figure, figure_of, make_figure
@@ -63,7 +63,7 @@ def _figure(metric: str, warnings: list[str], limited: frozenset[str], *, is_who
 
 
 def risen(
-    before: CountersReading, after: CountersReading, limited: frozenset[str], names: Collection[str] = gpu_counters.NAMES
+    before: CountersReading, after: CountersReading, limited: frozenset[str], names: Collection[str] = counters.GPU_NAMES
 ) -> tuple[Figure, ...]:
     """One figure for each of these counters that has a limit (`limited`: their metrics), and for each other one that rose."""
     figures = [_counter_figure(name, before, after, limited) for name in names]

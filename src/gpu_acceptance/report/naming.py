@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from gpu_acceptance.base.model import Model, encode, first_problem
 from gpu_acceptance.folder.files import RecordError, read_regular, sha256_of, write_atomically
-from gpu_acceptance.inventory.answer import Why, those_that_fitted
+from gpu_acceptance.inventory.answer import Why, split_fitting
 from gpu_acceptance.record.job import RankFacts, RankIdentity
 from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.record.run_record import RunPlan, RunRecord
@@ -175,7 +175,7 @@ def _nodes_of_a_cluster(record: RunRecord) -> Iterator[str]:
     ranks = (rank for row in record.rows for attempt in row.attempts for rank in attempt.ranks)
     for figure in (figure for rank in ranks for figure in rank.figures):
         if figure.metric in _NODES and isinstance(figure.value, str) and figure.value != "none":
-            yield from (node.split(" ", 1)[0] for node in those_that_fitted(figure.value))
+            yield from (node.split(" ", 1)[0] for node in split_fitting(figure.value))
 
 
 def learn_texts(texts: Iterable[str], stand_ins: StandIns) -> None:

@@ -8,13 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpu_acceptance.inventory import gpu, gpu_counters, port_counters
+from gpu_acceptance.inventory import counters, gpu
 from gpu_acceptance.inventory.answer import Missing
-from gpu_acceptance.inventory.gpu_counters import CountersReading, GpuCounters, unread
+from gpu_acceptance.inventory.counters import CountersReading, GpuCounters, unread
 from gpu_acceptance.inventory.nvml import NoNvmlError, library
+from gpu_acceptance.inventory.telemetry import Point, Span, Window, points
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
-from gpu_acceptance.inventory.telemetry_samples import Span
-from gpu_acceptance.inventory.telemetry_series import Point, Window, points
 from gpu_acceptance.record.counters import risen
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import KEPT_FROM_S, MAX_WHY, MOST_POINTS, Between, GpuSeries, GpuTelemetry, Level, check_moments
@@ -111,7 +110,7 @@ class CounterWatch:
 
 
 def _names(*, reads_ports: bool) -> tuple[str, ...]:
-    return (*gpu_counters.NAMES, *(port_counters.NAMES if reads_ports else ()))
+    return (*counters.GPU_NAMES, *(counters.PORT_NAMES if reads_ports else ()))
 
 
 def _serve(questions: "queue.SimpleQueue[_Question]", answers: "queue.SimpleQueue[_Answer]", wake: int) -> None:
@@ -129,7 +128,7 @@ def _serve(questions: "queue.SimpleQueue[_Question]", answers: "queue.SimpleQueu
                 if pynvml and uuid not in known:
                     known[uuid] = GpuCounters(pynvml, uuid)
                 reading = known[uuid].read(each_link=each_link, is_glance=is_glance) if pynvml else unread(problem)
-                ports = port_counters.read(devices) if devices else {}
+                ports = counters.read_ports(devices) if devices else {}
                 answers.put((uuid, replace(reading, values={**reading.values, **ports})))
             except Exception as error:  # whatever it is: the next question wants an answer too
                 why = f"{type(error).__name__} while counters were read: {error}"

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from gpu_acceptance.inventory import libraries
+from gpu_acceptance.inventory import versions
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.record.outcome import Cause
 from gpu_acceptance.record.row import MOST_COLLECTIVES, LastCollective
@@ -72,7 +72,7 @@ def device_facts(device: torch.device) -> dict[str, str]:
 
 def _mapped_nccl() -> str:
     """The files that this process really has mapped, whatever was installed or meant to be found."""
-    nccl = libraries.read().nccl
+    nccl = versions.read_libraries().nccl
     return str(nccl) if isinstance(nccl, Missing) else ", ".join(library.path for library in nccl)
 
 

@@ -1,0 +1,175 @@
+"""Counters that only rise: errors and slowdowns of one GPU, errors and bytes of RDMA ports.
+
+A counter that rises while a validation runs is a finding about that validation. Reading needs no privilege.
+A call into the driver may hang: supervisor/gpu_watch.py makes it from a thread of its own.
+Field ids are looked up by name: CUDA headers differ in their numbers.
+"""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, known, names_in, read_value, then
+from gpu_acceptance.inventory.infiniband import LINK_ERRORS, PortName, is_chosen, not_found
+from gpu_acceptance.inventory.nvml import Asker, is_lacking
+
+Counter = tuple[str, str]  # name, and the part that it counts: "link 7", "mlx5_3 port 1", "" for the GPU or the sum over all links
+Counted = Mapping[Counter, Answer[int]]
+
+_OF_GPU = {
+    "ecc.corrected": "NVML_FI_DEV_ECC_SBE_VOL_TOTAL",
+    "ecc.uncorrected": "NVML_FI_DEV_ECC_DBE_VOL_TOTAL",
+    "remapping.corrected_rows": "NVML_FI_DEV_REMAPPED_COR",
+    "remapping.uncorrected_rows": "NVML_FI_DEV_REMAPPED_UNC",
+    "pcie.replays": "NVML_FI_DEV_PCIE_REPLAY_COUNTER",
+    "pcie.non_fatal_errors": "NVML_FI_DEV_PCIE_COUNT_NON_FATAL_ERROR",
+    "pcie.fatal_errors": "NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR",
+    "throttle.sw_power_cap": "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP",
+    "throttle.sw_thermal": "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
+    "throttle.hw_thermal": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
+    "throttle.hw_power_brake": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
+}
+_OF_LINK = {
+    "nvlink.crc_errors": "NVML_FI_DEV_NVLINK_ERROR_DL_CRC",
+    "nvlink.replays": "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY",
+    "nvlink.recoveries": "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY",
+}
+GPU_NAMES = (*_OF_GPU, *_OF_LINK)
+ALL_LINKS = 0xFFFFFFFF  # the sum over all links; documented for throughput, answered for errors (H200, driver 580): never trusted alone
+_LinkCounter = tuple[str, int]  # name, and the link or ALL_LINKS
+_MOST_XIDS = 1_000  # in one reading; a lost GPU may report without end
+
+_TRAFFIC = {"sent_bytes": "port_xmit_data", "received_bytes": "port_rcv_data"}
+_TRAFFIC_BITS = (32, 64)  # 32 where the device has no PortCountersExtended
+_OCTETS = 4  # in one count of traffic
+PORT_NAMES = tuple(f"infiniband.{name}" for name in (*LINK_ERRORS, *_TRAFFIC))
+
+
+@dataclass(frozen=True)
+class CountersReading:
+    """All counters of a GPU at one moment, and the XIDs since the reading before.
+
+    NVLink errors: the sum over all links, and each link where it was read.
+    """
+
+    values: Counted
+    xids: Answer[tuple[int, ...]]
+
+
+class GpuCounters:
+    """Counters of one GPU. XIDs are events from its construction on; earlier ones are in the kernel log alone."""
+
+    def __init__(self, pynvml: Any, uuid: str) -> None:
+        self._asker = Asker(pynvml)
+        self._handle = self._asker.handle(uuid)
+        self._num_links = self._asker.num_links(self._handle)
+        self._sums: Counted = {}  # as they were when each link was last read
+        self._answered: set[_LinkCounter] = set()
+        self._lacking: dict[_LinkCounter, Answer[int]] = {}
+        self._events = self._asker.ask("nvmlEventSetCreate", make=lambda events: events)
+        self._registered = self._asker.ask(
+            "nvmlDeviceRegisterEvents", self._handle, getattr(pynvml, "nvmlEventTypeXidCriticalError", 8), self._events, make=bool
+        )
+
+    def read(self, *, each_link: bool, is_glance: bool = False) -> CountersReading:
+        """Read all counters. Without `each_link`, links are read only where a sum has changed or is missing: each costs a driver call.
+
+        `is_glance`: the next reading reads the same links again.
+        """
+        fields = self._asker.fields(self._handle, [(field, 0) for field in _OF_GPU.values()])
+        values = {(name, ""): answer for name, answer in zip(_OF_GPU, fields, strict=True)}
+        sums = self._of_links([(name, ALL_LINKS) for name in _OF_LINK])
+        if each_link or sums != self._sums or any(isinstance(value, Missing) for value in sums.values()):
+            self._sums = self._sums if is_glance else sums
+            num_links = 0 if isinstance(self._num_links, Missing) else self._num_links
+            # All counters of a link in a row: NVML asks the driver once for the three (16 ms on an H200, 38 ms in the other order).
+            values |= self._of_links([(name, link) for link in range(num_links) for name in _OF_LINK])
+        return CountersReading({**values, **sums}, self._xids())
+
+    def _of_links(self, wanted: Sequence[_LinkCounter]) -> dict[Counter, Answer[int]]:
+        """Read these counters. One that is not supported is not asked again, unless it has answered before."""
+        asked = [one for one in wanted if one not in self._lacking]
+        answers = dict(zip(asked, self._asker.fields(self._handle, [(_OF_LINK[name], link) for name, link in asked]), strict=True))
+        self._answered |= {one for one, answer in answers.items() if not isinstance(answer, Missing)}
+        self._lacking |= {one: answer for one, answer in answers.items() if is_lacking(answer) and one not in self._answered}
+        found = {**self._lacking, **answers}
+        return {(name, "" if link == ALL_LINKS else f"link {link}"): found[name, link] for name, link in wanted}
+
+    def _xids(self) -> Answer[tuple[int, ...]]:
+        if isinstance(self._registered, Missing):
+            return self._registered
+        xids: list[int] = []
+        while len(xids) < _MOST_XIDS:
+            try:
+                event = self._asker.pynvml.nvmlEventSetWait_v2(self._events, 0)
+            except self._asker.pynvml.NVMLError_Timeout:
+                break
+            except self._asker.pynvml.NVMLError as error:
+                return Missing(Why.UNREADABLE, f"after {len(xids)} XIDs, nvmlEventSetWait_v2: {error}"[:200])
+            xids.append(int(event.eventData))
+        return tuple(xids)
+
+
+def unread(reason: str, names: Collection[str] = GPU_NAMES) -> CountersReading:
+    """Return a reading in which every counter is missing for this reason."""
+    missing = Missing(Why.UNREADABLE, reason[:200])
+    return CountersReading({(name, ""): missing for name in names}, missing)
+
+
+@dataclass(frozen=True)
+class PortTraffic:
+    """Bytes of one port since its counters were reset."""
+
+    at_s: float  # time.monotonic()
+    tx_bytes: Answer[int]
+    rx_bytes: Answer[int]
+
+
+def read_traffic(root: Path = Path("/")) -> Mapping[str, PortTraffic]:
+    """Return traffic by port, `mlx5_3 port 1`; empty where no RDMA device shows a port."""
+    folder = root / "sys/class/infiniband"
+    traffic: dict[str, PortTraffic] = {}
+    for device in known(names_in(folder)):
+        for port in known(names_in(folder / device / "ports")):
+            at_s = time.monotonic()
+            tx_bytes, rx_bytes = (_bytes(folder / device / "ports" / port / "counters" / file) for file in _TRAFFIC.values())
+            traffic[PortName(device, port)] = PortTraffic(at_s, tx_bytes, rx_bytes)
+    return traffic
+
+
+def read_ports(devices: str, root: Path = Path("/")) -> dict[Counter, Answer[int]]:
+    """Return counters by name and port (`mlx5_3 port 1`) of the devices that match these globs; without a port each is missing."""
+    folder = root / "sys/class/infiniband"
+    names = names_in(folder)
+    lacking = names if isinstance(names, Missing) else not_found(names, devices)
+    values: dict[Counter, Answer[int]] = {}
+    for device in () if lacking or isinstance(names, Missing) else names:
+        ports = names_in(folder / device / "ports") if is_chosen(device, devices) else ()
+        if isinstance(ports, Missing):
+            lacking, values = ports, {}
+            break
+        for port in ports:
+            values |= _of_port(folder / device / "ports" / port / "counters", PortName(device, port))
+    why = lacking or Missing(Why.NOT_THERE, f"no port of an RDMA device that is one of {devices}"[:200])
+    return values or dict.fromkeys(((name, "") for name in PORT_NAMES), why)
+
+
+def _of_port(folder: Path, port: PortName) -> dict[Counter, Answer[int]]:
+    errors: dict[Counter, Answer[int]] = {
+        (f"infiniband.{name}", port): _count(folder / name, (bits,)) for name, bits in LINK_ERRORS.items()
+    }
+    return errors | {(f"infiniband.{name}", port): _bytes(folder / file) for name, file in _TRAFFIC.items()}
+
+
+def _bytes(path: Path) -> Answer[int]:
+    return then(_count(path, _TRAFFIC_BITS), lambda count: count * _OCTETS)
+
+
+def _count(path: Path, bits: Collection[int]) -> Answer[int]:
+    """Read a counter of one of these widths. At its highest value it may have stopped, and proves nothing about later events."""
+    count = read_value(path, int)
+    if not isinstance(count, Missing) and count in {2**one - 1 for one in bits}:
+        return Missing(Why.UNREADABLE, f"it stands at its highest value, {count}, until it is reset")
+    return count
